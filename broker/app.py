@@ -25,21 +25,25 @@ from broker.controllers.interruption.notices import NoticeKeeper
 from broker.controllers.interruption.reader import QueueReader
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim.abandoned import AbandonedNodes
-from broker.controllers.nodeclaim.caches import ClaimCaches
-from broker.controllers.nodeclaim.calls import Calls
+from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
 from broker.controllers.nodeclaim.execute import Executor
 from broker.controllers.nodeclaim.feedback import ClassFeedback
 from broker.controllers.nodeclaim.instances import InstanceView
-from broker.controllers.nodeclaim.launch import Launcher
+from broker.controllers.nodeclaim.launch import Launcher, LaunchSteps
 from broker.controllers.nodeclaim.lifecycle import Lifecycle
 from broker.controllers.nodeclaim.losses import Losses
+from broker.controllers.nodeclaim.planning import Planner
+from broker.controllers.nodeclaim.recovery import Recovery
 from broker.controllers.nodeclaim.registration import Registration
 from broker.controllers.nodeclaim.report import Reporter
+from broker.controllers.nodeclaim.results import LaunchResults
 from broker.controllers.nodeclaim.takeover import TakeOver
-from broker.controllers.nodeclaim.template import ClusterFacts
+from broker.controllers.nodeclaim.template import NodeBootstrap
 from broker.controllers.nodeclaim.termination import Termination
 from broker.controllers.nodeclaim.terminations import Terminations
 from broker.controllers.nodeclaim.trial import LaunchTrials
+from broker.controllers.nodeclaim.waves import FleetWaves
+from broker.controllers.nodeclaim.writers import Writers
 from broker.controllers.nodeclass.controller import NodeClassController, group_arns
 from broker.controllers.nodeclass.finalizer import ClassFinalizer
 from broker.controllers.nodeclass.network import NetworkReader
@@ -56,7 +60,7 @@ from broker.kube.clock import Clock
 from broker.kube.context import ControllerContext
 from broker.kube.events import Recorder
 from broker.kube.informer import Informer
-from broker.kube.manager import Manager
+from broker.kube.manager import ControllerManager
 from broker.kube.metrics import REGISTRY as KUBE_REGISTRY
 from broker.memory import give_back
 from broker.oncall.journal import Journal
@@ -120,10 +124,11 @@ class Broker:
             grace=timedelta(seconds=settings.orphan_grace_seconds),
             check=client.check,
         )
-        claims = self._claim_controllers(view, threads)
+        ec2 = Ec2State(provider=provider, inventory=self.inventory, view=view)
+        claims = self._claim_controllers(ec2, threads)
         self.launcher = claims.launcher
 
-        self._manager = manager = Manager(
+        self._manager = manager = ControllerManager(
             clock=clock, recorder=self.recorder, synced=read.synced, expected=(ProviderError,)
         )
         self.informers, self.loops, self.isolation = manager.informers, manager.loops, manager.isolation
@@ -173,20 +178,13 @@ class Broker:
 
     # ---- building
 
-    def _claim_controllers(self, view: InstanceView, threads: Threads | None) -> ClaimControllers:
+    def _claim_controllers(self, ec2: Ec2State, threads: Threads | None) -> ClaimControllers:
         client, provider, settings, clock = self._client, self._provider, self._settings, self._clock
         caches, signals = self._caches, self._signals
         reporter = Reporter(
             client, caches.claims, caches.pools, caches.pods, clock=clock, recorder=self.recorder
         )
-        feedback = ClassFeedback(
-            caches,
-            self._nodeclasses,
-            reporter,
-            reconcile_class=signals.reconcile_class,
-            describe=signals.describe,
-        )
-        cluster = ClusterFacts(
+        cluster = NodeBootstrap(
             name=settings.cluster_name,
             endpoint=settings.cluster_endpoint,
             ca_bundle=settings.cluster_ca,
@@ -201,29 +199,30 @@ class Broker:
             dirty=signals.reconcile_class,
             ours=self._launches_for,
         )
+        writers = Writers("claims")
         executor = Executor(
-            client,
-            provider,
-            caches.claims,
-            self.inventory,
+            self._context,
+            caches,
+            ec2,
             self.journal,
             reporter,
-            clock=clock,
             cluster=cluster,
-            owns=caches.owns,
             used=self._templates.used,
-            calls=Calls(client),
         )
-        launcher = Launcher(
-            provider,
-            caches.claims,
-            caches.nodes,
+        feedback = ClassFeedback(
+            caches,
             self._nodeclasses,
-            self.inventory,
-            view,
-            executor,
             reporter,
-            Losses(
+            reconcile_class=signals.reconcile_class,
+            describe=signals.describe,
+            launched=trials.launched,
+            template_limit=signals.template_limit,
+        )
+        results = LaunchResults(
+            caches, ec2, executor.binder, reporter, feedback, writers=writers, clock=clock
+        )
+        steps = LaunchSteps(
+            losses=Losses(
                 client,
                 caches.claims,
                 caches.nodes,
@@ -231,15 +230,19 @@ class Broker:
                 recorder=self.recorder,
                 end=reporter.lost,
             ),
-            clock=clock,
-            owns=caches.owns,
-            limits=feedback.limit,
-            doubt=feedback.doubt,
-            sweep=signals.template_limit,
-            launched=trials.launched,
-            plan_seconds=settings.plan_seconds,
-            entitling=self.ome.borrowing,
-            threads=threads,
+            recovery=Recovery(caches, ec2, executor, reporter, feedback, clock=clock),
+            planner=Planner(
+                caches.claims,
+                self.inventory,
+                self.ome.borrowing,
+                seconds=settings.plan_seconds,
+                clock=clock,
+            ),
+            waves=FleetWaves(ec2.view, executor, results, threads=threads),
+            results=results,
+        )
+        launcher = Launcher(
+            caches, ec2, self._nodeclasses, executor, reporter, steps, writers=writers, clock=clock
         )
         terminations = Terminations(provider, clock=clock, check=client.check, wake=signals.instance_changed)
         lifecycle = Lifecycle(

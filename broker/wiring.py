@@ -36,7 +36,7 @@ from broker.controllers.prices import PriceKeeper
 from broker.controllers.profiles import ProfileSweeper
 from broker.informers import Informers
 from broker.kube.informer import Informer
-from broker.kube.manager import Manager
+from broker.kube.manager import ControllerManager
 from broker.kube.watches import Signal
 
 Run = Callable[[Sequence[str]], None]
@@ -87,12 +87,12 @@ def used_class(claim: NodeClaim) -> tuple[str]:
     return (claim.spec.node_class_ref.name,)
 
 
-def watch_inventory(manager: Manager, signals: Signals, poll: Run, *, every: float) -> None:
+def watch_inventory(manager: ControllerManager, signals: Signals, poll: Run, *, every: float) -> None:
     manager.singleton("inventory", poll, every=every).on(signals.describe.subscribe)
 
 
 def watch_classes(
-    manager: Manager,
+    manager: ControllerManager,
     read: Informers,
     inventory: InventoryKeeper,
     signals: Signals,
@@ -126,7 +126,7 @@ def watch_classes(
 
 
 def watch_claims(
-    manager: Manager,
+    manager: ControllerManager,
     read: Informers,
     inventory: InventoryKeeper,
     signals: Signals,
@@ -205,7 +205,7 @@ def watch_claims(
 
 
 def watch_sweeps(
-    manager: Manager, read: Informers, signals: Signals, *, templates: Run, profiles: ProfileSweeper
+    manager: ControllerManager, read: Informers, signals: Signals, *, templates: Run, profiles: ProfileSweeper
 ) -> None:
     (
         manager.singleton("templates", templates, every=SWEEP_EVERY)
@@ -220,7 +220,7 @@ def watch_sweeps(
 
 
 def watch_advice(
-    manager: Manager,
+    manager: ControllerManager,
     read: Informers,
     inventory: InventoryKeeper,
     nodeclasses: NodeClassController,
@@ -252,7 +252,7 @@ def watch_advice(
     )
 
 
-def watch_prices(manager: Manager, prices: PriceKeeper) -> None:
+def watch_prices(manager: ControllerManager, prices: PriceKeeper) -> None:
     manager.singleton("prices", prices.run, every=PRICES, synced=lambda: True)
 
 

@@ -34,7 +34,7 @@ class Runnable(Protocol):
     def stop(self) -> object: ...
 
 
-class Manager:
+class ControllerManager:
     """`controller` and `singleton` declare a loop; the loop's `watches` and `on` declare its triggers."""
 
     def __init__(self, *, clock: Clock, recorder: Recorder, synced: Synced, expected: Errors = ()) -> None:

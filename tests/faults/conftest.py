@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.controllers.nodeclaim import launch
+from broker.controllers.nodeclaim import waves
 from providers.local import LocalAws
 from tests.cluster.conftest import local_aws
 from tests.faults.walk import World, account, share_clients
@@ -19,7 +19,7 @@ __all__ = ["local_aws", "models_read_once"]
 def world(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """A cluster and an account in which one process at a time is driven by hand, one fleet call at a time."""
     share_clients(monkeypatch)
-    monkeypatch.setattr(launch, "PARALLEL", 1)
+    monkeypatch.setattr(waves, "PARALLEL", 1)
     account(local_aws, fresh=True)
     made = World(local_aws, 1)
     yield made

@@ -15,7 +15,7 @@ import pytest
 
 from broker.apis import names
 from broker.controllers.nodeclaim import calls as open_calls
-from broker.controllers.nodeclaim import launch
+from broker.controllers.nodeclaim import waves
 from providers.local import LocalAws
 from tests.cluster.account import A, B
 from tests.cluster.objects import ON_DEMAND, RESERVED
@@ -169,7 +169,7 @@ def fresh(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loca
     of them share a record is chance otherwise, and with it the number of calls.
     """
     share_clients(monkeypatch)
-    monkeypatch.setattr(launch, "PARALLEL", 1)
+    monkeypatch.setattr(waves, "PARALLEL", 1)
     monkeypatch.setattr(open_calls, "RECORDS", open_calls.RECORDS[:1])
     account(local_aws, fresh=True)
     yield local_aws

@@ -61,7 +61,7 @@ class Announce(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class NoticeResponse:
     """The event's reason, what it says, and whether the claim ends with it."""
 
     reason: str
@@ -69,27 +69,29 @@ class Answer:
     drains: bool = True
 
 
-ANSWERS: Mapping[NoticeKind, Answer] = {
-    NoticeKind.SPOT_INTERRUPTION: Answer(
+ANSWERS: Mapping[NoticeKind, NoticeResponse] = {
+    NoticeKind.SPOT_INTERRUPTION: NoticeResponse(
         reason="SpotInterrupted", says="EC2 takes the spot instance {id} in two minutes"
     ),
-    NoticeKind.REBALANCE: Answer(
+    NoticeKind.REBALANCE: NoticeResponse(
         reason="SpotRebalanceRecommendation",
         says="EC2 expects to take the spot instance {id} sooner than others",
         drains=False,
     ),
-    NoticeKind.RESERVATION_INTERRUPTION: Answer(
+    NoticeKind.RESERVATION_INTERRUPTION: NoticeResponse(
         reason="CapacityReservationInterrupted",
         says="the owner of interruptible reservation {odcr} takes it back: EC2 ends {id} in two minutes",
     ),
-    NoticeKind.BLOCK_EXPIRATION: Answer(
+    NoticeKind.BLOCK_EXPIRATION: NoticeResponse(
         reason="CapacityBlockEnding", says="capacity block {odcr} ends soon, and EC2 ends {id} before"
     ),
-    NoticeKind.SCHEDULED_CHANGE: Answer(
+    NoticeKind.SCHEDULED_CHANGE: NoticeResponse(
         reason="InstanceUnhealthy", says="AWS Health announces {code} for {id}"
     ),
-    NoticeKind.STOPPED: Answer(reason="InstanceStopping", says="instance {id} stops or has stopped"),
-    NoticeKind.TERMINATED: Answer(reason="InstanceTerminating", says="instance {id} ends or has ended"),
+    NoticeKind.STOPPED: NoticeResponse(reason="InstanceStopping", says="instance {id} stops or has stopped"),
+    NoticeKind.TERMINATED: NoticeResponse(
+        reason="InstanceTerminating", says="instance {id} ends or has ended"
+    ),
 }
 # What is known of reservations is old then.
 REFRESHES = frozenset(
@@ -141,7 +143,7 @@ class NoticeKeeper:
             )
         return [claim for claim in found if self._owns(claim) and not claim.deleting]
 
-    def _answer(self, claim: NodeClaim, notice: Notice, answer: Answer) -> None:
+    def _answer(self, claim: NodeClaim, notice: Notice, answer: NoticeResponse) -> None:
         odcr = claim.labels.get(names.RESERVATION_ID, "")
         if scope := self._scope(claim, notice):
             self._short(scope, code=answer.reason, message=notice.type)

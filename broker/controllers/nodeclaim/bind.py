@@ -1,7 +1,7 @@
-"""What came of a fleet call, told: attempts to the journal, labels and providerID to the claims.
+"""Writes the results of a fleet call: attempts to the journal, labels and providerID to the claims.
 
 Order, so that a kill at any point loses nothing: labels before the providerID, so a claim with a providerID
-is complete; an instance whose claim could not be written is an orphan that the next pass adopts.
+is complete. If a claim could not be written, its instance is an orphan that the next pass adopts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from broker.capacity.launches import LaunchedClaim, LeftOver
 from broker.capacity.model import Attempt, Option, Outcome, Pool, Skipped
 from broker.capacity.types import allocatable, capacity, node_labels
 from broker.controllers.inventory import InventoryKeeper
-from broker.controllers.nodeclaim.answered import Answered
+from broker.controllers.nodeclaim.launch_pass import FleetResult
 from broker.controllers.nodeclaim.report import Reporter
 from broker.controllers.nodeclaim.status import (
     is_true,
@@ -41,8 +41,8 @@ from broker.kube.panics import guarded
 from broker.oncall.journal import Journal
 from providers.model import Instance, InstanceType, LaunchError
 
-Told = tuple[LaunchedClaim, Sequence[Attempt]]  # a claim with its instance, and all that was tried for it
-Begin = Callable[[Callable[[Told], bool], Sequence[Told]], Callable[[], Sequence[bool]]]
+Story = tuple[LaunchedClaim, Sequence[Attempt]]  # a claim with its instance, and all attempts for it
+Begin = Callable[[Callable[[Story], bool], Sequence[Story]], Callable[[], Sequence[bool]]]
 MOST_SKIPPED = 8
 _EC2_SAYS = frozenset({names.CAPACITY_TYPE, *names.RESERVATION_LABELS})
 
@@ -50,7 +50,7 @@ _log = structlog.get_logger("launch")
 
 
 class Binder:
-    """Gives instances to claims; `done` hears of each launch id whose instances all have their claims."""
+    """Gives instances to claims; `done` is called with a launch id once all its instances have claims."""
 
     def __init__(
         self,
@@ -71,9 +71,9 @@ class Binder:
         self._clock = clock
         self._done = done
 
-    def tell(
+    def bind_all(
         self,
-        answered: Answered,
+        result: FleetResult,
         ready: LaunchClass,
         types: Mapping[str, InstanceType],
         *,
@@ -81,14 +81,15 @@ class Binder:
         before: Mapping[str, Sequence[Attempt]],
         begin: Begin,
     ) -> tuple[list[Attempt], Callable[[], None]]:
-        """Writes attempts, claims, labels and status of those that launched.
+        """Writes attempts, claims, labels and status of the claims that launched.
 
-        Returns every new attempt, and what waits until the claims are written. `skipped` and `before` are,
-        by claim uid, the better options and what was tried in this pass; `begin` starts a function on items.
+        Returns every new attempt, and a function that waits until the claims are written. `skipped` and
+        `before` are, by claim uid, the better options and the attempts of this pass. `begin` starts a
+        function on items.
         """
         attempts: list[Attempt] = []
-        stories: list[Told] = []
-        for pair in answered.dealt.pairs:
+        stories: list[Story] = []
+        for pair in result.distribution.pairs:
             asked = {pool for a in before.get(pair.claim.uid, ()) for pool in (a.pool, *a.also)}
             passed = [
                 self.record(
@@ -104,7 +105,7 @@ class Binder:
                 )
                 for first, *alike in _alike(skipped.get(pair.claim.uid, ()), asked)
             ]
-            option = answered.group.option(pair.instance.instance_type, pair.instance.zone)
+            option = result.group.option(pair.instance.instance_type, pair.instance.zone)
             elsewhere = pair.instance.reservation_id
             made = self.record(
                 pair.claim.name,
@@ -112,35 +113,35 @@ class Binder:
                 pool=option.pool,
                 outcome=Outcome.SPILLED if pair.spilled and not elsewhere else Outcome.LAUNCHED,
                 instance_id=pair.instance.id,
-                request_id=answered.request_id,
+                request_id=result.request_id,
                 message=_spill(option, elsewhere) if pair.spilled else "",
             )
             attempts += [*passed, made]
             stories.append((pair, [*before.get(pair.claim.uid, ()), *passed, made]))
 
-        def bind(told: Told) -> bool:
-            pair, story = told
+        def bind(story: Story) -> bool:
+            pair, attempts_made = story
             with guarded("bind", claim=pair.claim.name, instance=pair.instance.id):
-                return self.bind(pair.claim.name, pair.claim.uid, pair.instance, ready, types, story)
+                return self.bind(pair.claim.name, pair.claim.uid, pair.instance, ready, types, attempts_made)
             return False
 
         begun = begin(bind, stories)
 
         def wait() -> None:
-            if all(begun()) and answered.launch and not answered.uncertain:
-                self._done(answered.launch)
+            if all(begun()) and result.launch and not result.uncertain:
+                self._done(result.launch)
 
         return attempts, wait
 
-    def refusals(self, answered: Answered, left: LeftOver, ready: LaunchClass) -> list[Attempt]:
-        """One attempt a distinct code: what EC2 said about the pools that this claim was tried in."""
+    def refusals(self, result: FleetResult, left: LeftOver, ready: LaunchClass) -> list[Attempt]:
+        """One attempt for each error code that EC2 returned for the pools of this claim."""
         by_code: dict[str, list[LaunchError]] = {}
         for error in left.errors:
             by_code.setdefault(error.code, []).append(error)
         attempts = []
         for code, errors in by_code.items():
             first = errors[0]
-            tried = [answered.group.option(each.instance_type, each.zone) for each in errors]
+            tried = [result.group.option(each.instance_type, each.zone) for each in errors]
             option, *others = dict.fromkeys(tried)
             attempts.append(
                 self.record(
@@ -151,7 +152,7 @@ class Binder:
                     code=code,
                     class_=first.class_,
                     message=first.message,
-                    request_id=answered.request_id,
+                    request_id=result.request_id,
                     next_step=answer(first.class_, option=option).next_step,
                     also=tuple(each.pool for each in others),
                 )

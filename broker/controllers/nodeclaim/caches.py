@@ -1,4 +1,4 @@
-"""The caches that decisions about NodeClaims read."""
+"""What decisions about NodeClaims read: Kubernetes' objects, and EC2 as it was last described."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
+from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.nodeclaim.instances import InstanceView
 from broker.kube.cache import Cache
+from providers.base import CapacityProvider
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,3 +22,12 @@ class ClaimCaches:
     pods: Cache[Pod]
     pools: Cache[NodePool]
     owns: Callable[[NodeClaim], bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ec2State:
+    """EC2, with the last descriptions of its reservations and of the cluster's instances."""
+
+    provider: CapacityProvider
+    inventory: InventoryKeeper
+    view: InstanceView

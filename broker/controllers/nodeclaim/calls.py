@@ -1,14 +1,14 @@
 """Fleet calls in flight: each is recorded before it is sent, in ConfigMaps of the broker's own.
 
-Invariant: a record goes only when each instance of the answer has its claim, or when EC2 has had the time to
-show all that the call gave. So a call survives its claims, and whoever comes after a lost answer can find out
-about it: the same token with the same parameters gives the same instances, however late EC2 describes them
-(EC2 API Reference, "Ensuring idempotency in Amazon EC2 API requests"). Those who may write claims or classes
-cannot write here: no annotation says what was asked of EC2. A claim with a launch id without a record was
-never asked for.
+Invariant: a record is deleted only when each instance of the answer has its claim, or when EC2 has had the
+time to show every instance of the call. So a call survives its claims, and a later process can recover a lost
+answer. The same token with the same parameters gives the same instances, however late EC2 describes them
+(EC2 API Reference, "Ensuring idempotency in Amazon EC2 API requests"). A user with write access to claims or
+classes cannot write here: no annotation defines a call. For a claim with a launch id and no record, EC2 was
+never called.
 
-The records are beside the Lease, wherever the broker is started. There are several ConfigMaps, since one
-holds 1 MiB; their names are known, since Kubernetes limits rights by name.
+The records are in the namespace of the Lease, wherever the broker is started. There are several ConfigMaps,
+since one holds 1 MiB; their names are fixed, since Kubernetes limits rights by name.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ _log = structlog.get_logger("launch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One fleet call: for which claims, from which class as it was then, into which pools.
+class FleetCall:
+    """One fleet call: its claims, its class as it was then, and its pools.
 
-    `claims` are uids. `reservation` is that of its pools (`capacity.model.Pool`), `odcrs` those that it may
-    run in. `request` is None where the record cannot be read, as one that another version wrote.
+    `claims` are uids. `reservation` is the reservation of its pools (`capacity.model.Pool`), `odcrs` are the
+    reservations that it may run in. `request` is None if the record cannot be read: another version may have
+    written it.
     """
 
     launch: str
@@ -55,18 +56,18 @@ class Call:
     request: LaunchRequest | None = None
 
 
-_CALL = TypeAdapter(Call)
+_CALL = TypeAdapter(FleetCall)
 
 
-class Calls:
-    """The records of this term of leadership, and what it knows of their answers; for any thread."""
+class FleetCalls:
+    """The records of this term of leadership, and the state of their answers; for any thread."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._lock = threading.Lock()
         self._turns = {name: threading.Lock() for name in RECORDS}
         self._loaded = False
-        self._calls: dict[str, Call] = {}
+        self._calls: dict[str, FleetCall] = {}
         self._doubtful: set[str] = set()  # launch ids of records that may have been written, of calls unsent
         self._answered: set[str] = set()
         self._done: set[str] = set()
@@ -81,8 +82,8 @@ class Calls:
                 self._calls |= {launch: _read(launch, text, name) for launch, text in stored.data.items()}
         self._loaded = True
 
-    def record(self, call: Call) -> None:
-        """Before the call is sent. Raises ApiError: then nothing may be sent."""
+    def record(self, call: FleetCall) -> None:
+        """Call it before the call is sent. Raises ApiError: then nothing may be sent."""
         with self._lock:
             self._doubtful.add(call.launch)
         self._write(call.launch, _CALL.dump_json(call, exclude_defaults=True).decode())
@@ -91,7 +92,7 @@ class Calls:
             self._doubtful.discard(call.launch)
 
     def answered(self, launch: str) -> None:
-        """EC2's answer is known, or can no longer come: the same claims may be asked for anew."""
+        """EC2's answer is known, or can no longer come: a new call for the same claims is allowed."""
         with self._lock:
             self._answered.add(launch)
 
@@ -100,9 +101,11 @@ class Calls:
         with self._lock:
             self._done.add(launch)
 
-    def open(self, claims: Iterable[NodeClaim]) -> list[Call]:
-        """Calls without a known answer that a claim without an instance waits for, or a claim of which is
-        gone: it may have left an instance behind. A record that cannot be read is of the claims that name it.
+    def open(self, claims: Iterable[NodeClaim]) -> list[FleetCall]:
+        """Calls without a known answer that a claim without an instance waits for, or that have lost a claim.
+
+        A claim that is gone may have left an instance behind. A record that cannot be read belongs to the
+        claims that name it.
         """
         known = {claim.uid: claim for claim in claims}
         with self._lock:
@@ -129,7 +132,7 @@ class Calls:
         return {uid: frozenset(launches) for uid, launches in found.items()}
 
     def unfinished(self) -> frozenset[str]:
-        """Calls that were answered, and whose instances did not all get their claims when they were to."""
+        """Answered calls with an instance that did not get its claim."""
         with self._lock:
             return frozenset(self._calls.keys() & self._answered - self._done)
 
@@ -172,14 +175,14 @@ def _naming(launch: str, claims: Iterable[NodeClaim]) -> tuple[str, ...]:
     )
 
 
-def _served(call: Call, known: Mapping[str, NodeClaim]) -> bool:
+def _served(call: FleetCall, known: Mapping[str, NodeClaim]) -> bool:
     """Whether all claims of a call are there and have an instance each."""
     return bool(call.claims) and all(
         (claim := known.get(uid)) is not None and claim.status.provider_id for uid in call.claims
     )
 
 
-def _read(launch: str, text: str, name: str) -> Call:
+def _read(launch: str, text: str, name: str) -> FleetCall:
     try:
         call = _CALL.validate_python(decode_json(text))
         if call.launch != launch:
@@ -188,5 +191,5 @@ def _read(launch: str, text: str, name: str) -> Call:
         _log.warning(
             "record of a fleet call is not understood", configmap=name, launch=launch, error=str(error)
         )
-        return Call(launch=launch)
+        return FleetCall(launch=launch)
     return call

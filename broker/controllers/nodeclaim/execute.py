@@ -19,23 +19,20 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.launches import Distribution, LaunchGroup, distribute, refused
 from broker.capacity.model import Claim
-from broker.controllers.inventory import InventoryKeeper
-from broker.controllers.nodeclaim.answered import Answered
 from broker.controllers.nodeclaim.bind import Binder
-from broker.controllers.nodeclaim.calls import Call, Calls
+from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
+from broker.controllers.nodeclaim.calls import FleetCall, FleetCalls
+from broker.controllers.nodeclaim.launch_pass import FleetResult
 from broker.controllers.nodeclaim.rebuild import Differs, rebuilt
 from broker.controllers.nodeclaim.report import Reporter
 from broker.controllers.nodeclaim.status import instance_id, missing_finalizer, patch
-from broker.controllers.nodeclaim.template import ClusterFacts, instance_tags, template
+from broker.controllers.nodeclaim.template import NodeBootstrap, instance_tags, template
 from broker.controllers.nodeclaim.writers import Writers
 from broker.controllers.nodeclass.resolve import LaunchClass
-from broker.kube.cache import Cache
-from broker.kube.client import Client
-from broker.kube.clock import Clock
+from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError
 from broker.kube.identity import NAMESPACE
 from broker.oncall.journal import Journal
-from providers.base import CapacityProvider
 from providers.model import (
     ErrorClass,
     Instance,
@@ -58,42 +55,42 @@ class Executor:
 
     def __init__(
         self,
-        client: Client,
-        provider: CapacityProvider,
-        claims: Cache[NodeClaim],
-        inventory: InventoryKeeper,
+        context: ControllerContext,
+        caches: ClaimCaches,
+        ec2: Ec2State,
         journal: Journal,
         reporter: Reporter,
         *,
-        clock: Clock,
-        cluster: ClusterFacts,
-        owns: Callable[[NodeClaim], bool],
+        cluster: NodeBootstrap,
         used: Callable[[TemplateRef], None],
-        calls: Calls,
-        ids: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        self._client = client
-        self._provider = provider
-        self._claims = claims
-        self._inventory = inventory
-        self._clock = clock
+        """`used` is called with each launch template of a call."""
+        self._client, self._clock = context.client, context.clock
+        self._claims, self._owns = caches.claims, caches.owns
+        self._provider, self._inventory = ec2.provider, ec2.inventory
         self._cluster = cluster
-        self._owns = owns
         self._writers = Writers("marks")
         self._used = used
-        self._ids = ids
         self._reporter = reporter
-        self.calls = calls
-        self.binder = Binder(client, claims, inventory, journal, reporter, clock=clock, done=calls.done)
+        self.calls = FleetCalls(context.client)
+        self.binder = Binder(
+            context.client,
+            caches.claims,
+            ec2.inventory,
+            journal,
+            reporter,
+            clock=context.clock,
+            done=self.calls.done,
+        )
 
     def close(self) -> None:
         self._writers.close()
 
-    def launch(self, group: LaunchGroup, ready: LaunchClass) -> Answered:
+    def launch(self, group: LaunchGroup, ready: LaunchClass) -> FleetResult:
         """Makes the template, marks the claims, asks EC2. Raises nothing that concerns EC2."""
         group, claims = self._still_waiting(group)
         if not claims:
-            return Answered(group=group, dealt=Distribution(), errors=())
+            return FleetResult(group=group, distribution=Distribution())
         try:
             made = template(ready, group, claims[0], provider=self._provider, cluster=self._cluster)
             ref = self._provider.ensure_template(made, owner=ready.source.name)
@@ -102,14 +99,14 @@ class Executor:
         self._used(ref)
         group, request = self._mark(group, claims, ready, ref)
         if request is None:
-            return Answered(group=group, dealt=Distribution(), errors=())
+            return FleetResult(group=group, distribution=Distribution())
         launch = request.token
         try:
             self._client.check()  # EC2 knows nothing of the Lease
             result = self._provider.launch(request)
         except ApiError as error:
             _log.warning("not launched: another process may lead by now", error=str(error))
-            return Answered(group=group, dealt=Distribution(), errors=())
+            return FleetResult(group=group, distribution=Distribution())
         except ProviderError as error:
             uncertain = error.lost and error.class_ in RETRYABLE_BEFORE_ACCEPTANCE
             if not uncertain:
@@ -121,15 +118,15 @@ class Executor:
         for instance in result.instances:
             option = group.option(instance.instance_type, instance.zone)
             self._debit(instance, option.odcr_ids)
-        return Answered(
+        return FleetResult(
             group=group,
-            dealt=distribute(group, result),
+            distribution=distribute(group, result),
             errors=result.errors,
             request_id=result.request_id,
             launch=launch,
         )
 
-    def repeat(self, call: Call, request: LaunchRequest) -> Sequence[Instance]:
+    def repeat(self, call: FleetCall, request: LaunchRequest) -> Sequence[Instance]:
         """Makes a call again whose answer was lost; returns its living instances that no claim has.
 
         Refusals in a repeated answer are ignored: the next plan meets them again. Raises ProviderError.
@@ -147,7 +144,7 @@ class Executor:
             self._debit(instance, call.odcrs)
         return news.instances
 
-    def differs(self, call: Call, claims: Sequence[Claim], ready: LaunchClass, now: datetime) -> str:
+    def differs(self, call: FleetCall, claims: Sequence[Claim], ready: LaunchClass, now: datetime) -> str:
         """Why a recorded call is not the one that these claims, which have no instance yet, and their class
         would be launched with now; empty if it is. Such a call must not be sent. Raises ProviderError."""
         types, inventory = self._provider.instance_types(), self._inventory.snapshot()
@@ -227,14 +224,14 @@ class Executor:
 
         A claim that cannot be written waits for another pass.
         """
-        launch = self._ids()
+        launch = uuid.uuid4().hex
         done = self._writers.each(lambda claim: self._marked(claim, launch), claims)
         marked = {claim.uid for claim, is_done in zip(claims, done, strict=True) if is_done}
         if not marked or (group.gang and len(marked) < group.count):
             return _only(group, set()), None
         asked = _only(group, marked)
         request = self._request(asked, ready, ref, launch)
-        call = Call(
+        call = FleetCall(
             launch=launch,
             claims=tuple(a.claim.uid for a in asked.assignments),
             node_class=ready.source.name,
@@ -291,12 +288,12 @@ def _only(group: LaunchGroup, uids: Collection[str]) -> LaunchGroup:
     return replace(group, assignments=kept, minimum=min(group.minimum, len(kept)))
 
 
-def _refused(group: LaunchGroup, error: ProviderError, *, uncertain: bool = False) -> Answered:
-    dealt = refused(group, error)
-    return Answered(
+def _refused(group: LaunchGroup, error: ProviderError, *, uncertain: bool = False) -> FleetResult:
+    distribution = refused(group, error)
+    return FleetResult(
         group=group,
-        dealt=dealt,
-        errors=dealt.left[0].errors if dealt.left else (),
+        distribution=distribution,
+        errors=distribution.left[0].errors if distribution.left else (),
         uncertain=uncertain,
         request_id=error.request_id,
     )

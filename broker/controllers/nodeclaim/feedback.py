@@ -1,4 +1,4 @@
-"""Reports to classes and NodePools what launches find out about reservations."""
+"""Reports to classes and NodePools what launches find out."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from broker.capacity.model import Attempt
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.report import Reporter, limit
 from broker.controllers.nodeclass.controller import NodeClassController
+from broker.controllers.nodeclass.resolve import LaunchClass
 
 
 class ClassFeedback:
-    """Used by the launch loop."""
+    """Used by the launch loop.
+
+    `launched` is called after each launch from a class, `template_limit` if EC2 makes no further template.
+    """
 
     def __init__(
         self,
@@ -22,8 +26,12 @@ class ClassFeedback:
         *,
         reconcile_class: Callable[[str], None],
         describe: Callable[[], None],
+        launched: Callable[[LaunchClass], None],
+        template_limit: Callable[[], None],
     ) -> None:
         """`describe` has EC2's reservations described again."""
+        self.launched = launched
+        self.template_limit = template_limit
         self._claims = caches.claims
         self._resolved = resolved
         self._reporter = reporter

@@ -30,7 +30,7 @@ _log = structlog.get_logger("instances")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class InstanceListing:
     """One description of all instances, as it was."""
 
     taken: datetime
@@ -69,7 +69,7 @@ class InstanceView:
         self._missed: dict[str, float] = {}  # the same of claims' instances that were never shown
         self._left: set[str] = set()
         self._readers: list[Callable[[], None]] = []
-        self.listing: Listing | None = None
+        self.listing: InstanceListing | None = None
 
     def on_listing(self, reader: Callable[[], None]) -> None:
         """Calls `reader` after each description."""
@@ -107,7 +107,7 @@ class InstanceView:
         }
         self._known, self._taken = unseen | listed, now
         self._unshown = not unseen.keys() <= listed.keys()
-        self.listing = Listing(taken=now, instances=listed)
+        self.listing = InstanceListing(taken=now, instances=listed)
         for reader in self._readers:
             reader()
 

@@ -1,14 +1,14 @@
-"""The plan of what waits now, solved within a time, and what is said of how it was solved.
+"""Plans the claims that wait, within a time, and reports how the plan was solved.
 
-Invariant: every plan says in the log which way it was solved; one that is not proven optimal is a warning
-that names what kept it from being so, and is counted.
+Invariant: every plan logs how it was solved. A plan that is not proven optimal is counted, and is logged as a
+warning with the reason.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Protocol
 
@@ -21,7 +21,12 @@ from broker.capacity.entitlement import NO_ENTITLEMENTS, Entitlements
 from broker.capacity.model import Claim, Inventory, NodeClass, Plan
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
+from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.nodeclaim.launch_pass import LaunchPass
+from broker.controllers.nodeclaim.unchanged import PassInputs
+from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.kube.bisection import bisected
+from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from broker.oncall.metrics import REGISTRY
 from providers.model import InstanceType
@@ -46,43 +51,82 @@ _GAP = prometheus_client.Gauge(
 _log = structlog.get_logger("plan")
 
 
-class Entitling(Protocol):
-    """Who knows whose the slots are: asked before each pass and for each plan, and told of it."""
+class SlotPolicy(Protocol):
+    """Decides which claims may take which reserved slots."""
 
     def begin(self) -> bool:
-        """Whether it is known. What earlier passes launched has been written."""
+        """Whether ownership of the slots is known. Earlier launches are written by now."""
 
     def alone(self) -> AbstractContextManager[None]:
-        """From a plan's entitlements until it is told: nothing else is decided about slots meanwhile."""
+        """Held from a plan's entitlements until `planned`: no other decision about slots is made."""
 
     def entitlements(
         self, claims: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]
     ) -> Entitlements:
-        """For a plan of these claims, by uid."""
+        """The entitlements for a plan of these claims, by uid."""
 
-    def planned(self, made: Plan) -> None:
-        """What is launched now; claims that no later plan is asked for have their instances."""
+    def planned(self, plan_: Plan) -> None:
+        """The plan is launched now. Claims of earlier plans that it lacks have their instances."""
 
 
-class Free:
-    """Where nothing belongs to anybody."""
+class Planner:
+    """Plans the waiting claims of a pass, within `seconds`."""
 
-    def begin(self) -> bool:
-        return True
-
-    def alone(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def entitlements(
+    def __init__(
         self,
-        claims: Mapping[str, NodeClaim],  # noqa: ARG002
-        inventory: Inventory,  # noqa: ARG002
-        types: Mapping[str, InstanceType],  # noqa: ARG002
-    ) -> Entitlements:
-        return NO_ENTITLEMENTS
+        claims: Cache[NodeClaim],
+        inventory: InventoryKeeper,
+        slots: SlotPolicy,
+        *,
+        seconds: float,
+        clock: Clock,
+    ) -> None:
+        self.slots = slots
+        self._claims = claims
+        self._inventory = inventory
+        self._seconds = seconds
+        self._clock = clock
 
-    def planned(self, made: Plan) -> None:
-        """Nobody is to be told."""
+    def plan(self, work: LaunchPass, shortages: Shortages, inventory: Inventory, now: datetime) -> Plan:
+        """Raises CulpritFound with the claim at fault."""
+        waiting = {uid: work.objects[uid] for uid in work.waiting}
+        with self.slots.alone():
+            result = solved(
+                work.waiting.values(),
+                work.plans,
+                work.types,
+                inventory,
+                shortages,
+                now,
+                launched=self.gangs(),
+                entitlements=self.slots.entitlements(waiting, inventory, work.types),
+                seconds=self._seconds,
+                clock=self._clock,
+            )
+            self.slots.planned(result)
+        return result
+
+    def inputs(
+        self,
+        waiting: Mapping[str, NodeClaim],
+        classes: Mapping[str, LaunchClass | Hashable],
+        types: Mapping[str, InstanceType],
+        shortages: Shortages,
+    ) -> PassInputs:
+        """Everything that a pass would decide by."""
+        inventory = self._inventory.snapshot()
+        return PassInputs(
+            waiting=waiting,
+            classes=classes,
+            types=types,
+            inventory=inventory,
+            shortages=shortages,
+            gangs=self.gangs(),
+            entitled=self.slots.entitlements(waiting, inventory, types),
+        )
+
+    def gangs(self) -> Mapping[str, int]:
+        return in_gangs(self._claims.list())
 
 
 def solved(
@@ -115,7 +159,7 @@ def solved(
         )
 
     made = bisected(solve, [*waiting])
-    _tell(made)
+    _report(made)
     return made
 
 
@@ -128,14 +172,14 @@ def in_gangs(claims: Iterable[NodeClaim]) -> Mapping[str, int]:
     )
 
 
-def _tell(made: Plan) -> None:
+def _report(made: Plan) -> None:
     solution = made.solution
     _SECONDS.labels(solution.solver).observe(solution.seconds)
     _GAP.set(0.0 if solution.optimal else solution.gap)
     if not solution.optimal:
         _UNPROVEN.labels(solution.solver).inc()
-    tell = _log.info if solution.optimal else _log.warning
-    tell(
+    log = _log.info if solution.optimal else _log.warning
+    log(
         "planned",
         solver=solution.solver,
         optimal=solution.optimal,

@@ -16,7 +16,7 @@ from broker.capacity.class_catalog import ClassCatalog, class_catalog
 from broker.capacity.model import Assignment, Claim, Inventory, NodeClass, Option
 from broker.capacity.options import offered, tenancy
 from broker.capacity.shortages import Shortages
-from broker.controllers.nodeclaim.calls import Call
+from broker.controllers.nodeclaim.calls import FleetCall
 from broker.controllers.nodeclass.resolve import LaunchClass
 from providers.model import InstanceType, Override
 
@@ -26,7 +26,7 @@ class Differs(Exception):
 
 
 def rebuilt(
-    call: Call,
+    call: FleetCall,
     claims: Sequence[Claim],
     ready: LaunchClass,
     types: Mapping[str, InstanceType],
@@ -67,7 +67,7 @@ def rebuilt(
     return replace(groups[0], overrides=request.overrides)
 
 
-def _option(call: Call, override: Override, claim: Claim, known: ClassCatalog) -> Option:
+def _option(call: FleetCall, override: Override, claim: Claim, known: ClassCatalog) -> Option:
     found = offered(
         claim,
         known,

@@ -25,7 +25,7 @@ _KUBELET_MAY_SET = ("node.kubernetes.io/", "kubelet.kubernetes.io/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterFacts:
+class NodeBootstrap:
     """What nodes are told about their cluster."""
 
     name: str
@@ -45,7 +45,7 @@ def template(
     claim: NodeClaim,
     *,
     provider: CapacityProvider,
-    cluster: ClusterFacts,
+    cluster: NodeBootstrap,
 ) -> Template:
     """The template for this group, whose claims all look like `claim`."""
     spec, around = ready.source.spec, ready.surroundings

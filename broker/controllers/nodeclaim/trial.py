@@ -24,7 +24,7 @@ from broker.capacity.model import NodeClass, Selection
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from broker.controllers.inventory import InventoryKeeper
-from broker.controllers.nodeclaim.template import ClusterFacts, instance_tags, template, template_key
+from broker.controllers.nodeclaim.template import NodeBootstrap, instance_tags, template, template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import LaunchClass
@@ -66,7 +66,7 @@ class LaunchTrials:
         inventory: InventoryKeeper,
         *,
         clock: Clock,
-        cluster: ClusterFacts,
+        cluster: NodeBootstrap,
         dirty: Callable[[str], None],
         ours: Callable[[NodePool], bool],
     ) -> None:

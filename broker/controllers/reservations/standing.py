@@ -18,7 +18,7 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.model import Inventory
 from broker.controllers.inventory import InventoryKeeper
-from broker.controllers.nodeclaim.instances import InstanceView, Listing
+from broker.controllers.nodeclaim.instances import InstanceListing, InstanceView
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.report import LIMIT_EXCEEDED
 from broker.controllers.nodeclaim.status import instance_id, is_true, patch, write
@@ -88,7 +88,7 @@ class InstanceLabelController:
         each(due, lambda work: self._keep(*work))
         return None
 
-    def _due(self, listing: Listing, inventory: Inventory) -> tuple[list[Work], bool]:
+    def _due(self, listing: InstanceListing, inventory: Inventory) -> tuple[list[Work], bool]:
         """Claims that differ, or whose Node does, from what EC2 says; whether some wait for a new listing."""
         older = inventory.described is not None and listing.taken < inventory.described
         due: list[Work] = []

@@ -14,17 +14,17 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
 from broker.kube.events import Recorder
-from broker.kube.manager import Manager
+from broker.kube.manager import ControllerManager
 from broker.kube.singleton import Singleton
 from broker.kube.transports import InProcessTransport
 from broker.kube.watches import Signal
 
 
 @pytest.fixture
-def manager() -> Manager:
+def manager() -> ControllerManager:
     clock = FakeClock()
     recorder = Recorder(Client(InProcessTransport(Cluster())), "test", clock)
-    return Manager(clock=clock, recorder=recorder, synced=lambda: True)
+    return ControllerManager(clock=clock, recorder=recorder, synced=lambda: True)
 
 
 def node(name: str, *, version: int, **labels: str) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def nothing(_: object) -> None:
     """A reconcile that is not called."""
 
 
-def test_change_enqueues_the_keys_of_the_old_and_the_new_object(manager: Manager) -> None:
+def test_change_enqueues_the_keys_of_the_old_and_the_new_object(manager: ControllerManager) -> None:
     nodes = Cache(Node)
     loop = manager.controller("loop", nothing).watches(nodes, lambda node: node.labels.values())
     nodes.observe(node("n-0", version=1, rack="r-1"))
@@ -47,7 +47,7 @@ def test_change_enqueues_the_keys_of_the_old_and_the_new_object(manager: Manager
     assert [loop.queue.get() for _ in range(len(loop.queue))] == ["r-1", "r-2"]
 
 
-def test_change_that_the_predicate_rejects_enqueues_nothing(manager: Manager) -> None:
+def test_change_that_the_predicate_rejects_enqueues_nothing(manager: ControllerManager) -> None:
     nodes = Cache(Node)
     loop = manager.controller("loop", nothing).watches(nodes, predicate=lambda old, _: old is not None)
     nodes.observe(node("n-0", version=1))
@@ -56,7 +56,7 @@ def test_change_that_the_predicate_rejects_enqueues_nothing(manager: Manager) ->
     assert loop.queue.get() == "n-0"
 
 
-def test_signal_wakes_every_loop_that_names_it(manager: Manager) -> None:
+def test_signal_wakes_every_loop_that_names_it(manager: ControllerManager) -> None:
     signal, ran = Signal(), list[Sequence[str]]()
     keyed = manager.controller("keyed", nothing).on(signal.subscribe)
     joint = manager.singleton("joint", ran.append).on(signal.subscribe)
@@ -65,7 +65,7 @@ def test_signal_wakes_every_loop_that_names_it(manager: Manager) -> None:
     assert len(joint.batcher) == 1, "one key stands for everything"
 
 
-def test_stop_ends_every_part_before_it_closes_what_they_use(manager: Manager) -> None:
+def test_stop_ends_every_part_before_it_closes_what_they_use(manager: ControllerManager) -> None:
     order: list[str] = []
 
     class Reader:
@@ -85,6 +85,6 @@ def test_stop_ends_every_part_before_it_closes_what_they_use(manager: Manager) -
     assert order == ["start", "stop", "close, loop closed: True"]
 
 
-def test_singleton_takes_the_keys_of_a_batcher_made_elsewhere(manager: Manager) -> None:
+def test_singleton_takes_the_keys_of_a_batcher_made_elsewhere(manager: ControllerManager) -> None:
     batcher = Batcher[str]("elsewhere", clock=FakeClock())  # empty, so that it is false by itself
     assert manager.singleton("joint", lambda _: None, batcher=batcher).batcher is batcher

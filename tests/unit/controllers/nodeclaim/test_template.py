@@ -12,7 +12,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.launches import LaunchGroup
 from broker.capacity.model import Assignment, NodeClass, Option, Pool, Selection
-from broker.controllers.nodeclaim.template import ClusterFacts, instance_tags, template
+from broker.controllers.nodeclaim.template import NodeBootstrap, instance_tags, template
 from broker.controllers.nodeclaim.translate import planned
 from broker.controllers.nodeclass.resolve import LaunchClass, ServiceNetwork, Surroundings
 from broker.controllers.templates import TemplateSweeper
@@ -53,7 +53,7 @@ SPEC: dict[str, Any] = {
 }
 DEVICE = BlockDevice(device_name="/dev/xvdb", volume_size_gib=7)
 TARGET = ReservationTarget(preference="capacity-reservations-only", reservation_id="cr-1")
-CLUSTER = ClusterFacts(name="blue", endpoint="https://api", ca_bundle="Q0E=")
+CLUSTER = NodeBootstrap(name="blue", endpoint="https://api", ca_bundle="Q0E=")
 
 
 class Ec2:

@@ -1,16 +1,16 @@
-"""What a lost answer or an ended process left behind: instances without a claim, and calls without an answer.
+"""Recovers from lost answers and ended processes: orphaned instances, and calls without an answer.
 
-Invariant: no claim is planned while an instance may exist that was launched for it. Orphans go to the claims
-that they were launched for before all others, a gang's only to the whole gang. An instance whose Node is on
-its way out, or is left out of the cache and may be, is adopted by no claim, which would be deleted with the
-Node. What EC2 does not list is found by making the very call again, or, where the claims or the class are no
-longer what they were, by waiting until EC2 must show it.
+Invariant: no claim is planned while an instance may exist that was launched for it. Orphans go first to the
+claims that they were launched for; a gang's orphans go only to the whole gang. No claim adopts an instance
+if its Node is being deleted, or may be while it is left out of the cache: the claim would go with the Node.
+An instance that EC2 does not list is found by repeating the call. If claims or class have changed since, the
+broker waits until EC2 must show the instance.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
@@ -20,70 +20,65 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.adopt import adopt
 from broker.capacity.answers import answer
-from broker.capacity.model import Attempt, Claim, Outcome, Pool
-from broker.controllers.inventory import InventoryKeeper
-from broker.controllers.nodeclaim.calls import Call
+from broker.capacity.model import Claim, Outcome, Pool
+from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
+from broker.controllers.nodeclaim.calls import FleetCall
 from broker.controllers.nodeclaim.execute import Executor
-from broker.controllers.nodeclaim.instances import SETTLED, InstanceView
+from broker.controllers.nodeclaim.feedback import ClassFeedback
+from broker.controllers.nodeclaim.instances import SETTLED
+from broker.controllers.nodeclaim.launch_pass import LaunchPass
 from broker.controllers.nodeclaim.registration import nodes_at
 from broker.controllers.nodeclaim.report import Reporter
+from broker.controllers.nodeclaim.results import LaunchResults
 from broker.controllers.nodeclaim.status import provider_id
-from broker.controllers.nodeclaim.work import Pass
-from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from providers.model import Instance, LaunchRequest, ProviderError
 
 UNCONFIRMED = "LaunchNotConfirmed"
 _log = structlog.get_logger("launch")
 
-Hold = Callable[[str, ProviderError | None], None]
 Why = str | ProviderError
 
 
-class Leftovers:
-    """`settle` is a step of the launch loop's pass, before anything is planned."""
+class Recovery:
+    """`recover` is a step of the launch loop's pass, before anything is planned."""
 
     def __init__(
         self,
-        claims: Cache[NodeClaim],
-        nodes: Cache[Node],
-        inventory: InventoryKeeper,
-        view: InstanceView,
+        caches: ClaimCaches,
+        ec2: Ec2State,
         executor: Executor,
         reporter: Reporter,
+        feedback: ClassFeedback,
         *,
         clock: Clock,
-        limits: Callable[[Attempt], None],
     ) -> None:
-        self._claims = claims
-        self._nodes = nodes
-        self._inventory = inventory
-        self._view = view
+        self._claims, self._nodes = caches.claims, caches.nodes
+        self._inventory, self._view = ec2.inventory, ec2.view
         self._executor = executor
         self._calls = executor.calls
         self._reporter = reporter
         self._clock = clock
-        self._limits = limits
+        self._feedback = feedback
         self._met: dict[str, float] = {}  # open calls by launch id: when this process first saw them
 
-    def unsettled(self) -> list[Call]:
-        """Calls whose answer is not known, and from now on for how long."""
+    def unsettled(self) -> list[FleetCall]:
+        """Calls without a known answer; the time that each is open counts from here."""
         now = self._clock.monotonic()
         open_ = self._calls.open(self._claims.list())
         self._met = {each.launch: self._met.get(each.launch, now) for each in open_}
         return open_
 
-    def settle(self, work: Pass, orphans: Sequence[Instance], hold: Hold) -> None:
-        """Finds out about open calls, gives orphans to claims, and ends what no claim wants.
+    def recover(self, work: LaunchPass, orphans: Sequence[Instance], results: LaunchResults) -> None:
+        """Resolves open calls, gives orphans to claims, and terminates instances that no claim takes.
 
-        `hold` gets each claim that is not to be tried before a while, with EC2's refusal if it was one.
-        Raises ProviderError.
+        `results` holds back each claim that must wait. Raises ProviderError.
         """
         open_ = self.unsettled()
-        unknown = {call.launch: why for call in open_ if (why := self._find_out(call, work, hold))}
+        unknown = {call.launch: why for call in open_ if (why := self._find_out(call, work, results))}
         if len(unknown) < len(open_):
             orphans = self._view.orphans(self._claims.list())
-        left = self._adopt(work, self._without_owner(orphans), hold, unknown)
+        left = self._adopt(work, self._without_owner(orphans), results, unknown)
         for call in open_:
             if call.launch in unknown:
                 self._wait(call, work, unknown[call.launch])
@@ -117,7 +112,7 @@ class Leftovers:
         return {launch for partial in self._claims.left_out for launch in launched.get(partial.uid, ())}
 
     def _adopt(
-        self, work: Pass, orphans: Sequence[Instance], hold: Hold, unknown: Collection[str]
+        self, work: LaunchPass, orphans: Sequence[Instance], results: LaunchResults, unknown: Collection[str]
     ) -> Sequence[Instance]:
         """The orphans that no claim takes. A claim of an `unknown` call takes only what that call gave."""
         if not orphans:
@@ -141,10 +136,10 @@ class Leftovers:
                 instance_id=instance.id,
                 message="an instance of ours that had no claim",
             )
-            self._limits(attempt)
+            self._feedback.limit(attempt)
             del work.waiting[claim.uid]
             if not self._executor.binder.bind(claim.name, claim.uid, instance, ready, work.types, [attempt]):
-                hold(claim.uid, None)
+                results.hold_unconfirmed(claim.uid, work, None)
                 work.held.add(instance.tags.get(names.TAG_LAUNCH, ""))  # its call is not done with
         return [*left, *leaving]
 
@@ -164,7 +159,7 @@ class Leftovers:
         return left_out is not None or any(map(leaves, nodes))
 
     def _pairs(
-        self, work: Pass, orphans: Sequence[Instance], unknown: Collection[str]
+        self, work: LaunchPass, orphans: Sequence[Instance], unknown: Collection[str]
     ) -> tuple[list[tuple[Claim, Instance]], Sequence[Instance]]:
         """Who adopts what, and what is left: the claims of an orphan's own launch come before all others."""
         launched = self._calls.by_claim()
@@ -201,7 +196,7 @@ class Leftovers:
             left = [each for each in left if each.id not in given]
         return [*paired.values()], left
 
-    def _wait_for_unseen(self, work: Pass, left: Sequence[Instance]) -> None:
+    def _wait_for_unseen(self, work: LaunchPass, left: Sequence[Instance]) -> None:
         """What EC2 does not describe yet cannot be adopted, nor its claims launched again meanwhile."""
         unseen = {i.tags.get(names.TAG_LAUNCH, ""): i.id for i in left if not i.described}
         launched = self._calls.by_claim()
@@ -214,7 +209,7 @@ class Leftovers:
             id_ = unseen[min(calls)]
             self._tell(claim, f"instance {id_} was launched for it, and EC2 does not describe it yet")
 
-    def _end(self, work: Pass, left: Sequence[Instance]) -> None:
+    def _end(self, work: LaunchPass, left: Sequence[Instance]) -> None:
         """Orphans that nobody wants end after their grace time; those of a gang that is not whole at once."""
         gangs = _all(self._calls.by_claim(), [c for c in work.waiting.values() if c.gang]) - work.held
         free = [each for each in left if each.tags.get(names.TAG_LAUNCH) not in work.held]
@@ -230,7 +225,7 @@ class Leftovers:
 
     # ---- calls without an answer
 
-    def _find_out(self, call: Call, work: Pass, hold: Hold) -> Why | None:
+    def _find_out(self, call: FleetCall, work: LaunchPass, results: LaunchResults) -> Why | None:
         """Why the answer of a call is still unknown; until it is known, its claims wait."""
         request = call.request
         if request is not None and len(self._view.launched_by(call.launch)) >= request.count:
@@ -238,7 +233,7 @@ class Leftovers:
             return None
         differs = self._differs(call, work)
         if request is not None and not differs:
-            return self._repeat(call, request, work, hold)
+            return self._repeat(call, request, work, results)
         now = self._clock.monotonic()
         if now - self._met.setdefault(call.launch, now) >= SETTLED.total_seconds():
             self._calls.answered(call.launch)  # what EC2 has not listed by now is not there
@@ -246,7 +241,7 @@ class Leftovers:
         _log.warning("a call to EC2 without an answer is not made again", launch=call.launch, why=differs)
         return f"it is not made again, since {differs}"
 
-    def _differs(self, call: Call, work: Pass) -> str:
+    def _differs(self, call: FleetCall, work: LaunchPass) -> str:
         """Why the call, should it never have been made, is not what its claims and class ask for now."""
         known = {claim.uid: claim for claim in self._claims.list()}
         members = [known.get(uid) for uid in call.claims]
@@ -268,19 +263,21 @@ class Leftovers:
             return f"EC2NodeClass {call.node_class} has changed"
         return self._executor.differs(call, waiting, ready, self._clock.now())
 
-    def _repeat(self, call: Call, request: LaunchRequest, work: Pass, hold: Hold) -> ProviderError | None:
+    def _repeat(
+        self, call: FleetCall, request: LaunchRequest, work: LaunchPass, results: LaunchResults
+    ) -> ProviderError | None:
         wanted = [uid for uid in call.claims if uid in work.waiting]
         try:
             self._view.put(self._executor.repeat(call, request))
         except ProviderError as error:
             self._met[call.launch] = self._clock.monotonic()  # now it may have been made, if not before
             for uid in wanted:
-                hold(uid, error)
+                results.hold_unconfirmed(uid, work, error)
             return error
         _log.info("a call whose answer was lost was made again", launch=call.launch, claims=len(wanted))
         return None
 
-    def _wait(self, call: Call, work: Pass, why: Why) -> None:
+    def _wait(self, call: FleetCall, work: LaunchPass, why: Why) -> None:
         """The call's claims are not planned in this pass, and its instances not ended."""
         work.held.add(call.launch)
         self._view.doubt()

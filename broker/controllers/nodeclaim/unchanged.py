@@ -1,8 +1,8 @@
-"""Whether anything that a pass of the launch loop decides by has changed since the last one.
+"""Skips a pass of the launch loop if no input has changed since the last pass.
 
-Invariant: a pass is skipped only when the one before it launched nothing, told every claim, and would be
-given the very same things now; a remembered shortage or a hold that ends is such a change, and after
-`LONGEST` a pass is made whatever there is, since a date in what EC2 describes may have come.
+Invariant: a pass is skipped only if the pass before it launched nothing, reported to every claim, and had the
+same inputs. The end of a shortage or of a hold counts as a change. After `LONGEST` a pass is made in any
+case: a date in EC2's description may have come.
 """
 
 from __future__ import annotations
@@ -21,23 +21,19 @@ LONGEST = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
-    """What a pass is given. Claims and types are compared by identity: a cache makes a changed one anew.
-
-    `classes` are what launches need of each class, or why it cannot be had; `entitled` stands for whose the
-    slots are.
-    """
+class PassInputs:
+    """Claims and types are compared by identity: a cache replaces a changed object."""
 
     waiting: Mapping[str, NodeClaim]  # by uid
-    classes: Mapping[str, LaunchClass | Hashable]
+    classes: Mapping[str, LaunchClass | Hashable]  # or why the class cannot be launched from
     types: Mapping[str, InstanceType]
     inventory: Inventory
     shortages: Shortages
     gangs: Mapping[str, int]
-    entitled: object
+    entitled: object  # who owns the slots
 
-    def same(self, other: Inputs) -> bool:
-        """Whether a pass would be given the same; when EC2 was asked does not count."""
+    def same(self, other: PassInputs) -> bool:
+        """Whether a pass would decide the same; the time of EC2's description does not count."""
         return (
             self.types is other.types
             and self.waiting.keys() == other.waiting.keys()
@@ -50,21 +46,21 @@ class Inputs:
         )
 
 
-class Standstill:
+class UnchangedInputs:
     """Remembers the last pass; one thread works with it."""
 
     def __init__(self) -> None:
-        self._last: Inputs | None = None
+        self._last: PassInputs | None = None
         self._until = datetime.max
 
-    def until(self, inputs: Inputs, now: datetime) -> datetime | None:
-        """Until when nothing is to be done unless something changes; None where a pass is due."""
+    def until(self, inputs: PassInputs, now: datetime) -> datetime | None:
+        """The time until which no pass is needed unless an input changes; None if a pass is due."""
         if self._last is None or now >= self._until or not inputs.same(self._last):
             return None
         return self._until
 
-    def passed(self, inputs: Inputs, *, now: datetime, wakes: datetime | None) -> None:
-        """A pass that told everybody ended; `wakes` is when the first thing that it waits for ends."""
+    def passed(self, inputs: PassInputs, *, now: datetime, wakes: datetime | None) -> None:
+        """A pass ended that reported to every claim; `wakes` is the first end of a shortage or hold."""
         self._last = inputs
         self._until = min(now + LONGEST, wakes or datetime.max.replace(tzinfo=now.tzinfo))
 
