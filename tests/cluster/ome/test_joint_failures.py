@@ -33,7 +33,7 @@ CASES: dict[str, tuple[Any, str, str, Callable[..., Sequence[str]]]] = {
     "who gets quota": (deciding, "decide", "bad-cluster", part.names),
     "whose slots": (SlotSnapshotBuilder, "_entitled", QUEUE, lambda _, seen: part.names(None, seen.places)),
     "what to buy": (keeper, "plan", QUEUE, lambda wishes, *_: of(wishes)),
-    "whose reservations": (keeper, "belongs", QUEUE, lambda _odcrs, _groups, some: of(some)),
+    "whose reservations": (keeper, "resolve_ownership", QUEUE, lambda _odcrs, _groups, some: of(some)),
     "whose machines": (look, "shares", QUEUE, lambda some, _machines: of(some)),
     "which launches": (planning, "plan", "bad-claim", lambda claims, *_: [each.name for each in claims]),
 }

@@ -28,18 +28,20 @@ from hypothesis.stateful import (
 
 from broker.apis import names
 from broker.apis.crds import load as load_crds
-from broker.apis.meta import Kind, Object
+from broker.apis.meta import Kind
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apiserver import Cluster
 from broker.capacity.model import Inventory
 from broker.commands.manifests import CRD
 from broker.controllers.odcr.keeper import OdcrProvisioner
 from broker.controllers.odcr.view import OwnershipView
+from broker.controllers.snapshot import Snapshot
 from broker.kube.client import Client
 from broker.kube.errors import ApiError, NotFound, Unavailable
 from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
-from broker.reservations.spec import JudgedSpecs
+from broker.reservations.flavors import FlavorCatalog
+from broker.reservations.spec import JudgedSpecs, Reservation, reserved_of
 from broker.settings import Settings
 from providers.model import (
     ENDED_STATES,
@@ -183,17 +185,24 @@ class Ec2:
         raise ProviderError("Throttling", "groups do not matter here", class_=ErrorClass.THROTTLING)
 
 
-class Cache:
+class Reads:
     """What a watch would have brought, at once."""
 
-    missing = True
+    def __init__(self, client: Client) -> None:
+        self._client, self._flavors, self._specs = client, FlavorCatalog(), JudgedSpecs()
 
-    def __init__(self, client: Client, model: type[Object]) -> None:
-        self._client, self._model = client, model
-        self.cache = self
-
-    def list(self) -> list[Object]:
-        return [self._model.decode(each) for each in self._client.list(self._model.KIND)[0]]
+    def snapshot(self) -> Snapshot:
+        reservations: list[Reservation] = [
+            model.decode(body)
+            for model in (CapacityReservation, ClusterCapacityReservation)
+            for body in self._client.list(model.KIND)[0]
+        ]
+        return Snapshot(
+            version=1,
+            reservations={reserved_of(reservation): reservation for reservation in reservations},
+            flavors=self._flavors,
+            _judged=self._specs,
+        )
 
 
 Scope = tuple[str, ...]  # (), (namespace,) or (namespace, name)
@@ -235,15 +244,7 @@ class Purchases(RuleBasedStateMachine):
         self.keeper = OdcrProvisioner(
             self.client,
             cast("Any", self.ec2),
-            cast(
-                "Any",
-                SimpleNamespace(
-                    reservations=Cache(self.client, CapacityReservation),
-                    cluster_reservations=Cache(self.client, ClusterCapacityReservation),
-                    flavors=SimpleNamespace(missing=True),
-                    specs=JudgedSpecs(),
-                ),
-            ),
+            cast("Any", Reads(self.client)),
             cast("Any", self),
             self.view,
             settings=self.settings,
@@ -262,7 +263,7 @@ class Purchases(RuleBasedStateMachine):
                 self.keeper.run()
             except (ProviderError, ApiError):
                 continue
-            for each in Cache(self.client, CapacityReservation).list():
+            for each in map(CapacityReservation.decode, self.client.list(CapacityReservation.KIND)[0]):
                 if self.view.settled(Reserved(each.namespace, each.name), uid=each.uid):
                     self.release(each.namespace, each.name)
         if kill:
