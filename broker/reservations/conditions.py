@@ -1,8 +1,8 @@
-"""What is said of a reservation: what stands in its way, and its conditions, each with its reason.
+"""Obstacles and conditions of a reservation, each with its reason.
 
-Invariant: all five conditions are there from the first write on, so that each can flip; messages of what is
-well are OME's own, those of what is not name amounts and the way out. SpecNormalized is there only where
-something of the spec is taken otherwise than it is written.
+Invariant: all five conditions exist from the first write on, so that each can change. Messages of healthy
+conditions are OME's own; the others name amounts and the remedy. SpecNormalized exists only if a part of the
+spec is read differently from how it is written.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ MOST_NAMED: Final = 10  # of what a message lists
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """What somebody who works for a reservation cannot do. `pending`: it is tried again, or begins later."""
+    """A failure of work done for a reservation. `pending`: it is retried, or begins later."""
 
     reason: str
     message: str
@@ -105,13 +105,13 @@ class Trouble:
 
     @property
     def said(self) -> str:
-        """For who reads no reason besides."""
+        """Reason and message in one line."""
         return f"{self.reason}: {self.message}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
-    """What Kueue says of the reservation's ClusterQueue."""
+    """The state of the reservation's ClusterQueue."""
 
     active: bool
     reason: str = ""

@@ -1,6 +1,6 @@
-"""The values that the decision about buying, changing and ending EC2's reservations takes and returns.
+"""Input and output values of ODCR procurement: desired capacity, and the changes that lead to it.
 
-Nothing here does anything. A wish is what one managed CapacityReservation wants of EC2; a step is one call.
+One OdcrChange, GroupChange or Purchase becomes one AWS call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST: Final = 1000  # instances that one call may add (CreateCapacityReservation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurchaseSpec:
-    """What everything that is bought for a reservation has in common. `end`: None is never."""
+    """Terms of every purchase for one reservation. Without `end` an ODCR never ends."""
 
     match_criteria: MatchCriteria = "targeted"
     platform: str = "Linux/UNIX"
@@ -35,7 +35,7 @@ class PurchaseSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlavorDemand:
-    """Quota of one flavor, in base units; less so many instances of its first type that were `released`."""
+    """Quota of one flavor, in base units, less `released` instances of its first type."""
 
     flavor: InstanceFlavor
     nominal: Mapping[str, float]
@@ -45,14 +45,13 @@ class FlavorDemand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredCapacity:
-    """What one managed CapacityReservation wants of EC2.
+    """The ODCRs that one managed CapacityReservation should have.
 
-    `asks` are the flavors that mean something; `flavor_names` all that the spec names: nothing of a flavor
-    that means nothing today is changed. `deleted`: the object is; `cancels`: what is no longer wanted at all
-    is given back rather than kept. `ready`: the object will not go unseen. `held`: why nothing may be bought
-    for it now, in words for people; `frozen`: why nothing at all of it may be changed, which is as good as
-    `held`; `refused`: EC2's answer for which nothing is asked for a while. `groups`: whether it is known
-    which group it has; then `group` is that group as last read, or None where there is none.
+    `asks`: flavors that resolve to instances. `flavor_names`: all flavors of the spec; ODCRs of a flavor that
+    does not resolve stay as they are. `deleted`: the object is being deleted; `cancels`: surplus ODCRs are
+    cancelled, not kept. `ready`: the object has the finalizer. `held`: why nothing may be bought now;
+    `frozen`: why nothing may be changed, which implies `held`; `refused`: EC2's refusal, during its back-off.
+    `groups`: its resource group is known; `group` is then that group as last read, or None.
     """
 
     reserved: Reserved
@@ -86,7 +85,7 @@ class Caps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OdcrChange:
-    """A reservation of ours with another count or end. `count` 0 ends it."""
+    """A new count or end of an ODCR that the broker made. A `count` of 0 cancels it."""
 
     reserved: Reserved
     odcr_id: str
@@ -97,7 +96,7 @@ class OdcrChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupChange:
-    """A reservation's group made the same as what it holds. Both are ids; `drop` deletes the group."""
+    """Members to add to and remove from a reservation's group, by id; `drop` deletes the group."""
 
     reserved: Reserved
     make: bool = False
@@ -108,10 +107,10 @@ class GroupChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlavorCount:
-    """Instances of one flavor: wanted for its quota, held and usable now, held and not yet usable.
+    """Instances of one flavor: wanted for its quota, usable now (`obtained`), not yet usable (`pending`).
 
-    `code` and `message` are EC2's last refusal, where something is wanted and was refused. `buying`: what is
-    lacking is being asked for, now or again later, or is there and not yet usable.
+    `code` and `message`: EC2's last refusal of a purchase that is still wanted. `buying`: the shortfall is
+    requested, now or later, or pending.
     """
 
     wanted: int = 0
@@ -124,7 +123,7 @@ class FlavorCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FulfilmentStatus:
-    """How one wish stands. `settled`: deleted, and nothing in EC2 is left to do for it."""
+    """How far one reservation is fulfilled. `settled`: deleted, with nothing left to do in EC2."""
 
     counts: Mapping[str, FlavorCount] = field(default_factory=dict)
     problems: tuple[ReservationProblem, ...] = ()
@@ -133,9 +132,9 @@ class FulfilmentStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcurementPlan:
-    """What to do next. Purchases come one for each flavor: what EC2 answers decides on the rest.
+    """The next steps. There is one purchase a flavor, since EC2's answer decides about the rest.
 
-    `again` is when a refusal ends that keeps something from being asked for.
+    `again`: when the first back-off ends.
     """
 
     purchases: tuple[Purchase, ...] = ()

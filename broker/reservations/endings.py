@@ -1,8 +1,8 @@
-"""When the nodes of a reservation must go, or must be told that it ends.
+"""When the nodes of an ODCR drain, and when notices of its end are due.
 
-Invariant: a Capacity Block's nodes drain before EC2 begins to terminate them (30 minutes before its end, 60
-for UltraServers: EC2 User Guide, "Capacity Blocks"), and nobody is drained from any other reservation, whose
-instances run on when it ends; there people are told, once for each notice.
+Invariant: a Capacity Block's nodes drain before EC2 begins to terminate them: 30 minutes before its end, 60
+for UltraServers (EC2 User Guide, "Capacity Blocks"). Nodes of other ODCRs are not drained, since their
+instances run on. Instead each notice is published once.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from broker.capacity.matching import ends_at
 from broker.reservations.instance_labels import ENDED
 from providers.model import Odcr
 
-# How long before the end of a default reservation people are told, the last notice first.
+# Notices before the end of a default ODCR, the last one first.
 NOTICES: Final = (timedelta(minutes=10), timedelta(minutes=60))
 
 
 def drains(odcr: Odcr, now: datetime) -> bool:
-    """Whether the nodes in it must go now."""
+    """Whether its nodes must drain now."""
     at = _drain_at(odcr)
     return at is not None and now >= at
 
@@ -33,12 +33,12 @@ def notice(odcr: Odcr, now: datetime) -> timedelta | None:
 
 
 def lasting(odcr: Odcr) -> bool:
-    """Whether EC2 still keeps it, so that its end is news."""
+    """Whether it has not ended, so that a notice of its end is due at all."""
     return odcr.state not in ENDED
 
 
 def next_moment(odcrs: Iterable[Odcr], now: datetime) -> datetime | None:
-    """When one of them drains or has a notice due that does not now."""
+    """The next time at which one of them drains or has a notice due."""
     moments = []
     for odcr in odcrs:
         drain_at = _drain_at(odcr)

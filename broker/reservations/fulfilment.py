@@ -1,8 +1,8 @@
-"""How a flavor's quota stands against what is held for it: enough, too little, too much, or out of place.
+"""Compares a flavor's quota with its ODCRs: enough, too little, too much, or misplaced.
 
-Invariant: what is held is measured in shares of the quota, so that types of one flavor count alike whatever
-their size. What the broker made and would not make so again (another type, zone, platform or tenancy) is
-out of place: it never counts, and stays until what replaces it is active. Somebody else's counts as it is.
+Invariant: ODCRs are measured in shares of the quota, so that types of one flavor count alike whatever their
+size. An ODCR of ours with another type, zone, platform or tenancy than would be bought today is a stray. A
+stray never counts, and stays until its replacement is active. An ODCR that others made counts as it is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from broker.reservations.sizing import needed
 from providers.model import UNCHANGED, InstanceType, Odcr
 
 ACTIVE = "active"
-# Of a capacity block that serves nobody now, and nobody knows until when: it is neither held nor pending.
+# A capacity block that is out of service for an unknown time: it is neither held nor pending.
 UNAVAILABLE = "unavailable"
 
 
@@ -41,7 +41,7 @@ class FlavorFulfilment:
         return self.active >= 1
 
     def more(self, instance_type: str) -> int:
-        """How many of the type are still to be bought."""
+        """Instances of the type that are still to be bought."""
         return max(0, math.ceil((1 - self.share) * self.needs[instance_type]))
 
     def counted(self, ask: FlavorDemand, wanted: int) -> FlavorCount:
@@ -63,7 +63,7 @@ def fulfilment_of(
     types: Mapping[str, InstanceType],
     cluster: str,
 ) -> FlavorFulfilment:
-    """Where the flavor stands. `held` have not ended."""
+    """The fulfilment of one flavor. `held` have not ended."""
     held = tuple(held)
     kinds = {*ask.flavor.instance_types, *(odcr.instance_type for odcr in held)}
     needs = {

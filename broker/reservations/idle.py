@@ -1,8 +1,8 @@
-"""Free slots that cost money: what, and since when.
+"""Cost and age of idle slots.
 
-Invariant: slots are never said to idle longer than they were seen to. EC2 keeps no history of free slots, so
-"since" begins when at least so many are first seen free; when more become free it begins anew for all, when
-some are taken it stays. A free slot costs what an On-Demand Instance of its type, platform and tenancy costs
+Invariant: an idle time is never longer than observed. EC2 keeps no history of free slots, so "since" begins
+when at least so many are first seen free. If more become free it begins anew for all; if some are taken it
+stays. A free slot costs what an On-Demand Instance of its type, platform and tenancy costs
 (EC2 User Guide, "Capacity Reservation pricing and billing"). It costs this account nothing if the reservation
 is not active, if it is a capacity block, which is paid in advance ("Capacity Blocks pricing and billing"), or
 if another account is billed for unused slots ("Billing assignment for shared Capacity Reservations").
@@ -28,7 +28,7 @@ def idle_cost(odcr: Odcr, type_: InstanceType | None, *, account: str = "") -> f
 
 
 def idle_since(odcr: Odcr, *, before: int, since: datetime | None, now: datetime) -> datetime | None:
-    """Since when as many slots as now idle (None: none does); when last seen, `before` did, since `since`."""
+    """Since when as many slots as now are idle, or None; at the last look `before` were, since `since`."""
     if not odcr.idle:
         return None
     return since if since is not None and before >= odcr.idle else now.replace(microsecond=0)

@@ -1,7 +1,7 @@
-"""How a running instance is labelled: by what EC2 says that it runs in, whatever it was launched as.
+"""Labels of a running instance, by the ODCR that EC2 counts it in, however it was launched.
 
-Invariant: an instance is `reserved`, with all three reservation labels, exactly while EC2 counts it in a
-reservation that lasts, and has none of the three otherwise; where EC2 has not said, nothing is decided. A
+Invariant: an instance is `reserved`, with all three reservation labels, exactly while EC2 counts it in an
+ODCR that has not ended. Otherwise it has none of the three. While EC2 does not show it, nothing is decided. A
 reservation that ends or is cancelled leaves its instances running as On-Demand Instances (EC2 User Guide,
 "Cancel a Capacity Reservation"), and a running instance that matches an open one with room is counted in it
 ("Capacity Reservation usage"). Instances of Capacity Blocks and of interruptible reservations end with them.
@@ -34,21 +34,21 @@ Change = Literal["demoted", "promoted", "moved"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceLabels:
-    """The labels that say what an instance runs in: those to have, and None for those not to have.
+    """Labels to set on an instance's claim and node; None removes one.
 
-    `contradicted`: the instance is said to run in a reservation that is said to be over. Of two descriptions
-    the newer one is right.
+    `contradicted`: EC2 describes the instance in an ODCR that it describes as ended. The newer description is
+    right.
     """
 
     labels: Mapping[str, str | None]
     contradicted: bool = False
 
     def lacking(self, labels: Mapping[str, str]) -> dict[str, str | None]:
-        """What is to change in these labels, as a merge patch says it."""
+        """Changes to these labels, as a merge patch."""
         return {key: value for key, value in self.labels.items() if labels.get(key) != value}
 
     def change(self, labels: Mapping[str, str]) -> Change | None:
-        """What has become of a node with these labels; None where it only lacks some of them."""
+        """The transition of a node with these labels; None if it only lacks some of them."""
         if CAPACITY_TYPE not in labels:
             return None  # it was launched, and EC2 did not show it yet
         was, now = labels.get(CAPACITY_TYPE) == RESERVED, self.labels[CAPACITY_TYPE] == RESERVED
@@ -58,10 +58,10 @@ class InstanceLabels:
 
 
 def instance_labels(instance: Instance, odcr: Odcr | None) -> InstanceLabels | None:
-    """What EC2's description of an instance, and of the reservation that it names, mean for its labels.
+    """The labels of an instance, by EC2's descriptions of it and of its ODCR.
 
-    `odcr` is None where no reservation is named, or where the named one was not described. None where nothing
-    can be said: EC2 does not show the instance yet, it ends, or its reservation is not known.
+    `odcr` is None if the instance names none, or if that was not described. The result is None if nothing is
+    known: EC2 does not show the instance yet, it is terminating, or its ODCR is not described.
     """
     if not instance.described or not instance.alive:
         return None

@@ -1,11 +1,12 @@
-"""The machines behind the flavors: slots of EC2's reservations, and the nodes that run in none of them.
+"""The machines of each flavor: slots of ODCRs, and nodes that run in no ODCR.
 
-Invariant: each machine counts once, in one flavor. A slot counts with what EC2 sells an instance of its type
-with, whether its instance is there yet or not, so that a launch changes nothing, unless the node should have
-been initialized long ago; a node outside counts with what it can give to pods. A node is of the flavor of the
-reservation that it runs in, else of the ResourceFlavor whose labels it has most of; accelerators on nodes of
-no flavor, or of two alike, are told of and count in none. Cordoned, not ready or going: out; a taint alone
-keeps no pod away for good.
+Invariant: each machine counts once, in one flavor. A slot counts with the resources that EC2 sells with its
+type, whether its instance runs yet or not, so that a launch changes nothing. It is out of service if its node
+is not initialized in time. A node outside of ODCRs counts with its allocatable resources.
+
+A node has the flavor of its ODCR, else the ResourceFlavor with the most labels in common. Accelerators on
+nodes of no flavor, or of two alike, are reported and count in none. A node that is cordoned, not ready or
+terminating is out of service; a taint alone is not permanent.
 """
 
 from __future__ import annotations

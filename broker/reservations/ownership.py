@@ -1,14 +1,14 @@
-"""Which of EC2's reservations belong to which CapacityReservation, and in which flavor.
+"""Resolves which CapacityReservation owns each ODCR, and in which flavor.
 
-Invariant: an EC2 reservation belongs to at most one CapacityReservation. It belongs to the one that its own
-tag names, or the tag of a group that this one names; or to one that names it in an annotation, if the
-operator allows that namespace to. An annotation that is not allowed takes nothing and keeps nothing from its
-holder. Of several that claim one the holder keeps it; without a holder the oldest gets it. A tag of another
-cluster's reservation or group names nothing here, whatever that name: the UID tells clusters apart, or the
-cluster's name where there is no UID. What another cluster's broker made is taken only by an annotation that
-is allowed. A group that could not be read is not one that is not there. One that fits no flavor, or two
-alike, is held by nobody and told: it is neither dropped nor counted twice. Nothing here decides to change
-anything.
+Invariant: an ODCR belongs to at most one CapacityReservation. Its own tag names the owner, or the tag of a
+group that the owner names. An annotation names the owner only if the operator allows it for that namespace;
+one that is not allowed changes nothing. Of several claimants the current holder keeps an ODCR; without a
+holder the oldest gets it.
+
+A tag of another cluster names no owner here. The cluster's UID tells clusters apart, or its name if there is
+no UID. An ODCR that another cluster's broker made is adopted only by an allowed annotation. A group that
+could not be read counts as unknown, not as absent. An ODCR that fits no flavor, or two alike, has an owner
+but no flavor, and is reported as a problem.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ BROKER: Final = "capacity-broker"  # the value of TAG_MANAGED on what the broker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnershipClaim:
-    """A CapacityReservation as it claims EC2's: by its name in a tag, by id, by a group's ARN.
+    """The ODCRs that a CapacityReservation claims: by its name in a tag, by id, by a group's ARN.
 
-    `flavors` are those that its spec names and that mean something; `flavor_names` all that it names.
-    `created` is when the object was; None counts as last.
+    `flavor_names`: all flavors of its spec; `flavors`: those that resolve to instances. Without `created`, it
+    counts as the youngest.
     """
 
     reserved: Reserved
@@ -55,7 +55,7 @@ class OwnershipClaim:
 
 @dataclass(frozen=True, slots=True)
 class Adopters:
-    """The operator's list of who may adopt what by annotation: ids and ARNs by namespace; ANY for all."""
+    """Adoptions by annotation that the operator allows: ids and ARNs by namespace; ANY allows all."""
 
     allowed: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
@@ -85,7 +85,7 @@ ALL_ADOPTERS: Final = Adopters({ANY: frozenset({ANY})})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationProblem:
-    """Something about a CapacityReservation's holdings that a person should know."""
+    """A problem with a CapacityReservation's ODCRs, for a condition."""
 
     reason: str
     message: str
@@ -93,9 +93,9 @@ class ReservationProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
-    """What belongs to whom: EC2 reservations that have not ended, in whatever state EC2 shows them.
+    """The owner and flavor of each ODCR that has not ended, in any state.
 
-    `refused` are the claims to a reservation that it does not belong to, by its id.
+    `refused`: by ODCR id, claimants that do not get it.
     """
 
     odcrs: Mapping[Reserved, Mapping[str, tuple[Odcr, ...]]] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Ownership:
     problems: Mapping[Reserved, tuple[ReservationProblem, ...]] = field(default_factory=dict)
 
     def of(self, reserved: Reserved) -> Mapping[str, tuple[Odcr, ...]]:
-        """What a reservation holds, by flavor."""
+        """The ODCRs of a reservation, by flavor."""
         return self.odcrs.get(reserved, {})
 
 
@@ -119,10 +119,10 @@ def resolve_ownership(
     adopters: Adopters = NO_ADOPTERS,
     holders: Mapping[str, Reserved] | None = None,
 ) -> Ownership:
-    """Whose each of EC2's reservations is.
+    """Resolves the owner of each ODCR.
 
-    `groups` are those that a claimant names, by ARN; `unread` those of which nothing is known, and why.
-    `holders` had a reservation when it was last decided, by its id.
+    `groups`: by ARN, the groups that claimants name; `unread`: groups that could not be read, and why.
+    `holders`: by ODCR id, the owner at the last decision.
     """
     claimants = {each.reserved: each for each in reservations}
     allowed, refused = _named(claimants.values(), groups, adopters, cluster)
@@ -175,7 +175,7 @@ def resolve_ownership(
 
 
 def made_here(odcr: Odcr, cluster: str) -> bool:
-    """Whether this cluster's broker made it, and so may change and end it."""
+    """Whether this cluster's broker made the ODCR, and so may change and end it."""
     if odcr.tags.get(TAG_MANAGED) != BROKER or odcr.ownership == "foreign":
         return False
     # By its UID it is this cluster's, also if the cluster had another name then.
@@ -183,14 +183,14 @@ def made_here(odcr: Odcr, cluster: str) -> bool:
 
 
 def elsewhere(one: Odcr | ReservationGroup, cluster: str) -> bool:
-    """Whether its tags are those of another cluster."""
+    """Whether the tags name another cluster."""
     if one.ownership == "ours":
         return False
     return one.ownership == "foreign" or one.tags.get(TAG_CLUSTER, cluster) != cluster
 
 
 def named_in(odcr: Odcr) -> Reserved | None:
-    """The CapacityReservation that the reservation's own tag names."""
+    """The CapacityReservation that the ODCR's own tag names."""
     namespace, _, name = odcr.tags.get(TAG_RESERVATION, "").rpartition("/")
     return Reserved(namespace, name) if name else None
 
@@ -201,7 +201,7 @@ def _named(
     adopters: Adopters,
     cluster: str,
 ) -> tuple[Mapping[str, set[Reserved]], Mapping[str, set[Reserved]]]:
-    """Who claims what in annotations, by id: those that may, and those that may not."""
+    """Claimants by annotation, by ODCR id: the allowed ones, and the others."""
     allowed: dict[str, set[Reserved]] = defaultdict(set)
     refused: dict[str, set[Reserved]] = defaultdict(set)
     for each in claimants:
@@ -219,13 +219,13 @@ def _named(
 
 
 def _tagged(odcr: Odcr, claimants: Mapping[Reserved, OwnershipClaim], cluster: str) -> Reserved | None:
-    """Whose name the reservation carries. Another cluster may have reservations of the same names."""
+    """The owner that the tag names. Another cluster may have reservations of the same names."""
     reserved = named_in(odcr)
     return reserved if reserved in claimants and not elsewhere(odcr, cluster) else None
 
 
 def _flavor(odcr: Odcr, claimant: OwnershipClaim) -> str | ReservationProblem:
-    """By the reservation's own tag, else by its type and zone."""
+    """The flavor by the ODCR's own tag, else by its type and zone."""
     tagged = odcr.tags.get(TAG_FLAVOR, "")
     if tagged in claimant.flavor_names:
         return tagged

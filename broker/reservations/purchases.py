@@ -1,10 +1,10 @@
-"""Purchases that EC2 may have made and does not show, and reservations that it showed and shows no longer.
+"""Records of purchases with an unknown result, and of ODCRs that EC2 no longer describes.
 
-Invariant: a purchase is recorded before it is sent, with all that the call needs, and the record stays until
-EC2 shows what was made, refuses the call, or had UNSHOWN to show it. Until then the purchase counts as made,
-whatever becomes of its CapacityReservation. A reservation that was held and is not described at all is not
-taken for ended: EC2 describes ended ones for about an hour. It counts as held until EC2 describes it again,
-its end date passes, or an operator removes its record.
+Invariant: a purchase is recorded before it is sent, with all parameters of the call. The record stays until
+EC2 shows the ODCR, refuses the call, or had UNSHOWN to show it. Until then the purchase counts as made, even
+if its CapacityReservation is gone. An owned ODCR that is not described at all does not count as ended, since
+EC2 describes ended ones for about an hour. It counts until EC2 describes it again, its end date passes, or an
+operator removes its record.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Purchase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurchaseIntent(Purchase):
-    """A purchase that was sent, with its terms. In a plan: it is sent again, since its fate is unknown.
+    """A purchase that was sent, with its terms. In a plan it is sent again, since its result is unknown.
 
     `attempt_id` is the client token of the call and the value of TAG_PURCHASE on what it makes. `at` is when
     the call was last sent.
@@ -53,7 +53,7 @@ class PurchaseIntent(Purchase):
     tags: Mapping[str, str] = field(default_factory=dict)
 
     def unshown(self, odcrs: Mapping[str, Odcr]) -> int:
-        """Instances that it may have bought and that these descriptions do not have."""
+        """Instances that it may have bought and that EC2 does not show."""
         if not self.odcr_id:
             shown = any(odcr.tags.get(TAG_PURCHASE) == self.attempt_id for odcr in odcrs.values())
             return 0 if shown else self.count
@@ -83,7 +83,7 @@ class HeldRecord:
 def still_open(
     intents: Iterable[PurchaseIntent], described: Mapping[str, Odcr], now: datetime
 ) -> tuple[PurchaseIntent, ...]:
-    """The intents whose fate is still unknown, by what EC2 describes."""
+    """The intents with a still unknown result, by EC2's descriptions."""
     return tuple(each for each in intents if each.unshown(described) and now < each.at + UNSHOWN)
 
 
@@ -95,7 +95,7 @@ def held_now(
     cluster: str,
     now: datetime,
 ) -> dict[str, HeldRecord]:
-    """The records of all that is held: as described, and as last described what is no longer."""
+    """Records of all owned ODCRs, each as last described."""
     kept = {
         id_: record
         for id_, record in before.items()
@@ -123,5 +123,5 @@ def held_now(
 
 
 def missing(held: Mapping[str, HeldRecord], odcrs: Mapping[str, Odcr]) -> Sequence[HeldRecord]:
-    """What was held and is not described at all, by id."""
+    """Owned ODCRs that EC2 does not describe, by id."""
     return [held[id_] for id_ in sorted(held.keys() - odcrs.keys())]

@@ -2,7 +2,7 @@
 
 Invariant: what is counted is the spec as it is judged (`broker.apis.ome_rules`), the same one that
 Kueue's ClusterQueue is made of, so that both ways of deciding know the same limits. Cohorts are flat, as
-OME has them: each exists by its members' naming it, with no quota of its own. A queue that fails with one
+OME has them: a cohort exists if a member names it, and has no quota of its own. A queue that fails with one
 flavor tries the next before it preempts anybody, Kueue's default (`flavorFungibility`).
 """
 

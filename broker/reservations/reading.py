@@ -1,9 +1,9 @@
-"""What a CapacityReservation's spec and annotations ask of EC2.
+"""Parses a CapacityReservation's spec and annotations into desired capacity and ownership claims.
 
-Invariant: nothing is bought unless the object says Manage in so many words, and every annotation that is
-there is understood: one that is not is told with its value and what it may be, and until it is mended the
-object is treated as the most careful reading of it, and nothing is bought, resized, given back or ended
-otherwise for it. So is one whose name is nearly that of one that decides about buying.
+Invariant: nothing is bought unless the policy is Manage and every annotation is valid. An invalid one is
+reported with its value and the allowed ones. Until it is corrected, the object is read as cautiously as
+possible: nothing is bought, resized, given back or ended otherwise for it. A misspelt annotation that would
+decide about buying counts as invalid.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ INVALID: Final = "InvalidAnnotation"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedReservation:
-    """One object as it is read."""
+    """A parsed CapacityReservation."""
 
     one: Reservation
     reserved: Reserved
@@ -49,10 +49,10 @@ class ParsedReservation:
 
 
 def as_decided(one: Reservation, judged: Judged, flavors: Flavors) -> OwnershipClaim:
-    """What the object claims by what the broker last decided, which is in its status, for a command.
+    """The object's ownership claim by the broker's last decision, which is in its status. For commands.
 
-    Its annotations do not tell: which of them the operator allows is a setting of the broker. To be used with
-    ANYBODY as adopters.
+    Annotations are not read, since a setting of the broker decides which of them are allowed. Use it with
+    ALL_ADOPTERS.
     """
     claimant = read(one, judged, flavors).claimant
     ids = frozenset(each.id for each in one.status.cloud_reservations)
@@ -62,7 +62,7 @@ def as_decided(one: Reservation, judged: Judged, flavors: Flavors) -> OwnershipC
 def read(
     one: Reservation, judged: Judged, flavors: Flavors, *, cost_labels: Sequence[str] = ()
 ) -> ParsedReservation:
-    """What the object asks for. The wish lacks what only EC2 knows."""
+    """Parses one object. State that only EC2 knows is still missing from its desired capacity."""
     reserved = reserved_of(one)
     problems: list[ReservationProblem] = []
     said = {key: _choice(one, key, problems) for key in _CHOICES}
@@ -162,7 +162,7 @@ def _ids(one: Reservation, problems: list[ReservationProblem]) -> frozenset[str]
 
 
 def _group_arn(one: Reservation, problems: list[ReservationProblem]) -> str:
-    """Only of the right form: AWS is not asked about what cannot be a group's ARN."""
+    """The ARN, if it is well-formed: AWS is not asked about another."""
     given = one.annotations.get(names.ADOPT_GROUP, "").strip()
     if not given or re.fullmatch(ARN, given):
         return given

@@ -1,9 +1,9 @@
-"""Where EC2 refused to reserve instances, remembered until a time, by how many were asked for.
+"""EC2's refusals to reserve instances, with their back-off, by the number requested.
 
-Invariant: what was refused is not asked again before its time, neither for as many instances nor for more;
-fewer may be asked at once, since EC2 gives a reservation whole or not at all. Times are those of any other
-shortage (`shortages`): three minutes, doubled up to thirty; an account's limit a quarter of an hour and in
-every zone; a type that a zone has not, hours and for any count.
+Invariant: during the back-off neither as many instances nor more are requested there. Fewer may be requested
+at once, since EC2 creates an ODCR whole or not at all. Back-offs are those of any other shortage
+(`shortages`): three minutes, doubled up to thirty. An account's limit lasts a quarter of an hour, in every
+zone. A type that a zone does not offer is not requested there for hours, for any count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from broker.capacity.shortages import Scope, Shortage, Shortages
 from providers.model import ErrorClass, ProviderError
 
-# Answers that say something of a place; any other is about the request or the moment.
+# Error classes about a place; any other is about the request or is transient.
 OF_A_PLACE: Final = frozenset(
     {ErrorClass.CAPACITY, ErrorClass.QUOTA, ErrorClass.NOT_OFFERED, ErrorClass.UNSUPPORTED}
 )
@@ -25,7 +25,7 @@ _ANYWHERE: Final = "*"
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Immutable: each change gives new ones."""
+    """Immutable: each change returns a new object."""
 
     shortages: Shortages = field(default_factory=Shortages)
 

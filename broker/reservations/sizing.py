@@ -1,10 +1,10 @@
-"""From a flavor's quota to instances: the types and zones that it means, and how many of them it needs.
+"""Sizes a flavor's quota in instances: its types and zones, and the number needed.
 
-Invariant: a quota is served by whole instances, counted by its accelerator (without one, by the resource
-that needs most); whatever else it asks for beyond what those supply is `missing`, with both numbers, and is
-never bought for: a memory quota that no whole number of eight-GPU instances has would double the GPUs. With
-`largest` the resource that needs most always decides. What an instance supplies is what EC2 sells it with
-(DescribeInstanceTypes); Kubernetes and the hypervisor keep some of the memory for themselves.
+Invariant: a quota is served by whole instances, counted by its accelerator, or without one by the resource
+that needs most. Quota beyond the supply of those instances is `missing`, with both numbers, and nothing is
+bought for it: a memory quota that no whole number of eight-GPU instances has would double the GPUs. With
+`largest` the resource that needs most always decides. An instance supplies the resources that EC2 sells it
+with (DescribeInstanceTypes); Kubernetes and the hypervisor keep some of the memory for themselves.
 Label keys: https://kubernetes.io/docs/reference/labels-annotations-taints/ and karpenter.sh, "Well-known
 labels"; a ResourceFlavor without a zone means the zones of the settings.
 """
@@ -64,7 +64,7 @@ _GIB: Final = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceFlavor:
-    """A ResourceFlavor as EC2 sees it: these types in these zones, each in order of preference.
+    """A ResourceFlavor's instance types and zones, each in order of preference.
 
     A zone is a zone's name, or its id where that is what the flavor's labels say.
     """
@@ -103,7 +103,7 @@ class InstanceFlavor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlavorProblem:
-    """Why a flavor means no instances: `reason` for a condition, `message` for people."""
+    """Why a flavor resolves to no instances: `reason` for a condition, `message` for people."""
 
     flavor: str
     reason: str

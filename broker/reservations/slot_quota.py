@@ -1,7 +1,7 @@
 """Quota and limits of a flavor, counted in instances.
 
-Invariant: a quota is as many slots as it buys instances (`sizing`), and a limit as many as it holds whole
-ones, by the resource that decides the quota; so nobody borrows a part of an instance beyond his limit.
+Invariant: a quota is as many slots as it buys instances (`sizing`). A limit is as many slots as it holds
+whole instances, by the resource that decides the quota. So no part of an instance is borrowed beyond a limit.
 """
 
 from __future__ import annotations

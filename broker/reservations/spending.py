@@ -1,12 +1,11 @@
-"""What the broker holds of what it bought, against the most that it may hold.
+"""Spending on ODCRs that the broker bought, against the caps.
 
 Invariant: whatever a plan buys, instances and dollars an hour stay within the caps of each reservation, of
-each namespace and of all together. What counts: what is held, what is about to be replaced, what the same
-plan bought before, what a purchase may have bought that EC2 does not show, and what was held and is no longer
-described. A reservation costs the On-Demand price of its type, platform and tenancy for each slot, used or
-not (EC2 User Guide, "Capacity Reservation pricing and billing"). What has no known price is bought only if no
-cap is in dollars; while any of it is held, what is spent is unknown, and nothing more is bought under such a
-cap.
+each namespace and of all together. These count: owned ODCRs, ODCRs about to be replaced, earlier purchases of
+the same plan, purchases that EC2 may have made and does not show, and owned ODCRs that are no longer
+described. An ODCR costs the On-Demand price of its type, platform and tenancy for each slot, used or not (EC2
+User Guide, "Capacity Reservation pricing and billing"). Without a known price an ODCR is bought only if no
+cap is in dollars. While one is owned, spending is unknown, and nothing is bought under such a cap.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ ALL: Scope = ()
 
 
 class Product(Protocol):
-    """What a price depends on besides the instance type."""
+    """Properties of a price besides the instance type."""
 
     @property
     def platform(self) -> str: ...
@@ -42,7 +41,7 @@ def price(types: Mapping[str, InstanceType], instance_type: str, product: Produc
 
 
 def costs(odcrs: Iterable[Odcr], types: Mapping[str, InstanceType]) -> str:
-    """How many instances they hold, and what that costs, in words."""
+    """The instances of these ODCRs and their cost, as text."""
     count, dollars, unpriced = 0, 0.0, set[str]()
     for odcr in odcrs:
         count += odcr.total
@@ -56,7 +55,7 @@ def costs(odcrs: Iterable[Odcr], types: Mapping[str, InstanceType]) -> str:
 
 
 class Spending:
-    """What is held: grows with each purchase of a plan."""
+    """Instances and dollars that count; grows with each purchase of a plan."""
 
     def __init__(
         self,
@@ -98,14 +97,14 @@ class Spending:
                 self._dollars[scope] = self._dollars.get(scope, 0.0) + count * each
 
     def room(self, reserved: Reserved, instance_type: str, product: Product) -> int:
-        """How many more may be bought; below 0 if a cap is exceeded already."""
+        """Instances that may still be bought; below 0 if a cap is exceeded already."""
         return min(room for room, _, _ in self._rooms(reserved, instance_type, product, 0))
 
     def problem(
         self, reserved: Reserved, instance_type: str, product: Product, wanted: int
     ) -> ReservationProblem:
-        """Why no more than `room` are bought of the `wanted`, and what each option that stops it would have
-        to be: the widest scope first."""
+        """Why no more than `room` of the `wanted` are bought, with the value that each limiting option needs:
+        the widest scope first."""
         rooms = [each for each in self._rooms(reserved, instance_type, product, wanted) if each[0] < wanted]
         room, reason, _ = min(rooms, key=lambda each: each[0])
         what, price_ = _described(instance_type, product), price(self._types, instance_type, product)
@@ -158,12 +157,12 @@ class Spending:
 
 
 def _scopes(reserved: Reserved | None) -> tuple[Scope, ...]:
-    """Whose caps something counts against, the widest first."""
+    """The scopes with caps that a purchase counts against, the widest first."""
     return (ALL, (reserved.namespace,), (reserved.namespace, reserved.name)) if reserved else (ALL,)
 
 
 def _described(instance_type: str, product: Product) -> str:
-    """`m5.large`, and what is not plain about it."""
+    """`m5.large`, with platform and tenancy unless they are the defaults."""
     more = [
         value
         for value, plain in ((product.platform, "Linux/UNIX"), (product.tenancy, "default"))

@@ -1,9 +1,9 @@
-"""What this process did to EC2's reservations and EC2 may not show yet.
+"""Changes of this process to ODCRs that EC2 may not show yet.
 
-Invariant: a description taken soon after a change is read with the change in it, so that nothing is bought
-again or changed back because EC2 shows it late; after SETTLE what EC2 shows is what there is, but for a new
-reservation that EC2 never showed yet: it is paid for, so it counts until EC2 would have forgotten its end as
-well. A new process knows nothing of this: it has the ledger.
+Invariant: a description taken soon after a change is read with the change in it. So nothing is bought again
+or changed back because EC2 shows it late. After LATEST_VISIBLE EC2's description holds alone, except for a
+new ODCR that EC2 never showed: it is paid for, so it counts for UNSHOWN. A new process reads the ledger
+instead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What others may ask about the EC2 reservations behind OME's reservations.
+"""Ownership and fulfilment of ODCRs, as the provisioner published them last.
 
-Invariant: `holdings` and every `state` come from one pass over one description of EC2; before the first pass
-there is none, and nothing is settled.
+Invariant: `holdings` and every `state` come from one pass over one description of EC2. Before the first pass
+there is none, and no reservation is settled.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class OwnershipView:
         self._readers: list[Callable[[], None]] = []
 
     def on_change(self, reader: Callable[[], None]) -> None:
-        """Calls `reader` after each pass that changed something."""
+        """Calls `reader` after each pass with a change."""
         self._readers.append(reader)
 
     @property
@@ -58,7 +58,7 @@ class OwnershipView:
         return self._holdings is not None
 
     def holdings(self) -> Ownership:
-        """Whose each of EC2's reservations is; empty before the first pass."""
+        """The owner of each ODCR; empty before the first pass."""
         with self._lock:
             return self._holdings or Ownership()
 
