@@ -23,7 +23,7 @@ from botocore.utils import parse_timestamp
 from prometheus_client import CollectorRegistry
 
 from providers.aws import errors, retry
-from providers.aws.clock import Clock
+from providers.aws.clock import AwsClock
 from providers.aws.metrics import CallMetrics
 from providers.aws.ratelimit import RateLimiter
 from providers.aws.service_models import lean_loader
@@ -110,7 +110,7 @@ class Aws:
         self,
         *,
         region: str,
-        clock: Clock,
+        clock: AwsClock,
         endpoint_url: str | None = None,
         profile: str | None = None,
         registry: CollectorRegistry | None = None,

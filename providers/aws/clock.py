@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 
-class Clock(Protocol):
+class AwsClock(Protocol):
     """`now` for what EC2 dates, `monotonic` for rates and caches, `sleep` for every wait."""
 
     def now(self) -> datetime: ...
@@ -17,7 +17,7 @@ class Clock(Protocol):
     def sleep(self, seconds: float, /) -> None: ...
 
 
-class SystemClock:
+class AwsSystemClock:
     """The machine's own."""
 
     def now(self) -> datetime:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from providers.aws import errors, filters, tags
 from providers.aws.clients import Aws
 from providers.aws.clock import utc
-from providers.aws.listings import Listing, leave_out
+from providers.aws.listings import ListOperation, leave_out
 from providers.aws.tags import NOBODY, Owner
 from providers.model import ErrorClass, Instance, ProviderError
 
@@ -53,9 +53,9 @@ def described(aws: Aws, ids: Collection[str], owner: Owner) -> dict[str, Instanc
     return found
 
 
-def listing(aws: Aws, owner: Owner = NOBODY) -> Listing[Instance]:
+def listing(aws: Aws, owner: Owner = NOBODY) -> ListOperation[Instance]:
     """What `of_cluster` reads."""
-    listed = Listing(
+    listed = ListOperation(
         aws,
         "DescribeInstances",
         element="reservationSet",
@@ -66,7 +66,7 @@ def listing(aws: Aws, owner: Owner = NOBODY) -> Listing[Instance]:
     return listed
 
 
-def of_cluster(listed: Listing[Instance], cluster: str) -> list[Instance]:
+def of_cluster(listed: ListOperation[Instance], cluster: str) -> list[Instance]:
     """Every instance with the cluster's name, in every state that EC2 still shows, by id; none that carries
     the UID of another."""
     chosen = [{"Name": f"tag:{tags.CLUSTER}", "Values": [cluster]}]

@@ -26,7 +26,7 @@ _TAG = re.compile(rb"<(/?)item>")
 _TOLD = "ListedItems"
 
 
-class Listing(Generic[V]):
+class ListOperation(Generic[V]):
     """One operation that lists with `MaxResults` and `NextToken`.
 
     `element` is the list's name in XML, `member` in the SDK; `decode` makes values of one item of it.

@@ -28,7 +28,7 @@ from providers.aws import (
 )
 from providers.aws.cache import TtlCache
 from providers.aws.clients import Aws
-from providers.aws.clock import Clock, SystemClock
+from providers.aws.clock import AwsClock, AwsSystemClock
 from providers.aws.images import Images
 from providers.aws.launch_templates import LaunchTemplates
 from providers.aws.pricing import Prices
@@ -78,7 +78,7 @@ class AwsProvider:
         endpoint_url: str | None = None,
         profile: str | None = None,
         kubernetes_version: str | Callable[[], str] = KUBERNETES,
-        clock: Clock | None = None,
+        clock: AwsClock | None = None,
         registry: CollectorRegistry | None = None,
         isolated_vpc: bool = False,
         offers: Collection[tuple[str, str]] = (),
@@ -87,7 +87,7 @@ class AwsProvider:
         """`isolated_vpc`: no call to AWS's price list. `offers`: platforms and tenancies to know prices of,
         besides Linux/UNIX on default tenancy. `type_folder` keeps instance types between runs."""
         self.cluster = cluster
-        clock = clock or SystemClock()
+        clock = clock or AwsSystemClock()
         self._aws = Aws(
             region=region, clock=clock, endpoint_url=endpoint_url, profile=profile, registry=registry
         )

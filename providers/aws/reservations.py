@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from providers.aws import tags
 from providers.aws.clients import Aws
 from providers.aws.clock import utc
-from providers.aws.listings import Listing, leave_out
+from providers.aws.listings import ListOperation, leave_out
 from providers.aws.tags import NOBODY, Owner
 from providers.model import Odcr
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 PAGE = 1000
 
 
-def listing(aws: Aws, owner: Owner = NOBODY) -> Listing[Odcr]:
+def listing(aws: Aws, owner: Owner = NOBODY) -> ListOperation[Odcr]:
     """What `reservations` reads."""
-    listed = Listing(
+    listed = ListOperation(
         aws,
         "DescribeCapacityReservations",
         element="capacityReservationSet",
@@ -35,7 +35,7 @@ def listing(aws: Aws, owner: Owner = NOBODY) -> Listing[Odcr]:
     return listed
 
 
-def reservations(listed: Listing[Odcr]) -> list[Odcr]:
+def reservations(listed: ListOperation[Odcr]) -> list[Odcr]:
     """Every reservation that the account owns or was given to share, by id."""
     return sorted(listed.read(MaxResults=PAGE), key=lambda one: one.id)
 

@@ -22,14 +22,14 @@ SHELL = "text/x-shellscript"
 ENCODED = ("base64", "quoted-printable")
 
 
-class Part(NamedTuple):
+class MimePart(NamedTuple):
     content_type: str
     content: str
 
 
 def al2023(bootstrap: Bootstrap, custom: str) -> str:
     """The whole archive."""
-    return _archive([*parts(custom), Part(NODE_CONFIG, node_config(bootstrap))])
+    return _archive([*parts(custom), MimePart(NODE_CONFIG, node_config(bootstrap))])
 
 
 def node_config(bootstrap: Bootstrap) -> str:
@@ -56,16 +56,16 @@ def node_config(bootstrap: Bootstrap) -> str:
     return yaml.safe_dump(document, sort_keys=False, width=2**16)
 
 
-def parts(custom: str) -> list[Part]:
+def parts(custom: str) -> list[MimePart]:
     """The user's parts: of their archive, or their one document by what it is."""
     if not custom.strip():
         return []
     if custom.lstrip().startswith(("MIME-Version:", "Content-Type:")):
         return _parts_of_archive(custom.lstrip())
-    return [Part(NODE_CONFIG if _is_node_config(custom) else SHELL, custom)]
+    return [MimePart(NODE_CONFIG if _is_node_config(custom) else SHELL, custom)]
 
 
-def _parts_of_archive(custom: str) -> list[Part]:
+def _parts_of_archive(custom: str) -> list[MimePart]:
     message = email.message_from_string(custom)
     if not message.is_multipart():
         if message.get_content_maintype() == "multipart":
@@ -73,9 +73,9 @@ def _parts_of_archive(custom: str) -> list[Part]:
                 f"userData says {message.get_content_type()} and has no parts: check its boundary "
                 f"({message.get_boundary()!r}) and that a blank line follows the headers"
             )
-        return [Part(message.get_content_type(), _text(message))]
+        return [MimePart(message.get_content_type(), _text(message))]
     return [
-        Part(str(part.get("Content-Type", "text/plain")), _text(part))
+        MimePart(str(part.get("Content-Type", "text/plain")), _text(part))
         for part in message.walk()
         if not part.is_multipart()
     ]
@@ -106,7 +106,7 @@ def _is_node_config(custom: str) -> bool:
         return False
 
 
-def _archive(entries: list[Part]) -> str:
+def _archive(entries: list[MimePart]) -> str:
     boundary = "//"
     while any(f"--{boundary}" in entry.content for entry in entries):
         boundary += "/"
