@@ -1,8 +1,8 @@
-"""Memory that was used for a moment goes back to the system.
+"""Returns memory that was used for a moment to the system.
 
-Invariant: nothing depends on it; where the C library is not glibc it does nothing. A description of thousands
-of instances is megabytes of XML for a second, which glibc keeps for the next time (malloc_trim(3)), and once
-for each thread that had some (mallopt(3), M_ARENA_MAX): a few objects that stay hold each of those apart.
+Invariant: nothing depends on it; without glibc it does nothing. A description of thousands of instances is
+megabytes of XML for a second, which glibc keeps for the next time (malloc_trim(3)). It keeps them once for
+each thread that had some (mallopt(3), M_ARENA_MAX), and a few live objects hold each arena.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _option = getattr(_libc, "mallopt", None)
 
 
 def share() -> None:
-    """All threads allocate from one place from now on. They hold Python's lock nearly always when they do.
+    """Makes all threads allocate from one arena; they nearly always hold Python's lock when they allocate.
 
-    Before the first thread starts: what has a place of its own keeps it.
+    Call it before the first thread starts: an existing arena stays.
     """
     if _trim is not None and _option is not None:  # others have a mallopt with other numbers
         _option(_ARENA_MAX, 1)

@@ -1,7 +1,7 @@
-"""What is to be decided together: collected while it keeps coming, handed over as one batch.
+"""Batches items that are decided together: collects them while they keep coming, then hands them over.
 
-Invariant: an item waits at most `longest` for its batch, and for no more than `idle` after the last one
-came; a batch holds each item once, in the order of first mention, and at most `most` of them. The window is
+Invariant: an item waits at most `longest` for its batch, and at most `idle` after the last item came. A
+batch holds each item once, in the order of first mention, and at most `most` items. The window is
 Karpenter's (pkg/controllers/provisioning/batcher.go, pkg/batcher).
 """
 
@@ -47,7 +47,7 @@ class Batcher(Generic[K]):
                 self._first = now
             self._items.update(dict.fromkeys(items))
             self._last = now
-            # In between, whoever takes the batch looks at the time by itself: a thousand items wake it once.
+            # In between, the taker reads the time by itself: a thousand items wake it once.
             if began or len(self._items) >= self._most:
                 self._changed.notify_all()
 
@@ -70,7 +70,7 @@ class Batcher(Generic[K]):
             taken = [*self._items][: self._most]
             for item in taken:
                 del self._items[item]
-            self._first = self._last  # what is left over begins a window of its own
+            self._first = self._last  # the rest begins a window of its own
             SIZE.labels(self.name).observe(len(taken))
             return taken
 

@@ -1,12 +1,11 @@
 """Typed copies of one kind's objects, found by key and by index.
 
-Invariant: for each key the cache holds the newest version that it was shown, by the watch or by the answer
-to a write of our own, whichever comes first; a handler hears of every change after it is visible. Versions
-compare as integers (https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions, since
-1.35 a promise, before that a fact of etcd).
+Invariant: for each key the cache holds the newest version that the watch or a write of the broker returned.
+A handler runs after its change is visible. Versions compare as integers: a promise since Kubernetes 1.35,
+before that a fact of etcd (https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions).
 
-An object that cannot be decoded, or that a pass failed on (`leave_out`), is kept out and listed in `broken`;
-handlers see it go like one that was deleted, so who destroys things for want of an object looks there first.
+An object that cannot be decoded, or that a pass failed on (`leave_out`), is left out and listed in `broken`.
+Handlers see it as deleted, so code that destroys things for want of an object must check `left_out` first.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Read(Generic[T]):
 class Cache(Generic[T]):
     """Readers from any thread; written by one informer and by `observe`.
 
-    `narrowed` says that the watch has a selector: then an object that is not here may just not match.
+    `narrowed`: the watch has a selector, so an object that is absent here may merely not match.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class Cache(Generic[T]):
         self._namespace = namespace
         self._narrowed = narrowed
         self._indexes = dict(indexes or {})
-        self._writes = threading.RLock()  # held while handlers run, so that they hear changes in order
+        self._writes = threading.RLock()  # held while handlers run, so that they see changes in order
         self._lock = threading.Lock()  # held for moments: readers never wait for a handler
         self._objects: dict[str, T] = {}
         self._broken: dict[str, PartialObject] = {}
@@ -107,13 +106,13 @@ class Cache(Generic[T]):
 
     @property
     def broken(self) -> Mapping[str, str]:
-        """Key → what is wrong with it."""
+        """The error of each object that is left out, by key."""
         with self._lock:
             return {key: partial.error for key, partial in self._broken.items()}
 
     @property
     def left_out(self) -> Sequence[PartialObject]:
-        """What is known of each object that is kept out."""
+        """The objects that are left out, as far as they can be read."""
         with self._lock:
             return tuple(self._broken.values())
 
@@ -127,9 +126,9 @@ class Cache(Generic[T]):
         return known is not None and known.metadata.resource_version == value.metadata.resource_version
 
     def leave_out(self, value: Object, error: str, now: float) -> PartialObject | None:
-        """Keeps the object out as it is, until it changes or comes back; None if it is not here.
+        """Leaves the object out until it changes or comes back; None if it is not in the cache.
 
-        The caller reports what is returned.
+        The caller reports the returned object.
         """
         with self._writes:
             known = self._objects.get(value.key) if self.holds(value) else None
@@ -177,9 +176,9 @@ class Cache(Generic[T]):
                 self._tell([handler], value.key, None, value)
 
     def observe(self, raw: Raw) -> None:
-        """Takes the answer to a write of our own, so that the next reconcile sees it.
+        """Takes the response to a write of the broker, so that the next reconcile sees it.
 
-        What the watch has already passed is older than the cache, and ignored.
+        A response that the watch has already passed is older than the cache, and ignored.
         """
         key, version = key_of(raw), version_of(raw)
         if self._namespace and raw["metadata"].get("namespace") != self._namespace:
@@ -202,10 +201,10 @@ class Cache(Generic[T]):
         return version in self._ours
 
     def reread(self, raws: Iterable[Raw]) -> None:
-        """Takes objects also at the versions that are here.
+        """Takes objects also at the versions that are cached.
 
-        After a change of its definition the API server shows an object otherwise at the same version, and a
-        watch that is open goes on for a moment under the old definition.
+        After a change of its definition the API server shows an object otherwise at the same version. An
+        open watch goes on for a moment under the old definition.
         """
         with self._writes:
             for raw in raws:
@@ -236,7 +235,8 @@ class Cache(Generic[T]):
                 self._gone = {key: at for key, at in self._gone.items() if at > self._progress}
 
     def read(self, raw: Raw) -> Read[T]:
-        """One object of a list, for `take`: what was sent need not be held until the list is complete."""
+        """Decodes one object of a list for `take`, so that the raw list need not be held until it is
+        complete."""
         key, version = key_of(raw), version_of(raw)
         with self._lock:
             if version and version == self._versions.get(key):
@@ -248,10 +248,10 @@ class Cache(Generic[T]):
         self.take(map(self.read, raws), version)
 
     def take(self, reads: Iterable[Read[T]], version: int) -> None:
-        """A complete list; tells handlers of the differences only."""
+        """Takes a complete list; handlers run for the differences only."""
         listed = {read.key: read for read in reads}
         with self._writes:
-            # A list older than what was seen is another history: etcd came back from a backup.
+            # A list older than the cache is another history: etcd was restored from a backup.
             rewound = version < self._progress
             if rewound:
                 self._progress = 0
@@ -311,13 +311,13 @@ class Cache(Generic[T]):
         try:
             return Read(key, version, decode(self._model, raw))
         except ValidationError as error:
-            said = "; ".join(
+            error_text = "; ".join(
                 f"{'.'.join(map(str, e['loc'])) or key}: {e['msg']}, got {shortened(e['input'], 100)}"
                 for e in error.errors(include_url=False, include_context=False)[:TOLD]
             )
         except Exception as error:  # noqa: BLE001 such as RecursionError: nothing in an object may stop the stream
-            said = f"{type(error).__name__}: {error}"
-        return Read(key, version, None, PartialObject.of_raw(self._model.KIND, raw, said))
+            error_text = f"{type(error).__name__}: {error}"
+        return Read(key, version, None, PartialObject.of_raw(self._model.KIND, raw, error_text))
 
     def _values(self, key: str, new: T) -> dict[str, frozenset[str]] | None:
         with guarded("index", kind=self._kind, object=key):
@@ -361,7 +361,7 @@ def version_of(raw: Raw) -> int:
 
 
 def number(resource_version: str) -> int:
-    """0 for what is no number: then nothing can be compared, and the last that comes is taken."""
+    """0 for a version that is no number: then versions cannot be compared, and the last one is taken."""
     return int(resource_version) if resource_version.isdigit() else 0
 
 

@@ -1,8 +1,7 @@
 """The verbs of the Kubernetes API, over one seam: a Transport.
 
-Invariant: a verb returns what the API server answered, decoded, or raises one ApiError; it neither retries
-nor caches. Verbs, paging, watches and server-side apply:
-https://kubernetes.io/docs/reference/using-api/api-concepts/ and
+Invariant: a verb returns the decoded response or raises one ApiError; it neither retries nor caches. Verbs,
+paging, watches and server-side apply: https://kubernetes.io/docs/reference/using-api/api-concepts/ and
 https://kubernetes.io/docs/reference/using-api/server-side-apply/
 """
 
@@ -77,7 +76,7 @@ class Transport(Protocol):
         """`timeout` is the longest silence; a refusal is raised as its ApiError."""
 
 
-# An object has its version once, and what it holds of other objects seldom theirs; in text the quotes differ.
+# An object has its version once, and seldom holds the versions of others; in text the quotes differ.
 _VERSION = re.compile(rb'"resourceVersion":"([0-9]+)"')
 _CHANGED = b'{"type":"MODIFIED",'
 
@@ -103,8 +102,8 @@ class Watch(Iterator[tuple[EventType, Json]]):
             event = orjson.loads(line)
             kind, body = event["type"], event["object"]
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            said = line[:200].decode(errors="replace")
-            raise Unavailable(0, "NotAnEvent", f"a watch sent {said!r}, which is no event") from error
+            received = line[:200].decode(errors="replace")
+            raise Unavailable(0, "NotAnEvent", f"a watch sent {received!r}, which is no event") from error
         if kind == "ERROR":
             raise from_status(body)
         return kind, body
@@ -122,7 +121,7 @@ class Watch(Iterator[tuple[EventType, Json]]):
 
 
 def lines(chunks: Stream) -> Iterator[bytes]:
-    """The non-empty lines of a stream; what follows the last line break was cut off and is dropped."""
+    """The non-empty lines of a stream; a last line without a line break was cut off and is dropped."""
     rest: list[bytes] = []
     for chunk in chunks:
         first, *more = chunk.split(b"\n")
@@ -165,7 +164,8 @@ class Client:
         )
 
     def check(self) -> None:
-        """Raises what a write would be refused with unsent: for acts on systems that know no Lease."""
+        """Raises the error with which a write would be rejected unsent, for writes to systems that know no
+        Lease."""
         if self._guard is not None:
             self._guard()
 
@@ -193,7 +193,7 @@ class Client:
         label_selector: str = "",
         field_selector: str = "",
     ) -> tuple[Collected[R], str]:
-        """As `list`, of what `read` makes of each object: no more than a page is held as it was sent."""
+        """As `list`, with each object decoded by `read`: at most one page is held raw."""
         query = _selectors(label_selector, field_selector) | {"limit": str(PAGE)}
         path = _path(kind, namespace)
         # Built-in kinds come without them in a list.
@@ -225,9 +225,11 @@ class Client:
         silence: float | None = None,
         known: Callable[[int], bool] | None = None,
     ) -> Watch:
-        """Changes since `resource_version`, bookmarks included, for `seconds`. More than `silence` seconds
-        without a byte (30 more than `seconds` unless said) raise Unavailable: the connection is half open.
-        `known`: see `Watch`."""
+        """Changes since `resource_version`, bookmarks included, for `seconds`.
+
+        More than `silence` seconds without a byte (default: 30 more than `seconds`) raise Unavailable: the
+        connection is half open. `known`: see `Watch`.
+        """
         query = _selectors(label_selector, field_selector) | {
             "watch": "true",
             "allowWatchBookmarks": "true",
@@ -273,7 +275,7 @@ class Client:
         return self.raw("PATCH", path, self._manager(), body, content_type=CONTENT_TYPES[type])
 
     def update(self, kind: Kind, body: Mapping[str, Any], *, subresource: str | None = None) -> Json:
-        """Replaces the whole object: only for objects that nobody else writes."""
+        """Replaces the whole object: only for objects that the broker alone writes."""
         path = _path(kind, _namespace(body), _name(body), subresource)
         return self.raw("PUT", path, self._manager(), _typed(kind, body))
 
@@ -338,8 +340,8 @@ class Client:
         except orjson.JSONDecodeError:
             decoded = None
         if not isinstance(decoded, dict):
-            said = reply.body[:200].decode(errors="replace")
-            message = f"{method} {path} was answered with {said!r}, not with a JSON object"
+            received = reply.body[:200].decode(errors="replace")
+            message = f"{method} {path} was answered with {received!r}, not with a JSON object"
             raise ApiError(reply.status, "NotJson", message)
         return decoded
 

@@ -1,8 +1,8 @@
-"""Time as an argument: what reads or waits for time takes a Clock, so that tests own it.
+"""Time as an argument: code that reads or waits for time takes a Clock, so that tests own it.
 
 Invariant: no other module of the runtime calls `time`. Durations are measured on the monotonic clock, never
-on the wall clock; on Linux that is CLOCK_BOOTTIME, which goes on while the machine sleeps
-(clock_gettime(2)), so a leader that slept through its lease knows it when it wakes.
+on the wall clock. On Linux that is CLOCK_BOOTTIME, which goes on while the machine sleeps
+(clock_gettime(2)): a leader that slept through its lease notices when it wakes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 class Clock(Protocol):
     def now(self) -> datetime:
-        """The wall clock, aware and in UTC: for what is written down."""
+        """The wall clock, aware and in UTC, for times that are written down."""
 
     def monotonic(self) -> float:
-        """Seconds that only grow: for what is measured."""
+        """Seconds that only grow, for durations."""
 
     def wait(self, signal: Signal, timeout: float | None = None) -> bool:
-        """Until the event is set or the condition (whose lock the caller holds) is notified; False after
-        `timeout` seconds."""
+        """Waits until the event is set or the condition (its lock held by the caller) is notified.
+
+        False after `timeout` seconds.
+        """
 
     def sleep(self, seconds: float) -> None: ...
 
@@ -93,7 +95,7 @@ class FakeClock:
                 self._lock.notify_all()
             try:
                 if not condition.wait(3 * PATIENCE):
-                    raise AssertionError("nobody moved this clock on, nor notified")
+                    raise AssertionError("this clock was neither moved on nor notified")
             finally:
                 with self._lock:
                     self._waiting.pop(token, None)
@@ -104,7 +106,7 @@ class FakeClock:
         self.wait(threading.Event(), seconds)
 
     def advance(self, seconds: float) -> int:
-        """Moves time on and wakes whoever waited for it; how many that are."""
+        """Moves time on and wakes the waiters; returns how many."""
         with self._lock:
             self._seconds = round(self._seconds + seconds, 6)  # ten steps of 0.1 are one second
             due = [token for token, (at, _) in self._waiting.items() if at <= self._seconds]
@@ -115,7 +117,7 @@ class FakeClock:
         return len(woken)
 
     def jump(self, seconds: float) -> None:
-        """Moves time on and wakes nobody: what a process sees that was paused, or a machine that slept."""
+        """Moves time on without waking waiters, as for a paused process or a machine that slept."""
         with self._lock:
             self._seconds = round(self._seconds + seconds, 6)
 
@@ -135,7 +137,7 @@ class FakeClock:
         deadline = time.monotonic() + PATIENCE
         while not done():
             if time.monotonic() > deadline:
-                raise AssertionError("what the test waits for did not happen")
+                raise AssertionError("the condition of the test was not met in time")
             self._step(step)
 
     def _step(self, seconds: float) -> None:
@@ -143,5 +145,5 @@ class FakeClock:
             before = len(self._waiting)
         woken = self.advance(seconds) if seconds else 0
         with self._lock:
-            # Who ends, or waits for something else, does not come back; it is not waited for long.
+            # A waiter that ends, or waits for something else, does not come back: the wait for it is short.
             self._lock.wait_for(lambda: woken > 0 and len(self._waiting) >= before, 0.5 if woken else 0.001)

@@ -1,7 +1,7 @@
 """Conditions, finalizers and owner references, as the bodies that a patch needs.
 
-Invariant: lastTransitionTime moves only when the status does; what is the same gives no write at all, so
-a steady cluster sees none. Rules:
+Invariant: lastTransitionTime moves only with the status. An unchanged condition causes no write, so a steady
+cluster sees none. Rules:
 https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md#typical-status-properties
 """
 
@@ -93,7 +93,7 @@ def condition_body(condition: Condition) -> Json:
 
 
 def changed(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> bool:
-    """Whether writing `new` would change any field that it holds; fields only in `old` are someone else's."""
+    """Whether writing `new` would change any field in it; fields only in `old` belong to other writers."""
     return any(not _holds((old or {}).get(key), value) for key, value in new.items())
 
 
@@ -108,7 +108,7 @@ def _holds(old: Any, new: Any) -> bool:
 
 
 def _absent(value: Any) -> bool:
-    """null, an empty list and an empty object say the same as no field at all."""
+    """null, an empty list and an empty object mean the same as no field at all."""
     return value is None or (isinstance(value, Mapping | list | tuple) and not value)
 
 
@@ -132,7 +132,7 @@ def _finalizers(obj: Object, finalizers: list[str]) -> Json:
 
 
 def owner_reference(owner: Object, *, controller: bool = True, block: bool = True) -> Json:
-    """For metadata.ownerReferences: the garbage collector deletes what an owner leaves behind."""
+    """For metadata.ownerReferences: the garbage collector deletes dependents when their owner is gone."""
     return {
         "apiVersion": owner.KIND.api_version,
         "kind": owner.KIND.kind,

@@ -1,8 +1,8 @@
 """Workers that call a reconcile function with the keys of a queue.
 
-Invariant: a key whose reconcile failed comes back, later each time, and never keeps the others from their
-turn. Failures of the world (the API server, a provider, the network) are expected and logged in a line;
-anything else is a bug: logged with its traceback and counted, and its key backs off all the same.
+Invariant: a key is requeued after a failed reconcile, later each time, and never delays other keys. Failures
+of the API server, a provider or the network are expected and logged in a line. Any other exception is a
+panic: logged with its traceback and counted; its key backs off all the same.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from broker.kube.watches import Watches
 
 Errors = tuple[type[Exception], ...]
 Run = Callable[[], Panic | None]
-# Leaves out of the caches what the run failed on, and runs it again, until it fails on nothing that is there;
-# the failure that is left. The text is the key of the object that the run is about, which stays in any case.
+# Leaves objects out of the caches and runs again, until the run fails on no object that is left. Returns the
+# remaining panic. The text is the key of the object that the run is about, which always stays.
 Isolate = Callable[[Panic, Run, str], Panic | None]
 SYNC_POLL = 0.1
 
-# What may go wrong outside; callers add their provider's error.
+# Failures outside the broker; callers add their provider's error.
 EXPECTED: Errors = (ApiError, OSError, HTTPError)
 
 RECONCILES = Counter(
     "capacity_broker_reconciles",
-    "Reconciles by result: done, again (asked to come back), error (expected), panic.",
+    "Reconciles by result: done, again (requeued), error (expected), panic.",
     ["controller", "result"],
     registry=REGISTRY,
 )
@@ -48,9 +48,9 @@ SECONDS = Histogram(
 log = structlog.get_logger(__name__)
 
 
-def isolate_nothing(failure: Panic, _run: Run, _about: str) -> Panic | None:
+def isolate_nothing(panic: Panic, _run: Run, _about: str) -> Panic | None:
     """For a loop that runs by itself."""
-    return failure
+    return panic
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class ReconcileOutcome:
-    """How one call of a reconcile went; `wait` is what the other side asked for after a failure."""
+    """The result of one reconcile; `wait` is the delay that the server asked for after a failure."""
 
     failed: bool
     again: float | None = None
@@ -79,7 +79,7 @@ def attempt(
     about: str = "",
     **context: Any,
 ) -> ReconcileOutcome:
-    """Calls `work`, measures it, and says how it went.
+    """Calls `work`, measures it and returns its outcome.
 
     If it failed on an object, `isolate` leaves that object out and calls `work` again.
     """
@@ -118,11 +118,11 @@ def _call(
 ) -> ReconcileOutcome:
     try:
         again = work()
-    except Conflict as error:  # someone was faster; the next look sees what they wrote
-        log.debug("conflict, looking again", controller=name, error=str(error), **context)
+    except Conflict as error:  # another writer was faster; the next reconcile sees its write
+        log.debug("conflict, retrying", controller=name, error=str(error), **context)
         return ReconcileOutcome(failed=True)
     except expected as error:
-        log.warning("failed, trying again", controller=name, error=str(error), **context)
+        log.warning("failed, retrying", controller=name, error=str(error), **context)
         return ReconcileOutcome(
             failed=True, wait=error.retry_after if isinstance(error, TooManyRequests) else 0.0
         )

@@ -52,7 +52,7 @@ class Invalid(ApiError):
 
 
 class Forbidden(ApiError):
-    """Not allowed, or not known who asks (401)."""
+    """Forbidden, or not authenticated (401)."""
 
 
 class TooManyRequests(ApiError):
@@ -60,7 +60,7 @@ class TooManyRequests(ApiError):
 
     @property
     def retry_after(self) -> float:
-        """Seconds that the API server wants to be left alone; 0 where it did not say."""
+        """Seconds to wait before the next request; 0 if the API server gave none."""
         return float(self.details.get("retryAfterSeconds", 0))
 
 
@@ -108,5 +108,5 @@ def from_reply(code: int, body: bytes, headers: Mapping[str, str]) -> ApiError:
 
 
 def no_answer(cause: Exception) -> Unavailable:
-    """For what the transport raised; raise it `from cause`."""
+    """For errors that the transport raised; raise it `from cause`."""
     return Unavailable(0, type(cause).__name__, f"no answer from the API server: {cause}")

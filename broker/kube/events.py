@@ -1,11 +1,11 @@
 """Events that `kubectl describe` shows under an object.
 
-Invariant: telling never delays or fails the work that it tells of. The same thing said again is counted on
-one Event, written at most every two minutes; an object that has much to say is cut short by its token
-bucket (client-go's tools/record spam filter: 25, then one each five minutes); and where a thousand objects
-have something to say their events are written no faster than a kubelet's (eventRecordQPS 50, eventBurst 100),
-so that they do not wait in front of what they tell of. The object's fields:
-https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/ (here its core/v1 form).
+Invariant: an event never delays or fails the work that it reports. A repeated event is counted on one Event
+object, written at most every two minutes. A token bucket limits each object's events (client-go's
+tools/record spam filter: 25, then one each five minutes). A second limit is a kubelet's (eventRecordQPS 50,
+eventBurst 100), so that the events of a thousand objects do not queue before their status. The object's
+fields: https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/ (here its core/v1
+form).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DEDUPE = 120.0
 FORGET = 3000.0  # the API server drops an Event after an hour; a count on a dropped one starts anew
 BURST, REFILL = 25, 300.0
 AT_ONCE, A_SECOND = 100, 50.0  # events written in the background
-REMEMBERED = 4096  # things said that are remembered at once; beyond it the oldest that is written goes
+REMEMBERED = 4096  # events remembered at once; beyond it the oldest written one is dropped
 RETRY, ATTEMPTS = 10.0, 12
 MESSAGE = 1024  # characters, the limit of events.k8s.io
 
@@ -52,7 +52,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """What an event is about."""
+    """The object that an event is about."""
 
     api_version: str
     kind: str
@@ -69,8 +69,8 @@ class Reference:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Said:
-    """One thing said about one object, as often as it was."""
+class _EventSeries:
+    """One event about one object, with its count."""
 
     about: Reference
     type: EventType
@@ -79,7 +79,7 @@ class _Said:
     annotations: Mapping[str, str]
     first: str
     last: str
-    heard: float  # when it was last said
+    recorded: float  # when it was last recorded
     due: float | None  # when to write it; None when it is written
     count: int = 0
     attempts: int = 0
@@ -88,7 +88,7 @@ class _Said:
 
 
 class Recorder:
-    """`event` from any thread. `start` writes in the background; `flush` writes what waits, now."""
+    """`event` from any thread. `start` writes in the background; `flush` writes pending events now."""
 
     def __init__(
         self,
@@ -105,8 +105,8 @@ class Recorder:
         self._ids = ids
         self._changed = threading.Condition()
         self._sending = threading.Lock()
-        self._said: OrderedDict[tuple[str, ...], _Said] = OrderedDict()
-        self._unwritten: dict[int, _Said] = {}  # those with a time to be written at, by id()
+        self._events: OrderedDict[tuple[str, ...], _EventSeries] = OrderedDict()
+        self._unwritten: dict[int, _EventSeries] = {}  # those with a time to be written at, by id()
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # object → tokens, since
         self._turns, self._turned = float(AT_ONCE), clock.monotonic()
         self._stopped = False
@@ -126,12 +126,12 @@ class Recorder:
         key = (subject, type, reason, message)
         with self._changed:
             now, wall = self._clock.monotonic(), timestamp(self._clock.now())
-            said = self._said.get(key)
-            if said is None or now - said.heard > FORGET:
+            series = self._events.get(key)
+            if series is None or now - series.recorded > FORGET:
                 if not (self._room() and self._token(subject, now)):
                     WRITTEN.labels("dropped").inc()
                     return
-                said = _Said(
+                series = _EventSeries(
                     about=about,
                     type=type,
                     reason=reason,
@@ -139,16 +139,16 @@ class Recorder:
                     annotations=annotations or {},
                     first=wall,
                     last=wall,
-                    heard=now,
+                    recorded=now,
                     due=now,
                 )
-                self._said[key] = said
-            said.count += 1
-            said.last, said.heard = wall, now
-            if said.due is None:
-                said.due = max(now, said.sent + DEDUPE)
-            self._unwritten[id(said)] = said
-            self._said.move_to_end(key)
+                self._events[key] = series
+            series.count += 1
+            series.last, series.recorded = wall, now
+            if series.due is None:
+                series.due = max(now, series.sent + DEDUPE)
+            self._unwritten[id(series)] = series
+            self._events.move_to_end(key)
             self._changed.notify_all()
 
     def start(self) -> None:
@@ -156,7 +156,7 @@ class Recorder:
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Writes what waits, as far as `timeout` allows, and ends."""
+        """Writes pending events, as far as `timeout` allows, and stops."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -165,16 +165,17 @@ class Recorder:
         self.flush(timeout)
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Writes what waits, in the caller's thread, without waiting for its time; whether all is written."""
+        """Writes pending events in the caller's thread, without waiting for their time; whether all are
+        written."""
         deadline = float("inf") if timeout is None else self._clock.monotonic() + timeout
         with self._changed:
             waiting = [*self._unwritten.values()]
-        for said in waiting:
+        for series in waiting:
             if self._clock.monotonic() >= deadline:
                 return False
-            self._send(said)
+            self._send(series)
         with self._changed:
-            return all(said.due is None for said in waiting)
+            return all(series.due is None for series in waiting)
 
     def _run(self) -> None:
         while True:
@@ -182,16 +183,16 @@ class Recorder:
                 if self._stopped:
                     return
                 now = self._clock.monotonic()
-                waiting = [(said.due or 0.0, said) for said in self._unwritten.values()]
-                ready = [said for due, said in waiting if due <= now]
+                waiting = [(series.due or 0.0, series) for series in self._unwritten.values()]
+                ready = [series for due, series in waiting if due <= now]
                 if not ready:
                     due = min((due for due, _ in waiting), default=None)
                     self._clock.wait(self._changed, None if due is None else due - now)
-            for said in ready:
+            for series in ready:
                 if not self._turn():
-                    return  # what waits is `stop`'s to write
-                with guarded("events", object=said.about.name):
-                    self._send(said)
+                    return  # `stop` writes the rest
+                with guarded("events", object=series.about.name):
+                    self._send(series)
 
     def _turn(self) -> bool:
         """Waits until one more may be written; False when there is no time left for waiting."""
@@ -206,48 +207,48 @@ class Recorder:
                 self._clock.wait(self._changed, (1 - self._turns) / A_SECOND)
             return False
 
-    def _send(self, said: _Said) -> None:
+    def _send(self, series: _EventSeries) -> None:
         with self._sending:
             with self._changed:
-                if said.due is None:
+                if series.due is None:
                     return
-                said.due, body = None, self._body(said)
-                del self._unwritten[id(said)]
+                series.due, body = None, self._body(series)
+                del self._unwritten[id(series)]
             try:
-                self._write(said, body)
+                self._write(series, body)
             except ApiError as error:
-                self._failed(said, error)
+                self._failed(series, error)
                 return
-            said.sent, said.attempts = self._clock.monotonic(), 0
+            series.sent, series.attempts = self._clock.monotonic(), 0
             WRITTEN.labels("written").inc()
 
-    def _write(self, said: _Said, body: dict[str, Any]) -> None:
+    def _write(self, series: _EventSeries, body: dict[str, Any]) -> None:
         namespace = body["metadata"]["namespace"]
-        if said.name:
+        if series.name:
             change = {key: body[key] for key in ("count", "lastTimestamp")}
             try:
-                self._client.patch(EVENT, said.name, change, namespace=namespace)
+                self._client.patch(EVENT, series.name, change, namespace=namespace)
                 return
             except NotFound:
-                log.debug("event has gone, saying it anew", name=said.name)
-        name = f"{said.about.name[:200]}.{self._ids()}"
+                log.debug("event has gone, writing it anew", name=series.name)
+        name = f"{series.about.name[:200]}.{self._ids()}"
         body["metadata"]["name"] = name
         self._client.create(EVENT, body)
-        said.name = name
+        series.name = name
 
-    def _failed(self, said: _Said, error: ApiError) -> None:
-        said.attempts += 1
-        again = isinstance(error, Unavailable | TooManyRequests) and said.attempts < ATTEMPTS
-        log.debug("event not written", reason=said.reason, object=said.about.name, error=str(error))
+    def _failed(self, series: _EventSeries, error: ApiError) -> None:
+        series.attempts += 1
+        again = isinstance(error, Unavailable | TooManyRequests) and series.attempts < ATTEMPTS
+        log.debug("event not written", reason=series.reason, object=series.about.name, error=str(error))
         if again:
             with self._changed:
-                said.due = self._clock.monotonic() + RETRY
-                self._unwritten[id(said)] = said
+                series.due = self._clock.monotonic() + RETRY
+                self._unwritten[id(series)] = series
         else:
             WRITTEN.labels("failed").inc()
 
-    def _body(self, said: _Said) -> dict[str, Any]:
-        about = said.about
+    def _body(self, series: _EventSeries) -> dict[str, Any]:
+        about = series.about
         involved = {
             "apiVersion": about.api_version,
             "kind": about.kind,
@@ -257,29 +258,29 @@ class Recorder:
         }
         # An object without a namespace has its events in `default`.
         meta: dict[str, Any] = {"namespace": about.namespace or "default"}
-        if said.annotations:
-            meta["annotations"] = dict(said.annotations)
+        if series.annotations:
+            meta["annotations"] = dict(series.annotations)
         return {
             "metadata": meta,
             "involvedObject": {key: value for key, value in involved.items() if value},
-            "type": said.type,
-            "reason": said.reason,
-            "message": said.message,
-            "count": said.count,
-            "firstTimestamp": said.first,
-            "lastTimestamp": said.last,
+            "type": series.type,
+            "reason": series.reason,
+            "message": series.message,
+            "count": series.count,
+            "firstTimestamp": series.first,
+            "lastTimestamp": series.last,
             "source": {"component": self._component},
             "reportingComponent": self._component,
             "reportingInstance": self._instance,
         }
 
     def _room(self) -> bool:
-        if len(self._said) < REMEMBERED:
+        if len(self._events) < REMEMBERED:
             return True
-        written = next((key for key, said in self._said.items() if said.due is None), None)
+        written = next((key for key, series in self._events.items() if series.due is None), None)
         if written is None:
             return False
-        del self._said[written]
+        del self._events[written]
         return True
 
     def _token(self, subject: str, now: float) -> bool:

@@ -1,9 +1,9 @@
-"""One request and its answer over a connection of urllib3's pool: what a thousand writes spend most on.
+"""One request and its response over a connection of urllib3's pool, the largest cost of many writes.
 
-Invariant: a connection goes back open only when its answer was read to the last byte and the server keeps it;
-whatever fails closes it and is raised. The pool opens connections, with all that TLS needs, and finds those
-that the server has closed; httptools (llhttp) reads the answers. urllib3's own way costs 0.4 ms of CPU time a
-request, for headers that are parsed as e-mail's are and for two writes where one will do.
+Invariant: a connection goes back open only if its response was read to the last byte and the server keeps
+it. Any failure closes the connection and is raised. The pool opens connections, with TLS, and finds those
+that the server has closed; httptools (llhttp) reads the responses. urllib3's own way costs 0.4 ms of CPU
+time a request: it parses headers as e-mail's, and writes twice instead of once.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def exchange(
 
 
 def request(method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
-    """The bytes of a request. Raises ProtocolError for what would be read as more than one header."""
+    """The bytes of a request. Raises ProtocolError for a header that could be read as more than one."""
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")
@@ -70,7 +70,7 @@ def request(method: str, target: str, headers: Mapping[str, str], body: bytes | 
 
 
 class Incoming:
-    """One answer as its bytes come; `keep` says afterwards whether another may follow."""
+    """Reads one response as its bytes come; `keep` then tells if the connection may carry another."""
 
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
@@ -94,7 +94,7 @@ class Incoming:
                 trouble = error
             if not piece:
                 break
-        if trouble is not None and not self._whole:  # what comes after the answer only costs the connection
+        if trouble is not None and not self._whole:  # bytes after the response only cost the connection
             raise ProtocolError(str(trouble)) from trouble
         return self._status, self._headers, b"".join(self._body)
 
@@ -105,7 +105,7 @@ class Incoming:
         self.keep = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._whole and not self._begun:  # not of a trailer, nor of what comes after
+        if not self._whole and not self._begun:  # not of a trailer, nor of bytes after it
             self._headers[name.decode("latin-1").title()] = value.decode("latin-1").strip()
 
     def on_headers_complete(self) -> None:

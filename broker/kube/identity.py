@@ -1,8 +1,8 @@
-"""What a cluster's broker acts on, pinned when a broker first leads: a ConfigMap of the broker's own.
+"""The account, Region and names of a cluster's broker, pinned in a ConfigMap when a broker first leads.
 
-A broker that looks into another account or Region finds none of the instances that were launched before it,
-and takes every claim for lost; one of another cluster name tags, caps and gives back by that name. So the
-facts are written once, in an immutable ConfigMap beside the Lease, and a broker that differs in one of them
+A broker in another account or Region finds none of the instances that were launched before it, and would
+take every claim for lost. A broker with another cluster name would tag, cap and release by that name. So the
+facts are written once, in an immutable ConfigMap beside the Lease. A broker that differs in one of them
 refuses to lead.
 
 A cluster is known by the UID of its namespace kube-system, which is never deleted while the cluster lives
@@ -38,7 +38,7 @@ def cluster_uid(client: Client) -> str:
     """The UID of the namespace kube-system. Raises ApiError."""
     items, _ = client.list(Namespace.KIND, field_selector=SYSTEM_SELECTOR)
     if not items:
-        message = f"the cluster has no namespace {NAMESPACE}, whose UID tells it from others"
+        message = f"the cluster has no namespace {NAMESPACE}, which identifies it by its UID"
         raise NotFound(404, "NotFound", message)
     return str(items[0]["metadata"]["uid"])
 

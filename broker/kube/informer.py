@@ -1,8 +1,8 @@
 """A list and a watch that keep a cache equal to the API server, for as long as the process lives.
 
-Invariant: once synced, the cache holds a state that the API server had, and moves only forward; whatever
-fails (a refused list, a lost stream, an expired version) is tried again after a back-off with full jitter,
-never in a hot loop, and never by forgetting what is known. List, watch, bookmarks and 410:
+Invariant: once synced, the cache holds a state that the API server had, and moves only forward. Any failure
+(a refused list, a lost stream, an expired version) is retried after a back-off with full jitter, never in a
+hot loop. The cache keeps its objects meanwhile. List, watch, bookmarks and 410:
 https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 """
 
@@ -32,7 +32,7 @@ WATCH_SECONDS, WATCH_SPREAD = 120, 60
 
 STALENESS = Gauge(
     "capacity_broker_kube_cache_staleness_seconds",
-    "Seconds since the API server last said anything about a kind; it sends a bookmark about every minute.",
+    "Seconds since the last watch event of a kind; the API server sends a bookmark about every minute.",
     ["kind"],
     registry=REGISTRY,
 )
@@ -53,7 +53,8 @@ log = structlog.get_logger(__name__)
 
 
 class Informer(Generic[T]):
-    """Start it once; read `cache`; `on_change` to hear. `error` is why it is not following at the moment."""
+    """Start it once; read `cache`; subscribe with `on_change`. `error` is why it does not follow at the
+    moment."""
 
     def __init__(
         self,
@@ -72,7 +73,9 @@ class Informer(Generic[T]):
         )
         self.error = ""
         self.missing = False  # the API server does not serve the kind: its definition is not installed
-        self.optional = False  # whether it need not be: then that is said quietly, and rarely tried
+        self.optional = (
+            False  # whether the kind is optional: then its absence is logged once, and retried rarely
+        )
         self._client = client
         self._kind = model.KIND
         self._clock = clock
@@ -150,12 +153,12 @@ class Informer(Generic[T]):
                 return 0.0
             FAILURES.labels(self._kind.resource, error.reason).inc()
             absent = self.optional and isinstance(error, NotFound)
-            if str(error) != self.error:  # said once, however often it is tried
+            if str(error) != self.error:  # logged once, however often it is retried
                 if absent:
                     log.info("not installed", kind=self._kind.resource)
                 else:
-                    kind, said = self._kind.resource, str(error)
-                    log.warning("cannot follow", kind=kind, error=said, synced=self.synced)
+                    kind, error_text = self._kind.resource, str(error)
+                    log.warning("cannot follow", kind=kind, error=error_text, synced=self.synced)
             self.error = str(error)
             if absent:
                 self._absences += 1

@@ -1,13 +1,13 @@
 """Keeps one object from stopping a pass over all of them.
 
-A pass decides for many objects at once. When it raises what no code expected, the objects that it may have
-failed on are found in the traceback. One after another is left out of its cache, as one that cannot be
-decoded is, and the pass runs again. What it fails without all the same comes back at once; what it no longer
-fails without stays left out, is counted, and an event on it says why. A new version of the object is read as
-any other; the same version is tried again after a while, since the fault may have passed.
+A pass decides for many objects at once. When it panics, the traceback names the objects that it may have
+failed on. Each in turn is left out of its cache, like an object that cannot be decoded, and the pass runs
+again. An object comes back at once if the pass fails without it too. Otherwise it stays left out, is
+counted, and an event on it gives the error. A new version of the object is read as any other. The same
+version is tried again after a while, since the fault may have passed.
 
-Invariant: no pass has a guard of its own for each kind that it reads, so none can be forgotten. A failure
-that goes on whatever is left out leaves nothing out: it is logged, counted, and the pass is repeated with
+Invariant: no pass has a guard of its own for each kind that it reads, so none can be forgotten. If a panic
+persists whatever is left out, nothing stays left out: it is logged, counted, and the pass is repeated with
 back-off.
 """
 
@@ -32,13 +32,13 @@ from broker.kube.partial import PartialObject
 from broker.kube.suspects import Panic
 
 REASON: Final = "LeftOut"
-TRIED: Final = 16  # suspects of one failure that are left out by turns
+TRIED: Final = 16  # suspects of one panic that are left out by turns
 RUNS: Final = 64  # of one pass before it backs off
 RETRY: Final = 300.0  # seconds until an object that a pass left out is tried again as it is
 
 LEFT_OUT = Counter(
     "capacity_broker_objects_left_out",
-    "Objects left out of every decision, by what they failed: decoding, or a pass (once each time).",
+    "Objects left out of every decision, by cause: decoding, or a pass (once each time).",
     ["kind", "why"],
     registry=REGISTRY,
 )
@@ -64,20 +64,21 @@ class Isolation:
         self._caches.append(cache)
         cache.on_left_out(self._report)
 
-    def search(self, failure: Panic, run: Run, about: str) -> Panic | None:
-        """Runs it until it fails on nothing that can be left out; the failure that is left.
+    def search(self, panic: Panic, run: Run, about: str) -> Panic | None:
+        """Runs the pass until it fails on no object that can be left out; returns the panic that remains.
 
-        `about`: the key of the object whose reconcile it is. It backs off by itself, and stops no other.
+        `about`: the key of the object that is reconciled. It backs off by itself, and stops no other.
         """
         waits = not self._searching.acquire(blocking=False)
         if waits:
             self._searching.acquire()
         try:
-            left: Panic | None = failure
-            if waits or self._known(failure):  # another pass may have left out what this one failed on
+            left: Panic | None = panic
+            # Another pass may have left out the object that this one failed on.
+            if waits or self._known(panic):
                 left = run()
             if left is None or self._known(left):
-                return left  # the pass remembers what is left out, and forgets it before long
+                return left  # the pass still holds the object that is left out, and drops it before long
             search = _Search(self._caches, run, about, self._clock.monotonic())
             left = search.through(left)
             for out in search.left_out:
@@ -95,13 +96,13 @@ class Isolation:
             self._report(partial)
         return any(found)
 
-    def _known(self, failure: Panic) -> bool:
+    def _known(self, panic: Panic) -> bool:
         """Whether a suspect is left out already."""
-        uids = {uid for each in failure.suspects if (uid := getattr(each, "uid", ""))}
+        uids = {uid for each in panic.suspects if (uid := getattr(each, "uid", ""))}
         return any(partial.uid in uids for cache in self._caches for partial in cache.left_out)
 
     def readmit(self) -> None:
-        """Takes back what was left out long enough ago."""
+        """Brings back objects that were left out long enough ago."""
         for cache in self._caches:
             cache.readmit(self._clock.monotonic() - RETRY)
 
@@ -125,8 +126,8 @@ class Isolation:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Out:
-    """An object that is left out for a failure; not `sure`: the pass failed so again, on another then."""
+class _LeftOut:
+    """An object that is left out for a panic; not `sure`: the pass failed so again, on another then."""
 
     where: Where
     value: Any
@@ -135,7 +136,7 @@ class _Out:
 
 
 class _Search:
-    """Of one pass. `left_out`: what it fails on, as far as it is known."""
+    """The search of one pass. `left_out`: the objects that it fails on, as far as they are known."""
 
     def __init__(self, caches: Iterable[Cache[Any]], run: Run, about: str, now: float) -> None:
         self._caches = tuple(caches)
@@ -144,24 +145,24 @@ class _Search:
         self._now = now
         self._runs = 0
         self._alike: dict[Where, Kind] = {}  # failures of several objects, and of which kind these may be
-        self.left_out: list[_Out] = []
+        self.left_out: list[_LeftOut] = []
 
-    def through(self, failure: Panic | None) -> Panic | None:
-        """Leaves out one object after another; the failure that is left."""
+    def through(self, panic: Panic | None) -> Panic | None:
+        """Leaves out one object after another; the panic that is left."""
         goes_on = True
-        while failure is not None and goes_on and self._runs < RUNS:
-            suspects = self._found(failure)
-            kind = None if self._alone(failure, suspects) else self._alike.get(failure.where)
+        while panic is not None and goes_on and self._runs < RUNS:
+            suspects = self._found(panic)
+            kind = None if self._alone(panic, suspects) else self._alike.get(panic.where)
             alike = next((found for found in suspects if kind == found.KIND), None)
-            if alike is not None and self._leave_out(alike, failure, sure=False):
-                failure = self._again()
+            if alike is not None and self._leave_out(alike, panic, sure=False):
+                panic = self._rerun()
             else:
-                goes_on, failure = self._by_turns(suspects, failure)
-        return failure if failure is not None else self._spare()
+                goes_on, panic = self._leave_out_in_turn(suspects, panic)
+        return panic if panic is not None else self._bring_back_unsure()
 
-    def _spare(self) -> Panic | None:
-        """Brings back what the pass would do as well with, of what it was not sure of."""
-        failure: Panic | None = None
+    def _bring_back_unsure(self) -> Panic | None:
+        """Brings back the objects without which the pass does no better, of those that were not certain."""
+        panic: Panic | None = None
         unsure = [out for out in self.left_out if not out.sure]
         one_by_one = len(unsure) <= TRIED
         for (where, _, _), some in groupby(unsure, key=lambda o: (o.where, one_by_one and o, o.value.KIND)):
@@ -169,30 +170,30 @@ class _Search:
             if len(group) == len([out for out in self.left_out if out.where == where]):
                 continue  # without them it would fail so
             self._bring_back(group)
-            if (failure := self._again()) is None:
+            if (panic := self._rerun()) is None:
                 continue
             for out in group:
-                self._leave_out(out.value, failure)
-        return failure and self._again()
+                self._leave_out(out.value, panic)
+        return panic and self._rerun()
 
-    def _by_turns(self, suspects: Sequence[Any], failure: Panic) -> tuple[bool, Panic | None]:
+    def _leave_out_in_turn(self, suspects: Sequence[Any], panic: Panic) -> tuple[bool, Panic | None]:
         """Leaves out the one without which the pass does not fail so; whether to go on, and how it ended."""
         there = {value.uid for value in suspects}
         remembered: list[Any] = []  # the pass still has them from elsewhere, and forgets them before long
         alike: list[Any] = []  # without them it fails so on others that come with the same ones
         otherwise: list[Any] = []  # without them it fails elsewhere, which may be for want of them
-        alone = self._alone(failure, suspects)
+        alone = self._alone(panic, suspects)
         for found in suspects[:TRIED]:
-            if not self._leave_out(found, failure, sure=not alone):
+            if not self._leave_out(found, panic, sure=not alone):
                 continue
-            after = self._again()
+            after = self._rerun()
             if after is None:
                 return True, None
             if alone and found is suspects[0] and not _named(after, found) and self._found(after):
                 return True, after  # now it is about another
             now = {value.uid for value in self._found(after)}
             others = there - {found.uid}
-            if after.where != failure.where and (now or after.where[0] != failure.where[0]):
+            if after.where != panic.where and (now or after.where[0] != panic.where[0]):
                 otherwise.append(found)
             elif now and (not others or not others <= now):
                 return True, after  # it fails so on others
@@ -204,47 +205,47 @@ class _Search:
                 alike.append(found)
             self._bring_back(self.left_out[-1:])
         if alike:
-            self._alike[failure.where] = alike[0].KIND
+            self._alike[panic.where] = alike[0].KIND
         for found in (*otherwise, *alike):
-            if self._leave_out(found, failure, sure=False):
-                return True, self._again()
-        if not remembered or not self._leave_out(remembered[0], failure):
-            self._give_up(failure)
-        return False, failure
+            if self._leave_out(found, panic, sure=False):
+                return True, self._rerun()
+        if not remembered or not self._leave_out(remembered[0], panic):
+            self._give_up(panic)
+        return False, panic
 
-    def _leave_out(self, found: Any, failure: Panic, *, sure: bool = True) -> bool:
+    def _leave_out(self, found: Any, panic: Panic, *, sure: bool = True) -> bool:
         left = [
             (cache, partial)
             for cache in self._caches
-            if (partial := cache.leave_out(found, _because(failure.error), self._now)) is not None
+            if (partial := cache.leave_out(found, _because(panic.error), self._now)) is not None
         ]
         if left:
-            self.left_out.append(_Out(failure.where, found, left, sure))
+            self.left_out.append(_LeftOut(panic.where, found, left, sure))
         return bool(left)
 
-    def _again(self) -> Panic | None:
+    def _rerun(self) -> Panic | None:
         self._runs += 1
         return self._run()
 
-    def _alone(self, failure: Panic, suspects: Sequence[Any]) -> bool:
+    def _alone(self, panic: Panic, suspects: Sequence[Any]) -> bool:
         """Whether the innermost code had the first of the suspects in its hands, and no other object."""
-        return failure.nearest == 1 and bool(suspects) and _named(failure, suspects[0])
+        return panic.nearest == 1 and bool(suspects) and _named(panic, suspects[0])
 
-    def _give_up(self, failure: Panic) -> None:
-        """Brings back what was left out for a failure that goes on without it."""
-        like = failure.where if self._found(failure) else failure.where[:1]
+    def _give_up(self, panic: Panic) -> None:
+        """Brings back the objects that were left out for a panic that persists without them."""
+        like = panic.where if self._found(panic) else panic.where[:1]
         self._bring_back([out for out in self.left_out if out.where[: len(like)] == like])
 
-    def _bring_back(self, some: Sequence[_Out]) -> None:
+    def _bring_back(self, some: Sequence[_LeftOut]) -> None:
         for out in some:
             for cache, partial in out.left:
                 cache.bring_back(partial)
         self.left_out = [out for out in self.left_out if out not in some]
 
-    def _found(self, failure: Panic) -> list[Any]:
+    def _found(self, panic: Panic) -> list[Any]:
         """The suspects that are in a cache, up to the one that the pass is about."""
-        texts = {text for text in failure.suspects if isinstance(text, str)}
-        uids = {uid for each in failure.suspects if (uid := getattr(each, "uid", ""))}
+        texts = {text for text in panic.suspects if isinstance(text, str)}
+        uids = {uid for each in panic.suspects if (uid := getattr(each, "uid", ""))}
         named: dict[object, list[Any]] = {}
         for cache in self._caches:
             for value in cache.list():
@@ -253,7 +254,7 @@ class _Search:
                 for text in _written(value) & texts:
                     named.setdefault(text, []).append(value)
         found: list[Any] = []
-        for suspect in failure.suspects:
+        for suspect in panic.suspects:
             same = suspect if isinstance(suspect, str) else getattr(suspect, "uid", "")
             for value in named.get(same, ()):
                 if value.key == self._about:
@@ -263,8 +264,8 @@ class _Search:
         return found
 
 
-def _named(failure: Panic, value: Any) -> bool:
-    return any(getattr(each, "uid", "") == value.uid for each in failure.suspects)
+def _named(panic: Panic, value: Any) -> bool:
+    return any(getattr(each, "uid", "") == value.uid for each in panic.suspects)
 
 
 def _written(value: Object) -> set[str]:

@@ -1,12 +1,12 @@
-"""Decoded objects made small: what is equal in thousands of them is held once.
+"""Makes decoded objects small: values that thousands of them share are held once.
 
-Invariant: an object is equal to what it was, and is written as it was. Most of what a frozen pydantic model
-takes are tables of its own: of the fields that were given, of the names of its values, and of maps and words
-such as labels or a condition's type that others have as well. So models with the same fields share one set
-and, made anew from their values, one table of names (PEP 412, `Model` sees to it that there is one); equal
-maps and specs are one; words are interned
-(https://docs.python.org/3/library/sys.html#sys.intern), which keeps none that nobody uses. Nothing of it
-changes later, since they are frozen. What is remembered in order to be found again is bounded.
+Invariant: a lean object equals the original, and is written as the original. Most of a frozen pydantic
+model's memory is tables of its own: of given fields, of the names of its values, and of maps and words such
+as labels or a condition's type, which other objects have as well. So models with the same fields share one
+set and, made anew from their values, one table of names (PEP 412; `Model` ensures that there is one). Equal
+maps and specs are one object. Words are interned, which keeps no unused word
+(https://docs.python.org/3/library/sys.html#sys.intern). All of it is frozen, and never changes later. The
+tables of shared values are bounded.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def decode(model: type[O], raw: Mapping[str, Any]) -> O:
 
 
 def lean(model: M) -> M:
-    """A model that is equal. Only of one that nobody changes."""
+    """An equal, smaller model. Only for a model that is never changed."""
     given = model.__pydantic_fields_set__
     if not given:
         return _blank.setdefault(type(model), model)  # type: ignore[return-value]  # one of its own type

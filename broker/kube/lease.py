@@ -1,8 +1,8 @@
-"""Who may act: one process at a time leads, and hears in time that it no longer may.
+"""Leader election: one process at a time leads, and learns in time that it no longer may.
 
-Invariant: `lost` is set before another process may start, whether or not the API server answers, a
-request hangs or the process was paused; what cannot be interrupted is stopped by `guard` at its next
-write. How the Lease itself is held: broker.kube.tenure.
+Invariant: `lost` is set before another process may start, even if the API server does not respond, a request
+hangs or the process was paused. Work that cannot be interrupted is stopped by `guard` at its next write. The
+protocol of the Lease itself: broker.kube.tenure.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class NotLeading(ApiError):
 
 
 class Lost(threading.Event):
-    """Set when the Lease is lost; `is_set` asks the clock too, so one who was paused learns it at once."""
+    """Set when the Lease is lost; `is_set` reads the clock too, so a paused process learns it at once."""
 
     def __init__(self, leading: Callable[[], bool]) -> None:
         super().__init__()
@@ -51,8 +51,8 @@ class Lost(threading.Event):
 class Elector:
     """`run(lead)` leads whenever this process may, until `stop`.
 
-    `identity` is what people see in the Lease; a suffix tells processes apart that share it, as a container
-    does that was started again in its pod.
+    `identity` is shown in the Lease. A suffix distinguishes processes that share it, such as a container
+    that was restarted in its pod.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Elector:
         return self._candidate.leading
 
     def guard(self) -> None:
-        """For Client(guard=…): refuses writes of one who does not lead, or no longer."""
+        """For Client(guard=…): rejects writes of a process that does not lead, or no longer."""
         if not self.leading:
             message = f"the Lease {self._name!r} is not held: not writing"
             raise NotLeading(0, "NotLeading", message)

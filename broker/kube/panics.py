@@ -1,7 +1,7 @@
-"""The last line of defence: where one object's bug must not stop the others.
+"""Guards: an unexpected exception on one object must not stop the others.
 
-Invariant: an exception that nobody expected is never lost: it is logged with its traceback and counted.
-Nowhere else is one caught, but to find out what it is about (`search`) and where decoding fails (`cache`).
+Invariant: an unexpected exception is never lost: it is logged with its traceback and counted. It is caught
+elsewhere only to find its object (`bisection`) and where decoding fails (`cache`).
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ log = structlog.get_logger(__name__)
 
 
 class guarded:  # noqa: N801 it reads as a statement: `with guarded("handler", object=key):`
-    """Runs a block whose bug goes no further; `error` tells of it afterwards, in words, and `failure` what it
-    may be about.
+    """Runs a block and stops a panic there; afterwards `error` is its text, and `panic` has its suspects.
 
-    The exception itself would hold the frame that holds this, and all that the block worked on with it, until
-    the collector comes by.
+    The exception itself is not kept: it would hold this frame, and all that the block worked on, until the
+    garbage collector runs.
     """
 
     def __init__(self, where: str, seen: set[object] | None = None, **context: object) -> None:
@@ -55,5 +54,7 @@ class guarded:  # noqa: N801 it reads as a statement: `with guarded("handler", o
             return True
         self._seen.add(self.panic.where)
         PANICS.labels(self._where).inc()
-        log.error("a bug in the broker, contained", where=self._where, exc_info=error, **self._context)
+        log.error(
+            "panic: an unexpected exception in the broker", where=self._where, exc_info=error, **self._context
+        )
         return True

@@ -1,4 +1,4 @@
-"""What is known of an object that is left out: enough to report it, and to spare what belongs to it."""
+"""The readable part of an object that is left out: enough to report it and to keep its dependents."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from broker.apis.meta import Kind, Object
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialObject:
-    """The object's identity, why it is left out, and what it holds, as far as each can be read.
+    """The object's identity, why it is left out, and its annotations, as far as each can be read.
 
-    `provider_id`: of a claim its status has it, of a Node its spec; empty if it cannot be read.
-    `since`: seconds of the monotonic clock at which a pass left it out; None if it could not be decoded.
+    `provider_id`: of a claim from its status, of a Node from its spec; empty if it cannot be read. `since`:
+    seconds of the monotonic clock at which a pass left it out; None if it could not be decoded.
     """
 
     kind: Kind

@@ -1,7 +1,7 @@
 """The keys that wait for a worker.
 
-Invariant: a key is worked on by one worker at a time; however often it is added while it waits, it is
-worked on once; added while it is worked on, it is worked on once more afterwards. Semantics of client-go's
+Invariant: one worker at a time has a key. A key that is added several times while it waits is worked on
+once; one that is added while a worker has it is worked on once more afterwards. Semantics of client-go's
 util/workqueue (https://pkg.go.dev/k8s.io/client-go/util/workqueue).
 """
 
@@ -41,7 +41,7 @@ class ShutDown(Exception):
 
 
 class WorkQueue(Generic[K]):
-    """`get`, work, then `done`; `retry` what failed and `forget` what did not."""
+    """`get`, work, then `done`; `retry` after a failure and `forget` after a success."""
 
     def __init__(self, name: str, *, clock: Clock, first: float = 0.1, longest: float = 300.0) -> None:
         self.name = name
@@ -122,7 +122,7 @@ class WorkQueue(Generic[K]):
                 self._changed.notify()
 
     def shut_down(self) -> None:
-        """Takes no more keys and gives none: what is left is found again by whoever starts next."""
+        """Takes no more keys and gives none: the next process finds the rest again."""
         with self._changed:
             self._down = True
             self._ready.clear()
@@ -138,7 +138,7 @@ class WorkQueue(Generic[K]):
             return len(self._ready)
 
     def idle(self) -> bool:
-        """Whether nothing is ready and nobody works; what waits for its time does not count."""
+        """Whether no key is ready or with a worker; delayed keys do not count."""
         with self._changed:
             self._promote()
             return not self._ready and not self._active

@@ -11,17 +11,17 @@ from types import FrameType, TracebackType
 
 from broker.apis.meta import Object
 
-# Frames of the loops, whose variables say which loop it is and not what it failed on.
+# Frames of the loops: their variables name the loop, not the object that it failed on.
 LOOPS = frozenset({"broker.kube.controller", "broker.kube.singleton"})
 LONGEST = 512  # characters of a text that may be the name of an object
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Panic:
-    """`where` is the same for failures of the same code with the same type of exception.
+    """`where` is the same for panics of the same code with the same type of exception.
 
     `suspects`, the likeliest first: Objects, values that have the uid of one, and texts that may name one.
-    So many objects as `nearest` says are in the innermost frame that has any.
+    `nearest` is how many objects are in the innermost frame that has any.
     """
 
     error: str
@@ -31,7 +31,7 @@ class Panic:
 
 
 class CulpritFound(Exception):
-    """The code has found by itself what it fails on; raise it `from` the error."""
+    """The code has found the object that it fails on; raise it `from` the error."""
 
     def __init__(self, suspect: object) -> None:
         super().__init__(f"with this and not without it: {suspect}")
@@ -39,7 +39,7 @@ class CulpritFound(Exception):
 
 
 class DeferredPanic(Exception):
-    """A failure that was contained until its pass had done the rest, and is raised then."""
+    """A panic that was guarded until its pass had done the rest, and is raised then."""
 
     def __init__(self, panic: Panic) -> None:
         super().__init__(panic.error)
@@ -47,18 +47,18 @@ class DeferredPanic(Exception):
 
 
 def panic_of(error: Exception) -> Panic:
-    """What is known of the failure; nothing here holds a frame."""
+    """The panic behind an exception; nothing in it holds a frame."""
     if isinstance(error, DeferredPanic):
         return error.panic
     cause = error.__cause__ if isinstance(error, CulpritFound) else error
-    said = str(cause) or type(cause).__name__
+    error_text = str(cause) or type(cause).__name__
     try:
-        return _read(error, type(cause).__name__, said)
+        return _read(error, type(cause).__name__, error_text)
     except Exception:  # noqa: BLE001 whatever the variables hold must not hide the failure itself
-        return Panic(error=said, where=(type(cause).__name__,))
+        return Panic(error=error_text, where=(type(cause).__name__,))
 
 
-def _read(error: Exception, type_: str, said: str) -> Panic:
+def _read(error: Exception, type_: str, error_text: str) -> Panic:
     frames = [*_frames(error.__traceback__)]
     first: tuple[object, ...] = ()
     found: list[object] = [error.suspect] if isinstance(error, CulpritFound) else []
@@ -76,7 +76,7 @@ def _read(error: Exception, type_: str, said: str) -> Panic:
     if not first and frames:
         first = (frames[0][0].f_code.co_filename, frames[0][0].f_code.co_name)
     unique = {each if isinstance(each, str) else id(each): each for each in found}
-    return Panic(error=said, where=(type_, *first), suspects=tuple(unique.values()), nearest=nearest)
+    return Panic(error=error_text, where=(type_, *first), suspects=tuple(unique.values()), nearest=nearest)
 
 
 def _frames(trace: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
@@ -86,7 +86,7 @@ def _frames(trace: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
         if trace.tb_frame.f_globals.get("__name__") not in LOOPS:
             frames.append((trace.tb_frame, trace.tb_lasti))
         trace = trace.tb_next
-    # Of a recursion that had no end the first and the last calls tell all that there is to tell.
+    # Of an endless recursion the first and the last calls suffice.
     return reversed(frames if len(frames) <= 60 else [*frames[:30], *frames[-30:]])
 
 

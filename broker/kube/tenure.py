@@ -1,9 +1,9 @@
 """The rules by which one process at a time holds a Lease, without threads.
 
-Invariant: a holder counts itself out `margin` before anyone else may start, measured from when its last
-renewal that came through was *sent*, on a monotonic clock; wall clocks are written down and never
-compared. A candidate waits the whole duration since it saw the Lease change, as client-go's
-tools/leaderelection does (https://kubernetes.io/docs/concepts/architecture/leases/).
+Invariant: a holder stops `margin` before any other process may start, measured on a monotonic clock from
+when its last successful renewal was *sent*. Wall clocks are written down and never compared. A candidate
+waits the whole duration since it saw the Lease change, as client-go's tools/leaderelection does
+(https://kubernetes.io/docs/concepts/architecture/leases/).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ LEASE = Lease.KIND
 
 
 class Candidate:
-    """`contend` and `renew` each try once and say whether we hold the Lease. `identity` is nobody else's.
+    """`contend` and `renew` each try once and return whether this process holds the Lease.
 
-    Both raise ApiError where that could not be found out.
+    `identity` is unique to the process. Both raise ApiError if the holder cannot be read.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Candidate:
             return self._write(self._version, {})
         except NotFound:
             return self._over()
-        except Conflict:  # written by someone else, or by us in a reply that was lost
+        except Conflict:  # written by another process, or by us in a response that was lost
             lease = self._client.get(LEASE, self._name, namespace=self._namespace)
             if self._holder(lease) != self.identity:
                 return self._over()
@@ -85,7 +85,9 @@ class Candidate:
         spec = lease.get("spec") or {}
         holder = self._holder(lease)
         version = lease["metadata"]["resourceVersion"]
-        if holder == self.identity:  # the reply was lost when we took it, or we lost touch and nobody came
+        if (
+            holder == self.identity
+        ):  # the response was lost when we took it, or we lost touch and no other process took it
             return self._take(version, {})
         record = (holder, spec.get("acquireTime"), spec.get("renewTime"), spec.get("leaseTransitions"))
         if record != self._seen:
@@ -99,7 +101,7 @@ class Candidate:
     def _take(self, version: str, more: Mapping[str, Any]) -> bool:
         try:
             return self._write(version, more)
-        except (Conflict, NotFound):  # someone was faster
+        except (Conflict, NotFound):  # another process was faster
             return False
 
     def _over(self) -> bool:

@@ -1,9 +1,9 @@
 """Two ways to an API server: over HTTP, and by a call into the same process.
 
-Invariant: both carry the same requests and raise the same errors. From the official `kubernetes` package
-come configuration, credentials (tokens that are re-read, exec plugins) and the connection pool; its own
-retries are off, since a repeated write is the caller's decision. Streams, and whatever goes through a proxy,
-are urllib3's; other requests are `exchange`d over its connections.
+Invariant: both carry the same requests and raise the same errors. The official `kubernetes` package provides
+configuration, credentials (tokens that are re-read, exec plugins) and the connection pool. Its retries are
+off: repeating a write is the caller's decision. Streams and requests through a proxy are urllib3's; other
+requests are `exchange`d over its connections.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 
 class ConfigurationError(Exception):
-    """No usable way to a cluster; the text says where one was looked for."""
+    """No usable configuration of a cluster; the text lists the places that were searched."""
 
 
 class NoClusterNamed(ConfigurationError):
@@ -139,7 +139,7 @@ _parsed = lru_cache(maxsize=8)(parse_url)
 
 @contextmanager
 def _answering() -> Iterator[None]:
-    """What goes wrong on the way to an answer, and for want of credentials, as no answer."""
+    """Reports failures on the way to a response, and of credentials, as a missing response."""
     try:
         yield
     except (HTTPError, OSError, ApiException, config.ConfigException) as error:
@@ -220,7 +220,7 @@ def _load(where: str, failed: type[ConfigurationError], read: Callable[..., None
 
 
 class Served(Protocol):
-    """What the embedded API server answers: a body, or a stream of them."""
+    """A response of the embedded API server: a body, or a stream of bodies."""
 
     status: int
     headers: Mapping[str, str]

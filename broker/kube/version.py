@@ -42,8 +42,8 @@ class ServerVersion:
             return self._version
 
     def _read(self) -> None:
-        told = self._client.raw("GET", "/version")
-        before, self._version = self._version, f"{told['major']}.{str(told['minor']).rstrip('+')}"
+        version = self._client.raw("GET", "/version")
+        before, self._version = self._version, f"{version['major']}.{str(version['minor']).rstrip('+')}"
         self._due = self._clock.monotonic() + EVERY
         if before and before != self._version:
             _log.info("the cluster was upgraded", before=before, now=self._version)

@@ -1,6 +1,7 @@
 """/metrics, /healthz and /readyz on one small server in a thread of its own.
 
-/healthz says whether the process works at all; /readyz whether its caches are filled, naming those that lack.
+/healthz reports whether the process works at all; /readyz whether its caches are filled, and names the
+missing ones.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Checks = Callable[[], Mapping[str, bool]]
 
 
 class HttpServer(WebServer):
-    """Serves until `close`. `port` 0 picks a free one; `url` says which."""
+    """Serves until `close`. `port` 0 picks a free one; `url` contains it."""
 
     def __init__(
         self,

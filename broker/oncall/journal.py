@@ -1,7 +1,7 @@
-"""The record of what was tried: each Attempt is written once, here, and read by everything that reports.
+"""The record of launch attempts: each Attempt is written once, here, and read by every report.
 
-Status, events, metrics, the web page and `explain` all read the same record, so they cannot disagree. The
-last attempts of a claim also ride on the claim itself (an annotation), so that they outlive the process.
+Status, events, metrics, the web page and `explain` all read the same record, so they cannot disagree. A
+claim's last attempts are also in an annotation of the claim, so that they outlive the process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ POOLS_ON_CLAIM = 60
 
 _ATTEMPTS = Counter(
     "capacity_broker_launch_attempts",
-    "What came of each attempt to launch a claim.",
+    "Attempts to launch a claim, by outcome.",
     ["outcome", "class", "code", "pool", "nodeclass"],
     registry=REGISTRY,
 )
@@ -106,7 +106,7 @@ def dump(attempts: Iterable[Attempt]) -> str:
 
 
 def load(text: str, *, claim: str, node_class: str) -> list[Attempt]:
-    """Reads what `dump` wrote; text that somebody edited into something else is no attempts."""
+    """Reads the text of `dump`; text that was edited into another form gives no attempts."""
     try:
         rows = decode_json(text or "[]")
         return [
@@ -139,7 +139,7 @@ def _fields(pool: Pool) -> list[str]:
 
 
 def _pool(fields: object) -> Pool:
-    """Reads what `_fields` wrote; raises ValueError for anything else."""
+    """Reads the text of `_fields`; raises ValueError for any other text."""
     match fields:
         case ["reserved" | "on-demand" | "spot" as kind, str(type_), str(zone), *more] if type_ and zone:
             reservation, placement = (*map(str, more), "", "")[:2]
