@@ -1,8 +1,8 @@
-"""The seam between the broker and a cloud: what a capacity provider can do.
+"""The seam between the broker and a cloud: the protocol of a capacity provider.
 
 Every call raises ProviderError and nothing else. Calls that change something are idempotent: by token
 (launch, create_reservation), by name (template, group), by id (terminate, tag, resize). None of them retries
-a refusal about capacity. What does not carry this cluster's tags is never resized, cancelled or deleted: that
+a refusal about capacity. A resource without this cluster's tags is never resized, cancelled or deleted: that
 is a ProviderError of class CONFIGURATION.
 """
 
@@ -41,8 +41,8 @@ class CapacityProvider(Protocol):
     """EC2 and Resource Groups, or something that answers like them."""
 
     def identify(self, cluster_uid: str) -> None:
-        """Names the cluster beyond its name: what is made from now on carries its UID as well, and what
-        carries another UID is another cluster's, whatever its name."""
+        """Names the cluster beyond its name. Later resources carry its UID as well; a resource with another
+        UID is another cluster's, whatever its name."""
 
     def account_id(self, *, cached: bool = True) -> str:
         """The account that the credentials belong to (12 digits). `cached`: as it was within the hour."""
@@ -54,8 +54,11 @@ class CapacityProvider(Protocol):
         """The group and its members now. Class NOT_FOUND when there is none."""
 
     def create_reservation(self, request: OdcrRequest) -> Odcr:
-        """Reserves, with this cluster's tag beside the request's. A repeat of a token answers with what it
-        made, which may have been cancelled since: look at its state."""
+        """Reserves, with this cluster's tag beside the request's.
+
+        A repeated token returns the reservation that it made, which may have been cancelled since: check its
+        state.
+        """
 
     def resize_reservation(
         self, id_: str, *, count: int, end: datetime | Unchanged | None = UNCHANGED
@@ -73,8 +76,10 @@ class CapacityProvider(Protocol):
         cluster's tag, or with another value of a `capacity-broker.io/` tag, is a CONFIGURATION error."""
 
     def add_to_group(self, arn: str, arns: Collection[str]) -> None:
-        """Puts reservations (of any owner that shares them) into a group; members stay. Each that can be is
-        added, then what was refused is raised as one error that names every refused ARN."""
+        """Puts reservations (of any owner that shares them) into a group; members stay.
+
+        Adds each that can be added, then raises the refusals as one error that names every refused ARN.
+        """
 
     def remove_from_group(self, arn: str, arns: Collection[str]) -> None:
         """Takes reservations out; one that is no member is success, and so is a group that is gone."""
@@ -86,7 +91,7 @@ class CapacityProvider(Protocol):
         """Types by name with their zones and prices; cached by the provider, refreshed hourly."""
 
     def refresh_prices(self) -> None:
-        """Asks for prices anew; what cannot be had stays as it was, and raises after the rest was had."""
+        """Reads prices anew; a price that cannot be read stays, and raises after the rest was read."""
 
     def subnets(self, terms: Sequence[Selector]) -> Sequence[Subnet]:
         """Subnets that any term selects."""
@@ -107,7 +112,7 @@ class CapacityProvider(Protocol):
         """The instance profile to launch with: `profile` as given, or the one named by the role."""
 
     def instance_profiles(self) -> Sequence[ProfileRef]:
-        """The instance profiles that the broker made for this cluster in this Region (and nobody else's)."""
+        """The instance profiles that the broker made for this cluster in this Region."""
 
     def delete_instance_profile(self, ref: ProfileRef) -> bool:
         """Deletes one of ours that no instance runs with; False: one does. One that is gone is success."""
@@ -119,7 +124,7 @@ class CapacityProvider(Protocol):
         """The launch template that holds exactly this, made if missing; `owner` is the class's name."""
 
     def templates(self) -> Sequence[TemplateRef]:
-        """This broker's launch templates (and nobody else's)."""
+        """The launch templates of this broker alone."""
 
     def delete_template(self, ref: TemplateRef) -> None:
         """Deletes one of ours; a template that is gone already is success."""
@@ -140,8 +145,11 @@ class CapacityProvider(Protocol):
         """One fleet call. Refusals of single pools are in the result; a refusal of the call is raised."""
 
     def instances(self, ids: Collection[str] | None = None) -> Sequence[Instance]:
-        """Instances with the cluster's name in every state that EC2 still shows, less those with another
-        cluster's UID; with `ids`, those only, whose ever they are (`Instance.ownership`)."""
+        """Instances with the cluster's name in every state that EC2 still shows, except another cluster's
+        UID.
+
+        With `ids`, those only, of any owner (`Instance.ownership`).
+        """
 
     def terminate(self, ids: Collection[str]) -> None:
         """Terminates; an instance that is gone already is success. One that EC2 refuses to terminate keeps no

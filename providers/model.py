@@ -1,8 +1,8 @@
-"""What a capacity provider talks about: reservations, types, launches and how they fail.
+"""The values of a capacity provider: reservations, types, launches and their failures.
 
-Values only. They carry EC2's own words and numbers (the EC2 API Reference names each field) and no
-decision: whether a reservation fits or a failure means "try elsewhere" is decided in broker.capacity.
-All times are timezone-aware UTC; memory is in MiB; prices are US dollars an hour.
+They carry EC2's own words and numbers (the EC2 API Reference names each field) and no decision. Whether a
+reservation fits or a failure means "try elsewhere" is decided in broker.capacity. All times are
+timezone-aware UTC; memory is in MiB; prices are US dollars an hour.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Ownership = Literal["ours", "foreign", "unproven"]
 
 
 class Unchanged(Enum):
-    """What a change leaves as it is, where None is a value of its own."""
+    """The type of UNCHANGED: a field that a change leaves as it is, where None is a value of its own."""
 
     UNCHANGED = "unchanged"
 
@@ -76,13 +76,13 @@ def owned_prefix(cluster: str) -> str:
 
 
 class ErrorClass(StrEnum):
-    """What a refusal is about; the class, never the code or the text, decides the answer."""
+    """The subject of a refusal; the class decides the reaction, never the code or the text."""
 
     CAPACITY = "capacity"  # the type is out of capacity in that zone and market
     RESERVATION_FULL = "reservation-full"  # healthy reservation, no free slot
     RESERVATION_GONE = "reservation-gone"  # unknown, not shared, cancelled, expired or not usable now
     NOT_OFFERED = "not-offered"  # the zone does not have the type
-    UNSUPPORTED = "unsupported"  # EC2 does not support what the class asks for with this type
+    UNSUPPORTED = "unsupported"  # EC2 does not support the class's settings with this type
     SPREAD_FULL = "spread-full"  # the spread placement group has all its instances in that zone
     SUBNET = "subnet"  # the subnet has no free address
     QUOTA = "quota"  # a vCPU limit of the account
@@ -100,10 +100,10 @@ class ErrorClass(StrEnum):
 class ProviderError(Exception):
     """A call that the provider refused as a whole.
 
-    `code` is the provider's own code (EC2's error code), `class_` what it is about, `request_id` what
-    AWS support asks for (empty where no reply came). `lost`: this call, or one that it repeats, may have been
-    carried out all the same. `refused`: in a call about several resources, the refused resources with their
-    reasons; the call was carried out for the others.
+    `code` is the provider's own code (EC2's error code), `class_` its subject. `request_id` is for AWS
+    support (empty without a response). `lost`: this call, or one that it repeats, may have been carried out
+    all the same. `refused`: in a call about several resources, the refused ones with their reasons; the call
+    was carried out for the others.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class InstanceType:
     """DescribeInstanceTypes and its offerings. `zones` are those that offer the type.
 
     `max_pods` is the VPC CNI's limit: enis * (ipv4_per_eni - 1) + 2. `on_demand_price` is that of Linux/UNIX
-    on default tenancy in US dollars an hour, None where unknown; `other_prices` are those of other platforms
+    on default tenancy in US dollars an hour, None if unknown. `other_prices` are those of other platforms
     and tenancies, by platform, then tenancy.
     """
 
@@ -263,7 +263,7 @@ class Selector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementGroup:
-    """`strategy` is cluster, partition or spread; `arn` is what reservations name it by."""
+    """`strategy` is cluster, partition or spread; reservations refer to it by `arn`."""
 
     arn: str
     strategy: str
@@ -321,7 +321,7 @@ class BlockDevice:
     delete_on_termination: bool = True
     snapshot_id: str = ""
     initialization_rate: int | None = None
-    root: bool = False  # the class says that this is the root volume
+    root: bool = False  # whether this is the root volume
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,10 +334,10 @@ class MetadataOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bootstrap:
-    """What a node's user data tells it, whatever the image family.
+    """The settings of a node's user data, for any image family.
 
-    `ca_bundle` is base64; `taints` are `key=value:Effect`; `kubelet` holds KubeletConfiguration fields that
-    the class sets (clusterDNS, maxPods, systemReserved, ...).
+    `ca_bundle` is base64; `taints` are `key=value:Effect`. `kubelet` holds the KubeletConfiguration fields
+    of the class (clusterDNS, maxPods, systemReserved, ...).
     """
 
     cluster_name: str
@@ -361,7 +361,7 @@ class ReservationTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkInterface:
-    """One interface of an instance: its card, its place on the card, what it carries."""
+    """One interface of an instance: its card, its place on the card, its type."""
 
     card: int
     device: int
@@ -462,7 +462,7 @@ class LaunchError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """An instance as DescribeInstances shows it; `reservation_id` is EC2's word on what it runs in."""
+    """An instance as DescribeInstances shows it; `reservation_id` is EC2's record of its reservation."""
 
     id: str
     instance_type: str
@@ -489,7 +489,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchResult:
-    """What a fleet gave: instances as EC2 describes them after the launch, and each pool's refusal."""
+    """The result of a fleet: instances as EC2 describes them after the launch, and each pool's refusal."""
 
     instances: tuple[Instance, ...] = ()
     errors: tuple[LaunchError, ...] = ()
@@ -497,7 +497,7 @@ class LaunchResult:
 
 
 class NoticeKind(StrEnum):
-    """What EC2 announces about instances and reservations."""
+    """The kinds of EC2's notices about instances and reservations."""
 
     SPOT_INTERRUPTION = "spot-interruption"  # two minutes before it takes a spot instance
     REBALANCE = "rebalance-recommendation"  # a spot instance is at risk

@@ -1,8 +1,8 @@
-"""How many branch interfaces an instance type may have, one a pod with security groups of its own.
+"""The number of branch interfaces of an instance type: one for each pod with security groups of its own.
 
-Invariant: the numbers are those by which the VPC resource controller gives a node its
-`vpc.amazonaws.com/pod-eni`. No API of AWS tells them: amazon-vpc-resource-controller-k8s and Karpenter ship
-a table (limits that are not named here are none). A line is families, then sizes and their number.
+Invariant: the VPC resource controller gives a node its `vpc.amazonaws.com/pod-eni` by these numbers. No AWS
+API has them: amazon-vpc-resource-controller-k8s and Karpenter ship a table. Limits that are missing here are
+none. A line is families, then sizes and their number.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One remembered value a key, until it is too old.
 
-Invariant: a value is never given out longer than `ttl` seconds after it was loaded, a failed load is not
-remembered, and callers at the same moment cause one load.
+Invariant: a value is never returned later than `ttl` seconds after it was loaded. A failed load is not
+remembered, and simultaneous callers cause one load.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class TtlCache(Generic[K, V]):
         self._lock = threading.Lock()
 
     def get(self, key: K, load: Callable[[], V]) -> V:
-        """The remembered value, else what `load` gives."""
+        """The remembered value, else the result of `load`."""
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
@@ -40,7 +40,7 @@ class TtlCache(Generic[K, V]):
             self._values.pop(key, None)
 
     def renew(self, key: K, load: Callable[[], V]) -> V:
-        """What `load` gives; if it raises, the remembered value stays."""
+        """The result of `load`; if it raises, the remembered value stays."""
         value = load()
         self._values[key] = (self._monotonic(), value)
         return value

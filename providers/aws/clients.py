@@ -1,8 +1,8 @@
-"""The one way to AWS: a token of its bucket, the call, its numbers, its error's class, its repeats.
+"""The one way to AWS: takes a token, sends the call, counts it, classes its error and repeats it.
 
-Invariant: every request to AWS goes through `Aws.call`. The SDK's own retries are off for every client: it
-repeats any 5xx, EC2's insufficient-capacity answer among them, and would not count what it repeats. In
-botocore `max_attempts` counts retries; `total_max_attempts=1` is the setting that means one attempt.
+Invariant: every request to AWS goes through `Aws.call`. The SDK's own retries are off for every client: they
+repeat any 5xx, insufficient capacity among them, and are not counted. In botocore `max_attempts` counts
+retries; `total_max_attempts=1` is the setting that means one attempt.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def configured_region(profile: str | None = None) -> str:
 
 
 def no_region(region: str, *, endpoint: str) -> str:
-    """What to write, if EC2 has no such Region; empty if it has. An endpoint of one's own may have any."""
+    """An error text if EC2 has no such Region; empty if it has. A custom endpoint may have any Region."""
     if endpoint:
         return "" if _REGION.fullmatch(region) else "write the name of a Region, such as us-east-1"
     session = botocore.session.Session()
@@ -160,7 +160,7 @@ class Aws:
             )
 
     def call(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Calls a client's method, again where its error's class says so; raises ProviderError."""
+        """Calls a client's method, again if its error's class allows; raises ProviderError."""
         client = cast(Any, method).__self__
         operation = client.meta.method_to_api_mapping[cast(Any, method).__name__]
         service = client.meta.service_model.service_name
@@ -189,7 +189,7 @@ class Aws:
                 return
 
     def throttled_inside(self, operation: str) -> None:
-        """An answer that tells of throttling inside (a fleet's errors)."""
+        """Notes a response that contains throttling errors (a fleet's)."""
         self.metrics.throttled.labels("ec2", operation).inc()
         self._limiter.throttled(operation)
 

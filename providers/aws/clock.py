@@ -1,4 +1,4 @@
-"""Time for the provider: what it reads and how it waits, so that tests own both."""
+"""Time for the provider, as an argument, so that tests own reading and waiting."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class AwsClock(Protocol):
-    """`now` for what EC2 dates, `monotonic` for rates and caches, `sleep` for every wait."""
+    """`now` for dates in EC2, `monotonic` for rates and caches, `sleep` for every wait."""
 
     def now(self) -> datetime: ...
 

@@ -1,9 +1,9 @@
-"""What an AWS error is about: the one place where a code or an exception becomes an ErrorClass.
+"""Classes AWS errors: the one place where a code or an exception becomes an ErrorClass.
 
-Invariant: every error that leaves this package has a class, and no code is compared anywhere else. Codes and
-their meaning are those of the EC2 API Reference, "Error codes for the Amazon EC2 API"; a code that the table
-does not know is classed by the shape of its name, then by its HTTP status. Where EC2 has one code for several
-refusals, its words decide.
+Invariant: every error that leaves this package has a class, and codes are compared nowhere else. Codes and
+their meaning are those of the EC2 API Reference, "Error codes for the Amazon EC2 API". A code that the table
+lacks is classed by the shape of its name, then by its HTTP status. If EC2 has one code for several refusals,
+its text decides.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ _SHAPES: tuple[tuple[re.Pattern[str], ErrorClass], ...] = tuple(
     )
 )
 
-# Refusals that EC2 tells apart by their words alone, whatever their code says; the first that matches wins.
+# Refusals that EC2 distinguishes by text alone, whatever their code; the first match wins.
 # Karpenter goes by the words of the last two as well (pkg/errors/errors.go).
 _TEXTS: tuple[tuple[re.Pattern[str], ErrorClass], ...] = tuple(
     (re.compile(text, re.IGNORECASE | re.DOTALL), class_)
@@ -206,7 +206,7 @@ _EXISTS = frozenset({"InvalidLaunchTemplateName.AlreadyExistsException", "Entity
 _OF_A_RESOURCE = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
 _EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
 
-# The SDK's own exceptions, most specific first: code, class, what to say instead of the SDK's text.
+# The SDK's own exceptions, most specific first: code, class, and a text to use instead of the SDK's.
 _SDK: tuple[tuple[type[Exception], str, ErrorClass, str], ...] = (
     (sdk.NoCredentialsError, "NoCredentials", ErrorClass.PERMISSION, _NO_CREDENTIALS),
     (sdk.PartialCredentialsError, "NoCredentials", ErrorClass.PERMISSION, _NO_CREDENTIALS),
@@ -227,13 +227,15 @@ _SDK: tuple[tuple[type[Exception], str, ErrorClass, str], ...] = (
     (sdk.BotoCoreError, "SDK", ErrorClass.CONFIGURATION, ""),
 )
 
-# What `translate` can turn into a ProviderError; nothing else is caught.
+# The exceptions that `translate` can turn into a ProviderError; no other is caught.
 RAISED = (sdk.ClientError, sdk.BotoCoreError, ResponseParserError)
 
 
 def classify(code: str, http_status: int = 0, *, message: str = "") -> ErrorClass:
-    """The class of an AWS error: by its words where only these tell, else by its code, else by the HTTP
-    status (0: unknown)."""
+    """The class of an AWS error: by its text if only that is specific, else by its code.
+
+    Else by the HTTP status (0: unknown).
+    """
     for text, class_ in _TEXTS:
         if text.search(message):
             return class_
@@ -260,8 +262,8 @@ def translate(error: Exception, *, operation: str) -> ProviderError:
         return _answered(error.response, operation=operation)
     for kind, code, class_, message in _SDK:
         if isinstance(error, kind):
-            said = f"{message} ({error})" if message else str(error)
-            return ProviderError(code, said, class_=class_, operation=operation)
+            text = f"{message} ({error})" if message else str(error)
+            return ProviderError(code, text, class_=class_, operation=operation)
     raise TypeError(f"not an exception of the AWS SDK: {error!r}")
 
 
@@ -284,7 +286,7 @@ def _answered(response: Mapping[str, Any], *, operation: str) -> ProviderError:
 
 
 def misconfigured(code: str, message: str, *, operation: str) -> ProviderError:
-    """The refusal of what this package does not send, since a person has to set it right first."""
+    """Rejects a request before it is sent, since a person has to correct it first."""
     return ProviderError(code, message, class_=ErrorClass.CONFIGURATION, operation=operation)
 
 
@@ -294,7 +296,7 @@ def only_tried(error: ProviderError) -> bool:
 
 
 def denied_action(error: ProviderError) -> str:
-    """The action that AWS says is not allowed; else that of the call itself."""
+    """The action that AWS names as not allowed; else that of the call itself."""
     named = _ACTION.search(error.message)
     return named[1] if named else f"ec2:{error.operation}"
 

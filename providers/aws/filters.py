@@ -1,7 +1,7 @@
-"""Selector terms as EC2 filters: what every Describe call here narrows by.
+"""Selector terms as EC2 filters, by which every Describe call here narrows.
 
-Invariant: a term never selects everything, and an id that is not there is an empty answer, not an error,
-since ids go as filters too. Filter names and the limit of 200 values are from the EC2 API Reference.
+Invariant: a term never selects everything. An unknown id gives an empty response instead of an error, since
+ids are sent as filters too. Filter names and the limit of 200 values are from the EC2 API Reference.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""One CreateFleet of type instant, and EC2's own word on what came of it.
+"""One CreateFleet of type instant, with EC2's own record of the result.
 
 Invariants:
-- No request that EC2 refuses as a whole is sent: two pools of one instance type and zone (InvalidFleetConfig,
-  "The fleet configuration contains duplicate instance pools"), or a count out of 1 to 1,000.
-- Every entry of `Errors` has a class of its own; throttling inside an answer is throttling, never capacity.
-- What an instance runs in is read from DescribeInstances, since a fleet's answer has no reservation id and
-  a request is not a fact.
+- No request is sent that EC2 rejects as a whole: two pools of one instance type and zone
+(InvalidFleetConfig, "The fleet configuration contains duplicate instance pools"), or a count outside 1 to
+1,000.
+- Every entry of `Errors` has a class of its own; throttling inside a response is throttling, never capacity.
+- An instance's reservation is read from DescribeInstances: a fleet's response has no reservation id, and a
+request is not a fact.
 - Below `minimum` no instance is left, also in markets for which EC2 has no such option.
 """
 
@@ -53,7 +54,7 @@ CAPACITY_TYPES = {
 
 
 def launch(aws: Aws, request: LaunchRequest, *, cluster: Owner) -> LaunchResult:
-    """Launches, then describes what was launched."""
+    """Launches, then describes the launched instances."""
     answer = aws.call(aws.ec2.create_fleet, **fleet_request(request, cluster=cluster.name, uid=cluster.uid))
     refused = tuple(_error(item, request) for item in answer.get("Errors", []))
     if any(error.class_ is ErrorClass.THROTTLING for error in refused):
@@ -133,7 +134,7 @@ def _override(override: Override) -> FleetLaunchTemplateOverridesRequestTypeDef:
     built: FleetLaunchTemplateOverridesRequestTypeDef = {
         "InstanceType": override.instance_type,  # type: ignore[typeddict-item]
         "SubnetId": override.subnet_id,
-        # The subnet says it already; EC2 repeats it in its errors, which name no zone otherwise.
+        # The subnet implies it; but EC2 repeats it in its errors, which name no zone otherwise.
         "AvailabilityZone": override.zone,
     }
     if override.priority is not None:
@@ -153,7 +154,7 @@ def _all_or_nothing(request: LaunchRequest) -> dict[str, Any]:
 
 def _launched(aws: Aws, answer: CreateFleetResultTypeDef, owner: Owner) -> tuple[Instance, ...]:
     """The instances as EC2 describes them; one that it does not show yet, as the fleet's answer has it."""
-    told = {
+    from_fleet = {
         instance_id: Instance(
             id=instance_id,
             instance_type=item.get("InstanceType", ""),
@@ -168,7 +169,7 @@ def _launched(aws: Aws, answer: CreateFleetResultTypeDef, owner: Owner) -> tuple
     }
     seen: dict[str, Instance] = {}
     for wait in (0.0, *LOOKS):
-        if not (missing := told.keys() - seen.keys()):
+        if not (missing := from_fleet.keys() - seen.keys()):
             break
         if wait:
             aws.clock.sleep(wait)
@@ -178,7 +179,7 @@ def _launched(aws: Aws, answer: CreateFleetResultTypeDef, owner: Owner) -> tuple
             # The instances exist: failing here would lose them to the caller.
             _log.warning("launched instances could not be described", ids=sorted(missing), error=str(error))
             break
-    return tuple(seen.get(instance_id, instance) for instance_id, instance in told.items())
+    return tuple(seen.get(instance_id, instance) for instance_id, instance in from_fleet.items())
 
 
 def _error(item: CreateFleetErrorTypeDef, request: LaunchRequest) -> LaunchError:

@@ -1,10 +1,10 @@
 """Making, filling and deleting Resource Groups groups of capacity reservations.
 
-Invariant: a group that lacks this cluster's tags is never taken over, filled, emptied, reconfigured or
-deleted, and what is so already is success. Resource Groups has no client token, so a create looks first and
-looks again when it is refused; a call about members takes ten of them (API reference, GroupResources), and
-answers for each. Codes of single members' refusals are not documented: what a refusal came to is read from
-the group. Configuration: Resource Groups User Guide, "Service configurations for resource groups".
+Invariant: a group without this cluster's tags is never taken over, filled, emptied, reconfigured or deleted.
+A change that is in place already is success. Resource Groups has no client token, so a create looks first,
+and again after a refusal. A call about members takes ten of them (API reference, GroupResources), with a
+result for each. Codes of single members' refusals are not documented, so the result is read from the group.
+Configuration: Resource Groups User Guide, "Service configurations for resource groups".
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def remove(aws: Aws, arn: str, arns: Collection[str], *, cluster: tags.Owner) ->
 
 
 def delete(aws: Aws, arn: str, *, cluster: tags.Owner) -> None:
-    """Deletes the group; its members stay what they are."""
+    """Deletes the group; its members stay as they are."""
     try:
         _require_ours(aws, arn, cluster.labels(), operation="DeleteGroup")
         aws.call(aws.groups.delete_group, Group=arn)
@@ -101,7 +101,7 @@ def _change(aws: Aws, arn: str, arns: Collection[str], method: Callable[..., Any
 
 
 def _adopted(aws: Aws, name: str, labels: Mapping[str, str]) -> ReservationGroup | None:
-    """The group of that name, if it is ours, and a pool again where somebody made it none."""
+    """The group of that name, if it is ours; made a pool again if its configuration was changed."""
     try:
         arn = aws.call(aws.groups.get_group, Group=name)["Group"]["GroupArn"]
     except ProviderError as error:

@@ -1,7 +1,7 @@
-"""Resource Groups of capacity reservations: who is in the group now.
+"""Resource Groups of capacity reservations: the present members of a group.
 
-Invariant: membership is read from Resource Groups each time, pages of 50 (its largest), by the group's ARN,
-so a reservation that is added to a group is seen at the next look. Members of other kinds are left out.
+Invariant: membership is read from Resource Groups each time, in pages of 50 (the maximum), by the group's
+ARN. So a reservation that is added to a group is seen by the next read. Members of other kinds are left out.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Machine images that selector terms choose, newest first.
 
-Invariant: a term with a name and no owner looks among the account's own and Amazon's images only, so that
-nobody else's public image can be launched by its name. Deprecated images are found, and come after all
+Invariant: a term with a name and no owner searches the account's own and Amazon's images only, so that a
+stranger's public image is never launched by its name. Deprecated images are found, and come after all
 others.
 
-An alias is a family and a version (`al2023@latest`, `bottlerocket@v1.20.3`) and stands for one image for
-each architecture and accelerator, whose ids AWS publishes as SSM parameters (Amazon EKS user guide,
+An alias is a family and a version (`al2023@latest`, `bottlerocket@v1.20.3`). It stands for one image for
+each architecture and accelerator. AWS publishes their ids as SSM parameters (Amazon EKS user guide,
 "Retrieve recommended Amazon Linux AMI IDs"; Bottlerocket, "Retrieve recommended Bottlerocket AMI IDs").
 """
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 PAGE = 1000
 LINUX = "Linux/UNIX"
-# What an image bills as (PlatformDetails; EC2 User Guide, "AMI billing information fields"), where a Capacity
-# Reservation for it is called otherwise (EC2 API Reference, CapacityReservationInstancePlatform). Who brings
-# a license of Red Hat's reserves Linux/UNIX.
+# The image's PlatformDetails (EC2 User Guide, "AMI billing information fields") where the platform of its
+# Capacity Reservation is named otherwise (EC2 API Reference, CapacityReservationInstancePlatform). With a
+# Red Hat license of one's own it is Linux/UNIX.
 _RESERVED_AS = {
     "Red Hat BYOL Linux": LINUX,
     "Red Hat Enterprise Linux with HA": "RHEL with HA",

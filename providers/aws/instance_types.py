@@ -1,8 +1,8 @@
 """Instance types and the zones that offer them.
 
-Invariant: facts are EC2's (DescribeInstanceTypes, DescribeInstanceTypeOfferings); the limit of pods is the
-VPC CNI's, ENIs * (IPv4 addresses per ENI - 1) + 2, with the ENIs of the default network card since the CNI
-attaches to no other (amazon-vpc-cni-k8s, eni-max-pods). What EC2 does not tell is in `branches`.
+Invariant: facts are EC2's (DescribeInstanceTypes, DescribeInstanceTypeOfferings). The limit of pods is the
+VPC CNI's: ENIs * (IPv4 addresses per ENI - 1) + 2. It counts the ENIs of the default network card, since the
+CNI attaches to no other (amazon-vpc-cni-k8s, eni-max-pods). Facts that EC2 lacks are in `branches`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """This broker's instances: found by its cluster tag, ended and tagged in batches.
 
-Invariant: one id never spoils a batch. DescribeInstances refuses the whole call for one unknown id
-(InvalidInstanceID.NotFound), so ids are looked up by filter; a terminate that is refused is broken up.
+Invariant: one id never spoils a batch. DescribeInstances rejects the whole call for one unknown id
+(InvalidInstanceID.NotFound), so ids are looked up by filter; a rejected terminate is split.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from providers.model import ErrorClass, Instance, ProviderError
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef, InstanceTypeDef, TagTypeDef
 
-PAGE = 500  # EC2 gives up to 1,000; each page is held as XML and as what is read of it
+PAGE = 500  # EC2 gives up to 1,000; each page is held as XML and as decoded instances
 # EC2 takes up to 1,000 ids; it advises fewer so that a call does not time out.
 BATCH = 500
 ENDED = ("shutting-down", "terminated")
 _ID = re.compile(r"\bi-[0-9a-f]+\b")
-# What DescribeInstances tells of an instance and nobody here asks for; most of its answer.
+# Elements of DescribeInstances that are never read here; most of its response.
 UNREAD = (
     "blockDeviceMapping",
     "capacityReservationSpecification",
@@ -54,7 +54,7 @@ def described(aws: Aws, ids: Collection[str], owner: Owner) -> dict[str, Instanc
 
 
 def listing(aws: Aws, owner: Owner = NOBODY) -> ListOperation[Instance]:
-    """What `of_cluster` reads."""
+    """The listing that `of_cluster` reads."""
     listed = ListOperation(
         aws,
         "DescribeInstances",
@@ -77,7 +77,7 @@ def of_cluster(listed: ListOperation[Instance], cluster: str) -> list[Instance]:
 def terminate(aws: Aws, ids: Collection[str]) -> None:
     """Ends instances; one that is gone already is success.
 
-    Raises ProviderError for what EC2 refuses to end (`refused`), after the rest was ended.
+    After the rest has ended, raises ProviderError for those that EC2 rejects (`refused`).
     """
     refused: dict[str, ProviderError] = {}
     for batch in filters.batches(sorted(set(ids)), BATCH):
@@ -97,11 +97,11 @@ def terminate(aws: Aws, ids: Collection[str]) -> None:
 
 
 def _end(aws: Aws, batch: Sequence[str]) -> dict[str, ProviderError]:
-    """What EC2 refuses to end of a batch, each with the reason.
+    """The instances of a batch that EC2 refuses to end, each with the reason.
 
-    One instance with termination protection, in a state of its own or out of the role's reach makes EC2
-    refuse the call for all of its zone, or for all (EC2 API Reference, TerminateInstances). The instances
-    that the refusal names are asked for apart from the others; if it names none, each half is.
+    EC2 rejects the call for all of a zone, or for all, if one instance has termination protection, a state
+    that forbids it or is out of the role's reach (EC2 API Reference, TerminateInstances). The instances that
+    the refusal names are retried apart from the others; if it names none, each half is.
     """
     try:
         aws.call(aws.ec2.terminate_instances, InstanceIds=list(batch))

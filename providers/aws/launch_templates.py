@@ -1,14 +1,13 @@
-"""Launch templates that are named by what they hold.
+"""Launch templates that are named by their content.
 
-Invariant: the name is `capacity-broker/` and a hash of all that the template holds, the cluster and the
-class that it is tagged with included. So equal content is one template, a change makes another, two
-clusters or two classes never share one (each may delete its own at any time), and making is idempotent by
-looking first: EC2 refuses a second template of one name, which is then adopted. Only templates with this
-cluster's name, its UID and the prefix are seen.
+Invariant: the name is `capacity-broker/` and a hash of the whole template, with the cluster and the class of
+its tags. So equal content is one template, and a change makes another. Two clusters or two classes never
+share one: each may delete its own at any time. Making is idempotent: EC2 rejects a second template of one
+name, which is then adopted. Only templates with this cluster's name, its UID and the prefix are seen.
 
-What EC2 would refuse is never built: a reservation target is only valid with the preference
-`capacity-reservations-only` (EC2 API Reference, LaunchTemplateCapacityReservationSpecificationRequest),
-which also keeps a full group from spilling to On-Demand inside EC2.
+An invalid template is never built: a reservation target is only valid with the preference
+`capacity-reservations-only` (EC2 API Reference, LaunchTemplateCapacityReservationSpecificationRequest). That
+preference also keeps a full group from spilling to On-Demand inside EC2.
 """
 
 from __future__ import annotations
@@ -111,12 +110,12 @@ def template_data(template: Template) -> RequestLaunchTemplateDataTypeDef:
 def _interfaces(
     template: Template, groups: list[str]
 ) -> list[LaunchTemplateInstanceNetworkInterfaceSpecificationRequestTypeDef]:
-    """What EC2 is told of interfaces; nothing where the one that it makes by itself will do.
+    """The template's network interfaces; empty if EC2's default one will do.
 
     An efa-only interface has no addresses and tracks no connections. The public address is the first
-    interface's: EC2 gives none to an instance that is launched with several. In an IPv6 cluster each has a
-    primary IPv6 address, by which the node and its pods are reached, and its prefixes are IPv6 (as in
-    Karpenter, pkg/providers/launchtemplate).
+    interface's: EC2 gives none to an instance that is launched with several. In an IPv6 cluster each
+    interface has a primary IPv6 address, by which the node and its pods are reached. Its prefixes are IPv6
+    then (as in Karpenter, pkg/providers/launchtemplate).
     """
     tracking = template.connection_tracking
     asked = (
@@ -161,7 +160,7 @@ def _tracking(tracking: ConnectionTracking) -> dict[str, int]:
 
 
 def _choice(value: Any) -> Any:
-    """A value whose allowed choices are EC2's to check."""
+    """A value that EC2 checks against its choices."""
     return value
 
 
@@ -212,7 +211,7 @@ def _block_device(device: BlockDevice) -> LaunchTemplateBlockDeviceMappingReques
 
 
 class LaunchTemplates:
-    """This cluster's templates in EC2; what was made or adopted is remembered until EC2 says otherwise."""
+    """This cluster's templates in EC2, remembered until EC2 reports that they are gone."""
 
     def __init__(self, aws: Aws, *, cluster: tags.Owner) -> None:
         self._aws = aws
@@ -257,7 +256,7 @@ class LaunchTemplates:
                 raise
 
     def forget(self, ref: TemplateRef) -> None:
-        """EC2 says that it is gone: the next `ensure` makes it again."""
+        """Forgets a template that EC2 reports gone: the next `ensure` makes it again."""
         with self._lock:
             self._known.pop(ref.name, None)
 

@@ -1,10 +1,9 @@
-"""Long listings that are read again and again: what has not changed since is not decoded again.
+"""Long listings that are read repeatedly: unchanged items are not decoded again.
 
-Invariant: what is given out is what the SDK would have decoded from the same answer. An item of a listing is
-known by a digest of its own bytes, so one that changed in any way is decoded anew; the SDK gets the answer
-with the known items cut out of it. EC2 answers in XML whose lists are `<item>` elements (EC2 API Reference,
-"Making API requests"); the SDK takes a millisecond for an instance, so 5,000 of them every minute would be a
-tenth of a core.
+Invariant: the result is equal to the SDK's decoding of the same response. An item is known by a digest of
+its own bytes, so an item that changed in any way is decoded anew. The SDK gets the response without the
+known items. EC2 answers in XML whose lists are `<item>` elements (EC2 API Reference, "Making API requests").
+The SDK takes a millisecond for an instance, so 5,000 of them every minute would be a tenth of a core.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ Digest = bytes
 Item = Mapping[str, Any]
 
 _TAG = re.compile(rb"<(/?)item>")
-# Where the hook tells the reader which items the answer had.
-_TOLD = "ListedItems"
+# The key under which the hook passes the items of the response to the reader.
+_LISTED = "ListedItems"
 
 
 class ListOperation(Generic[V]):
@@ -61,7 +60,7 @@ class ListOperation(Generic[V]):
             try:
                 for page in self._aws.pages(getattr(self._aws.ec2, self._method), **parameters):
                     new = iter(page[self._member])
-                    for digest in page.get(_TOLD, ()):
+                    for digest in page.get(_LISTED, ()):
                         known = self._known.get(digest)
                         seen[digest] = values = self._decode(next(new)) if known is None else known
                         found += values
@@ -89,13 +88,13 @@ class ListOperation(Generic[V]):
             if digest not in self._known:
                 left.append(item)
         response_dict["body"] = body[: listed.start(1)] + b"".join(left) + body[listed.end(1) :]
-        customized_response_dict[_TOLD] = digests
+        customized_response_dict[_LISTED] = digests
 
 
 def leave_out(aws: Aws, operation: str, elements: Collection[str]) -> None:
-    """Cuts elements that nobody here reads out of every answer to the operation, before the SDK decodes it.
+    """Cuts unread elements out of every response to the operation, before the SDK decodes it.
 
-    A listing of the same operation is made before: it knows its items by all that EC2 said.
+    Make a listing of the same operation before: it knows its items by their whole bytes.
     """
     names = b"|".join(name.encode() for name in elements)
     unread = re.compile(rb"<(%s)>.*?</\1>" % names, re.DOTALL)

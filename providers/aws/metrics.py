@@ -8,7 +8,7 @@ BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class CallMetrics:
-    """One set for a registry; without one they are kept apart and nobody scrapes them."""
+    """One set for a registry; without a registry they are kept apart and never scraped."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         registry = registry or CollectorRegistry()

@@ -1,7 +1,7 @@
 """Subnets and security groups that selector terms choose, and placement groups by name.
 
-Invariant: terms are ORed, the fields of one term ANDed (as in EC2NodeClass), each resource appears once,
-and the order of the answer depends on what was found, not on the order of the terms.
+Invariant: terms are ORed, the fields of one term ANDed (as in EC2NodeClass). Each resource appears once. The
+order of the result depends on the resources, not on the order of the terms.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """EventBridge's messages about instances and reservations, as one kind of value.
 
-Invariant: a message is read, is of no interest (kind OTHER), or is a ValueError that says what is wrong with
-it; nothing is guessed from a message that lacks what its type promises. Shapes: EC2 user guide ("Spot
-Instance interruption notices", "Rebalance recommendations", "Monitor Capacity Blocks using EventBridge",
-"Monitor interruptible Capacity Reservations", "Monitor state changes for future-dated Capacity
-Reservations", "State change events for your instances") and AWS Health user guide ("Health events schema").
-The pages on Capacity Blocks print `detail_type` and have changed the type's name; both are understood.
+Invariant: a message is read, is of no interest (kind OTHER), or is a ValueError that names its fault; a
+field that its type promises is never guessed. Shapes: EC2 user guide ("Spot Instance interruption notices",
+"Rebalance recommendations", "Monitor Capacity Blocks using EventBridge", "Monitor interruptible Capacity
+Reservations", "Monitor state changes for future-dated Capacity Reservations", "State change events for your
+instances") and AWS Health user guide ("Health events schema"). The pages on Capacity Blocks print
+`detail_type` and have changed the type's name; both are understood.
 """
 
 from __future__ import annotations

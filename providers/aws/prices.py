@@ -1,7 +1,7 @@
-"""On-Demand prices that are shipped with the broker, to know what is cheaper before any price was asked for.
+"""On-Demand prices that are shipped with the broker, for comparisons before AWS's prices are read.
 
 US dollars an hour for Linux on shared tenancy in us-east-1, from the public EC2 On-Demand price list of
-January 2026. A type or a Region that is not here has no price: unknown is said, never guessed.
+January 2026. A missing type or Region has no price: it is unknown, never guessed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What an hour costs: AWS's own price list and spot prices, and the shipped table until they were asked for.
+"""The price of an hour: AWS's own price list and spot prices, and the shipped table until these are read.
 
-Invariant: a price is AWS's for this Region or the shipped table's or unknown, never a guess. A refresh that
-fails keeps what is known, and says so by its error after everything else was refreshed. The Price List API
-has endpoints in a few Regions only, and none that a VPC without internet can reach: then `isolated` leaves
-it alone (AWS Price List API, GetProducts; EC2 API Reference, DescribeSpotPriceHistory).
+Invariant: a price is AWS's for this Region, or the shipped table's, or unknown, never a guess. A failed
+refresh keeps known prices, and raises its error after everything else was refreshed. The Price List API has
+endpoints in a few Regions only, and none in a VPC without internet: then `isolated` leaves it alone (AWS
+Price List API, GetProducts; EC2 API Reference, DescribeSpotPriceHistory).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from providers.model import PLAIN_OFFER, InstanceType, ProviderError
 PAGE = 100
 SPOT_PAGE = 1000
 LINUX = ("Linux/UNIX", "Linux/UNIX (Amazon VPC)")
-# What a node costs: Linux, nothing installed, a used on-demand instance of the Region.
+# The product of a node: Linux, nothing installed, a used on-demand instance of the Region.
 PRODUCT = {
     "serviceCode": "AmazonEC2",
     "operatingSystem": "Linux",
@@ -35,8 +35,8 @@ PRODUCT = {
 # The list has bare metal as a family of its own, sold on dedicated tenancy.
 FAMILIES = (("Compute Instance", "Shared"), ("Compute Instance (bare metal)", "Dedicated"))
 TENANCIES = {"default": "Shared", "dedicated": "Dedicated"}
-# EC2's platform -> what the price list calls it (operatingSystem, preInstalledSw). A platform that is not
-# here has no known price. EC2 API Reference, CreateCapacityReservation, InstancePlatform.
+# EC2's platform -> the price list's names (operatingSystem, preInstalledSw). A missing platform has no known
+# price. EC2 API Reference, CreateCapacityReservation, InstancePlatform.
 PLATFORMS = {
     "Linux/UNIX": ("Linux", "NA"),
     "Red Hat Enterprise Linux": ("RHEL", "NA"),
@@ -153,7 +153,7 @@ class Prices:
 
 
 def _offers(product: Mapping[str, Any], currency: str) -> Iterator[tuple[str, float]]:
-    """The type of a product and what it costs an hour."""
+    """The type of a product and its price an hour."""
     name = product.get("product", {}).get("attributes", {}).get("instanceType", "")
     for term in product.get("terms", {}).get("OnDemand", {}).values():
         for dimension in term.get("priceDimensions", {}).values():
@@ -162,7 +162,7 @@ def _offers(product: Mapping[str, Any], currency: str) -> Iterator[tuple[str, fl
 
 
 def _number(text: object) -> float | None:
-    """A price; None for zero, which the list has for what is not sold by the hour."""
+    """A price; None for zero, which the list has for products that are not sold by the hour."""
     try:
         return float(str(text)) or None
     except ValueError:

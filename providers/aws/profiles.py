@@ -1,9 +1,9 @@
 """The instance profile to launch with: as given, or one of the broker's own for the role.
 
-Another that holds the role is somebody else's, who deletes it without asking us: Karpenter's with its
-class, a node group's with the group.
+Another profile with the role has another owner, which deletes it without notice: Karpenter deletes its own
+with its class, a node group with the group.
 
-Invariant: making one is idempotent. Its name follows from cluster, Region and role; IAM's "already exists"
+Invariant: making one is idempotent. Its name follows from cluster, Region and role. IAM's "already exists"
 is success, for the profile and for the role in it (IAM API Reference, CreateInstanceProfile, a profile has
 one role).
 """
@@ -23,7 +23,7 @@ PAGE = 1000
 
 
 class Profiles:
-    """Finds or makes; what was found is remembered for a quarter of an hour."""
+    """Finds or makes a profile, and remembers it for a quarter of an hour."""
 
     def __init__(self, aws: Aws, *, cluster: str) -> None:
         self._aws = aws

@@ -1,8 +1,7 @@
 """AwsProvider: EC2, Resource Groups, SSM and IAM behind the CapacityProvider protocol.
 
-Every call raises ProviderError for what AWS refuses, and ValueError for a request that could only be a
-mistake of the caller (two pools of one type and zone, a target that EC2 rejects): such a request is never
-sent.
+Every call raises ProviderError for AWS's refusals. A request that can only be the caller's mistake (two
+pools of one type and zone, a target that EC2 rejects) raises ValueError and is never sent.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ from providers.model import (
 )
 
 TYPES_TTL = 3600.0
-# Whose images an alias means where no cluster says its own version.
+# The version of an alias's images if no cluster reports its own.
 KUBERNETES = "1.32"
 
 
@@ -240,7 +239,7 @@ class AwsProvider:
         return result
 
     def _forget(self, refused: Collection[ErrorClass], request: LaunchRequest) -> None:
-        """What EC2 does not know is looked up, or made, by the next who asks for it."""
+        """Forgets objects that EC2 does not know: the next caller looks them up, or makes them."""
         if ErrorClass.TEMPLATE_GONE in refused:
             self._templates.forget(request.template)
         if ErrorClass.PROFILE_UNKNOWN in refused:

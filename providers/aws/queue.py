@@ -1,8 +1,8 @@
-"""One SQS queue: messages are received, and deleted when they were dealt with.
+"""One SQS queue: messages are received, and deleted once they are handled.
 
-Invariant: a message is deleted only by `settle`; whatever was received and not settled comes back when its
+Invariant: a message is deleted only by `settle`. A received message that is not settled comes back when its
 visibility timeout is over (Amazon SQS developer guide, "Amazon SQS visibility timeout"). A body that is no
-notice is handed out as such, so that it can be told and settled, not received forever.
+notice is returned as such, so that it can be reported and settled, not received forever.
 """
 
 from __future__ import annotations

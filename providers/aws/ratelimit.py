@@ -1,9 +1,9 @@
 """EC2's request token buckets, kept on this side so that a call waits here and is not refused there.
 
-Invariant: in any span of t seconds an operation is sent at most `burst + rate * t` times; a caller over that
-waits, in the order of asking, and never gets an error for it. The numbers are EC2's own (EC2 API Reference,
-"Throttle requests to the Amazon EC2 API"). They hold for an account and a Region, so others draw on them too:
-an answer that says RequestLimitExceeded empties the bucket here.
+Invariant: in any span of t seconds an operation is sent at most `burst + rate * t` times. A caller over that
+waits its turn, and never gets an error for it. The numbers are EC2's own (EC2 API Reference, "Throttle
+requests to the Amazon EC2 API"). They hold for an account and a Region, so other clients draw on them too. A
+RequestLimitExceeded therefore empties the bucket here.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def request_rate(operation: str) -> Rate:
 
 
 class TokenBucket:
-    """One bucket. `reserve` takes tokens now, into debt if need be, and says how long to wait for them."""
+    """One bucket. `reserve` takes tokens now, into debt if need be, and returns the wait for them."""
 
     def __init__(self, rate: Rate, *, monotonic: Callable[[], float]) -> None:
         self._rate = rate
@@ -77,7 +77,7 @@ class TokenBucket:
             return max(0.0, -self._tokens / self._rate.rate)
 
     def drain(self) -> None:
-        """Empties the bucket: the other side says that it is empty."""
+        """Empties the bucket: EC2 reported that its own is empty."""
         with self._lock:
             self._refill()
             self._tokens = min(self._tokens, 0.0)

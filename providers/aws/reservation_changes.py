@@ -1,10 +1,10 @@
 """Making, changing and ending EC2's On-Demand Capacity Reservations.
 
-Invariant: nothing is reserved twice, and nothing that lacks this cluster's tags is changed or ended. A create
-carries the caller's client token, which the SDK does not fill in for this operation; change and end have no
-token in EC2: they say what is to be, and look first whose it is and what runs in it: EC2 itself would cancel
-or shrink below running instances, which then run on unreserved (EC2 API Reference, "Ensuring idempotency",
-CreateCapacityReservation, ModifyCapacityReservation, CancelCapacityReservation).
+Invariant: a reservation is never made twice, and one without this cluster's tags is never changed or ended.
+A create carries the caller's client token, which the SDK does not fill in for this operation. Change and end
+have no token in EC2: they state the goal, and first check the owner and the running instances. EC2 itself
+would cancel, or shrink below running instances, which then run on unreserved (EC2 API Reference, "Ensuring
+idempotency", CreateCapacityReservation, ModifyCapacityReservation, CancelCapacityReservation).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def create(aws: Aws, request: OdcrRequest, *, cluster: Owner) -> Odcr:
     asked: CreateCapacityReservationRequestTypeDef = {
         "ClientToken": request.token,
         "InstanceType": request.instance_type,
-        "InstancePlatform": request.platform,  # type: ignore[typeddict-item]  # EC2 says what it takes
+        "InstancePlatform": request.platform,  # type: ignore[typeddict-item]  # EC2 checks it
         "InstanceCount": request.count,
         "InstanceMatchCriteria": request.match_criteria,
         "Tenancy": request.tenancy,
@@ -84,7 +84,7 @@ def cancel(aws: Aws, id_: str, *, cluster: Owner) -> None:
     except ProviderError as error:
         if error.class_ is not ErrorClass.RESERVATION_GONE:
             raise
-        # A call whose reply was lost did it, or somebody was faster.
+        # A call whose response was lost did it, or another caller was faster.
         seen = _look(aws, id_, cluster)
         if seen is not None and seen.state not in ENDED_STATES:
             raise

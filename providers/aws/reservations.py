@@ -1,8 +1,8 @@
 """EC2's On-Demand Capacity Reservations, all of them by one paginated describe.
 
-Invariant: the number of calls grows with pages of 1,000, never with ids (DescribeCapacityReservations
-counts against EC2's bucket of 100 calls and 20 a second). Every state is returned; what a state means is
-not decided here.
+Invariant: the number of calls grows with pages of 1,000, never with ids (DescribeCapacityReservations counts
+against EC2's bucket of 100 calls and 20 a second). Every state is returned; its meaning is decided
+elsewhere.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PAGE = 1000
 
 
 def listing(aws: Aws, owner: Owner = NOBODY) -> ListOperation[Odcr]:
-    """What `reservations` reads."""
+    """The listing that `reservations` reads."""
     listed = ListOperation(
         aws,
         "DescribeCapacityReservations",

@@ -1,7 +1,7 @@
-"""What is asked again, how often and how long after: one policy for each class of error that may be repeated.
+"""Retries: one policy for each class of error that may be repeated, with its attempts and waits.
 
 Invariant: only THROTTLING and TRANSIENT are ever repeated, with the same parameters and so the same client
-token; a refusal about capacity never is, though EC2 sends it as a server error (EC2 API Reference, "Ensuring
+token. A refusal about capacity never is, though EC2 sends it as a server error (EC2 API Reference, "Ensuring
 idempotency": repeat a 5xx; "Error codes": InsufficientInstanceCapacity is one).
 """
 
@@ -31,7 +31,7 @@ def _class(state: tenacity.RetryCallState) -> ErrorClass | None:
 
 
 class _Repeated(tenacity.retry_base):
-    """True for a ProviderError whose class has a policy with attempts left; False for everything else."""
+    """True for a ProviderError of a class with attempts left; False for everything else."""
 
     def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
         class_ = _class(retry_state)
@@ -53,8 +53,8 @@ def call(function: Callable[[], T], *, sleep: Callable[[float], None]) -> T:
     got: list[T] = []
     last: list[ProviderError] = []
 
-    # Tenacity's states are cycles: they are told the class alone. One that held an answer, or an error with
-    # the frames of all callers, would keep it until the collector comes by.
+    # Tenacity's states are cycles, so they get the class alone. A state with a response, or an error with
+    # the frames of all callers, would keep it until the garbage collector runs.
     def tried() -> ErrorClass | None:
         last.clear()
         try:

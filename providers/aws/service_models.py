@@ -1,8 +1,8 @@
-"""AWS's descriptions of its services as the SDK reads them, less what is never called here.
+"""AWS's descriptions of its services as the SDK reads them, without operations that are never called here.
 
-Invariant: an operation that is left is described in full: its own shapes, and those that they refer to. The
-SDK keeps every operation of a service, and what each is documented to do, for as long as the process lives:
-28 MB for EC2, of whose operations a thirtieth is used. A loader reads files by its `file_loader` (botocore,
+Invariant: a kept operation is described in full: its own shapes, and those that they refer to. The SDK keeps
+every operation of a service, with its documentation, for as long as the process lives. For EC2 that is 28
+MB, of whose operations a thirtieth is used. A loader reads files by its `file_loader` (botocore,
 loaders.py); documentation is for its own manual. Services by which the SDK itself gets credentials are read
 whole.
 """
@@ -57,7 +57,7 @@ USED: Mapping[str, Collection[str]] = {
 
 
 class LeanFiles(JSONFileLoader):
-    """What a loader reads files with."""
+    """Reads files for a loader."""
 
     def load_file(self, file_path: str) -> Json | None:
         """The file of that path without its ending; None where there is none."""
@@ -73,12 +73,12 @@ class LeanFiles(JSONFileLoader):
 
 @cache
 def lean_loader(paths: tuple[str, ...]) -> Loader:
-    """One for all sessions of the process: it keeps what it read, which nobody changes."""
+    """One loader for all sessions of the process: it keeps the files that it read, which never change."""
     return Loader(extra_search_paths=[*paths], file_loader=LeanFiles(), include_default_search_paths=False)
 
 
 def cut(model: Json, operations: Collection[str]) -> Json:
-    """A service's description with these operations only, and without what is said of them."""
+    """A service's description with these operations only, and without documentation."""
     left = {name: described for name, described in model["operations"].items() if name in operations}
     wanted = [*_referred(left)]
     shapes: Json = {}

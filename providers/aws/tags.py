@@ -1,13 +1,12 @@
 """The broker's tags, and the one tag that it never sets.
 
-Invariant: nothing that this package tags carries `eks:eks-cluster-name`. Karpenter takes an instance for
-its own, and terminates it when it has no NodeClaim for it, when `karpenter.sh/nodepool`,
-`karpenter.k8s.aws/ec2nodeclass` and `eks:eks-cluster-name` are all there; a launch template with the last
-it adopts and later deletes. Leaving that one out keeps the three from ever being together, whoever adds the
-others.
+Invariant: nothing that this package tags carries `eks:eks-cluster-name`. Karpenter adopts an instance with
+all of `karpenter.sh/nodepool`, `karpenter.k8s.aws/ec2nodeclass` and `eks:eks-cluster-name`, and terminates
+it if it has no NodeClaim for it. It adopts a launch template with the last one, and later deletes it.
+Without `eks:eks-cluster-name` the three are never together, whoever adds the others.
 
-Ownership is judged here alone, by the cluster's UID: two clusters may have one name, and each would end what
-the other made.
+Ownership is judged here alone, by the cluster's UID: two clusters may have one name, and each would end the
+other's resources.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ class Owner:
     uid: str = ""
 
     def labels(self) -> dict[str, str]:
-        """The tags of what is made for the cluster."""
+        """The tags of resources that are made for the cluster."""
         return owned_by(self.name, self.uid)
 
     def judge(self, carried: Mapping[str, str]) -> Ownership:
-        """Whose a resource with these tags is. Without a UID to compare with, the name decides."""
+        """The owner of a resource with these tags. Without a UID to compare with, the name decides."""
         uid, found = self.uid, carried.get(CLUSTER_UID)
         if uid and found:
             return "ours" if found == uid else "foreign"

@@ -1,8 +1,8 @@
-"""A launch that is only tried: EC2 says whether the broker's role may do it, and does nothing.
+"""A trial launch: EC2 reports if the broker's role may launch, and launches nothing.
 
-The template is made, since EC2 decides by its tags and by what it holds, and deleted again; CreateFleet and
-RunInstances are dry runs of it. CreateFleet calls RunInstances as the broker, and a dry run of the one says
-nothing about the other. Karpenter validates a class alike (pkg/controllers/nodeclass/validation.go).
+The template is made, since EC2 decides by its tags and content, and deleted again. CreateFleet and
+RunInstances are dry runs with it. CreateFleet calls RunInstances as the broker, and a dry run of the one
+proves nothing about the other. Karpenter validates a class alike (pkg/controllers/nodeclass/validation.go).
 """
 
 from __future__ import annotations

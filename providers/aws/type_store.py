@@ -1,8 +1,8 @@
 """Instance types on disk, so that a command does not ask EC2 for a thousand types each time it is run.
 
-Invariant: what is read back is what was written by this version for the same endpoint, Region and account (a
-zone's name is the account's own), and is no older than asked for; anything else is a miss. Writing is atomic,
-and a folder that cannot be written to means no store: it never fails a command.
+Invariant: a hit was written by this version for the same endpoint, Region and account (a zone's name is the
+account's own), and is no older than required; anything else is a miss. Writing is atomic. A folder that
+cannot be written to means no store: it never fails a command.
 """
 
 from __future__ import annotations

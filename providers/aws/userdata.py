@@ -1,11 +1,12 @@
 """User data of each image family, the user's own merged in.
 
-Where the forms come from: - AL2023: a MIME multi-part archive whose parts of type application/node.eks.aws
-are NodeConfig documents that nodeadm merges in order, later ones winning (awslabs/amazon-eks-ami, nodeadm).
-The generated one goes first, so that the user's settings win, as in Karpenter. - Bottlerocket: TOML
-settings (Bottlerocket documentation, settings.kubernetes). What the broker must decide (cluster, labels,
-taints, kubelet fields of the class) wins; every other setting of the user stays. - Custom: the user's text,
-untouched.
+Sources of the formats:
+- AL2023: a MIME multi-part archive. Its parts of type application/node.eks.aws are NodeConfig documents that
+nodeadm merges in order, later ones winning (awslabs/amazon-eks-ami, nodeadm).
+- Bottlerocket: TOML settings (Bottlerocket documentation, settings.kubernetes). Settings that the broker
+must decide (cluster, labels, taints, kubelet fields of the class) win; every other setting of the user
+stays.
+- Custom: the user's text, untouched.
 """
 
 from __future__ import annotations

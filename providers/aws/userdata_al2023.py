@@ -1,9 +1,9 @@
 """AL2023's user data: a MIME archive of a NodeConfig and the user's parts.
 
-Invariant: the archive holds every part of the user's, in their order and unchanged in content and type, and
-the generated NodeConfig last: nodeadm merges them in order, so that what the broker decides holds, the taint
-that keeps pods off included (Karpenter's order, pkg/providers/amifamily/bootstrap/nodeadm.go). The boundary
-never occurs in a part (RFC 2046, section 5.1.1).
+Invariant: the archive holds every part of the user's, in their order and unchanged in content and type. The
+generated NodeConfig is last: nodeadm merges in order, so the broker's settings win, among them the taint
+that keeps pods off (Karpenter's order, pkg/providers/amifamily/bootstrap/nodeadm.go). The boundary never
+occurs in a part (RFC 2046, section 5.1.1).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def node_config(bootstrap: Bootstrap) -> str:
 
 
 def parts(custom: str) -> list[MimePart]:
-    """The user's parts: of their archive, or their one document by what it is."""
+    """The user's parts: of their archive, or their one document by its content."""
     if not custom.strip():
         return []
     if custom.lstrip().startswith(("MIME-Version:", "Content-Type:")):
@@ -70,8 +70,8 @@ def _parts_of_archive(custom: str) -> list[MimePart]:
     if not message.is_multipart():
         if message.get_content_maintype() == "multipart":
             raise refused(
-                f"userData says {message.get_content_type()} and has no parts: check its boundary "
-                f"({message.get_boundary()!r}) and that a blank line follows the headers"
+                f"userData has content type {message.get_content_type()} and has no parts: check its "
+                f"boundary ({message.get_boundary()!r}) and that a blank line follows the headers"
             )
         return [MimePart(message.get_content_type(), _text(message))]
     return [

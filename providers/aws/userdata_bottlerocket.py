@@ -1,9 +1,8 @@
 """Bottlerocket's user data: TOML settings.
 
-Invariant: every setting of the user that the broker does not decide is in the result, with its value;
-taints and labels of the node class are there whatever the user's text says (Bottlerocket settings
-reference, settings.kubernetes; the bootstrap command for instance storage is `apiclient
-ephemeral-storage`).
+Invariant: every setting of the user that the broker does not decide is in the result, with its value. Taints
+and labels of the node class are there whatever the user's text sets (Bottlerocket settings reference,
+settings.kubernetes; the bootstrap command for instance storage is `apiclient ephemeral-storage`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the families of user data share: taints as text, and how a person is told that theirs is wrong."""
+"""Shared by the families of user data: taints as text, and the error for invalid user data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from providers.model import ProviderError
 
 
 def refused(message: str) -> ProviderError:
-    """The error that names what is wrong with the user data."""
+    """The error that names the fault in the user data."""
     return errors.misconfigured("InvalidUserData", message, operation="user_data")
 
 
