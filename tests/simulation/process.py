@@ -23,7 +23,7 @@ from broker.kube.lease import NotLeading
 from broker.kube.panics import guarded
 from broker.kube.singleton import Singleton
 from broker.kube.tenure import Candidate
-from providers.aws.listings import Listing
+from providers.aws.listings import ListOperation
 from tests.cluster.stack import Provider
 from tests.simulation.chance import SimulatedClock
 from tests.simulation.wire import Killed, Wire
@@ -116,7 +116,7 @@ class Process:
             self.broker = None
         if self._provider is not None:
             for listing in vars(self._provider).values():
-                if isinstance(listing, Listing):
+                if isinstance(listing, ListOperation):
                     event = f"before-parse.ec2.{vars(listing)['_operation']}"
                     vars(self._provider)["_aws"].ec2.meta.events.unregister(event, listing._cut)
             self._provider = None
