@@ -1,7 +1,7 @@
-"""What a benchmark says: one row a figure, with what is wanted of it and what a plain way came to.
+"""The result of a benchmark: one row a figure, with its target and the value of a plain baseline.
 
-Invariant: a row says whether its figure holds only where something is wanted of it; nothing is rounded into
-holding, since the comparison is made before the rounding.
+Invariant: a row reports whether its figure holds only if it has a target. The comparison is made before
+rounding, so no figure is rounded into holding.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Figure:
     most: float | None = None
     least: float | None = None
     baseline: float | None = None
-    of: str = ""  # what the baseline is
+    of: str = ""  # a description of the baseline
 
     @property
     def holds(self) -> bool | None:

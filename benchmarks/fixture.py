@@ -1,9 +1,9 @@
 """`python -m benchmarks.fixture`: a Kubernetes API and an AWS at rest, as cheap as can be, in one process.
 
-Kubernetes is the embedded API server, whose store is filled without its checks. AWS is local AWS behind a
-front that remembers each answer to a read until something is written, and that shows the instances itself;
-so what a benchmark measures in the broker does not wait for these two. `GET /count` on the front tells what
-either was asked.
+Kubernetes is the embedded API server, with a store that is filled without its checks. AWS is local AWS
+behind a front. The front remembers each response to a read until something is written, and shows the
+instances itself. So the broker under measurement does not wait for these two. `GET /count` on the front
+returns the number of calls to either.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class CountingCluster(Cluster):
 
 
 class Front:
-    """What stands before local AWS."""
+    """The front before local AWS."""
 
     def __init__(
         self, endpoint: str, places: Sequence[Place], cluster: CountingCluster, *, types: Collection[str] = ()
@@ -119,7 +119,7 @@ class Front:
     def _instances(
         self, fields: Mapping[str, list[str]], headers: Mapping[str, str], body: bytes
     ) -> tuple[int, dict[str, str], bytes]:
-        """Ours by id or all of ours; what local AWS itself launched is shown by local AWS."""
+        """Our instances by id or all of them; local AWS shows the instances that it launched itself."""
         asked = [value[0] for name, value in fields.items() if ".Value." in name]
         ids = [value for value in asked if value.startswith("i-")]
         if ids and not all(id_ in self._shown for id_ in ids):
@@ -232,7 +232,7 @@ def _put(cluster: Cluster, kind: Kind, obj: dict[str, Any]) -> None:
 
 
 def _listed(cluster: Cluster, wanted: Mapping[Kind, int]) -> None:
-    """Raises RuntimeError unless whoever asks the API server is shown as many of each kind."""
+    """Raises RuntimeError unless the API server lists as many objects of each kind."""
     client = Client(InProcessTransport(cluster))
     for kind, many in wanted.items():
         shown = len(client.list(kind)[0])
@@ -258,7 +258,7 @@ def main(
         with ApiServer(cluster) as api:
             front = serve(Front(aws.endpoint, placed, cluster, types=resting.TYPES if few_types else ()))
             url = f"http://127.0.0.1:{front.server_port}"
-            # The longest answers are remembered before anybody waits for them.
+            # The longest responses are remembered before any client waits for them.
             warm = AwsProvider(cluster=CLUSTER, region=REGION, endpoint_url=url)
             warm.instance_types()
             warm.reservations()

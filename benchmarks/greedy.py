@@ -1,11 +1,11 @@
-"""Unmodified Karpenter and the broker, one after the other, given the same needs and the same reservations.
+"""Unmodified Karpenter and the broker, one after the other, with the same needs and reservations.
 
-As many reserved slots as needs, in three reservations of three types. Of each three needs two take any of the
-types and the third takes only the cheapest. Karpenter has pods and its class names the reservations; the
-broker has a NodeClaim where Karpenter has a pod, and its class names their group. Both get all needs at once:
-Karpenter waits for a second without a new pod, the broker's class comes after its claims. The clock runs from
-the last pod, or the class, to the answer of the last CreateFleet that launched something. Each has half an
-hour; what is not served by then is a figure too.
+There are as many reserved slots as needs, in three reservations of three types. Of each three needs two take
+any of the types and the third takes only the cheapest. Karpenter has pods and its class names the
+reservations. The broker has a NodeClaim for each of Karpenter's pods, and its class names their group. Both
+get all needs at once: Karpenter waits for a second without a new pod, the broker's class comes after its
+claims. The clock runs from the last pod, or the class, to the response of the last CreateFleet that
+launched. Each has half an hour; the needs that are not served by then are a figure too.
 
 Each program is a process of its own: kube-apiserver, etcd, kube-scheduler, local AWS, Karpenter, the broker
 (`make peers` builds them).
@@ -43,7 +43,7 @@ class Outcome:
 
 
 def measure(*, small: bool) -> Sequence[Figure]:
-    """24 needs for 24 reserved slots, and ten times that: what stays idle, what is bought, and how soon."""
+    """24 needs for 24 reserved slots, and ten times that: idle slots, bought instances, and the time."""
     if reason := missing():
         sys.exit(reason)
     with Stage(poll_seconds=30.0) as stage:
@@ -144,11 +144,11 @@ def _outcome(
 ) -> Outcome:
     """From now, when the last of the needs was given."""
     began = datetime.now(UTC)
-    # The times come from AWS's log: a look more often would only take the CPU that is measured.
+    # The times come from AWS's log: reading more often would only take the CPU that is measured.
     try:
         until(lambda: not unserved(), f"launches for all needs by {who}", patience=PATIENCE, look=1.0)
     except AssertionError as late:
-        sys.stderr.write(f"{late}\nThe figures of {who} are of what there was by then.\n")
+        sys.stderr.write(f"{late}\nThe figures of {who} are those of that time.\n")
     ended = [
         datetime.fromisoformat(call["at"])
         for call in stage.calls(who, "CreateFleet")

@@ -1,6 +1,6 @@
 """1,000 claims in 10 shapes over 20 reservations of which a third is full or refuses, on local AWS.
 
-Local AWS and the Kubernetes API are processes of their own; the broker runs here, so that its calls to AWS
+Local AWS and the Kubernetes API are processes of their own. The broker runs here, so that its calls to AWS
 are recorded as the SDK gets them. The clock runs from the broker's start, with the claims waiting and the
 instance types read, to the last claim that has its instance. The baseline makes the very same calls to an
 account of the same kind, one after another.
@@ -57,7 +57,7 @@ FULL, REFUSES = (0, 6, 12, 18), (3, 9, 15)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """An account with its reservations, and what stands for what in another of the same kind."""
+    """An account with its reservations, and the mapping of its ids to those of another of the same kind."""
 
     account: Account
     odcrs: tuple[str, ...]

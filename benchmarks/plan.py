@@ -33,7 +33,7 @@ RULE = "Karpenter's rule"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What becomes of the claims; dollars an hour."""
+    """The outcome of the claims; dollars an hour."""
 
     cost: float
     idle: int

@@ -1,7 +1,7 @@
-"""What `benchmarks.plan` plans: types, reservations, classes and claims, the same at every run.
+"""The input of `benchmarks.plan`: types, reservations, classes and claims, the same at every run.
 
-Sizes and prices follow EC2's pattern (a price per vCPU for each family, accelerators extra), and claims come
-in shapes as NodePools give them: families, sizes, a zone now and then, priorities, and whether they may leave
+Sizes and prices follow EC2's pattern (a price per vCPU for each family, accelerators extra). Claims come in
+shapes as NodePools give them: families, sizes, a zone now and then, priorities, and whether they may leave
 the reservations.
 """
 

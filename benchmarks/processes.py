@@ -1,6 +1,6 @@
-"""Programs that run beside a benchmark, and what each of them alone used, as Linux counts it (proc(5)).
+"""Programs that run beside a benchmark, and the resources of each, as Linux counts them (proc(5)).
 
-Invariant: what was started is ended with its `with` block, whatever happened in it.
+Invariant: a program ends with its `with` block, whatever happened in it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TypeVar
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 1800.0
 LOOK = 0.05
-# The benchmarks never meet anybody's account, whatever is configured.
+# The benchmarks never use a real account, whatever is configured.
 CREDENTIALS: Mapping[str, str] = {
     "AWS_ACCESS_KEY_ID": "benchmark",
     "AWS_SECRET_ACCESS_KEY": "benchmark",
@@ -66,14 +66,14 @@ class Program:
         return os.pread(self._log.fileno(), 1 << 24, 0).decode(errors="replace")
 
     def said(self, pattern: str) -> str:
-        """The first group of what it prints, as soon as it does. Raises RuntimeError if it ends before."""
+        """The first group of its output, as soon as it is printed. Raises RuntimeError if it ends before."""
 
         def look() -> re.Match[str] | None:
             return re.search(pattern, self.output())
 
         found = until(lambda: look() or self._ended(), f"{pattern!r} of a program")
         if not isinstance(found, re.Match):
-            raise RuntimeError(f"a program ended before it said {pattern!r}:\n{self.output()[-4000:]}")
+            raise RuntimeError(f"a program ended before it printed{pattern!r}:\n{self.output()[-4000:]}")
         return found[1]
 
     def usage(self) -> Usage:
@@ -121,7 +121,7 @@ def kubernetes_api() -> Iterator[tuple[Program, Path]]:
 
 @contextmanager
 def own_credentials() -> Iterator[None]:
-    """This process, too, meets nobody's account."""
+    """Keeps this process, too, from any real account."""
     before = dict(os.environ)
     for name in [*os.environ]:
         if name.startswith("AWS_"):
@@ -136,7 +136,7 @@ def own_credentials() -> Iterator[None]:
 
 def usage(pid: int | str = "self") -> Usage:
     folder = Path("/proc") / str(pid)
-    # The name in parentheses may hold spaces; what follows it does not.
+    # The name in parentheses may hold spaces; the fields after it do not.
     fields = (folder / "stat").read_text().rpartition(")")[2].split()
     status = dict(
         line.split(":", 1) for line in (folder / "status").read_text().splitlines() if line.startswith("Vm")
@@ -149,7 +149,7 @@ def usage(pid: int | str = "self") -> Usage:
 
 
 def until(happened: Callable[[], V], what: str, *, patience: float = PATIENCE, look: float = LOOK) -> V:
-    """What `happened` gives as soon as it is true. Raises TimeoutError."""
+    """The result of `happened` as soon as it is true. Raises TimeoutError."""
     deadline = time.monotonic() + patience
     pause = threading.Event()
     while not (found := happened()):

@@ -1,9 +1,9 @@
-"""How fast entitlement is decided: rounds of admission, and one preemption, beside the same done plainly.
+"""The speed of entitlement: rounds of admission, and one preemption, beside the same done plainly.
 
-Time in the world of the rounds stands still while a round decides and jumps to the next workload's end
-when nothing more can be admitted, so that only deciding is measured. Kueue's published figure for this
-shape, 50,000 workloads in 1,179 s, is of a whole Kueue with its API server and 50 requests a second: what
-a deciding process would write is counted, not timed. Times are the deciding thread's processor time.
+Time in the world of the rounds stands still during a round. It jumps to the next workload's end when nothing
+more can be admitted, so that only deciding is measured. Kueue's published figure for this shape, 50,000
+workloads in 1,179 s, is of a whole Kueue with its API server and 50 requests a second. The writes of a
+deciding process are therefore counted, not timed. Times are the deciding thread's processor time.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Rounds:
     seconds: float = 0.0
 
     def finish(self) -> None:
-        """Rounds until nobody waits and nobody runs."""
+        """Rounds until no workload waits or runs."""
         while self.arrivals or len(self.waiting) or self.running:
             self.arrive()
             began = time.thread_time()
@@ -80,7 +80,7 @@ class Rounds:
             self.waiting.push(self.arrivals.pop()[1])
 
     def act(self, decision: HeadDecision) -> bool:
-        """Does what was decided; whether quota changed hands."""
+        """Applies the decision; whether quota changed hands."""
         head = decision.head
         self.counts[decision.outcome] += 1
         if decision.outcome is HeadOutcome.WAIT:
@@ -284,7 +284,7 @@ def _one_preemption(cohorts: int, each: int) -> list[Figure]:
                 unit="ms",
                 most=10,
                 baseline=plain if name == "classical" else None,
-                of="every workload looked at, usage added up anew" if name == "classical" else "",
+                of="every workload read, usage summed anew" if name == "classical" else "",
             ),
             Figure(name=f"  slowest of {len(times)}", measured=max(times), unit="ms", most=10),
         ]

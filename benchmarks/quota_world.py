@@ -1,9 +1,9 @@
 """Queues and workloads in the shape of Kueue's large-scale test, and the same decisions made plainly.
 
-Its generator (test/performance/scheduler): cohorts of equal queues, each with 20 cores of its own and 100
-to borrow, that reclaim from anybody and preempt lower priority among their own; of ten workloads seven
-ask for 1 core at priority 50 and run 0.2 s, two for 5 at 100 and 0.5 s, one for 20 at 200 and 1 s; each
-queue gets a small one every 0.1 s, a middling one every 0.5 s and a large one every 1.2 s.
+Its generator (test/performance/scheduler): cohorts of equal queues, each with 20 cores of its own and 100 to
+borrow. They reclaim from any queue and preempt lower priority among their own. Of ten workloads seven ask
+for 1 core at priority 50 and run 0.2 s, two for 5 at 100 and 0.5 s, one for 20 at 200 and 1 s. Each queue
+gets a small one every 0.1 s, a middling one every 0.5 s and a large one every 1.2 s.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def heads(made: Sequence[Queue], each: int) -> Iterator[Head]:
 
 
 def admitted(cohorts: int, each: int, workloads: int) -> QuotaLedger:
-    """A full cluster: half of each cohort's queues borrow what the other half leaves idle."""
+    """A full cluster: half of each cohort's queues borrow the idle quota of the other half."""
     made = queues(cohorts, each)
     ledger = QuotaLedger(Tree(made))
     per_queue = workloads // len(made)
@@ -87,9 +87,9 @@ def admitted(cohorts: int, each: int, workloads: int) -> QuotaLedger:
 
 
 def plain_preempt(ledger: QuotaLedger, ask: QuotaRequest) -> list[str]:
-    """`preempt` without an index: every workload looked at, usage added up anew at each step.
+    """`preempt` without an index: reads every workload and sums usage anew at each step.
 
-    For cohorts of one layer and one resource, which is what is measured here.
+    For cohorts of one layer and one resource, as measured here.
     """
     tree = ledger.tree
     cohort = tree.queues[ask.queue].parent
@@ -136,7 +136,7 @@ def plain_preempt(ledger: QuotaLedger, ask: QuotaRequest) -> list[str]:
 
 
 def plain_admit(workloads: Sequence[AdmittedWorkload], made: Sequence[Queue], head: Head) -> bool:
-    """Whether a head fits, by adding up what everybody in its cohort holds."""
+    """Whether a head fits, by summing the usage of its whole cohort."""
     by_name = {queue.name: queue for queue in made}
     cohort = by_name[head.queue].cohort
     members = {queue.name for queue in made if queue.cohort == cohort}

@@ -19,7 +19,7 @@ from providers.aws import AwsProvider
 
 _ID = re.compile(r"\b(?:i|cr|lt|subnet|sg|eni|vol|fleet)-[0-9a-f-]{8,36}\b")
 READS = ("Describe", "Get", "List")
-# What two accounts must have in common is left alone: everything that is no id.
+# Values that two accounts must share are left alone: all that are no ids.
 Ids = dict[str, str]
 
 
@@ -38,7 +38,7 @@ class Call:
 
 
 class RecordingProvider(AwsProvider):
-    """The real one; `calls` are what it asked so far, in the order in which the answers came."""
+    """The real client; `calls` are its calls so far, in the order of the responses."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -73,9 +73,9 @@ def offer_only(provider: AwsProvider, types: Collection[str]) -> None:
 
 
 def replay(calls: Iterable[Call], *, endpoint: str, region: str, ids: Ids) -> None:
-    """Makes the calls again, by a new client with none of the broker's care; refusals are taken as they come.
+    """Makes the calls again, by a new client with none of the broker's care; refusals are ignored.
 
-    `ids` maps what the first account was made with to what the second was; it grows by what is answered.
+    `ids` maps the first account's ids to the second's; it grows with the responses.
     """
     clients: dict[str, Any] = {}
     session: Any = boto3.Session(region_name=region)

@@ -1,10 +1,11 @@
-"""A thousand reservations and twenty thousand users of them, from cold to told; then one user goes.
+"""A thousand reservations and twenty thousand users of them, from a cold start to a full status; then one
+user goes.
 
-The reservation loop of the broker, its informers and the embedded API server share this process, so that the
-wall time has the server's work in it: lists of 24,000 objects, three writes a reservation (finalizer and
+The reservation loop of the broker, its informers and the embedded API server share this process, so the wall
+time includes the server's work. That is lists of 24,000 objects, three writes a reservation (finalizer and
 label, Creating, Active), and each write's event. Kueue's part has been played: queues are active, workloads
-hold quota. The baseline does the same reservation by reservation, each with a look through all nodes and all
-workloads of its own; it is measured over a few of them and multiplied.
+hold quota. The baseline does the same reservation by reservation, each with a scan of all nodes and all
+workloads. It is measured over a few of them and multiplied.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Counting:
 
 
 class World:
-    """What a broker has of reservations, and nothing else of it."""
+    """The part of a broker that handles reservations, and nothing else of it."""
 
     def __init__(self, transport: Counting) -> None:
         clock, settings = SystemClock(), Settings()
@@ -114,7 +115,7 @@ class World:
             informer.stop()
 
     def settled(self, each: int) -> bool:
-        """Whether every reservation is Active and tells all its users."""
+        """Whether every reservation is Active and lists all its users."""
         return all(_tells(one, each) for one in self.reads.reservations.cache.list())
 
     def passes(self) -> float:
@@ -132,7 +133,7 @@ def _tells(one: CapacityReservation, each: int) -> bool:
 
 
 def measure(*, small: bool) -> Sequence[Figure]:
-    """Reservations told what they have and who uses it."""
+    """Writes to each reservation its capacity and its users."""
     teams, each = (20, 5) if small else (1000, 20)
     logs.configure(level="error", format_="json")
     tune_collector()
@@ -157,7 +158,7 @@ def measure(*, small: bool) -> Sequence[Figure]:
     size = f"{teams:,} reservations, {teams * each:,} users"
     return [
         Figure(
-            name=f"from cold to told ({size}), wall time",
+            name=f"from a cold start to a full status ({size}), wall time",
             measured=cold,
             unit="s",
             most=10,

@@ -18,14 +18,14 @@ from broker.kube.client import Client
 from broker.kube.transports import HttpTransport
 from tests.cluster.account import CLUSTER, REGION
 
-# So many seconds with less than this share of a core used, and a broker has done what there was to do.
+# After so many seconds with less than this share of a core used, a broker has done its work.
 QUIET, IDLE = 4.0, 0.1
 SMALL = ("--claims", "40", "--nodes", "20", "--odcrs", "4", "--few-types")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What the two servers were asked so far."""
+    """The calls to the two servers so far."""
 
     aws: Counter[str]
     writes: Counter[str]
@@ -54,7 +54,7 @@ class Cluster:
 
 
 class Broker:
-    """`capacity-broker run` as a program, and what it says of itself."""
+    """`capacity-broker run` as a program, with its output."""
 
     def __init__(self, made: Program) -> None:
         self.program = made

@@ -1,9 +1,9 @@
 """From the start of the process to reconciled, with 10,000 claims, 5,000 nodes and 1,000 reservations.
 
-A broker has written all that there was to say in that cluster and was stopped, as a rollout stops it; a claim
-came meanwhile. Another process starts: it is reconciled when it is ready and that claim, the only thing left
-to do, has its instance.
-The baseline reads the same objects and reservations once, with a bare client, and decides nothing.
+A broker has written every status in that cluster and was stopped, as a rollout stops it; a claim came
+meanwhile. Another process starts. It is reconciled when it is ready and that claim, the only work left, has
+its instance. The baseline reads the same objects and reservations once, with a bare client, and decides
+nothing.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _launched(claim: dict[str, Any]) -> bool:
 
 
 def _read_all(cluster: Cluster) -> tuple[float, float]:
-    """Wall and CPU time of reading what a broker reads at its start."""
+    """Wall and CPU time of the reads of a broker's start."""
     began, spent = time.monotonic(), usage().cpu
     client = cluster.client()
     for kind in (NodeClaim.KIND, Node.KIND, EC2NodeClass.KIND, NodePool.KIND):

@@ -1,8 +1,8 @@
-"""A cluster at rest as the broker leaves it: claims, their nodes and their instances, all told what they are.
+"""A cluster at rest as the broker leaves it: claims, nodes and instances, each with its full status.
 
-Half of the claims run, one node each, five to a reservation; the other half wait for reservations, every
-slot of which is taken. Sizes are those of real objects: a node lists the images that its kubelet holds, an
-instance has what DescribeInstances shows of one with a network interface, two volumes and a launch's tags.
+Half of the claims run, one node each, five to a reservation. The other half wait for reservations with every
+slot taken. Sizes are those of real objects. A node lists the images that its kubelet holds; an instance has
+the fields of one with a network interface, two volumes and a launch's tags.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TYPES = (
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
 SLOTS = 5  # of each reservation, all taken
 SINCE = "2026-01-05T08:00:00Z"
-IMAGES = 25  # of the 50 that a kubelet tells of at most
+IMAGES = 25  # of the 50 that a kubelet lists at most
 CLASSES = 10
 
 
@@ -62,7 +62,7 @@ class Place:
 
 
 def class_name(odcr: int) -> str:
-    """The class whose group a reservation is in."""
+    """The class with the group of a reservation."""
     return f"class-{odcr % CLASSES}"
 
 

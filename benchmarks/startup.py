@@ -1,6 +1,6 @@
-"""How long a command takes before it does anything: CPU and wall time of what it imports.
+"""The time of a command before it does anything: CPU and wall time of its imports.
 
-A new Python imports what the command does; the best of some runs counts, since a shared machine only ever
+A new Python imports the command's modules. The best of some runs counts, since a shared machine only ever
 adds. The baseline is a Python with the two SDKs, boto3 and kubernetes, imported and nothing else.
 """
 

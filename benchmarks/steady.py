@@ -1,7 +1,7 @@
-"""10,000 claims, 5,000 nodes and 1,000 reservations at rest: what the broker costs when nothing happens.
+"""10,000 claims, 5,000 nodes and 1,000 reservations at rest: the cost of an idle broker.
 
-The broker is `capacity-broker run` in a process of its own, and it alone is measured: memory and CPU time as
-Linux counts them, AWS calls and Kubernetes writes as the other side counts them. The baseline of the calls is
+The broker is `capacity-broker run` in a process of its own, and it alone is measured. Memory and CPU time
+are Linux's counts; AWS calls and Kubernetes writes are counted by the servers. The baseline of the calls is
 one describe a reservation at each poll.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from benchmarks.figures import Figure, run
 from benchmarks.rest import broker, grouped, resting
 
-POLL = 30.0  # the broker's default: what changes in EC2 shows within twice that
+POLL = 30.0  # the broker's default: a change in EC2 shows within twice that
 MEMORY, PROCESSOR = 300.0, 2.0
 WINDOW = float(os.environ.get("BENCH_SECONDS", "180"))
 

@@ -1,9 +1,9 @@
 """600 claims for GPUs and no capacity for 30 simulated minutes; then it returns.
 
 The claims take a reservation group or on demand, over 2 types in 3 zones. Every slot is taken and every
-on-demand pool is empty; after 30 minutes half of the slots are free and the on-demand pools are open. Time is
-simulated: it moves on in steps, and between two steps the broker has done what was due. The baseline asks for
-each claim by itself every three minutes, and deletes and makes anew each claim that was refused.
+on-demand pool is empty. After 30 minutes half of the slots are free and the on-demand pools are open. Time
+is simulated: it moves on in steps, and between two steps the broker has done its due work. The baseline
+requests each claim by itself every three minutes, and deletes and makes anew each claim that was refused.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Storm:
         self.broker = Broker(self.client, provider, settings, clock=self.clock)
 
     def _make(self) -> None:
-        """Reservations for half of the claims, all of them somebody else's; no other instance to be had."""
+        """Reservations for half of the claims, all of them taken; no other instance is available."""
         each = self.claims // 2 // (len(TYPES) * len(ZONES))
         odcrs = [self.account.odcr(kind, zone, each) for kind in TYPES for zone in ZONES]
         for odcr in odcrs:
@@ -107,7 +107,7 @@ class Storm:
         return sum(1 for claim in self.broker.read.claims.cache.list() if claim.status.provider_id)
 
     def step(self, seconds: float) -> None:
-        """Time moves on; returns when the broker has done what was due."""
+        """Moves time on; returns when the broker has done its due work."""
         self.control.advance(seconds)
         self.clock.advance(seconds)
         self.idle()

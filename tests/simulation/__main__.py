@@ -1,4 +1,4 @@
-"""`python -m tests.simulation --seeds N --start S`: runs that many seeds, and shrinks what fails."""
+"""`python -m tests.simulation --seeds N --start S`: runs that many seeds, and shrinks failing ones."""
 
 from __future__ import annotations
 

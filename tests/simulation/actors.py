@@ -1,4 +1,4 @@
-"""What people and tenants do, hostile ones too: each operation takes the world and its own chance."""
+"""The actions of people and tenants, hostile ones too: each operation takes the world and its own chance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 RESERVED, ON_DEMAND = "reserved", "on-demand"
 BOTH = (RESERVED, ON_DEMAND)
 MOST_CLAIMS = 10
-# Words that mean nothing on these objects, or not what a stranger writes there.
+# Words without meaning on these objects, or with another meaning than a stranger gives them.
 LAUNCH_REQUEST, RELEASED, BUYING = (
     f"{names.BROKER}/{word}" for word in ("launch-request", "released", "buying")
 )
@@ -163,7 +163,7 @@ def edit_class(world: World, rng: random.Random) -> None:
 
 
 def touch(world: World, rng: random.Random) -> None:
-    """Somebody else writes to a claim: what the broker read is old."""
+    """Another writer changes a claim: the broker's copy is old."""
     if (chosen := _a_claim(world, rng)) is not None:
         noted = {"metadata": {"annotations": {"example.com/seen": str(rng.randrange(1000))}}}
         world.client.patch(NodeClaim.KIND, chosen["metadata"]["name"], noted)
@@ -176,7 +176,7 @@ def delete_node(world: World, rng: random.Random) -> None:
 
 
 def strip(world: World, rng: random.Random) -> None:
-    """Somebody takes away what the broker wrote for itself."""
+    """Removes a record that the broker wrote for itself."""
     if (chosen := _a_claim(world, rng)) is None:
         return
     noted = {"metadata": {"annotations": {rng.choice((names.LAUNCH, names.ATTEMPTS)): None}}}
@@ -185,7 +185,7 @@ def strip(world: World, rng: random.Random) -> None:
 
 
 def force_away(world: World, rng: random.Random) -> None:
-    """Somebody removes a claim's finalizers by hand: the instance has no claim any more."""
+    """Removes a claim's finalizers by hand: the instance has no claim any more."""
     if (chosen := _a_claim(world, rng)) is None:
         return
     name = chosen["metadata"]["name"]
@@ -199,7 +199,7 @@ def force_away(world: World, rng: random.Random) -> None:
 
 
 def forge(world: World, rng: random.Random) -> None:
-    """A claim whose annotations are made up: a call that was never made, nonsense, or depth."""
+    """A claim with made-up annotations: a call that was never made, nonsense, or depth."""
     if len(world.claims()) >= MOST_CLAIMS:
         return
     other = next((c for c in world.claims() if c["metadata"].get("annotations", {}).get(names.LAUNCH)), None)
@@ -225,7 +225,7 @@ def forge(world: World, rng: random.Random) -> None:
 
 
 def grab(world: World, rng: random.Random) -> None:
-    """A reservation that asks for what is others': their capacity, or money without end."""
+    """A reservation that asks for others' capacity, or for money without end."""
     theirs = ",".join(sorted(i for i in world.facts.foreign if i.startswith("cr-")))
     name = f"greedy-{rng.randrange(3)}"
     noted: Json = rng.choice(

@@ -1,9 +1,9 @@
-"""Time and chance of one run: everything that differs between two runs of a program comes from here.
+"""Time and chance of one run: every difference between two runs of a program comes from here.
 
 Invariant: inside `ruled(seed, time)` the machine's clock and its random numbers decide nothing. The product
-takes its clock as an argument; ids come from `uuid` and `secrets`, back-off from `random`, and moto dates
-what it makes by one function, so these four are ruled where the libraries too find them. The order of a set
-decides nothing either: the product sorts what it takes from one.
+takes its clock as an argument. Ids come from `uuid` and `secrets`, back-off from `random`, and moto dates
+its objects by one function. These four are ruled where the libraries too find them. The order of a set
+decides nothing either: the product sorts the elements that it takes from one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Time:
         return EPOCH + timedelta(seconds=self.seconds)
 
     def advance(self, seconds: float) -> None:
-        """Whoever waits a moment that is shorter than a microsecond has waited one."""
+        """Rounds a wait that is shorter than a microsecond up to one."""
         if seconds > 0:
             self.seconds = round(self.seconds + max(seconds, 1e-6), 6)
 
@@ -75,7 +75,7 @@ def _dated() -> datetime:
 
 
 def reseed(seed: str) -> None:
-    """What libraries and product draw from now on follows from `seed`."""
+    """Makes all later draws of libraries and product follow from `seed`."""
     random.seed(seed)
     _ids.seed(f"{seed} ids")
     mock_random.seed(f"{seed} moto")

@@ -1,4 +1,4 @@
-"""What goes wrong: in EC2, on the way to it and to the API server, with processes and their clocks."""
+"""Faults: in EC2, on the way to it and to the API server, in processes and their clocks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def plenty(world: World, rng: random.Random) -> None:
 
 
 def end_instance(world: World, rng: random.Random) -> None:
-    """Somebody terminates an instance in the console, or it fails."""
+    """An instance is terminated in the console, or fails."""
     if alive := world.instances():
         world.aws.ec2.terminate_instances(InstanceIds=[rng.choice(alive).id])
 
@@ -245,7 +245,7 @@ def usurp(world: World, rng: random.Random) -> None:
 
 
 def attempt(act: Act, world: World, rng: random.Random) -> None:
-    """What a server refuses, the person who asked for it is told."""
+    """Performs the act, and traces a refusal of the server."""
     try:
         act(world, rng)
     except ApiError as refusal:

@@ -1,4 +1,4 @@
-"""What must hold, read from EC2's own memory and the API server's: nothing here asks the broker.
+"""The invariants, read from EC2's own memory and the API server's: never from the broker.
 
 `check` holds at every moment, `settled` once faults have stopped, `empty` once everything was deleted.
 """
@@ -82,9 +82,9 @@ class Watch:
             raise Violation("intent first", f"launch {token} is of no claim")
 
     def _recorded(self, token: str) -> None:
-        """What could buy something is written down with its token first, so that it can be made again.
+        """Every call that may buy is recorded with its token first, so that it can be repeated.
 
-        A call that is repeated buys nothing new, and another process may be done with it by then.
+        A repeated call buys nothing new, and another process may be done with it by then.
         """
         if token in self._calls:
             return
@@ -96,7 +96,7 @@ class Watch:
             raise Violation("intent first", f"nothing is recorded of the call {token}")
 
     def _terminates(self, id_: str) -> None:
-        """An instance whose claim stands and whose node is ready is not ended."""
+        """An instance with a claim and a ready node is not ended."""
         world = self._world
         claim = next((c for c in world.claims() if _instance(c) == id_), None)
         if claim is None:
@@ -117,7 +117,7 @@ class Watch:
             self._deletes(path.rpartition("/")[2])
 
     def _deletes(self, name: str) -> None:
-        """Of claims whose machine is well, only a dedicated cluster's and a borrower's may have to go."""
+        """Of claims with a healthy machine, only a dedicated cluster's and a borrower's may have to go."""
         world = self._world
         claim = world.objects(NodeClaim.KIND).get(("", name))
         if claim is None or claim["metadata"].get("deletionTimestamp"):
@@ -138,8 +138,8 @@ class Watch:
 
     def check(self) -> None:
         world = self._world
-        if world.lab.bugs:
-            raise Violation("bug", world.lab.bugs[0])
+        if world.lab.panics:
+            raise Violation("panic", world.lab.panics[0])
         seen = (world.cluster.state.store.revision, len(world.gate.aws_writes))
         if seen == self._seen:
             return
@@ -223,7 +223,7 @@ class Watch:
 
     def _within_count(self) -> None:
         for odcr in self._world.odcrs():
-            shrunk = odcr.id in self._world.facts.shrunk  # by a person, below what runs in it
+            shrunk = odcr.id in self._world.facts.shrunk  # by a person, below its running instances
             if odcr.usable and odcr.slots.used > odcr.total and not shrunk:
                 raise Violation("within count", f"{odcr.id} holds {odcr.slots.used} of {odcr.total}")
 
@@ -235,7 +235,7 @@ class Watch:
             if names.TAG_MANAGED in tags and odcr.state in PAYING and odcr.id not in world.facts.foreign:
                 each[tags.get(names.TAG_RESERVATION, "")] += odcr.total
         if world.facts.shrunk & {o.id for o in world.odcrs() if names.TAG_MANAGED in world.tags(o.id)}:
-            return  # somebody resized what the broker had bought
+            return  # a person resized a purchase of the broker
         settings = world.settings
         if sum(each.values()) > settings.buy_instances:
             raise Violation(
@@ -253,7 +253,7 @@ class Watch:
                 )
 
     def _look_at_others(self) -> dict[str, tuple[Any, ...]]:
-        """What is others', as it is; rivals come and go by themselves."""
+        """Resources of others stay unchanged; rivals come and go by themselves."""
         world = self._world
         found: dict[str, tuple[Any, ...]] = {}
         for instance in world.all_instances():
@@ -286,7 +286,7 @@ class Watch:
         )
 
     def _unclear(self, asked: Json) -> bool:
-        """Whether a reservation is deleted, and what a purchase for it came to is not known yet."""
+        """Whether a reservation is deleted while the result of a purchase for it is unknown."""
         if not asked["metadata"].get("deletionTimestamp"):
             return False
         ledger = self._world.objects(ConfigMap.KIND).get(("kube-system", LEDGER), {})
@@ -296,7 +296,7 @@ class Watch:
         )
 
     def _missed(self) -> str:
-        """What could be had and is not: an instance that a claim waits for, a reservation that is asked for.
+        """Missing capacity that could be had: an instance of a waiting claim, a requested reservation.
 
         The broker may wait for a shortage to be over before it tries again; that is for the caller to allow.
         """
@@ -322,7 +322,7 @@ class Watch:
         return self._misbought()
 
     def _misbought(self) -> str:
-        """Where one reservation alone asks EC2 for something, that is what is bought, or what is in use."""
+        """If one reservation alone asks EC2 for capacity, that amount is bought, or the amount in use."""
         world = self._world
         bought = [o for o in world.odcrs() if names.TAG_MANAGED in world.tags(o.id) and o.state in PAYING]
         bought = [o for o in bought if o.id not in world.facts.foreign]
@@ -342,7 +342,7 @@ class Watch:
         wanted = min(int(quota) // PER[BOUGHT], world.settings.buy_instances_each)
         has = sum(o.total for o in bought)
         if has == wanted or (not wanted and noted.get(names.DELETION_POLICY) != "Cancel"):
-            return ""  # what nobody asks for any more is retained, unless it is to be cancelled
+            return ""  # capacity that is no longer requested is retained, unless it is to be cancelled
         return f"{has} are bought for default/bought, which asks for {wanted}: {_said(obj)}"
 
     def stuck(self, why: str) -> None:

@@ -1,8 +1,8 @@
-"""Answers of local AWS that cannot have changed are given again without asking it.
+"""Repeats responses of local AWS that cannot have changed, without another call.
 
-Invariant: an answer is given again only to the same request, while nothing that it shows was changed since,
-nothing came due by EC2's clock, no fault is scripted for it, and EC2 shows nothing late. Most of what a
-broker at rest sends is such.
+Invariant: a response is repeated only for the same request, and only if nothing that it shows was changed
+since. Nothing came due by EC2's clock, no fault is scripted for it, and EC2 shows nothing late. Most calls
+of a broker at rest are such.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from providers.local.ec2.world import world
 from tests.simulation.wire import AWS_READS
 
 REST_READS = ("list-group-resources", "get-group", "get-group-configuration")
-# What each read shows, by a part of its name; another read shows anything.
+# The subject of each read, by a part of its name; another read may show anything.
 SHOWS: Mapping[str, str] = {
     "DescribeImages": "images",
     "DescribeSubnets": "network",
@@ -36,7 +36,7 @@ SHOWS: Mapping[str, str] = {
     "list-group-resources": "groups",
     "get-group": "groups",
 }
-# What each change touches; another change touches everything.
+# The subject of each change; another change may touch everything.
 TOUCHES: Mapping[str, tuple[str, ...]] = {
     "CreateLaunchTemplate": ("templates",),
     "DeleteLaunchTemplate": ("templates",),
@@ -75,7 +75,7 @@ class Memo:
             self._kept.pop(each, None)
 
     def settle(self) -> None:
-        """What is due by EC2's clock happens, and is shown."""
+        """Carries out all that is due by EC2's clock, and shows it."""
         here = world()
         if here.ledger._due and here.ledger._due[0][0] <= here.clock.now():
             self.forget(*TIMED)

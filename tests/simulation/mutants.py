@@ -1,7 +1,7 @@
 """`python -m tests.simulation.mutants`: deliberate faults in the broker, each to be found within some seeds.
 
-A mutant is a change of one module's source as it is imported, in a process of its own. What a change no
-longer applies to is told as such: the table is only as good as its texts.
+A mutant is a change of one module's source as it is imported, in a process of its own. A change that no
+longer applies is reported as such: the table is only as good as its texts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import CodeType, ModuleType
 
 SEEDS = 200
-# What no mutant is in, and takes longest to import.
+# No mutant is in these modules, and they take longest to import.
 SHARED = ("boto3", "kubernetes.client", "moto.ec2.models", "moto.moto_server.werkzeug_app", "pydantic")
 
 
@@ -235,7 +235,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def trial(mutant: Mutant, seeds: int) -> str:
-    """What became of a mutant, as a row of the table; in this process, which imports it."""
+    """The result of a mutant, as a row of the table; in this process, which imports it."""
     sys.meta_path.insert(0, _Finder(mutant))
     began = time.monotonic()
     try:
@@ -275,7 +275,7 @@ def _apart(mutant: Mutant, seeds: int) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants", description=__doc__)
     parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds that each mutant is tried with")
-    parser.add_argument("--only", default="", help="mutants whose name holds this")
+    parser.add_argument("--only", default="", help="mutants with this in their name")
     parser.add_argument("--part", default="0/1", help="the k-th of n parts, for several processes")
     options = parser.parse_args()
     for name in SHARED:

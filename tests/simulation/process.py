@@ -1,8 +1,8 @@
-"""One process of the broker, whose every step is taken by the scheduler in the scheduler's own thread.
+"""One process of the broker; the scheduler takes its every step in the scheduler's own thread.
 
-Invariant: what its threads would do is here one step each: an informer that gets its next events, a loop that
-runs once, a worker that takes one key, the recorder that writes, the Lease that is renewed. Between two steps
-of a process nothing of it happens. A killed process is dropped as it is; what it knew dies with it.
+Invariant: the work of its threads is here one step each: an informer that gets its next events, a loop that
+runs once, a worker that takes one key, the recorder that writes, the Lease that is renewed. Between two
+steps of a process nothing of it happens. A killed process is dropped as it is, with its memory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Step(NamedTuple):
 
 
 class Inline(Executor):
-    """Runs what it is given at once, in the caller's thread."""
+    """Runs each function at once, in the caller's thread."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -56,7 +56,7 @@ class Inline(Executor):
 
 @dataclass
 class Waits:
-    """When a part may take its next step, and what it was left with."""
+    """The time of a part's next step, and its state."""
 
     due: float = 0.0
     items: Sequence[Any] = ()
@@ -126,7 +126,7 @@ class Process:
         self._resign()
 
     def release(self) -> None:
-        """Gives the Lease back, as a process does that is told to end."""
+        """Gives the Lease back, as a process does at its end."""
         if self._candidate is not None and self.leading:
             with self.world.gate.process_acts(self.name):
                 try:
@@ -209,7 +209,7 @@ class Process:
             return True
         collection = self.world.cluster.state.store.collection(f"{kind.plural}.{kind.group}")
         if vars(informer)["_field_selector"] and self._of(informer).seen == collection.end:
-            return False  # none of what was written since matches
+            return False  # none of the events since then matches
         try:
             return collection.position_after(int(revision)) < collection.end
         except Compacted:

@@ -1,4 +1,4 @@
-"""One run: a schedule is carried out, then faults stop, and what must be true is looked for."""
+"""One run: a schedule is carried out, then faults stop, and the invariants are checked."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class _Run:
     # ---- time
 
     def _housekeeping(self) -> None:
-        """What goes on by itself: machines, EC2's own clock, and a killed process that is started again."""
+        """Background progress: machines, EC2's own clock, and a killed process that is started again."""
         world = self._world
         wanted = 2 if world.settings.leader_election else 1
         if len(world.running) < wanted and world.time.seconds >= world.restart_at:
@@ -206,7 +206,7 @@ class _Run:
         return len(self._world.gate.api_writes), len(self._world.gate.aws_writes)
 
     def _rest(self, why: str, *, but: Sequence[str] = ()) -> None:
-        """Nothing is written for a while, `but` for calls whose name or path holds one of these."""
+        """Waits until nothing is written for a while, `but` for calls with one of these in name or path."""
         gate = self._world.gate
         gate.trace(f"== {why}")
         api, aws = self._changes()

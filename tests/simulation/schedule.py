@@ -76,7 +76,7 @@ Schedule = tuple[Op, ...]
 
 
 def schedule(seed: int) -> Schedule:
-    """What happens in the run of a seed: the same for ever, as long as `WEIGHTS` is the same."""
+    """The operations of a seed: the same for ever, as long as `WEIGHTS` is the same."""
     rng = random.Random(f"schedule {seed}")
     wanted, shares = [*WEIGHTS], [*WEIGHTS.values()]
     # Each run is about some of it: a run in which everything goes wrong shows little of anything.
@@ -95,7 +95,7 @@ def shown(operations: Sequence[Op]) -> str:
 
 
 def parse(text: str) -> Schedule:
-    """The operations that `shown` printed. Raises ValueError for what is no operation."""
+    """The operations that `shown` printed. Raises ValueError for an unknown one."""
     found = []
     for part in text.split():
         name, _, seed = part.rstrip(")").partition("(")

@@ -1,4 +1,4 @@
-"""What a world begins with: reservations of several owners, classes, teams, and others that share it all."""
+"""The start of a world: reservations of several owners, classes, teams, and others that share the account."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OTHER_CLUSTER = "green"
 
 
 def begin(world: World, rng: random.Random) -> None:
-    """Two to four reservations, a group, classes that use them, two teams, and what belongs to others."""
+    """Two to four reservations, a group, classes that use them, two teams, and resources of others."""
     leaders = rng.random() < 0.3
     world.set(leader_election=leaders)
     aws = world.aws
@@ -72,7 +72,7 @@ def asked(world: World, name: str, instances: int) -> None:
 
 
 def _others(world: World) -> None:
-    """Another cluster's instance and reservation, Karpenter's own claim, and a node that nobody launched."""
+    """Another cluster's instance and reservation, Karpenter's own claim, and a node of no claim."""
     aws, facts = world.aws, world.facts
     theirs = {names.TAG_CLUSTER: OTHER_CLUSTER, names.TAG_MANAGED: "capacity-broker"}
     facts.foreign.add(aws.odcr(BOUGHT, A, 1, TagSpecifications=tagged(theirs)))

@@ -34,7 +34,7 @@ def test_every_invariant_holds(lab: Lab, seed: int) -> None:
 
 
 def test_seed_replays_exactly_in_another_process(lab: Lab) -> None:
-    """Each call with what it sends, in order, though sets there are walked in another order."""
+    """Each call with its body, in order, though sets there are iterated in another order."""
     program = (
         "from tests.simulation.run import run; from tests.simulation.world import Lab\n"
         f"with Lab() as lab: print(run(lab, {REPLAYED}).digest)"
@@ -43,7 +43,7 @@ def test_seed_replays_exactly_in_another_process(lab: Lab) -> None:
     there = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
-    run(lab, REPLAYED + 1)  # what another run leaves behind decides nothing
+    run(lab, REPLAYED + 1)  # nothing depends on the remains of another run
     assert run(lab, REPLAYED).digest == there.stdout.strip()
 
 

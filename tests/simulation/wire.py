@@ -1,7 +1,7 @@
-"""What a process sends, on its way to the API server and to AWS: traced, counted, and made to fail.
+"""The calls of a process to the API server and to AWS: traced, counted, and made to fail.
 
 Invariant: every call of a process passes `Gate.before` and `Gate.after`, those of the world itself do not. A
-fault, a kill or something that happens meanwhile is armed for the n-th call from now.
+fault, a kill or another event is armed for the n-th call from now.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ When = Literal["before", "after"]
 ApiFault = Literal["away", "lost", "slow down"]
 AWS_READS = ("Describe", "Get", "List", "Search", "Receive", "Simulate")
 KEPT = 400  # lines of a trace that are kept to be printed
-SHOWN = 200  # characters of what a call sends
+SHOWN = 200  # characters of a call's body
 TOO_MANY = orjson.dumps(
     {
         "kind": "Status",
@@ -59,7 +59,7 @@ class Gate:
     """Counts and traces the calls of whichever process acts."""
 
     time: Time
-    endpoint: str = ""  # of local AWS, whose port is another in each process
+    endpoint: str = ""  # of local AWS, which has another port in each process
     acting: str = ""  # the process that takes a step; empty for the world's own calls
     armed: list[Armed] = field(default_factory=list)
     api_faults: deque[ApiFault] = field(default_factory=deque)
@@ -73,7 +73,7 @@ class Gate:
     _hash: Any = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
 
     def trace(self, text: str, sent: str = "") -> None:
-        """One line; of what was `sent` only the beginning is kept to be printed."""
+        """One line; only the beginning of `sent` is kept to be printed."""
         line, sent = f"{self.time.seconds:9.3f} {text}", sent.replace(self.endpoint or "\0", "http://aws")
         self._hash.update(f"{line} {sent}\n".encode())
         self.lines.append(f"{line} {sent[:SHOWN]}".rstrip())
@@ -106,7 +106,7 @@ class Gate:
 
     @contextmanager
     def world_acts(self) -> Iterator[None]:
-        """What is called inside is no call of the process's."""
+        """Calls made inside are not calls of the process."""
         acting, self.acting = self.acting, ""
         try:
             yield
@@ -153,7 +153,7 @@ class Wire:
     def request(self, request: Request, *, timeout: float) -> Reply:
         del timeout
         gate, what = self._gate, f"{request.method} {request.path}"
-        if not gate.acting:  # a process that was killed has nothing more to say
+        if not gate.acting:  # a killed process sends nothing more
             raise Killed(what)
         gate.trace(f"{self._process} {what}", f"{request.query} {(request.body or b'').decode()}")
         gate.before(what)
@@ -192,7 +192,7 @@ def _served(request: Request) -> wire.ApiRequest:
 
 
 class _Piece:
-    """What a watch brings until it ends: a few of the events that are there, and no wait for more."""
+    """The events of a watch until it ends: a few of those that are there, without a wait for more."""
 
     def __init__(self, stream: WatchStream, events: int) -> None:
         self._stream, self._left = stream, events

@@ -1,8 +1,7 @@
 """The world of one run: a cluster, an account, processes of the broker, and time.
 
-Invariant: it is made of the seed alone and driven from one thread. What the world itself does (users, EC2,
-machines) goes past the gate; what is checked is read from moto's and the API server's own memory, not from
-anything of the broker.
+Invariant: it is made of the seed alone and driven from one thread. Acts of the world itself (users, EC2,
+machines) go past the gate. Checks read moto's and the API server's own memory, never the broker's.
 """
 
 from __future__ import annotations
@@ -83,11 +82,11 @@ SETTINGS = Settings(
 
 
 class Lab:
-    """What all runs of a process share: local AWS, the SDK's clients, the definitions."""
+    """Shared by all runs of a process: local AWS, the SDK's clients, the definitions."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self.bugs: list[str] = []
+        self.panics: list[str] = []
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -101,20 +100,20 @@ class Lab:
         self.server: LocalAws = enter(local_aws_here())
         self.memo = Memo(self.server.direct)
         enter(patch.object(self.server, "direct", self.memo))
-        # What moto reads from its folders at each request does not change.
+        # The files that moto reads at each request do not change.
         modules = [*backends.list_of_moto_modules()]
         enter(patch.object(backends, "list_of_moto_modules", modules.copy))
         enter(patch.object(clients, "boto3", SimpleNamespace(Session=Session)))
         enter(patch.object(clients, "_core", cache(core)))
-        # Nobody logs in; a key for each account takes as long as a tenth of a run.
+        # No run logs in; a key for each account takes as long as a tenth of a run.
         pair = random_rsa_key_pair()
         enter(patch("moto.ec2.models.key_pairs.random_rsa_key_pair", lambda: pair))
         before = structlog.get_config()
         structlog.configure(
-            processors=[self._heard], cache_logger_on_first_use=False, wrapper_class=structlog.BoundLogger
+            processors=[self._captured], cache_logger_on_first_use=False, wrapper_class=structlog.BoundLogger
         )
         stack.callback(lambda: structlog.configure(**before))
-        # What is read once a process is read now, so that the first run is like the others.
+        # Values that are read once a process are read now, so that the first run is like the others.
         Provider(cluster=CLUSTER, region=REGION, endpoint_url=self.server.endpoint).instance_types()
         Account(self.server)
 
@@ -124,11 +123,11 @@ class Lab:
         Session.gate = None
         self._stack.close()
 
-    def _heard(self, _: object, method: str, event: MutableMapping[str, Any]) -> Any:
-        """Keeps what the product calls a bug; everything else that it logs is dropped."""
+    def _captured(self, _: object, method: str, event: MutableMapping[str, Any]) -> Any:
+        """Keeps the product's panics; drops everything else that it logs."""
         error = event.get("exc_info")
         if method in ("error", "exception") and isinstance(error, BaseException):
-            self.bugs.append(_where(event, error))
+            self.panics.append(_where(event, error))
         raise structlog.DropEvent
 
 
@@ -157,14 +156,14 @@ def definitions() -> list[Json]:
 
 @dataclass
 class Facts:
-    """What the invariants need to know of what was done to the world, and cannot see in it."""
+    """Facts about the history of the world that the invariants need and cannot see in it."""
 
     asked: dict[str, int] = field(default_factory=dict)  # reservation -> the most instances ever asked to buy
     foreign: set[str] = field(default_factory=set)  # ids in EC2 that are another cluster's or a person's
     shrunk: set[str] = field(default_factory=set)  # EC2 reservations that were ended or resized by others
     forced: set[str] = field(default_factory=set)  # uids of claims that were deleted past their finalizer
-    ahead: float = 0.0  # how far in the future, in seconds, a process may have dated what it wrote
-    broken_by_hand: bool = False  # somebody removed what the broker wrote for itself
+    ahead: float = 0.0  # how far in the future, in seconds, a process may have dated its writes
+    broken_by_hand: bool = False  # a record that the broker wrote for itself was removed
     clusters: dict[str, int] = field(default_factory=dict)  # dedicated cluster -> most instances asked
 
 
@@ -176,7 +175,7 @@ class World:
         self.lab, self.server = lab, lab.server
         self.time = Time()
         self._stack.enter_context(ruled(seed, self.time))
-        lab.bugs.clear()
+        lab.panics.clear()
         _forget_aws(seed)
         lab.memo.forget()
         self.gate = Gate(self.time, lab.server.endpoint)
@@ -191,7 +190,7 @@ class World:
             self.client.create(CRD, definition)
         self.collector = Collector(self.cluster)
         self.processes: list[Process] = []
-        self.stubborn: set[str] = set()  # instances whose machine never joins
+        self.stubborn: set[str] = set()  # instances with a machine that never joins
         self._joined: set[str] = set()
         self.random = random.Random(seed)
         self._started = 0
@@ -264,7 +263,7 @@ class World:
             },
         }
 
-    # ---- what a user makes
+    # ---- the objects of users
 
     def node_class(self, name: str, *, zones: Iterable[str] = (A,), **spec: str) -> None:
         body = objects.node_class(
@@ -305,7 +304,7 @@ class World:
         ]
 
     def tags(self, id_: str) -> Mapping[str, str]:
-        """What EC2 has of a resource."""
+        """EC2's own record of a resource."""
         return dict(ec2_backends[ACCOUNT][REGION].tags.get(id_, {}))
 
     def odcrs(self) -> list[Any]:
@@ -314,7 +313,7 @@ class World:
         return [*aws_world().ledger.reservations.values()]
 
     def settle_ec2(self) -> None:
-        """What is due by EC2's clock happens."""
+        """Carries out all that is due by EC2's clock."""
         self.lab.memo.settle()
 
 
