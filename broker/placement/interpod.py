@@ -5,7 +5,7 @@ Pods are counted by topology pair, a label and its value: a term holds for all n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from broker.placement.model import FilterReason, PodInfo, PodTerm
@@ -17,7 +17,8 @@ NO_AFFINITY: Final = FilterReason(PLUGIN, "node(s) didn't match pod affinity rul
 ANTI_AFFINITY: Final = FilterReason(PLUGIN, "node(s) didn't match pod anti-affinity rules", True)
 EXISTING: Final = FilterReason(PLUGIN, "node(s) didn't satisfy existing pods anti-affinity rules", True)
 
-Pair = tuple[str, str]
+# Labels with the values of the nodes that a term holds for.
+Pairs = Mapping[str, set[str]]
 
 
 def inter_pod_affinity(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | None:
@@ -28,65 +29,79 @@ def inter_pod_affinity(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | Non
     if not near and not apart and not repelled:
         return None
     near_pairs = _pairs_of_all(near, snapshot)
-    apart_pairs = {pair for term in apart for pair in _pairs_of_all((term,), snapshot)}
+    apart_pairs: dict[str, set[str]] = {}
+    for term in apart:
+        _join(apart_pairs, _pairs_of_all((term,), snapshot))
     first = not near_pairs and _all_match(near, pod.namespace, pod.labels)
 
     def check(state: NodeState) -> tuple[FilterReason, ...]:
         labels = state.node.labels
         if near and not _near(near, labels, near_pairs, first):
             return (NO_AFFINITY,)
-        if apart_pairs and any(_pair(term, labels) in apart_pairs for term in apart):
+        if _inside(labels, apart_pairs):
             return (ANTI_AFFINITY,)
-        if repelled and any(item in repelled for item in labels.items()):
+        if _inside(labels, repelled):
             return (EXISTING,)
         return ()
 
     return check
 
 
-def _near(terms: Iterable[PodTerm], labels: Labels, pairs: Collection[Pair], first: bool) -> bool:
+def _near(terms: Iterable[PodTerm], labels: Labels, pairs: Pairs, first: bool) -> bool:
     """Whether the node has every topology label, and a matching pod is in each domain.
 
     The first pod of a series has affinity to itself only: any node with the labels will do.
     """
     if any(term.topology_key not in labels for term in terms):
         return False
-    return first or all(_pair(term, labels) in pairs for term in terms)
+    return first or all(labels[term.topology_key] in pairs.get(term.topology_key, ()) for term in terms)
 
 
-def _pair(term: PodTerm, labels: Labels) -> Pair | None:
-    value = labels.get(term.topology_key)
-    return None if value is None else (term.topology_key, value)
+def _inside(labels: Labels, pairs: Pairs) -> bool:
+    """Whether the node is in one of the pairs."""
+    return any(labels.get(key) in values for key, values in pairs.items())
 
 
-def _pairs_of_all(terms: tuple[PodTerm, ...], snapshot: PlacementSnapshot) -> set[Pair]:
+def _pairs_of_all(terms: tuple[PodTerm, ...], snapshot: PlacementSnapshot) -> dict[str, set[str]]:
     """The pairs of nodes with pods that match all terms."""
     if not terms:
-        return set()
+        return {}
     nodes = {
         node
         for group, counts in snapshot.groups.items()
         if _all_match(terms, group.namespace, dict(group.labels))
         for node in counts
     }
-    return set(_pairs(terms, nodes, snapshot))
+    return _pairs(terms, nodes, snapshot)
 
 
-def _repelled(pod: PodInfo, snapshot: PlacementSnapshot) -> set[Pair]:
+def _repelled(pod: PodInfo, snapshot: PlacementSnapshot) -> dict[str, set[str]]:
     """The pairs that anti-affinity of pods on nodes closes to the pod."""
     namespace = snapshot.namespaces.get(pod.namespace, {})
-    pairs: set[Pair] = set()
+    pairs: dict[str, set[str]] = {}
     for terms, counts in snapshot.repelling.items():
         matching = [term for term in terms if _matches(term, pod.namespace, pod.labels, namespace)]
-        pairs.update(_pairs(matching, counts, snapshot))
+        if matching:
+            _join(pairs, _pairs(matching, counts, snapshot))
     return pairs
 
 
-def _pairs(terms: Collection[PodTerm], nodes: Iterable[str], snapshot: PlacementSnapshot) -> Iterator[Pair]:
-    if terms:
-        for node in nodes:
-            labels = snapshot.states[node].node.labels
-            yield from (pair for term in terms if (pair := _pair(term, labels)))
+def _pairs(
+    terms: Iterable[PodTerm], nodes: Collection[str], snapshot: PlacementSnapshot
+) -> dict[str, set[str]]:
+    """The pairs of the nodes. Nodes without a term's label have none of it."""
+    pairs: dict[str, set[str]] = {}
+    for key in {term.topology_key for term in terms}:
+        values = {snapshot.states[node].node.labels.get(key) for node in nodes}
+        present = {value for value in values if value is not None}
+        if present:
+            pairs[key] = present
+    return pairs
+
+
+def _join(pairs: dict[str, set[str]], more: Pairs) -> None:
+    for key, values in more.items():
+        pairs.setdefault(key, set()).update(values)
 
 
 def _resolved(term: PodTerm, snapshot: PlacementSnapshot) -> PodTerm:
