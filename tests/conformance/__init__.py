@@ -1,1 +1,1 @@
-"""The embedded API server held to the real one: check by check, and by random requests in lockstep."""
+"""The embedded API server compared with the real one: check by check, and by random requests in lockstep."""

@@ -1,4 +1,4 @@
-"""Requests in a word, for the hand-written checks."""
+"""Short forms of requests, for the hand-written checks."""
 
 from typing import Any
 
@@ -72,7 +72,7 @@ def version(listed: Json) -> str:
 
 
 def causes(reply: Reply) -> dict[str, str]:
-    """The fields a Status complains of, and why."""
+    """The fields in a Status's causes, and the reasons."""
     assert reply.body["kind"] == "Status", reply
     return {cause["field"]: cause["message"] for cause in reply.body["details"]["causes"]}
 
@@ -91,7 +91,7 @@ def refused(reply: Reply, status: int, reason: str) -> Json:
 
 
 def manager_of(obj: Json, name: str, subresource: str = "") -> Json:
-    """What a manager owns; None when it owns nothing."""
+    """The fields that a manager owns; None if it owns none."""
     for entry in obj["metadata"].get("managedFields", []):
         if entry["manager"] == name and entry.get("subresource", "") == subresource:
             return entry["fieldsV1"]

@@ -1,4 +1,4 @@
-"""Every check finds the conformance kinds served."""
+"""Installs the conformance kinds for every check."""
 
 import pytest
 

@@ -1,7 +1,9 @@
-"""The custom resources that the conformance tests use: every schema feature the embedded server has to know.
+"""The custom resources of the conformance tests: every schema feature that the embedded server must
+support.
 
-`widgets` is namespaced, in two versions, with status and scale subresources, defaults, list types and CEL;
-`gizmos` is cluster-scoped, without subresources, with free fields, so that status is a field like any other.
+`widgets` is namespaced, in two versions, with status and scale subresources, defaults, list types and
+CEL; `gizmos` is cluster-scoped, without subresources, with free fields, so that status is a field like
+any other.
 """
 
 from typing import Any

@@ -1,7 +1,8 @@
-"""What the embedded server may answer otherwise than kube-apiserver, and why. Everything else is a defect.
+"""The allowed differences between the embedded server's responses and kube-apiserver's, with reasons.
 
-A line names the requests (method, path and query, a regular expression), the place in the answer that may
-differ (a regular expression over paths such as `body.message`), which differences there are meant, and why.
+Everything else is a defect. A line names the requests (method, path and query, a regular expression), the
+place in the response that may differ (a regular expression over paths such as `body.message`), the
+allowed differences there, and the reason.
 """
 
 import json
@@ -19,7 +20,7 @@ def anything(theirs: Any, ours: Any) -> bool:
 
 
 def after(text: str) -> Callable[[Any, Any], bool]:
-    """Only what stands after `text`, a regular expression, differs."""
+    """Only the text after `text`, a regular expression, differs."""
 
     def excused(theirs: Any, ours: Any) -> bool:
         heads = [re.match(f".*?{text}", str(said), re.DOTALL) for said in (theirs, ours)]
@@ -97,7 +98,7 @@ ALLOWED: tuple[Allowed, ...] = (
 
 
 def unexplained(difference: Difference) -> list[tuple[str, Any, Any]]:
-    """The changes that no line of the table excuses."""
+    """The changes that no line of the table allows."""
     request = difference.request
     query = "&".join(f"{key}={value}" for key, value in request.query.items())
     method = request.method if isinstance(request, Step) else "WATCH"

@@ -1,4 +1,4 @@
-"""A webhook that a test writes the answers of, served over TLS with a certificate of its own."""
+"""A webhook with responses set by the test, served over TLS with a certificate of its own."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def deny(review: Json, *, warnings: list[str] | None = None, **status: Any) -> J
 
 @dataclass
 class Hook:
-    """`answer` gives the body for a review; `seen` are the requests so far, in order."""
+    """`answer` returns the body for a review; `seen` are the requests so far, in order."""
 
     answer: Callable[[Json], Any] = allow
     seen: list[Json] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Hook:
         return self.answer(review)
 
     def rule(self, **more: Any) -> Json:
-        """Asked about widgets, unless told otherwise."""
+        """Applies to widgets by default."""
         rule = {
             "apiGroups": [GROUP],
             "apiVersions": ["v1"],
@@ -104,7 +104,7 @@ def served() -> Iterator[Hook]:
 
 @contextmanager
 def registered(api: Api, hook: Hook, *webhooks: Json) -> Iterator[None]:
-    """While these webhooks are asked; the real server hears of a configuration a moment later."""
+    """Registers these webhooks for the duration; the real server applies a configuration a moment later."""
     canary = hook.rule(
         name="canary.conformance.capacity-broker.io", resources=["gizmos"], failurePolicy="Ignore"
     )

@@ -1,7 +1,7 @@
-"""The kinds that random requests are about: a valid object of each, and small changes to it, good and bad.
+"""The kinds of random requests: a valid object of each, and small changes to it, valid and invalid.
 
-A change is a partial object: it serves as merge patch, strategic patch, applied configuration, edit before a
-PUT and source of JSON patches, so every patch type meets every rule.
+A change is a partial object: it serves as merge patch, strategic patch, applied configuration, edit
+before a PUT and source of JSON patches, so every patch type meets every rule.
 """
 
 from collections.abc import Callable, Mapping

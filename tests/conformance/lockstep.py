@@ -1,7 +1,7 @@
-"""Sends one sequence to two servers, request by request, and says where their answers part.
+"""Sends one sequence to two servers, request by request, and reports where their responses differ.
 
-A difference in an answer is reported and the sequence goes on while both servers still hold the same object;
-when they do not, everything after would differ too, and the sequence ends.
+After a difference the sequence goes on while both servers still hold the same object. Otherwise all later
+responses would differ too, and the sequence ends.
 """
 
 import re
@@ -57,7 +57,7 @@ class Side:
             watch.close()
 
     def events(self, streams: tuple[Stream, ...]) -> list[Any]:
-        """What each watch says, up to the object that is created now."""
+        """The events of each watch, up to the object that is created now."""
         for path, last in {stream.path: stream.last for stream in streams}.items():
             self.api.request("POST", path, body=last)
         return [self._read(self._live.get(i) or self._watch(stream)) for i, stream in enumerate(streams)]
@@ -87,7 +87,7 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One request that two servers answered differently; `ours` and `theirs` are masked."""
+    """One request with different responses; `ours` and `theirs` are masked."""
 
     sequence: Sequence
     index: int
@@ -135,12 +135,12 @@ def run(
 
 
 def _plain_bookmark(event: Any) -> bool:
-    """A bookmark comes when the server likes, but for the one that ends the initial events."""
+    """A bookmark comes at any time, except the one that ends the initial events."""
     return event.get("type") == "BOOKMARK" and not event["object"]["metadata"].get("annotations")
 
 
 def _parted(step: Step, left: Side, right: Side) -> bool:
-    """Whether the two servers hold something else after a request that they answered differently."""
+    """Whether the two servers hold different objects after a request with different responses."""
     if step.method == "GET":
         # Both are read again, so that versions which only one has shown so far get their names.
         for side in (left, right):
@@ -152,7 +152,7 @@ def _parted(step: Step, left: Side, right: Side) -> bool:
 
 
 def changes(old: Any, new: Any, at: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Where two values differ: path, old, new; MISSING where one has nothing."""
+    """The differences of two values: path, old, new; MISSING if one has none."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
             yield from changes(old.get(key, MISSING), new.get(key, MISSING), f"{at}.{key}" if at else key)

@@ -1,9 +1,9 @@
-"""What two servers cannot agree on, replaced by what they must agree on.
+"""Replaces values that two servers cannot agree on by values that they must agree on.
 
-A uid becomes its order of appearance, an object's resourceVersion its order among that object's own versions
-(so a write that changes nothing, yet makes a version, shows), a time becomes its format. Nothing else is
-touched, but for two orders: that of managedFields, which hangs on the wall clock's seconds, and that of the
-problems or conflicts of one object, which the real server tells in the order of a Go map: another each time.
+A uid becomes its order of appearance, and a time becomes its format. An object's resourceVersion becomes
+its order among that object's own versions, so a write without changes that creates a version shows. Two
+orders are ignored: that of managedFields, which depends on the wall clock's seconds, and that of the
+problems or conflicts of one object, which the real server lists in the random order of a Go map.
 """
 
 import re
@@ -18,7 +18,7 @@ QUOTED = re.compile(r"(resource ?version[^0-9]{0,40})(\d+)", re.IGNORECASE)
 
 
 class Mask:
-    """The names that one server's uids and resourceVersions have been given in one sequence."""
+    """The names given to one server's uids and resourceVersions in one sequence."""
 
     def __init__(self, *, ignore: frozenset[str] = frozenset()) -> None:
         self._ignored = ignore  # keys left out, to measure the rest

@@ -1,4 +1,4 @@
-"""Measures how far the embedded server is from the real one, and groups what differs by what it looks like.
+"""Measures the difference of the embedded server from the real one, grouped by appearance.
 
 python -m tests.conformance.measure --sequences 300 --seed 0 > differences.md
 """
@@ -23,7 +23,7 @@ from tests.support.servers import empty, over_embedded, over_real
 
 
 def signature(difference: Difference) -> str:
-    """What differences of one cause are likely to share."""
+    """The common features of differences with one cause."""
     request = difference.request
     method, content = "WATCH", ""
     if isinstance(request, Step):

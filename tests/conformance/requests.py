@@ -54,7 +54,7 @@ def write_options(random: Random) -> Object:
 
 
 def plain(random: Random, kind: Kind, name: str) -> Step:
-    """Something to work on: a new object that is right, or nearly always."""
+    """An object to work on: a new one that is valid, or nearly always."""
     return Step(method="POST", path=kind.collection, query=manager(random), body=kind.object(random, name))
 
 
@@ -254,7 +254,7 @@ def delete_collection(random: Random, kind: Kind, name: str) -> Step:
 
 
 def odd(random: Random, kind: Kind, name: str) -> Step:
-    """Requests that no client ought to send."""
+    """Requests that no client should send."""
     item = f"{kind.collection}/{name}"
     return random.choice(
         (

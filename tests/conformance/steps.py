@@ -1,8 +1,8 @@
 """The requests of a sequence, written once for two servers.
 
-What only a server knows (a uid, a resourceVersion, the object as it stands) is a reference; each server's own
-`History` resolves it just before the request is sent. A sequence is therefore plain data: it can be printed,
-sent again, and made shorter.
+Values known only to a server (a uid, a resourceVersion, the current object) are references; each server's
+own `History` resolves them just before the request is sent. So a sequence is plain data: it can be
+printed, sent again, and shortened.
 """
 
 import copy
@@ -103,7 +103,7 @@ class Sequence:
 
 
 class History:
-    """What one server has said of each object, by the object's path."""
+    """One server's responses for each object, by the object's path."""
 
     def __init__(self) -> None:
         self._seen: dict[str, list[dict[str, Any]]] = {}

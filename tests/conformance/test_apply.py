@@ -1,4 +1,4 @@
-"""Server-side apply: who owns what, conflicts, force, lists by key, and managers of other writes."""
+"""Server-side apply: ownership, conflicts, force, lists by key, and managers of other writes."""
 
 from tests.conformance.calls import (
     CONFIGMAPS,

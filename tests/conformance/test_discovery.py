@@ -1,4 +1,4 @@
-"""What clients ask before they ask for objects: versions, groups, resources, OpenAPI, health."""
+"""Discovery by clients: versions, groups, resources, OpenAPI, health."""
 
 import pytest
 

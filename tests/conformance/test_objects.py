@@ -1,4 +1,4 @@
-"""Create, read, replace, delete: what the server writes into an object, and what it refuses."""
+"""Create, read, replace, delete: the fields set by the server, and the refusals."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Watches: what is replayed, what is live, selectors, bookmarks, and versions that are gone."""
+"""Watches: replayed and live events, selectors, bookmarks, and expired versions."""
 
 from tests.conformance.calls import (
     PODS,

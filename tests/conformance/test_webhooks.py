@@ -1,4 +1,4 @@
-"""Validating webhooks: who is asked, with which words, and what becomes of the answer."""
+"""Validating webhooks: which are called, with which review, and the effect of their responses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def hook() -> Iterator[Hook]:
 
 
 def asked(api: Api, hook: Hook, method: str, path: str, body: Any = None, **query: Any) -> Json:
-    """The one request that the webhook saw for this one."""
+    """The one review that the webhook received for this request."""
     hook.seen.clear()
     reply = api.request(method, path, query, body)
     assert reply.status < 300, reply.body
@@ -262,7 +262,7 @@ def test_failure_policy(api: Api, hook: Hook, policy: str, broken: str) -> None:
 
 
 def test_a_webhook_with_effects_is_not_asked_on_a_dry_run(api: Api, hook: Hook) -> None:
-    """Only old configurations can say so: the server takes no other values any more."""
+    """Only old configurations can declare them: the server accepts no other values any more."""
     body = {"metadata": {"name": "x"}, "webhooks": [hook.rule(sideEffects="Some")]}
     reply = api.request("POST", CONFIGURATIONS, body=body)
     assert causes(reply)["webhooks[0].sideEffects"].startswith(

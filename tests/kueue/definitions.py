@@ -1,6 +1,7 @@
-"""Definitions of Kueue's kinds, made from the broker's own models of them, in the versions a test asks for.
+"""Definitions of Kueue's kinds, built from the broker's own models of them, in the versions a test
+requests.
 
-They are not Kueue's: they know the fields that the broker reads and writes, with Kueue's list types, its
+They are not Kueue's: they have the fields that the broker reads and writes, with Kueue's list types, its
 enums and those of its CEL rules that a rendered queue could break. v1beta1 has its own names for some.
 """
 
@@ -44,7 +45,7 @@ LIMITS = (
     "!has(self.{cohort}) && has(self.resourceGroups) ? self.resourceGroups.all(rg, rg.flavors.all(f, "
     "f.resources.all(r, !has(r.borrowingLimit)))) : true"
 )
-# What kubectl prints of a Workload (apis/kueue/v1beta2/workload_types.go).
+# kubectl's columns of a Workload (apis/kueue/v1beta2/workload_types.go).
 WORKLOAD_COLUMNS = [
     {"name": "Queue", "type": "string", "jsonPath": ".spec.queueName"},
     {"name": "Reserved in", "type": "string", "jsonPath": ".status.admission.clusterQueue"},
@@ -60,7 +61,7 @@ def _schema(model: type[Object], version: str) -> str:
     if model is ClusterQueue:
         _cluster_queue(schema["properties"]["spec"], version)
     if model is Workload and version == "v1beta1":
-        # As Kueue's older definitions, which cannot say when to come again.
+        # As in Kueue's older definitions, which have no requeue time.
         del _entry(schema)["requeueAfterSeconds"]
     return json.dumps(schema)
 
@@ -113,13 +114,13 @@ def definitions(served: Sequence[str]) -> list[Json]:
 
 
 def install(client: Client, *, served: Sequence[str] = VERSIONS) -> None:
-    """Kueue's kinds come to a cluster that has none."""
+    """Installs Kueue's kinds in a cluster without them."""
     for body in definitions(served):
         client.create(CRD, body)
 
 
 def uninstall(client: Client) -> bool:
-    """Kueue's kinds go, with every object of theirs; whether they have. Call it until they have."""
+    """Deletes Kueue's kinds with all their objects; returns whether they are gone. Call it until they are."""
     gone = True
     for model in MODELS:
         try:
@@ -135,7 +136,7 @@ def uninstall(client: Client) -> bool:
 
 
 def _release(client: Client, kind: Kind) -> None:
-    """Nothing of the kind holds its definition by a finalizer."""
+    """Removes the finalizers of the kind, so that its definition can be deleted."""
     try:
         items, _ = client.list(kind)
     except NotFound:

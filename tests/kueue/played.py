@@ -1,17 +1,18 @@
-"""Kueue's part, played: the statuses, finalizers and evictions that Kueue writes, and nothing of its own.
+"""A stand-in for Kueue: the statuses, finalizers and evictions that Kueue writes, and nothing else.
 
-Seen with a real one: its first write to a ClusterQueue makes it a manager of the whole spec; an
-AdmissionCheck without Active=True makes each queue that names it inactive; quota is reserved before checks
-are asked. The rules of workloads are those of Kueue v0.19.2 (pkg/controller/core/workload_controller.go,
-pkg/workload/evict/evict.go, pkg/controller/jobframework/reconciler.go, pkg/cache/queue/cluster_queue.go):
+Observed with a real one: its first write to a ClusterQueue makes it a manager of the whole spec; an
+AdmissionCheck without Active=True makes each queue that names it inactive; quota is reserved before
+checks are evaluated. The rules of workloads are those of Kueue v0.19.2
+(pkg/controller/core/workload_controller.go, pkg/workload/evict/evict.go,
+pkg/controller/jobframework/reconciler.go, pkg/cache/queue/cluster_queue.go):
 
-- `Retry` evicts, unless `requeueAfterSeconds` or `status.requeueState.requeueAt` names a time that is still
+- `Retry` evicts, unless `requeueAfterSeconds` or `status.requeueState.requeueAt` is a time that is still
   to come: then the reconciler returns before it evicts, and the workload keeps its quota until that time.
 - An evicted workload keeps `status.admission` until the reconciler of its job clears it. A Workload without a
   job keeps it. Admitted stays True until then.
-- An evicted workload queues again once `requeueAt` is gone or past, and is queued at once without one. A
-  `requeueAt` that another manager applied is one that Kueue cannot take away by its own apply: such a
-  workload stays out of the queue until that manager removes the field.
+- An evicted workload queues again once `requeueAt` is gone or past, and is queued at once without one. If
+  another manager applied `requeueAt`, Kueue cannot remove it by its own apply: the workload stays out of the
+  queue until that manager removes the field.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ UNRESERVED = (
 
 
 class Kueue:
-    """Call a method, and Kueue has done it. `now`: Kueue's clock."""
+    """Each method performs one of Kueue's actions. `now`: Kueue's clock."""
 
     def __init__(
         self,
@@ -84,9 +85,8 @@ class Kueue:
     # ---- ResourceFlavors
 
     def keeps_flavors(self) -> None:
-        """Its finalizer on each, until one is deleted that no ClusterQueue names (Kueue's
-        pkg/controller/core/resourceflavor_controller.go).
-        """
+        """Its finalizer on each flavor, until a deleted one is named by no ClusterQueue (Kueue's
+        pkg/controller/core/resourceflavor_controller.go)."""
         queues = [ClusterQueue.decode(each) for each in self.client.list(self.kind(ClusterQueue))[0]]
         groups = [group for queue in queues for group in queue.spec.resource_groups]
         used = {flavor.name for group in groups for flavor in group.flavors}
@@ -107,12 +107,12 @@ class Kueue:
         while True:
             body = self.raw(ClusterQueue, name)
             body["metadata"].setdefault("finalizers", []).append(IN_USE)
-            with suppress(Conflict):  # as a controller does it: again, where somebody wrote meanwhile
+            with suppress(Conflict):  # as in a controller: repeated after a conflict
                 self.client.update(self.kind(ClusterQueue), body)
                 return
 
     def judges(self, name: str) -> str:
-        """Whether the queue is active; the reason that Kueue gives."""
+        """Whether the queue is active; returns Kueue's reason."""
         queue = self.queue(name)
         assert queue is not None
         reason, message = self._judged(queue)
@@ -129,7 +129,7 @@ class Kueue:
         return reason
 
     def counts(self, name: str) -> Mapping[tuple[str, str], int]:
-        """What it says that is reserved of the queue: by flavor and resource, less what was given back."""
+        """The reserved quota of the queue in its status, by flavor and resource, less released quota."""
         total = self._used(name)
         flavors: dict[str, list[Json]] = {}
         for (flavor, resource), value in sorted(total.items()):
@@ -155,7 +155,7 @@ class Kueue:
         return total
 
     def releases(self, name: str) -> None:
-        """Nobody holds its quota any more."""
+        """Releases all quota of the queue."""
         self.client.patch(self.kind(ClusterQueue), name, {"metadata": {"finalizers": None}})
 
     def _judged(self, queue: ClusterQueue) -> tuple[str, str]:
@@ -205,7 +205,7 @@ class Kueue:
         self._reserve(self.workload(name, namespace), queue, [one])
 
     def _reserve(self, workload: Workload, queue: str, assignments: list[Json]) -> None:
-        """The scheduler's word: only of what is in its queue."""
+        """The scheduler's reservation, only for workloads in its queue."""
         assert self.is_queued(workload), f"{workload.key} is not in Kueue's queue"
         cluster_queue = self.queue(queue)
         assert cluster_queue is not None
@@ -228,7 +228,7 @@ class Kueue:
         self._status(workload.name, workload.namespace, status, **said)
 
     def is_queued(self, workload: Workload) -> bool:
-        """Whether the scheduler sees it."""
+        """Whether the workload is in the scheduler's queue."""
         status = workload.status
         return not (
             workload.deleting
@@ -240,8 +240,11 @@ class Kueue:
         )
 
     def settles(self, name: str, *, namespace: str = "default") -> str:
-        """The reconciler of workloads: admitted, evicted, requeued, or waits. Quota stays reserved until
-        the job `stops`; a Workload that no job runs has it until it is deleted."""
+        """The reconciler of workloads: admits, evicts, requeues, or waits.
+
+        Quota stays reserved until the job `stops`; a Workload without a job has it until it is
+        deleted.
+        """
         workload = self.workload(name, namespace)
         checks = workload.status.admission_checks
         asked = sorted(each.name for each in workload.spec.pod_sets)
@@ -296,8 +299,11 @@ class Kueue:
         )
 
     def turns(self, *, namespace: str = "default") -> None:
-        """All that Kueue does by itself, until nothing more follows: workloads are reconciled, evicted jobs
-        stop, and the scheduler reserves what quota there is. What the broker queues has no job."""
+        """All of Kueue's own actions, until nothing more follows.
+
+        Workloads are reconciled, evicted jobs stop, and the scheduler reserves free quota.
+        Workloads of the broker have no job.
+        """
         before = None
         while (now := self.client.list(self.kind(Workload))[0]) != before:
             before = now
@@ -310,7 +316,8 @@ class Kueue:
             self._schedule(namespace)
 
     def _schedule(self, namespace: str) -> None:
-        """Reserves quota in the order of priority and age, as BestEffortFIFO: who fits not, blocks nobody."""
+        """Reserves quota in the order of priority and age, as BestEffortFIFO: a workload that does not
+        fit blocks none."""
         locals_ = {each["metadata"]["name"]: each for each in self.client.list(self.kind(LocalQueue))[0]}
         waiting = [Workload.decode(each) for each in self.client.list(self.kind(Workload))[0]]
         for workload in sorted(waiting, key=lambda one: (-one.spec.priority, one.name)):
@@ -389,7 +396,7 @@ class Kueue:
         return True
 
     def _is_anothers(self, workload: Workload) -> bool:
-        """Whether another manager than Kueue wrote requeueAt: Kueue's apply leaves it then."""
+        """Whether another manager than Kueue wrote requeueAt: Kueue's apply leaves it unchanged then."""
         meta = self.raw(Workload, workload.name, workload.namespace)["metadata"]
         return any(
             not entry["manager"].startswith("kueue")
@@ -402,7 +409,7 @@ class Kueue:
         return state is not None and state.requeue_at is not None and state.requeue_at > self._now()
 
     def _retry_time(self, workload: Workload) -> datetime | None:
-        """When the checks that say Retry want to be asked again, where Kueue has still to note that."""
+        """The retry time of the checks with Retry, if Kueue has not recorded it yet."""
         times = [
             each.last_transition_time + timedelta(seconds=each.requeue_after_seconds)
             for each in workload.status.admission_checks

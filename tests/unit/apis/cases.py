@@ -1,6 +1,6 @@
-"""What is accepted and what is refused, and by which words.
+"""Accepted and refused specs, with the words of each refusal.
 
-One table for the API server's CEL and for the broker's own check: a case that they judge differently fails.
+One table for the API server's CEL and for the broker's own check: a case with different results fails.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ARN = "arn:aws:resource-groups:us-east-1:123456789012:group/inference"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """`refused` is empty for what is accepted, or words that the refusal must hold."""
+    """`refused` is empty for an accepted spec, or words that the refusal must contain."""
 
     name: str
     given: Any
@@ -119,7 +119,7 @@ RESERVATION_SPECS = (
     Case(name="two wrong things", given=preference("any") | target(), refused=(*BOTH, *EMPTY_TARGET)),
 )
 
-# Refused by the schema before any rule runs: the words are the API server's, the verdict is one.
+# Refused by the schema before any rule runs: the words are the API server's, the result is the same.
 MALFORMED = (
     Case(name="preference is a number", given=preference(5), refused=("capacityReservationPreference",)),
     Case(
@@ -144,7 +144,7 @@ MALFORMED = (
 def node_class(
     *, version: str = "v1", spec: Mapping[str, Any] | None = None, without: tuple[str, ...] = ()
 ) -> Json:
-    """A class that is accepted, with `spec` laid over it and the fields `without` left out."""
+    """An accepted class, with `spec` laid over it and the fields `without` left out."""
     base: Json = {
         "amiSelectorTerms": [{"alias": "al2023@latest"}],
         "subnetSelectorTerms": [{"tags": {"karpenter.sh/discovery": "demo"}}],

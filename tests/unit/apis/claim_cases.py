@@ -1,4 +1,4 @@
-"""NodeClaims and NodePools that are accepted and refused."""
+"""Accepted and refused NodeClaims and NodePools."""
 
 from __future__ import annotations
 

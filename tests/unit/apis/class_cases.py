@@ -1,4 +1,4 @@
-"""EC2NodeClasses that are accepted and refused, apart from their reservation spec."""
+"""Accepted and refused EC2NodeClasses, apart from their reservation spec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An API server that serves our CRDs, one a module; tests ask it with dryRun, so it stays empty."""
+"""An API server that serves our CRDs, one a module; tests send dryRun requests, so it stays empty."""
 
 from __future__ import annotations
 

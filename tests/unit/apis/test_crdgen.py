@@ -1,4 +1,4 @@
-"""The CRD files: as the models say, structural, and found from a checkout and from a wheel."""
+"""The CRD files: equal to the models, structural, and found from a checkout and from a wheel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.apis.cases import Json
 CHECKOUT = crdgen.CHECKOUT
 
 
-def test_the_files_say_what_the_models_say() -> None:
+def test_crd_files_equal_the_models() -> None:
     assert crdgen.drift(CHECKOUT) == []
 
 
@@ -37,7 +37,7 @@ def test_drift_is_named(tmp_path: Path) -> None:
     assert crdgen.drift(tmp_path) == []
 
 
-def test_check_fails_on_drift_and_says_what_to_run(
+def test_check_fails_on_drift_and_names_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(crdgen, "CHECKOUT", tmp_path / "crds")
@@ -159,8 +159,8 @@ def test_files_are_plain_yaml() -> None:
         assert yaml.safe_load(text)["apiVersion"] == "apiextensions.k8s.io/v1"
 
 
-def test_what_kubectl_shows_of_a_class_is_what_the_broker_says() -> None:
-    """Not Karpenter's Ready, which is blank where Karpenter does not run; -o wide has that, too."""
+def test_kubectl_columns_of_a_class_show_the_brokers_conditions() -> None:
+    """Not Karpenter's Ready, which is empty without Karpenter; `-o wide` shows that too."""
     (crd,) = [each for each in crds.load() if each["spec"]["names"]["kind"] == "EC2NodeClass"]
     for version in crd["spec"]["versions"]:
         shown = [each["jsonPath"] for each in version["additionalPrinterColumns"] if not each.get("priority")]
@@ -171,7 +171,7 @@ def test_what_kubectl_shows_of_a_class_is_what_the_broker_says() -> None:
 
 
 def _unlimited(schema: dict[str, Any], where: str) -> Iterator[str]:
-    """The fields in which a person can write as much as an object holds."""
+    """The fields without a limit on their length."""
     limits = {"string": "maxLength", "array": "maxItems"}
     wanted = "maxLength" if schema.get("x-kubernetes-int-or-string") else limits.get(schema.get("type", ""))
     if "additionalProperties" in schema:

@@ -1,4 +1,4 @@
-"""The CRDs on API servers: what each accepts, what it refuses, and what a user then reads."""
+"""The CRDs on API servers: accepted and refused objects, and the messages of the refusals."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_reservation_spec_is_served_at_both_versions(served: Api, written: str
 
 
 @pytest.mark.covers("KRP-01")
-def test_what_v1beta1_allowed_can_be_changed_at_v1(served: Api) -> None:
+def test_objects_valid_in_v1beta1_can_be_patched_at_v1(served: Api) -> None:
     old = node_class(version="v1beta1", spec={"amiFamily": "AL2023"}, without=("amiSelectorTerms",))
     old["metadata"]["name"] = "without-terms"
     assert served.request("POST", path(old), body=old).status == 201
@@ -142,7 +142,7 @@ def test_defaults_are_filled_in(served: Api) -> None:
 
 
 @pytest.mark.covers("KRP-09")
-def test_what_the_class_resolved_to_is_kept_in_its_status(served: Api) -> None:
+def test_status_keeps_the_resolved_resources(served: Api) -> None:
     made = node_class()
     made["metadata"]["name"] = "resolved"
     assert served.request("POST", path(made), body=made).status == 201

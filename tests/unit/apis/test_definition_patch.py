@@ -1,4 +1,4 @@
-"""The patch of Karpenter's definition as a value, on its own file where this machine has its Go module."""
+"""The patch of Karpenter's definition as a value, on its own file if this machine has its Go module."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def crd(*versions: Json) -> Json:
 
 
 def applied(raw: Json, changes: list[Json]) -> Json:
-    """What a JSON patch (RFC 6902) of tests and additions makes; a test that fails raises."""
+    """The result of a JSON patch (RFC 6902) of tests and additions; a test that fails raises."""
     made = copy.deepcopy(raw)
     for change in changes:
         *way, last = change["path"].strip("/").split("/")
@@ -83,7 +83,7 @@ def test_a_patch_holds_only_for_the_version_that_was_read() -> None:
         applied(other, changes)
 
 
-def test_the_broker_s_own_definition_is_told_apart() -> None:
+def test_brokers_own_definition_is_recognized() -> None:
     own = next(each for each in crds.load() if each["metadata"]["name"] == NAME)
     assert definition(own).own and definition(own).serves
     assert not definition(crd(version("v1", there=wanted()))).own

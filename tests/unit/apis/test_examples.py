@@ -1,4 +1,4 @@
-"""The manifests of examples/: accepted, complete, and each claim says where it should land."""
+"""The manifests of examples/: accepted, complete, and each claim declares its expected pool."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_api_server_accepts_every_example(served: Api) -> None:
 
 
 @pytest.mark.covers("KRP-02")
-def test_every_way_to_ask_is_shown() -> None:
+def test_every_kind_of_selection_has_an_example() -> None:
     classes = [EC2NodeClass.decode(obj) for obj in objects() if obj["kind"] == "EC2NodeClass"]
     asks = {each.name: each.reservation_ask.spec for each in classes}
     shown = {
@@ -52,7 +52,7 @@ def test_every_way_to_ask_is_shown() -> None:
     }
 
 
-def test_every_claim_is_the_brokers_and_says_where_it_should_land() -> None:
+def test_every_claim_is_the_brokers_and_declares_its_expected_pool() -> None:
     claims = [NodeClaim.decode(obj) for obj in objects() if obj["kind"] == "NodeClaim"]
     assert {claim.spec.node_class_ref.group for claim in claims} == {BROKER}
     landing: dict[str, list[str]] = {}

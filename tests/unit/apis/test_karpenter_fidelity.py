@@ -1,6 +1,6 @@
-"""Our CRDs against Karpenter's own, read from its Go module where this machine has it.
+"""Our CRDs compared with Karpenter's own, read from its Go module if this machine has it.
 
-What differs on purpose is listed with its reason; anything else that differs fails.
+Intended differences are listed with their reasons; any other difference fails.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def module() -> Path | None:
 
 
 def facts(schema: Json, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Each field, and each thing that is said of it."""
+    """Each field, and each of its constraints."""
     yield path, "field"
     for key in COMPARED:
         if key in schema:
@@ -95,7 +95,7 @@ def meant(fact: str) -> bool:
 
 @pytest.mark.peers
 @pytest.mark.parametrize("file", FILES)
-def test_schemas_say_what_karpenters_say(file: str) -> None:
+def test_schemas_equal_karpenters(file: str) -> None:
     folder = module()
     if folder is None:
         pytest.skip(f"no Karpenter here: run `go mod download {MODULE}`")
@@ -105,7 +105,7 @@ def test_schemas_say_what_karpenters_say(file: str) -> None:
         assert ours[key] == theirs[key]
     mine, other = ours["versions"][0], theirs["versions"][0]
     assert mine["subresources"] == other["subresources"]
-    # All that kubectl shows of theirs it shows of ours, some with -o wide only.
+    # kubectl shows all columns of theirs for ours too, some with -o wide only.
     columns = [{c["name"]: c["jsonPath"] for c in each["additionalPrinterColumns"]} for each in (mine, other)]
     assert columns[1].items() <= columns[0].items()
     wanted = dict(facts(other["schema"]["openAPIV3Schema"]))

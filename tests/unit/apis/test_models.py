@@ -119,7 +119,7 @@ def test_a_wrong_quantity_is_named(text: str) -> None:
         ),
     ],
 )
-def test_what_is_read_is_written_back_alike(model: type[Object], raw: dict[str, Any]) -> None:
+def test_objects_round_trip(model: type[Object], raw: dict[str, Any]) -> None:
     assert model.decode(raw).wire() == raw
     assert model.decode(orjson.dumps(raw)).wire() == raw
 
@@ -233,7 +233,7 @@ def asks(restart: str = "", **requests: str) -> dict[str, Any]:
         (pod_of(containers=[{"resources": {"limits": {"cpu": "2"}}}]), 2),
     ],
 )
-def test_a_pod_asks_for_what_the_scheduler_counts(pod: Pod, cpu: float) -> None:
+def test_pod_requests_equal_the_schedulers_count(pod: Pod, cpu: float) -> None:
     assert pod.requests == {"cpu": cpu, "pods": 1}
 
 

@@ -1,4 +1,4 @@
-"""OME's kinds: its own manifests as they are written, what is put right in them, and what is refused."""
+"""OME's kinds: its own manifests as written, the corrections in them, and the refusals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLURALS = {
     for each in (CapacityReservation, ClusterCapacityReservation, DedicatedAICluster)
 }
 GPU, MEMORY, CPU = "nvidia.com/gpu", "memory", "cpu"
-# What is put right in each manifest; the others are what Kueue takes.
+# The corrections in each manifest; the others are valid for Kueue.
 NOTES = {
     "research": ("borrowWithinCohort.policy Any is LowerPriority",),
     "workload-aware": (
@@ -55,7 +55,7 @@ def twice() -> Json:
 
 
 def many(groups: int, flavors: int, resources: int) -> list[Json]:
-    """So many groups, of so many flavors and resources each."""
+    """This many groups, of this many flavors and resources each."""
     names = [[f"r-{at}-{n}" for n in range(resources)] for at in range(groups)]
     return [
         {
@@ -80,7 +80,7 @@ def reservation(spec: Json | None = None, *, name: str = "r", **more: Any) -> Js
 
 
 def objects(manifest: Json) -> list[Json]:
-    """What a page's block asks for; a part of an object is completed."""
+    """The objects of a page's block; a part of an object is completed."""
     found = []
     for written in yaml.safe_load_all(manifest["text"]):
         if "kind" in written:
@@ -119,13 +119,13 @@ def test_the_api_server_takes_every_manifest_of_the_page(served: Api, manifest: 
             assert served.request("POST", "/api/v1/namespaces", body=body).status in (201, 409)
         reply = post(served, each)
         assert reply.status == 201, reply.body
-        # Nothing of what was written is dropped or changed.
+        # No written field is dropped or changed.
         assert reply.body["spec"] == each["spec"]
         assert reply.body["metadata"].get("labels") == each["metadata"].get("labels")
 
 
 @pytest.mark.parametrize(("name", "obj"), reservations())
-def test_what_the_page_s_manifests_come_to(name: str, obj: Json) -> None:
+def test_effective_specs_of_the_pages_manifests(name: str, obj: Json) -> None:
     spec = ReservationSpec.model_validate(obj["spec"])
     lenient, strict = judge(spec, default_cohort="shared"), judge(spec, default_cohort="shared", strict=True)
     wanted = NOTES.get(name, ())
@@ -188,7 +188,7 @@ def test_quantities_are_compared_by_value() -> None:
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_the_api_server_refuses_what_has_no_meaning(served: Api, spec: Json, words: str) -> None:
+def test_api_server_refuses_invalid_objects(served: Api, spec: Json, words: str) -> None:
     reply = post(served, reservation(spec))
     assert reply.status == 422, reply.body
     assert words in reply.body["message"]
@@ -218,7 +218,7 @@ def test_a_lending_limit_is_accepted(served: Api) -> None:
             {"cohort": "c", "resourceGroups": [group(lendingLimit="9")]},
             "lendingLimit 9 is more than nominalQuota 8; lower it, or leave it out to lend everything",
         ),
-        # A limit that is no quantity is told, also where it would not be looked at.
+        # A limit that is no quantity is reported, even if it would not be used.
         ({"resourceGroups": [group(borrowingLimit="lots")]}, "borrowingLimit: not a quantity: 'lots'"),
         ({"resourceGroups": [group(lendingLimit="1e5.")]}, "lendingLimit: not a quantity: '1e5.'"),
         ({"resourceGroups": [group(borrowingLimit="-1m")]}, "borrowingLimit -1m is negative"),
@@ -257,7 +257,7 @@ def test_a_lending_limit_is_accepted(served: Api) -> None:
     ],
     ids=lambda each: each[:60] if isinstance(each, str) else "",
 )
-def test_what_has_no_plain_meaning_is_a_problem_that_names_the_way_out(spec: Json, problem: str) -> None:
+def test_spec_without_a_clear_meaning_is_a_problem_with_a_fix(spec: Json, problem: str) -> None:
     judged = judge(ReservationSpec.model_validate({"resourceGroups": [group()], **spec}))
     assert any(problem in each for each in judged.problems), judged.problems
 
@@ -316,7 +316,7 @@ def test_resources_come_in_the_order_in_which_they_are_covered(named: tuple[str,
     ],
     ids=str,
 )
-def test_who_may_not_borrow_has_a_limit_of_zero(spec: Json, limit: str | None, notes: int) -> None:
+def test_borrowing_limit_is_zero_without_allow_borrowing(spec: Json, limit: str | None, notes: int) -> None:
     judged = judge(ReservationSpec.model_validate({"resourceGroups": [group()], **spec}))
     (quota,) = judged.spec.resource_groups[0].flavors[0].resources
     assert (quota.borrowing_limit, len(judged.notes)) == (limit, notes)
@@ -343,7 +343,7 @@ def test_a_rule_that_is_left_out_reclaims_nothing_and_preempts_lower_priority_of
     ],
     ids=str,
 )
-def test_a_dedicated_cluster_says_how_large_it_is(served: Api, spec: Json, status: int) -> None:
+def test_dedicated_cluster_requires_a_size(served: Api, spec: Json, status: int) -> None:
     reply = post(
         served,
         {

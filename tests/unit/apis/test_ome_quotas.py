@@ -1,4 +1,4 @@
-"""ResourceQuotas over reservations: what is counted, who gets room, what refuses."""
+"""ResourceQuotas over reservations: the counted amounts, the order of room, and the refusals."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_sixth_reservation_has_no_room() -> None:
     ],
     ids=str,
 )
-def test_what_a_quota_bounds(hard: dict[str, str], wanted: dict[str, Any], says: str) -> None:
+def test_bounds_of_a_quota(hard: dict[str, str], wanted: dict[str, Any], says: str) -> None:
     told = over_quota("team", [reserved("r", **wanted)], [quota(hard=hard)])
     assert bool(told) == bool(says)
     assert says in " ".join(told.get("r", ()))
@@ -84,7 +84,7 @@ def test_other_quotas_bound_nothing(spec: dict[str, Any]) -> None:
     assert over_quota("team", [reserved("r", gpu=1000)], [quota(**spec)]) == {}
 
 
-def test_what_does_not_fit_takes_nothing_from_those_after_it() -> None:
+def test_reservation_without_room_takes_nothing_from_later_ones() -> None:
     hard = {"nvidia.com/gpu": "16"}
     three = [reserved("a", day=1, gpu=8), reserved("b", day=2, gpu=16), reserved("c", day=3, gpu=8)]
     assert [*over_quota("team", three, [quota(hard=hard)])] == ["b"]
@@ -115,14 +115,14 @@ LIMITS = bounds("team", [quota(hard={"nvidia.com/gpu": "16", "ome.io/capacity-re
         (None, 9, (8,), 1),
         (None, 1, (1, 1), 1),
         (None, 9, (8, 8), 2),
-        # The quota was lowered below what is there: only more is refused.
+        # The quota was lowered below the present usage: only additions are refused.
         (12, 12, (8,), 0),
         (12, 10, (8,), 0),
         (12, 13, (8,), 1),
         (12, 13, (1, 1, 1), 0),
     ],
 )
-def test_only_what_grows_needs_room(old: int | None, new: int, others: tuple[int, ...], count: int) -> None:
+def test_only_growth_needs_room(old: int | None, new: int, others: tuple[int, ...], count: int) -> None:
     before = None if old is None else reserved("r", gpu=old)
     there = [reserved(f"o{n}", gpu=gpu) for n, gpu in enumerate(others)]
     there += [before] if before else []
@@ -130,7 +130,7 @@ def test_only_what_grows_needs_room(old: int | None, new: int, others: tuple[int
 
 
 @given(st.lists(st.integers(0, 9), max_size=8), st.integers(0, 20), st.integers(0, 8))
-def test_who_is_not_told_fits_together(wanted: list[int], gpus: int, most: int) -> None:
+def test_reservations_without_a_refusal_fit_together(wanted: list[int], gpus: int, most: int) -> None:
     hard = {"nvidia.com/gpu": str(gpus), "ome.io/capacity-reservations": str(most)}
     all_ = [reserved(f"r{n}", day=n + 1, gpu=gpu) for n, gpu in enumerate(wanted)]
     told = over_quota("team", all_, [quota(hard=hard)])

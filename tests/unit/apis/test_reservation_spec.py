@@ -1,4 +1,4 @@
-"""`capacityReservationSpec` as the broker itself judges it, for specs that no API server checked."""
+"""The broker's own validation of `capacityReservationSpec`, for specs that no API server checked."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def asked(*, field: Any = None, annotation: str | None = None) -> EC2NodeClass:
     )
 
 
-def test_a_class_that_says_nothing_asks_nothing() -> None:
+def test_class_without_a_spec_requests_no_reservation() -> None:
     ask = asked().reservation_ask
     assert (ask.spec, ask.problems) == (None, ())
 

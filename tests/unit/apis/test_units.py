@@ -1,4 +1,4 @@
-"""Quantities as quota counts them."""
+"""Quantities in the units of quota."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_amounts_are_whole_units(resource: str, text: str, value: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["8 Ti", "", "Gi", "1e", "1e3Ki", "1e2.5", "1e99999999999999999999"])
-def test_what_is_no_quantity_is_refused(text: str) -> None:
+def test_invalid_quantities_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=f"not a quantity: '{text}'; write a number with a suffix"):
         units("memory", text)
 
@@ -65,5 +65,5 @@ def test_amounts_are_written_as_people_write_them(resource: str, value: int, tex
 
 
 @given(st.sampled_from(("cpu", "memory", "nvidia.com/gpu", "hugepages-2Mi")), st.integers(0, 1 << 60))
-def test_what_is_written_is_read_as_the_same(resource: str, value: int) -> None:
+def test_written_quantities_read_back_equal(resource: str, value: int) -> None:
     assert units(resource, written(resource, value)) == value

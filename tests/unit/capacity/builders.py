@@ -180,7 +180,7 @@ def planned(
 
 
 def chosen(made: Plan) -> dict[str, str]:
-    """Claim → pool, as a reader sees it."""
+    """Claim → pool, as text."""
     return {each.claim.name: str(each.option.pool) for each in made.assignments}
 
 

@@ -1,4 +1,4 @@
-"""Orphans and the claims that wait: nobody's instance is terminated while somebody could use it."""
+"""Orphans and waiting claims: no instance is terminated if a waiting claim could use it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_an_orphan_is_adopted_by_a_waiting_claim_that_it_satisfies() -> None:
         "a type that is unknown",
     ],
 )
-def test_one_that_fits_nobody_is_left_over(one: Instance, wanted: dict[str, Any]) -> None:
+def test_orphan_that_matches_no_claim_is_left_over(one: Instance, wanted: dict[str, Any]) -> None:
     assert adopted([one], [claim("a", **wanted)]) == ({}, ["i-1"])
 
 
@@ -95,7 +95,7 @@ def test_an_orphan_in_a_reservation_goes_to_a_claim_that_wants_that_reservation(
 
 
 @pytest.mark.covers("KRP-25")
-def test_what_a_claim_asks_of_a_reservation_is_asked_of_an_orphans_too() -> None:
+def test_reservation_requirements_apply_to_orphans_too() -> None:
     key = "karpenter.k8s.aws/capacity-reservation-"
     inside, outside = orphan("i-1", reservation="cr-1"), orphan("i-2")
     block = claim("block", (f"{key}type", "In", ["capacity-block"]))
@@ -130,7 +130,7 @@ def test_a_claim_that_could_take_another_leaves_the_only_one_that_fits_its_neigh
         (instance("i-1", reservation="cr-1", lifecycle="capacity-block"), "reserved"),
     ],
 )
-def test_capacity_type_is_what_ec2_counts(one: Instance, kind: str) -> None:
+def test_capacity_type_follows_ec2s_description(one: Instance, kind: str) -> None:
     assert capacity_type(one) == kind
 
 

@@ -1,4 +1,4 @@
-"""One answer for each class of error, and what it marks."""
+"""One policy for each class of error, and the scopes that it marks."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_spot_limit_is_called_by_its_name() -> None:
         (ErrorClass.RESERVATION_FULL, BY_ID, ["reservation:cr-1"]),
         (ErrorClass.RESERVATION_FULL, BY_GROUP, MEMBERS),
         (ErrorClass.RESERVATION_FULL, BY_MATCH, MEMBERS),
-        (ErrorClass.CAPACITY, BY_GROUP, MEMBERS),  # EC2 does not say which code a full group gives
+        (ErrorClass.CAPACITY, BY_GROUP, MEMBERS),  # EC2 does not document the code of a full group
         (ErrorClass.RESERVATION_GONE, BY_ID, ["reservation:cr-1"]),
         (ErrorClass.SUBNET, BY_ID, ["subnet:subnet-1"]),
         (ErrorClass.SUBNET, on_demand(), ["subnet:subnet-1"]),
@@ -117,9 +117,7 @@ def test_a_spot_limit_is_called_by_its_name() -> None:
         (ErrorClass.PROFILE_UNKNOWN, on_demand(), []),
     ],
 )
-def test_an_error_marks_only_what_it_is_about(
-    class_: ErrorClass, option: Option, expected: list[str]
-) -> None:
+def test_error_marks_only_its_own_scope(class_: ErrorClass, option: Option, expected: list[str]) -> None:
     assert marked(class_, option) == expected
 
 
@@ -207,14 +205,14 @@ def test_a_refusal_that_contradicts_the_description_is_not_ended_by_the_same_num
 
 
 @pytest.mark.covers("KRP-19")
-def test_a_launch_clears_what_it_went_through() -> None:
+def test_launch_clears_the_shortages_of_its_scopes() -> None:
     known = Shortages()
     for class_ in (ErrorClass.CAPACITY, ErrorClass.QUOTA, ErrorClass.SUBNET):
         error = LaunchError(code="Code", message="", class_=class_, subnet_id="subnet-1")
         known = remember(known, error, on_demand(), inventory=inventory(), now=NOW)
     assert len(list(known.lasting(NOW))) == 3
     assert not launched(known, on_demand(), reservation_id="", subnet_id="subnet-1").view(NOW)
-    # What it did not go through stays short.
+    # Other scopes stay short.
     left = launched(known, on_demand("m5.large"), reservation_id="", subnet_id="subnet-2")
     assert [each.scope.kind for each in left.lasting(NOW)] == ["pool", "subnet"]
 
@@ -228,7 +226,7 @@ def test_a_launch_that_spilled_does_not_clear_the_reservation_it_missed() -> Non
 
 
 @pytest.mark.covers("KRP-33")
-def test_a_reservation_that_ec2_passed_by_is_not_asked_again_at_once() -> None:
+def test_reservation_that_ec2_passed_over_is_short() -> None:
     known = spilled(Shortages(), BY_MATCH, now=NOW)
     assert [(str(each.scope), each.code) for each in known.lasting(NOW)] == [
         ("reservation:cr-1", "SpilledToOnDemand"),
@@ -237,7 +235,7 @@ def test_a_reservation_that_ec2_passed_by_is_not_asked_again_at_once() -> None:
 
 
 def call(option: Option, count: int) -> LaunchGroup:
-    """A fleet call for as many claims that take this option."""
+    """A fleet call for as many claims with this option."""
     pool = option.pool
     selection = Selection(preference="open")
     return LaunchGroup(
@@ -266,7 +264,7 @@ def learned(group: LaunchGroup, *instances: Instance, errors: Sequence[LaunchErr
         (reserved("cr-1"), ErrorClass.RESERVATION_FULL, "cr-1"),
     ],
 )
-def test_a_pool_that_gave_some_and_refused_the_rest_is_not_asked_again_at_once(
+def test_pool_that_gave_some_and_refused_the_rest_is_short(
     option: Option, class_: ErrorClass, landed: str
 ) -> None:
     error = LaunchError(
@@ -277,7 +275,7 @@ def test_a_pool_that_gave_some_and_refused_the_rest_is_not_asked_again_at_once(
 
 
 @pytest.mark.covers("KRP-33")
-def test_slots_that_ec2_passed_by_are_planned_for_nobody_else() -> None:
+def test_slots_that_ec2_passed_over_are_not_planned_again() -> None:
     group = call(BY_MATCH, 2)
     out, within = instance("i-1"), instance("i-2", reservation="cr-1")
     assert learned(group, out, within).active(BY_MATCH, NOW) is not None
@@ -286,7 +284,7 @@ def test_slots_that_ec2_passed_by_are_planned_for_nobody_else() -> None:
 
 @pytest.mark.covers("KRP-33")
 @pytest.mark.parametrize("landed", ["cr-1", "cr-7"])
-def test_a_launch_that_runs_in_some_reservation_says_nothing_against_the_others(landed: str) -> None:
+def test_launch_in_one_reservation_marks_no_other_as_full(landed: str) -> None:
     group = call(BY_MATCH, 1)
     inside = instance("i-1", reservation=landed)
     assert not learned(group, inside).view(NOW)
@@ -294,18 +292,18 @@ def test_a_launch_that_runs_in_some_reservation_says_nothing_against_the_others(
 
 
 @pytest.mark.covers("KRP-33")
-def test_an_instance_that_ec2_does_not_describe_yet_says_nothing_against_reservations() -> None:
+def test_undescribed_instance_marks_no_reservation() -> None:
     assert not learned(call(BY_MATCH, 1), instance("i-1", described=False)).view(NOW)
 
 
 @pytest.mark.covers("KRP-18")
-def test_where_an_error_names_no_subnet_the_one_that_was_asked_is_marked() -> None:
+def test_error_without_a_subnet_marks_the_requested_one() -> None:
     error = LaunchError(code="InsufficientFreeAddressesInSubnet", message="", class_=ErrorClass.SUBNET)
     known = learned(call(on_demand(), 1), errors=[error])
     assert [str(each.scope) for each in known.lasting(NOW)] == ["subnet:subnet-9"]
 
 
-def test_of_several_errors_the_one_that_a_person_must_mend_is_told() -> None:
+def test_of_several_errors_the_one_that_needs_action_is_reported() -> None:
     def error(class_: ErrorClass) -> LaunchError:
         return LaunchError(code=class_.value, message="", class_=class_)
 

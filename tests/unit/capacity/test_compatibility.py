@@ -1,4 +1,4 @@
-"""Types that a class cannot launch, as in Karpenter's table of compatibility, and what claims are told."""
+"""Types that a class cannot launch, as in Karpenter's compatibility table, and the reported reasons."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_which_types_a_class_cannot_launch(described: Any, asked: Any, why: str)
 
 
 @pytest.mark.covers("KRP-14", "KRP-24")
-def test_a_type_that_the_class_cannot_launch_is_no_option_and_its_reservation_says_why() -> None:
+def test_incompatible_type_is_no_option_and_its_reservation_reports_why() -> None:
     world = inventory(odcr("cr-1", "t2.micro"))
     types = {
         name: type_(name, hypervisor=kind) for name, kind in (("t2.micro", "xen"), ("m5.large", "nitro"))

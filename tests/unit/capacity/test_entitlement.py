@@ -1,4 +1,4 @@
-"""Plans over slots that belong to somebody: who may take which, who borrows, who waits to have one back."""
+"""Plans over owned slots: entitlements, borrowing, and claims that wait to reclaim a slot."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def planned(
         ("x", "reservation cr-a belongs to team/a; the claim draws from x: there is no such reservation"),
     ],
 )
-def test_who_is_not_entitled_is_told_whose_it_is(queue: str, message: str) -> None:
+def test_claim_without_entitlement_reports_the_owner(queue: str, message: str) -> None:
     world = inventory(odcr("cr-a"))
     given = entitled(
         {"c": queue} if queue else {},
@@ -83,7 +83,7 @@ def test_an_open_match_never_spans_two_owners() -> None:
     assert taken["none"] == f"{AT}cr-free"
 
 
-def test_what_belongs_to_nobody_is_matched_as_ever() -> None:
+def test_unowned_reservations_match_without_entitlements() -> None:
     world = inventory(odcr("cr-free", match_criteria="open"), odcr("cr-a", zone="us-east-1b"))
     made = planned([claim("c", kinds=ANY)], node_class(OPEN, world), world, entitled())
     assert chosen(made) == {"c": "reserved:m5.xlarge:us-east-1a"}
@@ -108,7 +108,7 @@ def test_claims_for_which_quota_is_held_come_before_others_of_more_priority(draw
     assert chosen(made) == {"held": f"{AT}cr-a", "plain": "on-demand:m5.large:us-east-1a"}
 
 
-def test_quota_and_limits_leave_slots_idle_and_say_so() -> None:
+def test_quota_and_limits_leave_slots_idle_with_a_reason() -> None:
     world = inventory(odcr("cr-a", free=3))
     own = {A: SlotAvailability(quota=2, room=2, lendable=0)}
     classes = node_class(Selection(reservation_id="cr-a"), world)
@@ -158,7 +158,7 @@ def test_no_more_claims_wait_than_slots_come_back() -> None:
     assert chosen(made) == {"c1": "on-demand:m5.large:us-east-1a"}
 
 
-def test_a_gang_keeps_what_it_has_found_while_it_waits_for_the_rest() -> None:
+def test_gang_keeps_its_free_slots_while_it_waits_for_the_rest() -> None:
     world = inventory(odcr("cr-a", total=2, free=1), groups={GROUP: ["cr-a"]})
     lent = {A: SlotAvailability(quota=2, room=1, lendable=1, reclaim="Any", borrowers=(Borrower("cr-a", 0),))}
     gang = [claim(name, kinds=["reserved"], gang="g") for name in ("g0", "g1")]
@@ -239,7 +239,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 @settings(max_examples=300)
 @given(worlds())
-def test_no_plan_goes_beyond_what_anybody_is_entitled_to(world: World) -> None:
+def test_no_plan_exceeds_any_entitlement(world: World) -> None:
     given = world.entitlements
     classes = node_class(Selection(group_arn=GROUP), world.inventory)
     made = planned(world.claims, classes, world.inventory, given)
@@ -283,7 +283,7 @@ def test_no_plan_goes_beyond_what_anybody_is_entitled_to(world: World) -> None:
 @settings(max_examples=200)
 @given(worlds())
 def test_an_owner_gets_no_slot_less_because_others_would_borrow(world: World) -> None:
-    """What claims of a queue get of its own slots does not depend on who would borrow them."""
+    """A queue's claims get the same own slots whether or not others would borrow them."""
     classes = node_class(Selection(group_arn=GROUP), world.inventory)
     given = world.entitlements
     singles = [each for each in world.claims if not each.gang]

@@ -1,4 +1,4 @@
-"""The matching that plans and adoption stand on, against counting every possibility."""
+"""The matching of plans and adoption, compared with every possible assignment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ Edges = Mapping[str, Sequence[str]]
 
 
 def best(takers: Sequence[str], edges: Edges, room: Mapping[str, int]) -> list[bool]:
-    """Who is served when the first come first: each is served if all before stay served, by trying it all."""
+    """The served takers if the first come first: each is served if all before stay served, by exhaustive
+    search."""
 
     def possible(served: Sequence[str]) -> bool:
         return any(
@@ -38,7 +39,7 @@ def worlds(draw: st.DrawFn) -> tuple[list[str], dict[str, list[str]], dict[str, 
 
 
 @given(worlds())
-def test_whoever_can_be_served_without_leaving_out_one_before_is_served(
+def test_taker_is_served_if_no_earlier_taker_loses(
     world: tuple[list[str], dict[str, list[str]], dict[str, int]],
 ) -> None:
     takers, edges, room = world
@@ -63,7 +64,7 @@ def test_no_slot_holds_more_than_its_room_and_no_one_a_slot_that_is_not_theirs(
 
 
 @given(worlds(), st.integers(0, 6))
-def test_restore_undoes_exactly_what_came_after(
+def test_restore_undoes_exactly_the_later_changes(
     world: tuple[list[str], dict[str, list[str]], dict[str, int]], cut: int
 ) -> None:
     takers, edges, room = world

@@ -1,4 +1,4 @@
-"""Assignments as fleet calls, and answers dealt out."""
+"""Assignments as fleet calls, and the distribution of their responses."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_different_inputs_are_several_calls() -> None:
 
 @pytest.mark.covers("KRP-21")
 def test_types_with_unequal_numbers_of_efas_are_not_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The template names an interface for each EFA; without EFA any type will do."""
+    """The template names an interface for each EFA; without EFA any type is allowed."""
     for name, efas in (("p4d.24xlarge", 4), ("p4de.24xlarge", 4)):
         made = type_(name, vcpus=96, memory_gib=1152, price=20.0, gpus=8, efa_interfaces=efas)
         monkeypatch.setitem(cast("dict[str, InstanceType]", TYPES), name, made)
@@ -212,7 +212,7 @@ def test_market_type_by_reservation(kind: dict[str, Any], market: str) -> None:
 
 
 @pytest.mark.covers("KRP-21")
-def test_a_call_off_the_reservations_asks_all_pools_of_its_kind_once_and_cheapest_first() -> None:
+def test_unreserved_call_requests_all_pools_of_its_kind_once_cheapest_first() -> None:
     made = only(groups([claim(kinds=["on-demand", "spot"], types=["m5.large", "m5.xlarge"])], node_class()))
     asked = [(each.instance_type, each.zone, each.priority) for each in made.overrides]
     assert asked == [
@@ -225,13 +225,13 @@ def test_a_call_off_the_reservations_asks_all_pools_of_its_kind_once_and_cheapes
     ]
 
 
-def test_a_call_asks_only_types_of_its_images_architecture() -> None:
+def test_call_requests_only_types_of_its_image_architecture() -> None:
     made = only(groups([claim(kinds=["on-demand"], types=["c6g.xlarge", "m5.xlarge"])], node_class()))
     assert {each.instance_type for each in made.overrides} == {"c6g.xlarge"}
     assert made.image.id == "ami-arm64"
 
 
-def test_a_call_asks_only_types_that_its_image_drives() -> None:
+def test_call_requests_only_types_that_its_image_supports() -> None:
     images = (Image(id="ami-plain", accelerator="none"), Image(id="ami-gpu", accelerator="nvidia"))
     made_of = node_class(images=images)
     plain = only(groups([claim(kinds=["on-demand"], types=["m5.large", "p5.48xlarge"])], made_of))
@@ -241,7 +241,7 @@ def test_a_call_asks_only_types_that_its_image_drives() -> None:
 
 
 @pytest.mark.parametrize(("zones", "pools"), [("abc", 180), ("abcdef", 300)])
-def test_a_call_asks_sixty_types_and_three_hundred_pools_at_most(zones: str, pools: int) -> None:
+def test_call_requests_at_most_sixty_types_and_three_hundred_pools(zones: str, pools: int) -> None:
     named = [f"us-east-1{each}" for each in zones]
     large = replace(TYPES["m5.large"], zones=frozenset(named))
     types = {
@@ -293,7 +293,7 @@ def test_the_subnet_with_most_addresses_that_did_not_run_out_lately() -> None:
     assert only(groups([wanted], made_of, shortages=short)).overrides[0].subnet_id == "subnet-3"
 
 
-def test_a_zone_whose_subnets_all_ran_out_is_not_asked() -> None:
+def test_zone_without_free_subnet_addresses_is_not_requested() -> None:
     short = Shortages().record(Scope("subnet", "subnet-b"), class_=ErrorClass.SUBNET, code="Code", now=NOW)
     made = only(groups([claim(kinds=["on-demand"], types=["m5.large"])], node_class(), shortages=short))
     assert [each.zone for each in made.overrides] == ["us-east-1a", "us-east-1c"]
@@ -353,7 +353,7 @@ def test_whether_an_instance_is_reserved_is_read_from_ec2_never_from_the_request
 
 
 @pytest.mark.covers("KRP-33")
-def test_of_an_instance_that_ec2_does_not_describe_yet_nothing_is_said() -> None:
+def test_undescribed_instance_is_neither_spilled_nor_unwanted() -> None:
     world = inventory(odcr("cr-1"))
     made = only(groups([claim(kinds=["reserved"])], node_class(BY_ID, world), world))
     (pair,) = dealt(made, instance("i-1", described=False)).pairs
@@ -402,7 +402,7 @@ def test_an_instance_off_the_reservations_is_unwanted_by_a_claim_that_takes_noth
         assert not pair.unwanted
 
 
-def test_instances_that_nobody_asked_for_are_surplus() -> None:
+def test_instances_beyond_the_request_are_surplus() -> None:
     made = by_id(1)
     strange = instance("i-9", "t3.micro", reservation="cr-1")
     answer = dealt(made, strange, instance("i-2", reservation="cr-1"), instance("i-1", reservation="cr-1"))
@@ -419,7 +419,7 @@ def test_fewer_instances_without_any_error_are_trouble_of_ec2s_own_not_a_shortag
 
 
 @pytest.mark.covers("KRP-18")
-def test_a_call_that_is_refused_whole_is_an_error_of_each_pool_it_asked() -> None:
+def test_refused_call_is_an_error_of_each_requested_pool() -> None:
     made = only(groups([claim("a", kinds=["on-demand"], types=["m5.large"])], node_class()))
     error = ProviderError("InsufficientInstanceCapacity", "none", class_=ErrorClass.CAPACITY)
     answer = refused(made, error)
@@ -440,7 +440,7 @@ def test_an_error_leads_back_to_the_option_it_is_about() -> None:
 
 
 @pytest.mark.covers("KRP-22")
-def test_what_a_gang_got_in_part_is_given_back_wherever_it_was_launched() -> None:
+def test_partial_gang_instances_are_returned_from_every_call() -> None:
     whole = by_id(2, gang="g")
     first = dealt(whole, instance("i-1", reservation="cr-1"), instance("i-2", reservation="cr-1"))
     other = dealt(by_id(1, gang="g"), errors=[FULL])

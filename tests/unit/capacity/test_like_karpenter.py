@@ -1,7 +1,7 @@
-"""Karpenter's own answers, for real types, beside ours: what a node of each can hold, and its labels.
+"""Karpenter's own results for real types, compared with ours: capacity, allocatable and labels.
 
-`karpenter_types.json` holds EC2's descriptions and what `instancetype.NewInstanceType` of Karpenter's AWS
-provider 1.14.0 makes of them for the five classes here, zeros left out.
+`karpenter_types.json` holds EC2's descriptions and the results of `instancetype.NewInstanceType` of
+Karpenter's AWS provider 1.14.0 for the five classes here, without zeros.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ CLASSES = {
 
 
 def _there(amounts: dict[str, float]) -> dict[str, float]:
-    """Karpenter goes below zero where more is reserved than there is."""
+    """Karpenter's amounts become negative if more is reserved than exists."""
     return {name: amount for name, amount in amounts.items() if amount > 0}
 
 
 @pytest.mark.covers("KRP-23")
 @pytest.mark.parametrize("kept", KEPT, ids=lambda kept: kept["ec2"]["InstanceType"])
 @pytest.mark.parametrize("named", CLASSES)
-def test_a_node_holds_what_karpenter_says_it_holds(kept: dict[str, Any], named: str) -> None:
+def test_node_capacity_equals_karpenters(kept: dict[str, Any], named: str) -> None:
     made, theirs = _made(kept), kept["amounts"][named]
     node: NodeClass = CLASSES[named]
     assert _there(capacity(made, node)) == pytest.approx(_there(theirs["capacity"]))

@@ -1,4 +1,4 @@
-"""Which reservations a class's selection means, and why each of the others cannot be used."""
+"""The reservations that a class's selection resolves to, and the reason against each of the others."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_should_resolve_capacity_reservations_by_id_whatever_the_match_criteria(
 
 
 @pytest.mark.covers("KRP-05")
-def test_an_unknown_id_is_told_with_ec2s_code_and_who_asked() -> None:
+def test_unknown_id_is_reported_with_ec2s_code_and_the_account() -> None:
     resolved = found(Selection(reservation_id="cr-0"), inventory())
     assert resolved.usable == ()
     (misfit,) = resolved.misfits
@@ -91,7 +91,7 @@ def test_should_exclude_non_active_capacity_reservations(state: str, where: str)
 
 
 @pytest.mark.covers("KRP-06")
-def test_a_group_means_every_member_and_says_which_it_cannot_see() -> None:
+def test_group_resolves_to_every_member_and_reports_invisible_ones() -> None:
     world = inventory(
         odcr("cr-1", match_criteria="open"),
         odcr("cr-2", "p5.48xlarge", match_criteria="targeted"),
@@ -112,7 +112,7 @@ def test_a_member_added_to_the_group_is_found_by_the_same_selection() -> None:
     assert ids(found(Selection(group_arn=GROUP), after)) == ["cr-1", "cr-2"]
 
 
-def test_an_unknown_group_is_told_by_its_arn() -> None:
+def test_unknown_group_is_reported_by_its_arn() -> None:
     (misfit,) = found(Selection(group_arn=GROUP), inventory()).misfits
     assert (misfit.id, misfit.reason) == (GROUP, "GroupNotFound")
     assert ACCOUNT in misfit.message
@@ -201,7 +201,7 @@ def test_should_resolve_capacity_reservations_by_karpenters_terms(
         ({}, {"zones": [], "outposts": [OUTPOST]}, "ZoneMismatch", ["us-east-1a", "outside an Outpost"]),
     ],
 )
-def test_what_does_not_fit_is_listed_with_both_values(
+def test_misfits_are_listed_with_both_values(
     theirs: dict[str, Any], ours: dict[str, Any], reason: str, words: list[str]
 ) -> None:
     resolved = found(Selection(reservation_id="cr-1"), inventory(odcr("cr-1", **theirs)), **ours)
@@ -223,7 +223,7 @@ def test_what_does_not_fit_is_listed_with_both_values(
     ],
     ids=["tenancy", "placement group", "Outpost", "one of two platforms", "nil Interruptible field"],
 )
-def test_what_fits_is_offered(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
+def test_matching_reservations_are_usable(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
     resolved = found(Selection(reservation_id="cr-1"), inventory(odcr("cr-1", **theirs)), **ours)
     assert ids(resolved) == ["cr-1"]
 

@@ -1,4 +1,4 @@
-"""What a claim could be launched into, and in which order."""
+"""The options of a claim, and their order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPEN = Selection(preference="open")
 
 
 def pools(made: Claim, selection: Selection, world: Inventory, **more: Any) -> list[str]:
-    types = dict(reversed([*TYPES.items()]))  # in whatever order EC2 tells them
+    types = dict(reversed([*TYPES.items()]))  # in any order of EC2's list
     found, _ = options(made, node_class(selection, world, **more), types, world, NOW)
     return [str(option.pool) for option in found]
 
@@ -97,7 +97,7 @@ def test_claim_launches_with_the_tenancy_that_it_requires(requirement: Any, give
         assert beside and all(each.placement == placed.lstrip("@") for each in beside)
 
 
-def test_who_asks_for_a_reservation_has_nothing_outside_of_them() -> None:
+def test_claim_that_requires_a_reservation_has_no_option_outside() -> None:
     world = inventory(odcr("cr-1"))
     wanted = claim("c", ("karpenter.k8s.aws/capacity-reservation-id", "In", ["cr-9"]), types=["m5.xlarge"])
     (waits,) = planned([wanted], node_class(OPEN, world), world).unplaced
@@ -263,7 +263,7 @@ def test_requirements_on_reservation_labels_choose_among_them(requirement: Any, 
         ({"kinds": ["reservd"]}, "CapacityTypeMismatch", ["one of reservd", "reserved, on-demand, spot"]),
     ],
 )
-def test_a_reservation_that_does_not_suit_the_claim_is_told(
+def test_reservation_that_does_not_match_the_claim_is_reported(
     wanted: dict[str, Any], reason: str, words: list[str]
 ) -> None:
     told = skips(claim(**wanted), Selection(reservation_id="cr-1"), inventory(odcr("cr-1")))["cr-1"]
@@ -271,7 +271,7 @@ def test_a_reservation_that_does_not_suit_the_claim_is_told(
     assert all(word in told[1] for word in words), told
 
 
-def test_a_reservation_that_starts_later_is_told_with_its_start() -> None:
+def test_reservation_that_starts_later_is_reported_with_its_start() -> None:
     world = inventory(odcr("cr-1", state="scheduled", start=NOW + minutes(60)))
     told = skips(claim(), Selection(reservation_id="cr-1"), world)["cr-1"]
     assert told == ("ReservationPending", "reservation cr-1 is scheduled, starts at 2026-11-01T13:00:00Z")
@@ -287,7 +287,7 @@ def test_a_reservation_that_ended_since_the_class_was_resolved_is_left_out() -> 
     assert [each.reason for each in skipped] == ["ReservationNotActive"]
 
 
-def test_a_type_that_ec2_does_not_describe_is_told() -> None:
+def test_type_without_a_description_is_reported() -> None:
     told = skips(claim(), Selection(reservation_id="cr-1"), inventory(odcr("cr-1", "x9.large")))["cr-1"]
     assert told[0] == "InstanceTypeMismatch"
     assert "x9.large" in told[1]
@@ -329,7 +329,7 @@ def test_on_demand_needs_an_offer_in_a_zone_of_the_class() -> None:
     assert [str(option.pool) for option in found] == ["on-demand:m5.large:us-east-1b"]
 
 
-def test_what_is_sold_only_as_capacity_blocks_is_no_on_demand_option() -> None:
+def test_types_sold_only_as_capacity_blocks_are_no_on_demand_options() -> None:
     blocks = replace(TYPES["p5.48xlarge"], market_types=frozenset({"capacity-block"}))
     found, _ = options(claim(kinds=["on-demand"]), node_class(), {"p5.48xlarge": blocks}, inventory(), NOW)
     assert found == ()
@@ -363,7 +363,7 @@ MORE = {
         ("instance-local-nvme", "Exists", [], {"m5d.xlarge"}),
     ],
 )
-def test_a_requirement_on_what_a_type_is_chooses_types(
+def test_requirements_on_type_labels_select_types(
     key: str, operator: str, values: list[str], left: set[str]
 ) -> None:
     made = claim("c", (f"karpenter.k8s.aws/{key}", operator, values), kinds=["on-demand"])

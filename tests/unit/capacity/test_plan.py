@@ -1,4 +1,4 @@
-"""Claims planned together: who gets which slot, who falls back, who waits and what they are told."""
+"""Claims planned together: slots, fallbacks, waits, and the reported reasons."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_shouldnt_fall_back_to_on_demand_or_spot_when_compatible_reserved_offeri
     )
 
 
-def test_a_full_reservation_falls_back_and_says_how_full() -> None:
+def test_full_reservation_falls_back_to_on_demand_and_reports_its_slots() -> None:
     world = inventory(odcr("cr-1", total=4, free=0))
     made = planned([claim()], node_class(Selection(reservation_id="cr-1"), world), world)
     assert chosen(made) == {"claim-1": "on-demand:m5.large:us-east-1a"}
@@ -127,7 +127,7 @@ def test_the_slots_of_a_reservation_that_refused_are_no_room_of_its_group() -> N
 
 
 @pytest.mark.covers("KRP-19")
-def test_a_group_whose_members_are_full_or_refused_is_not_asked() -> None:
+def test_group_of_full_or_refusing_members_is_not_requested() -> None:
     world = inventory(odcr("cr-1", free=0), odcr("cr-2"), groups={GROUP: ["cr-1", "cr-2"]})
     wanted, made_of = claim(kinds=["reserved"]), node_class(BY_GROUP, world)
     made = planned([wanted], made_of, world, shortages=full("cr-2"))
@@ -135,7 +135,7 @@ def test_a_group_whose_members_are_full_or_refused_is_not_asked() -> None:
 
 
 @pytest.mark.covers("KRP-08")
-def test_a_claim_that_leaves_the_reservations_is_told_which_of_them_do_not_suit_it() -> None:
+def test_claim_outside_reservations_reports_those_that_do_not_match() -> None:
     world = inventory(odcr("cr-1", "p5.48xlarge"))
     made = planned([claim(types=["m5.large"])], node_class(OPEN, world), world)
     (told,) = made.skipped["uid-claim-1"]
@@ -180,7 +180,7 @@ GROUPED = "arn:aws:ec2:us-east-1:123456789012:placement-group/mpi"
         ({}, "@dedicated", "a"),
     ],
 )
-def test_what_refuses_in_a_placement_group_or_of_a_tenancy_is_short_for_those_alone(
+def test_refusal_in_a_placement_group_or_of_a_tenancy_marks_only_those(
     asks: dict[str, Any], refused: str, zone: str
 ) -> None:
     scope = Scope("pool", f"on-demand:m5.large:us-east-1a{refused}")
@@ -190,7 +190,7 @@ def test_what_refuses_in_a_placement_group_or_of_a_tenancy_is_short_for_those_al
     made = planned([claim(types=["m5.large"])], node_class(**asks), inventory(), shortages=known)
     (got,) = made.assignments
     assert got.option.pool.zone == f"us-east-1{zone}"
-    # Its own refusal is remembered under the same words.
+    # Its own refusal is remembered under the same key.
     error = ProviderError("InsufficientInstanceCapacity", "none", class_=ErrorClass.CAPACITY)
     again = remember(Shortages(), error, got.option, inventory=inventory(), now=NOW)
     made = planned([claim(types=["m5.large"])], node_class(**asks), inventory(), shortages=again)
@@ -352,7 +352,7 @@ def test_a_gang_may_fall_back_in_part_where_its_claims_may() -> None:
 
 
 @pytest.mark.covers("KRP-22")
-def test_in_a_gang_whoever_may_fall_back_leaves_the_slots_to_those_who_may_not() -> None:
+def test_gang_gives_slots_to_its_claims_that_cannot_fall_back() -> None:
     world = inventory(odcr("cr-1"))
     gang = [claim("g0", gang="g", priority=9, **FIRST), claim("g1", gang="g", kinds=["reserved"])]
     made = planned(gang, node_class(OPEN, world), world)
@@ -387,12 +387,12 @@ def test_nothing_is_launched_from_a_class_that_is_not_ready(
     assert "default" in waits.message
 
 
-def test_a_claim_of_no_class_is_told_its_name() -> None:
+def test_claim_without_its_class_reports_the_class_name() -> None:
     (waits,) = planned([claim(node_class="gone")], node_class(), inventory()).unplaced
     assert (waits.reason, waits.message) == ("NodeClassNotFound", "EC2NodeClass gone does not exist")
 
 
-def test_impossible_requirements_are_told_and_nothing_is_launched() -> None:
+def test_impossible_requirements_are_reported_and_launch_nothing() -> None:
     wanted = claim(
         "c", ("karpenter.k8s.aws/instance-cpu", "Lt", ["2"]), ("karpenter.k8s.aws/instance-cpu", "Gt", ["8"])
     )
@@ -401,7 +401,7 @@ def test_impossible_requirements_are_told_and_nothing_is_launched() -> None:
     assert waits.message == "karpenter.k8s.aws/instance-cpu: no value satisfies Lt [2] and Gt [8]"
 
 
-def test_no_compatible_instance_type_says_how_many_each_requirement_excludes() -> None:
+def test_no_compatible_instance_type_reports_the_excluding_requirements() -> None:
     wanted = claim(
         "c",
         ("karpenter.k8s.aws/instance-family", "In", ["p5"]),
@@ -416,7 +416,7 @@ def test_no_compatible_instance_type_says_how_many_each_requirement_excludes() -
     )
 
 
-def test_no_zone_of_the_class_says_the_zone() -> None:
+def test_zone_outside_the_class_is_reported() -> None:
     (waits,) = planned([claim(zones=["us-east-1f"])], node_class(), inventory()).unplaced
     assert waits.reason == "NoCompatibleInstanceTypes"
     assert waits.message == (
@@ -425,7 +425,7 @@ def test_no_zone_of_the_class_says_the_zone() -> None:
     )
 
 
-def test_a_reserved_claim_of_a_class_without_usable_reservations_says_what_each_lacks() -> None:
+def test_reserved_claim_without_usable_reservations_reports_each_misfit() -> None:
     world = inventory(odcr("cr-1", "m5.xlarge"))
     wanted = claim(kinds=["reserved"], types=["p5.48xlarge"])
     (waits,) = planned([wanted], node_class(OPEN, world), world).unplaced
@@ -481,7 +481,7 @@ def test_claims_of_a_gang_that_have_launched_count_as_there() -> None:
 
 
 @pytest.mark.covers("KRP-22")
-def test_a_claim_of_an_incomplete_gang_that_is_wrong_itself_is_told_so() -> None:
+def test_invalid_claim_of_an_incomplete_gang_reports_its_own_reason() -> None:
     gang = [claim("g0", gang="g", gang_size=3), claim("g1", gang="g", gang_size=3, node_class="gone")]
     assert refusals(planned(gang, node_class(), inventory())) == {
         "g0": "GangIncomplete",
@@ -490,7 +490,7 @@ def test_a_claim_of_an_incomplete_gang_that_is_wrong_itself_is_told_so() -> None
 
 
 @pytest.mark.covers("KRP-22")
-def test_a_gang_whose_slots_serve_more_in_another_is_told_so() -> None:
+def test_gang_outbid_by_a_better_use_of_its_slots_reports_that() -> None:
     world = inventory(odcr("cr-1", free=10))
     claims = [
         claim(f"{gang}-{n}", gang=gang, kinds=["reserved"])
@@ -529,14 +529,14 @@ def test_a_slot_goes_to_the_claim_that_costs_more_on_demand() -> None:
 
 
 @pytest.mark.covers("KRP-20")
-def test_whoever_asks_for_priority_comes_before_whoever_costs_more() -> None:
+def test_priority_comes_before_cost() -> None:
     world = inventory(odcr("cr-1", "m5.2xlarge"))
     small = claim("a-small", types=["m5.large", "m5.2xlarge"], priority=1, **FIRST)
     large = claim("b-large", types=["m5.2xlarge"], **FIRST)
     assert chosen(planned([small, large], node_class(OPEN, world), world))["a-small"].startswith("reserved")
 
 
-def test_the_plan_says_how_it_was_solved() -> None:
+def test_plan_reports_its_solver() -> None:
     world = inventory(odcr("cr-1", free=2))
     claims = [claim(f"c{n}", kinds=["reserved"]) for n in range(3)]
     made = planned(claims, node_class(OPEN, world), world)
@@ -549,7 +549,7 @@ def test_the_plan_says_how_it_was_solved() -> None:
 
 
 def about_to_begin(count: int = 1, **more: Any) -> Odcr:
-    """As EC2 shows one that was made a minute ago: no slot is available yet."""
+    """As EC2 shows a reservation created a minute ago: no slot is available yet."""
     begins = {"state": "pending", "created": NOW - minutes(1)}
     return odcr("cr-new", total=count, free=0, **{**begins, **more})
 

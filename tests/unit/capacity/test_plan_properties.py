@@ -1,4 +1,4 @@
-"""Plans of small random worlds against trying every assignment there is."""
+"""Plans of small random worlds, compared with every possible assignment."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def in_reservations(made: Plan) -> list[Claim]:
 
 @pytest.mark.covers("KRP-20")
 @given(worlds())
-def test_every_slot_that_any_assignment_could_use_is_used_by_whoever_comes_first(world: World) -> None:
+def test_every_usable_slot_is_used_by_the_first_claims(world: World) -> None:
     def place(wanted: Claim) -> tuple[int, bool, float]:
         price = fallback(wanted)
         return -wanted.priority, price is not None, -(price or 0.0)
@@ -139,7 +139,7 @@ def test_every_slot_that_any_assignment_could_use_is_used_by_whoever_comes_first
 
 
 def outcomes(world: World) -> Iterator[Objective]:
-    """The objective of every assignment that there is, larger when better."""
+    """The objective of every possible assignment, larger if better."""
     effective = {
         each.name: max(other.priority for other in world.claims if each in (other, *gang_of(world, other)))
         for each in world.claims
@@ -178,7 +178,7 @@ def gang_of(world: World, one: Claim) -> list[Claim]:
 
 
 def fallback(one: Claim) -> float | None:
-    """What the claim costs on demand, if it may go there."""
+    """The claim's on-demand cost, if it may fall back."""
     if not one.requirements.allows("karpenter.sh/capacity-type", "on-demand"):
         return None
     return min(
@@ -189,7 +189,7 @@ def fallback(one: Claim) -> float | None:
 
 
 def reached(world: World, made: Plan) -> Objective:
-    """The objective of a plan. Which member of a group is taken is EC2's choice: the best that adds up."""
+    """The objective of a plan. EC2 chooses the member of a group, so the best valid choice counts."""
     options = [
         each.option.odcr_ids if each.option.pool.capacity_type == "reserved" else ("plain",)
         for each in made.assignments
@@ -223,7 +223,7 @@ def test_no_other_assignment_is_better(world: World) -> None:
 def test_no_reservation_is_planned_beyond_its_free_slots_however_it_is_reached(world: World) -> None:
     made = world.planned()
     reserved = [each for each in made.assignments if each.option.pool.capacity_type == "reserved"]
-    # What each launch may draw from is its option's reservations: all must fit at once.
+    # Each launch may use any of its option's reservations: all must fit at once.
     assert any(
         all(each.count(id_) <= world.inventory.free(id_) for id_ in IDS)
         for each in itertools.product(*(one.option.odcr_ids for one in reserved))
@@ -234,7 +234,7 @@ def test_no_reservation_is_planned_beyond_its_free_slots_however_it_is_reached(w
 
 
 @given(worlds(gangs=True))
-def test_every_claim_is_assigned_once_or_told_why_not_and_gets_only_what_it_accepts(world: World) -> None:
+def test_every_claim_is_assigned_once_within_its_requirements_or_reports_a_reason(world: World) -> None:
     made = world.planned()
     told = [each.claim.name for each in made.assignments] + [each.claim.name for each in made.unplaced]
     assert sorted(told) == sorted(each.name for each in world.claims)

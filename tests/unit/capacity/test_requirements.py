@@ -1,4 +1,4 @@
-"""Requirements: each operator, their intersection, what is impossible and what a user reads about it."""
+"""Requirements: each operator, their intersection, impossible ones, and the reported text."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _written(draw: st.DrawFn, key: str = "k") -> Written:
 
 
 @given(st.lists(_written(), max_size=4))
-def test_several_on_one_key_allow_exactly_what_each_allows(written: list[Written]) -> None:
+def test_several_requirements_on_one_key_intersect(written: list[Written]) -> None:
     requirements = Requirements.of(written)
     for label in UNIVERSE:
         meant = all(_meant(operator, values, label) for _, operator, values in written)
@@ -61,7 +61,7 @@ def test_several_on_one_key_allow_exactly_what_each_allows(written: list[Written
 
 
 @given(st.lists(_written(), max_size=4))
-def test_a_problem_is_told_exactly_when_no_value_and_no_absence_satisfies(written: list[Written]) -> None:
+def test_problem_is_reported_exactly_if_no_value_and_no_absence_satisfies(written: list[Written]) -> None:
     wide = [None, "a", "b", "c", "x", *map(str, range(12))]
     possible = any(all(_meant(op, values, label) for _, op, values in written) for label in wide)
     assert (Requirements.of(written).problems() == []) == possible, written
@@ -112,7 +112,7 @@ def test_listed_values_are_those_allowed(written: list[Written]) -> None:
         ),
     ],
 )
-def test_impossible_requirements_are_told_with_all_that_exclude_one_another(
+def test_impossible_requirements_are_reported_with_all_conflicts(
     written: list[Written], problem: str
 ) -> None:
     assert Requirements.of(written).problems() == [problem]
@@ -151,7 +151,7 @@ def test_a_malformed_requirement_is_refused_by_name(written: Written, message: s
         ([("zone", "NotIn", ["a"])], {}, None),
     ],
 )
-def test_what_does_not_fit_is_said_with_both_values(
+def test_unmet_requirements_are_reported_with_both_values(
     written: list[Written], labels: dict[str, str], reason: str | None
 ) -> None:
     assert Requirements.of(written).accepts(labels) == reason

@@ -1,4 +1,4 @@
-"""Refusals remembered: how long, what ends them, what they keep from being asked."""
+"""Remembered refusals: their length, their end, and the options that they block."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def test_each_class_has_its_own_length(class_: ErrorClass, length: timedelta) ->
 
 
 @pytest.mark.covers("KRP-18", "KRP-19")
-def test_what_ec2_does_not_support_in_a_reservation_is_asked_again_soon() -> None:
-    """Its type is offered there: the request was at fault, and may be mended; the slots are paid for."""
+def test_unsupported_launch_in_a_reservation_is_retried_soon() -> None:
+    """Its type is offered there: the request was invalid and may be corrected, and the slots are paid for."""
     known = short(RESERVATION, class_=ErrorClass.NOT_OFFERED, free=2)
     for length in (3, 6, 12, 24, 30, 30):
         shortage = known.by_scope[RESERVATION]
@@ -115,7 +115,7 @@ def test_what_ec2_does_not_support_in_a_reservation_is_asked_again_soon() -> Non
         ErrorClass.NOT_FOUND,
     ],
 )
-def test_what_says_nothing_about_capacity_cannot_be_recorded(class_: ErrorClass) -> None:
+def test_errors_unrelated_to_capacity_cannot_be_recorded(class_: ErrorClass) -> None:
     with pytest.raises(ValueError, match="is no shortage"):
         short(class_=class_)
 
@@ -135,7 +135,7 @@ def test_a_success_ends_it_and_doubling_starts_over() -> None:
     ("class_", "free_then", "free_now", "described_after", "ended"),
     [
         (FULL, 0, 1, 1, True),
-        (FULL, 3, 1, 1, True),  # EC2 said that it was full, whatever the older description showed
+        (FULL, 3, 1, 1, True),  # EC2 reported it as full, against the older description
         (FULL, 0, 0, 1, False),
         (FULL, 0, 1, 0, False),  # the description is no newer than the refusal
         (FULL, 0, 1, -1, False),
@@ -170,7 +170,7 @@ def test_slots_that_are_only_launches_not_yet_described_do_not_end_it() -> None:
 
 
 @pytest.mark.covers("KRP-19")
-def test_a_reservation_that_shows_room_but_goes_on_refusing_is_asked_ever_more_rarely() -> None:
+def test_reservation_that_shows_room_but_keeps_refusing_backs_off() -> None:
     known, now = Shortages(), NOW
     for step in range(4):
         known = short(RESERVATION, class_=FULL, known=known, now=now)
@@ -184,7 +184,8 @@ def test_a_reservation_that_shows_room_but_goes_on_refusing_is_asked_ever_more_r
 
 @pytest.mark.covers("KRP-19")
 def test_slots_that_are_shown_and_refused_each_time_are_believed_once() -> None:
-    """EC2's description and its launches disagree for an hour: it is asked at 0, then by doubling alone."""
+    """EC2's description and its launches disagree for an hour: it is requested at 0, then only after
+    doubling waits."""
     known, asked = Shortages(), []
     for second in range(0, 3600, 30):
         now = NOW + timedelta(seconds=second)
@@ -205,7 +206,7 @@ def test_slots_end_a_repeat_as_well_where_none_misled_before() -> None:
 
 
 @pytest.mark.covers("KRP-19")
-def test_what_ended_by_itself_is_not_ended_again_by_slots() -> None:
+def test_expired_shortage_is_not_ended_again_by_slots() -> None:
     known = short(RESERVATION, class_=FULL)
     known = known.observed(described(1, at=NOW + minutes(20)), NOW + minutes(20))
     again = short(RESERVATION, class_=FULL, known=known, now=NOW + minutes(40))
@@ -241,9 +242,7 @@ def test_other_scopes_do_not_end_by_a_description() -> None:
         ([Scope("subnet", "subnet-1"), Scope("subnet", "subnet-2")], on_demand(), True),
     ],
 )
-def test_what_a_shortage_keeps_from_being_asked(
-    recorded: list[Scope], option: Option, is_short: bool
-) -> None:
+def test_shortage_blocks_its_options(recorded: list[Scope], option: Option, is_short: bool) -> None:
     known = Shortages()
     for scope in recorded:
         known = short(scope, known=known)
@@ -307,7 +306,7 @@ def test_the_view_is_plain_values_in_a_fixed_order() -> None:
     assert known.view(NOW + FIRST) == []
 
 
-def test_what_is_long_over_is_forgotten() -> None:
+def test_old_shortages_are_forgotten() -> None:
     known = short()
     later = short(Scope("subnet", "subnet-1"), known=known, now=NOW + FIRST + MEMORY)
     assert list(later.by_scope) == [Scope("subnet", "subnet-1")]
@@ -327,7 +326,7 @@ _steps = st.one_of(
 
 @pytest.mark.covers("KRP-19")
 @given(st.lists(_steps, max_size=30))
-def test_whatever_happens_no_scope_is_short_longer_than_its_class_says_nor_shorter_than_its_step(
+def test_shortage_length_is_bounded_by_class_and_step(
     steps: list[tuple[str, object, ErrorClass | None]],
 ) -> None:
     known, now = Shortages(), NOW

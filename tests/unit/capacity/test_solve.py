@@ -1,4 +1,4 @@
-"""Slots given out: exactly, in a hurry, and within what is said of either, against trying every choice."""
+"""Assigned slots: exact, within a time limit, and within the reported bound, compared with every choice."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def objective(of: SlotProblem, taken: Taken, absent: frozenset[str]) -> tuple[fl
 
 
 def choices(of: SlotProblem) -> Iterator[tuple[Taken, frozenset[str]]]:
-    """What every choice of gangs that fits comes to."""
+    """The objective of every choice of gangs that fits."""
     for size in range(len(of.gangs) + 1):
         for some in itertools.combinations(of.gangs, size):
             absent = frozenset(of.gangs) - set(some)
@@ -88,7 +88,7 @@ def choices(of: SlotProblem) -> Iterator[tuple[Taken, frozenset[str]]]:
 
 
 def whole(of: SlotProblem, taken: Taken, absent: frozenset[str]) -> bool:
-    """Whether each gang has all the slots that it must have, or none at all."""
+    """Whether each gang has all its required slots, or none."""
     for place, each in enumerate(of.bundles):
         count = int(taken.served[place])
         if each.gang in absent and count:
@@ -99,7 +99,7 @@ def whole(of: SlotProblem, taken: Taken, absent: frozenset[str]) -> bool:
 
 
 def ticking(step: float) -> Callable[[], float]:
-    """A timer on which every look takes so long."""
+    """A timer that advances by this much at every call."""
     ticks = itertools.count()
     return lambda: step * next(ticks)
 
@@ -119,7 +119,7 @@ def test_no_choice_of_gangs_is_better(of: SlotProblem) -> None:
 
 
 @given(problems(), st.sampled_from([0.0, 0.5, 2.0]))
-def test_without_time_the_answer_holds_and_is_no_worse_than_it_says(of: SlotProblem, step: float) -> None:
+def test_result_without_time_is_valid_and_within_its_reported_bound(of: SlotProblem, step: float) -> None:
     got = solve(of, seconds=1.0 if step else 0.0, timer=ticking(step))
     assert not got.taken.problems(of)
     assert whole(of, got.taken, got.absent)
@@ -151,7 +151,7 @@ def test_one_greedy_pass_is_within_its_factor_at_every_priority(of: SlotProblem)
     assert max(other.reserved for other, _ in choices(of)) <= greedy.bound(of, taken)
 
 
-def test_alone_claims_in_one_greedy_pass_fill_at_least_half_of_what_they_could() -> None:
+def test_greedy_pass_over_single_claims_fills_at_least_half_of_the_optimum() -> None:
     # The first takes the slot that the second needs, though it could use the other.
     of = problem([1, 1, 0], [wish(["cr-1", "cr-2"], priority=1), wish(["cr-1"])])
     got = solve(of, seconds=0.0, timer=standing)

@@ -1,4 +1,4 @@
-"""What a launch says about reservations; what EC2 would reject is never built."""
+"""The reservation target of a launch; a target that EC2 would reject is never built."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_claim_that_excludes_reserved_opts_out_of_open_matching() -> None:
         (OPEN, on_demand(odcr_ids=("cr-1",)), "cannot be launched into a reservation"),
     ],
 )
-def test_what_ec2_rejects_or_the_class_excludes_is_never_built(
+def test_targets_that_ec2_rejects_or_the_class_excludes_are_never_built(
     selection: Selection, option: Option, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):

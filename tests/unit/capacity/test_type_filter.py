@@ -1,4 +1,4 @@
-"""Which types suit, asked of arrays, against asking each type for itself."""
+"""The type filter over arrays, compared with a test of each type alone."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ REQUIRED = st.lists(st.tuples(st.sampled_from(KEYS), OPERATORS), max_size=4)
 
 
 @given(LABELS, REQUIRED, st.sets(st.sampled_from(KEYS)))
-def test_labels_are_asked_as_for_each_type_alone(
+def test_labels_match_as_for_each_type_alone(
     labels: list[dict[str, str]], required: list[tuple[str, tuple[str, list[str]]]], among: set[str]
 ) -> None:
     requirements = Requirements.of((key, operator, values) for key, (operator, values) in required)
     type_filter = TypeFilter(labels, [{}] * len(labels))
-    for _ in range(2):  # the second time from what is remembered
+    for _ in range(2):  # the second time from the kept arrays
         got = type_filter.matches_labels(requirements, among=among).tolist()
         assert got == [not requirements.unmet(each, among=among) for each in labels]
 
@@ -35,7 +35,7 @@ AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "memory"]), st.sampled_from([0
 
 
 @given(st.lists(AMOUNTS, max_size=6), AMOUNTS)
-def test_requests_are_asked_as_for_each_type_alone(
+def test_requests_fit_as_for_each_type_alone(
     amounts: list[dict[str, float]], requests: dict[str, float]
 ) -> None:
     got = TypeFilter([{}] * len(amounts), amounts).fits(requests).tolist()

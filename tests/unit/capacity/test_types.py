@@ -1,4 +1,4 @@
-"""What a node of a type would be: the labels and amounts that Karpenter gives the same type and class."""
+"""The node of a type: the labels and amounts that Karpenter gives the same type and class."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_the_region_is_read_from_the_zone(zone: str, region: str) -> None:
     assert zone_labels(zone)["topology.kubernetes.io/region"] == region
 
 
-def test_capacity_is_what_the_node_will_report() -> None:
+def test_capacity_equals_the_nodes_report() -> None:
     assert capacity(TYPES["p5.48xlarge"], node_class()) == {
         "cpu": 192,
         "memory": (2097152 - 157287) * MIB,  # 7.5 %, rounded up to whole MiB
@@ -146,7 +146,7 @@ def test_kube_reserved_cpu_takes_less_of_each_further_core(vcpus: int, millicore
     assert room["cpu"] == pytest.approx(vcpus - millicores / 1000)
 
 
-def test_allocatable_is_capacity_less_what_kubelet_keeps() -> None:
+def test_allocatable_is_capacity_less_kubelet_reservations() -> None:
     room = allocatable(TYPES["m5.xlarge"], node_class())
     assert room["memory"] == (16384 - 1229) * MIB - (11 * 58 + 255) * MIB - 100 * MIB
     assert room["ephemeral-storage"] == 20 * GIB - GIB - 2 * GIB
@@ -164,7 +164,7 @@ def test_allocatable_is_capacity_less_what_kubelet_keeps() -> None:
         ("Bottlerocket", Kubelet(pods_per_core=5), 58, 58),
     ],
 )
-def test_pods_and_what_they_reserve_follow_the_family(
+def test_pods_and_kube_reserved_follow_the_family(
     family: str, kubelet: Kubelet, pods: int, reserve_pods: int
 ) -> None:
     made = node_class(family=family, kubelet=kubelet)
@@ -205,7 +205,7 @@ def test_a_hard_eviction_threshold_counts_and_a_hundred_percent_means_none(
 
 
 @pytest.mark.parametrize(("percent", "mib"), [(0.075, 15155), (0.0, 16384), (0.05, 15564)])
-def test_what_the_hypervisor_keeps_is_a_setting(percent: float, mib: int) -> None:
+def test_hypervisor_overhead_is_a_setting(percent: float, mib: int) -> None:
     """16,384 MiB less the share, rounded up to a whole MiB."""
     made = node_class(overhead=Overhead(vm_memory_percent=percent))
     assert capacity(TYPES["m5.xlarge"], made)["memory"] == mib * MIB
@@ -241,7 +241,8 @@ def test_interfaces_without_addresses_carry_no_pods(
 
 
 def test_prefix_delegation_is_the_class_s_own_number_of_pods() -> None:
-    """With prefixes a node takes more pods than addresses; maxPods says how many, and kube-reserved stays."""
+    """With prefixes a node takes more pods than addresses; maxPods sets their number, and kube-reserved
+    stays."""
     made = node_class(kubelet=Kubelet(max_pods=110))
     assert capacity(M5, made)["pods"] == 110
     kept = capacity(M5, made)["memory"] - allocatable(M5, made)["memory"]
@@ -320,7 +321,7 @@ def test_local_disks_are_ephemeral_storage_when_they_are_joined() -> None:
     assert capacity(disks, node_class())["ephemeral-storage"] == 20 * GIB
 
 
-def test_what_does_not_fit_is_said_with_both_amounts() -> None:
+def test_missing_resources_are_reported_with_both_amounts() -> None:
     room = allocatable(TYPES["m5.xlarge"], node_class())
     assert fits({"cpu": 3.5, "memory": GIB}, room) is None
     assert fits({"cpu": 4}, room) == "cpu: requests 4, the node has 3.92"
@@ -341,7 +342,7 @@ def test_amd_and_habana_cards_have_their_own_names() -> None:
     assert "karpenter.k8s.aws/instance-gpu-name" not in type_labels(made)
 
 
-def test_what_has_accelerators_counts_as_larger_than_what_has_none() -> None:
+def test_types_with_accelerators_sort_after_those_without() -> None:
     names = sorted(TYPES, key=lambda name: size_key(TYPES[name]))
     assert names == ["m5.large", "c6g.xlarge", "m5.xlarge", "m5.2xlarge", "p5.48xlarge"]
     huge = type_("m7i.metal", vcpus=448, memory_gib=4096, bare_metal=True)

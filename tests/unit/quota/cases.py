@@ -1,4 +1,4 @@
-"""Rows of Kueue's own test tables, as data, and the worlds they describe.
+"""Rows of Kueue's own test tables, as data, and their worlds.
 
 `kueue.json` holds values transcribed from kubernetes-sigs/kueue (Apache-2.0), each row with its file and
 line; CPU in milli, everything else in base units. Each row's flavors are those that its table sets up.
@@ -33,7 +33,7 @@ from broker.quota.tree import Tree
 
 Row = dict[str, Any]
 
-# What each part of a row may say. A field that nobody reads would make a row that shows nothing.
+# The fields of each part of a row. A row with an unread field would prove nothing.
 _FIELDS: Final[Mapping[str, frozenset[str]]] = {
     part: frozenset(fields.split())
     for part, fields in {
@@ -69,16 +69,19 @@ _WORDS: Final[Mapping[str, frozenset[str]]] = {
         "Effect": "NoSchedule NoExecute PreferNoSchedule",
     }.items()
 }
-# By name or amount: what they hold is nobody's field.
+# Keyed by name or amount, so without fields of their own.
 _FREE: Final = frozenset({"request", "nodeSelector", "oracle", "podSetFlavors", "flavorOrder"})
-# What tables call a flavor that the cluster does not have.
+# The tables' name for a flavor that the cluster does not have.
 _ABSENT: Final = ("missing", "nonexist", "non-exist")
 _PREFIXES: Final = ("corev1.TolerationOp", "corev1.TaintEffect", "corev1.NodeSelectorOp")
 
 
 def checked(row: Row) -> Row:
-    """The row, if this module knows what to do with all that it says. Where flavors are chosen, one that is
-    not known here would be read as one that the cluster does not have: rows do not say what a flavor is.
+    """The row, if this module can read all of its fields. If flavors are chosen, an unknown flavor is an
+    error.
+
+    It would otherwise count as a flavor that the cluster does not have, since rows do not define
+    flavors.
     """
     _check(row, "", row.get("name", ""))
     if row["suite"] != "TestAssignFlavors":
@@ -196,7 +199,7 @@ def queue(written: Row) -> Queue:
 
 
 def _search(word: str) -> Search:
-    """v1beta1 said Borrow and Preempt for what is MayStopSearch now."""
+    """v1beta1's Borrow and Preempt mean MayStopSearch."""
     return "TryNextFlavor" if word == "TryNextFlavor" else "MayStopSearch"
 
 
@@ -254,9 +257,7 @@ def rules(row: Row) -> SharingRules:
 
 
 def oracle(row: Row) -> Oracle:
-    """The table's stand-in for a simulation: what it lists, otherwise that preemption in the queue would
-    do.
-    """
+    """The table's stand-in for a simulation: its listed results, otherwise preemption in the queue."""
     said = {key(each): (_POSSIBILITY[mode], level) for each, (mode, level) in (row["oracle"] or {}).items()}
     return lambda each, _: said.get(each, (Possibility.PREEMPT, 0))
 

@@ -1,7 +1,7 @@
-"""Preemption by the letter: nothing is kept, everything is added up and searched anew at each step.
+"""Preemption by the letter: nothing is cached, everything is added up and searched again at each step.
 
-What the quota package is compared with: the same rules over plain lists, without indexes, without usage
-that is kept as it changes, without leaving a search early.
+The quota package is compared with it: the same rules over plain lists, without indexes, without kept
+usage, and without leaving a search early.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Keys = frozenset[FlavorResource]
 
 @dataclass
 class World:
-    """Names stand for queues and cohorts (which have names of their own); `gone` is out, `come` is in."""
+    """Names identify queues and cohorts (which have separate names); `gone` is out, `come` is in."""
 
     queues: dict[str, Queue]
     cohorts: dict[str, QuotaCohort]
@@ -100,7 +100,7 @@ class World:
         )
 
     def known(self, name: str) -> set[FlavorResource]:
-        """What there is quota for, of the node's own or below it."""
+        """The flavors and resources with quota in the node or below it."""
         return set(self.spec(name).quotas).union(*(self.known(each) for each in self.children(name)))
 
     def borrows(self, name: str) -> bool:

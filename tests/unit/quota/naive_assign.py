@@ -23,7 +23,7 @@ class Given(NamedTuple):
 
 
 def assign(world: World, ask: QuotaRequest, pod_sets: Sequence[PodSetRequest], rules: SharingRules) -> Given:
-    """`ask` says who comes, not what."""
+    """`ask` is the requester, not its amounts."""
     given = Given([], [], 0)
     taken: dict[FlavorResource, int] = {}
     queue = world.queues[ask.queue]

@@ -1,9 +1,9 @@
 """A world that plans, decides, drains and relaunches in rounds, by the broker's own code and without a
 server.
 
-`World.round` is what the launch loop and the quota loop do once each: claims are planned and launched, quota
-and slots are decided about, claims that were deleted drain for a few rounds, and their owners make them anew.
-Objects live in a dictionary (`Store`) behind the verbs of a client; EC2 is a count of slots.
+`World.round` runs the launch loop and the quota loop once each: claims are planned and launched, quota
+and slots are decided. Deleted claims drain for a few rounds, and their owners create them again. Objects
+live in a dictionary (`Store`) behind the verbs of a client; EC2 is a count of slots.
 """
 
 from __future__ import annotations
@@ -100,8 +100,10 @@ class Reservation:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What its owner makes a claim for, again and again. `fallback`: it may run on
-    demand; `non_preemptible`: it may not be disturbed; `round`: when it comes."""
+    """A job whose owner always creates its claim again. `fallback`: it may run on demand.
+
+    `non_preemptible`: it may not be disturbed; `round`: the round of its creation.
+    """
 
     name: str
     draws: str
@@ -117,7 +119,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Dedicated:
-    """A DedicatedAICluster of so many instances; from round `grows` on of `then`, where that is set."""
+    """A DedicatedAICluster of this many instances; from round `grows` on of `then`, if that is set."""
 
     name: str
     draws: str
@@ -140,8 +142,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Drain:
-    """A claim or cluster that was told to leave: which job or cluster, for which, why, and in which round;
-    what the cluster that it was for asked for then."""
+    """An evicted claim or cluster: the job or cluster, the preemptor, the reason and the round.
+
+    It also holds the request of the cluster that it leaves for, at that time.
+    """
 
     victim: str
     preemptor: str
@@ -215,7 +219,7 @@ class Store(Client):
 
 @contextmanager
 def patched(world: World) -> Iterator[dict[str, AdmissionDecision]]:
-    """The verdicts of the decisions made meanwhile."""
+    """The decisions made in the meantime."""
     verdicts: dict[str, AdmissionDecision] = {}
     act = world.keeper.act
 
@@ -231,7 +235,7 @@ def patched(world: World) -> Iterator[dict[str, AdmissionDecision]]:
 
 
 class World:
-    """`round` after `round`; what was drained is in `drains`."""
+    """Run `round` after `round`; `drains` are the drains so far."""
 
     def __init__(self, setting: Setting, *, settings: Settings | None = None) -> None:
         self.setting = setting
@@ -264,7 +268,7 @@ class World:
             raise AssertionError(f"a reservation of this world is not valid: {said.barred}")
 
     def start(self) -> None:
-        """A new process: nothing is known but what the objects say."""
+        """A new process: its only input are the objects."""
         self.entitler = EntitlementReader(
             SlotSnapshotBuilder(
                 self.reads,
@@ -308,7 +312,7 @@ class World:
             shared, self.entitler, self.reclaimer, self.keeper, kueue=lambda: False
         )
 
-    # -- what there is
+    # -- the state
 
     def inventory(self) -> Inventory:
         used = Counter(
@@ -333,7 +337,7 @@ class World:
         return [each for each in self.claims.list() if not each.status.provider_id and not each.deleting]
 
     def state(self) -> object:
-        """What must not change any more at rest: who is where, and who leaves."""
+        """The state that must not change at rest: the slots of all holders, and the terminating ones."""
         return (
             {
                 each.name: (
@@ -444,7 +448,7 @@ class World:
         return made
 
     def _launched(self, claim: NodeClaim, type_name: str, ids: Sequence[str]) -> None:
-        """Into the first of these that has room, or on demand."""
+        """Into the first of these with room, or on demand."""
         free = self.free()
         odcr_id = next((id_ for id_ in ids if free[id_] > 0), "")
         if ids and not odcr_id:
@@ -471,7 +475,7 @@ class World:
         self.store.put(NodeClaim.KIND, body | {"metadata": meta, "status": status})
 
     def _note(self, before: Mapping[str, NodeClaim]) -> None:
-        """Who was told to leave in this round. A cluster's claims stand for the cluster."""
+        """Records the evictions of this round. A cluster's claims stand for the cluster."""
         for name, claim in before.items():
             now = self.claims.get(name)
             if claim.deleting or names.DEDICATED in claim.labels or (now is not None and not now.deleting):

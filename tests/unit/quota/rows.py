@@ -22,7 +22,7 @@ def pods(
     tolerations: Sequence[Row] = (),
     **request: int,
 ) -> Row:
-    """`on`: the `type` that the node selector wants; `group`: with whom it takes its flavors."""
+    """`on`: the `type` in the node selector; `group`: the pod sets with the same flavors."""
     return {
         "name": name,
         "count": count,
@@ -156,7 +156,7 @@ def held(
 
 
 def asks(queue: str, priority: int = 0, *, queued: int = 0, lacks: str = "cpu", **request: int) -> Row:
-    """What comes; `lacks`: the resources of which it has not enough."""
+    """The request; `lacks`: its missing resources."""
     return {
         "cq": queue,
         "priority": priority,

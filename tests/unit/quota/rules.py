@@ -1,4 +1,4 @@
-"""What must hold of a world in rounds, told without the code that decides."""
+"""Rules that hold in a world in rounds, without the code that decides."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def violations(seed: int) -> list[str]:
 
 
 def check(world: World) -> Iterator[str]:
-    """Runs the world to rest. What is wrong, each with the rule first."""
+    """Runs the world to rest. Returns the violations, each with the rule first."""
     before: object = None
     due: dict[str, tuple[int, object]] = {}
     quiet = 0
@@ -71,7 +71,8 @@ def check(world: World) -> Iterator[str]:
 
 
 def _repeated(drains: Iterable[Drain]) -> Iterator[str]:
-    """Drains of one for another for one reason. What had to leave since, or has grown, takes room anew."""
+    """Repeated drains of one holder for another and one reason. A holder that terminated or grew since
+    starts anew."""
     lost: Counter[str] = Counter()
     counts: Counter[tuple[str, str, str, str, int]] = Counter()
     for each in drains:
@@ -92,7 +93,7 @@ def _spec(world: World, name: str) -> object:
 
 
 def _served(world: World, name: str) -> bool:
-    """Whether a job's claim has an instance, or a cluster holds all that it wants and has it."""
+    """Whether a job's claim has an instance, or a cluster has all instances of its request."""
     cluster = world.reads.clusters.cache.get(name)
     if cluster is None:
         return any(
@@ -118,8 +119,8 @@ def _at_home(world: World, claim: NodeClaim) -> bool:
 
 
 def _idle(world: World) -> Iterator[str]:
-    """No slot is idle that a claim that waits could have, by the owner's quota and by what may be borrowed
-    and lent."""
+    """No slot is idle that a waiting claim could have, by the owner's quota and by lending and borrowing
+    limits."""
     held: Counter[tuple[str, str]] = Counter()  # by owner and flavor
     lent: Counter[tuple[str, str]] = Counter()
     borrowed: Counter[tuple[str, str]] = Counter()  # by queue and flavor

@@ -1,4 +1,4 @@
-"""Rounds of admission: who gets what when several wait at once."""
+"""Rounds of admission: the decisions if several heads wait at once."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def outcomes(world: QuotaLedger, *heads: Head, fair: bool = False) -> list[tuple
     return [(each.head.name, str(each.outcome)) for each in decide(world, heads, FAIR if fair else RULES)]
 
 
-def test_what_does_not_borrow_comes_before_what_does() -> None:
+def test_heads_without_borrowing_come_first() -> None:
     world = ledger(queue("a", 2, "c"), queue("b", 2, "c"))
     borrows, own = head("borrows", "a", 4, priority=9), head("own", "b", 2)
     assert outcomes(world, borrows, own) == [("own", "Admit"), ("borrows", "Wait")]
 
 
-def test_then_priority_then_who_waits_longest() -> None:
+def test_then_priority_then_the_longest_wait() -> None:
     world = ledger(cohort("c", 2), *(queue(name, 0, "c") for name in "abc"))
     found = outcomes(
         world,
@@ -75,7 +75,7 @@ def test_one_victim_makes_room_for_one() -> None:
     assert second.why == "workload victim makes room for another one; the next round decides"
 
 
-def test_who_waits_for_its_own_quota_without_a_way_to_reclaim_it_keeps_others_from_it() -> None:
+def test_head_that_cannot_reclaim_its_own_quota_reserves_it() -> None:
     def world(reclaim: Preemption) -> QuotaLedger:
         return ledger(
             queue("a", quota(4, borrow=0), "c", preemption=reclaim),
@@ -89,7 +89,7 @@ def test_who_waits_for_its_own_quota_without_a_way_to_reclaim_it_keeps_others_fr
     assert outcomes(world(always), waits, borrows) == [("waits", "Wait"), ("borrows", "Admit")]
 
 
-def test_who_waits_to_borrow_keeps_what_it_may_borrow_at_most() -> None:
+def test_head_that_waits_to_borrow_reserves_up_to_its_borrowing_limit() -> None:
     def found(limit: int | None, asked: int) -> list[str]:
         world = ledger(
             queue("a", quota(4, borrow=limit), "c"),
@@ -108,9 +108,8 @@ def test_who_waits_to_borrow_keeps_what_it_may_borrow_at_most() -> None:
     assert found(None, 1) == ["Wait", "Wait"]
 
 
-def test_only_what_lacks_is_looked_at_for_victims() -> None:
-    """Of cpu the queue uses all its own, but none of it is asked for: of gpu it may be given back what it
-    lent."""
+def test_victims_are_searched_only_for_missing_resources() -> None:
+    """The queue uses all its cpu, but none of it is requested; it may reclaim the gpu that it lent."""
     cpu = FlavorResource("h100", "cpu")
 
     def member(name: str, cpus: int) -> Queue:
@@ -158,7 +157,7 @@ def test_a_victim_that_was_not_enough_is_free_for_the_next() -> None:
 @pytest.mark.parametrize(
     "asked", [{SPOT: 2}, {SPOT: 2, GPU: 0}], ids=["alone", "and nothing of what it borrows"]
 )
-def test_who_borrows_nothing_of_what_it_asks_for_comes_first_whatever_its_share(
+def test_head_that_borrows_nothing_of_its_request_comes_first_whatever_its_share(
     asked: dict[FlavorResource, int],
 ) -> None:
     world = ledger(
@@ -215,7 +214,7 @@ def test_fair_sharing_counts_a_team_before_its_members() -> None:
     assert found == [("other", "Admit"), ("new", "Admit")]
 
 
-def test_the_next_flavor_is_tried_before_borrowing_where_the_queue_says_so() -> None:
+def test_next_flavor_is_tried_before_borrowing_if_fungibility_allows() -> None:
     rule = Fungibility(when_can_borrow="TryNextFlavor")
     world = ledger(
         queue("a", 1, "c", more={SPOT: quota(2)}, fungibility=rule), queue("b", 1, "c", more={SPOT: quota(0)})
@@ -247,7 +246,7 @@ def test_the_preference_weighs_borrowing_against_preemption(preference: str, fla
     ]
 
 
-def test_a_queue_in_a_cycle_waits_and_says_why() -> None:
+def test_queue_in_a_cycle_waits_and_reports_the_cycle() -> None:
     world = QuotaLedger(Tree([queue("a", 1, "x")], [cohort("x", 0, "x")]))
     (decision,) = decide(world, [head("h", "a", 1)], RULES)
     assert (str(decision.outcome), decision.why) == (
@@ -276,7 +275,7 @@ def test_fewer_pods_are_admitted_when_not_all_can_be() -> None:
 
 
 def test_pods_are_given_up_from_the_back_and_given_back_where_they_cost_nothing() -> None:
-    """Two kinds of pods on capacity of their own: only the kind that is short is cut."""
+    """Two kinds of pods on separate capacity: only the kind that is short is cut."""
 
     def attempt(pods: list[PodSetRequest]) -> tuple[int, ...] | None:
         counts = tuple(each.count for each in pods)
@@ -335,8 +334,7 @@ def test_a_strict_queue_keeps_its_head_in_front() -> None:
 def test_a_round_over_many_queues_of_one_cohort_looks_at_each_head_a_few_times(
     fair: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twice the queues take twice the work: what is compared and added up grows with them, not with their
-    square."""
+    """Twice the queues take twice the work: comparisons and sums grow with them, not with their square."""
     counts: list[int] = []
     key = FlavorResource("default", "cpu")
     change = QuotaNode._set
@@ -373,7 +371,7 @@ def test_a_round_over_many_queues_of_one_cohort_looks_at_each_head_a_few_times(
 
 
 def test_round_over_a_full_cohort_reads_few_workloads_for_each_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queues that borrow already may preempt for nothing more; their victims need not be read."""
+    """Queues that borrow already may preempt for nothing more, so their victims are not read."""
     counts: list[int] = []
     reason = classical._reason
 

@@ -1,4 +1,4 @@
-"""Who gets quota over all reservations, who waits for whom, and who must leave."""
+"""Decisions about quota over all reservations: admissions, waits, and evictions."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_several_clusters_share_one_reservation_up_to_its_quota() -> None:
 
 
 @pytest.mark.covers("OME-034", "OME-036")
-def test_a_borrowing_limit_is_what_may_be_used_beyond_nominal() -> None:
+def test_borrowing_limit_bounds_usage_beyond_nominal_quota() -> None:
     lender, borrower = queue("lender", 64, "c"), queue("borrower", quota(64, borrow=32), "c")
     assert standings(decided(lender, borrower, want("a", "borrower", 96))) == {"a": "Admitted"}
     over = decided(lender, borrower, want("a", "borrower", 97))
@@ -69,13 +69,13 @@ def test_a_borrowing_limit_is_what_may_be_used_beyond_nominal() -> None:
 
 
 @pytest.mark.covers("OME-037")
-def test_who_may_not_borrow_stays_within_nominal_though_the_cohort_is_idle() -> None:
+def test_queue_without_borrowing_stays_within_nominal_in_an_idle_cohort() -> None:
     found = decided(queue("lender", 64, "c"), queue("r", quota(8, borrow=0), "c"), want("a", "r", 9))
     assert standings(found) == {"a": "Never"}
 
 
 @pytest.mark.covers("OME-040")
-def test_who_may_not_borrow_lends_all_the_same_up_to_its_lending_limit() -> None:
+def test_queue_without_borrowing_still_lends_up_to_its_lending_limit() -> None:
     lender = queue("lender", quota(64, borrow=0, lend=16), "c")
     assert standings(decided(lender, queue("r", 8, "c"), want("a", "r", 24))) == {"a": "Admitted"}
     assert standings(decided(lender, queue("r", 8, "c"), want("a", "r", 25))) == {"a": "Never"}
@@ -161,7 +161,7 @@ def test_within_a_reservation_the_lowest_priority_and_then_the_newest_leaves() -
     assert standings(decided(r, *held, want("mine", "r", 2, priority=1))) == {"mine": "Waiting"}
 
 
-def test_nothing_is_given_before_it_is_free_and_nobody_is_preempted_for_it_again() -> None:
+def test_quota_is_granted_only_when_free_and_reclaimed_once() -> None:
     owner = queue("owner", 8, "c", preemption=RECLAIM)
     leaving = workload("leaving", "borrower", 8, evicted=True)
     staying = workload("staying", "borrower", 8)
@@ -173,7 +173,7 @@ def test_nothing_is_given_before_it_is_free_and_nobody_is_preempted_for_it_again
     assert standings(gone) == {"mine": "Admitted"}
 
 
-def test_what_is_promised_to_one_is_not_given_to_another() -> None:
+def test_promised_quota_is_not_given_to_another_request() -> None:
     owner = queue("owner", 8, "c", preemption=RECLAIM)
     found = decided(
         owner,
@@ -185,8 +185,9 @@ def test_what_is_promised_to_one_is_not_given_to_another() -> None:
     assert standings(found) == {"mine": "Preempting", "small": "Waiting"}
 
 
-def test_who_was_within_its_quota_does_not_leave_for_what_its_queue_was_lent_a_moment_ago() -> None:
-    """The newcomer borrows what x2 then asks for: the next look takes it from whoever borrows then."""
+def test_holder_within_quota_is_no_victim_because_its_queue_just_borrowed() -> None:
+    """The new request borrows quota that x2 then requests: the next decision reclaims it from the
+    borrowers then."""
     found = decided(
         queue("a", 2, "c", preemption=RECLAIM),
         queue("b", 4, "c"),
@@ -210,12 +211,12 @@ def test_a_claim_that_its_queue_s_quota_covers_counts_although_others_have_it() 
     assert (standings(beside), list(beside.evictions)) == ({"cluster": "Waiting"}, [])
 
 
-def test_who_is_leaving_is_not_admitted_again_before_it_has_left() -> None:
+def test_terminating_holder_is_not_admitted_again() -> None:
     found = decided(queue("r", 8), workload("a", "r", 4, evicted=True), want("a", "r", 4))
     assert not found.verdicts
 
 
-def test_growth_asks_for_the_rest_in_the_flavor_that_is_held() -> None:
+def test_growth_requests_the_rest_in_the_held_flavor() -> None:
     r = queue("r", 8, more={SPOT: quota(100)})
     found = decided(r, workload("a", "r", 4), want("a", "r", 8))
     assert found.verdicts["a"].usage == {GPU: 8}
@@ -224,7 +225,7 @@ def test_growth_asks_for_the_rest_in_the_flavor_that_is_held() -> None:
     assert more.verdicts["a"].lacks == (Shortfall(GPU, 9, 8),)
 
 
-def test_growth_waits_for_others_and_keeps_what_it_has() -> None:
+def test_growth_waits_for_victims_and_keeps_its_quota() -> None:
     found = decided(queue("r", 8), workload("a", "r", 4), workload("b", "r", 4), want("a", "r", 8))
     assert standings(found) == {"a": "Waiting"}
     assert found.verdicts["a"].lacks == (Shortfall(GPU, 8, 4),)
@@ -324,7 +325,7 @@ def _used(queues: Sequence[Queue], held: Sequence[AdmittedWorkload]) -> Tree:
 @pytest.mark.covers("OME-054", "OME-060")
 @settings(max_examples=150, deadline=None)
 @given(worlds())
-def test_what_is_held_never_exceeds_what_there_is_and_nobody_at_nominal_is_taken_from(
+def test_usage_never_exceeds_quota_and_queues_at_nominal_lose_nothing(
     world: tuple[list[Queue], list[AdmittedWorkload], list[ClusterRequest]],
 ) -> None:
     queues, holders, wants = world

@@ -1,4 +1,4 @@
-"""Which flavors a pod set may run in."""
+"""The flavors that a pod set may run in."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def test_a_taint_of_a_number_is_compared_with_the_toleration_s(operator: str, va
 
 
 @pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
-def test_a_hard_taint_keeps_out_who_does_not_tolerate_it(effect: str) -> None:
+def test_hard_taint_excludes_pods_without_a_toleration(effect: str) -> None:
     assert misfit(PodSetRequest(), Flavor(name="f", taints=(FlavorTaint(key="k", effect=effect),)))
 
 
-def test_a_taint_that_only_prefers_keeps_nobody_out() -> None:
+def test_prefer_no_schedule_taint_excludes_no_pod() -> None:
     assert (
         misfit(PodSetRequest(), Flavor(name="f", taints=(FlavorTaint(key="k", effect="PreferNoSchedule"),)))
         == ""
@@ -63,7 +63,7 @@ def test_a_taint_that_only_prefers_keeps_nobody_out() -> None:
     ("selector", "fits"),
     [({"type": "one"}, True), ({"type": "two"}, False), ({"unknown": "x"}, True), ({}, True)],
 )
-def test_a_selector_speaks_only_of_the_flavor_s_own_labels(selector: dict[str, str], fits: bool) -> None:
+def test_selector_applies_only_to_the_flavors_own_labels(selector: dict[str, str], fits: bool) -> None:
     assert (misfit(PodSetRequest(selector=selector), Flavor(name="f", labels=LABELS)) == "") is fits
 
 
@@ -79,7 +79,7 @@ def test_a_selector_speaks_only_of_the_flavor_s_own_labels(selector: dict[str, s
         ([[Expression("size", "Gt", ("8",))]], False),
         ([[Expression("size", "Lt", ("8",))]], False),
         ([[Expression("size", "Gt", ("many",))]], False),
-        # Of terms any will do; one that says nothing of the flavor's labels does.
+        # One term suffices; a term without the flavor's labels matches.
         ([[Expression("type", "In", ("two",))], [Expression("size", "In", ("8",))]], True),
         ([[Expression("type", "In", ("two",))], [Expression("zone", "In", ("a",))]], True),
         ([[Expression("type", "In", ("two",)), Expression("zone", "In", ("a",))]], False),

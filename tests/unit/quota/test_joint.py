@@ -1,4 +1,4 @@
-"""Dedicated clusters and claims, decided about together: what one has another has not."""
+"""Dedicated clusters and claims, decided together: nothing is given twice."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Reservations `quota` (instances, each with as many slots in its own `cr-<name>`), and who is there."""
+    """Reservations `quota` (instances, each with as many slots in its own `cr-<name>`), and their holders."""
 
     quota: Mapping[str, int]
     rules: Mapping[str, Preemption] = field(default_factory=dict)
@@ -208,12 +208,12 @@ def rooms(slots: SlotTree, queue: str) -> tuple[int, int, int]:
     return slots.quota(lot), slots.room(lot), slots.lendable(lot)
 
 
-def test_what_an_admitted_cluster_has_not_launched_is_lent_to_nobody() -> None:
+def test_admitted_quota_without_instances_is_not_lent() -> None:
     idle = State(quota={"a": 3, "b": 0})
     assert rooms(idle.slots(), "a") == (3, 3, 3)
     held = replace(idle, clusters=[Cluster(name="x", queue="a", holds=2, at=["cr-a"])])
     assert rooms(held.slots(), "a") == (1, 1, 1)
-    # Nor what is admitted in this very decision; nor what one has borrowed and not launched.
+    # Nor quota admitted in this decision, nor borrowed quota without instances.
     wants = replace(idle, clusters=[Cluster(name="x", queue="a", wants=2)])
     assert rooms(wants.slots(wants.decide()), "a") == (1, 1, 1)
     borrows = replace(idle, clusters=[Cluster(name="x", queue="b", holds=2)])
@@ -241,13 +241,13 @@ def test_a_claim_has_its_slot_back_from_another_reservations_cluster_as_a_whole(
     assert decided.evictions["x"].preemptor == "NodeClaim w0"
     assert decided.evictions["x"].preemptee_path == "/ml/b"
     assert not decided.victims
-    # Where Kueue counts its quota, that is Kueue's to say.
+    # If Kueue counts its quota, Kueue decides that.
     assert replace(borrowed, non_preemptible=True).decide() == JointDecision()
     plain = replace(borrowed, rules={"a": Preemption(reclaim="Never")})
     assert not plain.decide().evictions
 
 
-def test_whoever_leaves_for_a_cluster_leaves_for_no_claim_besides() -> None:
+def test_victim_of_a_cluster_is_no_victim_of_a_claim() -> None:
     both = State(
         quota={"a": 2, "b": 0},
         clusters=[Cluster(name="x", queue="a", wants=1)],
@@ -266,7 +266,7 @@ def test_whoever_leaves_for_a_cluster_leaves_for_no_claim_besides() -> None:
     assert replace(both, claims=[]).decide().verdicts["x"].standing is AdmissionPhase.ADMITTED
 
 
-def test_what_a_cluster_was_admitted_to_a_moment_ago_is_free_for_no_claim() -> None:
+def test_newly_admitted_quota_of_a_cluster_is_free_for_no_claim() -> None:
     free = State(
         quota={"a": 2, "b": 0, "c": 0},
         rules={"b": Preemption(reclaim="Any", borrow="LowerPriority")},
@@ -280,7 +280,7 @@ def test_what_a_cluster_was_admitted_to_a_moment_ago_is_free_for_no_claim() -> N
 
 
 def test_a_claim_that_waits_keeps_the_quota_that_comes_free_for_it() -> None:
-    """Or the cluster that left for it would be admitted again at once."""
+    """Otherwise the cluster evicted for it would be admitted again at once."""
     leaves = State(
         quota={"a": 1},
         clusters=[Cluster(name="x", queue="a", wants=1)],
@@ -295,8 +295,8 @@ def test_a_claim_that_waits_keeps_the_quota_that_comes_free_for_it() -> None:
     assert higher.decide().verdicts["x"].standing is AdmissionPhase.ADMITTED
 
 
-def test_what_others_leave_for_a_cluster_is_given_to_nobody_else() -> None:
-    """Or whoever was drained for it would be back in the slot first, and drained again."""
+def test_slots_freed_for_a_cluster_are_given_only_to_it() -> None:
+    """Otherwise a drained holder would return to the slot first, and drain again."""
 
     def kept(count: int, *claims: SlotHolder, queue: str = "a", quota: int = 2) -> SlotTree:
         state = State(quota={"a": quota, "b": 0, "c": 0}, claims=claims)
@@ -306,19 +306,20 @@ def test_what_others_leave_for_a_cluster_is_given_to_nobody_else() -> None:
     held, leaves = claim("v", "a", "a", terminating=True), claim("b", "b", "a", terminating=True)
     assert rooms(kept(1), "a") == (1, 1, 1)
     assert rooms(kept(2), "a") == (0, 0, 0)
-    # As long as one who leaves has a slot, that is the cluster's, and the rest is anybody's.
+    # While a terminating holder has a slot, that slot is the cluster's, and the rest is free for all.
     assert rooms(kept(1, held), "a") == (1, 1, 1)
     assert rooms(kept(1, leaves), "a") == (2, 1, 1)
     assert rooms(kept(2, leaves), "a") == (1, 0, 0)
-    # Of another reservation nobody else borrows it, and its owner does not take it either.
+    # In another reservation no other claim borrows it, and its owner does not take it either.
     assert rooms(kept(1, queue="b"), "a") == (1, 1, 1)
     assert rooms(kept(2, leaves, queue="b", quota=3), "a") == (2, 1, 1)
     assert kept(1, queue="b").reclaim([waits("w", "a")]) == ()
 
 
 @pytest.mark.parametrize("priority", [0, 9])
-def test_for_a_cluster_those_leave_first_who_have_slots_of_its_own_reservation(priority: int) -> None:
-    """Another's slot would stand idle, and who has the cluster's would have to leave after all."""
+def test_victims_for_a_cluster_on_its_own_reservations_slots_come_first(priority: int) -> None:
+    """Another reservation's slot would stay idle, and the holder of the cluster's slot would still have
+    to leave."""
     lent = State(
         quota={"a": 2, "b": 0, "d": 2},
         clusters=[Cluster(name="x", queue="a", wants=1)],
@@ -330,7 +331,7 @@ def test_for_a_cluster_those_leave_first_who_have_slots_of_its_own_reservation(p
         ],
     )
     assert [*lent.decide().evictions] == ["NodeClaim near"]
-    # Who is not asked is passed over, and the slot that another leaves is borrowed.
+    # A non-preemptible holder is skipped, and the slot of another victim is borrowed.
     spared = replace(
         lent, claims=[replace(each, non_preemptible=each.name == "near") for each in lent.claims]
     )
@@ -371,7 +372,7 @@ def test_a_growth_without_instances_goes_alone() -> None:
         (Preemption(within="LowerPriority"), "b", 5, ("b-mid", "InClusterQueue")),
     ],
 )
-def test_whom_a_claim_of_more_priority_has_leave(
+def test_victim_of_a_claim_with_higher_priority(
     rule: Preemption, queue: str, priority: int, expected: tuple[str, str] | None
 ) -> None:
     full = State(
@@ -463,7 +464,7 @@ def states(draw: st.DrawFn) -> State:
 @pytest.mark.covers("OME-046", "OME-047", "OME-048", "OME-049", "OME-053", "OME-054", "OME-055")
 @settings(max_examples=200)
 @given(states())
-def test_nobody_at_home_leaves_for_another_reservation_and_nobody_in_vain(state: State) -> None:
+def test_holders_on_own_slots_are_no_victims_and_no_eviction_is_in_vain(state: State) -> None:
     decided = state.decide()
     claims = {f"{CLAIM}{each.name}": each for each in state.claims}
     clusters = {each.name: each for each in state.clusters}
@@ -498,7 +499,7 @@ def test_nobody_at_home_leaves_for_another_reservation_and_nobody_in_vain(state:
             assert rule.within == "LowerPriority" and lower
             continue
         assert queue_of[preemptor] != evictee.queue
-        # From outside: only who borrows, in quota or in slots, and never who is in slots of his own alone.
+        # From outside: only borrowers of quota or slots, and never holders on their own slots alone.
         assert used[evictee.queue] > state.quota[evictee.queue] or {*at} - {own}
         assert name.endswith(GROWTH) or not at or {*at} - {own}
         assert rule.reclaim != "Never"

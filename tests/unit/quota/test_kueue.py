@@ -1,4 +1,4 @@
-"""The same answers as Kueue, row by row of its own tables, and of ours where these leave a rule open."""
+"""The same results as Kueue, row by row of its own tables, and of ours if these leave a rule open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PREEMPT = (
 
 
 @pytest.mark.parametrize("row", _PREEMPT, ids=cases.row_id)
-def test_preempts_whom_kueue_preempts(row: Row) -> None:
+def test_victims_equal_kueues(row: Row) -> None:
     ledger = cases.ledger(cases.checked(row))
     before = {name: dict(node.usage) for name, node in ledger.tree.queues.items()}
     ask, needed = cases.ask(row)
@@ -63,8 +63,8 @@ def test_assigns_the_flavors_that_kueue_assigns(row: Row) -> None:
     [("one", "two", "two"), ("two", "one", "one")],
     ids=["the second can be reclaimed", "the first can be reclaimed"],
 )
-def test_what_a_simulation_finds_decides_on_the_flavor(within: str, borrowed: str, taken: str) -> None:
-    """Of one flavor a workload of the queue itself is in the way, of the other a borrower."""
+def test_simulated_preemption_decides_the_flavor(within: str, borrowed: str, taken: str) -> None:
+    """In one flavor the victim is in the queue itself, in the other it is a borrower."""
     rule = {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any", "borrowWithinCohort": None}
     quotas = {f"{flavor}|cpu": {"nominal": 2} for flavor in ("one", "two")}
     queues: list[Row] = [
@@ -97,7 +97,7 @@ def test_what_a_simulation_finds_decides_on_the_flavor(within: str, borrowed: st
     ],
     ids=["of its own too", "nobody", "of others alone, to borrow"],
 )
-def test_a_simulation_says_of_whom_and_how_far_would_be_borrowed_then(
+def test_simulation_returns_victims_and_borrowing_distance(
     priority: int, borrow: BorrowPolicy, own: int, said: tuple[Possibility, int]
 ) -> None:
     rule = Preemption(within="LowerPriority", reclaim="LowerPriority", borrow=borrow)
@@ -153,7 +153,7 @@ def test_the_search_goes_on_after_the_flavor_that_was_tried_last() -> None:
         (("want",), {"usage": {}}),
     ],
 )
-def test_what_a_row_says_and_nobody_reads_is_no_row(where: tuple[str | int, ...], more: Row) -> None:
+def test_row_with_unread_fields_is_rejected(where: tuple[str | int, ...], more: Row) -> None:
     row = copy.deepcopy(next(each for each in _ASSIGN if each["podSets"][0]["tolerations"]))
     part = row
     for step in where:

@@ -28,7 +28,7 @@ def because(kind: ObstacleKind | None) -> Obstacle | None:
         ("Creating", ObstacleKind.SUPPLY, 99, False, "Creating"),
         ("Creating", ObstacleKind.SUPPLY, 100, False, "Failed"),
         ("Creating", ObstacleKind.QUEUE, 100, False, "Failed"),
-        # What is bought is waited for, however long EC2 has none.
+        # A purchase is waited for, however long EC2 has no capacity.
         ("Creating", ObstacleKind.BUYING, 1e9, False, "Creating"),
         ("Creating", ObstacleKind.SPEC, 0, False, "Failed"),
         ("Creating", ObstacleKind.USE, 0, False, "Active"),
@@ -57,7 +57,7 @@ def because(kind: ObstacleKind | None) -> Obstacle | None:
         ("Deleting", None, 0, False, "Creating"),
     ],
 )
-def test_what_follows(
+def test_next_state(
     before: State | None, kind: ObstacleKind | None, lasted: float, changed: bool, after: State
 ) -> None:
     obstacle = because(kind)
@@ -98,7 +98,7 @@ def test_no_other_path(steps: list[tuple[ObstacleKind | None, bool, float]], del
 
 @pytest.mark.covers("OME-017", "OME-019")
 @pytest.mark.parametrize("state", [each for each in STATES if each != "Deleting"])
-def test_what_stands_in_nobody_s_way_is_active_and_what_is_deleted_goes(state: State) -> None:
+def test_reservation_without_obstacle_is_active_and_a_deleted_one_deleting(state: State) -> None:
     seen: State = state
     for _ in range(2):
         seen = advance(seen, None, deleting=False, changed=False, lasted=1e9, limits=LIMITS)

@@ -1,4 +1,4 @@
-"""A decision that fails on one of many names that one, whatever its code has in its hands."""
+"""The search for the name on which a decision fails, in any part of the code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def decisions(monkeypatch: pytest.MonkeyPatch, wrapped: Callable[[Decide], Decid
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_part_of_a_decision_is_a_decision(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the search for what fails would take what is missing for the failure."""
+    """Otherwise the search for the failing name would take a missing name for the failure."""
     seen: list[str] = []
 
     def in_parts(decide: Decide) -> Decide:
@@ -86,7 +86,7 @@ def test_the_one_that_a_decision_fails_on_is_named(seed: int, monkeypatch: pytes
     assert len(tried) > 3
 
 
-def test_whose_slots_fail_a_plan_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_on_which_a_plan_fails_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real, tried = sight.SlotSnapshotBuilder._entitled, set[str]()
 
     def each_once(self: sight.SlotSnapshotBuilder, seen: sight.SlotSnapshot) -> object:

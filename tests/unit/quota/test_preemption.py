@@ -1,4 +1,6 @@
-"""Preemption by example: what Kueue's tables leave open, and what the reservation statements promise."""
+"""Preemption by example: cases that Kueue's tables leave open, and the promises of the reservation
+statements.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,7 @@ def test_a_queue_within_its_nominal_quota_loses_nothing_to_others() -> None:
 
 
 def test_the_advantage_of_a_nearer_quota_counts_although_borrowing_is_allowed() -> None:
-    """The queue's own quota holds what comes: the victim is reclaimed from, whatever its priority."""
+    """The queue's own quota covers the request: the victim is reclaimed from, whatever its priority."""
     rule = Preemption(reclaim="Any", borrow="LowerPriority", threshold=0)
     world = ledger(
         queue("a", 4, "c", preemption=rule), queue("b", 0, "c"), workload("v", "b", 4, priority=50)
@@ -151,7 +153,7 @@ def test_a_heavier_weight_is_entitled_to_more() -> None:
     assert told(preempt_fairly(world(3), ask, frozenset((GPU,)))) == [("b0", "InCohortFairSharing")]
 
 
-def test_lending_limits_bound_what_can_be_reclaimed_for() -> None:
+def test_lending_limits_bound_reclaimable_quota() -> None:
     world = ledger(
         queue("a", quota(6, lend=4), "c", preemption=ANY),
         queue("b", quota(6, lend=2), "c"),

@@ -1,4 +1,4 @@
-"""What holds of every decision, in random trees, beside the same rules by the letter."""
+"""Properties of every decision in random trees, compared with the same rules by the letter."""
 
 from __future__ import annotations
 
@@ -166,10 +166,10 @@ def test_decides_as_the_rules_by_the_letter(fair: bool, case: Case) -> None:
 @BOTH
 @settings(max_examples=150)
 @given(case=cases(), others=st.lists(st.tuples(st.integers(-1, 3), st.integers(0, 3)), max_size=4))
-def test_what_is_kept_for_a_round_changes_no_decision(
+def test_values_kept_for_a_round_change_no_decision(
     fair: bool, case: Case, others: list[tuple[int, int]]
 ) -> None:
-    """Decisions about many asks, while the ledger stands still, are those about each alone."""
+    """Decisions about many requests, while the ledger does not change, equal those about each alone."""
     cases_ = [
         replace(case, ask=replace(case.ask, queue=queue.name, priority=priority, queued=float(queued)))
         for priority, queued in others
@@ -254,7 +254,7 @@ def test_makes_room_with_nothing_to_spare_and_leaves_the_tree_alone(fair: bool, 
 
 
 def _minimal(case: Case, ledger: QuotaLedger, found: Sequence[PreemptionTarget], *, borrow: bool) -> bool:
-    """Whether all of these out makes room, and any of them back in does not."""
+    """Whether all of these make room, and returning any one of them does not."""
     node = ledger.node(case.ask.queue)
     if not fits(node, case.ask.amounts, borrow=borrow):
         return False
@@ -315,7 +315,7 @@ def test_usage_kept_is_usage_added_up(case: Case) -> None:
 @BOTH
 @given(case=cases(), asked=st.lists(st.integers(min_value=0, max_value=6), min_size=5, max_size=5))
 def test_a_round_promises_nothing_twice(fair: bool, case: Case, asked: list[int]) -> None:
-    """Whatever a round admits or makes room for is there once its victims are gone, all of it together."""
+    """All quota that a round admits or makes room for is there once its victims are gone."""
     groups = (FlavorGroup(frozenset(("cpu",)), ("a",)), FlavorGroup(frozenset(("gpu",)), ("a", "b")))
     queues = [replace(each, groups=groups) for each in case.queues]
     ledger = QuotaLedger(Tree(queues, case.cohorts))
@@ -349,7 +349,7 @@ def test_a_round_promises_nothing_twice(fair: bool, case: Case, asked: list[int]
 
 
 @given(case=cases())
-def test_what_is_admitted_within_what_is_available_stays_within_every_limit(case: Case) -> None:
+def test_admissions_within_available_quota_stay_within_every_limit(case: Case) -> None:
     ledger = QuotaLedger(Tree(case.queues, case.cohorts))
     for each in case.workloads:
         node = ledger.node(each.queue)
@@ -363,5 +363,5 @@ def test_what_is_admitted_within_what_is_available_stays_within_every_limit(case
             if node.parent is None:
                 assert node.uses(key) <= node.quota(key)
             if quota.lending_limit is not None:
-                # What others may take of this node's quota is at most what it lends.
+                # Others may take at most the lent part of this node's quota.
                 assert node.quota(key) - node.local.get(key, 0) <= max(quota.lending_limit, 0)

@@ -1,4 +1,4 @@
-"""Which reservation a name means."""
+"""The reservation that a name resolves to."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_name_means_one_reservation(given: str, found: Reserved) -> None:
         ("", "ReservationNotNamed", "write namespace/name"),
     ],
 )
-def test_a_name_that_means_none_says_why(given: str, reason: str, says: str) -> None:
+def test_unresolved_name_reports_the_reason(given: str, reason: str, says: str) -> None:
     found = resolve(given, KNOWN)
     assert isinstance(found, UnresolvedName)
     assert found.reason == reason

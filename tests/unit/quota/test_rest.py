@@ -1,5 +1,4 @@
-"""Plan, decision and drain in rounds: what is decided comes to rest, and what was freed for one goes to
-it."""
+"""Plan, decision and drain in rounds: decisions come to rest, and freed slots go to their nominees."""
 
 from __future__ import annotations
 
@@ -71,13 +70,13 @@ RECLAIMS = Preemption(within="LowerPriority", reclaim="Any")
 @pytest.mark.covers("SAF-30", "SAF-31", "SAF-35", "SAF-37")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_world_comes_to_rest(seed: int) -> None:
-    """Nothing is drained twice for one reason, what was freed is given, and no slot is idle that one waits
-    for."""
+    """No holder drains twice for one reason, freed slots are given, and no slot is idle with a claim
+    waiting for it."""
     assert [*check(World(setting(seed)))] == []
 
 
 def test_a_world_is_not_always_at_rest() -> None:
-    """The rules are told of what they look for: a world in which one claim never leaves is not at rest."""
+    """The rules find violations: a world in which one claim never terminates is not at rest."""
     jobs = [job("b0", "b"), job("a0", "a", round=2)]
     world = World(
         Setting(
@@ -92,8 +91,8 @@ def test_a_world_is_not_always_at_rest() -> None:
 
 
 @pytest.mark.covers("SAF-30")
-def test_want_whose_only_victims_got_quota_in_the_same_decision_is_admitted() -> None:
-    """Round 1 lends to a0 what b1, the second of its queue, takes back in round 2."""
+def test_request_is_admitted_if_its_only_victims_got_quota_in_the_same_decision() -> None:
+    """Round 1 lends a0 the quota that b1, the second of its queue, reclaims in round 2."""
     queues = [queue("a", quota(0), "c"), queue("b", quota(16), "c", preemption=RECLAIMS)]
     wants = [want("a0", "a", 8), want("b0", "b", 8, priority=1), want("b1", "b", 8)]
     found = entitle(queues, [], holders=(), wants=wants, rules=RULES)
@@ -106,7 +105,7 @@ def test_want_whose_only_victims_got_quota_in_the_same_decision_is_admitted() ->
 
 
 @pytest.mark.covers("SAF-30")
-def test_nothing_is_evicted_for_a_want_that_loses_its_quota_in_the_same_decision() -> None:
+def test_nothing_is_evicted_for_a_request_that_loses_its_quota_in_the_same_decision() -> None:
     """v would leave for c0 first, which b1 then beats; b1 fits without that."""
     higher = Preemption(within="LowerPriority", reclaim="Any", borrow="LowerPriority")
     queues = [
@@ -127,8 +126,8 @@ def test_nothing_is_evicted_for_a_want_that_loses_its_quota_in_the_same_decision
 @pytest.mark.covers("SAF-31")
 @pytest.mark.parametrize("priority", [0, 9])
 def test_freed_slot_goes_to_the_claim_it_was_freed_for_not_to_a_newcomer(priority: int) -> None:
-    """a0 waits for the slot of b0, which drains for a while; a1 comes meanwhile, and the owner's quota has
-    room for one."""
+    """a0 waits for the slot of b0, which drains for a while; a1 comes in the meantime, and quota has room
+    for one."""
     jobs = [
         job("b0", "b", drains=4),
         job("a0", "a", round=2),
@@ -226,8 +225,9 @@ def test_no_second_slot_is_lent_beside_one_that_may_not_be_disturbed() -> None:
 
 @pytest.mark.covers("SAF-34")
 @pytest.mark.parametrize("later", [False, True])
-def test_promise_of_a_cluster_leaves_the_slot_that_its_own_claim_asks_for(later: bool) -> None:
-    """Two slots, one of them lent; the cluster holds quota for three, and one of its claims asks."""
+def test_promise_of_a_cluster_leaves_the_slot_requested_by_its_own_claim(later: bool) -> None:
+    """Two slots, one of them lent; the cluster holds quota for three, and one of its claims requests a
+    slot."""
 
     def made(asking: int) -> SlotTree:
         promise = Promise(cluster="x", queue="a", flavor="f", count=2, later=later, asking=asking)
@@ -264,7 +264,7 @@ def test_cluster_that_can_never_be_whole_has_its_lent_slot_back() -> None:
 
 
 @pytest.mark.covers("SAF-35")
-def test_want_that_others_leave_for_comes_before_one_of_more_priority() -> None:
+def test_nominated_request_comes_before_one_of_higher_priority() -> None:
     queues: list[Queue] = [queue("a", quota(8), "c", preemption=RECLAIMS), queue("b", quota(0), "c")]
     leaving = workload("v", "b", 8, evicted=True)
     wants = [want("x", "a", 8), want("y", "a", 8, priority=9)]
@@ -281,7 +281,7 @@ def test_want_that_others_leave_for_comes_before_one_of_more_priority() -> None:
 
 @pytest.mark.covers("SAF-35")
 @pytest.mark.parametrize("priority", [1, 9])
-def test_room_made_for_a_cluster_is_given_to_no_claim_that_comes_meanwhile(priority: int) -> None:
+def test_room_made_for_a_cluster_is_given_to_no_later_claim(priority: int) -> None:
     """j0 leaves for the cluster; j1 comes in the next round, of the same reservation."""
     world = rest(
         Setting(
@@ -320,7 +320,7 @@ def test_room_made_for_a_cluster_that_borrows_is_not_taken_by_the_owner() -> Non
 
 @pytest.mark.covers("SAF-35")
 def test_quota_made_free_for_a_cluster_is_not_used_up_by_the_claim_that_left() -> None:
-    """The reservation has no slots of its own: its claims take those that belong to nobody, in its quota."""
+    """The reservation has no slots of its own: its claims take unowned slots, within its quota."""
     world = rest(
         Setting(
             reservations=[reservation("a", 1, rule=WITHIN)],
@@ -334,7 +334,7 @@ def test_quota_made_free_for_a_cluster_is_not_used_up_by_the_claim_that_left() -
 
 
 @pytest.mark.covers("SAF-31")
-def test_claim_that_others_leave_for_takes_no_slot_that_came_free_for_another() -> None:
+def test_nominated_claim_takes_no_slot_freed_for_another() -> None:
     """a1 has more priority than d1, and its slot drains longer; it may borrow that of d1."""
     world = rest(
         Setting(
@@ -357,8 +357,8 @@ def test_claim_that_others_leave_for_takes_no_slot_that_came_free_for_another() 
 
 
 @pytest.mark.covers("SAF-31")
-def test_gang_that_others_leave_for_keeps_the_slot_that_is_free_first() -> None:
-    """b0 is gone, and would be back, long before b1 is; the slot that belongs to nobody is kept too."""
+def test_nominated_gang_keeps_the_slot_that_is_freed_first() -> None:
+    """b0 is gone, and would be back, long before b1 is; the unowned slot is kept too."""
     world = rest(
         Setting(
             reservations=[reservation("b", 2, rule=WITHIN)],

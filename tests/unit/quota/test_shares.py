@@ -1,4 +1,4 @@
-"""Fair sharing: what counts as the largest share, and that it is a setting."""
+"""Fair sharing: the largest share, and the setting."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BOTH = "LessThanOrEqualToFinalShare,LessThanInitialShare"
         (0.0, {}, 0),
         (0.0, {CPU: 10}, 0),  # all of its own, and nothing borrowed
         (0.0, {CPU: 11}, None),
-        (0.0, {RARE: 5}, 0),  # it borrows what its cohort lends none of
+        (0.0, {RARE: 5}, 0),  # it borrows a resource of which its cohort lends none
         (0.0, {RARE: 5, CPU: 11}, None),
         (2.0, {CPU: 14}, 100),
         (2.0, {RARE: 5}, 0),

@@ -1,4 +1,6 @@
-"""Slots as a quota tree: what is left to whom, who gives back first, and nobody who is in his own."""
+"""Slots as a quota tree: the free slots of each queue, the order of victims, and no victims on their own
+slots.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def asked(slots: SlotTree, *wants: SlotRequest) -> list[str]:
     return [each.holder.name for each in slots.reclaim(wants)]
 
 
-def test_what_is_left_to_whom() -> None:
+def test_slots_left_to_each_queue() -> None:
     held = [holder("own", "a"), holder("b0", "b"), holder("b1", "b")]
     slots = SlotTree([lot("a", lend=3)], [member("a"), member("b", borrow=3), member("c")], held)
     (made,) = slots.lots.values()
@@ -50,7 +52,7 @@ def test_what_is_left_to_whom() -> None:
 
 
 @pytest.mark.covers("OME-040")
-def test_who_may_not_borrow_still_lends() -> None:
+def test_queue_without_borrowing_still_lends() -> None:
     slots = SlotTree([lot("a")], [Member(name="a", cohort="ml"), member("b")], [])
     assert slots.peers("a") == frozenset()
     assert slots.lendable(slots.lots["a", "f"]) == 4
@@ -62,8 +64,8 @@ def test_who_may_not_borrow_still_lends() -> None:
 
 @pytest.mark.covers("OME-036", "OME-048")
 @pytest.mark.parametrize(("limit", "expected"), [(1, []), (2, ["b0"])])
-def test_nobody_leaves_where_one_slot_would_take_two(limit: int, expected: Sequence[str]) -> None:
-    """One of its own for its limit, and another for the place."""
+def test_no_victim_if_one_slot_would_need_two(limit: int, expected: Sequence[str]) -> None:
+    """One of its own for its limit, and another for the slot."""
     c = Member(
         name="c",
         cohort="ml",
@@ -99,7 +101,7 @@ def test_quota_beyond_the_hardware_entitles_to_no_more_than_there_is() -> None:
         ("Never", 9, []),
     ],
 )
-def test_who_gives_back_first(rule: Policy, priority: int, expected: Sequence[str]) -> None:
+def test_order_of_victims(rule: Policy, priority: int, expected: Sequence[str]) -> None:
     held = [
         holder("high", "b", priority=5, since=1.0),
         holder("low-old", "b", since=1.0),
@@ -110,7 +112,7 @@ def test_who_gives_back_first(rule: Policy, priority: int, expected: Sequence[st
 
 
 @pytest.mark.parametrize("non_preemptible", [False, True], ids=["", "though it might not be asked"])
-def test_who_leaves_already_or_a_slot_that_is_free_spares_the_others(non_preemptible: bool) -> None:
+def test_terminating_holder_or_free_slot_needs_no_victim(non_preemptible: bool) -> None:
     held = [holder("b0", "b", terminating=True, non_preemptible=non_preemptible), holder("b1", "b")]
     members = [member("a"), member("b")]
     assert asked(SlotTree([lot("a", 2)], members, held), want()) == []
@@ -130,12 +132,12 @@ def test_only_slots_that_the_claim_can_use_are_taken_back() -> None:
     assert asked(slots, want()) == ["here"]
 
 
-def test_who_is_spared_and_who_is_of_another_cohort_is_never_asked() -> None:
+def test_non_preemptible_holders_and_other_cohorts_are_no_victims() -> None:
     held = [holder("spared", "b", non_preemptible=True), holder("far", "x"), holder("none", "")]
     slots = SlotTree([lot("a", 3)], [member("a"), member("b"), member("x", cohort="other")], held)
     assert asked(slots, want()) == []
     assert slots.takers(slots.lots["a", "f"]) == ()
-    # Two of three hold outsiders, one the spared.
+    # Two of three have unattributed holders, one a non-preemptible holder.
     assert (slots.lots["a", "f"].slots, slots.room(slots.lots["a", "f"])) == ({"cr-a": 1}, 0)
 
 
@@ -146,7 +148,7 @@ def test_both_are_named_with_their_paths() -> None:
     assert str(victim.reason) == "InCohortReclamation"
 
 
-def test_a_cycle_of_cohorts_entitles_nobody_and_says_where_it_is() -> None:
+def test_cycle_of_cohorts_entitles_no_queue_and_is_reported() -> None:
     ring = [QuotaCohort(name="ml", parent="top"), QuotaCohort(name="top", parent="ml")]
     slots = SlotTree([lot("a")], [member("a"), member("b")], [holder("b0", "b")], cohorts=ring)
     assert "cohorts form a cycle: ml → top → ml" in slots.inactive["a"]
@@ -157,7 +159,7 @@ def test_a_cycle_of_cohorts_entitles_nobody_and_says_where_it_is() -> None:
 
 @settings(max_examples=300)
 @given(st.data())
-def test_nobody_in_his_own_slots_is_asked_and_nobody_in_vain(data: st.DataObject) -> None:
+def test_holders_of_own_slots_are_no_victims_and_no_victim_is_in_vain(data: st.DataObject) -> None:
     few = st.integers(0, 3)
     queues = ("a", "b", "c")
     lots = [lot(queue, data.draw(few), **{f"cr_{queue}": data.draw(few)}) for queue in queues]

@@ -1,4 +1,4 @@
-"""What there is for each reservation and who uses it, as tables and over random machines."""
+"""The hardware of each reservation and its users, as tables and over random machines."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def test_one_node_of_eight_takes_all_its_resources_along() -> None:
         (nodes(4, owner=A, out=2) + nodes(4), (64, 48)),
     ],
 )
-def test_what_one_reservation_of_sixty_four_gets(machines: list[Machine], wanted: tuple[int, int]) -> None:
+def test_share_of_one_reservation_of_sixty_four(machines: list[Machine], wanted: tuple[int, int]) -> None:
     share = shares([EntitledReservation(reserved=A, nominal=of(gpus=64))], machines)[A]
     assert (gpus(share.supplied), gpus(share.allocatable)) == wanted
 
 
 @pytest.mark.covers("OME-098")
-def test_two_reservations_of_one_flavor_share_what_there_is_the_older_first() -> None:
+def test_two_reservations_of_one_flavor_share_hardware_older_first() -> None:
     both = [
         EntitledReservation(reserved=A, nominal=of(gpus=64), since=2.0),
         EntitledReservation(reserved=B, nominal=of(gpus=64), since=1.0),
@@ -89,12 +89,12 @@ def test_two_reservations_of_one_flavor_share_what_there_is_the_older_first() ->
     assert (gpus(found[B].allocatable), gpus(found[A].allocatable)) == (64, 24)
 
 
-def test_what_no_machine_could_have_is_not_missed() -> None:
+def test_resources_that_no_machine_has_are_not_missing() -> None:
     licence = FlavorResource("h100", "example.com/licence")
     sold = {GPU, MEMORY, CPU}
     share = shares([EntitledReservation(reserved=A, nominal={licence: 5})], nodes(1), sold=sold)[A]
     assert share.supplied == share.allocatable == {licence: 5}
-    # Machines of another flavor say nothing of this one's; what is sold with each is missed without any.
+    # Machines of another flavor do not count; resources sold with each machine are missing without any.
     other = Machine(name="n", flavor="a100", resources={licence.resource: 8})
     gpu = FlavorResource("h100", GPU)
     share = shares([EntitledReservation(reserved=A, nominal={licence: 5, gpu: 8})], [other], sold=sold)[A]
@@ -137,7 +137,7 @@ CLAIMANTS = st.lists(
 
 @pytest.mark.covers("OME-028", "OME-098")
 @given(claimants=CLAIMANTS, machines=MACHINES)
-def test_nobody_gets_more_than_he_asked_for_and_all_together_no_more_than_there_is(
+def test_shares_exceed_neither_requests_nor_hardware(
     claimants: list[EntitledReservation], machines: list[Machine]
 ) -> None:
     found = shares(claimants, machines)
@@ -178,7 +178,7 @@ FLAVORS = {
         ({"team": "blue"}, ("team",)),
     ],
 )
-def test_a_node_is_of_the_flavor_that_says_most_of_it(
+def test_node_belongs_to_the_flavor_with_most_matching_labels(
     labels: dict[str, str], wanted: tuple[str, ...]
 ) -> None:
     assert attribute(labels, FLAVORS) == wanted
@@ -195,7 +195,7 @@ def test_a_drain_that_goes_from_node_to_node_takes_one_node_out_once() -> None:
     seen, settled = steady(None, nodes(4), 0, 60)
     assert all(not each.out for each in settled)
     shown: list[int] = []
-    for step in range(1, 50):  # every 10 s a look; each node is cordoned for 90 s, one after another
+    for step in range(1, 50):  # a pass every 10 s; each node is cordoned for 90 s, one after another
         now = step * 10.0
         gone = int(now // 90)
         machines = [
@@ -224,7 +224,7 @@ def test_a_change_counts_once_it_has_lasted() -> None:
     assert counted(seen, nodes(2), 170)[1] == 2
 
 
-def test_what_is_seen_first_counts_as_it_is_and_a_slot_in_which_something_starts_as_usable() -> None:
+def test_new_machines_count_as_seen_and_slots_with_starting_instances_as_usable() -> None:
     seen, settled = steady(None, nodes(2, out=1, owner=A), 0, 60)
     assert [bool(each.out) for each in settled] == [True, False]
     late = Machine(name="late", flavor="h100", resources=NODE, out="not ready")
@@ -242,7 +242,7 @@ def holder(
 
 
 @pytest.mark.covers("OME-057", "OME-059")
-def test_users_by_name_each_once_without_what_they_do_not_use() -> None:
+def test_users_are_listed_once_by_name_without_unused_resources() -> None:
     users = [
         holder("team/b", of(gpus=8)),
         holder("team/a", of(gpus=4, memory=TI)),
@@ -261,7 +261,7 @@ def test_users_by_name_each_once_without_what_they_do_not_use() -> None:
 
 @pytest.mark.covers("OME-060")
 @given(st.lists(_amounts(50), max_size=6), _amounts(100))
-def test_what_is_used_is_what_there_is_and_what_is_borrowed(used: list[Amounts], nominal: Amounts) -> None:
+def test_usage_is_supplied_plus_borrowed(used: list[Amounts], nominal: Amounts) -> None:
     holders = [holder(f"w/{n}", amounts) for n, amounts in enumerate(used)]
     total = usage(holders)
     borrowed = beyond(total, nominal)
@@ -279,24 +279,24 @@ H100 = FlavorResource("h100", GPU)
 @pytest.mark.parametrize(
     ("machines", "used", "strangers", "anywhere", "wanted"),
     [
-        # Two of 32 on 64: strangers have what the younger has free, then the older.
+        # Two of 32 on 64: unattributed usage takes the free share of the younger, then of the older.
         (nodes(8), {}, {UnattributedUsage(None, H100): 8}, False, {B: 8}),
         (nodes(8), {}, {UnattributedUsage(None, H100): 40}, False, {B: 32, A: 8}),
         (nodes(8), {B: 24}, {UnattributedUsage(None, H100): 40}, False, {B: 8, A: 32}),
         (nodes(8), {A: 32, B: 32}, {UnattributedUsage(None, H100): 40}, False, {}),
-        # What nobody is entitled to is theirs first.
+        # Hardware beyond all quotas is taken first.
         (nodes(10), {}, {UnattributedUsage(None, H100): 16}, False, {}),
         (nodes(10), {}, {UnattributedUsage(None, H100): 24}, False, {B: 8}),
-        # On machines of an owner they take from the owner, beyond what is more than it is entitled to.
+        # On machines of an owner it takes from the owner, after hardware beyond the owner's quota.
         (nodes(4, owner=A) + nodes(4), {}, {UnattributedUsage(A, H100): 16}, False, {A: 16}),
         (nodes(5, owner=A) + nodes(4), {}, {UnattributedUsage(A, H100): 16}, False, {A: 8}),
         (nodes(4, owner=A) + nodes(4, owner=B), {A: 32}, {UnattributedUsage(B, H100): 8}, False, {B: 8}),
-        # Where nobody knows on whose machines they are: on anybody's.
+        # Usage with unknown machines may be on any machine.
         (nodes(5, owner=A) + nodes(4, owner=B), {}, {UnattributedUsage(None, H100): 8}, True, {}),
         (nodes(4, owner=A) + nodes(4, owner=B), {}, {UnattributedUsage(None, H100): 8}, True, {B: 8}),
     ],
 )
-def test_strangers_take_from_what_is_free(
+def test_unattributed_usage_takes_free_amounts(
     machines: list[Machine],
     used: dict[Reserved, int],
     strangers: dict[UnattributedUsage, int],

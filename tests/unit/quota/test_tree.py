@@ -11,7 +11,7 @@ from broker.quota.tree import Tree
 from tests.unit.quota.builders import GPU, SPOT, cohort, ledger, queue, quota, workload
 
 
-def test_a_queue_uses_its_own_and_what_it_may_borrow_of_its_cohort() -> None:
+def test_queue_uses_its_own_quota_and_borrows_within_its_limit() -> None:
     tree = ledger(queue("a", quota(64, borrow=32), "c"), queue("b", 100, "c"), queue("free", 10, "c")).tree
     assert tree.queues["a"].available(GPU) == 96
     assert tree.queues["free"].available(GPU) == 174
@@ -30,7 +30,7 @@ def test_a_lending_limit_keeps_the_rest_for_the_queue() -> None:
 
 
 def test_of_two_limits_each_is_of_its_own_part() -> None:
-    """Six are the queue's own; of what it lends it may take all back, and three more."""
+    """Six are the queue's own; it may reclaim all of its lent quota, and three more."""
     world = ledger(queue("a", quota(10, borrow=3, lend=4), "c"), queue("b", 20, "c"))
     node = world.node("a")
     assert (node.available(GPU), node.potential(GPU)) == (13, 13)
@@ -38,7 +38,7 @@ def test_of_two_limits_each_is_of_its_own_part() -> None:
     assert node.available(GPU) == 5
 
 
-def test_what_a_queue_kept_for_itself_was_never_the_cohort_s_to_give_back() -> None:
+def test_unlent_quota_is_not_reclaimed_through_the_cohort() -> None:
     world = ledger(
         queue("a", quota(4, lend=0), "c"),
         queue("b", 9, "c"),
@@ -51,9 +51,8 @@ def test_what_a_queue_kept_for_itself_was_never_the_cohort_s_to_give_back() -> N
 
 
 def test_overuse_elsewhere_reaches_a_queue_that_neither_borrows_nor_lends() -> None:
-    """Kueue's resource_test.go, "cq oversubscription spills into cohort": for a hard guarantee, no
-    cohort.
-    """
+    """Kueue's resource_test.go, "cq oversubscription spills into cohort": for a hard guarantee, use no
+    cohort."""
     world = ledger(
         queue("cq1", 10, "c"), queue("cq2", quota(10, borrow=0, lend=0), "c"), queue("cq3", 10, "c")
     )
@@ -78,7 +77,7 @@ def test_the_distance_borrowed_is_the_height_of_the_subtree_that_has_it() -> Non
     assert distances == [(0, True), (1, True), (2, True), (3, False), (3, False), (3, False)]
 
 
-def test_queues_under_a_cycle_are_inactive_and_say_where_it_is() -> None:
+def test_queues_under_a_cycle_are_inactive_and_report_it() -> None:
     tree = Tree(
         [queue("a", 1, "x"), queue("b", 1, "below"), queue("c", 1, "sound")],
         [cohort("x", 0, "y"), cohort("y", 0, "x"), cohort("below", 0, "y"), cohort("sound")],
@@ -112,25 +111,25 @@ def test_an_evicted_workload_holds_quota_until_it_is_released() -> None:
     assert (world.tree.queues["a"].uses(GPU), world.evicted) == (0, 0)
 
 
-def test_what_64_bits_cannot_hold_is_unlimited() -> None:
+def test_amounts_beyond_64_bits_are_unlimited() -> None:
     tree = ledger(queue("a", quota(amount(2**63 - 1)), "c"), queue("b", 1, "c")).tree
     assert tree.queues["b"].available(GPU) >= UNLIMITED
     assert amount(2**63 - 2) == 2**63 - 2
 
 
-def test_a_cohort_s_share_is_of_what_its_parent_could_lend_not_itself() -> None:
+def test_cohort_share_is_relative_to_the_lendable_quota_of_its_parent() -> None:
     few = QuotaCohort(name="few", parent="root", quotas={GPU: quota(10, borrow=5)})
     world = ledger(cohort("root", 30), few, queue("a", 0, "few"), workload("w", "a", 12))
     assert share(world.tree.cohorts["few"]).value == 2 * 1000 / 40
 
 
 @pytest.mark.parametrize("weight", [0, 1])
-def test_who_borrows_what_nobody_lends_has_no_share_but_borrows(weight: float) -> None:
+def test_borrower_of_unlendable_quota_has_share_zero_but_borrows(weight: float) -> None:
     found = share(ledger(queue("a", 0, "c", weight=weight), workload("w", "a", 3)).node("a"))
     assert (found.value, found.borrows, found.weightless) == (0, True, False)
 
 
-def test_shares_count_against_what_the_parent_could_lend_not_the_root() -> None:
+def test_shares_count_against_the_parents_lendable_quota_not_the_roots() -> None:
     world = ledger(
         cohort("root", 60),
         cohort("left", 20, "root"),
@@ -142,7 +141,7 @@ def test_shares_count_against_what_the_parent_could_lend_not_the_root() -> None:
         workload("v", "b", 30),
     )
     nodes = world.tree.queues | world.tree.cohorts
-    # Everything can be had of everywhere: 100. A node's own part of it is what it does not borrow.
+    # Everything is available everywhere: 100. A node's own part of it is the part not borrowed.
     assert {name: share(nodes[name]).value for name in ("a", "b", "left", "right", "none", "root")} == {
         "a": 300.0,
         "b": 600.0,
@@ -186,25 +185,25 @@ def test_of_equal_parts_the_first_resource_by_name_is_dominant() -> None:
     assert (found.value, found.resource) == (500.0, "cpu")
 
 
-def test_what_could_be_lent_of_a_resource_is_of_every_flavor_of_the_tree() -> None:
+def test_lendable_amount_of_a_resource_covers_every_flavor_of_the_tree() -> None:
     far = QuotaCohort(name="root", quotas={GPU: quota(4), SPOT: quota(5)})
     world = ledger(far, cohort("left", parent="root"), queue("a", 0, "left"), workload("w", "a", 3))
     found = share(world.node("a"))
     assert (found.value, found.published) == (3 * 1000 / 9, 334)
 
 
-def test_rules_of_a_cohort_s_node_preempt_nobody() -> None:
+def test_cohort_has_no_preemption_rules() -> None:
     assert ledger(cohort("c", 1), queue("a", 1, "c")).tree.cohorts["c"].preemption == Preemption()
 
 
-def test_what_a_queue_does_not_lend_is_not_borrowed() -> None:
-    """Three of six are the queue's own: the rest is what the cohort has to hold."""
+def test_unlent_quota_is_not_borrowed() -> None:
+    """Three of six are the queue's own: the cohort must cover the rest."""
     world = ledger(cohort("root", 5), cohort("c", 2, "root"), queue("q", quota(4, lend=1), "c"))
     node = world.node("q")
     assert [node.level(GPU, value) for value in (4, 6, 7)] == [(0, True), (1, True), (2, False)]
 
 
-def test_what_a_cohort_does_not_lend_is_not_borrowed_from_farther() -> None:
+def test_quota_kept_in_a_cohort_is_not_borrowed_from_outside() -> None:
     kept = QuotaCohort(name="c", parent="mid", quotas={GPU: quota(4, lend=1)})
     world = ledger(cohort("root", 9), cohort("mid", 2, "root"), kept, queue("q", 0, "c"))
     node = world.node("q")
@@ -212,7 +211,7 @@ def test_what_a_cohort_does_not_lend_is_not_borrowed_from_farther() -> None:
 
 
 def test_a_cohort_keeps_of_all_that_is_below_it() -> None:
-    """A lending limit is of the subtree's quota, not of the cohort's own alone."""
+    """A lending limit applies to the subtree's quota, not to the cohort's own alone."""
     kept = QuotaCohort(name="c", parent="root", quotas={GPU: quota(1, lend=2)})
     world = ledger(cohort("root"), kept, queue("inside", 4, "c"), queue("outside", 0, "root"))
     assert world.node("outside").available(GPU) == 2

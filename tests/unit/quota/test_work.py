@@ -1,4 +1,6 @@
-"""What a round over many queues of one cohort costs, in calls: twice the queues are about twice the work."""
+"""The cost of a round over many queues of one cohort, in calls: twice the queues need about twice the
+work.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from broker.quota.slots import SlotTree
 from broker.quota.tree import Tree
 
 FEW, MANY = 200, 400
-LINEAR = 2.4  # of twice as many; what looks at every queue for each head comes to 4
+LINEAR = 2.4  # for twice as many; reading every queue for each head would give 4
 
 
 def calls(work: Callable[[], object]) -> int:
@@ -68,8 +70,10 @@ def test_round_grows_with_its_queues(fair: bool, full: bool) -> None:
 def slots(
     many: int, *, shared: bool
 ) -> tuple[Sequence[OwnedSlots], Sequence[Member], Sequence[SlotHolder], Sequence[SlotRequest]]:
-    """Each queue owns four slots, of which it lends two; or one owns a slot for each of the others, which
-    borrow them all. Then the owners want theirs back."""
+    """Each queue owns four slots, of which it lends two; or one owns a slot for each borrower.
+
+    Then the owners reclaim theirs.
+    """
     members = [
         Member(
             name=f"q{number:04}",
