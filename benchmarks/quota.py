@@ -34,8 +34,8 @@ from broker.quota.cycle import Head, HeadDecision, HeadOutcome, decide
 from broker.quota.fair import preempt_fairly
 from broker.quota.flavors import PodSetRequest
 from broker.quota.ledger import QuotaLedger
-from broker.quota.lots import Member, SlotRequest
 from broker.quota.model import AdmittedWorkload, Preemption, QuotaRequest
+from broker.quota.slot_model import Member, SlotRequest
 from broker.quota.slots import SlotTree
 from broker.quota.tree import Tree
 from broker.quota.waiting import WaitingHeads

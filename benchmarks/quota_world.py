@@ -15,7 +15,6 @@ from broker.quota.assign import SharingRules
 from broker.quota.cycle import Head
 from broker.quota.flavors import Flavor, PodSetRequest
 from broker.quota.ledger import QuotaLedger
-from broker.quota.lots import OwnedSlots, SlotHolder
 from broker.quota.model import (
     AdmittedWorkload,
     FlavorGroup,
@@ -25,6 +24,7 @@ from broker.quota.model import (
     Quota,
     QuotaRequest,
 )
+from broker.quota.slot_model import OwnedSlots, SlotHolder
 from broker.quota.tree import Tree
 
 KEY = FlavorResource("default", "cpu")

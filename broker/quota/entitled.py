@@ -84,13 +84,13 @@ class AdmissionDecision:
     """The decision about a request. `usage`: the total that it holds from now on, or once its victims
     have left.
 
-    If it is not admitted, `lacks` are the shortages of each flavor and `misfits` the flavors that it
+    If it is not admitted, `shortfalls` are the shortages of each flavor and `misfits` the flavors that it
     may not use.
     """
 
-    standing: AdmissionPhase
+    phase: AdmissionPhase
     usage: Amounts = field(default_factory=dict)
-    lacks: tuple[Shortfall, ...] = ()
+    shortfalls: tuple[Shortfall, ...] = ()
     misfits: tuple[str, ...] = ()
     why: str = ""
 
@@ -109,7 +109,7 @@ class Eviction:
 class Entitled:
     """Decisions by the name of the requester, and evictions by the name of the holder."""
 
-    verdicts: Mapping[str, AdmissionDecision]
+    decisions: Mapping[str, AdmissionDecision]
     evictions: Mapping[str, Eviction]
 
 
@@ -267,7 +267,7 @@ class _AdmissionRound:
         node = self._empty.queues.get(want.queue)
         if node is None:
             why = self._empty.inactive.get(want.queue, "there is no such queue")
-            return AdmissionDecision(standing=AdmissionPhase.NEVER, why=f"queue {want.queue}: {why}")
+            return AdmissionDecision(phase=AdmissionPhase.NEVER, why=f"queue {want.queue}: {why}")
         head = self._head(want)
         held = self._held.get(want.name)
         pods = head.pod_sets[0]
@@ -280,7 +280,7 @@ class _AdmissionRound:
         if found.mode is Mode.FIT:
             return None
         return AdmissionDecision(
-            standing=AdmissionPhase.NEVER, lacks=lacks, misfits=tuple(self._misfits(node, pods))
+            phase=AdmissionPhase.NEVER, shortfalls=lacks, misfits=tuple(self._misfits(node, pods))
         )
 
     def _apply(self, decision: HeadDecision) -> None:
@@ -296,17 +296,13 @@ class _AdmissionRound:
         if leaving := [each.workload.name for each in targets if each.workload.name in self._held]:
             names = ", ".join(leaving)
             why = f"{names} must leave first"
-            self._given[head.name] = AdmissionDecision(
-                standing=AdmissionPhase.PREEMPTING, usage=total, why=why
-            )
+            self._given[head.name] = AdmissionDecision(phase=AdmissionPhase.PREEMPTING, usage=total, why=why)
         elif fits(now, usage, borrow=True):
             now.add(usage)
-            self._given[head.name] = AdmissionDecision(standing=AdmissionPhase.ADMITTED, usage=total)
+            self._given[head.name] = AdmissionDecision(phase=AdmissionPhase.ADMITTED, usage=total)
         else:
             why = "its quota is held by others that are terminating"
-            self._given[head.name] = AdmissionDecision(
-                standing=AdmissionPhase.PREEMPTING, usage=total, why=why
-            )
+            self._given[head.name] = AdmissionDecision(phase=AdmissionPhase.PREEMPTING, usage=total, why=why)
 
     def _promise(self, head: Head, usage: Amounts) -> Amounts:
         """Counts the request as held later, with its present usage; returns the total."""
@@ -348,10 +344,10 @@ class _AdmissionRound:
                 if eviction.preemptor == name:  # its victims now leave for the new holder of its room
                     path_ = path(self._later.node(for_.queue))
                     self._evictions[victim] = replace(eviction, preemptor=for_.name, preemptor_path=path_)
-            if self._given[name].standing is AdmissionPhase.ADMITTED:
+            if self._given[name].phase is AdmissionPhase.ADMITTED:
                 self._now.queues[target.workload.queue].remove(target.workload.usage)
             self._given[name] = AdmissionDecision(
-                standing=AdmissionPhase.WAITING, why=f"{for_.name} goes before it"
+                phase=AdmissionPhase.WAITING, why=f"{for_.name} goes before it"
             )
             return
         self._evictions[name] = Eviction(
@@ -365,8 +361,8 @@ class _AdmissionRound:
         want, node = self._wants[decision.head.name], self._later.node(decision.head.queue)
         pods = decision.head.pod_sets[0]
         return AdmissionDecision(
-            standing=AdmissionPhase.WAITING,
-            lacks=tuple(self._lacks(node, pods, want)),
+            phase=AdmissionPhase.WAITING,
+            shortfalls=tuple(self._lacks(node, pods, want)),
             misfits=tuple(self._misfits(node, pods)),
             why=decision.why,
         )

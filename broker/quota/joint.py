@@ -25,9 +25,9 @@ from broker.quota.entitled import (
     Eviction,
     entitle,
 )
-from broker.quota.lots import CLAIM, Member, OwnedSlots, Promise, SlotHolder, Victim
-from broker.quota.lots import SlotRequest as SlotWant
 from broker.quota.model import AdmittedWorkload, Amounts, Queue, QuotaCohort
+from broker.quota.slot_model import CLAIM, Member, OwnedSlots, Promise, SlotHolder, Victim
+from broker.quota.slot_model import SlotRequest as SlotWant
 from broker.quota.slots import SlotTree
 
 GROWTH: Final = " (growth)"  # after a cluster's name: its quota beyond that of its instances
@@ -116,13 +116,13 @@ class WaitingClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointDecision:
-    """`verdicts` of clusters; `evictions` of clusters and claims for clusters, and of clusters for
+    """`decisions` of clusters; `evictions` of clusters and claims for clusters, and of clusters for
     claims.
 
     `victims` are claims that leave for claims.
     """
 
-    verdicts: Mapping[str, AdmissionDecision] = field(default_factory=dict)
+    decisions: Mapping[str, AdmissionDecision] = field(default_factory=dict)
     evictions: Mapping[str, Eviction] = field(default_factory=dict)
     victims: Sequence[Victim] = ()
 
@@ -137,14 +137,12 @@ def decide(
     """One decision. `waiting` in order of importance; `nominated`: the nominated clusters."""
     found, waiting = _by_quota(quota, waiting, nominated)
     if places is None:
-        return JointDecision(verdicts=found.verdicts, evictions=found.evictions)
+        return JointDecision(decisions=found.decisions, evictions=found.evictions)
     admitted = {
-        name: each.usage for name, each in found.verdicts.items() if each.standing is AdmissionPhase.ADMITTED
+        name: each.usage for name, each in found.decisions.items() if each.phase is AdmissionPhase.ADMITTED
     }
     later = {
-        name: each.usage
-        for name, each in found.verdicts.items()
-        if each.standing is AdmissionPhase.PREEMPTING
+        name: each.usage for name, each in found.decisions.items() if each.phase is AdmissionPhase.PREEMPTING
     }
     slots = places.slots(
         admitted,
@@ -153,7 +151,7 @@ def decide(
         leaves_for={name: each.preemptor for name, each in found.evictions.items()},
         priorities={each.name: each.priority for each in quota.wants} if quota is not None else {},
     )
-    verdicts, evictions = dict(found.verdicts), dict(found.evictions)
+    decisions, evictions = dict(found.decisions), dict(found.evictions)
     victims = []
     for victim in slots.reclaim([each.want for each in waiting]):
         if not (name := victim.holder.cluster):
@@ -162,7 +160,7 @@ def decide(
         if not victim.holder.odcr_id:
             if name in admitted:  # in this decision
                 why = f"{CLAIM}{victim.want.name} goes before it"
-                verdicts[name] = AdmissionDecision(standing=AdmissionPhase.WAITING, why=why)
+                decisions[name] = AdmissionDecision(phase=AdmissionPhase.WAITING, why=why)
                 continue
             name = f"{name}{GROWTH}" if any(each.cluster == name for each in places.holders) else name
         evictions[name] = Eviction(
@@ -171,8 +169,8 @@ def decide(
             preemptor_path=victim.preemptor_path,
             preemptee_path=victim.preemptee_path,
         )
-        verdicts.pop(name, None)
-    return JointDecision(verdicts=verdicts, evictions=evictions, victims=tuple(victims))
+        decisions.pop(name, None)
+    return JointDecision(decisions=decisions, evictions=evictions, victims=tuple(victims))
 
 
 def _by_quota(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from broker.quota.joint import GROWTH, QuotaState, SlotState, WaitingClaim
-from broker.quota.lots import CLAIM
+from broker.quota.slot_model import CLAIM
 
 Parts = tuple[QuotaState | None, SlotState | None, Sequence[WaitingClaim]]
 

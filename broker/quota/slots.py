@@ -32,7 +32,6 @@ from broker.quota.candidates import fits
 from broker.quota.classical import preempt
 from broker.quota.entitled import path
 from broker.quota.ledger import QuotaLedger
-from broker.quota.lots import CLAIM, Member, OwnedSlots, Promise, SlotHolder, SlotRequest, Victim
 from broker.quota.model import (
     UNLIMITED,
     AdmittedWorkload,
@@ -44,6 +43,7 @@ from broker.quota.model import (
     QuotaRequest,
     Reason,
 )
+from broker.quota.slot_model import CLAIM, Member, OwnedSlots, Promise, SlotHolder, SlotRequest, Victim
 from broker.quota.tree import QuotaNode, Tree
 
 _SLOTS: Final = "slots"

@@ -16,9 +16,9 @@ from broker.apis.ome import SPEC_NORMALIZED
 from broker.apis.ome_rules import Judged
 from broker.apis.units import written
 from broker.kube.conditions import ConditionUpdate
+from broker.quota.hardware import HardwareShare, beyond
 from broker.quota.lifecycle import Obstacle, ObstacleKind, State, ready
 from broker.quota.model import Amounts, FlavorResource
-from broker.quota.standing import HardwareShare, beyond
 from broker.quota.usage import ReservationHolder
 from broker.reservations.reading import INVALID
 from broker.reservations.sizing import ACCELERATORS

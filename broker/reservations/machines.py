@@ -23,7 +23,7 @@ from broker.apis.meta import condition
 from broker.apis.units import CPU
 from broker.capacity.matching import ends_at
 from broker.capacity.model import Inventory
-from broker.quota.standing import Machine, attribute
+from broker.quota.hardware import Machine, attribute
 from broker.quota.usage import Reserved
 from broker.reservations.endings import NOTICES
 from broker.reservations.ownership import Ownership

@@ -25,9 +25,7 @@ from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.ome.reads import OmeReads
 from broker.kube import bisection
 from broker.kube.cache import Cache
-from broker.quota.model import UNLIMITED, Amounts, FlavorResource
-from broker.quota.resolve import Names, UnresolvedName
-from broker.quota.standing import (
+from broker.quota.hardware import (
     EntitledReservation,
     HardwareShare,
     Machine,
@@ -37,6 +35,8 @@ from broker.quota.standing import (
     taken,
     usage,
 )
+from broker.quota.model import UNLIMITED, Amounts, FlavorResource
+from broker.quota.resolve import Names, UnresolvedName
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations import conditions as verdicts
 from broker.reservations.conditions import ReservationFacts

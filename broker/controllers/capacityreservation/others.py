@@ -18,8 +18,8 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.nodeclaim.termination import BY_NODE
 from broker.kube.cache import Cache
+from broker.quota.hardware import Machine, UnattributedUsage
 from broker.quota.model import FlavorResource
-from broker.quota.standing import Machine, UnattributedUsage
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.sizing import ACCELERATORS
 

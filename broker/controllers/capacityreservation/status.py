@@ -14,9 +14,9 @@ from broker.apis.meta import Condition
 from broker.apis.ome import RESERVATION_CONDITIONS, SPEC_NORMALIZED, ReservationStatus
 from broker.apis.units import MOST, written
 from broker.kube.conditions import ConditionUpdate, condition_body, set_conditions, timestamp
+from broker.quota.hardware import associations, beyond, free
 from broker.quota.lifecycle import State
 from broker.quota.model import Amounts, FlavorResource
-from broker.quota.standing import associations, beyond, free
 from broker.reservations.conditions import ReservationFacts
 from broker.reservations.sizing import ACCELERATORS
 from providers.model import Odcr

@@ -20,9 +20,9 @@ from broker.apis.units import units
 from broker.controllers.nodeclaim.translate import priority_of
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.cache import Cache
+from broker.quota.hardware import attribute
 from broker.quota.model import Amounts, FlavorResource, Queue
 from broker.quota.resolve import Names, UnresolvedName
-from broker.quota.standing import attribute
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.queues import queue
 from broker.reservations.sizing import ACCELERATORS

@@ -191,16 +191,16 @@ class ClusterController:
         return this.world.quota(settled=this.settled, homes=homes, at=this.at, launching=launching)
 
     def given(
-        self, this: ClusterPass, decided: JointDecision, standing: AdmissionPhase
+        self, this: ClusterPass, decided: JointDecision, phase: AdmissionPhase
     ) -> Mapping[str, ClusterAdmission]:
         """By uid, what clusters of this standing hold from now on, or once others have left, that hold more
         than their status says."""
         found = {}
         for one in this.world.asking:
-            verdict = decided.verdicts.get(one.cluster.name)
+            verdict = decided.decisions.get(one.cluster.name)
             if (
                 verdict is None
-                or verdict.standing is not standing
+                or verdict.phase is not phase
                 or one.cluster.name in decided.evictions
                 or not isinstance(one.reserved, Reserved)
             ):
@@ -263,7 +263,7 @@ class ClusterController:
             return None, preempted(found)
         if found := decided.evictions.get(f"{name}{GROWTH}"):
             return None, preempted(found, keeps=this.settled(one))
-        return decided.verdicts.get(name), None
+        return decided.decisions.get(name), None
 
     def _unseen(self, cluster: DedicatedAICluster, facts: ClusterFacts) -> bool:
         """Whether the API server has claims of the cluster that the cache does not show."""

@@ -173,10 +173,10 @@ def verdict(
     if held is not None and all(value <= before.get(name, 0) for name, value in wanted.requests.items()):
         return None
     if enough:
-        return AdmissionDecision(standing=AdmissionPhase.ADMITTED, usage=has)
+        return AdmissionDecision(phase=AdmissionPhase.ADMITTED, usage=has)
     if never is not None:
         return never
-    return AdmissionDecision(standing=AdmissionPhase.WAITING, why=_why(mine))
+    return AdmissionDecision(phase=AdmissionPhase.WAITING, why=_why(mine))
 
 
 def counted(workload: Workload) -> bool:

@@ -138,7 +138,7 @@ def settle(facts: ClusterFacts, size: Size, *, now: datetime, wait: float) -> Cl
     verdict = facts.verdict
     if (
         verdict is not None
-        and verdict.standing is AdmissionPhase.ADMITTED
+        and verdict.phase is AdmissionPhase.ADMITTED
         and isinstance(facts.reserved, Reserved)
     ):
         before = mine or ClusterAdmission(reserved=facts.reserved, since=now, usage={})
@@ -195,7 +195,7 @@ def _wait(facts: ClusterFacts, *, now: datetime, limit: float) -> ClusterStatus:
     elif facts.barred or verdict is None:
         reason = "ReservationInvalid"
         why = f"reservation {facts.reserved} gives nothing: {facts.barred or 'it is not judged yet'}"
-    elif verdict.standing is AdmissionPhase.NEVER:
+    elif verdict.phase is AdmissionPhase.NEVER:
         reason, why = (
             "NotEnoughResources",
             f"reservation {facts.reserved} can never give it: {_lacks(verdict)}; {_SMALLER}",
@@ -292,13 +292,13 @@ def _how(facts: ClusterFacts, problems: Sequence[FlavorProblem]) -> tuple[Dedica
         return "UPDATING", facts.reserved.reason, f"{facts.reserved.message}; {kept}"
     if facts.barred:
         return "UPDATING", "ReservationInvalid", f"reservation {facts.reserved}: {facts.barred}; {kept}"
-    if verdict is not None and verdict.standing is AdmissionPhase.NEVER:
+    if verdict is not None and verdict.phase is AdmissionPhase.NEVER:
         return (
             "FAILED",
             "NotEnoughResources",
             f"it can never have more: {_lacks(verdict)}; {_SMALLER}; {kept}",
         )
-    if verdict is not None and verdict.standing is not AdmissionPhase.ADMITTED:
+    if verdict is not None and verdict.phase is not AdmissionPhase.ADMITTED:
         return "UPDATING", "WaitingForQuota", f"waits for more quota: {_lacks(verdict)}; {_SOONER}; {kept}"
     return "ACTIVE", "", ""
 
@@ -340,7 +340,7 @@ def _since(cluster: DedicatedAICluster) -> datetime | None:
 
 
 def _lacks(verdict: AdmissionDecision) -> str:
-    said = [_lack(each) for each in verdict.lacks[:6]]
+    said = [_lack(each) for each in verdict.shortfalls[:6]]
     return "; ".join([*said, *verdict.misfits[:6]]) or verdict.why or "others come first"
 
 

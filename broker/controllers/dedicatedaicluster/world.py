@@ -27,9 +27,9 @@ from broker.controllers.ome.reads import OmeReads
 from broker.quota.assign import SharingRules
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, ClusterRequest, entitle, held_of
 from broker.quota.joint import GROWTH, QuotaState
-from broker.quota.lots import CLAIM
 from broker.quota.model import AdmittedWorkload, Amounts, Strategy
 from broker.quota.resolve import Names, UnresolvedName
+from broker.quota.slot_model import CLAIM
 from broker.quota.usage import Reserved
 from broker.reservations.queues import queues
 from broker.reservations.spec import Reservation
@@ -86,8 +86,8 @@ class ClusterSnapshot:
         if (want := one.want) is None:
             return None
         made, cohorts = queues(self.specs)
-        found = entitle(made, cohorts, holders=(), wants=(want,), rules=self._rules).verdicts[want.name]
-        return found if found.standing is AdmissionPhase.NEVER else None
+        found = entitle(made, cohorts, holders=(), wants=(want,), rules=self._rules).decisions[want.name]
+        return found if found.phase is AdmissionPhase.NEVER else None
 
     @property
     def _rules(self) -> SharingRules:

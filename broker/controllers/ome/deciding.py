@@ -30,8 +30,8 @@ from broker.kube.controller import Result
 from broker.quota import part
 from broker.quota.entitled import AdmissionPhase
 from broker.quota.joint import JointDecision, QuotaState, SlotState, WaitingClaim, decide
-from broker.quota.lots import CLAIM
 from broker.quota.model import AdmittedWorkload, Amounts
+from broker.quota.slot_model import CLAIM
 from broker.reservations.queues import queues
 from broker.reservations.sizing import supply
 

@@ -26,7 +26,7 @@ from broker.controllers.preemption.promised import cluster_of
 from broker.controllers.preemption.sight import Assumptions, SlotSnapshotBuilder
 from broker.kube.informer import Informer
 from broker.quota.joint import JointDecision, SlotState
-from broker.quota.lots import CLAIM
+from broker.quota.slot_model import CLAIM
 from providers.model import InstanceType
 
 # How long a plan waits for the kinds that it asks before it goes on without.

@@ -13,7 +13,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.capacity.entitlement import NominatedSlot
 from broker.controllers.nodeclaim.translate import priority_of
-from broker.quota.lots import SlotRequest
+from broker.quota.slot_model import SlotRequest
 
 
 def nominated(claim: NodeClaim) -> bool:

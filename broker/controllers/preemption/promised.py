@@ -19,9 +19,9 @@ from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.dedicatedaicluster.admission import EPOCH, ClusterAdmission, by_flavor, held
 from broker.controllers.dedicatedaicluster.machines import flavor_name
 from broker.controllers.dedicatedaicluster.settle import Size, terminating
-from broker.quota.lots import Promise
 from broker.quota.model import Amounts
 from broker.quota.resolve import Names
+from broker.quota.slot_model import Promise
 from broker.quota.usage import Reserved
 from broker.reservations.sizing import FlavorProblem
 

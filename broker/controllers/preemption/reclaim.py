@@ -34,8 +34,8 @@ from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
 from broker.quota.entitled import Eviction
 from broker.quota.joint import JointDecision
-from broker.quota.lots import CLAIM, Victim
 from broker.quota.model import Reason
+from broker.quota.slot_model import CLAIM, Victim
 
 RECLAIMED = Counter(
     "capacity_broker_slots_reclaimed",

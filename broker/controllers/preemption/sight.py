@@ -42,10 +42,10 @@ from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from broker.quota import part
 from broker.quota.joint import SlotState
-from broker.quota.lots import CLAIM, SlotHolder
-from broker.quota.lots import OwnedSlots as BookLot
 from broker.quota.model import Preemption, QuotaCohort
 from broker.quota.resolve import Names, UnresolvedName
+from broker.quota.slot_model import CLAIM, SlotHolder
+from broker.quota.slot_model import OwnedSlots as BookLot
 from broker.quota.slots import SlotTree
 from broker.quota.usage import Reserved
 from broker.reservations.ownership import Ownership, elsewhere

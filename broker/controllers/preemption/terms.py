@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from broker.apis.ome import FlavorQuotas, PreemptionRule
 from broker.apis.ome_rules import Judged
 from broker.controllers.snapshot import Snapshot
-from broker.quota.lots import Member
+from broker.quota.slot_model import Member
 from broker.quota.usage import Reserved
 from broker.reservations.flavors import Flavors
 from broker.reservations.queues import preemption

@@ -224,7 +224,7 @@ def patched(world: World) -> Iterator[dict[str, AdmissionDecision]]:
     act = world.keeper.act
 
     def acting(this: Any, decided: JointDecision | None) -> float | None:
-        verdicts.update(decided.verdicts if decided is not None else {})
+        verdicts.update(decided.decisions if decided is not None else {})
         return act(this, decided)
 
     world.keeper.act = acting  # type: ignore[method-assign]
@@ -241,7 +241,7 @@ class World:
         self.setting = setting
         self.number = 0
         self.drains: list[Drain] = []
-        self.verdicts: Mapping[str, AdmissionDecision] = {}
+        self.decisions: Mapping[str, AdmissionDecision] = {}
         self.plan = Plan()
         self.made: dict[str, int] = {}
         self.left: dict[str, int] = {}  # rounds that a claim that was deleted still drains, by name
@@ -366,7 +366,7 @@ class World:
         before = {each.name: each for each in self.claims.list()}
         with patched(self) as verdicts:
             self.decider.run()
-        self.verdicts = verdicts
+        self.decisions = verdicts
         self._note(before)
         self._drain()
         self._ready()

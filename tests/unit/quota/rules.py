@@ -64,8 +64,8 @@ def check(world: World) -> Iterator[str]:
         yield f"awaits for ever: {[*world.plan.awaited]}"
     if any(each.deleting for each in world.claims.list()):
         yield "still draining"
-    for name, verdict in world.verdicts.items():
-        if verdict.standing is AdmissionPhase.PREEMPTING:
+    for name, verdict in world.decisions.items():
+        if verdict.phase is AdmissionPhase.PREEMPTING:
             yield f"preempting at rest: {name} {verdict.why}"
     yield from _idle(world)
 

@@ -46,7 +46,7 @@ def decided(*given: Queue | AdmittedWorkload | ClusterRequest, rules: SharingRul
 
 
 def standings(found: Entitled) -> dict[str, str]:
-    return {name: str(each.standing) for name, each in found.verdicts.items()}
+    return {name: str(each.phase) for name, each in found.decisions.items()}
 
 
 @pytest.mark.covers("OME-072")
@@ -55,7 +55,7 @@ def test_several_clusters_share_one_reservation_up_to_its_quota() -> None:
         queue("r", 8), want("a", "r", 4), want("b", "r", 4, queued=1.0), want("c", "r", 1, queued=2.0)
     )
     assert standings(found) == {"a": "Admitted", "b": "Admitted", "c": "Waiting"}
-    assert found.verdicts["c"].lacks == (Shortfall(GPU, 1, 0),)
+    assert found.decisions["c"].shortfalls == (Shortfall(GPU, 1, 0),)
     assert not found.evictions
 
 
@@ -64,8 +64,8 @@ def test_borrowing_limit_bounds_usage_beyond_nominal_quota() -> None:
     lender, borrower = queue("lender", 64, "c"), queue("borrower", quota(64, borrow=32), "c")
     assert standings(decided(lender, borrower, want("a", "borrower", 96))) == {"a": "Admitted"}
     over = decided(lender, borrower, want("a", "borrower", 97))
-    assert over.verdicts["a"].standing is AdmissionPhase.NEVER
-    assert over.verdicts["a"].lacks == (Shortfall(GPU, 97, 96),)
+    assert over.decisions["a"].phase is AdmissionPhase.NEVER
+    assert over.decisions["a"].shortfalls == (Shortfall(GPU, 97, 96),)
 
 
 @pytest.mark.covers("OME-037")
@@ -100,7 +100,7 @@ def test_limits_are_by_flavor_and_resource() -> None:
     more = decided(
         lender, borrower, want("a", "r", 0, pods=PodSetRequest(requests={"gpu": 16, "memory": 801}))
     )
-    assert more.verdicts["a"].lacks == (Shortfall(MEMORY, 801, 800),)
+    assert more.decisions["a"].shortfalls == (Shortfall(MEMORY, 801, 800),)
 
 
 @pytest.mark.covers("OME-043")
@@ -213,28 +213,28 @@ def test_a_claim_that_its_queue_s_quota_covers_counts_although_others_have_it() 
 
 def test_terminating_holder_is_not_admitted_again() -> None:
     found = decided(queue("r", 8), workload("a", "r", 4, evicted=True), want("a", "r", 4))
-    assert not found.verdicts
+    assert not found.decisions
 
 
 def test_growth_requests_the_rest_in_the_held_flavor() -> None:
     r = queue("r", 8, more={SPOT: quota(100)})
     found = decided(r, workload("a", "r", 4), want("a", "r", 8))
-    assert found.verdicts["a"].usage == {GPU: 8}
+    assert found.decisions["a"].usage == {GPU: 8}
     more = decided(r, workload("a", "r", 4), want("a", "r", 9))
-    assert more.verdicts["a"].standing is AdmissionPhase.NEVER
-    assert more.verdicts["a"].lacks == (Shortfall(GPU, 9, 8),)
+    assert more.decisions["a"].phase is AdmissionPhase.NEVER
+    assert more.decisions["a"].shortfalls == (Shortfall(GPU, 9, 8),)
 
 
 def test_growth_waits_for_victims_and_keeps_its_quota() -> None:
     found = decided(queue("r", 8), workload("a", "r", 4), workload("b", "r", 4), want("a", "r", 8))
     assert standings(found) == {"a": "Waiting"}
-    assert found.verdicts["a"].lacks == (Shortfall(GPU, 8, 4),)
+    assert found.decisions["a"].shortfalls == (Shortfall(GPU, 8, 4),)
 
 
 def test_a_cluster_takes_the_first_flavor_that_holds_all_of_it() -> None:
     r = queue("r", 4, more={SPOT: quota(8)})
     found = decided(r, want("a", "r", 8))
-    assert found.verdicts["a"].usage == {SPOT: 8}
+    assert found.decisions["a"].usage == {SPOT: 8}
 
 
 def test_flavors_that_are_not_there_or_not_tolerated_are_named() -> None:
@@ -243,7 +243,7 @@ def test_flavors_that_are_not_there_or_not_tolerated_are_named() -> None:
     )
     found = decided(queue("r", 8, more={SPOT: quota(8)}), want("a", "r", 1), rules=tainted)
     assert standings(found) == {"a": "Never"}
-    assert found.verdicts["a"].misfits == (
+    assert found.decisions["a"].misfits == (
         "untolerated taint team=x:NoSchedule in flavor h100",
         "flavor spot is not there: create the ResourceFlavor",
     )
@@ -251,7 +251,7 @@ def test_flavors_that_are_not_there_or_not_tolerated_are_named() -> None:
 
 def test_a_resource_that_no_group_covers_is_named() -> None:
     found = decided(queue("r", 8), want("a", "r", 0, pods=PodSetRequest(requests={"gpu": 1, "efa": 4})))
-    assert found.verdicts["a"].lacks == (Shortfall(FlavorResource("", "efa"), 4, 0),)
+    assert found.decisions["a"].shortfalls == (Shortfall(FlavorResource("", "efa"), 4, 0),)
 
 
 _sizes = st.integers(min_value=1, max_value=6)
@@ -331,7 +331,7 @@ def test_usage_never_exceeds_quota_and_queues_at_nominal_lose_nothing(
     queues, holders, wants = world
     found = entitle(queues, [], holders=holders, wants=wants, rules=RULES)
     admitted = {
-        name: each.usage for name, each in found.verdicts.items() if each.standing is AdmissionPhase.ADMITTED
+        name: each.usage for name, each in found.decisions.items() if each.phase is AdmissionPhase.ADMITTED
     }
     owner = {each.name: each.queue for each in wants}
     kept = [each for each in holders if each.name not in admitted]
@@ -362,7 +362,7 @@ def test_the_order_in_which_anything_is_read_changes_nothing(
     for each in (queues, holders, wants):
         random.shuffle(each)  # type: ignore[attr-defined]
     other = entitle(queues, [], holders=holders, wants=wants, rules=RULES)
-    assert (one.verdicts, one.evictions) == (other.verdicts, other.evictions)
+    assert (one.decisions, one.evictions) == (other.decisions, other.evictions)
 
 
 @settings(max_examples=60, deadline=None)
@@ -374,7 +374,7 @@ def test_a_second_look_takes_nothing_back_that_the_first_gave(
     held = {each.name for each in holders}
     wants = [each for each in wants if each.name not in held]
     first = entitle(queues, [], holders=holders, wants=wants, rules=RULES)
-    given = {n: each for n, each in first.verdicts.items() if each.standing is AdmissionPhase.ADMITTED}
+    given = {n: each for n, each in first.decisions.items() if each.phase is AdmissionPhase.ADMITTED}
     after = [replace(each, evicted=each.evicted or each.name in first.evictions) for each in holders]
     after += [
         AdmittedWorkload(

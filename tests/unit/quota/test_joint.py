@@ -15,7 +15,6 @@ from broker.quota.entitled import AdmissionPhase
 from broker.quota.entitled import ClusterRequest as ClusterWant
 from broker.quota.flavors import Flavor, PodSetRequest
 from broker.quota.joint import GROWTH, JointDecision, QuotaState, SlotState, WaitingClaim, decide
-from broker.quota.lots import CLAIM, Member, OwnedSlots, Promise, SlotHolder, SlotRequest
 from broker.quota.model import (
     AdmittedWorkload,
     Amounts,
@@ -26,6 +25,7 @@ from broker.quota.model import (
     Queue,
 )
 from broker.quota.model import Quota as Limits
+from broker.quota.slot_model import CLAIM, Member, OwnedSlots, Promise, SlotHolder, SlotRequest
 from broker.quota.slots import SlotTree
 
 GPU = "gpu"
@@ -188,8 +188,8 @@ class State:
         given = decided or JointDecision()
         admitted = {
             name: each.usage
-            for name, each in given.verdicts.items()
-            if each.standing is AdmissionPhase.ADMITTED
+            for name, each in given.decisions.items()
+            if each.phase is AdmissionPhase.ADMITTED
         }
         return self.places.slots(admitted, given.evictions.keys())
 
@@ -257,13 +257,13 @@ def test_victim_of_a_cluster_is_no_victim_of_a_claim() -> None:
     decided = both.decide()
     assert sorted(decided.evictions) == ["NodeClaim b0", "NodeClaim b1"]
     assert not decided.victims
-    assert decided.verdicts["x"].standing is AdmissionPhase.PREEMPTING
+    assert decided.decisions["x"].phase is AdmissionPhase.PREEMPTING
     # One of them has left: the other goes for the cluster, and no third is looked for.
     left = replace(both, claims=[claim("b1", "b", "a", terminating=True)])
     again = left.decide()
     assert not again.evictions and not again.victims
-    assert again.verdicts["x"].standing is AdmissionPhase.PREEMPTING
-    assert replace(both, claims=[]).decide().verdicts["x"].standing is AdmissionPhase.ADMITTED
+    assert again.decisions["x"].phase is AdmissionPhase.PREEMPTING
+    assert replace(both, claims=[]).decide().decisions["x"].phase is AdmissionPhase.ADMITTED
 
 
 def test_newly_admitted_quota_of_a_cluster_is_free_for_no_claim() -> None:
@@ -275,7 +275,7 @@ def test_newly_admitted_quota_of_a_cluster_is_free_for_no_claim() -> None:
     )
     # A cluster's claim: that one holds the quota for it.
     decided = decide(free.decides, free.places, [WaitingClaim(want=waits("w", "b", "a", priority=5))])
-    assert decided.verdicts["x"].standing is AdmissionPhase.ADMITTED
+    assert decided.decisions["x"].phase is AdmissionPhase.ADMITTED
     assert [each.holder.name for each in decided.victims] == ["c0"]
 
 
@@ -286,13 +286,13 @@ def test_a_claim_that_waits_keeps_the_quota_that_comes_free_for_it() -> None:
         clusters=[Cluster(name="x", queue="a", wants=1)],
         waiting=[waits("w", "a", priority=5)],
     )
-    assert leaves.decide().verdicts["x"].standing is AdmissionPhase.WAITING
+    assert leaves.decide().decisions["x"].phase is AdmissionPhase.WAITING
     higher = replace(
         leaves,
         rules={"a": Preemption(within="LowerPriority")},
         clusters=[Cluster(name="x", queue="a", wants=1, priority=9)],
     )
-    assert higher.decide().verdicts["x"].standing is AdmissionPhase.ADMITTED
+    assert higher.decide().decisions["x"].phase is AdmissionPhase.ADMITTED
 
 
 def test_slots_freed_for_a_cluster_are_given_only_to_it() -> None:
@@ -514,8 +514,8 @@ def test_holders_on_own_slots_are_no_victims_and_no_eviction_is_in_vain(state: S
         lot = slots.lots[queue, "f"]
         promised = sum(
             verdict.usage[KEY] // EACH - len(clusters[name].at)
-            for name, verdict in decided.verdicts.items()
-            if verdict.standing is AdmissionPhase.ADMITTED and clusters[name].queue == queue
+            for name, verdict in decided.decisions.items()
+            if verdict.phase is AdmissionPhase.ADMITTED and clusters[name].queue == queue
         )
         there = sum(each.odcr_id == f"cr-{queue}" for each in state.holders)
         of_own = sum(each.odcr_id == f"cr-{queue}" and each.queue == queue for each in state.holders)

@@ -10,9 +10,9 @@ from broker.apis import names
 from broker.quota.assign import SharingRules
 from broker.quota.entitled import AdmissionPhase, ClusterRequest, entitle
 from broker.quota.flavors import PodSetRequest
-from broker.quota.lots import Promise, SlotHolder
-from broker.quota.lots import SlotRequest as SlotWant
 from broker.quota.model import Preemption, Queue
+from broker.quota.slot_model import Promise, SlotHolder
+from broker.quota.slot_model import SlotRequest as SlotWant
 from broker.quota.slots import SlotTree
 from tests.unit.quota.builders import RULES, queue, quota, workload
 from tests.unit.quota.rounds import TYPES, Dedicated, Job, Reservation, Setting, World
@@ -96,7 +96,7 @@ def test_request_is_admitted_if_its_only_victims_got_quota_in_the_same_decision(
     queues = [queue("a", quota(0), "c"), queue("b", quota(16), "c", preemption=RECLAIMS)]
     wants = [want("a0", "a", 8), want("b0", "b", 8, priority=1), want("b1", "b", 8)]
     found = entitle(queues, [], holders=(), wants=wants, rules=RULES)
-    assert {name: each.standing for name, each in found.verdicts.items()} == {
+    assert {name: each.phase for name, each in found.decisions.items()} == {
         "a0": AdmissionPhase.WAITING,
         "b0": AdmissionPhase.ADMITTED,
         "b1": AdmissionPhase.ADMITTED,
@@ -116,7 +116,7 @@ def test_nothing_is_evicted_for_a_request_that_loses_its_quota_in_the_same_decis
     held = [workload("v", "d", 8, priority=0)]
     wants = [want("c0", "c", 16, priority=5), want("b0", "b", 8, priority=1), want("b1", "b", 8)]
     found = entitle(queues, [], holders=held, wants=wants, rules=RULES)
-    standings = {name: each.standing for name, each in found.verdicts.items()}
+    standings = {name: each.phase for name, each in found.decisions.items()}
     assert standings["b0"] is AdmissionPhase.ADMITTED
     assert {each.preemptor for each in found.evictions.values()} <= {
         name for name, each in standings.items() if each is AdmissionPhase.PREEMPTING
@@ -273,7 +273,7 @@ def test_nominated_request_comes_before_one_of_higher_priority() -> None:
         for held in ([leaving], []):
             found = entitle(queues, [], holders=held, wants=wants, rules=rules, nominated=nominated)
             assert found.evictions == {}
-        return {name: each.standing for name, each in found.verdicts.items()}
+        return {name: each.phase for name, each in found.decisions.items()}
 
     assert standings(RULES, ("x",))["x"] is AdmissionPhase.ADMITTED
     assert standings(RULES, ())["y"] is AdmissionPhase.ADMITTED

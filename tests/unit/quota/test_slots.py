@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.quota.lots import Member, OwnedSlots, Promise, SlotHolder, SlotRequest
 from broker.quota.model import UNLIMITED, Policy, Preemption, QuotaCohort
+from broker.quota.slot_model import Member, OwnedSlots, Promise, SlotHolder, SlotRequest
 from broker.quota.slots import SlotTree
 
 ANY: Policy = "Any"

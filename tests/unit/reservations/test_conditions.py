@@ -25,9 +25,9 @@ from broker.kube.client import Client
 from broker.kube.clock import FakeClock
 from broker.kube.conditions import ConditionUpdate
 from broker.kube.transports import InProcessTransport
+from broker.quota.hardware import HardwareShare
 from broker.quota.lifecycle import ObstacleKind, State
 from broker.quota.model import UNLIMITED, Amounts, FlavorResource
-from broker.quota.standing import HardwareShare
 from broker.quota.usage import HolderKind, ReservationHolder, Reserved
 from broker.reservations.conditions import (
     REASONS,

@@ -12,8 +12,8 @@ from broker.apis.karpenter import NodeClaim
 from broker.controllers.capacityreservation.others import UnattributedUse, UnattributedUseReader
 from broker.controllers.nodeclaim.termination import BY_NODE
 from broker.kube.cache import Cache
+from broker.quota.hardware import Machine, UnattributedUsage
 from broker.quota.model import FlavorResource
-from broker.quota.standing import Machine, UnattributedUsage
 from broker.quota.usage import ReservationHolder, Reserved
 
 GPU = "nvidia.com/gpu"

@@ -20,7 +20,7 @@ Json = dict[str, Any]
 GPU, CPU, MEMORY = "nvidia.com/gpu", "cpu", "memory"
 KEY = FlavorResource("h100", GPU)
 CLUSTER = DedicatedAICluster.decode({"metadata": {"name": "c", "uid": "12345678-a"}})
-NEVER = AdmissionDecision(standing=AdmissionPhase.NEVER)
+NEVER = AdmissionDecision(phase=AdmissionPhase.NEVER)
 
 
 def workload(
@@ -163,16 +163,16 @@ def test_apart_pieces_come_to_exactly_what_is_asked() -> None:
 
 def test_it_has_quota_once_kueue_has_admitted_all_of_it() -> None:
     assert queued.verdict([workload(16, holds=True)], wanted(16), None, None) == AdmissionDecision(
-        standing=AdmissionPhase.ADMITTED, usage={KEY: 16}
+        phase=AdmissionPhase.ADMITTED, usage={KEY: 16}
     )
     waits = queued.verdict([workload(16, why="insufficient quota")], wanted(16), None, None)
     assert waits == AdmissionDecision(
-        standing=AdmissionPhase.WAITING, why="Kueue says of Workload team/c-12345678-0: insufficient quota"
+        phase=AdmissionPhase.WAITING, why="Kueue says of Workload team/c-12345678-0: insufficient quota"
     )
     both = [workload(8, holds=True), workload(8, at=1)]
     grows = queued.verdict(both, wanted(16), {KEY: 8}, None)
     assert grows is not None
-    assert grows.standing is AdmissionPhase.WAITING
+    assert grows.phase is AdmissionPhase.WAITING
     assert queued.verdict(both, wanted(16), {KEY: 8}, NEVER) == NEVER
     assert queued.verdict(both, wanted(8), {KEY: 8}, None) is None
     assert queued.verdict([], wanted(8), {KEY: 8}, None) is None  # from before Kueue came
@@ -233,7 +233,7 @@ def test_annotations_of_a_workload_give_a_cluster_no_quota() -> None:
     assert queued.usage([forged]) == queued.usage([honest]) == {KEY: 8}
     assert queued.left(forged) == {GPU: 8}
     verdict = queued.verdict([forged], wanted(800), None, None)
-    assert verdict is not None and verdict.standing is AdmissionPhase.WAITING
+    assert verdict is not None and verdict.phase is AdmissionPhase.WAITING
     unreadable = honest.wire()
     [container] = unreadable["spec"]["podSets"][0]["template"]["spec"]["containers"]
     container["resources"]["requests"] = {GPU: "many"}

@@ -127,7 +127,7 @@ def test_workload_outside_the_reservations_queues_is_no_clusters(reserved: Reser
     stage.kueue.settles("forged", namespace=namespace)
     assert stage.kueue.workload("forged", namespace).status.admission is not None
     stage.passes(wants=8)
-    assert stage.verdict is not None and stage.verdict.standing is not AdmissionPhase.ADMITTED
+    assert stage.verdict is not None and stage.verdict.phase is not AdmissionPhase.ADMITTED
     stage.passes(wants=0)
     assert "forged" in {each.name for each in stage.workloads()}  # nor is it ended
 

@@ -102,10 +102,10 @@ def settled(
 
 
 def admitted(gpus: int) -> AdmissionDecision:
-    return AdmissionDecision(standing=AdmissionPhase.ADMITTED, usage={KEY: gpus})
+    return AdmissionDecision(phase=AdmissionPhase.ADMITTED, usage={KEY: gpus})
 
 
-WAITING = AdmissionDecision(standing=AdmissionPhase.WAITING, lacks=(Shortfall(KEY, 16, 8),))
+WAITING = AdmissionDecision(phase=AdmissionPhase.WAITING, shortfalls=(Shortfall(KEY, 16, 8),))
 
 
 def made(found: ClusterStatus) -> tuple[list[int], list[str]]:
@@ -165,7 +165,7 @@ def test_a_lost_instance_is_replaced_under_another_number() -> None:
 @pytest.mark.covers("OME-073")
 def test_without_quota_nothing_is_asked_for() -> None:
     never = settled(
-        cluster(), verdict=AdmissionDecision(standing=AdmissionPhase.NEVER, lacks=(Shortfall(KEY, 16, 8),))
+        cluster(), verdict=AdmissionDecision(phase=AdmissionPhase.NEVER, shortfalls=(Shortfall(KEY, 16, 8),))
     )
     assert (never.state, said(never)["QuotaReserved"]) == ("FAILED", ("False", "NotEnoughResources"))
     assert never.detail == (

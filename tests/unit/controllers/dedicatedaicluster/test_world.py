@@ -105,7 +105,7 @@ def decided(found: ClusterSnapshot) -> JointDecision:
 
 
 def standing(found: ClusterSnapshot, name: str) -> AdmissionPhase:
-    return decided(found).verdicts[name].standing
+    return decided(found).decisions[name].phase
 
 
 @pytest.mark.covers("OME-051", "OME-052")
@@ -219,7 +219,7 @@ def test_a_claim_that_borrows_gives_way_to_who_is_entitled() -> None:
     )
     made = decided(found)
     assert [*made.evictions] == ["NodeClaim theirs"]
-    assert made.verdicts["mine"].standing is AdmissionPhase.PREEMPTING
+    assert made.decisions["mine"].phase is AdmissionPhase.PREEMPTING
 
 
 def test_claims_that_are_not_to_be_asked_keep_their_quota_and_others_leave_instead() -> None:
@@ -235,8 +235,8 @@ def test_claims_that_are_not_to_be_asked_keep_their_quota_and_others_leave_inste
     )
     made = decided(found)
     assert [*made.evictions] == ["NodeClaim leaves"]
-    assert made.verdicts["mine"].standing is AdmissionPhase.PREEMPTING
-    assert made.verdicts["second"].standing is AdmissionPhase.WAITING
+    assert made.decisions["mine"].phase is AdmissionPhase.PREEMPTING
+    assert made.decisions["second"].phase is AdmissionPhase.WAITING
 
 
 @pytest.mark.covers("OME-049", "OME-054")
@@ -296,4 +296,4 @@ def test_a_reservation_that_means_nothing_or_goes_gives_nothing_new() -> None:
     barred = {each.cluster.name: each.barred for each in found.asking}
     assert barred["one"] == "it is deleted"
     assert "spec.cohort is empty" in barred["two"]
-    assert not decided(found).verdicts
+    assert not decided(found).decisions

@@ -22,8 +22,8 @@ from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from broker.quota.entitled import Eviction
 from broker.quota.joint import JointDecision
-from broker.quota.lots import CLAIM
 from broker.quota.model import Reason
+from broker.quota.slot_model import CLAIM
 from broker.reservations.ownership import Ownership
 from broker.settings import Settings
 

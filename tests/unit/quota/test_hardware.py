@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.quota.model import Amounts, FlavorResource
-from broker.quota.standing import (
+from broker.quota.hardware import (
     EntitledReservation,
     Machine,
     SteadyMachines,
@@ -24,6 +23,7 @@ from broker.quota.standing import (
     taken,
     usage,
 )
+from broker.quota.model import Amounts, FlavorResource
 from broker.quota.usage import HolderKind, ReservationHolder, Reserved
 
 GPU, MEMORY, CPU = "nvidia.com/gpu", "memory", "cpu"
