@@ -53,7 +53,7 @@ class EC2NodeClassSpec(Model):
         SchemaRule(
             "has(self.amiFamily) || (has(self.amiSelectorTerms) && "
             "self.amiSelectorTerms.exists(x, has(x.alias)))",
-            "amiFamily must be set unless a term of amiSelectorTerms has an alias, which tells the family",
+            "amiFamily must be set unless a term of amiSelectorTerms has an alias, which sets the family",
         ),
         *(
             SchemaRule(
@@ -140,11 +140,11 @@ class EC2NodeClassSpec(Model):
             SchemaRule("self.all(k, k != '')", "a tag needs a key"),
             SchemaRule(
                 f"self.all(k, !(k in {list(names.RESTRICTED_TAGS)}))",
-                f"{', '.join(names.RESTRICTED_TAGS)} are set by whoever launches the instance",
+                f"{', '.join(names.RESTRICTED_TAGS)} are set by the launching controller",
             ),
             SchemaRule(
                 f"self.all(k, !k.startsWith('{names.TAG_KUBERNETES_CLUSTER}'))",
-                f"{names.TAG_KUBERNETES_CLUSTER}/... is set by whoever launches the instance",
+                f"{names.TAG_KUBERNETES_CLUSTER}/... is set by the launching controller",
             ),
         ),
     ] = Field(default_factory=dict)

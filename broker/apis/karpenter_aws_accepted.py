@@ -26,16 +26,16 @@ class AcceptedSpec:
     definition: str
 
     def dump(self) -> str:
-        said: dict[str, Any] = {"spec": self.spec.wire(), "definition": self.definition}
-        return orjson.dumps(said, option=orjson.OPT_SORT_KEYS).decode()
+        fields: dict[str, Any] = {"spec": self.spec.wire(), "definition": self.definition}
+        return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def load(annotation: str | None) -> AcceptedSpec | None:
     """None without a copy, or if the broker cannot have made it."""
     try:
-        said = decode_object(annotation or "")
-        spec = CapacityReservationSpec.model_validate(said["spec"])
-        accepted = AcceptedSpec(spec=spec, definition=str(said["definition"]))
+        fields = decode_object(annotation or "")
+        spec = CapacityReservationSpec.model_validate(fields["spec"])
+        accepted = AcceptedSpec(spec=spec, definition=str(fields["definition"]))
     except (InvalidText, KeyError, TypeError, ValidationError):
         return None
     return None if validate_reservation_spec(spec) else accepted

@@ -41,9 +41,11 @@ def cluster_queue_spec(spec: Mapping[str, Any], version: str) -> Json:
     """Converts a spec from the fields of v1beta2 to those of `version`."""
     if version != OLD:
         return dict(spec)
-    said = dict(spec)
-    if "cohortName" in said:
-        said["cohort"] = said.pop("cohortName")
-    if search := said.get("flavorFungibility"):
-        said["flavorFungibility"] = {key: _TO_OLD.get((key, value), value) for key, value in search.items()}
-    return said
+    converted = dict(spec)
+    if "cohortName" in converted:
+        converted["cohort"] = converted.pop("cohortName")
+    if search := converted.get("flavorFungibility"):
+        converted["flavorFungibility"] = {
+            key: _TO_OLD.get((key, value), value) for key, value in search.items()
+        }
+    return converted

@@ -65,16 +65,16 @@ def over_quota(
 ) -> Mapping[str, tuple[str, ...]]:
     """For each reservation without room in the namespace, by name: the reason."""
     limits = bounds(namespace, quotas)
-    told: dict[str, tuple[str, ...]] = {}
+    refused: dict[str, tuple[str, ...]] = {}
     used: Used = {}
-    mine = [each for each in reservations if each.namespace == namespace] if limits else []
-    for each in sorted(mine, key=lambda r: (r.metadata.creation_timestamp or _FIRST, r.name)):
+    own = [each for each in reservations if each.namespace == namespace] if limits else []
+    for each in sorted(own, key=lambda r: (r.metadata.creation_timestamp or _FIRST, r.name)):
         wanted = amounts(each)
         if found := tuple(limit.refusal(*numbers) for limit, *numbers in _exceeded(limits, used, wanted)):
-            told[each.name] = found
+            refused[each.name] = found
         else:
             _add(used, wanted)
-    return told
+    return refused
 
 
 def growth(
@@ -108,8 +108,8 @@ def amounts(reservation: CapacityReservation) -> Mapping[str, int]:
 
 def bounds(namespace: str, quotas: Iterable[ResourceQuota]) -> tuple[Limit, ...]:
     """The limits of the namespace's quotas on reservations, in a stable order."""
-    mine = (each for each in quotas if each.namespace == namespace)
-    return tuple(limit for each in sorted(mine, key=lambda q: q.name) for limit in _limits(each))
+    own = (each for each in quotas if each.namespace == namespace)
+    return tuple(limit for each in sorted(own, key=lambda q: q.name) for limit in _limits(each))
 
 
 def _limits(quota: ResourceQuota) -> Iterator[Limit]:

@@ -91,13 +91,13 @@ def _covered(
     covered = group.covered_resources
     if [name for name in known if name in covered] != [name for name in covered if name in known]:
         notes.append(
-            f"{where}: flavor {flavor.name} has its resources in another order than coveredResources, "
-            "whose order they are taken in"
+            f"{where}: flavor {flavor.name} has its resources in another order than coveredResources; "
+            "the order of coveredResources is used"
         )
     for name in group.covered_resources:
         if name not in known:
             notes.append(
-                f"{where}: flavor {flavor.name} says nothing of {name}, which the group covers: 0 of it"
+                f"{where}: flavor {flavor.name} has no quota of {name}, which the group covers: 0 of it"
             )
         yield known.get(name, FlavorResourceQuota(name=name, nominal_quota="0"))
 
@@ -116,9 +116,9 @@ def _resource(
     if not borrows and borrow is not None and _more_than_nothing(borrow):
         notes.append(f"{what}: borrowingLimit {borrow} is 0, since spec.allowBorrowing is not true")
     elif not shares and borrow is not None:
-        notes.append(f"{what}: borrowingLimit {borrow} means nothing without spec.cohort")
+        notes.append(f"{what}: borrowingLimit {borrow} has no effect without spec.cohort")
     if not shares and lend is not None:
-        notes.append(f"{what}: lendingLimit {lend} means nothing without spec.cohort")
+        notes.append(f"{what}: lendingLimit {lend} has no effect without spec.cohort")
     if not shares:
         borrow = lend = None
     elif not borrows:
@@ -130,8 +130,8 @@ def _preemption(rule: PreemptionRule, notes: list[str]) -> PreemptionRule:
     borrow = rule.borrow_within_cohort or BorrowWithinCohort()
     if borrow.policy == "Any":
         notes.append(
-            "spec.preemptionRule.borrowWithinCohort.policy Any is LowerPriority: nobody's quota is taken "
-            "to borrow it"
+            "spec.preemptionRule.borrowWithinCohort.policy Any is LowerPriority: borrowing "
+            "preempts lower priority only"
         )
         borrow = borrow.model_copy(update={"policy": "LowerPriority"})
     return PreemptionRule(

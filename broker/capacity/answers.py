@@ -74,7 +74,7 @@ ANSWERS: Final[Mapping[ErrorClass, ErrorPolicy]] = {
         marks="class",
         elsewhere=True,
         reason="InstanceTypeUnsupported",
-        next_step="EC2 does not support what the class asks for with this type: correct the class or exclude "
+        next_step="EC2 does not support the class's settings with this type: correct the class or exclude "
         "the type; other options are tried",
     ),
     ErrorClass.SPREAD_FULL: ErrorPolicy(
@@ -100,7 +100,7 @@ ANSWERS: Final[Mapping[ErrorClass, ErrorPolicy]] = {
         stops=True,
         by_code=True,
         reason="AccountLimitExceeded",
-        next_step="ask AWS for a higher limit in Service Quotas, or free some of what it limits",
+        next_step="ask AWS for a higher limit in Service Quotas, or free resources under that limit",
     ),
     ErrorClass.TEMPLATE_LIMIT: ErrorPolicy(
         marks="nothing",

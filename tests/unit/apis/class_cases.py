@@ -169,12 +169,12 @@ CLASSES = (
     Case(
         name="tag of a launcher",
         given=with_spec(tags={"karpenter.sh/nodepool": "x"}),
-        refused=("set by whoever launches",),
+        refused=("set by the launching controller",),
     ),
     Case(
         name="tag of the cluster",
         given=with_spec(tags={"kubernetes.io/cluster/demo": "owned"}),
-        refused=("set by whoever launches",),
+        refused=("set by the launching controller",),
     ),
     Case(
         name="volumes",

@@ -26,18 +26,18 @@ GPU, MEMORY, CPU = "nvidia.com/gpu", "memory", "cpu"
 NOTES = {
     "research": ("borrowWithinCohort.policy Any is LowerPriority",),
     "workload-aware": (
-        "says nothing of memory, which the group covers: 0 of it",
-        "says nothing of cpu, which the group covers: 0 of it",
+        "has no quota of memory, which the group covers: 0 of it",
+        "has no quota of cpu, which the group covers: 0 of it",
         "borrowingLimit 64 is 0, since spec.allowBorrowing is not true",
     ),
     "team-a": (
-        "says nothing of memory, which the group covers: 0 of it",
-        "says nothing of cpu, which the group covers: 0 of it",
+        "has no quota of memory, which the group covers: 0 of it",
+        "has no quota of cpu, which the group covers: 0 of it",
     ),
     "cost-optimized": (
         "spec.cohort is empty: it borrows in cohort shared",
-        "says nothing of memory, which the group covers: 0 of it",
-        "says nothing of cpu, which the group covers: 0 of it",
+        "has no quota of memory, which the group covers: 0 of it",
+        "has no quota of cpu, which the group covers: 0 of it",
     ),
     # A part of a manifest, completed without allowBorrowing.
     "two-flavors": ("borrowingLimit 32 is 0, since spec.allowBorrowing is not true",),
