@@ -121,7 +121,7 @@ class SnapshotBuilder:
         flavors.on_change(self._flavor_changed)
 
     def take(self) -> Snapshot:
-        """The snapshot of what the caches have now."""
+        """The snapshot of the caches' present content."""
         with self._lock:
             changes, missing = self._changes, self._flavors.missing
             if self._built is not None and self._built[:2] == (changes, missing):

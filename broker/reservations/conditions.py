@@ -120,10 +120,10 @@ class QueueState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationFacts:
-    """All that is known of one reservation. `deciding`: what counts as lack of capacity where it lacks;
-    `pending`: EC2 reservations of it that do not serve yet; `outs`: why machines of its flavors are out;
-    `taken`: what of it others use, on nodes (`takers`) as far as these are known; `hindered`: what is wrong
-    with its queues; `remedies`: what would bring instances that are missing, where nobody buys them."""
+    """The facts of one reservation. `deciding`: resources that its flavors are sized by; `pending`: its ODCRs
+    that do not serve yet; `outs`: why machines of its flavors are out of service; `taken`: its resources in
+    use by others, on the nodes `takers` if known; `hindered`: problems of its queues; `remedies`: how missing
+    instances could be had if the broker does not buy them."""
 
     judged: Judged
     refused: tuple[str, ...] = ()
@@ -147,7 +147,7 @@ class ReservationFacts:
 
 
 def obstacles(facts: ReservationFacts) -> Iterator[Obstacle]:
-    """What stands in the way, what decides first first."""
+    """The obstacles, the deciding one first."""
     noted = [each.said for each in facts.troubles if each.reason in ANNOTATION_REASONS]
     for each in _before_hardware(facts):
         yield replace(each, message="; ".join([each.message, *noted]))
@@ -177,7 +177,7 @@ def obstacles(facts: ReservationFacts) -> Iterator[Obstacle]:
 
 
 def _before_hardware(facts: ReservationFacts) -> Iterator[Obstacle]:
-    """What keeps anybody from looking at what is there: the spec, its flavors, its queue."""
+    """Obstacles that are checked before the hardware: the spec, its flavors, its queue."""
     if facts.judged.problems:
         yield Obstacle(kind=ObstacleKind.SPEC, reason="SpecInvalid", message="; ".join(facts.judged.problems))
     if facts.refused:
@@ -244,7 +244,7 @@ def condition_updates(
 def detail(
     state: State, obstacle: Obstacle | None, said: Sequence[ConditionUpdate], facts: ReservationFacts
 ) -> str:
-    """One line for people: the state's name, or what is amiss."""
+    """One line for people: the state's name, or the problem."""
     if state == "Deleting":
         return f"Deleting: {'; '.join(facts.left)}" if facts.left else state
     if obstacle is not None:
@@ -317,7 +317,7 @@ def _in_use(facts: ReservationFacts) -> str:
 
 
 def _provisioned(state: State, obstacle: Obstacle | None, *, anew: bool) -> ConditionUpdate:
-    """Its last change is when what the spec asks for began to be missing."""
+    """The condition's last change is when capacity of the spec began to be missing."""
     if anew:
         said = "the spec changed: what it asks for now is waited for"
         return ConditionUpdate(type=PROVISIONED, status="Unknown", reason="Updating", message=said)
@@ -358,7 +358,7 @@ def _ailing(holders: Sequence[ReservationHolder]) -> str:
 
 
 def short(wanted: Amounts, has: Amounts) -> Amounts:
-    """What is missing of each."""
+    """The missing amount of each."""
     return beyond(wanted, has)
 
 
@@ -376,7 +376,7 @@ def listed(said: Sequence[str], between: str = ", ") -> str:
 
 
 def deciding(nominal: Amounts, *, largest: bool) -> frozenset[FlavorResource]:
-    """What each flavor's quota is sized by: its accelerators; without any, or if asked for, all of it."""
+    """Resources that size each flavor's quota: its accelerators; without any, or on request, all."""
     wanted = [key for key, value in nominal.items() if value]
     accelerated = {key.flavor for key in wanted if not largest and key.resource in ACCELERATORS}
     return frozenset(key for key in wanted if key.flavor not in accelerated or key.resource in ACCELERATORS)

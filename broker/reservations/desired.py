@@ -70,7 +70,7 @@ class DesiredCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caps:
-    """The most that the broker may hold of what it bought: instances, and dollars an hour.
+    """Limits of purchases: instances, and dollars an hour.
 
     In all, for each CapacityReservation, and for each namespace (cluster-wide ones count as one).
     """

@@ -93,7 +93,7 @@ def fulfilment_of(
 def surplus(
     wish: DesiredCapacity, ask: FlavorDemand, at: FlavorFulfilment, inventory: Inventory
 ) -> list[OdcrChange]:
-    """What is given back since the quota is served without it, and ends that are not as they should be."""
+    """Changes that give back ODCRs beyond the quota, and correct end dates."""
     over, changes = at.active - 1, []
     for odcr in sorted(at.placed, key=lambda each: _last_wanted(each, ask), reverse=True):
         if odcr.state != ACTIVE:
@@ -118,7 +118,7 @@ def surplus(
 def given_back(
     wish: DesiredCapacity, odcrs: Iterable[Odcr], inventory: Inventory, why: str
 ) -> list[OdcrChange]:
-    """Each down to what runs in it; one that nothing runs in ends."""
+    """Reduces each ODCR to its running instances; cancels it if there are none."""
     changes = []
     for odcr in odcrs:
         used = odcr.total - unused(odcr, inventory)
@@ -128,7 +128,7 @@ def given_back(
 
 
 def unused(odcr: Odcr, inventory: Inventory) -> int:
-    """Slots that surely nobody is in: neither by EC2's count nor by a launch since."""
+    """Slots that are certainly free, by EC2's count and by launches since."""
     return max(0, min(odcr.available, odcr.total) - inventory.debits.get(odcr.id, 0))
 
 
@@ -143,7 +143,7 @@ def _as_made_now(odcr: Odcr, ask: FlavorDemand, terms: PurchaseSpec) -> bool:
 
 
 def _as_asked(odcr: Odcr, ask: FlavorDemand, terms: PurchaseSpec) -> bool:
-    """Whether it is what EC2 would be asked for, though not what the flavor's labels say."""
+    """Whether a purchase would request the same again, though the flavor's labels differ."""
     flavor = ask.flavor
     placed = odcr.zone in flavor.zones or odcr.zone_id in flavor.zones
     return placed and odcr.instance_type in flavor.instance_types and _on(terms, odcr)
@@ -155,7 +155,7 @@ def _on(terms: PurchaseSpec, odcr: Odcr) -> bool:
 
 
 def _last_wanted(odcr: Odcr, ask: FlavorDemand) -> tuple[int, int, int, str]:
-    """What would be bought last is given back first; of alike ones the smallest."""
+    """The last to be bought is given back first; of equal ones the smallest."""
     zones = ask.flavor.zones
     zone = zones.index(odcr.zone if odcr.zone in zones else odcr.zone_id)
     return ask.flavor.instance_types.index(odcr.instance_type), zone, -odcr.total, odcr.id

@@ -1,9 +1,9 @@
-"""Slots that nobody used for long, where the settings say that they are released.
+"""Releases slots that were unused for long, if the settings say so.
 
-Invariant: a slot is idle from when this process first saw it unused, without a moment in which it saw it
-used; a new process begins to count anew, so that nothing is released too early. What is released is recorded
-in the ledger, and the next plan wants so many fewer: it is given back like anything that is too much, never
-below what runs. It holds for the object as it was: a changed spec asks for all of it again.
+Invariant: a slot is idle from the time when this process first saw it unused, if it never saw it used since.
+A new process begins to count anew, so no slot is released too early. Releases are recorded in the ledger. The
+next plan then wants fewer instances, and gives the surplus back, never below the running ones. A release ends
+when the spec changes.
 """
 
 from __future__ import annotations

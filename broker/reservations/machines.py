@@ -45,8 +45,8 @@ class MachineSnapshot:
 
 
 class MachineReader:
-    """`look` is one look at everything; what did not change is not worked out again. `starting_seconds`: how
-    long a node may take to be initialized."""
+    """`look` reads all machines; unchanged nodes are reused. `starting_seconds`: the longest time that a node
+    may take to be initialized."""
 
     def __init__(self, *, starting_seconds: float) -> None:
         self._starting = timedelta(seconds=starting_seconds)
@@ -164,7 +164,7 @@ def _unusable(node: Node, now: datetime, starting: timedelta) -> str:
 
 
 def expires(odcr: Odcr, now: datetime) -> bool:
-    """Whether its end is near: from then on nobody should count on it."""
+    """Whether its end is so near that it no longer counts."""
     end = ends_at(odcr)
     if end is None:
         return False
@@ -182,7 +182,7 @@ def why(node: Node) -> str:
 
 
 def resources(node: Node) -> Mapping[str, int]:
-    """What pods can have of it, as quota counts it; part of a unit is none."""
+    """Its allocatable resources in whole units of quota."""
     has = node.status.allocatable
     return {name: int(exact(text) * (1000 if name == CPU else 1)) for name, text in has.items()}
 
@@ -192,7 +192,7 @@ def whole(amounts: Mapping[str, float]) -> dict[str, int]:
 
 
 def visible_state(node: Node | None) -> tuple[object, ...] | None:
-    """What of a node matters here: the rest changes every few minutes."""
+    """The parts of a node that matter here: the rest changes every few minutes."""
     if node is None:
         return None
     return node.labels, why(node), node.status.allocatable

@@ -1,11 +1,13 @@
-"""What to buy of EC2, change and give back, so that each managed CapacityReservation has its instances.
+"""Plans purchases, changes and cancellations of ODCRs, for all managed CapacityReservations.
 
-Invariant: nothing is bought that is held already, in any state, that may have been bought unseen, or that was
-held and is no longer described; nothing beyond the caps, which count that too; nothing where EC2 just refused
-as many. Only what this cluster's broker made is changed or ended, never below the instances that run in it,
-and what is replaced only after its replacement is active. Capacity blocks are used and never purchased. Taken
-again and again, with what each step came to, the plan comes to an end: what is obtained is kept, what is
-refused is asked elsewhere, then in halves, then later. EC2 gives a reservation whole or not at all
+Invariant: nothing is bought that is owned already in any state, that an unseen purchase may have made, or
+that is no longer described. Nothing is bought beyond the caps, which count those too, nor during the back-off
+after a refusal of as many. Only ODCRs of this cluster's broker are changed or ended, never below their
+running instances, and a replaced one only after its replacement is active. Capacity blocks are used and never
+purchased.
+
+Repeated with the result of each step, planning comes to an end: ODCRs that were obtained are kept, and
+refused ones are requested elsewhere, then in halves, then later. EC2 creates an ODCR whole or not at all
 (CreateCapacityReservation, InsufficientInstanceCapacity).
 """
 
@@ -62,10 +64,10 @@ def plan(
     intents: Iterable[PurchaseIntent] = (),
     lost: Iterable[HeldRecord] = (),
 ) -> ProcurementPlan:
-    """The next steps. Of the wishes, those that come first are served first where a cap is short.
+    """The next steps. If a cap is short, earlier `wishes` are served first.
 
-    `intents`: purchases of which it is not known what became of them; `lost`: what was held and is not
-    described at all. Both count against the caps, whether their reservation still wants them or not.
+    `intents`: purchases with an unknown result; `lost`: owned ODCRs that are not described. Both count
+    against the caps, even if their reservation no longer wants them.
     """
     planner = _Planner(
         inventory,
@@ -103,7 +105,7 @@ def observed(
 
 
 def observed_count(held: Sequence[Odcr], wanted: int) -> FlavorCount:
-    """What there is, whoever made it."""
+    """Counts all ODCRs of the flavor, including those that others made."""
     active = sum(odcr.total for odcr in held if odcr.state == ACTIVE)
     begins = sum(odcr.total for odcr in held if odcr.state not in (ACTIVE, UNAVAILABLE))
     return FlavorCount(wanted=wanted, obtained=active, pending=begins, buying=begins > 0)
@@ -233,7 +235,7 @@ class _Planner:
         return FulfilmentStatus(problems=tuple(problems), settled=settled)
 
     def _untouched(self, wish: DesiredCapacity) -> FulfilmentStatus:
-        """Nothing of it is changed until somebody mends it."""
+        """Status of a reservation that is frozen until its object is corrected."""
         counts = {
             name: replace(count, wanted=max(0, count.wanted - wish.asks[name].released))
             for name, count in observed(wish, self._holdings, types=self._types).items()
@@ -244,7 +246,7 @@ class _Planner:
         )
 
     def _refused(self, wish: DesiredCapacity, ask: FlavorDemand) -> str:
-        """Why nothing is bought for the flavor while the object names what would serve it."""
+        """Why nothing is bought for the flavor while the object names ODCRs that would serve it."""
         for id_, claims in sorted(self._holdings.refused.items()):
             odcr = self._inventory.odcrs[id_]
             if wish.reserved in claims and (
@@ -254,7 +256,7 @@ class _Planner:
         return ""
 
     def _gone(self, wish: DesiredCapacity, ask: FlavorDemand) -> str:
-        """Why nothing is bought for the flavor while what it had is not described: it may be there."""
+        """Why nothing is bought for the flavor while an owned ODCR is not described: it may exist."""
         flavor = ask.flavor
         ids = [
             record.id
@@ -270,7 +272,7 @@ class _Planner:
     def _repeated(
         self, wish: DesiredCapacity, ask: FlavorDemand, at: FlavorFulfilment
     ) -> PurchaseIntent | None:
-        """A purchase for the flavor whose fate is unknown, if it is wanted just as it was sent."""
+        """A purchase for the flavor with an unknown result, if it is still wanted as it was sent."""
         places, terms = set(ask.flavor.places(self._types)), wish.terms
         for intent in self._intents.get(wish.reserved, ()):
             if (
@@ -303,7 +305,7 @@ class _Planner:
         at: FlavorFulfilment,
         problems: list[ReservationProblem],
     ) -> Shortage | None:
-        """The next purchase for a flavor, if there can be one; else what EC2 said to it."""
+        """Adds the next purchase for a flavor; else returns the refusal that prevents one."""
         if not wish.ready:
             return None
         why = (

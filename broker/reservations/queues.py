@@ -1,9 +1,9 @@
 """Reservations as queues of the quota tree.
 
-Invariant: what is counted is the spec as it is judged (`broker.apis.ome_rules`), the same one that
-Kueue's ClusterQueue is made of, so that both ways of deciding know the same limits. Cohorts are flat, as
+Invariant: the judged spec is counted (`broker.apis.ome_rules`). Kueue's ClusterQueue is made of the same one,
+so both ways of deciding have the same limits. Cohorts are flat, as
 OME has them: a cohort exists if a member names it, and has no quota of its own. A queue that fails with one
-flavor tries the next before it preempts anybody, Kueue's default (`flavorFungibility`).
+flavor tries the next before it preempts, Kueue's default (`flavorFungibility`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _limit(resource: str, text: str | None) -> int | None:
 
 
 def preemption(rule: PreemptionRule) -> Preemption:
-    """Of a spec that says nothing: within the reservation, lower priority."""
+    """The rule of a queue. The default: within the reservation, lower priority."""
     borrow = rule.borrow_within_cohort
     return Preemption(
         within=rule.within_cluster_queue or "LowerPriority",

@@ -32,7 +32,7 @@ class Refusals:
     def record(
         self, instance_type: str, zone: str, count: int, error: ProviderError, now: datetime
     ) -> Refusals:
-        """After a refusal, whose class is one of OF_A_PLACE."""
+        """After a refusal with a class in OF_A_PLACE."""
         if error.class_ is ErrorClass.QUOTA:
             zone = _ANYWHERE
         if error.class_ is ErrorClass.NOT_OFFERED:
@@ -58,7 +58,7 @@ class Refusals:
         return Refusals(self.shortages.succeeded(gone)) if gone else self
 
     def lasting(self, instance_type: str, zone: str, count: int, now: datetime) -> Shortage | None:
-        """What keeps so many from being asked for there: of the refusals that do, the one that ends last."""
+        """Of the refusals that forbid to request so many there, the one that ends last."""
         found = [
             shortage
             for place in (zone, _ANYWHERE)

@@ -66,7 +66,7 @@ _GIB: Final = 2**30
 class InstanceFlavor:
     """A ResourceFlavor's instance types and zones, each in order of preference.
 
-    A zone is a zone's name, or its id where that is what the flavor's labels say.
+    A zone is a zone's name, or its id if the flavor's labels name the id.
     """
 
     name: str
@@ -112,7 +112,7 @@ class FlavorProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized:
-    """What a quota comes to: `count` of `instance_type`, the flavor's first.
+    """Instances of a quota: `count` of `instance_type`, the flavor's first.
 
     `counts` says how many it would be of each of the flavor's types alone; `exact` the same before it is
     rounded up. `by` is the resource that decided. `reason` is empty where nothing is missing.
@@ -186,7 +186,7 @@ def size(
     *,
     sizing: Sizing = "accelerator",
 ) -> Sized:
-    """How many instances serve a quota (base units), and what of it they do not."""
+    """Instances that serve a quota (base units), and the rest that they do not."""
     first = types[flavor.instance_types[0]]
     wanted = {name: amount for name, amount in nominal.items() if amount > 0}
     deciding = _deciding(wanted, sizing)
@@ -211,14 +211,14 @@ def size(
 
 
 def needed(type_: InstanceType, nominal: Mapping[str, float], *, sizing: Sizing = "accelerator") -> Fraction:
-    """How many instances of the type serve the quota, not rounded; 0 where it has none of what counts."""
+    """Instances of the type that serve the quota, not rounded; 0 if it has none of the deciding resource."""
     wanted = {name: amount for name, amount in nominal.items() if amount > 0}
     ratios = _ratios(type_, wanted)
     return max((ratios[name] for name in _deciding(wanted, sizing) if name in ratios), default=Fraction(0))
 
 
 def supply(type_: InstanceType) -> dict[str, float]:
-    """What EC2 sells an instance of the type with, in base units."""
+    """Resources that EC2 sells an instance of the type with, in base units."""
     amounts = capacity(type_, _ANY_CLASS) | {MEMORY: float(type_.memory_mib * _MIB)}
     del amounts[STORAGE]  # a volume of any size
     return amounts
@@ -245,7 +245,7 @@ def _deciding(wanted: Mapping[str, float], sizing: Sizing) -> list[str]:
 
 
 def _ratios(type_: InstanceType, wanted: Mapping[str, float]) -> dict[str, Fraction]:
-    """How many instances each resource needs, of what the type has."""
+    """Instances that each resource of the type needs."""
     return {
         name: Fraction(wanted[name]) / Fraction(has)
         for name, has in supply(type_).items()

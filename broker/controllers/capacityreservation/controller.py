@@ -1,9 +1,9 @@
-"""One pass over all reservations: each is told what it has, who uses it, and where in its life it is.
+"""Writes the status of all reservations in one pass: supply, usage and lifecycle state.
 
-Invariant: everything is decided from one look (two reservations that name one flavor share its hardware), and
-an object is written only where it says something else; one whose facts are what they were is not worked out
-again. A deleted reservation goes once what was made for it has gone: until then our finalizer holds it, and
-its status says what is left. Each state is written before the next follows from it.
+Invariant: everything is decided from one snapshot, since reservations that name one flavor share its
+hardware. An object is written only if its status differs; one with unchanged facts is skipped. A deleted
+reservation goes once everything that was made for it has gone: until then our finalizer holds it, and its
+status lists the rest. Each state is written before the next follows from it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _log = structlog.get_logger("reservation")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconciledReservation:
-    """What a reservation's last turn was about, and until when it holds (monotonic)."""
+    """Inputs of a reservation's last reconcile, and until when they hold (monotonic)."""
 
     one: Reservation
     facts: ReservationFacts

@@ -1,7 +1,7 @@
-"""One look at everything that reservations depend on: facts of each, worked out jointly.
+"""Builds the facts of all reservations jointly, for their status.
 
-Invariant: the facts of one look fit together: they come from one snapshot of EC2, one of machines and one of
-users, and what reservations share is shared out once. Nothing is written here.
+Invariant: the facts of one snapshot are consistent: they come from one description of EC2, one list of
+machines and one of users, and shared machines are divided once. Nothing is written here.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Cloud = tuple[tuple[str, Odcr], ...]  # the EC2 reservations behind one, each wi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedQuota:
-    """What a spec comes to, worked out once for each spec."""
+    """Quota and limits of a judged spec."""
 
     judged: Judged
     nominal: Amounts
@@ -68,7 +68,7 @@ class JudgedQuota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationSnapshot:
-    """`until`: when something is to be looked at again though nothing changed (monotonic)."""
+    """`until`: when the facts may change by time alone (monotonic)."""
 
     facts: Mapping[Reserved, ReservationFacts]
     cloud: Mapping[Reserved, Cloud]
@@ -77,7 +77,7 @@ class ReservationSnapshot:
 
 
 class ReservationSnapshotBuilder:
-    """`take` is one look. Of the last it remembers what saves work, and how machines were counted."""
+    """`take` builds one snapshot. Unchanged parts are reused, and machine counts are steadied."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class ReservationSnapshotBuilder:
     def _added(
         self, one: Reservation, holders: list[ReservationHolder]
     ) -> tuple[tuple[ReservationHolder, ...], Amounts]:
-        """Who uses it, by name, and how much that is together; added up anew only where somebody changed."""
+        """Its users by name, and their total; added up again only after a change."""
         known = self._users.get(one.uid)
         if known is None or known[0] != holders:
             users = tuple(sorted(holders, key=lambda each: (each.name, each.kind)))

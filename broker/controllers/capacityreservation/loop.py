@@ -1,7 +1,9 @@
-"""The reservation loop and what makes it look: every change of what it reads, and time where time decides.
+"""The loop that writes the status of reservations, and its triggers.
 
-Invariant: it waits for the caches that it reads and for a first description of EC2's reservations, and for
-nothing else; a kind that is not installed is not waited for.
+Triggers: every watched kind, and a timer for time-based transitions.
+
+Invariant: it waits for the caches that it reads and for a first description of EC2's ODCRs, and for nothing
+else. It does not wait for a kind that is not installed.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ NAME = "reservation"
 
 
 class UsageThrottle:
-    """Looks at once when the use of quota changes, and then at most once in `EVERY` seconds.
+    """Runs at once when the use of quota changes, and then at most once in `EVERY` seconds.
 
     With many workloads a second, a look and a status for each would cost more than admitting them.
     """
@@ -62,7 +64,7 @@ class UsageThrottle:
 def reservation_loop(
     shared: ReservationDependencies, sources: Sources, *, ready: Callable[[], bool] = lambda: True
 ) -> Singleton[str]:
-    """`ready`: whether what the sources say is known yet."""
+    """`ready`: whether the sources are known yet."""
     settings = shared.settings
     look = ReservationSnapshotBuilder(
         shared.provider,
@@ -138,7 +140,7 @@ def reservation_loop(
 
 
 def _spoken(one: Reservation | None) -> object:
-    """What others than this loop say of a reservation."""
+    """The parts of a reservation that this loop does not write."""
     if one is None:
         return None
     meta = one.metadata
@@ -146,7 +148,7 @@ def _spoken(one: Reservation | None) -> object:
 
 
 def _launched(claim: NodeClaim | None) -> tuple[object, ...]:
-    """What of a claim matters here: whose slot it is about to be a node in."""
+    """The parts of a claim that decide which slot its node takes."""
     if claim is None or not claim.status.provider_id:
         return ()
     return claim.labels, claim.status.node_name, claim.deleting

@@ -1,11 +1,11 @@
-"""What of the hardware is used by others than those whom the reservations know.
+"""Usage of a reservation's hardware that no known user accounts for.
 
-Invariant: nobody is taken for a stranger who may be known. Where Kueue counts quota, pods are strangers'
-only as far as there are more of them on a flavor's nodes than all workloads with quota in the flavor come to;
-where it does not, an instance in a slot is one's own if its claim draws from the owner, or from one of its
-cohort, or is a dedicated cluster's, and on other nodes it is the pods of whoever does neither. Accelerators
-alone are counted: of the rest every node has some in use by its own agents. A change counts once it has
-lasted, so that a job that ends and one that begins are not two strangers.
+Invariant: usage is unattributed only if no reservation can account for it. With Kueue that is the usage of
+pods on a flavor's nodes beyond all workloads with quota in the flavor. Without Kueue an instance in a slot is
+attributed if its claim draws from the owner or its cohort, or belongs to a dedicated cluster; on other nodes
+the pods of all other claims are unattributed. Only accelerators are counted, since node agents use some of
+everything else. A change counts once it has lasted, so that a job's end and the next job's start are not
+counted twice.
 """
 
 from __future__ import annotations

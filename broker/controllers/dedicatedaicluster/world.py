@@ -1,11 +1,10 @@
-"""What decides about the dedicated clusters of all reservations, read in one look.
+"""The snapshot that decisions about dedicated clusters start from.
 
-Invariant: quota is counted against the same specs that reservations are judged by everywhere, and everybody
-who holds some is counted: clusters by their status, until their instances are gone, and, where no Kueue
-counts workloads, the claims of others that draw from a reservation and have an instance; of these only who
-may be asked to leave (`firm` says who may not) is ever preempted, and who is in a slot of his own (`home`)
-only within his reservation. A cluster's own claims are counted as the cluster, whose priority stays as it was
-while nothing says it any more. Nothing is decided here.
+Invariant: quota is counted against the judged specs of the reservation snapshot, and every holder is counted.
+Clusters count by their status, until their instances are gone. Without Kueue, other claims count that draw
+from a reservation and have an instance. Of these a claim that is `firm` is never preempted, and a claim in a
+slot of its own reservation (`home`) only within that reservation. A cluster's own claims count as part
+of it. Its priority stays as it was while no priority class defines it. Nothing is decided here.
 """
 
 from __future__ import annotations

@@ -67,9 +67,8 @@ class CheckRejection:
 
 
 class AdmissionCheckController:
-    """`run` is one pass over all that wait. `others`: who holds instances besides Kueue's workloads;
-    `strange`: how many slots of EC2's reservations, by id, are nobody's here; `refusals`: reservations for
-    which a ResourceQuota has no room."""
+    """`run` is one pass over all that wait. `others`: holders of instances besides Kueue's workloads;
+    `strange`: by ODCR id, slots with unattributed instances."""
 
     def __init__(
         self,

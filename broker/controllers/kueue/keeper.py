@@ -1,7 +1,7 @@
-"""Keeps in Kueue what reservations are there: a ClusterQueue each, and a LocalQueue a bound namespace.
+"""Keeps a ClusterQueue for each reservation, and a LocalQueue in each bound namespace.
 
-Invariant: what carries the broker's mark is as `render` says, whoever edited it, and what does not is never
-written; nothing is written that is so already. A name is taken by a create, which fails where the name is
+Invariant: an object with the broker's mark is kept as `render` makes it, and one without is never written.
+Nothing is written that is so already. A name is taken by a create, which fails where the name is
 taken, and only then filled by server-side apply: by force, since Kueue's own writes (its finalizer, its
 defaults) make it a manager of the same fields. Its finalizer kueue.x-k8s.io/resource-in-use keeps a deleted
 ClusterQueue until no workload holds its quota, and so long the reservation is kept too.

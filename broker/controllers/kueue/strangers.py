@@ -1,7 +1,7 @@
-"""Slots of a reservation whose instance is nobody's here.
+"""Slots of a reservation with unattributed instances.
 
-Invariant: a slot is a stranger's only where EC2 has counted an instance in it for a while that is neither a
-node of this cluster nor about to be one: an open reservation takes any instance that matches it, of whichever
+Invariant: a slot counts as unattributed only after EC2 has counted an instance in it for a while that is
+neither a node of this cluster nor about to be one. An open ODCR takes any instance that matches it, of any
 cluster (EC2 User Guide, "Capacity Reservation usage").
 """
 

@@ -1,8 +1,8 @@
-"""What Kueue says of reservations, for whoever tells or counts it.
+"""Kueue's state of each reservation: its queue, its workloads and their quota.
 
-Invariant: everything but `problems` comes from what is on the API server; without Kueue there is nothing to
-tell, and nobody waits for it. What a workload holds is the quota that Kueue reserved for it, admitted or
-not (`status.admission`, Kueue's apis/kueue/v1beta2/workload_types.go): so much less is there for others.
+Invariant: everything but `problems` comes from the API server. Without Kueue it is empty, and no loop waits
+for it. A workload holds the quota that Kueue reserved for it, admitted or not (`status.admission`, Kueue's
+apis/kueue/v1beta2/workload_types.go).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The calls that a plan of holdings comes to, and what each answer means for the next plan.
+"""Executes the calls of a procurement plan, and applies their results to the next one.
 
-Invariant: a purchase is in the ledger before it is sent, with its token and all of its parameters, and stays
-there until its fate is known: EC2 describes it, or refused it and it cannot have been carried out before.
-Whoever finds it there counts it as bought, and sends just that call again if it is still wanted. A refusal
-about a place is remembered for the place, any other one for the object that asked. Nothing is sent once the
-Lease is lost, which EC2 knows nothing of, nor for an object that is not as it was read.
+Invariant: a purchase is in the ledger before it is sent, with its token and all parameters. It stays there
+until its result is known: EC2 describes it, or refused it and cannot have carried it out before. Until then
+it counts as bought, and exactly that call is sent again if it is still wanted. A refusal about a place is
+recorded for the place, any other one for the object. No call is sent after the Lease is lost, nor for an
+object that has changed since it was read.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ObjectChanged(Exception):
 
 
 class OdcrExecutor:
-    """Acts for one process; in one thread."""
+    """Executes for one process, in one thread."""
 
     def __init__(
         self,
@@ -86,12 +86,12 @@ class OdcrExecutor:
     # ---- what the next plan needs to know
 
     def held(self, reading: ParsedReservation, now: datetime) -> str:
-        """Why nothing is bought for it for a while, if EC2 refused what it asked."""
+        """Why nothing is bought for it during the back-off after EC2's refusal; empty otherwise."""
         until, _, why = self._paused.get(_request(reading), (now, None, ""))
         return why if until > now else ""
 
     def problems(self, reserved: Reserved, now: datetime) -> list[ReservationProblem]:
-        """What EC2 refused to do for it, of which nobody else tells."""
+        """EC2's refusals of changes for it, which are reported nowhere else."""
         return [
             ReservationProblem(reason="ChangeRefused", message=why)
             for what, (until, whose, why) in sorted(self._paused.items())
@@ -203,7 +203,7 @@ class OdcrExecutor:
         return intent
 
     def _create(self, intent: PurchaseIntent, reading: ParsedReservation, known: Collection[str]) -> str:
-        """The id of what was made; none where EC2 answered with what was made and is over."""
+        """The id of the new ODCR; empty if EC2 returned an earlier one that has ended."""
         request = OdcrRequest(
             token=intent.attempt_id,
             instance_type=intent.instance_type,
@@ -289,7 +289,7 @@ class OdcrExecutor:
 
 
 def _request(reading: ParsedReservation) -> str:
-    """What a refusal of the request itself is remembered for: a changed object asks something else."""
+    """Key of a refusal of the request itself: a changed object makes another request."""
     terms = replace(reading.wish.terms, tags={})
     return f"buy {reading.one.uid} {reading.one.metadata.generation} {terms}"
 

@@ -1,9 +1,8 @@
-"""The resource groups of CapacityReservations: the one kept for each, and those that people name.
+"""Resource groups of CapacityReservations: the one that the broker keeps for each, and adopted ones.
 
-Invariant: a group is read again after a while, so that what was done to it by hand is seen, and at once
-after the broker itself changed it; a group that could not be read is not known, which is not the same as
-there being none: one that people name has the members last read, if it was ever read. A group's name follows
-from the cluster's and the object's, so that it is found again.
+Invariant: a group is read again after a while, to see changes by hand, and at once after the broker changed
+it. A group that could not be read is unknown, not absent; an adopted one then has the members last read. A
+group's name follows from the names of the cluster and the object, so that it is found again.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _UNUSUAL: Final = re.compile(r"[^a-zA-Z0-9_.-]")
 
 
 class Groups:
-    """What was last read of each group. One thread."""
+    """Groups as last read. One thread."""
 
     def __init__(self, provider: CapacityProvider, *, region: str, cluster: str) -> None:
         self._provider = provider

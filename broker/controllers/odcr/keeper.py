@@ -1,9 +1,9 @@
-"""EC2's reservations kept to what the managed CapacityReservations ask for, all of them by one decision.
+"""Provisions ODCRs for all managed CapacityReservations by one decision.
 
-Invariant: what is decided is decided on EC2's own description: at rest on the one that the broker makes
-anyway, and before anything is bought, changed or given back on a new one. Whoever dies anywhere in between
-leaves behind only what the next pass finds in EC2's tags and on the objects. Caps are for all reservations
-together, so one thread decides on all.
+Invariant: every decision is made on EC2's own description. At rest that is the one that the broker reads
+anyway; before a purchase, a change or a cancellation it is a new one. A process that dies in between leaves
+behind only state that the next pass finds in EC2's tags, the ledger and the objects. Caps apply to all
+reservations together, so one thread decides about all.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _log = structlog.get_logger("holdings")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvisioningState:
-    """The world at one moment, and what is to be done about it. `described` is as EC2 showed it."""
+    """Inputs and plan of one pass. `described` is EC2's description without assumed changes."""
 
     described: Inventory
     inventory: Inventory
@@ -209,7 +209,7 @@ class OdcrProvisioner:
         )
 
     def _remember(self, seen: ProvisioningState) -> None:
-        """Stores what a successor has to know. Raises ApiError."""
+        """Stores the records that a successor needs. Raises ApiError."""
         now, described = self._clock.now(), seen.described
         # What the broker ended is over, also while EC2 shows it late; what EC2 never showed is an intent.
         odcrs = {id_: seen.inventory.odcrs[id_] for id_ in described.odcrs}
@@ -222,7 +222,7 @@ class OdcrProvisioner:
         self._ledger.flush()
 
     def _again(self, seen: ProvisioningState) -> ProvisioningState:
-        """The same objects and the same description, with what was done since."""
+        """Plans again for the same objects and description, with the changes made since."""
         return self._decide(seen.described, seen.readings, seen.types)
 
     def _plan(
@@ -260,7 +260,7 @@ class OdcrProvisioner:
         groups: Mapping[str, ReservationGroup],
         no_room: tuple[str, ...],
     ) -> DesiredCapacity:
-        """With what this process, the namespace's quotas and Resource Groups know besides."""
+        """Adds the state of this process, the namespace's quotas and its resource group."""
         named, frozen = reading.claimant.group_arn, reading.wish.frozen
         if named and named not in groups and not reading.one.deleting:
             frozen = frozen or f"it is not known what group {named} has, which may be all that is wanted"
@@ -350,7 +350,7 @@ class OdcrProvisioner:
         return self._again(seen), first
 
     def _used(self, change: OdcrChange, seen: ProvisioningState) -> int:
-        """Slots of it that are taken by now: launches did not wait for what was decided."""
+        """Slots of it in use by now: launches did not wait for this decision."""
         latest = self._inventory.snapshot()
         views = [replace(seen.inventory, debits=latest.debits)]
         if latest.described and seen.inventory.described and latest.described > seen.inventory.described:
@@ -359,7 +359,7 @@ class OdcrProvisioner:
         return max((odcr.total - unused(odcr, view) for odcr, view in odcrs if odcr), default=0)
 
     def _release(self, seen: ProvisioningState) -> None:
-        """Writes down what was idle for long: the next plan wants it no longer. Raises ApiError."""
+        """Releases instances that were idle for too long, from the next plan on. Raises ApiError."""
         now = self._clock.now()
         self._idle.see(seen.inventory, now)
         for reserved, reading in seen.readings.items():
@@ -381,7 +381,7 @@ class OdcrProvisioner:
     # ---- tell
 
     def _unseen(self) -> None:
-        """EC2 has not been described yet: who wants nothing of it may go all the same."""
+        """Before EC2 was described, lets deleted reservations go that need nothing done in EC2."""
         free = {
             each.reserved: each.one.uid
             for each in self._readings({}).values()
@@ -439,7 +439,7 @@ def _group_arn(reading: ParsedReservation, groups: Mapping[str, ReservationGroup
 
 
 def _detail(counts: Mapping[str, FlavorCount]) -> str:
-    """What is short, in a line."""
+    """The shortage of each flavor, in one line."""
     parts = []
     for name, count in counts.items():
         if count.obtained >= count.wanted:
@@ -458,5 +458,5 @@ def _object(reading: ParsedReservation) -> Reservation:
 
 
 def _age(reading: ParsedReservation) -> tuple[datetime, Reserved]:
-    """Who was there first is served first."""
+    """The oldest reservation first."""
     return reading.one.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC), reading.reserved

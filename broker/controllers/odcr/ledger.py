@@ -1,9 +1,9 @@
-"""What the broker has to remember about purchases, in a ConfigMap of its own beside its Lease.
+"""Records of purchases, in a ConfigMap of the broker beside its Lease.
 
-Invariant: people who write CapacityReservations cannot write here: no annotation makes the broker believe
-that something was bought, held or released. A purchase is recorded before it is sent, and an entry that is
-not understood stops every purchase: nobody knows then what was bought. One process writes, the leader, and
-reads what it wrote only when it begins, or when an operator may have removed an entry.
+Invariant: users who write CapacityReservations cannot write here, so no annotation can fake a purchase, an
+owned ODCR or a release. A purchase is recorded before it is sent. An invalid entry stops every purchase,
+since it may hide one. Only the leader writes. It reads at its start, and when an operator may have removed an
+entry.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class PurchaseLedger:
         self._released: dict[str, Released] = {}  # by the object's uid
 
     def load(self, *, again: bool = False) -> None:
-        """Reads what is stored, once; `again`: what was removed there since is forgotten here.
+        """Reads the stored records, once; `again` drops those that were removed there since.
 
-        An entry that is not understood is kept as it is, read again each time, and named by `problem`.
+        An invalid entry is kept as it is, read again each time, and named by `problem`.
 
         Raises ApiError.
         """
@@ -96,7 +96,7 @@ class PurchaseLedger:
     def keep(
         self, intents: Collection[PurchaseIntent], held: Mapping[str, HeldRecord], alive: Mapping[str, int]
     ) -> None:
-        """What is to be remembered from now on. `alive`: the generation of each object by uid."""
+        """Replaces the records. `alive`: the generation of each object by uid."""
         self.intents = {each.attempt_id: each for each in intents}
         self.held = dict(held)
         self._released = {

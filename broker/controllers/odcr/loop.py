@@ -1,7 +1,7 @@
-"""The loop that keeps EC2's reservations to the CapacityReservations.
+"""The loop that provisions ODCRs.
 
-Invariant: nothing is decided before every object that it decides on has been read, and EC2 described; at
-rest it asks EC2 for nothing of its own.
+Invariant: it decides only after every object that it reads is cached and EC2 is described. At rest it makes
+no call to EC2.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def odcr_loop(shared: ReservationDependencies, view: OwnershipView) -> Singleton
 
 
 def _told(one: Object) -> tuple[object, ...]:
-    """What a pass reads of an object besides its status."""
+    """The parts of an object that a pass reads: all but its status."""
     meta = one.metadata
     spec = getattr(one, "spec", None)
     return spec, meta.uid, meta.annotations, meta.labels, meta.finalizers, meta.deletion_timestamp

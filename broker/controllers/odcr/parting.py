@@ -1,8 +1,8 @@
-"""What a deleted reservation leaves behind in EC2, told before it goes.
+"""Reports the ODCRs that a deleted reservation leaves behind in EC2.
 
-Invariant: whoever deletes a reservation whose purchases stay hears once what stays, what it costs and how it
-ends: nothing in Kubernetes names them any more afterwards. A reservation costs whether instances run in it or
-not, until it is cancelled (EC2 User Guide, "Capacity Reservation pricing and billing").
+Invariant: one event names the ODCRs that stay, their cost and the command that ends them, before the object
+goes. Nothing in Kubernetes names them afterwards. An ODCR costs whether instances run in it or not, until it
+is cancelled (EC2 User Guide, "Capacity Reservation pricing and billing").
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DeletionNotices:
         holdings: Ownership,
         types: Mapping[str, InstanceType],
     ) -> None:
-        """Of one that is deleted, and goes now."""
+        """Publishes the event of a deleted reservation that goes now."""
         kept = [
             odcr
             for id_, owner in sorted(holdings.owner.items())

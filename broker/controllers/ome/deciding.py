@@ -1,9 +1,9 @@
 """The pass in which quota of dedicated clusters and slots of claims are decided about together.
 
-Invariant: there is one decision at a time. While this one is made no launch is planned, and what it admits is
-known to the next plan before it is written anywhere; what a plan has given out is known here before it is
-launched. So nobody is promised what another was given a moment ago. Where Kueue counts quota, its word is an
-input of the decision, which is about slots alone.
+Invariant: there is one decision at a time. While this one is made no launch is planned. The next plan knows
+its admissions before they are written, and this decision knows the plan's assignments before they are
+launched. So no slot is promised twice. If Kueue counts quota, its decisions are an input, and only slots are
+decided here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the broker reads of OME's and Kueue's kinds: an informer for each, none of which must be there.
+"""Informers of OME's and Kueue's kinds, all of them optional.
 
-Invariant: a kind whose definition is not installed holds nothing up: it counts as read and empty until it is
-served (`missing`). Nothing that decides runs before each kind is complete or known to be missing.
+Invariant: a kind that is not installed delays no loop: it counts as read and empty until it is served
+(`missing`). No decision is made before each kind is complete or known to be missing.
 """
 
 from __future__ import annotations

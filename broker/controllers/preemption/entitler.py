@@ -1,8 +1,8 @@
-"""Whose slots are whose, and who may take how many: worked out for each plan from what is known then.
+"""Entitlements to slots, for each plan: the owner of each slot, and the slots that each queue may take.
 
-Invariant: no plan is made before it is known which of EC2's reservations belong to somebody, unless that
-cannot be known for long (a kind is served and cannot be read). Where no kind of reservation is served, or
-none exists, nothing is waited for or looked at, and every plan is as free as without this.
+Invariant: no plan is made before the ownership of ODCRs is known, unless it stays unknown for PATIENCE (a
+kind is served and cannot be read). If no kind of reservation is served, or none exists, plans do not wait and
+are not restricted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _log = structlog.get_logger("borrowing")
 
 
 class EntitlementReader:
-    """`look` is safe to call from any loop; it asks nobody and writes nothing."""
+    """Safe to call from any loop. It makes no call and writes nothing."""
 
     def __init__(self, sight: SlotSnapshotBuilder) -> None:
         self._sight = sight

@@ -1,12 +1,12 @@
-"""Claims that wait for a slot, and those that leave for them.
+"""Evicts claims for nominated slots.
 
-Invariant: for one slot that is waited for at most one claim is asked to leave, however often this looks, and
-whoever looks: those who leave already are counted first, and so is every slot that comes free. Who that is
-is decided elsewhere (`broker.quota.joint`). They leave as any deleted NodeClaim does: drained by evictions,
-so that PodDisruptionBudgets hold, for no longer than their terminationGracePeriod.
+Invariant: for one nominated slot at most one claim is evicted, however often this runs: terminating claims
+and slots that are being freed are counted first. `broker.quota.joint` chooses the victims. They go as any
+deleted NodeClaim does: drained by evictions, so that PodDisruptionBudgets hold, for no longer than their
+terminationGracePeriod.
 
-Both sides are told before anybody leaves, in Kueue's words (conditions and reasons of its Workload:
-apis/kueue/v1beta1/workload_types.go): who preempts whom, why, and where both are in the tree.
+Conditions on both claims come before the eviction, in Kueue's terms (conditions and reasons of its Workload:
+apis/kueue/v1beta1/workload_types.go): preemptor, victim, reason, and the paths of both in the tree.
 """
 
 from __future__ import annotations

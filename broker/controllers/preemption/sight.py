@@ -1,7 +1,7 @@
-"""One look at whose slots are whose, and who has them: what plans and decisions about slots start from.
+"""Builds the slot snapshot: the owner and the holder of each slot, for plans and preemption.
 
-Invariant: it asks nobody and writes nothing; what it takes for coming free, or for strangers', is told in
-`unexplained`. What carries a tag that the holdings do not know yet is for nobody meanwhile.
+Invariant: it makes no call and writes nothing. `unexplained` decides which slots are being freed and which
+are unattributed. An ODCR with a tag that ownership does not contain yet is entitled to no queue meanwhile.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which claims are never asked to leave for somebody else.
+"""Claims that are never preempted.
 
-Invariant: both loops that take quota back (of slots, and for dedicated clusters) spare the same claims. The
-rule about do-not-disrupt is Karpenter's (https://karpenter.sh/docs/concepts/disruption/#pod-level-controls).
+Invariant: preemption for slots and for dedicated clusters excludes the same claims. The rule about
+do-not-disrupt is Karpenter's (https://karpenter.sh/docs/concepts/disruption/#pod-level-controls).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What each reservation's spec says about its slots: read once for each version of it.
+"""Slot quota and limits of each reservation, read once for each version of its spec.
 
-Invariant: a reservation whose spec has problems, that is deleted, or that a ResourceQuota refuses entitles
-nobody to anything, and it is said why; what it owns stays its own until it is gone.
+Invariant: a reservation with an invalid spec, a deleted one, and one that a ResourceQuota refuses entitle to
+nothing, with a reason. It owns its slots until it is gone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Slots that EC2 counts as taken by nobody whom the broker knows.
+"""Slots that EC2 counts as used and no known claim holds.
 
-Invariant: such a slot is believed to be somebody else's only after it has been so for a while: an instance of
-ours that has just ended, or has just been launched, looks the same until EC2 and Kubernetes agree. Until then
-it counts as coming free, so that nobody is asked for a slot that comes free anyway.
+Invariant: such a slot counts as unattributed only after a while. An instance of ours that has just ended, or
+has just been launched, looks the same until EC2 and Kubernetes agree. Until then the slot counts as being
+freed, so that no claim is preempted for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SETTLE: Final = timedelta(seconds=60)
 
 
 class UnattributedSlots:
-    """Since when, by EC2 reservation. Nothing is lost with it: a new one believes nothing for a while."""
+    """When each use began, by ODCR. A new process starts without any, and loses nothing."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,8 +29,8 @@ class UnattributedSlots:
             self._ended.setdefault(odcr_id, []).append(now)
 
     def look(self, counts: Mapping[str, int], now: datetime) -> tuple[dict[str, int], dict[str, int]]:
-        """Of each reservation's slots that are unexplained now: how many are somebody else's, and how many
-        come free because claims that had them have just ended."""
+        """Of each ODCR's slots in `counts`: how many are unattributed, and how many are being freed because
+        their claims have just ended."""
         with self._lock:
             before = self._since
             self._since = {
