@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.support.servers"]
 
-# The same examples in every run: what fails here fails for everybody. New ones are looked for with `deep`.
+# The same examples in every run: a failure is the same on each machine. `deep` looks for new ones.
 settings.register_profile(
     "quick",
     max_examples=50,
@@ -30,7 +30,7 @@ structlog.configure(
     ]
 )
 
-# What takes longest begins first, so that at the end of a run no process waits for another's long test.
+# The longest tests begin first, so that at the end of a run no process waits for another's long test.
 LONGEST = ("tests/peers/", "tests/benchmarks/", "tests/faults/", "tests/cluster/", "tests/cli/", "tests/aws/")
 
 
@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported and collected stays: to walk through it for garbage was a twelfth of a run."""
+    """Freezes imported and collected objects: walking them for garbage was a twelfth of a run."""
     gc.collect()
     gc.freeze()
 

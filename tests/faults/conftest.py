@@ -1,4 +1,4 @@
-"""What the tests of faults share: one local AWS a process, emptied by each test that uses it."""
+"""Fixtures of the fault tests: one local AWS a process, emptied by each test that uses it."""
 
 from __future__ import annotations
 

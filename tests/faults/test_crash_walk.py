@@ -1,8 +1,8 @@
 """A launch killed at each of its calls to EC2 and Kubernetes, one after the other, and started again.
 
-Invariant: wherever the process ends, after the next one has settled each claim has one instance, each
-instance has one claim, no reservation holds more than its slots, and no claim was made again. What a launch
-sends is counted in an undisturbed run, so that a call that is added is walked too.
+Invariant: wherever the process ends, the next one leaves each claim with one instance and each instance with
+one claim. No reservation holds more than its slots, and no claim was made again. The calls of a launch are
+counted in an undisturbed run, so that an added call is walked too.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ BOTH = (RESERVED, ON_DEMAND)
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """What happens to a process while it is walked.
+    """The story of a process while it is walked.
 
-    `stage` makes reservations and class; `act` is what the process is killed over; `meanwhile` happens while
-    nobody runs. `made` is how many instances there may have been in all, `lag` how late EC2 shows them.
+    `stage` makes reservations and class; `act` is the work that the process is killed in; `meanwhile`
+    happens while no process runs. `made` is how many instances there may have been in all, `lag` how late
+    EC2 shows them.
     """
 
     stage: Callable[[World], object]
@@ -64,7 +65,7 @@ def group_then_full(world: World) -> None:
 
 
 def rival_then(claims: Callable[[World], object], count: int = 1) -> Callable[[World], None]:
-    """Somebody else takes slots that the broker still counts as free."""
+    """Another account takes slots that the broker still counts as free."""
 
     def act(world: World) -> None:
         world.aws.rival(vars(world)["odcr"], count)
@@ -74,7 +75,7 @@ def rival_then(claims: Callable[[World], object], count: int = 1) -> Callable[[W
 
 
 def two_reservations(world: World) -> None:
-    """The first is full before anybody asks; the second is another type in another zone."""
+    """The first is full from the start; the second is another type in another zone."""
     first, second = world.aws.odcr(count=1), world.aws.odcr("m5.xlarge", B, 1)
     world.node_class(group=world.aws.group(first, second, name=world.settings.cluster_name), zones=(A, B))
     vars(world)["odcr"] = first
@@ -191,7 +192,7 @@ def test_killed_at_each_call(fresh: LocalAws, name: str) -> None:
 
 
 def run(server: LocalAws, story: Story, number: int, point: Point | None) -> Gate:
-    """One world: what its process sent, until it was killed or nothing was left to do."""
+    """One world: the calls of its process, until it was killed or had no work left."""
     world = World(server, number)
     story.stage(world)
     world.tick(2 * story.lag)

@@ -1,7 +1,7 @@
 """EC2, the API server, the network and the clocks fail while claims are launched.
 
-Invariant of each: when it is over every claim has one instance and every instance one claim, no reservation
-holds more than its slots, no claim was made again, and meanwhile nothing was launched twice.
+Invariant of each: afterwards every claim has one instance and every instance one claim. No reservation holds
+more than its slots, no claim was made again, and meanwhile nothing was launched twice.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def test_an_api_server_that_is_gone_for_a_minute(world: World, when: str) -> Non
 
 @pytest.mark.covers("KRP-25")
 def test_a_watch_that_is_dropped_in_the_middle_of_a_batch(world: World) -> None:
-    """From the call on the process hears nothing: a claim is deleted and another comes meanwhile."""
+    """From the call on the process gets no events: a claim is deleted and another comes meanwhile."""
     world.node_class(id_=world.aws.odcr(count=3))
     process = started(world)
     world.claims(2)
@@ -161,7 +161,7 @@ def test_a_watch_that_is_dropped_in_the_middle_of_a_batch(world: World) -> None:
 
 @pytest.mark.covers("KRP-25")
 def test_others_who_write_to_the_same_status(world: World) -> None:
-    """Somebody's condition and annotation change before each write of the broker's, and both stay."""
+    """A foreign condition and annotation change before each write of the broker's, and both stay."""
     world.node_class(id_=world.aws.odcr(count=2))
     process = started(world)
     world.claims(2)
@@ -190,14 +190,14 @@ def test_others_who_write_to_the_same_status(world: World) -> None:
     process.gate.at("PATCH /apis/karpenter.sh", *[meddle] * 4)
     process.until(lambda: settled(world), "they are launched")
     check(world, before, made=2)
-    assert fleets(world) <= 2  # one whose mark conflicts thrice in a row waits for the next pass
+    assert fleets(world) <= 2  # a claim with three conflicts in a row waits for the next pass
     for claim in world.all_claims():
         assert claim.annotations["example.com/turn"] == "3"
         assert {"Launched", "example.com/Seen"} <= {c.type for c in claim.status.conditions}
 
 
 class Candidacy:
-    """One replica's hold on the Lease, renewed when a test says so."""
+    """One replica's hold on the Lease, renewed by the test."""
 
     def __init__(self, world: World, name: str) -> None:
         self.holds = Candidate(
@@ -216,7 +216,7 @@ class Candidacy:
     ids=["before its last look at the Lease", "in the middle of the call", "after the call"],
 )
 def test_a_holder_of_the_lease_that_was_paused_and_wakes(world: World, pause: str) -> None:
-    """The other has taken over and launched meanwhile; what the first still sends changes nothing."""
+    """The other has taken over and launched meanwhile; the late calls of the first change nothing."""
     world.node_class(id_=world.aws.odcr(count=6))
     first, second = Candidacy(world, "first"), Candidacy(world, "second")
     assert first.holds.contend() and not second.holds.contend()

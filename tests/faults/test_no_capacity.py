@@ -1,7 +1,7 @@
-"""Sixty GPU claims and no capacity for half an hour: little is asked, nothing remade, and then all launch.
+"""Sixty GPU claims and no capacity for half an hour: few calls, nothing remade, and then all launch.
 
-Invariant: no pool is asked before its time, a time that doubles; and what was refused in half an hour costs
-one refused call a pool and step, however many claims wait.
+Invariant: no pool is tried before its time, a time that doubles. However many claims wait, half an hour of
+refusals costs one refused call a pool and step.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def test_sixty_claims_and_nothing_to_be_had(world: World, capacity: tuple[str, .
     for zone in (A, B):
         world.control.pool(instance_type=GPU, zone=zone, size=0)
     if RESERVED in capacity:
-        # EC2 counts slots as free and has none: what is said of the reservation is no reason to ask again.
+        # EC2 counts slots as free and has none: the reservation's count is no reason to try again.
         world.control.fault(
             action="CreateFleet",
             stage="launch",

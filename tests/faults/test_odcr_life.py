@@ -1,9 +1,9 @@
-"""What the broker buys of EC2: killed at each call, answers lost, refusals, and hands that meddle.
+"""The broker's purchases at EC2: killed at each call, responses lost, refusals, and foreign changes.
 
-Invariant: wherever a process ends, after the next one has settled EC2 holds exactly what the reservation asks
-for, no more reservations were ever made than that takes, and what somebody else made is as it was. What each
-story sends is counted in an undisturbed run, so that a call that is added is walked too. A process is killed
-after each call that changes something: that is before the next one as well, and a read leaves no trace.
+Invariant: wherever a process ends, after the next one EC2 holds exactly the amount that the reservation asks
+for. No more reservations were ever made than that takes, and those of others are unchanged. The calls of
+each story are counted in an undisturbed run, so that an added call is walked too. A process is killed after
+each call that changes something: that is before the next one as well, and a read leaves no trace.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TEAM = {names.TAG_RESERVATION: "default/training"}
 
 
 class Team(World):
-    """A cluster with one flavor, whose reservation `training` the broker may buy for."""
+    """A cluster with one flavor, for which the broker may buy on behalf of reservation `training`."""
 
     def __init__(self, server: LocalAws, number: int) -> None:
         super().__init__(server, number)
@@ -50,7 +50,7 @@ class Team(World):
         (made,) = [d for d in definitions(("v1beta2",)) if d["spec"]["names"]["kind"] == "ResourceFlavor"]
         self.client.create(CRD, made)
         self.client.create(ResourceFlavor.KIND, bought.h100())
-        # Whose name says the same, of another cluster, or of nobody: never this broker's to change.
+        # Tagged with the same name, of another cluster, or of no cluster: never this broker's to change.
         self.others = [
             self.foreign(tags_=[(names.TAG_CLUSTER, "elsewhere"), (names.TAG_MANAGED, "capacity-broker")]),
             self.foreign(kind="m5.large", tags_=[]),
@@ -85,7 +85,7 @@ class Team(World):
         assert one is not None
         return one.status
 
-    # ---- what EC2 says
+    # ---- EC2's records
 
     def made(self) -> list[Json]:
         """Everything that this cluster's broker ever made, ended or not, as it is now."""
@@ -94,7 +94,7 @@ class Team(World):
         return [each for each in mine if tags(each)[names.TAG_CLUSTER] == self.settings.cluster_name]
 
     def held(self) -> dict[str, int]:
-        """Instances by zone of what has not ended."""
+        """Instances by zone of reservations that have not ended."""
         found: dict[str, int] = {}
         for each in self.made():
             if each["State"] not in bought.ENDED:
@@ -130,7 +130,7 @@ class Team(World):
 
     def untouched(self) -> None:
         now = [self.aws.reservation(each) for each in self.others]
-        assert now == self.as_they_were, "somebody else's reservation was changed"
+        assert now == self.as_they_were, "a foreign reservation was changed"
 
 
 Act = Callable[[Team], object]
@@ -138,14 +138,14 @@ Act = Callable[[Team], object]
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """`act` is what a process is killed over, `held` what EC2 holds in the end, of so many ever `made`."""
+    """`act`: the work that a process is killed in. `held`: the final amount of the `made` ones."""
 
     act: Act
     held: dict[str, int]
     made: int
     before: int = 0  # instances that are held when it begins
-    hidden: float = 0.0  # for how long EC2 shows nothing of what is made
-    first: dict[str, int] | None = None  # what is held before the meanwhile, where that is another
+    hidden: float = 0.0  # for how long EC2 does not show new resources
+    first: dict[str, int] | None = None  # the amount before the meanwhile, if it differs
     meanwhile: Act = lambda team: None
 
 
@@ -206,7 +206,7 @@ def test_killed_at_each_call(fresh: LocalAws, name: str) -> None:
 
 
 def run(server: LocalAws, story: Story, number: int, point: Point | None) -> list[str]:
-    """One world: what its process sent, until it was killed or nothing was left to do."""
+    """One world: the calls of its process, until it was killed or had no work left."""
     team = Team(server, number)
     gate = Gate(kill=point)
     process = team.start(gate)
@@ -220,7 +220,7 @@ def run(server: LocalAws, story: Story, number: int, point: Point | None) -> lis
     try:
         story.act(team)
         first = story.first or story.held
-        process.run(30.0)  # until what was done is told, not only done
+        process.run(30.0)  # until the work is reported, not only done
         process.until(lambda: team.quiet(first), "all is done")
         assert point is None, f"{point} was never reached"
         gate.armed = False
@@ -295,7 +295,7 @@ def test_a_purchase_that_may_have_been_made_is_made_again_as_the_same_and_a_new_
     process.until(lambda: len(team.made()) == 3, "it is made, and nobody knows")
     process.run(20.0)
     asked = tokens()
-    process = team.start()  # which knows no more than what the object says
+    process = team.start()  # which knows no more than the object
     team.control.clear_faults()
     process.until(lambda: team.quiet({A: 2}), "it has it")
     assert tokens() == [*asked, asked[-1]]
@@ -335,7 +335,7 @@ def test_ec2_refuses_for_an_hour_and_then_gives_half(fresh: LocalAws) -> None:
 
 def test_an_accounts_limit_is_used_up_and_told(fresh: LocalAws) -> None:
     team = Team(fresh, 0)
-    team.control.quota(instance_type=P5, vcpus=192 * 4)  # one is taken by somebody else's
+    team.control.quota(instance_type=P5, vcpus=192 * 4)  # one is taken by another account
     process = team.start()
     team.ask(8)
     process.until(lambda: team.held() == {A: 3}, "what the limit allows is had")
@@ -375,7 +375,7 @@ def test_deleted_while_it_is_created(fresh: LocalAws) -> None:
 
 
 def test_deleted_right_before_a_purchase(fresh: LocalAws, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a broker would buy then, with an object in its cache that is not deleted, nobody would want."""
+    """Stale purchases that a broker would make, with an object in its cache that is not deleted."""
     team = Team(fresh, 0)
     process = team.start()
     process.turn()
@@ -389,14 +389,14 @@ def test_deleted_right_before_a_purchase(fresh: LocalAws, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(OdcrExecutor, "buy", late)
     team.ask(2, annotations=CANCEL)
-    # Nothing was bought: what EC2 might show of it is not waited for.
+    # Nothing was bought: there is nothing to wait for in EC2.
     process.until(lambda: ended.is_set() and team.object() is None, "the object is gone", seconds=120.0)
     process.run(60.0)
     assert team.made() == []
 
 
 def test_deleted_while_the_answer_to_a_purchase_is_lost_and_ec2_shows_it_late(fresh: LocalAws) -> None:
-    """The object stays until what may have been bought is seen, and given back."""
+    """The object stays until a possible purchase is seen, and given back."""
     team = Team(fresh, 0)
     process = team.start()
     process.turn()
@@ -420,7 +420,7 @@ def test_slots_that_nobody_uses_for_long_are_given_back_until_the_spec_asks_anew
     (made,) = team.made()
     team.aws.rival(made["CapacityReservationId"])
     process.run(3000.0)
-    process = team.start()  # which saw nobody use them for a shorter time
+    process = team.start()  # which saw them idle for a shorter time
     process.run(3000.0)
     assert team.held() == {A: 3}
     process.until(lambda: team.held() == {A: 1}, "what is idle is given back")

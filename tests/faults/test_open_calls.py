@@ -1,4 +1,4 @@
-"""Fleet calls without an answer: what is believed of them, what is sent again, what EC2 has in the end."""
+"""Fleet calls without a response: how far they are believed, which are sent again, and EC2's final state."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def fleets(world: World) -> list[Json]:
     return world.aws.fleets()
 
 
-# ---- what tenants may write is not believed
+# ---- records that tenants may write are not believed
 
 
 @pytest.mark.covers("SAF-53")
@@ -166,8 +166,10 @@ FORGERIES: dict[str, Callable[[World], object]] = {
 @pytest.mark.covers("SAF-53")
 @pytest.mark.parametrize("what", FORGERIES)
 def test_record_that_claims_and_class_do_not_give_is_never_sent(world: World, what: str) -> None:
-    """Even a record in the broker's namespace is compared with what its claims ask for; it is reported, and
-    the claims are launched as they ask once EC2 would have shown what the call gave."""
+    """Even a record in the broker's namespace is compared with the request of its claims.
+
+    It is reported, and the claims are launched as they ask once EC2 would have shown the call's instances.
+    """
     odcr = world.aws.odcr(count=2)
     world.node_class(id_=odcr)
     world.node_class("theirs", preference="none")
@@ -201,7 +203,7 @@ def test_claim_or_class_that_changed_is_not_launched_by_the_old_call(world: Worl
         assert launch not in {fleet["ClientToken"] for fleet in fleets(world)}
 
 
-# ---- what survives
+# ---- records that survive
 
 
 @pytest.mark.covers("SAF-25")

@@ -1,7 +1,7 @@
-"""What the launch loop does between one look at its claims and the next: who is asked for, and when not.
+"""The launch loop between two passes over its claims: which claims it launches, and when it does nothing.
 
-Invariant of each: a slot is used before anything is launched on demand, no call is forgotten while somebody
-waits for what it gave, and nothing is planned while nothing has changed.
+Invariant of each: a slot is used before anything is launched on demand. No call is forgotten while a claim
+waits for its instances, and nothing is planned while nothing has changed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def plans() -> float:
 
 @pytest.mark.covers("KRP-17", "KRP-20")
 def test_slots_that_a_refused_call_leaves_are_used_before_anything_is_on_demand(world: World) -> None:
-    """The only slot is planned for a claim whose call is not allowed; the next has it in the same pass."""
+    """The only slot is planned for a claim with a forbidden call; the next has it in the same pass."""
     odcr = world.aws.odcr(count=1)
     group = world.aws.group(odcr, name=world.settings.cluster_name)
     for name in ("forbidden", "gpu"):
@@ -64,12 +64,12 @@ def test_slots_that_a_refused_call_leaves_are_used_before_anything_is_on_demand(
 
 @pytest.mark.covers("KRP-26")
 def test_whose_a_claim_is_is_asked_again_before_ec2_is(world: World) -> None:
-    """Karpenter comes back in the middle of a pass: what was taken over is its own again."""
+    """Karpenter comes back in the middle of a pass: the claims that were taken over are its own again."""
     world.node_class(id_=world.aws.odcr(count=1))
     process = started(world)
     executor = vars(vars(process.broker.launcher)["_executor"])
     world.claim("c-0")
-    world.tick(90.0)  # EC2's instances are looked at again before anything is planned
+    world.tick(90.0)  # EC2's instances are read again before anything is planned
     process.gate.at("DescribeInstances", lambda: executor.update(_owns=lambda _: False))
     process.run(30.0)
     assert not world.instances()

@@ -1,4 +1,4 @@
-"""Under just the policy that Terraform renders: all that the broker does, and nothing of anybody else's."""
+"""Under just the policy that Terraform renders: the broker can do all of its work, and nothing to others."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_all_that_the_broker_does_is_allowed(
     process.until(lambda: team.object() is None, "the object is gone")
     assert team.held() == {} and team.grouped() == []
 
-    # What other classes and Karpenter's ask for besides.
+    # Requests of other classes, and of Karpenter's.
     provider = AwsProvider(cluster=CLUSTER, region=REGION, endpoint_url=local_aws.endpoint)
     odcr = team.others[0]
     provider.tag([odcr], {f"capacity-broker.io/advised/{CLUSTER}/gpu": "true"})
@@ -192,7 +192,7 @@ def test_nothing_of_anybody_else_is_allowed(local_aws: LocalAws, owner: Owner, g
         else:
             done.append(what)
     assert done == []
-    # The same with what is ours: it is for whose it is that they were refused.
+    # The same with own resources succeeds: ownership was the cause of the refusals.
     ec2.create_fleet(**fleet("ours", OWN_TAGS))
     ec2.create_fleet(**fleet("ours-into-a-named-group", OWN_TAGS))
     ec2.create_tags(Resources=[theirs.ours], Tags=pairs({"a": "b"}))
@@ -292,7 +292,7 @@ def test_without_manage_reservations_nothing_is_reserved(local_aws: LocalAws, ow
 
 
 class Other:
-    """What somebody else has in the account, and what looks the same and is the broker's."""
+    """Resources of others in the account, and the broker's own that look the same."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner, ec2, profiles = owner, owner.ec2, owner.client("iam")

@@ -1,4 +1,4 @@
-"""What the broker never buys: beside what EC2 hides, beyond a cap, or because an annotation says so."""
+"""Purchases that the broker never makes: beside hidden ones, beyond a cap, or because of an annotation."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def lowered(team: Team) -> None:
 
 
 def stripped(team: Team) -> None:
-    """Gone without a trace, as whoever may write its finalizers can make it."""
+    """Gone without a trace, as any writer of its finalizers can make it."""
     team.end()
     patched(team, {"metadata": {"finalizers": None}})
 
@@ -77,7 +77,7 @@ def stripped(team: Team) -> None:
 def test_purchase_whose_answer_was_lost_counts_whatever_happens_to_its_object(
     team: Team, meanwhile: Callable[[Team], None], restarted: bool
 ) -> None:
-    """Two instances may be held in all; two were bought, and nobody was told."""
+    """Two instances may be held in all; two were bought, and the purchase was never recorded."""
     team.settings = replace(team.settings, buy_instances=2, buy_instances_each=2, buy_instances_namespace=2)
     team.hidden = 420.0
     process = team.start()
@@ -132,7 +132,7 @@ def test_purchases_count_and_are_given_back_by_the_cluster_uid_whatever_its_name
     assert team.aws.reservation(made["CapacityReservationId"])["State"] == "cancelled"
 
 
-# ---- what was held and is not described
+# ---- held amounts that are not described
 
 
 class Hides:
@@ -173,7 +173,7 @@ def test_what_is_no_longer_described_is_not_bought_again_and_counts(
     hides.id = ""
     process.until(lambda: process.broker.ome.holdings.state(RESERVED).obtained == 2, "it is there")
     assert "PurchaseSkipped" not in told(process)
-    # Or it is gone for good, and the operator says so.
+    # Or it is gone for good, and the operator confirms it.
     hides.id = made
     process.until(lambda: "PurchaseSkipped" in told(process), "it is missed again")
     ledger = ConfigMap.decode(team.client.get(ConfigMap.KIND, LEDGER, namespace=NAMESPACE))
@@ -225,7 +225,7 @@ def test_deleted_object_stays_while_what_it_gives_back_is_not_described(
 
 
 def test_deleted_object_stays_while_the_ledger_is_not_understood(team: Team) -> None:
-    """The entry may be of what the object is to give back."""
+    """The entry may be of an amount that the object is to give back."""
     process = team.start()
     team.ask(2, annotations=CANCEL)
     process.until(lambda: team.quiet({A: 2}), "it is bought")
@@ -241,12 +241,12 @@ def test_deleted_object_stays_while_the_ledger_is_not_understood(team: Team) -> 
     assert team.held() == {}
 
 
-# ---- what annotations cannot do
+# ---- limits of annotations
 
 
 @pytest.mark.covers("SAF-53", "SAF-55")
 def test_forged_marks_of_the_broker_count_for_nothing(team: Team) -> None:
-    """Neither is anything bought less, nor does anybody else wait for what was never bought."""
+    """Neither is anything bought less, nor does another one wait for a purchase that was never made."""
     forged = {
         "capacity-broker.io/buying": f"7 {team.clock.now().isoformat()}",
         "capacity-broker.io/released": '{"generation": 1, "flavors": {"h100": 2}}',
@@ -329,7 +329,7 @@ def test_no_single_object_or_namespace_can_use_up_what_may_be_bought(team: Team)
     process.run(600.0)
     assert team.held() == {A: 8}, "half of it for one namespace"
     assert "--buy-dollars-namespace is 440.32" in told(process, "c")["SpendingCapReached"]
-    # Under other names it gets no more: what a deleted object left counts for its namespace.
+    # Under other names it gets no more: the holdings of a deleted object count for its namespace.
     for name in ("a", "b", "c"):
         team.client.delete(KIND, name, namespace="default")
     for name in ("d", "e"):

@@ -45,7 +45,7 @@ from tests.cluster import objects
 from tests.cluster.account import A, Account
 from tests.cluster.stack import SETTINGS, Provider
 
-# What a launch and an end need; the others only look.
+# The calls of a launch and an end; the others only read.
 LOOPS = ("inventory", "nodeclass", "launch", "nodeclaim", "terminations")
 LONGEST_STEP = 15.0
 ENDED = ("shutting-down", "terminated")
@@ -65,7 +65,7 @@ class Point(NamedTuple):
 
 @dataclass
 class Gate:
-    """What one process sends, in order, from `armed` on; and where it ends."""
+    """The calls of one process, in order, from `armed` on; and its end."""
 
     kill: Point | None = None
     armed: bool = False
@@ -102,16 +102,16 @@ class Gate:
 
     @contextmanager
     def unseen(self) -> Iterator[None]:
-        """What the watch would have brought is no call of the broker's."""
+        """The watch's events are no call of the broker's."""
         armed, self.armed = self.armed, False
         yield
         self.armed = armed and not self.dead
 
 
 def points(gate: Gate) -> list[Point]:
-    """One for each world that a process may leave behind: what it had changed by then, and the time.
+    """One for each world that a process may leave behind: its changes by then, and the time.
 
-    What it knew dies with it, and a read leaves no trace: before one call is before every other of the same
+    Its memory dies with it, and a read leaves no trace: before one call is before every other of the same
     moment, up to the next change.
     """
     found: dict[tuple[int, float], Point] = {}
@@ -147,7 +147,7 @@ class Wire:
 
 
 class StepClock:
-    """Whoever waits has waited at once; EC2's clock follows with `World.tick`."""
+    """Every wait is over at once; EC2's clock follows with `World.tick`."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -163,7 +163,7 @@ class StepClock:
     def wait(self, signal: Signal, timeout: float | None = None) -> bool:
         if isinstance(signal, threading.Event) and signal.is_set():
             return True
-        assert timeout is not None, "nobody would ever wake a process of one thread"
+        assert timeout is not None, "a process of one thread would never be woken"
         self.sleep(timeout)
         return False
 
@@ -230,7 +230,7 @@ class World:
         self.control.advance(self.clock.ahead - self._told)
         self._told = self.clock.ahead
 
-    # ---- what a user does
+    # ---- acts of a user
 
     def node_class(self, name: str = "gpu", *, zones: tuple[str, ...] = (A,), **spec: str) -> str:
         body = objects.node_class(
@@ -254,7 +254,7 @@ class World:
     def delete(self, name: str) -> None:
         self.client.delete(NodeClaim.KIND, name)
 
-    # ---- what can be seen
+    # ---- visible state
 
     def all_claims(self) -> list[NodeClaim]:
         return [NodeClaim.decode(item) for item in self.client.list(NodeClaim.KIND)[0]]
@@ -271,7 +271,7 @@ class World:
     # ---- processes
 
     def start(self, gate: Gate | None = None) -> Process:
-        """A new process, which knows what Kubernetes and EC2 tell it and nothing else."""
+        """A new process, which knows nothing but the contents of Kubernetes and EC2."""
         if self.process is not None:
             self.process.bury()
         self.process = Process(self, gate or Gate())
@@ -295,7 +295,7 @@ def account(server: LocalAws, *, fresh: bool = False) -> Account:
 
 
 class _Behind(Provider):
-    """Shows a reservation when its world says that EC2 does."""
+    """Shows a reservation if its world says that EC2 does."""
 
     def __init__(self, world: World, **options: Any) -> None:
         super().__init__(**options)
@@ -310,7 +310,7 @@ class _Behind(Provider):
 
 
 class Process:
-    """One broker; `turn` does once what its threads would do."""
+    """One broker; `turn` does the work of its threads once."""
 
     def __init__(self, world: World, gate: Gate, guard: Callable[[], None] | None = None) -> None:
         self.world, self.gate = world, gate
@@ -335,7 +335,7 @@ class Process:
         self._heard = -1
 
     def turn(self) -> None:
-        """Every cache is brought up to date, every loop does what is due."""
+        """Brings every cache up to date, then runs every loop that is due."""
         Session.gate = self.gate
         self.world.tick()
         for loop in self._loops:
@@ -348,7 +348,7 @@ class Process:
         self.world.tick()
 
     def _hear(self) -> None:
-        """What the watches would have brought since the last time."""
+        """The events of the watches since the last time."""
         revision = self.world.cluster.state.store.revision
         if self.deaf or self.gate.away or revision == self._heard:
             return
@@ -357,14 +357,14 @@ class Process:
             for informer in [*self._informers]:
                 kind = vars(informer)["_kind"]
                 resource = f"{kind.plural}.{kind.group}"  # as the store spells it, core kinds as well
-                # How many changes of the kind there have been: without one a list says nothing new.
+                # The number of changes of the kind so far: without one a list has nothing new.
                 changes = self.world.cluster.state.store.collection(resource).end
                 if self._read.get(resource) == changes:
                     continue
                 self._read[resource] = changes
                 try:
                     informer.read()
-                except NotFound:  # a kind that nobody installed, and nobody will
+                except NotFound:  # a kind that is not installed, and never will be
                     self._informers.remove(informer)
 
     def _once(self, loop: Singleton[str]) -> None:

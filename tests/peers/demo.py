@@ -1,7 +1,7 @@
-"""`make karpenter-demo`: Karpenter as released launches into what the broker resolves, on this machine.
+"""`make karpenter-demo`: Karpenter as released launches by the broker's terms, on this machine.
 
-Everything is real but AWS, which is local, and the machines, which are played. It tells what happens as it
-happens; with --once it ends by itself, with exit code 0 only if everything ended where it should.
+Everything is real but AWS, which is local, and the machines, which are played. It prints events as they
+happen. With --once it ends by itself, with exit code 0 only if everything ended as expected.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main(
 
 
 class Story:
-    """What a team asks for, and each thing that comes of it, told once."""
+    """A team's requests, and each result, printed once."""
 
     def __init__(self, stage: Stage, say: Callable[[str], None]) -> None:
         self._stage = stage
@@ -87,7 +87,7 @@ class Story:
         own = aws.odcr("m5.xlarge", B)
         group = aws.group(*g6, name="inference")
 
-        # The classes say it in the broker's words; Karpenter reads selector terms only.
+        # The classes use the broker's words; Karpenter reads selector terms only.
         self._offer("by-id", reservation_spec(id_=p5), "p5.48xlarge", capacity=[RESERVED])
         self._offer("by-group", reservation_spec(group=group), "g6.12xlarge")
         self._offer("by-open", reservation_spec(preference="open"), "m5.2xlarge")
@@ -132,7 +132,7 @@ class Story:
         self._look()
 
     def _look(self) -> None:
-        """Says what has come since the last look."""
+        """Prints the news since the last call."""
         for class_ in map(EC2NodeClass.decode, self._stage.client.list(EC2NodeClass.KIND)[0]):
             if found := condition(class_.status.conditions, names.RESERVATIONS_ADVISED):
                 self._once(f"class {class_.name:<9} {found.reason}: {found.message}")

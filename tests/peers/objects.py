@@ -1,4 +1,4 @@
-"""What a user of both writes: Karpenter's NodePools and classes, pods, and claims for the broker."""
+"""The objects of a user of both: Karpenter's NodePools and classes, pods, and claims for the broker."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def node_pool(
     capacity: Sequence[str] = (RESERVED, ON_DEMAND),
     requirements: Sequence[Json] = (),
 ) -> Json:
-    """A NodePool of Karpenter's whose nodes stay: no disruption, no expiry."""
+    """A NodePool of Karpenter's with lasting nodes: no disruption, no expiry."""
     return {
         "kind": "NodePool",
         "metadata": {"name": name},

@@ -1,7 +1,7 @@
-"""Programs beside the tests: started, waited for by what they say or answer, and ended.
+"""Programs beside the tests: started, waited for by output or response, and ended.
 
-Invariant: leaving the context leaves no process. A program that ends early, or does not become what is waited
-for, is told with the end of its log.
+Invariant: leaving the context leaves no process. A program that ends early, or never becomes ready, is
+reported with the end of its log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NO_CREDENTIALS = {
 
 
 class ProgramError(RuntimeError):
-    """A program ended or is not what was waited for; the text ends with its log."""
+    """A program ended or never became ready; the text ends with its log."""
 
 
 class Program:
@@ -58,7 +58,7 @@ class Program:
         self.stop()
 
     def stop(self) -> None:
-        """At once: what it would tidy up is thrown away with it."""
+        """Kills at once: its own clean-up would be thrown away."""
         self._process.kill()
         self._process.wait()
 
@@ -85,7 +85,7 @@ class Program:
 
 
 def clean(environment: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment, less what it says of accounts and clusters, with `environment`."""
+    """This process's environment, without its accounts and clusters, with `environment`."""
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "KUBE", "BROKER_"))
     }
@@ -93,7 +93,7 @@ def clean(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def until(done: Callable[[], object], what: str, *, patience: float = PATIENCE, look: float = LOOK) -> None:
-    """Returns when `done()`; what is not there after `patience` is an AssertionError that says `what`."""
+    """Returns when `done()`; after `patience` raises AssertionError with the text of `what`."""
     deadline = time.monotonic() + patience
     while not done():
         if time.monotonic() > deadline:

@@ -1,8 +1,8 @@
 """A cluster with unmodified peers and the broker: each a process of its own, on local AWS.
 
-etcd, kube-apiserver and kube-scheduler come from tests/controlplane, Karpenter from its module, with the CRDs
-that it is released with (`make peers`). The broker and Karpenter have a user and an access key each, so that
-the API server's audit log and EC2's log of calls say which of them did what. Only the machines are played.
+etcd, kube-apiserver and kube-scheduler come from tests/controlplane. Karpenter comes from its module, with
+the CRDs of its release (`make peers`). The broker and Karpenter have a user and an access key each, so that
+the API server's audit log and EC2's log of calls separate them. Only the machines are played.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ KARPENTER, BROKER, MACHINES = "karpenter", "broker", "machines"
 KEYS = {KARPENTER: "AKIAKARPENTER0000000", BROKER: "AKIABROKER0000000000"}
 SLOW = "cluster is waiting on sync for extended duration"
 UNPLAYED = "tests/no-machine"  # an instance with this tag never becomes a node
-# What the machines of a stage can be.
+# The types of a stage's machines.
 TYPES = (
     *("c5.large", "c5.xlarge", "m5.large", "m5.xlarge", "m5.2xlarge", "r5.large"),
     *("g5.12xlarge", "g6.12xlarge", "p5.48xlarge"),
@@ -71,7 +71,7 @@ def missing() -> str:
 
 
 class Machines(AwsProvider):
-    """EC2 as the played machines see it: every instance, whoever launched it."""
+    """EC2 as the played machines see it: every instance, whichever program launched it."""
 
     def __init__(self, endpoint: str) -> None:
         super().__init__(cluster=CLUSTER, region=REGION, endpoint_url=endpoint, isolated_vpc=True)
@@ -134,7 +134,7 @@ class Stage:
     ) -> None:
         self._exits.close()
 
-    # ---- what a user does and sees
+    # ---- acts and views of a user
 
     def create(self, *bodies: Json) -> None:
         for body in bodies:
@@ -160,9 +160,10 @@ class Stage:
         return sum(bool(pod.spec.node_name) for pod in self.pods(pool))
 
     def offer(self, node_class: Json, pool: Json) -> None:
-        """A class and a NodePool; returns when Karpenter says that it can launch for them.
+        """A class and a NodePool; returns when Karpenter reports that it can launch for them.
 
-        The class first: Karpenter logs an error where a NodePool's class is not resolved yet."""
+        The class first: Karpenter logs an error if a NodePool's class is not resolved yet.
+        """
         self.create(node_class)
         name = node_class["metadata"]["name"]
         until(lambda: _ready(self.client.get(EC2NodeClass.KIND, name)), f"Karpenter accepts class {name}")
@@ -187,12 +188,13 @@ class Stage:
         self._start_broker()
         self._brokers[-1].until(self._broker_ready, "ready")
 
-    # ---- what the peers said and did
+    # ---- output and calls of the peers
 
     def karpenter_errors(self) -> list[Json]:
-        """Karpenter's log lines of level ERROR and above, and what is no log line at all: a panic.
+        """Karpenter's log lines of level ERROR and above, and lines that are no log lines: a panic.
 
-        Not that its caches took half a minute, which it logs as one: the machine is slow then."""
+        Slow cache syncs (half a minute) are left out, which it logs as errors: the machine is slow then.
+        """
         found = []
         for line in self.karpenter.lines():
             try:
@@ -250,13 +252,13 @@ class Stage:
         return self._exits.enter_context(program)
 
     def _install_crds(self) -> None:
-        """Karpenter's as it is released, then what of the broker's they leave to define."""
+        """Karpenter's CRDs as released, then the broker's remaining ones."""
         self.install_karpenter()
         crds.install(self.client)
         until(lambda: all(map(_established, self.client.list(CRD)[0])), "every definition is established")
 
     def _make_account(self) -> None:
-        """What Karpenter asks of AWS besides EC2: the cluster, for its service range."""
+        """Karpenter's calls to AWS besides EC2: the cluster, for its service range."""
         self.aws.client("eks").create_cluster(
             name=CLUSTER,
             roleArn="arn:aws:iam::123456789012:role/cluster",
@@ -308,7 +310,7 @@ class Stage:
         self._brokers.append(self._start(f"broker-{len(self._brokers)}", command, self._environment(BROKER)))
 
     def _broker_ready(self) -> bool:
-        """The leader with everything read; a standby, which it is at first, would say it is ready too."""
+        """The leader with everything read; a standby, which it is at first, would report ready too."""
         found = (
             re.search(r'"url": ?"([^"]+)"', line) for line in self._brokers[-1].lines() if '"serving"' in line
         )
@@ -348,7 +350,7 @@ def _condition(body: Json, type_: str) -> Json:
 
 
 def _get(url: str) -> str:
-    """The text of an answer of any status; nothing while nobody answers."""
+    """The text of a response of any status; nothing while there is no response."""
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:
             return str(answer.read().decode())

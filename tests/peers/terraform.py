@@ -1,8 +1,9 @@
-"""Terraform with its real AWS provider, offline: the program and a filesystem mirror that holds the provider.
+"""Terraform with its real AWS provider, offline: the program and a filesystem mirror that holds the
+provider.
 
-Every run has a folder of its own, with a copy of the configuration, its state and a CLI configuration file
-that lets Terraform take providers from the mirror only; so nothing is fetched and nothing is left in the
-repository.
+Every run has a folder of its own, with a copy of the configuration, its state and a CLI configuration file.
+That file lets Terraform take providers from the mirror only; so nothing is fetched and nothing is left in
+the repository.
 """
 
 import json
@@ -32,7 +33,7 @@ class TerraformMissing(Exception):
 
 
 class TerraformFailed(Exception):
-    """A run ended with an error; its text is what Terraform printed."""
+    """A run ended with an error; its text is Terraform's output."""
 
 
 def find() -> tuple[str, Path]:
@@ -108,7 +109,7 @@ class Terraform:
         return {name: summary[name] for name in ("add", "change", "remove", "import") if summary.get(name)}
 
     def plan(self) -> str:
-        """What a plan says that finds something to do; nothing where it finds nothing."""
+        """The output of a plan that finds changes; nothing if it finds none."""
         self._write_variables()
         done = self.run("plan", "-detailed-exitcode", "-input=false", "-no-color", codes=(0, 2))
         return done.stdout if done.returncode == 2 or "No changes." not in done.stdout else ""

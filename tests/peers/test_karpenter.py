@@ -1,4 +1,4 @@
-"""Karpenter as it is released, with the broker beside it: both work, and neither meets what is the other's.
+"""Karpenter as released, with the broker beside it: both work, and neither touches the other's resources.
 
 The tests share one cluster, and each has a NodePool, a class and instance types of its own.
 """
@@ -49,7 +49,7 @@ class Neighbours:
     odcr: str
     launched: NodeClaim  # by the broker
     karpenters: NodeClaim
-    abandoned: Mapping[str, str]  # who must end it to its id
+    abandoned: Mapping[str, str]  # the program that must end it, to its id
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -111,7 +111,7 @@ def test_karpenter_launches_into_an_id_that_the_broker_resolved_until_the_reserv
     pods(stage, "by-id", 1, cpu="5")
     assert launches(stage, "by-id") == [(RESERVED, odcr, odcr)]
 
-    # It ends with two free slots: nothing more goes there, and what runs there runs on.
+    # It ends with two free slots: nothing more goes there, and running instances run on.
     stage.aws.ec2.cancel_capacity_reservation(CapacityReservationId=odcr)
     until(lambda: not shown(stage, "by-id"), "Karpenter launches into the reservation no more")
     pods(stage, "by-id", 1, cpu="5")
@@ -164,7 +164,7 @@ def test_the_field_in_karpenter_s_own_definition_outlives_an_upgrade_of_it(stage
 
     stage.install_karpenter()
     until(lambda: FIELD not in _class(stage, "by-field")["spec"], "the API server serves it no more")
-    # The first write of anybody takes the value out of etcd.
+    # The next write by any client takes the value out of etcd.
     stage.client.patch(EC2NodeClass.KIND, "by-field", {"metadata": {"annotations": {"tests/write": "any"}}})
     assert FIELD not in _class(stage, "by-field")["spec"]
     pods(stage, "by-field", 1, cpu="30")
@@ -176,7 +176,7 @@ def test_the_field_in_karpenter_s_own_definition_outlives_an_upgrade_of_it(stage
 
 @pytest.mark.covers("KRP-26")
 def test_neither_touches_what_the_other_launched(stage: Stage, neighbours: Neighbours) -> None:
-    # Whoever ended the younger one has looked at those that are older. A new broker looks at once.
+    # The program that ended the younger one has read the older ones. A new broker reads at once.
     stage.restart_broker()
     for who, id_ in neighbours.abandoned.items():
         until(partial(_ended, stage, id_), f"{who} ends an instance that is its own and no claim's")
@@ -204,10 +204,10 @@ def test_karpenter_marks_no_claim_drifted_and_logs_no_error(stage: Stage, neighb
 
     claims = [claim for claim in stage.claims() if claim.labels.get(names.NODEPOOL)]
     before = looked()
-    for claim in claims:  # each is looked at again
+    for claim in claims:  # each is read again
         stage.client.patch(NodeClaim.KIND, claim.name, {"metadata": {"annotations": {"tests/look": "again"}}})
     until(lambda: looked() >= before + len(claims), "Karpenter has looked at every claim for drift")
-    # And it does mark one that has drifted, after those that it looked at before.
+    # And it does mark a drifted claim, after those that it read before.
     stage.client.patch(
         NodePool.KIND, "shared", {"spec": {"template": {"metadata": {"labels": {"tests": "changed"}}}}}
     )
@@ -233,12 +233,12 @@ def shown(stage: Stage, name: str) -> set[str]:
     return {found["id"] for found in _class(stage, name)["status"].get("capacityReservations", ())}
 
 
-# What of EC2 changes an instance.
+# EC2's calls that change an instance.
 ON_INSTANCES = ("TerminateInstances", "StopInstances", "CreateTags", "DeleteTags", "ModifyInstanceAttribute")
 
 
 def launches(stage: Stage, pool: str) -> list[tuple[str, str, str]]:
-    """Of each claim: its capacity type, the reservation that Karpenter says, the one that EC2 says."""
+    """Of each claim: its capacity type, its reservation in Karpenter, its reservation in EC2."""
     return sorted(
         (
             claim.labels[names.CAPACITY_TYPE],

@@ -1,4 +1,4 @@
-"""Terraform's own AWS provider works on local AWS as it does on AWS: what it made is what it finds again."""
+"""Terraform's own AWS provider works on local AWS as it does on AWS: it finds its resources again."""
 
 import json
 import os
@@ -76,7 +76,7 @@ class Account:
         return {id_: entry["TotalInstanceCount"] for id_, entry in self.reservations().items()}
 
     def trust(self, role: str) -> Any:
-        """Who may be the role."""
+        """The principals of the role."""
         document = self.iam.get_role(RoleName=role)["Role"]["AssumeRolePolicyDocument"]
         (statement,) = (document if isinstance(document, dict) else json.loads(document))["Statement"]
         return statement
@@ -87,7 +87,7 @@ class Account:
 
 
 def reserved(aws: LocalAws, flavors_yaml: str, *, gpus: dict[str, int]) -> dict[str, Any]:
-    """What a broker says of a CapacityReservation ml/training of the flavors that Terraform printed."""
+    """A broker's view of a CapacityReservation ml/training of the flavors that Terraform printed."""
     stack = Stack(aws, InProcessTransport(Cluster()))
     try:
         flavors_alone(stack)
@@ -190,7 +190,7 @@ def test_apply_plan_resize_import_and_destroy(aws: LocalAws, tmp_path: Path) -> 
     }
     assert {one["name"]: one["resources"][0]["total"] for one in status["allocatable"]} == {a: "32", b: "16"}
 
-    # Plan: what was made is what is there, also after the broker marked it for Karpenter's selector terms.
+    # Plan: the resources are as made, also after the broker marked them for Karpenter's selector terms.
     broker = AwsProvider(cluster="demo", region=REGION, endpoint_url=aws.endpoint)
     broker.tag(ids.values(), {"capacity-broker.io/advised/demo/gpu": "true"})
     assert run.plan() == ""
@@ -224,7 +224,7 @@ def test_apply_plan_resize_import_and_destroy(aws: LocalAws, tmp_path: Path) -> 
     assert set(made["broker_actions"]) < ALLOWED
     assert managing["broker_policy_json"] == policy
     assert len(managing["broker_manage_policy_json"]) < 6144
-    # What tests/faults/test_permissions.py runs the broker under is this policy.
+    # tests/faults/test_permissions.py runs the broker under this policy.
     rendered = {"always": json.loads(policy), "manage": json.loads(managing["broker_manage_policy_json"])}
     assert rendered == POLICY
     assert run.plan() == ""

@@ -1,4 +1,4 @@
-"""The broker's policy allows what the broker calls and nothing else; reservations change only if asked."""
+"""The broker's policy allows the broker's calls and nothing else; reservations change only if asked."""
 
 import ast
 import re
@@ -35,7 +35,7 @@ PERMISSION = re.compile(r'"([a-z0-9-]+:[A-Za-z*]+)"')
 
 
 def lists() -> tuple[str, str]:
-    """actions.tf: what is always allowed, and what only manage_reservations adds."""
+    """actions.tf: the actions that are always allowed, and those that only manage_reservations adds."""
     always, _, managing = (MODULE / "actions.tf").read_text().partition("  managing = {")
     return always, managing
 
@@ -45,7 +45,7 @@ def allowed() -> set[str]:
 
 
 def calls() -> Iterator[tuple[str, str]]:
-    """What is called on a client anywhere in the AWS provider, as permission and place."""
+    """The calls on a client anywhere in the AWS provider, as permission and place."""
     operations = {
         name: boto3.Session().client(service, region_name="us-east-1").meta.method_to_api_mapping  # type: ignore[call-overload]
         for name, service in SERVICES.items()

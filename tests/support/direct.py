@@ -1,7 +1,7 @@
 """A local AWS in the tests' own process answers the SDK's clients without a socket and a thread a call.
 
-The socket itself is what tests/aws/local is about. botocore gives each session of a process the same
-handlers; this one leaves alone whatever is not sent to such a server.
+The socket itself is tested by tests/aws/local. botocore gives each session of a process the same handlers;
+this one leaves requests to other servers alone.
 """
 
 from __future__ import annotations

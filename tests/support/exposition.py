@@ -1,4 +1,4 @@
-"""Prints what /metrics shows once everything that defines a metric is imported, for promtool to check."""
+"""Prints /metrics once everything that defines a metric is imported, for promtool to check."""
 
 from __future__ import annotations
 

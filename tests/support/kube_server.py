@@ -1,7 +1,7 @@
 """A few verbs of an API server in memory, as a Transport, with faults on order.
 
-It keeps what the tests of the runtime are about: revisions, conflicts, pages, watches from a revision,
-bookmarks, 410. Everything else an API server does is the embedded server's business.
+It has the parts that the runtime's tests need: revisions, conflicts, pages, watches from a revision,
+bookmarks, 410. Everything else of an API server is left to the embedded one.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Server:
         self.requests: list[Request] = []
         self.faults: deque[Callable[[Request], Reply | None]] = deque()  # each meets one request
         self.broken_streams: deque[ApiError] = deque()  # each meets one watch
-        self.patient = True  # a watch waits for more; else it ends when all is told
+        self.patient = True  # a watch waits for more; else it ends after the last event
         self.streams: list[Stream] = []
         self.changed = threading.Condition()
         self.client = Client(self)
 
-    # What tests order.
+    # Orders of tests.
 
     def fail(self, error: ApiError | int, *, times: int = 1, after: bool = False) -> None:
         """The next requests fail; `after` the work was done, so that only the reply is lost."""

@@ -1,4 +1,4 @@
-"""A scripted HTTP server on a port of its own, for what goes on between a client and a real socket."""
+"""A scripted HTTP server on a port of its own, for tests of traffic between a client and a real socket."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def begin_stream(handler: BaseHTTPRequestHandler) -> None:
 
 
 def dead_port() -> int:
-    """A port that nobody listens on."""
+    """A port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -16,12 +16,12 @@ from tests.controlplane.client import Api, Json
 from tests.controlplane.server import ControlPlane, find
 
 REQUIRED = "CI_REQUIRE_CONTROLPLANE"
-# What the API server itself makes and keeps; it would be made again, and seen by the next test as an event.
+# The API server's own objects; it would make them again, and the next test would see an event.
 KEPT = frozenset({("default", "kubernetes"), ("", "system-node-critical"), ("", "system-cluster-critical")})
 
 
 def empty(api: Api, collections: tuple[str, ...] = ()) -> None:
-    """Removes what a test left: on the real server everything, on another `collections`.
+    """Removes the objects of a test: on the real server all, on another `collections`.
 
     Definitions stay: a server takes two seconds to accept the first object of a new one.
     """

@@ -1,6 +1,5 @@
-"""The API server goes away, fails, forgets or falls silent: the runtime asks seldom, says why, and
-recovers.
-"""
+"""The API server goes away, fails, forgets or falls silent: the runtime retries seldom, logs the cause and
+recovers."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ def names(informer: Informer[Node]) -> set[str]:
 
 
 def pass_time(clock: FakeClock, minutes: float) -> None:
-    """Lets time go by; who is woken works before it goes on."""
+    """Lets time go by; a woken thread works before it goes on."""
     end = clock.monotonic() + minutes * 60
     clock.until(lambda: clock.monotonic() >= end, step=0.5)
 
@@ -107,7 +106,7 @@ def test_a_server_that_refuses_every_watch_is_asked_a_bounded_number_of_times(co
     informer.stop()
     assert 10 <= asked <= 10 + 4 * MINUTES
     assert server.count(watch=False) <= asked
-    assert [obj.name for obj in informer.cache.list()] == ["a"]  # what was known is still known
+    assert [obj.name for obj in informer.cache.list()] == ["a"]  # the known objects are still known
 
 
 def test_a_stream_that_breaks_after_each_event_is_no_hot_loop() -> None:
@@ -153,7 +152,7 @@ def test_the_api_server_goes_away_and_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_stream_that_falls_silent_is_noticed_and_taken_up_again(tmp_path: Path) -> None:
-    """Half open: the other side is gone, and no packet says so."""
+    """Half open: the other side is gone, and no packet reports it."""
     clock = FakeClock()
     watches = 0
 
@@ -177,13 +176,13 @@ def test_a_stream_that_falls_silent_is_noticed_and_taken_up_again(tmp_path: Path
         informer = Informer(Client(transport), Node, clock=clock)
         informer.start()
         clock.until(lambda: "after" in names(informer), step=0.1)
-        assert 150 <= transport.silences[0] <= 210  # what the informer bears, for real
+        assert 150 <= transport.silences[0] <= 210  # the informer's real limit
         silent.set()
         informer.stop()
 
 
 class Impatient:
-    """Bears less silence than it is told to, so that a test need not wait minutes."""
+    """Tolerates less silence than it is given, so that a test need not wait minutes."""
 
     def __init__(self, transport: HttpTransport) -> None:
         self.silences: list[float] = []

@@ -21,7 +21,7 @@ NAMES = st.sampled_from("abcd")
 
 
 class Following(RuleBasedStateMachine):
-    """Two informers, one of them narrowed by a selector; left in peace, both show what the server has."""
+    """Two informers, one of them narrowed by a selector; without faults, both show the server's objects."""
 
     over_http = False
 

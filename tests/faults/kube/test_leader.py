@@ -83,7 +83,7 @@ class Pair:
         assert not self.standby.terms
 
     def run(self, seconds: float, *, threads: int) -> None:
-        """Each step when so many threads have done what the one before gave them to do."""
+        """Each step when so many threads have done the work of the step before."""
         end = self.clock.monotonic() + seconds
         self.until(lambda: self.clock.monotonic() >= end, threads=threads)
 
@@ -107,7 +107,7 @@ def hand_over(pair: Pair) -> None:
     asked = pair.standby.wire.asked
     pair.clock.until(lambda: not pair.leader.elector.leading, step=STEP)
     assert not pair.standby.terms
-    pair.clock.until(lambda: not pair.leader.leads)  # it is told of it at that very time
+    pair.clock.until(lambda: not pair.leader.leads)  # it learns of it at that very time
     pair.clock.until(lambda: pair.standby.leads, step=STEP)
     assert pair.leader.terms[0][1] < pair.standby.terms[0][0]
     # It asks every two seconds or so, as often as fits into the Lease's duration: fewer where it is slow.
@@ -147,7 +147,7 @@ def test_paused_and_woken_it_knows_at_once_that_it_may_not_act(pair: Pair) -> No
     """None of its threads has run yet when the first line of its work does."""
     client = pair.leader.client.replace(guard=pair.leader.elector.guard)
     client.create(Thing.KIND, thing("before"))
-    pair.clock.jump(60)  # nobody is woken: the process was stopped, another may have led long since
+    pair.clock.jump(60)  # no thread is woken: the process was stopped, another may have led long since
     assert pair.leader.lost is not None
     assert pair.leader.lost.is_set()
     assert not pair.leader.elector.leading
