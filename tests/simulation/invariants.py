@@ -16,13 +16,19 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.reservations.desired import LATEST_VISIBLE
-from broker.reservations.purchases import LEDGER
-from tests.simulation.setting import BORROWER, BOUGHT, OWNER, PER
+from tests.simulation.missing import (
+    PAYING,
+    conditions_text,
+    in_progress,
+    instance_of,
+    missed,
+    purchase_unclear,
+)
+from tests.simulation.setting import BORROWER, OWNER
 from tests.simulation.world import World, condition, ready
 
 Json = dict[str, Any]
 MADE = (NodeClaim.KIND, DedicatedAICluster.KIND, CapacityReservation.KIND, EC2NodeClass.KIND)
-PAYING = ("active", "pending", "scheduled", "assessing", "delayed")
 
 
 class Violation(BaseException):
@@ -98,7 +104,7 @@ class Watch:
     def _terminates(self, id_: str) -> None:
         """An instance with a claim and a ready node is not ended."""
         world = self._world
-        claim = next((c for c in world.claims() if _instance(c) == id_), None)
+        claim = next((c for c in world.claims() if instance_of(c) == id_), None)
         if claim is None:
             return
         name = claim["metadata"]["name"]
@@ -122,7 +128,7 @@ class Watch:
         claim = world.objects(NodeClaim.KIND).get(("", name))
         if claim is None or claim["metadata"].get("deletionTimestamp"):
             return
-        meta, id_ = claim["metadata"], _instance(claim)
+        meta, id_ = claim["metadata"], instance_of(claim)
         nodes = [n for n in world.objects(Node.KIND).values() if _of_node(n) == id_]
         stands = any(ready(n) and not n["metadata"].get("deletionTimestamp") for n in nodes)
         well = stands and id_ in {i.id for i in world.instances()}
@@ -159,11 +165,11 @@ class Watch:
 
     def _one_each(self) -> None:
         claims = self._world.claims()
-        held = Counter(id_ for c in claims if (id_ := _instance(c)))
+        held = Counter(id_ for c in claims if (id_ := instance_of(c)))
         if twice := [id_ for id_, count in held.items() if count > 1]:
             raise Violation("one claim an instance", f"{twice[0]} is of {held[twice[0]]} claims")
         for claim in claims:
-            uid, id_ = claim["metadata"]["uid"], _instance(claim)
+            uid, id_ = claim["metadata"]["uid"], instance_of(claim)
             if id_ and self._homes.setdefault(uid, id_) != id_:
                 name = claim["metadata"]["name"]
                 raise Violation("one instance a claim", f"{name} had {self._homes[uid]}, and now {id_}")
@@ -187,7 +193,7 @@ class Watch:
         world = self._world
         if world.facts.broken_by_hand:
             return
-        held = {_instance(c): c for c in claims.values()}
+        held = {instance_of(c): c for c in claims.values()}
         for instance in world.instances():
             asked = self._launches[world.tags(instance.id).get(names.TAG_LAUNCH, "")]
             if instance.id in held or len(asked) != 1:
@@ -195,7 +201,7 @@ class Watch:
             claim = claims.get(next(iter(asked)))
             if claim is None or names.GANG in claim["metadata"].get("annotations", {}):
                 continue
-            if (has := _instance(claim)) and has in {i.id for i in world.instances()}:
+            if (has := instance_of(claim)) and has in {i.id for i in world.instances()}:
                 name = claim["metadata"]["name"]
                 raise Violation("bought once", f"{instance.id} was launched for {name}, which has {has}")
 
@@ -215,9 +221,9 @@ class Watch:
         gone = [c for uid, c in self._claims.items() if uid not in claims and uid not in world.facts.forced]
         if not gone:
             return
-        alive, held = {i.id for i in world.instances()}, {_instance(c) for c in claims.values()}
+        alive, held = {i.id for i in world.instances()}, {instance_of(c) for c in claims.values()}
         for claim in gone:
-            id_, meta = _instance(claim), claim["metadata"]
+            id_, meta = instance_of(claim), claim["metadata"]
             if id_ in alive - held and id_ not in world.facts.foreign:
                 raise Violation("ends first", f"claim {meta['name']} went, and its {id_} runs")
 
@@ -275,80 +281,20 @@ class Watch:
         claims = world.claims()
         asked = world.objects(CapacityReservation.KIND).values()
         return (
-            not self._missed()
-            and not any(map(_on_its_way, claims))
+            not missed(self._world)
+            and not any(map(in_progress, claims))
             and not any(o.usable and o.end_date is not None for o in world.odcrs())
             and not any(condition(one, "Ready").get("reason") == "CloudReservationPending" for one in asked)
-            and not any(map(self._unclear, asked))
+            and not any(purchase_unclear(world, reservation) for reservation in asked)
             # So long it goes by its own change, whatever EC2 shows.
             and world.time.seconds - self._changed_at > LATEST_VISIBLE.total_seconds()
-            and {i.id for i in world.instances()} <= {_instance(c) for c in claims}
+            and {i.id for i in world.instances()} <= {instance_of(c) for c in claims}
         )
-
-    def _unclear(self, asked: Json) -> bool:
-        """Whether a reservation is deleted while the result of a purchase for it is unknown."""
-        if not asked["metadata"].get("deletionTimestamp"):
-            return False
-        ledger = self._world.objects(ConfigMap.KIND).get(("kube-system", LEDGER), {})
-        who = f"{asked['metadata']['namespace']}/{asked['metadata']['name']}"
-        return any(
-            key.startswith("purchase-") and who in text for key, text in (ledger.get("data") or {}).items()
-        )
-
-    def _missed(self) -> str:
-        """Missing capacity that could be had: an instance of a waiting claim, a requested reservation.
-
-        The broker may wait for a shortage to be over before it tries again; that is for the caller to allow.
-        """
-        world = self._world
-        odcrs = {o.id: o for o in world.odcrs()}
-        classes = world.objects(EC2NodeClass.KIND)
-        for claim in world.claims():
-            meta, spec = claim["metadata"], claim["spec"]
-            if _instance(claim) or meta.get("deletionTimestamp") or not meta["name"].startswith("c-"):
-                continue
-            asked = {r["key"]: r["values"] for r in spec["requirements"]}
-            if "on-demand" in asked[names.CAPACITY_TYPE]:
-                return f"{meta['name']} waits, and may launch on demand: {_said(claim)}"
-            node_class = classes.get(("", spec["nodeClassRef"]["name"]))
-            if node_class is None or spec["nodeClassRef"]["name"] != "by-id":
-                continue
-            target = (
-                node_class["spec"].get("capacityReservationSpec", {}).get("capacityReservationTarget", {})
-            )
-            odcr = odcrs.get(target.get("capacityReservationId", ""))
-            if odcr is not None and odcr.usable and odcr.available > 0:
-                return f"{meta['name']} waits, and {odcr.id} has {odcr.available} free: {_said(claim)}"
-        return self._misbought()
-
-    def _misbought(self) -> str:
-        """If one reservation alone asks EC2 for capacity, that amount is bought, or the amount in use."""
-        world = self._world
-        bought = [o for o in world.odcrs() if names.TAG_MANAGED in world.tags(o.id) and o.state in PAYING]
-        bought = [o for o in bought if o.id not in world.facts.foreign]
-        asking = {
-            name: obj
-            for (_, name), obj in world.objects(CapacityReservation.KIND).items()
-            if obj["metadata"].get("annotations", {}).get(names.RESERVATION_POLICY)
-        }
-        of = {world.tags(o.id).get(names.TAG_RESERVATION) for o in bought} - {"default/bought"}
-        if [*asking] != ["bought"] or of or world.facts.shrunk & {o.id for o in bought}:
-            return ""
-        obj = asking["bought"]
-        noted = obj["metadata"]["annotations"]
-        if noted[names.RESERVATION_POLICY] != "Manage" or obj["metadata"].get("deletionTimestamp"):
-            return ""
-        quota = obj["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"]
-        wanted = min(int(quota) // PER[BOUGHT], world.settings.buy_instances_each)
-        has = sum(o.total for o in bought)
-        if has == wanted or (not wanted and noted.get(names.DELETION_POLICY) != "Cancel"):
-            return ""  # capacity that is no longer requested is retained, unless it is to be cancelled
-        return f"{has} are bought for default/bought, which asks for {wanted}: {_said(obj)}"
 
     def stuck(self, why: str) -> None:
         """The time is over in which the broker should have come to rest."""
-        if missed := self._missed():
-            raise Violation("missed", f"an hour after {why}: {missed}")
+        if missing := missed(self._world):
+            raise Violation("missed", f"an hour after {why}: {missing}")
 
     def settled(self) -> None:
         self.check()
@@ -365,25 +311,25 @@ class Watch:
                 raise Violation(
                     "settles", f"{len(has)} claims of cluster {name}, which never had more than {most}"
                 )
-        held = {_instance(c) for c in claims}
+        held = {instance_of(c) for c in claims}
         if left := sorted(alive - held):
             raise Violation("settles", f"{left} run and no claim has them")
 
     def _claim_settled(self, claim: Json, alive: set[str]) -> None:
-        name, id_ = claim["metadata"]["name"], _instance(claim)
+        name, id_ = claim["metadata"]["name"], instance_of(claim)
         if claim["metadata"].get("deletionTimestamp"):
             if not self._held_by_pods(id_):
-                raise Violation("settles", f"{name} is deleted and does not go: {_said(claim)}")
+                raise Violation("settles", f"{name} is deleted and does not go: {conditions_text(claim)}")
             return
         if id_:
             if id_ not in alive:
-                raise Violation("settles", f"{name} has {id_}, which has ended: {_said(claim)}")
+                raise Violation("settles", f"{name} has {id_}, which has ended: {conditions_text(claim)}")
             if condition(claim, names.READY).get("status") != "True":
-                raise Violation("settles", f"{name} has {id_} and is not ready: {_said(claim)}")
+                raise Violation("settles", f"{name} has {id_} and is not ready: {conditions_text(claim)}")
             return
         said = condition(claim, names.LAUNCHED)
         if not said.get("reason") or not said.get("message") or said["reason"] == "LaunchNotConfirmed":
-            raise Violation("settles", f"{name} has no instance and says {_said(claim) or 'nothing'}")
+            raise Violation("settles", f"{name} has no instance: {conditions_text(claim)}")
 
     def _held_by_pods(self, id_: str) -> bool:
         """A drain waits for pods that are not to be disturbed."""
@@ -410,38 +356,17 @@ class Watch:
             for (_, name), obj in world.objects(kind).items():
                 if name != "karpenters":
                     kept = obj["metadata"].get("finalizers")
-                    raise Violation("finalizers", f"{kind.kind} {name} is kept by {kept}: {_said(obj)}")
+                    raise Violation(
+                        "finalizers", f"{kind.kind} {name} is kept by {kept}: {conditions_text(obj)}"
+                    )
         if alive := [i.id for i in world.instances()]:
             raise Violation("settles", f"{alive} run after every claim was deleted")
         if self._look_at_others() != self._foreign:
             raise Violation("foreign", f"{self._foreign} became {self._look_at_others()}")
 
 
-def _on_its_way(claim: Json) -> bool:
-    """It is deleted, or EC2's answer is not known, or EC2's refusal is not over, or its node is awaited."""
-    said = condition(claim, names.LAUNCHED)
-    if claim["metadata"].get("deletionTimestamp") or said.get("reason") == "LaunchNotConfirmed":
-        return True
-    if claim["metadata"]["name"] == "karpenters":
-        return False
-    if _instance(claim):
-        return bool(condition(claim, names.READY).get("status") != "True")
-    return "not asked again before" in said.get("message", "")
-
-
-def _instance(claim: Json) -> str:
-    return str(claim.get("status", {}).get("providerID", "")).rpartition("/")[2]
-
-
 def _of_node(node: Json) -> str:
     return str(node.get("spec", {}).get("providerID", "")).rpartition("/")[2]
-
-
-def _said(obj: Json) -> str:
-    found = obj.get("status", {}).get("conditions") or ()
-    return "; ".join(
-        f"{c['type']}={c['status']} {c.get('reason')}: {c.get('message', '')[:120]}" for c in found
-    )
 
 
 def _ids(value: Any) -> set[str]:

@@ -1,0 +1,98 @@
+"""Missing capacity: amounts that the broker could have and does not; never read from the broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.apis import names
+from broker.apis.core import ConfigMap
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.ome import CapacityReservation
+from broker.reservations.purchases import LEDGER
+from tests.simulation.setting import BOUGHT, PER
+from tests.simulation.world import World, condition
+
+Json = dict[str, Any]
+PAYING = ("active", "pending", "scheduled", "assessing", "delayed")
+
+
+def purchase_unclear(world: World, asked: Json) -> bool:
+    """Whether a reservation is deleted while the result of a purchase for it is unknown."""
+    if not asked["metadata"].get("deletionTimestamp"):
+        return False
+    ledger = world.objects(ConfigMap.KIND).get(("kube-system", LEDGER), {})
+    who = f"{asked['metadata']['namespace']}/{asked['metadata']['name']}"
+    return any(
+        key.startswith("purchase-") and who in text for key, text in (ledger.get("data") or {}).items()
+    )
+
+
+def missed(world: World) -> str:
+    """Missing capacity that could be had: an instance of a waiting claim, a requested reservation.
+
+    The broker may wait for a shortage to be over before it tries again; that is for the caller to allow.
+    """
+    odcrs = {o.id: o for o in world.odcrs()}
+    classes = world.objects(EC2NodeClass.KIND)
+    for claim in world.claims():
+        meta, spec = claim["metadata"], claim["spec"]
+        if instance_of(claim) or meta.get("deletionTimestamp") or not meta["name"].startswith("c-"):
+            continue
+        asked = {r["key"]: r["values"] for r in spec["requirements"]}
+        if "on-demand" in asked[names.CAPACITY_TYPE]:
+            return f"{meta['name']} waits, and may launch on demand: {conditions_text(claim)}"
+        node_class = classes.get(("", spec["nodeClassRef"]["name"]))
+        if node_class is None or spec["nodeClassRef"]["name"] != "by-id":
+            continue
+        target = node_class["spec"].get("capacityReservationSpec", {}).get("capacityReservationTarget", {})
+        odcr = odcrs.get(target.get("capacityReservationId", ""))
+        if odcr is not None and odcr.usable and odcr.available > 0:
+            return f"{meta['name']} waits, and {odcr.id} has {odcr.available} free: {conditions_text(claim)}"
+    return misbought(world)
+
+
+def misbought(world: World) -> str:
+    """If one reservation alone asks EC2 for capacity, that amount is bought, or the amount in use."""
+    bought = [o for o in world.odcrs() if names.TAG_MANAGED in world.tags(o.id) and o.state in PAYING]
+    bought = [o for o in bought if o.id not in world.facts.foreign]
+    asking = {
+        name: obj
+        for (_, name), obj in world.objects(CapacityReservation.KIND).items()
+        if obj["metadata"].get("annotations", {}).get(names.RESERVATION_POLICY)
+    }
+    of = {world.tags(o.id).get(names.TAG_RESERVATION) for o in bought} - {"default/bought"}
+    if [*asking] != ["bought"] or of or world.facts.shrunk & {o.id for o in bought}:
+        return ""
+    obj = asking["bought"]
+    noted = obj["metadata"]["annotations"]
+    if noted[names.RESERVATION_POLICY] != "Manage" or obj["metadata"].get("deletionTimestamp"):
+        return ""
+    quota = obj["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"]
+    wanted = min(int(quota) // PER[BOUGHT], world.settings.buy_instances_each)
+    has = sum(o.total for o in bought)
+    if has == wanted or (not wanted and noted.get(names.DELETION_POLICY) != "Cancel"):
+        return ""  # capacity that is no longer requested is retained, unless it is to be cancelled
+    return f"{has} are bought for default/bought, which asks for {wanted}: {conditions_text(obj)}"
+
+
+def in_progress(claim: Json) -> bool:
+    """It is deleted, or EC2's answer is not known, or EC2's refusal is not over, or its node is awaited."""
+    said = condition(claim, names.LAUNCHED)
+    if claim["metadata"].get("deletionTimestamp") or said.get("reason") == "LaunchNotConfirmed":
+        return True
+    if claim["metadata"]["name"] == "karpenters":
+        return False
+    if instance_of(claim):
+        return bool(condition(claim, names.READY).get("status") != "True")
+    return "not asked again before" in said.get("message", "")
+
+
+def instance_of(claim: Json) -> str:
+    return str(claim.get("status", {}).get("providerID", "")).rpartition("/")[2]
+
+
+def conditions_text(obj: Json) -> str:
+    found = obj.get("status", {}).get("conditions") or ()
+    return "; ".join(
+        f"{c['type']}={c['status']} {c.get('reason')}: {c.get('message', '')[:120]}" for c in found
+    )
