@@ -80,8 +80,9 @@ types: $(VENV)/.installed ## mypy, strict
 contracts: $(VENV)/.installed ## The arrows between packages
 	$(BIN)/lint-imports
 
-generated: $(VENV)/.installed ## crds/ is what the models say
+generated: $(VENV)/.installed ## crds/ and docs/reference/fields/ match the models
 	$(BIN)/python -m broker.apis.crdgen --check
+	$(BIN)/python -m broker.apis.fielddocs --check
 
 acceptance: $(VENV)/.installed ## The acceptance statements that no test covers
 	@$(BIN)/python -m tests.acceptance

@@ -71,8 +71,8 @@ def answers() -> str:
 
 def _goes(answer: ErrorPolicy) -> str:
     if answer.elsewhere:
-        return "goes on to its next option at once"
-    return "waits until somebody mends it" if answer.stops else "makes the same call again, later"
+        return "takes its next option at once"
+    return "waits for a correction" if answer.stops else "makes the same call again, later"
 
 
 def _length(class_: ErrorClass, answer: ErrorPolicy) -> str:
@@ -166,7 +166,7 @@ LAUNCHES: Mapping[str, tuple[CapacityType, bool, bool]] = {
 def templates() -> str:
     """CapacityReservationSpecification of the template: what the class says, against what is launched."""
     return table(
-        ("the class says", *LAUNCHES),
+        ("the class", *LAUNCHES),
         (
             (said, *(_specification(selection, *launch) for launch in LAUNCHES.values()))
             for said, selection in SELECTIONS.items()

@@ -133,7 +133,7 @@ def test_manifests_are_taken_strictly() -> None:
 
 
 def test_the_chart_installs_with_the_values_that_are_shown() -> None:
-    (install,) = [b for b in blocks(DOCS / "operate/operations.md", "sh") if "helm install" in b]
+    (install,) = [b for b in blocks(DOCS / "operate/install.md", "sh") if "helm install" in b]
     given = dict(
         each.split("=", 1)
         for each in re.findall(r"--set (\S+?=(?:\$\(.*?\)|\S+))", install.replace("\\\n", " "))

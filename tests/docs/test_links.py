@@ -12,7 +12,8 @@ from tests.docs.blocks import DOCS, ROOT
 
 PARTS = ("use", "operate", "reference", "contribute")
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
-CODE = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.MULTILINE)
+INLINE = re.compile(r"`[^`\n]*`")
 
 
 def markdown_files() -> list[Path]:
@@ -25,14 +26,14 @@ def markdown_files() -> list[Path]:
 
 def slugs(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub writes them."""
-    headings = re.findall(r"^#+ (.*)$", CODE.sub("", page.read_text()), re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", markdown_files(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_relative_link_and_anchor_resolves(page: Path) -> None:
     broken = []
-    for target, anchor in LINK.findall(CODE.sub("", page.read_text())):
+    for target, anchor in LINK.findall(INLINE.sub("code", FENCE.sub("", page.read_text()))):
         if "://" in target or target.startswith("mailto:"):
             continue
         linked = page.parent / target if target else page

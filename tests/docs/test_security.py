@@ -36,6 +36,6 @@ def test_every_line_ends_with_a_test_that_is_there(row: str) -> None:
 @pytest.mark.covers("SAF-62")
 def test_the_page_has_rights_trust_and_gaps() -> None:
     parts = re.findall(r"^## (.+)$", PAGE, re.M)
-    assert parts == ["Who may do what", "What the broker believes", "What is not defended"]
+    assert parts == ["Rights", "Trusted sources", "Gaps"]
     for _, name in NAMED.findall(PAGE.replace("\n", " ")):
         assert name == "" or name.startswith("test_")
