@@ -91,7 +91,7 @@ def _region(settings: Settings) -> str:
 
 
 def _absent(settings: Settings) -> Iterator[str]:
-    """What `run` lacks, and a Region that is none."""
+    """Missing options of `run`, and an invalid Region."""
     from broker.run import unset
 
     if missing := unset(settings):
@@ -114,7 +114,7 @@ def _provider(settings: Settings, **more: Any) -> AwsProvider:
 
 
 def _asked(settings: Settings, *, cluster: str = "", kubernetes: str = "") -> AwsProvider:
-    """For a command that asks and ends: it need not fetch what another fetched within the hour."""
+    """For a short command: it need not fetch data that another command fetched within the hour."""
     from providers.aws.provider import KUBERNETES
     from providers.aws.type_store import default_folder
 
@@ -142,7 +142,7 @@ def _planned_with(settings: Settings, *, kubernetes: str = "") -> AwsProvider:
 @app.command("run", cls=Command)
 @options(besides=_absent)
 def run_command(settings: Settings) -> None:
-    """Run the broker until it is told to stop."""
+    """Run the broker until a signal stops it."""
     from prometheus_client import CollectorRegistry
 
     from broker.kube.clock import SystemClock
@@ -190,8 +190,9 @@ def demo_command(
 @app.command("plan", cls=Command)
 @options("plan_seconds", *_PLAN, *_WHOSE, *_AWS, *_CLUSTER)
 def plan_command(settings: Settings, filename: Files, output: Output = Format.TABLE) -> None:
-    """What the broker would do with the NodeClaims of these files. Changes nothing. Classes, reservations,
-    flavors and cohorts are those of the cluster, with the ones of the files in their places."""
+    """Show a dry run for the NodeClaims of these files. Changes nothing. Classes, reservations, flavors and
+    cohorts are those of the cluster; those in the files replace them.
+    """
     from broker.commands import drafts, manifests, plan
     from broker.controllers.preemption.once import entitlements_once
     from broker.kube.clock import SystemClock
@@ -223,8 +224,9 @@ def plan_command(settings: Settings, filename: Files, output: Output = Format.TA
 @explain_app.command("claim", cls=Command)
 @options(*_PLAN, *_WHOSE, *_AWS, *_CLUSTER)
 def explain_command(settings: Settings, name: Claim, output: Output = Format.TABLE) -> None:
-    """What was tried for a NodeClaim, in order, with EC2's codes and request ids; for one that waits, every
-    option that it has now and why it is not taken."""
+    """Show every attempt for a NodeClaim, in order, with EC2's codes and request ids. For a waiting claim,
+    also show every present option and the reason why it is not taken.
+    """
     from broker.commands import explain
     from broker.controllers.preemption.once import entitlements_once
     from broker.kube.clock import SystemClock
@@ -260,7 +262,7 @@ def explain_command(settings: Settings, name: Claim, output: Output = Format.TAB
 @app.command("inventory", cls=Command)
 @options("cluster_name", *_AWS, *_CLUSTER)
 def inventory_command(settings: Settings, output: Output = Format.TABLE) -> None:
-    """Every capacity reservation that the account sees: whose it is, what idles, and what that costs."""
+    """List every capacity reservation that the account sees: owner, idle slots and their cost."""
     from broker.commands import inventory
 
     found, account = _inventory(settings)
@@ -277,7 +279,7 @@ def inventory_command(settings: Settings, output: Output = Format.TABLE) -> None
 @app.command("idle", cls=Command)
 @options("cluster_name", *_AWS, *_CLUSTER)
 def idle_command(settings: Settings, output: Output = Format.TABLE) -> None:
-    """The reserved slots that nobody uses: whose, how many, what they cost an hour, and for how long."""
+    """List the idle reserved slots: owner, count, cost an hour, and time."""
     from broker.commands import idle, inventory
 
     everything, account = _inventory(settings)
@@ -352,7 +354,7 @@ def main() -> None:
 
 
 def _called() -> str:
-    """What the person typed: kubectl finds `kubectl-odcr` by its name."""
+    """The command as it was typed: kubectl finds `kubectl-odcr` by its name."""
     return "kubectl odcr" if Path(sys.argv[0]).name == "kubectl-odcr" else "capacity-broker"
 
 

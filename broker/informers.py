@@ -1,4 +1,4 @@
-"""What the broker reads of the cluster: an informer for each kind, with the indexes of its rules."""
+"""The informers of the broker: one for each kind, with the indexes of its rules."""
 
 from __future__ import annotations
 

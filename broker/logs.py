@@ -11,9 +11,9 @@ LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
 def configure(*, level: str, format_: str) -> None:
-    """Sets structlog up for the whole process. `format_` is json, console or auto.
+    """Configures structlog for the whole process. `format_` is json, console or auto.
 
-    Raises ValueError naming the option, the value and what is allowed.
+    Raises ValueError with the option, the value and the accepted values.
     """
     if level not in LEVELS:
         raise ValueError(f"--log-level (BROKER_LOG_LEVEL) {level!r} is not one of {', '.join(LEVELS)}")

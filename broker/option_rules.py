@@ -1,7 +1,7 @@
-"""What may be written for an option: one rule for each kind of value.
+"""Accepted values of options: one rule for each kind of value.
 
-A rule takes a value and returns what to write in its place; empty if the value is right. A number that cannot
-be read as one reaches its rule as the text that it is.
+A rule takes a value and returns a hint for a right one, or an empty string if the value is right. A rule
+for a number gets text that is no number as it is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LONGEST: Final = 1e9  # seconds: what is later than this cannot be written as a 
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """What an option names with commas."""
+    """The values of an option with commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 

@@ -30,7 +30,7 @@ def called(name: str) -> str:
 
 
 def problems(settings: Settings, names: Iterable[str] | None = None) -> list[str]:
-    """What is wrong with these fields, or with all: the option, its value and what to write, each."""
+    """The problems of these fields, or of all: option, value and hint of each."""
     judged = [f.name for f in fields(Settings)] if names is None else list(names)
     found = []
     for name in judged:
@@ -50,10 +50,10 @@ def without_effect(settings: Settings) -> list[str]:
 def options(
     *names: str, besides: Callable[[Settings], Iterable[str]] = lambda _: ()
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Gives a typer command, whose first parameter is `settings`, an option for each of these fields; without
-    names, for all. The other fields have their defaults then, whatever the environment says.
+    """Gives a typer command, whose first parameter is `settings`, an option for each of these fields;
+    without names, for all. The other fields then have their defaults, whatever the environment contains.
 
-    Before the command is called, it raises BadOptions with all that is wrong, and with what `besides` finds.
+    Before the call it raises BadOptions with all problems, and with those of `besides`.
     """
     offered = [each for each in fields(Settings) if each.name in names or not names]
     if unknown := set(names) - {each.name for each in offered}:
@@ -88,7 +88,9 @@ def options(
 
 
 def _annotation(name: str) -> Any:
-    """As typer reads it. What is no number is left as it is: its rule reports it with the others."""
+    """The value as typer reads it. Text that is no number stays as it is: its rule reports it with the
+    other problems.
+    """
     type_, option = get_args(_HINTS[name])[:2]
     if type_ in (int, float):
         option = copy(option)

@@ -145,11 +145,11 @@ def lead(
     stop: threading.Event,
     running: Callable[[Broker | None], None],
 ) -> None:
-    """Runs brokers, one a term of leadership, until `stop` is set. `running` hears of each.
+    """Runs brokers, one a term of leadership, until `stop` is set. Reports each to `running`.
 
-    There is one Lease in a cluster, whatever the settings say. Before anything else, and again while it
-    leads, a leader compares what it acts on with what is pinned (broker.kube.identity). Raises
-    IdentityDiffers, with the Lease given back; a process that differs from the start does not even stand for
+    There is one Lease in a cluster, whatever the settings are. Before anything else, and again while it
+    leads, a leader compares its identity with the stored one (broker.kube.identity). Raises IdentityDiffers
+    after it released the Lease. A process whose identity differs from the start does not even stand for
     election.
     """
 
@@ -204,7 +204,7 @@ def lead(
 
 
 def _known(look: Callable[[], object], otherwise: str) -> bool:
-    """Whether cluster and account could be asked what they are; the log says what follows `otherwise`."""
+    """True if cluster and account could be read. Otherwise the log has the consequence `otherwise`."""
     try:
         look()
     except (ApiError, ProviderError) as error:

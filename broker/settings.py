@@ -1,4 +1,4 @@
-"""Every option of the broker, once: its flag, its environment variable, its default and what it means.
+"""Every option of the broker, once: its flag, its environment variable, its default and its meaning.
 
 The command line is built from this class (`broker.options`): no option has a second name or default.
 """
@@ -47,7 +47,7 @@ def _strategies(value: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a person may set; see `capacity-broker run --help`."""
+    """The settings of a broker; see `capacity-broker run --help`."""
 
     cluster_name: Annotated[
         str,

@@ -1,9 +1,8 @@
 """Decodes text from outside: JSON in annotations, quantities, times, durations, whole numbers.
 
-Invariant: for any text, a decoder raises nothing but `InvalidText`, allocates little more than the text
-itself, and returns no number or time with which arithmetic can overflow. All text that is not the broker's
-own is decoded here. A message names the text, shortened, and what to write instead; the caller adds the
-field.
+Invariant: for any text, a decoder raises nothing but `InvalidText`. It allocates little more than the text
+itself, and returns no number or time with which arithmetic can overflow. All text from outside the broker
+is decoded here. A message names the text, shortened, and a valid form; the caller adds the field.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _DURATION: Final = re.compile(rf"[+-]?(?:0|(?:{_PART.pattern})+)")
 
 
 class InvalidText(ValueError):
-    """Text that means nothing to the broker; the message names the text and what to write instead."""
+    """Text that cannot be decoded; the message has the text and a valid form."""
 
 
 def shortened(text: object, length: int = LONGEST_SCALAR) -> str:

@@ -1,8 +1,8 @@
-"""A small HTTP server in a thread of its own: metrics and probes are served by it, and the webhook.
+"""A small HTTP server in a thread of its own, for metrics, probes and the webhook.
 
-Invariant: idle or slow clients never keep others out. Each connection carries one request, whose header is
-complete within `HEADER` seconds and whose answer is sent within `ANSWER` seconds. At most `CONNECTIONS` are
-open; beyond that a new connection displaces the oldest, those without a complete header first.
+Invariant: idle or slow clients never keep others out. Each connection carries one request. Its header must
+be complete within `HEADER` seconds, and its answer is sent within `ANSWER` seconds. At most `CONNECTIONS`
+are open; beyond that a new connection displaces the oldest, those without a complete header first.
 """
 
 from __future__ import annotations

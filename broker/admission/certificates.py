@@ -1,10 +1,10 @@
-"""The webhook's own CA and serving certificate, and when the next ones are due.
+"""The webhook's own CA and serving certificate, and the times when the next ones are due.
 
-Invariant: whoever trusts the bundle as it is, or as it was an hour ago, trusts what is served by anybody who
-has read the Secret within the hour. So a new CA is made long before the old one ends, is in the bundle for an
-hour before it signs, and the old one stays in it to its end. A serving certificate keeps the names of the one
-before, so that releases with different names do not take it from each other. What a certificate must say:
-RFC 5280; Go, and so the API server, looks at subject alternative names only.
+Invariant: a client with the present bundle, or with the bundle of an hour ago, trusts every replica that
+has read the Secret within the hour. So a new CA is made long before the old one ends, and is in the bundle
+for an hour before it signs. The old one stays in the bundle to its end. A serving certificate keeps the
+names of the one before, so that releases with different names do not replace each other's. Contents of a
+certificate: RFC 5280; Go, and so the API server, reads subject alternative names only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KEY: Final = re.compile(rb"-----BEGIN PRIVATE KEY-----.*?-----END PRIVATE KEY--
 
 
 class Unusable(ValueError):
-    """A Secret that holds no such certificates; the text says what is wrong."""
+    """A Secret without such certificates; the text has the problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Kept:
 
 
 def turn(kept: Kept, *, names: Sequence[str], now: datetime) -> Kept:
-    """What should be kept now; `kept` itself where nothing is due."""
+    """The certificates to keep now; `kept` itself if nothing is due."""
     authorities = tuple(each for each in kept.authorities if each.ends > now)
     if not authorities or authorities[-1].due(CA_LIFE, now):
         authorities = (*authorities, _authority(now))

@@ -1,9 +1,9 @@
 """The Secret that all replicas serve from, and the configuration by which API servers find them.
 
-Invariant: replicas share one Secret and do not fight: each writes only what is due, as of the version that
-it read, and takes over what another wrote first. The configuration is written after the Secret and as of a
-version read before it, so no replica puts an older bundle over a newer one. Only objects that the broker made
-are written: one of the same name that is somebody else's is left alone, and said so.
+Invariant: replicas share one Secret and do not fight. Each writes only due parts, if the Secret still has
+the version that it read, and uses the writes of others. The configuration is written after the Secret and
+as of a version read before it, so no replica replaces a newer bundle by an older one. Only objects of the
+broker are written: a foreign one of the same name is left alone, and reported.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 
 class Foreign(ApiError):
-    """An object of the name that the broker needs is somebody else's."""
+    """An object with the broker's name belongs to another owner."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class Keeper:
     clock: Clock
 
     def keep(self) -> Kept:
-        """One round: what to serve with. Raises ApiError."""
+        """One round: returns the certificates to serve with. Raises ApiError."""
         return _again(self._round)
 
     def _round(self) -> Kept:
@@ -110,7 +110,9 @@ class Keeper:
 
 
 def webhook(address: Mapping[str, Any], bundle: bytes) -> Json:
-    """The webhook as API servers know it. What it cannot answer is admitted: the controllers judge again."""
+    """The webhook's configuration for API servers. Unanswered requests are admitted: the controllers check
+    them again.
+    """
     return {
         "name": WEBHOOK,
         "admissionReviewVersions": ["v1"],
@@ -152,7 +154,7 @@ def _ours(kind: str, found: Json) -> Json:
 
 
 def _holds(found: Any, wanted: Any) -> bool:
-    """Whether all that is wanted is there; what the API server adds by itself does not matter."""
+    """True if all wanted fields are present; fields that the API server adds do not matter."""
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(_holds(found.get(k), v) for k, v in wanted.items())
     if isinstance(wanted, list):

@@ -1,7 +1,7 @@
-"""What the webhook reads from the API server while it judges.
+"""The webhook's reads from the API server during a review.
 
-Invariant: however many reviews come, at most `RATE` reads a second reach the API server. Below that rate each
-review reads anew, since a cache lags behind the create or delete before it.
+Invariant: however many reviews come, at most `RATE` reads a second reach the API server. Below that rate
+each review reads again, because a cache lags behind the create or delete before it.
 """
 
 from __future__ import annotations

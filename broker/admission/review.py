@@ -1,8 +1,8 @@
 """An AdmissionReview of the API server, and the answer to it.
 
-Invariant: every review that can be read is answered under its own uid; a refusal says all that is wrong at
-once, as a Status with a cause for each field, and nothing is ever changed. Shapes, and what the API server
-makes of them: https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
+Invariant: every readable review is answered under its own uid. A refusal has all problems at once, as a
+Status with a cause for each field. A review never changes an object. Formats:
+https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Json = dict[str, Any]
 
 
 class NotAReview(ValueError):
-    """A body that is no AdmissionReview of version v1; the text says what it is."""
+    """A body that is no AdmissionReview of version v1; the text describes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What somebody wants to do. `old` is None for what is created, `new` for what is deleted."""
+    """A requested operation. `old` is None for a create, `new` for a delete."""
 
     uid: str
     operation: str
@@ -39,7 +39,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """`problems` and `no_room` refuse: what is wrong, and which quota has none left. `warnings` are shown."""
+    """The result of a review. `problems` and `no_room` (a full quota) reject the request; `warnings` are
+    shown.
+    """
 
     problems: tuple[str, ...] = ()
     no_room: tuple[str, ...] = ()

@@ -1,11 +1,11 @@
-"""What is admitted: the rules that a schema cannot say, of a reservation, a dedicated cluster, a namespace.
+"""Admission rules that a schema cannot express, of a reservation, a dedicated cluster, a namespace.
 
-Invariant: the same rules as the controllers' own, which judge again, so that nothing hangs on the webhook
-being there. An update is refused for nothing that held before it: what does not change is admitted always,
-and so is what shrinks, below its use too. Deletes are never refused.
+Invariant: the same rules as the controllers' own, which check again, so that nothing depends on the
+webhook. An update is rejected only for problems that it adds: unchanged parts are always admitted, and so
+are smaller ones, even below present use. Deletes are never rejected.
 
-What two creates at one time take together is judged by neither: each reads the namespace before the other is
-there. The controller's judgement (`over_quota`) is the one that holds; the younger of the two is told.
+Two creates at one time do not see each other: each reads the namespace before the other exists. The
+controller's decision (`over_quota`) counts, and marks the younger of the two.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ O = TypeVar("O", bound=Object)  # noqa: E741
 
 
 class Unknown(Exception):
-    """What a rule needs could not be read; the text says why."""
+    """A rule's input could not be read; the text has the reason."""
 
 
 class Reads(Protocol):
-    """What is there now, as the API server has it. Each raises Unknown."""
+    """The present objects of the API server. Each method raises Unknown."""
 
     def quotas(self, namespace: str) -> Sequence[ResourceQuota]: ...
     def reservations(self, namespace: str) -> Sequence[CapacityReservation]: ...
@@ -44,7 +44,7 @@ class Reads(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """Judges what the API server asks about. `strict` refuses what would be put right."""
+    """Checks a request of the API server. `strict` rejects specs that need a correction."""
 
     reads: Reads
     default_cohort: str = ""
@@ -152,7 +152,7 @@ def _old(model: type[O], raw: Json) -> O | None:
 
 
 def _shrunk(new: Reservation, old: Reservation) -> Iterator[str]:
-    """Quota that falls below what is in use."""
+    """Quota that falls below present use."""
     had, has = _nominal(old), _nominal(new)
     used: dict[tuple[str, str], int] = {}
     for user in new.status.association_usages:

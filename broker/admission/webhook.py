@@ -1,7 +1,8 @@
-"""The webhook as it runs beside the broker: in every replica, whether it leads or stands by.
+"""The webhook beside the broker: it runs in every replica, leader or standby.
 
-Invariant: nothing hangs on it. What it cannot judge is admitted and judged by the controllers; a replica
-without a certificate answers no handshake, and API servers go on without it (failurePolicy Ignore).
+Invariant: nothing depends on it. Requests that it cannot check are admitted and checked by the controllers.
+A replica without a certificate answers no handshake, and API servers go on without it (failurePolicy
+Ignore).
 """
 
 from __future__ import annotations

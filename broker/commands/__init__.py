@@ -1,1 +1,1 @@
-"""What the command line does, a module a command: each gets its clients and prints what it finds."""
+"""The commands of the command line, one module each: each gets its clients and prints its result."""

@@ -1,6 +1,6 @@
 """`capacity-broker crds print|install|patch`: the definitions of the kinds that the broker reads.
 
-Karpenter's own definitions are never replaced: where a cluster has them, they stay, and `install` says so;
+Karpenter's own definitions are never replaced: if a cluster has them, they stay, and `install` reports it.
 `patch` adds the one property that the broker's field needs.
 """
 
@@ -30,7 +30,7 @@ def text() -> str:
 
 
 def install(client: Client) -> list[dict[str, Any]]:
-    """Creates what is missing, updates what is ours. Raises ApiError."""
+    """Creates missing definitions and updates the broker's own. Raises ApiError."""
     rows = []
     for crd in load():
         name = crd["metadata"]["name"]

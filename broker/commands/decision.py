@@ -1,6 +1,6 @@
-"""What a plan decided about one claim, in words: the same for a claim of a file and one of a cluster.
+"""The decision of a plan about one claim, in words: the same for a claim of a file and one of a cluster.
 
-Invariant: `plan` and `explain claim` say these sentences and no others of a decision.
+Invariant: `plan` and `explain claim` use these sentences and no others for a decision.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from broker.capacity.model import Option, Plan, Skipped
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """`option` is what the claim is launched into next, `rest` what comes after; None: into nothing now."""
+    """`option` is the claim's next launch, `rest` the options after it; None: nothing now."""
 
     sentence: str
     option: Option | None = None

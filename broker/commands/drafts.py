@@ -1,6 +1,6 @@
-"""A cluster as it would be with manifests applied that nobody has applied yet; or those alone.
+"""A cluster as it would be with unapplied manifests; or those manifests alone.
 
-Invariant: nothing is written, and only lists are answered: an object of the manifests stands in place of the
+Invariant: nothing is written, and only lists are answered. An object of the manifests replaces the
 cluster's of the same name, in the version in which it is written.
 """
 

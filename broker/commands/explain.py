@@ -1,9 +1,9 @@
-"""`capacity-broker explain claim NAME`: what was tried for a claim, in order, and why it is where it is.
+"""`capacity-broker explain claim NAME`: the attempts for a claim, in order, and the reason of its state.
 
-What was tried is read from the claim alone (its conditions, and the attempts that the broker wrote on it),
-so that much works for anybody who may read NodeClaims, with the broker up or down. A claim that waits is also
-planned anew as things are now, which asks EC2; where EC2 cannot be asked, the answer says so and goes
-without.
+The attempts are read from the claim alone: its conditions, and the attempts that the broker wrote on it. So
+that part works for every reader of NodeClaims, with the broker up or down. A waiting claim is also planned
+again with present data, which calls EC2. If EC2 cannot be called, the answer reports it and leaves that
+part out.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def prospects(
     overhead: Overhead = DEFAULT_OVERHEAD,
     entitle: Callable[[CapacityProvider], Entitle] | None = None,
 ) -> Outlook | None:
-    """What is open to a claim that waits; None for one that has its instance, or is another launcher's."""
+    """The options of a waiting claim; None for a claim with an instance, or of another launcher."""
     if one.status.provider_id or one.deleting or one.spec.node_class_ref.group != names.BROKER:
         return None
     claims, _ = client.list(NodeClaim.KIND)

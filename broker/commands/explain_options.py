@@ -1,9 +1,9 @@
-"""What a waiting claim could be launched into now, in the planner's order, and why not the options before.
+"""The present options of a waiting claim, in the planner's order, and why earlier ones are not taken.
 
-Invariant: nothing is decided here. Classes, prospects and the plan come from the functions that the launch
-loop calls, over EC2 as it is now, all claims that wait, and the refusals that the claims themselves record;
-nothing is changed in EC2 or the cluster. What the running broker may know beyond that: shortages whose
-claims are gone, and slots that it took since EC2's last count.
+Invariant: nothing is decided here. Classes, options and the plan come from the functions of the launch
+loop, over present data of EC2, all waiting claims, and the refusals on the claims themselves. Nothing is
+changed in EC2 or the cluster. Only the running broker knows two things more: shortages whose claims are
+gone, and slots that it took since EC2's last count.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def outlook(
 
 
 def remembered(claims: Iterable[NodeClaim], inventory: Inventory, now: datetime) -> Shortages:
-    """The shortages that follow from what the claims record of EC2's answers, oldest first."""
+    """The shortages from EC2's answers on the claims, oldest first."""
     shortages = Shortages()
     for attempt in sorted(_attempts(claims), key=lambda each: each.at):
         if attempt.outcome in (Outcome.LAUNCHED, Outcome.SPILLED):

@@ -14,10 +14,10 @@ from typer.core import TyperCommand, TyperGroup
 
 
 class Command(TyperCommand):
-    """A command whose options are told by heading."""
+    """A command whose help groups its options by heading."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Typer names neither the value of a switch's variable nor what may be written."""
+        """Typer prints neither the value of a switch's variable nor the accepted values."""
         try:
             return super().parse_args(ctx, args)
         except BadParameter as error:
@@ -40,7 +40,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A command that has commands; all of its sentence is told of each."""
+    """A command with subcommands; the help has the whole sentence of each."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]

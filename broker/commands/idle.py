@@ -1,4 +1,4 @@
-"""`capacity-broker idle`: of the inventory's rows, those with slots that nobody uses; the dearest first."""
+"""`capacity-broker idle`: the inventory's rows with idle slots; the dearest first."""
 
 from __future__ import annotations
 

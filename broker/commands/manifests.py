@@ -1,6 +1,6 @@
 """Reads manifests from files, folders or standard input, and applies them.
 
-Each problem names the file, the document and what is wrong with it.
+Each problem names the file, the document and the error.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ KINDS = {(m.KIND.api_version, m.KIND.kind): m for m in MODELS}
 
 
 class BadManifest(Exception):
-    """A document that cannot be read; the text says where and why."""
+    """A document that cannot be read; the text has the place and the reason."""
 
 
 def read(paths: Iterable[str], *, fill: Callable[[str], str] = str) -> list[dict[str, Any]]:

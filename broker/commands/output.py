@@ -64,7 +64,7 @@ def short(pool: str) -> str:
 
 
 def age(length: timedelta) -> str:
-    """In one unit, as kubectl tells it: `40s`, `12m`, `30h`, `9d`."""
+    """A duration in one unit, as kubectl prints it: `40s`, `12m`, `30h`, `9d`."""
     seconds = max(int(length.total_seconds()), 0)
     for unit, size, least in (("d", 86400, 2), ("h", 3600, 2), ("m", 60, 2)):
         if seconds >= least * size:

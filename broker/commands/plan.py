@@ -1,7 +1,7 @@
-"""`capacity-broker plan -f FILES`: what the broker would do with these classes and claims; changes nothing.
+"""`capacity-broker plan -f FILES`: a dry run of these classes and claims; changes nothing.
 
-It asks EC2 what there is, resolves the classes and plans the claims exactly as the launch loop does, and with
-whose slots are whose; what cannot be planned is said with its field and the way out.
+It describes EC2, resolves the classes and plans the claims exactly as the launch loop does, with the same
+ownership of slots. Problems name the field and the way out.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ EXTRA = ("class",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Considered:
-    """What a plan is made of, and what cannot be part of one: `problems` by class, `refused` by claim."""
+    """The inputs of a plan, and the excluded ones: `problems` by class, `refused` by claim."""
 
     ready: Mapping[str, LaunchClass]
     problems: Mapping[str, str]
@@ -69,9 +69,9 @@ def rows(
     overhead: Overhead = DEFAULT_OVERHEAD,
     entitle: Entitle | None = None,
 ) -> tuple[list[dict[str, Any]], Solution]:
-    """One row a claim, in the order given, and how the plan was solved, within `seconds` as told by `timer`.
+    """One row a claim, in the given order, and the solver's result, within `seconds` by `timer`.
 
-    Raises ProviderError where EC2 cannot be read.
+    Raises ProviderError if EC2 cannot be read.
     """
     given = list(objects)
     claims = [_told_apart(o) for o in given if isinstance(o, NodeClaim)]

@@ -1,7 +1,7 @@
-"""What may go wrong outside of a command, each as one line with the way out.
+"""Errors from outside of a command, each as one line with the way out.
 
-Invariant: an error of the world ends in a sentence for a person, never in a traceback; a mistake of the
-program's own keeps its traceback.
+Invariant: an error from outside ends in a sentence for a person, never in a traceback; a bug of the program
+keeps its traceback.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Plays what a cluster's machines do: a node joins for each running instance, and goes with it.
+"""Simulates a cluster's machines: a node joins for each running instance, and goes with it.
 
-It reads EC2 as cloud-controller-manager does and writes Nodes as a kubelet does; the broker cannot tell the
+It reads EC2 as cloud-controller-manager does and writes Nodes as a kubelet does; the broker cannot see a
 difference. New nodes carry the taint of the unregistered and are not ready at first, as real ones are.
 """
 

@@ -1,7 +1,7 @@
 """`capacity-broker demo`: the whole way of a claim, on this machine, with the real broker.
 
-It applies the examples and tells what happens as it happens; `--once` ends with exit code 0 only if every
-claim is where its example says it should be.
+It applies the examples and prints each event. `--once` ends with exit code 0 only if every claim ended as
+its example expects.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _all_ready(stage: Stage) -> bool:
 
 
 def _closing(stage: Stage, out: Console) -> bool:
-    """The closing table; whether every claim is where its example says."""
+    """Prints the closing table; returns True if every claim ended as its example expects."""
     instances = {i.id: i for i in stage.provider.instances()}
     rows = [_row(claim, instances, stage) for claim in _claims(stage)]
     out.print()

@@ -1,4 +1,6 @@
-"""What a demo runs on: local AWS, an embedded API server, a broker on both; and how it waits and tells."""
+"""The servers of a demo: local AWS, an embedded API server, and a broker on both; with waiting and
+printing.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +122,7 @@ def where(pool: Pool) -> str:
 
 
 def line(attempt: Attempt) -> str:
-    """One line of the story: who, what came of it, where; the full record is in `explain`."""
+    """One line of the output: claim, result, pool; the full record is in `explain`."""
     match attempt.outcome:
         case Outcome.LAUNCHED | Outcome.ADOPTED:
             colour, rest = "green", attempt.instance_id
@@ -131,9 +133,9 @@ def line(attempt: Attempt) -> str:
 
 
 def hints(kubeconfig: Path, endpoint: str, *commands: str) -> str:
-    """Lines to paste: the command as it was called, credentials that mean nothing outside of here.
+    """Lines to paste: the command as it was called, and credentials without meaning outside of the demo.
 
-    The cluster is named, since reservations that its tags give to somebody count as nobody's otherwise.
+    They name the cluster, because otherwise reservations with an owner in their tags count as unowned.
     """
     called = sys.argv[0] if Path(sys.argv[0]).name == NAME else NAME
     told = (each.replace(NAME, called, 1) if each.startswith(NAME) else each for each in commands)

@@ -1,7 +1,7 @@
 """`capacity-broker demo --teams`: one team borrows another's idle reserved GPUs, and gives one back.
 
-The broker is the real one; only the machines are played, and Karpenter, which makes a new claim for work that
-has lost its node. `--once` ends with exit code 0 only if every claim is where the story says.
+The broker is the real one. The machines are simulated, and so is Karpenter, which makes a new claim for
+work that lost its node. `--once` ends with exit code 0 only if every claim ended as expected.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ COLUMNS = {
 
 
 def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
-    """Runs the story; the exit code is 0 if it went as told."""
+    """Runs the demo; the exit code is 0 if every claim ended as expected."""
     time, out = clock or SystemClock(), console()
     began = time.monotonic()
     prepare(settings)
@@ -94,7 +94,7 @@ class _Story:
         self._owners = {stage.world.names[team]: team for team in TEAMS}
 
     def tell(self) -> bool:
-        """Whether it went as told."""
+        """True if every claim ended as expected."""
         given = manifests.read([str(examples() / EXAMPLE)])
         claims = [each for each in given if each["kind"] == NodeClaim.KIND.kind]
         manifests.apply(self._client, [each for each in given if each not in claims])

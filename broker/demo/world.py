@@ -1,7 +1,6 @@
-"""What the demo's account holds before the broker starts: reservations, a group, and a full reservation.
+"""The demo's account before the broker starts: reservations, a group, and a full reservation.
 
-Everything is made through AWS's API, as a team's Terraform would, so that the broker meets it as in an
-account.
+Everything is made through AWS's API, as a team's Terraform would, so that the broker sees a usual account.
 """
 
 from __future__ import annotations
@@ -133,7 +132,7 @@ def _arn(ec2: EC2Client, odcr: str) -> str:
 
 
 def rival(endpoint: str, world: World) -> None:
-    """Somebody else's instance takes the only slot of the full reservation, unseen by the broker."""
+    """An instance of another user takes the only slot of the full reservation, unseen by the broker."""
     ec2: EC2Client = client("ec2", endpoint)
     odcr = world.names["ODCR_FULL"]
     found = ec2.describe_capacity_reservations(CapacityReservationIds=[odcr])["CapacityReservations"][0]
