@@ -37,18 +37,18 @@ Files = Annotated[
     ),
 ]
 
-# What a command reads of the settings is all that it offers.
+# A command offers only the settings that it reads.
 _AWS: Final = ("region", "aws_endpoint", "aws_profile")
 _CLUSTER: Final = ("kubeconfig", "context")
-# The plan's own, and what says whose slots are whose.
+# The plan's own settings, and those of the ownership of slots.
 _PLAN: Final = ("vm_memory_overhead_percent", "reserved_enis")
-_WHOSE: Final = ("cluster_name", "default_cohort", "strict", "buy_zones")
+_OWNERSHIP: Final = ("cluster_name", "default_cohort", "strict", "buy_zones")
 
 app = typer.Typer(
     cls=Group,
     name="capacity-broker",
-    help="Reserved EC2 capacity for Karpenter: what there is, who gets it, and why a launch fell back.",
-    epilog="Exit codes: 0, done; 1, the answer is no; 2, it could not be asked, and standard error says why.",
+    help="Reserved EC2 capacity for Karpenter: reservations, their use, and the reasons of fallbacks.",
+    epilog="Exit codes: 0, done; 1, a negative answer; 2, no answer, with the reason on standard error.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
@@ -58,7 +58,7 @@ app = typer.Typer(
 crds_app = typer.Typer(
     cls=Group, help="The CustomResourceDefinitions that the broker reads.", no_args_is_help=True
 )
-explain_app = typer.Typer(cls=Group, help="Why something is as it is.", no_args_is_help=True)
+explain_app = typer.Typer(cls=Group, help="Explain the state of an object.", no_args_is_help=True)
 app.add_typer(crds_app, name="crds")
 app.add_typer(explain_app, name="explain")
 
@@ -133,7 +133,7 @@ def _planned_with(settings: Settings, *, kubernetes: str = "") -> AwsProvider:
         if named:
             others = ", ".join(sorted(named))
             typer.echo(
-                f"reservations of {others} count as nobody's: name the cluster by --cluster-name",
+                f"reservations of {others} count as unowned: name the cluster by --cluster-name",
                 err=True,
             )
     return provider
@@ -188,7 +188,7 @@ def demo_command(
 
 
 @app.command("plan", cls=Command)
-@options("plan_seconds", *_PLAN, *_WHOSE, *_AWS, *_CLUSTER)
+@options("plan_seconds", *_PLAN, *_OWNERSHIP, *_AWS, *_CLUSTER)
 def plan_command(settings: Settings, filename: Files, output: Output = Format.TABLE) -> None:
     """Show a dry run for the NodeClaims of these files. Changes nothing. Classes, reservations, flavors and
     cohorts are those of the cluster; those in the files replace them.
@@ -222,7 +222,7 @@ def plan_command(settings: Settings, filename: Files, output: Output = Format.TA
 
 
 @explain_app.command("claim", cls=Command)
-@options(*_PLAN, *_WHOSE, *_AWS, *_CLUSTER)
+@options(*_PLAN, *_OWNERSHIP, *_AWS, *_CLUSTER)
 def explain_command(settings: Settings, name: Claim, output: Output = Format.TABLE) -> None:
     """Show every attempt for a NodeClaim, in order, with EC2's codes and request ids. For a waiting claim,
     also show every present option and the reason why it is not taken.
@@ -329,7 +329,7 @@ def crds_install(settings: Settings, output: Output = Format.TABLE) -> None:
 def crds_patch(
     settings: Settings,
     check: Annotated[
-        bool, typer.Option("--check", help="Only look; exit 1 where the property is missing or outdated.")
+        bool, typer.Option("--check", help="Only check; exit 1 if the property is missing or outdated.")
     ] = False,
     output: Output = Format.TABLE,
 ) -> None:

@@ -40,5 +40,5 @@ def configure(*, level: str, format_: str) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
-    # Libraries that log by the standard module say only what is wrong.
+    # Libraries that use the standard module log only problems.
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s: %(message)s")

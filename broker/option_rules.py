@@ -20,7 +20,7 @@ from providers.model import CLUSTER_NAME, PLATFORMS
 
 Rule = Callable[[Any], str]
 
-LONGEST: Final = 1e9  # seconds: what is later than this cannot be written as a time
+LONGEST: Final = 1e9  # seconds: a later time cannot be written
 
 
 def listed(text: str) -> tuple[str, ...]:
@@ -29,7 +29,7 @@ def listed(text: str) -> tuple[str, ...]:
 
 
 def wrong(option: str, value: str | float, write: str) -> str:
-    """The sentence about a value that a rule does not take."""
+    """The sentence about a value that a rule rejects."""
     shown = shortened(value, 120) if isinstance(value, str) else f"{value:g}"
     return f"{option} is {shown}: write {write}"
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # In a pod, the CA of the cluster's own API server.
 SERVICE_ACCOUNT_CA = Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
-# Seconds between two tries to find out what this broker would act on.
+# Seconds between two attempts to read cluster, account and Region.
 UNKNOWN = 5.0
 # Seconds between two comparisons by a leader: credentials may become another account's while it leads.
 COMPARE = 60.0
@@ -122,7 +122,7 @@ def _listen(start: Callable[[], None], settings: Settings, port: str) -> None:
 def _webhook(settings: Settings, client: Client) -> Webhook | None:
     if not settings.webhook_port:
         return None
-    from broker.admission.webhook import Webhook  # with all of TLS, which nobody else needs
+    from broker.admission.webhook import Webhook  # with all of TLS, which is not needed elsewhere
 
     return Webhook(
         client,

@@ -22,7 +22,7 @@ from broker.reservations.desired import Caps
 from broker.reservations.ownership import Adopters
 from providers.model import PLAIN_OFFER
 
-# What options are about: the headings under which `--help` shows them.
+# The headings of options in `--help`.
 NODES: Final = "Cluster that instances join"
 AWS: Final = "AWS"
 KUBERNETES: Final = "Kubernetes"
@@ -51,18 +51,20 @@ class Settings:
 
     cluster_name: Annotated[
         str,
-        _option("Cluster that instances join, and whose tag marks them.", about=NODES, envvar="CLUSTER_NAME"),
+        _option(
+            "Name of the cluster that instances join; its tag marks them.", about=NODES, envvar="CLUSTER_NAME"
+        ),
         rules.cluster_name,
     ] = ""
     cluster_endpoint: Annotated[
         str,
-        _option("API server URL that nodes are told.", about=NODES, envvar="CLUSTER_ENDPOINT"),
+        _option("API server URL for nodes.", about=NODES, envvar="CLUSTER_ENDPOINT"),
         rules.url,
     ] = ""
     cluster_ca: Annotated[
         str,
         _option(
-            "Base64 CA bundle that nodes are told; in a pod, the service account's.",
+            "Base64 CA bundle for nodes; default in a pod: the service account's.",
             about=NODES,
             envvar="CLUSTER_CA_BUNDLE",
         ),
@@ -71,7 +73,7 @@ class Settings:
     service_cidr: Annotated[
         str,
         _option(
-            "Service CIDR that nodes are told; empty: the cluster's own. Any other one is refused.",
+            "Service CIDR for nodes; empty: the cluster's own. Any other one is rejected.",
             about=NODES,
             envvar="CLUSTER_SERVICE_CIDR",
         ),
@@ -117,7 +119,7 @@ class Settings:
     leader_election: Annotated[
         bool,
         _option(
-            "Stand for election: the holder of the Lease acts. Off: this replica only answers the webhook.",
+            "Stand for election: the holder of the Lease acts. Off: this replica only serves the webhook.",
             about=REPLICA,
             envvar="BROKER_LEADER_ELECTION",
         ),
@@ -146,7 +148,7 @@ class Settings:
     plan_seconds: Annotated[
         float,
         _option(
-            "Seconds that a plan may take to be solved; what is not proven optimal by then is used as it is.",
+            "Seconds to solve a plan; then the best plan so far is used, optimal or not.",
             about=LAUNCHING,
             envvar="BROKER_PLAN_SECONDS",
         ),
@@ -164,7 +166,7 @@ class Settings:
     take_over_karpenter: Annotated[
         bool,
         _option(
-            "Launch claims of group karpenter.k8s.aws too; refused while Karpenter's Lease is alive.",
+            "Also launch claims of group karpenter.k8s.aws, but not while Karpenter's Lease is alive.",
             about=KARPENTER,
             envvar="BROKER_TAKE_OVER_KARPENTER",
         ),
@@ -172,7 +174,7 @@ class Settings:
     advise: Annotated[
         bool,
         _option(
-            "Write what capacityReservationSpec resolves to into the selector terms that Karpenter reads.",
+            "Write the reservations of capacityReservationSpec into the selector terms that Karpenter reads.",
             about=KARPENTER,
             envvar="BROKER_ADVISE",
         ),
@@ -223,7 +225,7 @@ class Settings:
     strict: Annotated[
         bool,
         _option(
-            "Refuse reservations of OME that would be put right: by the webhook, and by the broker itself.",
+            "Reject reservations of OME that need a correction, in the webhook and in the controllers.",
             about=RESERVATIONS,
             envvar="BROKER_STRICT",
         ),
@@ -231,7 +233,7 @@ class Settings:
     default_cohort: Annotated[
         str,
         _option(
-            "Cohort of reservations that may borrow and name none; empty: they have a problem.",
+            "Cohort of reservations that may borrow and name none; empty: those are invalid.",
             about=RESERVATIONS,
             envvar="BROKER_DEFAULT_COHORT",
         ),
@@ -239,7 +241,7 @@ class Settings:
     reservation_creating_seconds: Annotated[
         float,
         _option(
-            "Seconds that a CapacityReservation may lack what it asks for before it is Failed.",
+            "Seconds that a CapacityReservation may lack hardware before it is Failed.",
             about=RESERVATIONS,
             envvar="BROKER_RESERVATION_CREATING_SECONDS",
         ),
@@ -257,7 +259,7 @@ class Settings:
     reservation_steady_seconds: Annotated[
         float,
         _option(
-            "Seconds that a node must be out, or back, before a CapacityReservation's allocatable follows.",
+            "Seconds until an unavailable or returned node changes a CapacityReservation's allocatable.",
             about=RESERVATIONS,
             envvar="BROKER_RESERVATION_STEADY_SECONDS",
         ),
@@ -284,7 +286,7 @@ class Settings:
     buy_dollars: Annotated[
         float,
         _option(
-            "Dollars an hour that what the broker reserves in EC2 may cost in all; 0: it buys nothing.",
+            "Dollars an hour that all purchases of the broker in EC2 may cost; 0: it buys nothing.",
             about=BUYING,
             envvar="BROKER_BUY_DOLLARS",
         ),
@@ -311,7 +313,7 @@ class Settings:
     buy_instances: Annotated[
         int,
         _option(
-            "Instances that the broker may have reserved in EC2 in all; 0: only dollars limit it.",
+            "Instances that all purchases of the broker in EC2 may have; 0: only dollars limit them.",
             about=BUYING,
             envvar="BROKER_BUY_INSTANCES",
         ),
@@ -338,7 +340,7 @@ class Settings:
     buy_platforms: Annotated[
         str,
         _option(
-            "Platforms, with commas, that a CapacityReservation's annotation may have bought.",
+            "Platforms, with commas, that a CapacityReservation's annotation may buy.",
             about=BUYING,
             envvar="BROKER_BUY_PLATFORMS",
         ),
@@ -347,7 +349,7 @@ class Settings:
     buy_tenancies: Annotated[
         str,
         _option(
-            "Tenancies, with commas, that a CapacityReservation's annotation may have bought.",
+            "Tenancies, with commas, that a CapacityReservation's annotation may buy.",
             about=BUYING,
             envvar="BROKER_BUY_TENANCIES",
         ),
@@ -356,7 +358,7 @@ class Settings:
     adopt_by_annotation: Annotated[
         str,
         _option(
-            "Namespaces, with commas, whose CapacityReservations may adopt EC2 reservations and groups by "
+            "Namespaces, with commas. Their CapacityReservations may adopt EC2 reservations and groups by "
             "annotation; NAMESPACE=ID or NAMESPACE=ARN: only that one; *: all, and cluster-wide ones.",
             about=RESERVATIONS,
             envvar="BROKER_ADOPT_BY_ANNOTATION",
@@ -366,7 +368,7 @@ class Settings:
     buy_zones: Annotated[
         str,
         _option(
-            "Zones, with commas, in order, of flavors that say none; empty: all that offer the type.",
+            "Zones, with commas, in order, of flavors without a zone; empty: all that offer the type.",
             about=BUYING,
             envvar="BROKER_BUY_ZONES",
         ),
@@ -374,7 +376,7 @@ class Settings:
     release_idle_seconds: Annotated[
         float,
         _option(
-            "Seconds that a slot the broker reserved may be unused before it is given back; 0: for ever.",
+            "Seconds that a purchased slot may be idle before it is returned; 0: for ever.",
             about=BUYING,
             envvar="BROKER_RELEASE_IDLE_SECONDS",
         ),
@@ -383,7 +385,7 @@ class Settings:
     cost_labels: Annotated[
         str,
         _option(
-            "Labels of a CapacityReservation, with commas, that become tags of what is bought for it.",
+            "Labels of a CapacityReservation, with commas, that become tags of its purchases.",
             about=BUYING,
             envvar="BROKER_COST_LABELS",
         ),
@@ -401,7 +403,7 @@ class Settings:
     dedicated_node_class: Annotated[
         str,
         _option(
-            "EC2NodeClass of dedicated clusters, where cluster, profile and reservation name none.",
+            "EC2NodeClass of dedicated clusters, if cluster, profile and reservation name none.",
             about=CLUSTERS,
             envvar="BROKER_DEDICATED_NODE_CLASS",
         ),
@@ -410,7 +412,7 @@ class Settings:
     dedicated_wait_seconds: Annotated[
         float,
         _option(
-            "Seconds after which a dedicated cluster that waits for quota has failed, and waits on.",
+            "Seconds to wait for quota before a dedicated cluster is marked Failed. It keeps waiting.",
             about=CLUSTERS,
             envvar="BROKER_DEDICATED_WAIT_SECONDS",
         ),
@@ -434,8 +436,7 @@ class Settings:
 
     @property
     def strategies(self) -> tuple[Strategy, ...]:
-        """The strategies of fair sharing; none: quota is not shared fairly. Raises ValueError, which names
-        the option."""
+        """The strategies of fair sharing; none without it. Raises ValueError, which names the option."""
         given = listed(self.fair_sharing)
         found = next((each for each in ((), *ALLOWED) if each == given), None)
         if found is None:

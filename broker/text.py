@@ -21,7 +21,7 @@ import orjson
 LONGEST_JSON: Final = 256 * 1024
 DEEPEST_JSON: Final = 32
 LONGEST_SCALAR: Final = 64
-# What 64 bits hold: "no quantity may represent a number greater than 2^63-1 in magnitude", and one that is
+# The range of 64 bits: "no quantity may represent a number greater than 2^63-1 in magnitude", and one that is
 # more counts as that (https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/).
 MOST: Final = 2**63 - 1
 # A Go duration is at most 2^63 nanoseconds, 292 years: added to a time within these bounds, or taken from it,

@@ -25,7 +25,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 CA_LIFE: Final = timedelta(days=365)
 SERVING_LIFE: Final = timedelta(days=90)
-RENEWED: Final = 3  # what has less than this part of its life left is replaced
+RENEWED: Final = 3  # replaced if less than this part of its life is left
 SETTLING: Final = timedelta(hours=1)
 SKEW: Final = timedelta(minutes=10)  # an API server's clock may be behind
 

@@ -119,7 +119,7 @@ def webhook(address: Mapping[str, Any], bundle: bytes) -> Json:
         "clientConfig": {**address, "caBundle": b64encode(bundle).decode()},
         "failurePolicy": "Ignore",
         "matchPolicy": "Equivalent",
-        # Most writes are of labels and finalizers, the controllers' own among them: they wait for nobody.
+        # Most writes are of labels and finalizers, also by the controllers: they skip the webhook.
         "matchConditions": [{"name": "spec-changes", "expression": CHANGES}],
         "sideEffects": "None",
         "timeoutSeconds": SECONDS,

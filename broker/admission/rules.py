@@ -55,7 +55,7 @@ class Rules:
         if rule is None or asked.new is None:
             return Verdict()
         if (asked.new.get("metadata") or {}).get("deletionTimestamp"):
-            return Verdict()  # on its way out: all that changes is who still holds it
+            return Verdict()  # being deleted: only its finalizers change
         try:
             verdict = rule(self, asked)
             return replace(verdict, warnings=(*verdict.warnings, *_unknown(asked)))

@@ -73,7 +73,7 @@ def patch(client: Client, *, check: bool = False, tries: int = TRIES) -> list[di
         except Invalid:
             if tries <= 1:
                 raise
-            return patch(client, tries=tries - 1)  # somebody changed it since it was read
+            return patch(client, tries=tries - 1)  # changed since it was read
     return [
         {"version": version, "property": _did(lacking.get(version, ""), check=check)}
         for version in found.versions

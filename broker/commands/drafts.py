@@ -19,7 +19,7 @@ from broker.kube.client import Client, Reply, Request, Stream, Transport
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.transports import NoClusterNamed
 
-# What a plan reads besides claims.
+# Kinds that a plan reads besides claims.
 KINDS: Sequence[Kind] = tuple(
     model.KIND
     for model in (EC2NodeClass, CapacityReservation, ClusterCapacityReservation, ResourceFlavor, Cohort)
@@ -72,7 +72,7 @@ class Drafts:
         return Reply(status=200, body=orjson.dumps(page | {"items": [*theirs, *mine]}))
 
     def stream(self, request: Request, *, timeout: float) -> Stream:
-        raise NotImplementedError(f"what is drafted is not watched: {request.path}, {timeout}")
+        raise NotImplementedError(f"drafts cannot be watched: {request.path}, {timeout}")
 
 
 def _placed(document: Raw, kind: Kind) -> Raw:

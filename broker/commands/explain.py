@@ -31,7 +31,7 @@ from broker.oncall.journal import load
 from providers.base import CapacityProvider
 from providers.model import ProviderError
 
-ATTEMPT_COLUMNS = {"step": "#", "when": "WHEN", "outcome": "OUTCOME", "what": "WHERE, AND WHAT CAME OF IT"}
+ATTEMPT_COLUMNS = {"step": "#", "when": "WHEN", "outcome": "OUTCOME", "what": "POOL, AND RESULT"}
 OPTION_COLUMNS = {"step": "#", "verdict": "VERDICT", "free": "FREE", "what": "OPTION, AND WHY NOT"}
 # Alike options and attempts beyond this are one line with a count.
 ALIKE = 3
@@ -101,7 +101,7 @@ def prospects(
             entitle=entitle(asked) if entitle is not None else None,
         )
     except ProviderError as error:
-        return Outlook(decision=f"cannot be told, since EC2 cannot be asked: {error}")
+        return Outlook(decision=f"unknown, because EC2 cannot be read: {error}")
 
 
 def document(one: NodeClaim, found: Outlook | None) -> dict[str, Any]:

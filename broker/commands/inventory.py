@@ -30,7 +30,7 @@ from broker.reservations.spec import JudgedSpecs, Reservation
 from providers.base import CapacityProvider
 from providers.model import Odcr
 
-# What a person sees; machines get every key of a row. Those of EXTRA are left out where they do not fit.
+# Columns for people; machines get every key of a row. Those of EXTRA are left out if they do not fit.
 COLUMNS = {
     "id": "ID",
     "type": "TYPE",
@@ -66,7 +66,7 @@ def seen(client: Callable[[], Client]) -> tuple[Seen, str]:
     except (ApiError, NoClusterNamed) as error:
         return (
             Seen(),
-            f"whose slots they are is told by tags alone, and since when they idle is unknown: {error}",
+            f"owners are read from tags alone, and idle times are unknown: {error}",
         )
     records = {one.name: one.status for one in map(OnDemandCapacityReservation.decode, items)}
     claimants: list[holdings.OwnershipClaim] = []
@@ -76,7 +76,7 @@ def seen(client: Callable[[], Client]) -> tuple[Seen, str]:
         except NotFound:
             continue  # not installed: there is none
         except ApiError as error:
-            why = f"whose slots they are is told by tags alone: {model.KIND.plural} cannot be read: {error}"
+            why = f"owners are read from tags alone: {model.KIND.plural} cannot be read: {error}"
             return Seen(records=records), why
         claimants += (_claimant(model.decode(each)) for each in found)
     return Seen(records=records, claimants=claimants), ""
@@ -111,11 +111,11 @@ def _row(
     now: datetime,
 ) -> dict[str, Any]:
     status = seen.records.get(odcr.id)
-    # More are free than the broker has seen: since when those are, nobody knows.
+    # More are free than the broker has seen: their idle time is unknown.
     since = status.idle_since if odcr.idle and status and status.available >= odcr.idle else None
     owner, tagged = held.owner.get(odcr.id), odcr.tags.get(names.TAG_RESERVATION, "")
     reservation = str(owner) if owner else tagged
-    # An annotation here may name what another cluster's broker made: then it is this cluster's.
+    # An annotation here may name a reservation of another cluster's broker: then it is this cluster's.
     named = odcr.tags.get(names.TAG_CLUSTER, "")
     elsewhere = named if reservation and not owner and named != cluster else ""
     exists = None

@@ -151,7 +151,7 @@ def considered(
     problems: dict[str, str] = {}
     for one in classes:
         try:
-            selection(one)  # a wrong spec is told before EC2 is asked anything
+            selection(one)  # an invalid spec is reported before EC2 is called
             ready[one.name] = launch_class(
                 one,
                 surroundings(one, provider, dry_run=True),
@@ -208,7 +208,7 @@ def _inventory(
             if arn:
                 groups[arn] = provider.group(arn)
         except Unresolved:
-            continue  # told where the class is resolved
+            continue  # reported where the class is resolved
         except ProviderError as error:
             errors[arn] = error
     odcrs = {odcr.id: odcr for odcr in provider.reservations()}

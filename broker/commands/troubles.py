@@ -24,7 +24,7 @@ def _told(error: Exception) -> str:
         case NotFound() if not error.details.get("name"):
             return (
                 f"the cluster does not know this kind ({error.message or '404'}): "
-                "`capacity-broker crds install` adds what the broker reads"
+                "`capacity-broker crds install` adds it"
             )
         case NotFound():
             return f"not found: {error.message}"
@@ -33,7 +33,7 @@ def _told(error: Exception) -> str:
         case Forbidden():
             return f"the cluster: {error}: have your user or group bound to a role that allows it"
         case Unavailable(status=0):
-            return f"the cluster: {error}: see that it is up, or name another --kubeconfig or --context"
+            return f"the cluster: {error}: check that it is up, or name another --kubeconfig or --context"
         case ApiError() | ConfigurationError():
             return f"the cluster: {error}"
         case ProviderError(code="NoCredentials"):

@@ -80,7 +80,7 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
             until(lambda: _classes_told(stage), time)
             for text in _class_lines(stage):
                 say(text)
-            say(f"somebody else is faster, and takes the only slot of {stage.world.names['ODCR_FULL']}")
+            say(f"an instance of another user takes the only slot of {stage.world.names['ODCR_FULL']}")
             account.rival(aws.endpoint, stage.world)
             say(f"applied {len(manifests.apply(stage.client, claims))} NodeClaims")
             finished = until(lambda: _all_ready(stage), time)

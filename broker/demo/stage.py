@@ -32,7 +32,7 @@ from providers.local import LocalAws
 
 NAME = "capacity-broker"
 PATIENCE = 240.0  # seconds, on a slow machine
-DOLLARS = 100.0  # an hour, of nobody's money: the examples of reservations that are bought can be tried
+DOLLARS = 100.0  # an hour, without a real cost: the examples with purchases can be tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ def build(
 def prepare(settings: Settings) -> None:
     """The process as a demo wants it: no account of the user's, and little of the broker's log."""
     own_credentials()
-    # A demo tells its own story; whoever wants the broker's log as well asks for it.
+    # A demo prints its own output; the broker's log is optional.
     logs.configure(
         level="error" if settings.log_level == Settings.log_level else settings.log_level,
         format_=settings.log_format,

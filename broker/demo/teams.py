@@ -86,7 +86,7 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
 class _Story:
     def __init__(self, stage: Stage, clock: Clock, out: Console, say: Any) -> None:
         self._stage = stage
-        # What people write is theirs: it is not to look like the broker's own.
+        # Objects that people write must not look like the broker's own.
         self._client = Client(InProcessTransport(stage.api.cluster), field_manager="kubectl")
         self._clock = clock
         self._out = out
@@ -99,7 +99,7 @@ class _Story:
         claims = [each for each in given if each["kind"] == NodeClaim.KIND.kind]
         manifests.apply(self._client, [each for each in given if each not in claims])
         until(self._active, self._clock)
-        self._say("vision/gpus owns 3 p5.48xlarge and lends what it leaves idle; speech/gpus owns 1")
+        self._say("vision/gpus owns 3 p5.48xlarge and lends its idle slots; speech/gpus owns 1")
         manifests.apply(self._client, claims)
         self._ready(BEFORE)
         self._say("vision uses one of its slots, and speech borrows the others")
@@ -117,9 +117,9 @@ class _Story:
         there = {"speech-0": "", "speech-1": "", AGAIN: "-", "vision-0": "vision", BACK: "vision"}
         good &= self._table("after", there, borrowed=1) and self._find(DRAINED) is None
         self._out.print(
-            "\nIt went as told: the owner has its slot, one borrower was drained, its work runs on-demand."
+            "\nAs expected: the owner has its slot, one borrower was drained, its work runs on-demand."
             if good
-            else "\nIt did not go as told."
+            else "\nNot as expected."
         )
         return good
 

@@ -197,7 +197,7 @@ def test_plan_without_the_cluster_s_name_says_what_it_leaves_out(world: World, t
     asked = ("plan", "-f", files(tmp_path, node_class(world), claim("c-0")), "--aws-endpoint", world.endpoint)
     tag = {"Key": "capacity-broker.io/cluster", "Value": "prod"}
     world.ec2.create_tags(Resources=[world.odcr], Tags=[tag])
-    assert "reservations of prod count as nobody's: name the cluster by --cluster-name" in run(*asked).stderr
+    assert "reservations of prod count as unowned: name the cluster by --cluster-name" in run(*asked).stderr
     assert "nobody's" not in run(*asked, "--cluster-name", "blue").stderr
 
 
@@ -377,7 +377,7 @@ def test_no_cluster_is_one_line_and_exit_2(
         (NotFound(404, "NotFound", "404 page not found"), "`capacity-broker crds install` adds"),
         (Forbidden(403, "Forbidden", 'User "x" cannot list nodeclaims'), "bound to a role that allows it"),
         (Forbidden(401, "Unauthorized", "Unauthorized"), "log in to it again, or name another --context"),
-        (Unavailable(0, "NewConnectionError", "no answer from the\nAPI server"), "see that it is up"),
+        (Unavailable(0, "NewConnectionError", "no answer from the\nAPI server"), "check that it is up"),
         (
             ProviderError(
                 "UnauthorizedOperation",

@@ -304,7 +304,7 @@ def test_without_ec2_the_record_is_told_all_the_same(
         "explain", "claim", "train-0", "--kubeconfig", kubeconfig, "--aws-endpoint", "http://127.0.0.1:1"
     ).stdout
     assert "AWS request r-1" in shown
-    assert "Now: cannot be told, since EC2 cannot be asked" in shown
+    assert "Now: unknown, because EC2 cannot be read" in shown
 
 
 def test_a_claim_of_karpenters_is_said_to_be_so(cluster: Cluster) -> None:
@@ -316,7 +316,7 @@ def test_a_claim_of_karpenters_is_said_to_be_so(cluster: Cluster) -> None:
     nowhere = ("--aws-endpoint", "http://127.0.0.1:1")
     shown = run("explain", "claim", "train-0", "--kubeconfig", kubeconfig, *nowhere).stdout
     assert "not the broker's: spec.nodeClassRef.group is 'karpenter.k8s.aws'" in shown
-    assert "cannot be told" not in shown  # what it could be launched into is Karpenter's to say
+    assert "unknown, because" not in shown  # what it could be launched into is Karpenter's to say
 
 
 def test_a_claim_that_is_not_there(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:

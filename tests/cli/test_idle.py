@@ -176,7 +176,7 @@ def test_without_a_cluster_the_slots_are_told_and_what_is_not_known(world: World
     assert result.exit_code == 0
     assert f"id: {world.odcr}" in result.stdout
     assert "since: null" in result.stdout
-    assert "whose slots they are is told by tags alone, and since when they idle is unknown" in result.stderr
+    assert "owners are read from tags alone, and idle times are unknown" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["idle", "inventory", "plan -f {file}"])
