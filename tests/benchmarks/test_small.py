@@ -1,4 +1,4 @@
-"""Every benchmark runs at its small size and says its figures; how large they are is no matter here."""
+"""Every benchmark runs at its small size and prints its figures, whatever their values."""
 
 from __future__ import annotations
 

@@ -25,8 +25,9 @@ NAMES = {each.name for each in fields(Settings)}
 
 @pytest.fixture(autouse=True)
 def _caches(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One folder for all commands of a run, so that they fetch the instance types once; no cluster of
-    whoever runs this."""
+    """One folder for all commands of a run, so that they fetch the instance types once; no cluster of the
+    user.
+    """
     monkeypatch.setenv("HOME", str(tmp_path_factory.getbasetemp() / "no-home"))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "caches"))
@@ -34,7 +35,7 @@ def _caches(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
 
 @pytest.fixture(autouse=True)
 def _logs() -> Iterator[None]:
-    """A command sets the process's level of logging; other tests of this process read what is logged."""
+    """Restores the level of logging, which a command sets for the whole process."""
     before = structlog.get_config()
     yield
     structlog.configure(**before)
@@ -42,7 +43,7 @@ def _logs() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a command reads of the settings it must offer: other fields are always their defaults."""
+    """Fails if a command reads a setting that it does not offer: other fields are always their defaults."""
 
     def watched(**offered: Any) -> Settings:
         class Watched(Settings):

@@ -1,4 +1,4 @@
-"""What the tests of commands share: an account with one reservation, and manifests that use it."""
+"""Shared set-up of the tests of commands: an account with one reservation, and manifests that use it."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def test_plan_and_explain_say_the_same_of_whose_the_slots_are(
 
 
 def test_plan_without_the_cluster_s_name_says_what_it_leaves_out(world: World, tmp_path: Path) -> None:
-    """What carries the tag of a cluster belongs to reservations of that one alone."""
+    """A reservation with the tag of a cluster belongs to that cluster alone."""
     asked = ("plan", "-f", files(tmp_path, node_class(world), claim("c-0")), "--aws-endpoint", world.endpoint)
     tag = {"Key": "capacity-broker.io/cluster", "Value": "prod"}
     world.ec2.create_tags(Resources=[world.odcr], Tags=[tag])

@@ -1,4 +1,6 @@
-"""What a demo tells to paste: with it, commands see the reservations as the demo's broker does."""
+"""The lines that a demo prints to paste: with them, commands see the reservations as the demo's broker
+does.
+"""
 
 from __future__ import annotations
 

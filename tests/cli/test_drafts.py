@@ -1,4 +1,4 @@
-"""A cluster with manifests in it that nobody has applied, where the cluster does not tell all."""
+"""A cluster with unapplied manifests, of which only a part can be read."""
 
 from __future__ import annotations
 

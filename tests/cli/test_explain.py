@@ -1,4 +1,4 @@
-"""`explain claim`: the record of what was tried, and what is open to a claim that waits."""
+"""`explain claim`: the record of attempts, and the options of a waiting claim."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_yaml_says_the_same_as_json(world: World, training: Cluster) -> None:
 
 
 def test_a_launched_claim_is_told_from_its_record_alone(cluster: Cluster) -> None:
-    """Nobody who may only read claims needs AWS for what was done."""
+    """The record of attempts needs no AWS: the right to read claims is enough."""
     client, kubeconfig = cluster
     install(client)
     launched = attempt(pool("reserved", reservation="cr-1"), Outcome.LAUNCHED, instance_id="i-0abc")

@@ -43,7 +43,7 @@ def recorded(client: Client, odcr: str, *, available: int) -> None:
 
 
 def decided(client: Client, odcr: str) -> None:
-    """As the broker reports what it has adopted."""
+    """The report of the broker about an adopted reservation."""
     body = {
         "metadata": {"name": "training", "namespace": "default"},
         "status": {"cloudReservations": [{"id": odcr}]},

@@ -1,4 +1,4 @@
-"""Values of options are judged before a cluster is looked for: all of them, with what may be written."""
+"""Values of options are checked before a cluster is read: all of them, with the accepted values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The story of two teams, from the command that tells it."""
+"""The demo of two teams, from its command."""
 
 from __future__ import annotations
 

@@ -23,12 +23,12 @@ GIVEN: Json = yaml.safe_load((CHART / "ci" / "values.yaml").read_text())
 
 
 class Refused(Exception):
-    """Helm would not render; the text is what it printed."""
+    """Helm refused to render; the text is its output."""
 
 
 @cache
 def program() -> str:
-    """Helm 3; the test is skipped where there is none, and fails where CI says that there must be."""
+    """Helm 3; without it the test is skipped, or fails if CI requires Helm."""
     found = shutil.which("helm") or (str(BUILT) if os.access(BUILT, os.X_OK) else "")
     if found:
         return found
@@ -39,7 +39,7 @@ def program() -> str:
 
 
 def run(*arguments: str, given: str = "", env: Mapping[str, str] | None = None) -> str:
-    """What Helm printed. Raises Refused."""
+    """The output of Helm. Raises Refused."""
     done = subprocess.run(
         [program(), *arguments],
         input=given,

@@ -1,6 +1,6 @@
-"""What the broker does for OME's kinds, once through: queues, a dedicated cluster, the webhook's objects.
+"""One life of OME's kinds under the broker: queues, a dedicated cluster, the webhook's objects.
 
-Nothing is asserted here but that it happens: what it takes in rights is compared by whoever tells the story.
+Nothing is asserted here but that it happens: the callers compare its requests with the rights.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a broker asks of the API server, as RBAC sees it (Kubernetes, "Using RBAC Authorization" and
+"""The requests of a broker to the API server, as RBAC sees them (Kubernetes, "Using RBAC Authorization" and
 "Request verbs").
 
 A list or watch of one name by field selector is authorized like a get of that name, so a rule with
@@ -76,7 +76,7 @@ def grants(rules: Iterable[Rule]) -> list[Rule]:
 
 @dataclass
 class Recording:
-    """A transport that notes what goes through, and speaks as `user` where the server knows users."""
+    """A transport that records requests, and acts as `user` if the server knows users."""
 
     inner: Transport
     user: str

@@ -27,7 +27,7 @@ def documents(text: str) -> list[Json]:
 
 
 def create(ask: Ask, manifests: Iterable[Json], *, dry_run: bool = False) -> list[str]:
-    """What is wrong with the manifests, one line each; empty when the server took them all."""
+    """The problems of the manifests, one line each; empty if the server accepted them all."""
     query = {"fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
     wrong = []
     for manifest in manifests:

@@ -24,7 +24,7 @@ BRIM = Shown(state="Failed", total={GPU: 64, CPU: 1_024_000}, used={GPU: 60, CPU
 
 
 def samples(shown: Shown = BRIM) -> dict[str, list[tuple[dict[str, str], float]]]:
-    """What is shown of a reservation; without another, of one that is used to the brim and is not Active."""
+    """The series of a reservation; by default of one that is full and not Active."""
     made = ReservationMetrics()
     made.show({Reserved("team", "gpus"): shown}, {("nvidia.com/gpu", "no flavor"): 8})
     found: dict[str, list[tuple[dict[str, str], float]]] = {}

@@ -1,4 +1,4 @@
-"""What the chart installs, as a cluster and its users see it."""
+"""The chart's objects, as a cluster and its users see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The image: what is copied into it, what is taken out of it, and that the broker starts without that."""
+"""The image: its files, the removed ones, and that the broker starts without those."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def instructions(name: str) -> list[str]:
 
 
 def in_image(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """`python -m broker.cli ...` with only what stays in the image."""
+    """`python -m broker.cli ...` with only the files that stay in the image."""
     code = (
         "import re\ndef normalized(n): return re.sub(r'[-_.]+', '-', n).lower()\n"
         + WITHOUT

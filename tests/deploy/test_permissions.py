@@ -1,6 +1,6 @@
-"""The chart's roles are what the broker uses: enough, shown by a claim's whole life, and no more.
+"""The chart's roles are enough for a claim's whole life, and hold no unused right.
 
-On the real API server the broker speaks as the chart's service account, so that Kubernetes' own authorizer
+On the real API server the broker acts as the chart's service account, so that Kubernetes' own authorizer
 decides.
 """
 
@@ -106,7 +106,7 @@ def granted(client: Client) -> Iterator[None]:
 
 @contextmanager
 def leading(stack: Stack, recording: Recording) -> Iterator[Broker]:
-    """A broker under its Lease, all of whose requests are recorded."""
+    """A broker under its Lease, with a record of all its requests."""
     running: list[Broker | None] = []
     stop = threading.Event()
     provider = stack.provider()
@@ -202,7 +202,7 @@ def _told(stack: Stack) -> bool:
 
 
 def calls() -> list[tuple[str, str, int]]:
-    """Every call of a client in what a broker runs, as `verb group/resource`, with its file and line."""
+    """Every call of a client in the code of a broker, as `verb group/resource`, with its file and line."""
     folder = helm.ROOT / "broker"
     places = ((folder / "controllers", "**/*.py"), (folder / "admission", "*.py"), (folder / "kube", "*.py"))
     files = sorted(file for place, files in places for file in place.glob(files))

@@ -1,4 +1,4 @@
-"""What people may do with the roles of OME's page and of the chart, as Kubernetes' own authorizer decides."""
+"""The rights of people with the roles of OME's page and of the chart, by Kubernetes' own authorizer."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ _FENCE = re.compile(r"^( *)```([a-z]+)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 
 
 class Step(NamedTuple):
-    """A command of a console block, and what it prints."""
+    """A command of a console block, and its output."""
 
     command: str
     output: str

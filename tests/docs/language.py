@@ -32,7 +32,9 @@ _SENTENCE = re.compile(r"(?<=[.!?:])\s+")
 
 
 class Figures(NamedTuple):
-    """Per 1,000 words: "what", words for persons, verbs of speech. Long sentences in per cent."""
+    """Per 1,000 words: the pronoun of noun clauses, words for persons, verbs of speech. Long sentences in
+    per cent.
+    """
 
     what: float
     persons: float

@@ -1,7 +1,7 @@
-"""The tables in docs/ that are made from the code, so that they cannot drift from it.
+"""The tables in docs/ that are generated from the code, so that they cannot drift from it.
 
-A block stands between `<!-- generated: NAME -->` and `<!-- end -->`; a test compares, and
-`python -m tests.docs.tables` writes them anew.
+A block stands between `<!-- generated: NAME -->` and `<!-- end -->`. A test compares it, and `python -m
+tests.docs.tables` writes it again.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def answers() -> str:
-    """Class by class: what is remembered, and what happens to the claim."""
+    """Class by class: the shortage, and the effect on the claim."""
     return table(
         ("class", "remembered as short", "for", "the claim", "condition reason", "next step"),
         (
@@ -107,13 +107,13 @@ def shapes() -> str:
 
 
 def texts() -> str:
-    """Refusals that share a code, and that EC2 tells apart by its words."""
+    """Refusals that share a code, with the patterns of their messages."""
     found = [(f"`{text.pattern}`", f"`{class_}`") for text, class_ in errors._TEXTS]
     return table(("a message that matches", "class"), found)
 
 
 def statuses() -> str:
-    """Names that tell nothing: the HTTP status decides."""
+    """Unknown names: the HTTP status decides."""
     asked = (429, 500, 503, 401, 403, 404, 400)
     return table(
         ("HTTP status", "class"), ((str(each), f"`{errors.classify('Strange', each)}`") for each in asked)
@@ -130,7 +130,7 @@ def sdk() -> str:
 
 
 def refusals() -> str:
-    """What the API server says of a spec that cannot be."""
+    """The API server's messages for invalid specs."""
     spec = reservation_spec
     rows = {
         "`capacityReservationPreference` and `capacityReservationTarget`": spec.ONE_CHOICE_RULE,
@@ -164,7 +164,7 @@ LAUNCHES: Mapping[str, tuple[CapacityType, bool, bool]] = {
 
 
 def templates() -> str:
-    """CapacityReservationSpecification of the template: what the class says, against what is launched."""
+    """CapacityReservationSpecification of the template: the class's selection against the launch."""
     return table(
         ("the class", *LAUNCHES),
         (
@@ -211,7 +211,7 @@ def options() -> str:
 
 
 def _chart_values() -> dict[str, str]:
-    """Environment variable to the chart's value, as its deployment template says."""
+    """Environment variable to the chart's value, from its deployment template."""
     text = (CHART / "templates" / "deployment.yaml").read_text()
     return {
         name: f"`{value}`"
@@ -260,7 +260,7 @@ def permissions() -> str:
 
 
 def manifests() -> str:
-    """What is told of each manifest of OME's page that is put right."""
+    """The warnings for each manifest of OME's page that needs a correction."""
     rows = []
     for manifest in test_ome.MANIFESTS:
         for each in test_ome.objects(manifest):

@@ -1,4 +1,4 @@
-"""What pages show can be done as it stands: manifests, commands, code."""
+"""The examples of the pages work unchanged: manifests, commands, code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def told(text: str) -> str:
 
 
 def run_through(page: Path, *, env: dict[str, str]) -> list[tuple[str, str, str]]:
-    """Each console command of the page, in one shell: what it printed, and what the page says it prints."""
+    """Each console command of the page, in one shell: its output, and the output on the page."""
     asked = steps(page)
     script = "shopt -s expand_aliases\n" + "".join(f"{step.command}\necho '{BETWEEN}'\n" for step in asked)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

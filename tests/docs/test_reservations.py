@@ -1,4 +1,4 @@
-"""What the page about reservations says of OME's own manifests is what becomes of them."""
+"""The page about reservations has the right corrections of OME's own manifests."""
 
 from __future__ import annotations
 

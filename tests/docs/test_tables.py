@@ -1,4 +1,4 @@
-"""What is said in tables is what the code says."""
+"""The tables on the pages match the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pages name is there: files, commands, rooms, reasons, checks."""
+"""Named things exist: files, commands, packages, reasons, checks."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_every_room_is_shown() -> None:
 
 
 def broker() -> Broker:
-    """One that is wired and not started."""
+    """A broker that is built and not started."""
     nobody: Any = None
     return Broker(Client(InProcessTransport(Cluster())), nobody, Settings(), clock=FakeClock())
 
