@@ -1,11 +1,12 @@
-"""`capacity-broker inventory`: every reservation that the account sees, whose it is, what idles at what cost.
+"""`capacity-broker inventory`: every reservation that the account sees, its owner, its idle slots and their
+cost.
 
-Slots are asked of EC2 now. EC2 does not tell since when a slot is free; what the broker has seen is in its
-OnDemandCapacityReservations, and where they say nothing, it is unknown. An owner is the CapacityReservation
-that a reservation belongs to, by the rule that launches follow; without a cluster, by the reservation's tag.
-What is tagged for a CapacityReservation that the cluster does not have (any more) is marked: nobody there
-will use it. So is what another cluster's broker made, since names in two clusters may be equal; while the
-cluster's own name is not told, every name is another's.
+Slots are read from EC2 now. EC2 does not publish since when a slot is free. The broker's observations are
+in its OnDemandCapacityReservations; without them the time is unknown. An owner is the CapacityReservation
+of a reservation, by the rule of launches; without a cluster, by the reservation's tag. A tag of a
+CapacityReservation that the cluster no longer has is marked: no claim there will use the slots. So are
+reservations of another cluster's broker, because names in two clusters may be equal. While the cluster's
+own name is unknown, every name counts as another's.
 """
 
 from __future__ import annotations
@@ -50,16 +51,16 @@ MODELS = (CapacityReservation, ClusterCapacityReservation)
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What the cluster knows: of EC2's reservations by id, and its CapacityReservations; None where that is
-    not known."""
+    """The cluster's records: EC2's reservations by id, and its CapacityReservations; None if unknown."""
 
     records: Mapping[str, OnDemandCapacityReservationStatus] = field(default_factory=dict)
     claimants: Sequence[holdings.OwnershipClaim] | None = None
 
 
 def seen(client: Callable[[], Client]) -> tuple[Seen, str]:
-    """What the cluster knows; else nothing, and why. Raises ConfigurationError for a kubeconfig that is named
-    and cannot be used."""
+    """The cluster's records; else nothing, and the reason. Raises ConfigurationError for an unusable
+    kubeconfig that the user named.
+    """
     try:
         asked = client()
         items, _version = asked.list(OnDemandCapacityReservation.KIND)
@@ -83,14 +84,15 @@ def seen(client: Callable[[], Client]) -> tuple[Seen, str]:
 
 
 def _claimant(one: Reservation) -> holdings.OwnershipClaim:
-    """Which flavor a reservation is in does not matter to whose it is."""
+    """The flavor of a reservation does not matter for its owner."""
     flavors = NO_FLAVORS.instances({}, ())
     return as_decided(one, JudgedSpecs().of(one), flavors)
 
 
 def rows(provider: CapacityProvider, seen: Seen, *, cluster: str = "", now: datetime) -> list[dict[str, Any]]:
-    """One row a reservation, those that can be launched into first. `cluster` is the name of the one whose
-    CapacityReservations are seen. Raises ProviderError."""
+    """One row a reservation, the launchable ones first. `cluster` is the name of the cluster with the
+    listed CapacityReservations. Raises ProviderError.
+    """
     types, found = provider.instance_types(), provider.reservations()
     claimants = seen.claimants or ()
     held = holdings.resolve_ownership(found, {}, claimants, cluster=cluster, adopters=holdings.ALL_ADOPTERS)
@@ -148,7 +150,7 @@ def _row(
 
 
 def _maker(odcr: Odcr) -> str:
-    """Who keeps it, as its tags say; empty: they do not."""
+    """The manager in its tags; empty if they name none."""
     if odcr.tags.get(holdings.TAG_MANAGED) == holdings.BROKER:
         return holdings.BROKER
     said = {key.lower().replace("-", "").replace("_", ""): value.lower() for key, value in odcr.tags.items()}
