@@ -13,7 +13,7 @@ from broker.apiserver.cluster import Cluster
 from broker.apiserver.collector import Collector
 from broker.apiserver.http import ApiServer
 
-# A server makes objects by the thousand and hardly a cycle: at the defaults it spends a quarter on looking.
+# A server makes thousands of objects and few cycles: the default thresholds cost a quarter of its time.
 COLLECTOR = (50_000, 20, 100)
 
 
@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--bare",
         action="store_true",
-        help="an API server alone: nobody deletes what lost its owner, or ends a namespace",
+        help="an API server alone: no garbage collection, and namespaces never end",
     )
     options = parser.parse_args(arguments)
     stopped = threading.Event()

@@ -7,12 +7,12 @@ Priority, DefaultTolerationSeconds). Quotas and limit ranges are stored, not enf
 
 from __future__ import annotations
 
-from broker.apiserver.errors import Who, forbidden, not_found
+from broker.apiserver.errors import ErrorSubject, forbidden, not_found
 from broker.apiserver.options import ApiCall
 from broker.apiserver.state import ApiState
 from broker.apiserver.wire import Obj
 
-_NAMESPACE = Who("", "namespaces", "Namespace")
+_NAMESPACE = ErrorSubject("", "namespaces", "Namespace")
 _IMMORTAL = frozenset({"default", "kube-system", "kube-public"})
 _GRACE_SECONDS = 300
 _WAITED_FOR = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -54,8 +54,8 @@ def _live_namespace(state: ApiState, call: ApiCall, obj: Obj, old: Obj | None) -
             }
         ]
         why = f"unable to create new content in namespace {name} because it is being terminated"
-        subject = obj["metadata"].get("name") or obj["metadata"].get("generateName", "")
-        raise forbidden(call.target.resource.who, subject, why, causes=causes)
+        object_name = obj["metadata"].get("name") or obj["metadata"].get("generateName", "")
+        raise forbidden(call.target.resource.subject, object_name, why, causes=causes)
 
 
 def may_delete_namespace(name: str) -> None:
@@ -72,11 +72,11 @@ def _priority(state: ApiState, call: ApiCall, obj: Obj, old: Obj | None) -> None
                 spec[name] = was[name]
         return
     meta = obj["metadata"]
-    who, subject = call.target.resource.who, meta.get("name") or meta.get("generateName", "")
+    subject, object_name = call.target.resource.subject, meta.get("name") or meta.get("generateName", "")
     name = spec.get("priorityClassName")
     found = state.get("priorityclasses.scheduling.k8s.io", "", name) if name else _default_class(state)
     if name and found is None:
-        raise forbidden(who, subject, f"no PriorityClass with name {name} was found")
+        raise forbidden(subject, object_name, f"no PriorityClass with name {name} was found")
     value = found.get("value", 0) if found else 0
     policy = (found or {}).get("preemptionPolicy", "PreemptLowerPriority")
     if not name and found is not None:
@@ -88,7 +88,7 @@ def _priority(state: ApiState, call: ApiCall, obj: Obj, old: Obj | None) -> None
                 f"the {shown} ({spec[part]}) must not be provided in pod spec; priority admission controller "
                 f"computed {wanted} from the given PriorityClass name"
             )
-            raise forbidden(who, subject, why)
+            raise forbidden(subject, object_name, why)
         spec[part] = wanted
 
 

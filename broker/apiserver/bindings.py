@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.apiserver.decode import decode
-from broker.apiserver.errors import StatusError, Who, bad_request, conflict, not_found
+from broker.apiserver.errors import ErrorSubject, StatusError, bad_request, conflict, not_found
 from broker.apiserver.incoming import body
 from broker.apiserver.kind import with_condition
 from broker.apiserver.options import ApiCall
@@ -34,13 +34,13 @@ def bind(state: ApiState, call: ApiCall) -> Response:
     key = (target.namespace, target.name)
     pod = state.get(resource.storage, *key)
     if pod is None:
-        raise not_found(resource.who, target.name)
+        raise not_found(resource.subject, target.name)
     meta, given = pod["metadata"], binding["metadata"]
-    for name, said in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+    for name, field in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
         if given.get(name) and given[name] != meta[name]:
-            raise conflict(resource.who, target.name, _precondition(key, said, given[name], meta[name]))
+            raise conflict(resource.subject, target.name, _precondition(key, field, given[name], meta[name]))
     if why := _unbindable(pod):
-        raise conflict(Who("", "pods/binding", "Binding"), target.name, why)
+        raise conflict(ErrorSubject("", "pods/binding", "Binding"), target.name, why)
     notes = {**(meta.get("annotations") or {}), **(given.get("annotations") or {})}
     labels = {**(meta.get("labels") or {}), **(given.get("labels") or {})}
     meta = {**meta, **({"annotations": notes} if notes else {}), **({"labels": labels} if labels else {})}
@@ -85,11 +85,11 @@ def _unbindable(pod: Obj) -> str:
     return ""
 
 
-def _precondition(key: tuple[str, str], said: str, wanted: str, found: str) -> str:
+def _precondition(key: tuple[str, str], field: str, wanted: str, found: str) -> str:
     return (
         f"StorageError: invalid object, Code: 4, Key: /registry/pods/{key[0]}/{key[1]}, ResourceVersion: 0, "
-        f"AdditionalErrorMsg: Precondition failed: {said} in precondition: {wanted}, "
-        f"{said} in object meta: {found}"
+        f"AdditionalErrorMsg: Precondition failed: {field} in precondition: {wanted}, "
+        f"{field} in object meta: {found}"
     )
 
 

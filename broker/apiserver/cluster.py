@@ -104,7 +104,7 @@ class Cluster:
                     return self._called(ApiCall(request, target))
                 except Moved:
                     continue
-            raise conflict(target.resource.who, target.name)
+            raise conflict(target.resource.subject, target.name)
 
     def _dispatch(self, call: ApiCall) -> Response:
         verb = call.target.verb

@@ -270,7 +270,7 @@ def _leaf(shape: Shape) -> _Decoder:
     if go == "v1.JSONSchemaPropsOrBool":
         return lambda value, *rest: _schema(None if isinstance(value, list) else value, *rest)
     if go == "v1.JSONSchemaPropsOrArray":
-        # Anything else than these is silently nothing.
+        # All other values are ignored.
         return lambda value, *rest: _schema(value, *rest) if isinstance(value, dict | list) else None
     if kind in _SPECIAL:
         return _SPECIAL[kind]

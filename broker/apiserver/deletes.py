@@ -35,7 +35,7 @@ class Deleted:
         if not self.gone or kind_of(resource).rules.returns_deleted:
             return resource.show(self.obj)
         meta = self.obj["metadata"]
-        details = {**resource.who.details(meta["name"]), "uid": meta["uid"]}
+        details = {**resource.subject.details(meta["name"]), "uid": meta["uid"]}
         return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
 
 
@@ -45,7 +45,7 @@ def delete(
     """`call` is the request of a client, which webhooks review."""
     item = state.store.collection(resource.storage).items.get(key)
     if item is None:
-        raise not_found(resource.who, key[1])
+        raise not_found(resource.subject, key[1])
     live = item.obj
     _check(resource, key[1], live, options)
     if call is not None:
@@ -90,20 +90,20 @@ def _set(meta: Obj, name: str, value: Any) -> None:
 
 
 def _check(resource: Resource, name: str, live: Obj, options: DeleteOptions) -> None:
-    meta, who = live["metadata"], type(resource.who)(resource.group, resource.kind, resource.kind)
+    meta, subject = live["metadata"], type(resource.subject)(resource.group, resource.kind, resource.kind)
     if options.uid is not None and options.uid != meta["uid"]:
         why = (
             f"the UID in the precondition ({options.uid}) does not match the UID in record ({meta['uid']}). "
             "The object might have been deleted and then recreated"
         )
-        raise conflict(who, name, why)
+        raise conflict(subject, name, why)
     version = meta["resourceVersion"]
     if options.resource_version is not None and options.resource_version != version:
         why = (
             f"the ResourceVersion in the precondition ({options.resource_version}) does not match the "
             f"ResourceVersion in record ({version}). The object might have been modified"
         )
-        raise conflict(who, name, why)
+        raise conflict(subject, name, why)
 
 
 def _grace(

@@ -29,7 +29,7 @@ VERSION = {
     "platform": "linux/amd64",
 }
 _V2 = "apidiscovery.k8s.io"
-# How deep discovery goes under each root; what is deeper is about objects.
+# Depth of discovery under each root; deeper paths are requests for objects.
 _DEPTHS = {"": 1, "version": 1, "api": 2, "apis": 3, "openapi": 9}
 
 

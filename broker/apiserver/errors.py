@@ -52,7 +52,7 @@ def warning_header(messages: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
+class ErrorSubject:
     """The resource that an error is about, in both its names: `pods` and `Pod`."""
 
     group: str
@@ -151,39 +151,39 @@ def supported(path: str, value: object, values: Iterable[str]) -> FieldError:
     return problem("unsupported", path, f"supported values: {names}" if names else "", value)
 
 
-def invalid(who: Who, name: str, problems: Sequence[FieldError]) -> StatusError:
+def invalid(subject: ErrorSubject, name: str, problems: Sequence[FieldError]) -> StatusError:
     listed = list(dict.fromkeys(problems))
     text = str(listed[0]) if len(listed) == 1 else "[" + ", ".join(map(str, listed)) + "]"
-    kind = f"{who.kind}.{who.group}" if who.group else who.kind
+    kind = f"{subject.kind}.{subject.group}" if subject.group else subject.kind
     causes = [{"reason": p.reason, "message": p.message, "field": p.field} for p in problems]
-    details = {**who.details(name, kind=who.kind), "causes": causes}
+    details = {**subject.details(name, kind=subject.kind), "causes": causes}
     return StatusError(422, "Invalid", f"{kind} {quoted(name)} is invalid: {text}", details=details)
 
 
-def not_found(who: Who, name: str) -> StatusError:
-    message = f"{who.qualified} {quoted(name)} not found"
-    return StatusError(404, "NotFound", message, details=who.details(name))
+def not_found(subject: ErrorSubject, name: str) -> StatusError:
+    message = f"{subject.qualified} {quoted(name)} not found"
+    return StatusError(404, "NotFound", message, details=subject.details(name))
 
 
-def already_exists(who: Who, name: str) -> StatusError:
-    message = f"{who.qualified} {quoted(name)} already exists"
-    return StatusError(409, "AlreadyExists", message, details=who.details(name))
+def already_exists(subject: ErrorSubject, name: str) -> StatusError:
+    message = f"{subject.qualified} {quoted(name)} already exists"
+    return StatusError(409, "AlreadyExists", message, details=subject.details(name))
 
 
 MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 
 
-def conflict(who: Who, name: str, why: str = MODIFIED) -> StatusError:
-    message = f"Operation cannot be fulfilled on {who.qualified} {quoted(name)}: {why}"
-    return StatusError(409, "Conflict", message, details=who.details(name))
+def conflict(subject: ErrorSubject, name: str, why: str = MODIFIED) -> StatusError:
+    message = f"Operation cannot be fulfilled on {subject.qualified} {quoted(name)}: {why}"
+    return StatusError(409, "Conflict", message, details=subject.details(name))
 
 
-def forbidden(who: Who, name: str, why: str, *, causes: list[Any] | None = None) -> StatusError:
-    subject = f"{who.qualified} {quoted(name)}" if name else who.qualified
-    details = who.details(name)
+def forbidden(subject: ErrorSubject, name: str, why: str, *, causes: list[Any] | None = None) -> StatusError:
+    named = f"{subject.qualified} {quoted(name)}" if name else subject.qualified
+    details = subject.details(name)
     if causes:
         details["causes"] = causes
-    return StatusError(403, "Forbidden", f"{subject} is forbidden: {why}", details=details)
+    return StatusError(403, "Forbidden", f"{named} is forbidden: {why}", details=details)
 
 
 def bad_request(message: str) -> StatusError:

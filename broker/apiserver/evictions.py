@@ -14,7 +14,7 @@ import orjson
 from broker.apiserver import writes
 from broker.apiserver.bindings import BOUND, posted
 from broker.apiserver.deletes import delete
-from broker.apiserver.errors import StatusError, Who, conflict, forbidden, not_found
+from broker.apiserver.errors import ErrorSubject, StatusError, conflict, forbidden, not_found
 from broker.apiserver.incoming import body
 from broker.apiserver.kind import with_condition
 from broker.apiserver.options import ApiCall, DeleteOptions, options_of
@@ -42,7 +42,7 @@ def evict(state: ApiState, call: ApiCall) -> Response:
     target, resource = call.target, call.target.resource
     pod = state.get(resource.storage, target.namespace, target.name)
     if pod is None:
-        raise not_found(resource.who, target.name)
+        raise not_found(resource.subject, target.name)
     phase = (pod.get("status") or {}).get("phase")
     over = phase in ("Succeeded", "Failed") or bool(pod["metadata"].get("deletionTimestamp"))
     if not over and phase != "Pending":
@@ -64,20 +64,20 @@ def _delete(state: ApiState, call: ApiCall, pod: Obj, options: DeleteOptions) ->
 
 
 def _check(pod: Obj, options: DeleteOptions) -> None:
-    meta, who = pod["metadata"], Who("", "Pod", "Pod")
+    meta, subject = pod["metadata"], ErrorSubject("", "Pod", "Pod")
     if options.uid and options.uid != meta["uid"]:
         why = (
             f"the UID in the precondition ({options.uid}) does not match the UID in record ({meta['uid']}). "
             "The object might have been deleted and then recreated"
         )
-        raise conflict(who, meta["name"], why)
+        raise conflict(subject, meta["name"], why)
     version = meta["resourceVersion"]
     if options.resource_version and options.resource_version != version:
         why = (
             f"the ResourceVersion in the precondition ({options.resource_version}) does not match the "
             f"ResourceVersion in record ({version}). The object might have been modified"
         )
-        raise conflict(who, meta["name"], why)
+        raise conflict(subject, meta["name"], why)
 
 
 def _spend(state: ApiState, pod: Obj, *, dry_run: bool) -> None:
@@ -130,12 +130,12 @@ def _decremented(budget: Obj, pod: str, now: str) -> Obj:
     if (status.get("observedGeneration") or 0) < meta.get("generation", 0):
         why = f"The disruption budget {name} is still being processed by the server."
         raise _too_many(why, retry_after=10)
-    who = Who("policy", "poddisruptionbudget", "PodDisruptionBudget")
+    subject = ErrorSubject("policy", "poddisruptionbudget", "PodDisruptionBudget")
     if allowed < 0:
-        raise forbidden(who, name, "pdb disruptions allowed is negative")
+        raise forbidden(subject, name, "pdb disruptions allowed is negative")
     if len(status.get("disruptedPods") or ()) > _MOST_DISRUPTED:
         why = "DisruptedPods map too big - too many evictions not confirmed by PDB controller"
-        raise forbidden(who, name, why)
+        raise forbidden(subject, name, why)
     if allowed == 0:
         raise _too_many(_why_not(name, status))
     status["disruptionsAllowed"] = allowed - 1
@@ -158,18 +158,18 @@ def _decremented(budget: Obj, pod: str, now: str) -> Obj:
 
 def _why_not(name: str, status: Obj) -> str:
     conditions = status.get("conditions") or ()
-    said: Any = next((one for one in conditions if one.get("type") == "DisruptionAllowed"), {})
-    told = said.get("status") == "False" and bool(said.get("message"))
-    if told and said.get("reason") == "SyncFailed":
+    condition: Any = next((one for one in conditions if one.get("type") == "DisruptionAllowed"), {})
+    explained = condition.get("status") == "False" and bool(condition.get("message"))
+    if explained and condition.get("reason") == "SyncFailed":
         return (
             f"The disruption budget {name} does not allow evicting pods currently because it failed sync: "
-            f"{said['message']}"
+            f"{condition['message']}"
         )
     current, wanted = status.get("currentHealthy") or 0, status.get("desiredHealthy") or 0
     if current <= wanted:
         return f"The disruption budget {name} needs {wanted} healthy pods and has {current} currently"
     why = f"The disruption budget {name} does not allow evicting pods currently"
-    return f"{why} ({said['reason']}): {said['message']}" if told else why
+    return f"{why} ({condition['reason']}): {condition['message']}" if explained else why
 
 
 def _too_many(why: str, *, retry_after: int = 0) -> StatusError:

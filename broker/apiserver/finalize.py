@@ -45,7 +45,9 @@ def finalize(state: ApiState, call: ApiCall) -> Response:
         if "/" not in name and name != FINALIZER:
             why = "name is neither a standard finalizer name nor is it fully qualified"
             raise invalid(
-                call.target.resource.who, call.target.name, [problem("invalid", "spec.finalizers", why, name)]
+                call.target.resource.subject,
+                call.target.name,
+                [problem("invalid", "spec.finalizers", why, name)],
             )
     out, _ = store_change(state, call, change, create=False)
     return reply(out)

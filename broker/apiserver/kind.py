@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from broker.apiserver.errors import FieldError, Who
+from broker.apiserver.errors import ErrorSubject, FieldError
 from broker.apiserver.names import Check, dns_subdomain
 from broker.apiserver.selectors import path_reader
 from broker.apiserver.shape import Shape
@@ -16,10 +16,10 @@ Reader = Callable[[Obj], str]
 # The checks of a kind, in its order: problems are reported in that order.
 META = "meta"  # names, labels and the like, as on creation
 FIXED = "fixed"  # metadata that an update may not change
-VALID = "valid"  # Rules.validate
-NEW = "new"  # Rules.validate_new
-CHANGED = "changed"  # Rules.validate_update
-STATUS = "status"  # Rules.validate_status
+VALID = "valid"  # KindRules.validate
+NEW = "new"  # KindRules.validate_new
+CHANGED = "changed"  # KindRules.validate_update
+STATUS = "status"  # KindRules.validate_status
 
 
 def nothing(*_: Obj) -> None:
@@ -69,7 +69,7 @@ class ServedKind:
 
     shape: Shape
     rules: KindRules
-    who: Callable[[Obj], Who]  # the names of a refused object in errors
+    subject: Callable[[Obj], ErrorSubject]  # the names of a refused object in errors
     status: bool  # status is written through its own subresource only
     decode: Callable[[Obj, list[str]], Obj]  # drops unknown fields into the list; a fresh object
     validate: Callable[[Obj, Obj | None, str], list[FieldError]]  # (new, old, subresource)

@@ -123,7 +123,7 @@ def _schema(resource: Resource, schemas: Obj) -> str:
     properties = {
         **(resource.custom.schema.get("properties") or {}),
         "apiVersion": {"type": "string", "description": "The version of the schema that the object is in."},
-        "kind": {"type": "string", "description": "What the object is."},
+        "kind": {"type": "string", "description": "The kind of the object."},
         "metadata": {"allOf": [{"$ref": _REF + OBJECT_META}], "description": "Names and labels."},
     }
     schema = {"type": "object", **resource.custom.schema, "properties": properties}

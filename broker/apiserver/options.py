@@ -11,14 +11,14 @@ from typing import Any
 
 from broker.apiserver import selectors
 from broker.apiserver.errors import (
+    ErrorSubject,
     FieldError,
-    Who,
     bad_request,
     invalid,
     problem,
     supported,
 )
-from broker.apiserver.resources import Resource, spoken
+from broker.apiserver.resources import Resource, subresource_kind
 from broker.apiserver.route import TRUE, RequestTarget, flag
 from broker.apiserver.wire import ApiRequest
 
@@ -43,7 +43,7 @@ class ApiCall:
         sub = target.resource.subresources.get(target.subresource)
         if sub is None or sub.kind == target.resource.kind:
             return target.resource
-        return spoken(sub, target.resource.namespaced)
+        return subresource_kind(sub, target.resource.namespaced)
 
     @property
     def dry_run(self) -> bool:
@@ -83,7 +83,7 @@ class ApiCall:
         if (mode := query.get("fieldValidation")) and mode not in _MODES:
             wrong.append(supported("fieldValidation", mode, _MODES))
         if wrong:
-            raise invalid(Who(_META, "", kind), "", wrong)
+            raise invalid(ErrorSubject(_META, "", kind), "", wrong)
 
 
 _MODES = ("", "Ignore", "Strict", "Warn")
@@ -126,7 +126,7 @@ def options_of(given: Mapping[str, Any]) -> DeleteOptions:
         wrong.append(supported("propagationPolicy", policy, (*_POLICIES, "nil")))
     wrong += dry_run_problems(given.get("dryRun"))
     if wrong:
-        raise invalid(Who(_META, "", "DeleteOptions"), "", wrong)
+        raise invalid(ErrorSubject(_META, "", "DeleteOptions"), "", wrong)
     conditions = given.get("preconditions") or {}
     return DeleteOptions(
         seconds,
@@ -175,7 +175,7 @@ def list_options(call: ApiCall) -> ListOptions:
     )
     options.selected = selectors.labels(options.labels) if options.labels else None
     if wrong := _list_problems(options, watch=flag(query, "watch")):
-        raise invalid(Who(_META, "", "ListOptions"), "", wrong)
+        raise invalid(ErrorSubject(_META, "", "ListOptions"), "", wrong)
     return options
 
 

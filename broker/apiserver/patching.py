@@ -13,7 +13,7 @@ import orjson
 from broker.apiserver import patches
 from broker.apiserver.apply.verb import applied_by
 from broker.apiserver.decode import Mismatch, json_type
-from broker.apiserver.errors import StatusError, Who, bad_request, go_text, invalid, problem
+from broker.apiserver.errors import ErrorSubject, StatusError, bad_request, go_text, invalid, problem
 from broker.apiserver.incoming import Unreadable, decoded, misfit, parse_json, parse_yaml
 from broker.apiserver.kinds import kind_of
 from broker.apiserver.managing import managed
@@ -28,7 +28,7 @@ STRATEGIC_PATCH, APPLY_PATCH = "application/strategic-merge-patch+json", "applic
 
 # (live object or None for a new one) → the object as it shall be
 Change = Callable[[Obj | None], Obj]
-_NOBODY = Who("", "", "")
+_NO_SUBJECT = ErrorSubject("", "", "")
 
 
 def patching(state: ApiState, call: ApiCall) -> Change:
@@ -90,18 +90,18 @@ def _patched(call: ApiCall, content: str, document: Any, live: Obj) -> Obj:
             raise Mismatch(why)
         obj, unknown = decoded(resource, patched)
     except Mismatch as wrong:
-        said = wrong.converted if content == STRATEGIC_PATCH else str(wrong)
-        raise _refused(shown or text(), said) from wrong
+        message = wrong.converted if content == STRATEGIC_PATCH else str(wrong)
+        raise _refused(shown or text(), message) from wrong
     if unknown and call.strict == "Strict":
-        said = "strict decoding error: " + ", ".join(unknown)
-        raise _refused(shown or text(), said)
+        message = "strict decoding error: " + ", ".join(unknown)
+        raise _refused(shown or text(), message)
     if call.strict == "Warn":
         call.warn(*unknown)
     return obj
 
 
 def _refused(patch: str, why: str) -> StatusError:
-    return invalid(_NOBODY, "", [problem("invalid", "patch", why, patch)])
+    return invalid(_NO_SUBJECT, "", [problem("invalid", "patch", why, patch)])
 
 
 def _applying(state: ApiState, call: ApiCall, raw: bytes) -> Change:
@@ -112,9 +112,9 @@ def _applying(state: ApiState, call: ApiCall, raw: bytes) -> Change:
         except Mismatch as wrong:
             resource, meta = call.resource, config.get("metadata") or {}
             kind = f"{resource.group or ''}/{resource.version}, Kind={resource.kind}"
-            subject = f"{meta.get('namespace', '')}/{meta.get('name', '')}; {kind}"
+            named = f"{meta.get('namespace', '')}/{meta.get('name', '')}; {kind}"
             why = f"unable to convert unstructured object to {kind}: {wrong.converted}"
-            message = f"failed to convert new object ({subject}) to proper version: {why}"
+            message = f"failed to convert new object ({named}) to proper version: {why}"
             raise StatusError(500, "", message) from wrong
         return obj
 
@@ -127,6 +127,8 @@ def _configuration(raw: bytes) -> Obj:
     except Unreadable as why:
         raise bad_request(f"error decoding YAML: {why}") from why
     if not isinstance(config, dict):
-        said = f"json: cannot unmarshal {json_type(config)} into Go value of type map[string]interface {{}}"
-        raise bad_request(f"error decoding YAML: error unmarshaling JSON: while decoding JSON: {said}")
+        message = (
+            f"json: cannot unmarshal {json_type(config)} into Go value of type map[string]interface {{}}"
+        )
+        raise bad_request(f"error decoding YAML: error unmarshaling JSON: while decoding JSON: {message}")
     return config

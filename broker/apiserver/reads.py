@@ -35,7 +35,7 @@ def get(state: ApiState, call: ApiCall) -> Response:
     key = (target.namespace if resource.namespaced else "", target.name)
     item = state.store.collection(resource.storage).items.get(key)
     if item is None:
-        raise not_found(resource.who, target.name)
+        raise not_found(resource.subject, target.name)
     wanted = call.request.query.get("resourceVersion") or "0"
     if wanted.isdigit() and int(wanted) > state.store.revision:
         raise _too_large(int(wanted), state.store.revision)
@@ -213,7 +213,7 @@ def watch(state: ApiState, call: ApiCall, closed: Callable[[WatchStream], None])
     initial: list[bytes] = []
     if options.initial_events or (options.initial_events is None and after == 0):
         items = (collection.items[key] for key in collection.keys)
-        initial = [view.encode("ADDED", item) for item in items if view.wants(_key(item), item.obj)]
+        initial = [view.encode("ADDED", item) for item in items if view.selects(_key(item), item.obj)]
         after = state.store.revision
         if options.initial_events and options.bookmarks:
             initial.append(shown.bookmark(after, initial=True))
@@ -221,7 +221,7 @@ def watch(state: ApiState, call: ApiCall, closed: Callable[[WatchStream], None])
     try:
         collection.position_after(after)
     except Compacted as gone:
-        # The request succeeds; that there is nothing to stream is the stream's only word.
+        # The request succeeds; the error is the stream's only event.
         initial, after = [error_line(expired(str(gone)).status())], state.store.revision
         timeout, bookmarks = 0.0, False
     return WatchStream(

@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from broker.apiserver.data import load
-from broker.apiserver.errors import Who
+from broker.apiserver.errors import ErrorSubject
 from broker.apiserver.wire import Obj
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ class Resource:
         return {**obj, "apiVersion": self.stored} if self.stored else obj
 
     @property
-    def who(self) -> Who:
-        return Who(self.group, self.plural, self.kind)
+    def subject(self) -> ErrorSubject:
+        return ErrorSubject(self.group, self.plural, self.kind)
 
     @property
     def registry(self) -> str:
@@ -104,7 +104,7 @@ class Resource:
 
 
 @cache
-def spoken(sub: Sub, namespaced: bool) -> Resource:
+def subresource_kind(sub: Sub, namespaced: bool) -> Resource:
     """The kind of a subresource's bodies, as if it were a resource."""
     return Resource(sub.group, sub.version, sub.kind.lower() + "s", sub.kind, namespaced)
 
@@ -113,9 +113,12 @@ def _builtin(raw: Obj) -> Resource:
     group, version = raw["group"], raw["version"]
     subs = {}
     for name, sub in raw.get("subresources", {}).items():
-        spoken = sub.get("responseKind", {})
+        response_kind = sub.get("responseKind", {})
         subs[name] = Sub(
-            sub["kind"], tuple(sub["verbs"]), spoken.get("group", group), spoken.get("version", version)
+            sub["kind"],
+            tuple(sub["verbs"]),
+            response_kind.get("group", group),
+            response_kind.get("version", version),
         )
     return Resource(
         group=group,
@@ -145,7 +148,7 @@ class Registry:
     def __init__(self) -> None:
         self._served = {(r.group, r.version, r.plural): r for r in builtins()}
         self.generation = 0
-        self.nonce = uuid.uuid4().hex  # clients cache documents by it: another server's are not ours
+        self.nonce = uuid.uuid4().hex  # part of the hash by which clients cache documents of this server
         self.documents: dict[str, Obj] = {}
 
     def convert(

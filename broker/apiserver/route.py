@@ -58,7 +58,7 @@ def route(registry: Registry, request: ApiRequest) -> RequestTarget:
         known = group in registry.groups() and not _is_custom_group(registry, group)
         raise no_such_resource() if known else page_not_found()
     if subresource and subresource not in resource.subresources:
-        raise no_such_resource() if resource.custom is None else not_found(resource.who, name)
+        raise no_such_resource() if resource.custom is None else not_found(resource.subject, name)
     if len(rest) > 3 or (namespace and not resource.namespaced):
         raise no_such_resource() if resource.custom is None else page_not_found()
     if request.method == "POST" and resource.custom and not subresource:

@@ -42,7 +42,7 @@ def answer(state: ApiState, call: ApiCall) -> Response:
         return reply(scale_of(resource, changed))
     obj = state.get(resource.storage, target.namespace if resource.namespaced else "", target.name)
     if obj is None:
-        raise not_found(resource.who, target.name)
+        raise not_found(resource.subject, target.name)
     if resource.custom and _dig(obj, paths(resource)[0]) is None:
         message = f'Internal error occurred: the spec replicas field "{paths(resource)[0]}" does not exist'
         causes = [{"message": message.partition(": ")[2]}]
@@ -92,7 +92,7 @@ def _changing(state: ApiState, call: ApiCall) -> Change:
             raise bad_request(f'the spec replicas field "{wanted}" cannot be empty')
         if resource.custom is None and replicas < 0:
             wrong = problem("invalid", "spec.replicas", "must be greater than or equal to 0", replicas)
-            raise invalid(call.resource.who, call.target.name, [wrong])
+            raise invalid(call.resource.subject, call.target.name, [wrong])
         out = _with(live, wanted.lstrip(".").split("."), replicas)
         meta = dict(out["metadata"])
         write(meta, _to_parent(owners, read(after["metadata"]), wanted, resource.api_version))
@@ -138,9 +138,9 @@ def _to_scale(owners: Managed, path: str) -> Managed:
     out: Managed = {}
     for entry in owners.values():
         if _has(entry.fields, path):
-            who = entry.manager
-            spoken = Manager(who.name, who.operation, _SCALE, who.subresource)
-            out[spoken.key] = ManagedFieldsEntry(spoken, _IN_SCALE, entry.time)
+            manager = entry.manager
+            in_scale = Manager(manager.name, manager.operation, _SCALE, manager.subresource)
+            out[in_scale.key] = ManagedFieldsEntry(in_scale, _IN_SCALE, entry.time)
     return out
 
 
@@ -148,16 +148,16 @@ def _to_parent(owners: Managed, scale: Managed, path: str, version: str) -> Mana
     """The managers of the object, with the replicas given to the manager that the scale names."""
     left, out = dict(scale), Managed()
     for key, entry in owners.items():
-        who = entry.manager
-        spoken = Manager(who.name, who.operation, _SCALE, who.subresource).key
-        if not _has(entry.fields, path) or left.pop(spoken, None) is not None:
+        manager = entry.manager
+        in_scale = Manager(manager.name, manager.operation, _SCALE, manager.subresource).key
+        if not _has(entry.fields, path) or left.pop(in_scale, None) is not None:
             out[key] = entry
         elif rest := difference(entry.fields, _at(path)):
-            out[key] = ManagedFieldsEntry(who, rest, entry.time)
+            out[key] = ManagedFieldsEntry(manager, rest, entry.time)
     for entry in left.values():
         if not _has(entry.fields, "spec.replicas"):
             continue  # a scale of nothing has no field to own
-        who = Manager(entry.manager.name, entry.manager.operation, version, entry.manager.subresource)
+        manager = Manager(entry.manager.name, entry.manager.operation, version, entry.manager.subresource)
         # A new entry has no time: the real server looks for it among the old ones.
-        out[who.key] = ManagedFieldsEntry(who, _at(path), None)
+        out[manager.key] = ManagedFieldsEntry(manager, _at(path), None)
     return out

@@ -81,7 +81,7 @@ def struct(name: str) -> Shape:
     return shape
 
 
-_open: dict[str, Shape] = {}  # structs being compiled: a type may hold itself
+_open: dict[str, Shape] = {}  # structs being compiled: a type may contain itself
 
 
 def _field(name: str, expression: str, number: str, flags: str, extra: Obj | None = None) -> Field:

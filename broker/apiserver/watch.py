@@ -33,7 +33,7 @@ class WatchFilter:
     bookmark: Callable[[int, bool], bytes]
     bare: bool
 
-    def wants(self, key: Key, obj: Obj) -> bool:
+    def selects(self, key: Key, obj: Obj) -> bool:
         if self.namespace and key[0] != self.namespace:
             return False
         return self.match is None or self.match(obj)

@@ -6,8 +6,8 @@ Order and rules: k8s.io/apiserver/pkg/registry/generic/registry/store.go (Create
 from __future__ import annotations
 
 from broker.apiserver.errors import (
+    ErrorSubject,
     StatusError,
-    Who,
     already_exists,
     bad_request,
     conflict,
@@ -64,14 +64,14 @@ def insert(state: ApiState, call: ApiCall, obj: Obj) -> Obj:
         meta["generation"] = 1
     kind.rules.create(obj)
     if found := kind.validate(obj, None, ""):
-        raise invalid(kind.who(obj), meta.get("name", ""), found)
+        raise invalid(kind.subject(obj), meta.get("name", ""), found)
     call.warn(*kind.rules.warnings(obj, None))
     validating.validate(state, call, obj, None)
     key: Key = (meta.get("namespace", ""), meta.get("name", ""))
     if meta.get("resourceVersion") and not call.dry_run:
         raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
     if (existing := items.get(key)) is not None:
-        error = already_exists(resource.who, key[1])
+        error = already_exists(resource.subject, key[1])
         if existing.obj["metadata"].get("deletionTimestamp"):
             error.message = f"object is being deleted: {error.message}"
         raise error
@@ -117,7 +117,7 @@ def update(state: ApiState, call: ApiCall) -> tuple[Obj, bool]:
             why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {found}"
             stored = f"Key: {place}/{key}, ResourceVersion: 0, AdditionalErrorMsg: {why}"
             raise conflict(
-                target.resource.who, target.name, f"StorageError: invalid object, Code: 4, {stored}"
+                target.resource.subject, target.name, f"StorageError: invalid object, Code: 4, {stored}"
             )
         if live is None:
             meta.pop("resourceVersion", None)  # of an object that is gone
@@ -138,7 +138,7 @@ def patch(state: ApiState, call: ApiCall) -> tuple[Obj, bool]:
                 why = (
                     f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
                 )
-                raise conflict(target.resource.who, target.name, why)
+                raise conflict(target.resource.subject, target.name, why)
         settle_namespace(call, obj["metadata"])
         check_name(obj["metadata"], target.name)
         return obj
@@ -154,7 +154,7 @@ def store_change(state: ApiState, call: ApiCall, change: Change, *, create: bool
     live = state.store.collection(resource.storage).items.get(key)
     if live is None:
         if not create:
-            raise not_found(resource.who, target.name)
+            raise not_found(resource.subject, target.name)
         return insert(state, call, change(None)), True
     before = resource.show(live.obj)
     return replace(state, call, kind_of(resource), key, change(before), before), False
@@ -176,11 +176,11 @@ def replace(state: ApiState, call: ApiCall, kind: ServedKind, key: Key, obj: Obj
         if kind.status:
             _keep_status(obj, before)
         kind.rules.update(obj, before)
-        if kind.rules.generation and _wanted(obj, kind) != _wanted(before, kind):
+        if kind.rules.generation and _generation_fields(obj, kind) != _generation_fields(before, kind):
             obj["metadata"]["generation"] = old.get("generation", 0) + 1
     _keep(obj["metadata"], old)
     if found := kind.validate(obj, before, call.target.subresource):
-        raise invalid(kind.who(obj), obj["metadata"].get("name", ""), found)
+        raise invalid(kind.subject(obj), obj["metadata"].get("name", ""), found)
     call.warn(*kind.rules.warnings(obj, before))
     validating.validate(state, call, obj, before)
     if obj == before or _only_times(obj, before):
@@ -200,11 +200,11 @@ def _check_version(resource: Resource, kind: ServedKind, name: str, meta: Obj, o
     if version in ("", "0"):
         if not kind.rules.unconditional:
             wrong = problem("invalid", "metadata.resourceVersion", "must be specified for an update", 0)
-            # The real server names the resource where the kind should stand, and so must we.
-            raise invalid(Who(resource.group, resource.plural, resource.plural), name, [wrong])
+            # The real server names the resource in place of the kind, and so does this one.
+            raise invalid(ErrorSubject(resource.group, resource.plural, resource.plural), name, [wrong])
         meta["resourceVersion"] = old["resourceVersion"]
     elif int(version) != int(old["resourceVersion"]):
-        raise conflict(resource.who, name)
+        raise conflict(resource.subject, name)
 
 
 def _only_times(obj: Obj, before: Obj) -> bool:
@@ -264,7 +264,7 @@ def _aside(kind: ServedKind, obj: Obj, before: Obj) -> Obj:
     return {**out, "metadata": meta}
 
 
-def _wanted(obj: Obj, kind: ServedKind) -> Obj:
+def _generation_fields(obj: Obj, kind: ServedKind) -> Obj:
     """The fields that make a new generation when they change."""
     left_out = kind.rules.uncounted if not kind.status else (*kind.rules.uncounted, "status")
     return {key: value for key, value in obj.items() if key not in left_out}

@@ -51,17 +51,17 @@ from providers.local.ec2.world import LOCK, world
 
 ROOT = "/moto-api/odcr/"
 POOLED = (ON_DEMAND, SPOT, BLOCK)
-PATHS = ("{0}/moto-api/odcr/(?P<what>.+)$",)
+PATHS = ("{0}/moto-api/odcr/(?P<path>.+)$",)
 
 
 def respond(request: Any, full_url: str, headers: Any) -> TYPE_RESPONSE:  # noqa: ARG001
     """The HTTP front, as moto calls it."""
     url = urlparse(full_url)
-    what = url.path.partition(ROOT)[2].strip("/")
+    path = url.path.partition(ROOT)[2].strip("/")
     query = {key: values[-1] for key, values in parse_qs(url.query).items()}
     try:
         body = json.loads(request.get_data() or b"{}")
-        answer = handle(request.method, what, body, query)
+        answer = handle(request.method, path, body, query)
     except json.JSONDecodeError as bad:
         return _refused(f'the body is not JSON: {bad}; send an object, as in {{"size": 3}}')
     except BadControlCall as refused:
@@ -73,13 +73,13 @@ def _refused(why: str) -> TYPE_RESPONSE:
     return 400, {"Content-Type": "application/json"}, json.dumps({"error": why})
 
 
-def handle(method: str, what: str, body: dict[str, Any], query: dict[str, str] | None = None) -> Any:
+def handle(method: str, path: str, body: dict[str, Any], query: dict[str, str] | None = None) -> Any:
     here = world()
-    noun, _, rest = what.partition("/")
+    noun, _, rest = path.partition("/")
     route = ROUTES.get((method, noun))
     if route is None:
         known = ", ".join(sorted(f"{m} {n}" for m, n in ROUTES))
-        raise BadControlCall(f"{method} {what}: no such control call; there are {known}")
+        raise BadControlCall(f"{method} {path}: no such control call; there are {known}")
     try:
         with LOCK:
             here.ledger.settle()
@@ -132,7 +132,7 @@ def _set_pool(call: ControlCall) -> Any:
     if pool.capacity_type not in POOLED:
         raise BadControlCall(
             f"capacity_type: {pool.capacity_type!r} has no pool of its own; use {', '.join(POOLED)} "
-            "(what a reservation holds is its instance count)"
+            "(a reservation's size is its instance count)"
         )
     call.here.ledger.limit(PoolKey(pool.capacity_type, pool.instance_type, pool.zone), pool.size)
     return call.here.ledger.limits()

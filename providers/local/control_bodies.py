@@ -131,12 +131,12 @@ def read(model: type[Read], body: Any) -> Read:
 
 def _sentence(model: type[BaseModel], bad: ValidationError) -> str:
     problems = sorted(bad.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden")
-    told = "; ".join(_problem(problem["type"], problem) for problem in problems)
+    texts = "; ".join(_problem(problem["type"], problem) for problem in problems)
     known = f"it takes {', '.join(model.model_fields)}"
-    return f"{told}; {known}" if any(p["type"] in SAY_WHAT_IT_TAKES for p in problems) else told
+    return f"{texts}; {known}" if any(p["type"] in LISTS_FIELDS for p in problems) else texts
 
 
-SAY_WHAT_IT_TAKES = frozenset({"missing", "extra_forbidden", "model_type"})
+LISTS_FIELDS = frozenset({"missing", "extra_forbidden", "model_type"})
 
 
 def _problem(kind: str, problem: Mapping[str, Any]) -> str:
@@ -148,4 +148,4 @@ def _problem(kind: str, problem: Mapping[str, Any]) -> str:
     if kind == "model_type":
         return f"the body is {problem['input']!r} and has to be a JSON object"
     rule = problem["msg"].removeprefix("Input ").removeprefix("should ").removeprefix("Value error, ")
-    return f"{field}: {problem['input']!r} will not do; it should {rule}"
+    return f"{field}: {problem['input']!r} is invalid: it should {rule}"

@@ -40,13 +40,15 @@ class Direct:
     def __call__(self, request: AWSPreparedRequest, **_: object) -> AWSResponse | None:
         if not str(request.url).startswith(self._endpoint):
             return None
-        told: dict[str, Any] = {}
+        response: dict[str, Any] = {}
 
         def start(status: str, headers: list[tuple[str, str]], _: object = None) -> Any:
-            told.update(status=int(status.split(" ", 1)[0]), headers=headers)
+            response.update(status=int(status.split(" ", 1)[0]), headers=headers)
 
         body = b"".join(_closed(self._application(_environ(request), start)))
-        return AWSResponse(request.url, told["status"], HTTPHeaders.from_pairs(told["headers"]), _Raw(body))
+        return AWSResponse(
+            request.url, response["status"], HTTPHeaders.from_pairs(response["headers"]), _Raw(body)
+        )
 
 
 def _closed(parts: Iterable[bytes]) -> list[bytes]:

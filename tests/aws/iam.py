@@ -1,9 +1,9 @@
 """IAM's decision about a call: action, resources and conditions, against the policies of one role.
 
-Local AWS decides so about EC2's launches and reservations, and about the rest by action alone. This stands in
-front of a client: each call is what it asks for in the Service Authorization Reference (Amazon EC2, Resource
-Groups, IAM, Systems Manager, SQS, AWS Price List), with the tags that the account itself shows, and is made
-only where a statement allows all of it. What nobody wrote down here what it asks for fails loudly.
+Local AWS decides so about EC2's launches and reservations, and about the rest by action alone. This module
+stands in front of a client. Each call needs the permissions of the Service Authorization Reference (Amazon
+EC2, Resource Groups, IAM, Systems Manager, SQS, AWS Price List), with the tags that the account shows. It is
+made only if statements allow all of them. A call without an entry here fails.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KINDS: Final = {
     "vol": "volume",
     "eni": "network-interface",
 }
-# ListGroupResources asks for these as well (Resource Groups API Reference).
+# ListGroupResources needs these as well (Resource Groups API Reference).
 MEMBERS: Final = ("cloudformation:DescribeStacks", "cloudformation:ListStackResources", "tag:GetResources")
 _OPEN: Final = ("GetCallerIdentity",)  # needs no permission
 
@@ -77,7 +77,7 @@ def _holds(operator: str, found: tuple[str, ...], wanted: str | list[str]) -> bo
     raise AssertionError(f"the condition operator {operator} is not played")
 
 
-# ---- what each call asks for
+# ---- the permissions of each call
 
 
 class Account:
@@ -183,7 +183,7 @@ def asks(operation: str, params: Json, account: Account) -> Iterator[Ask]:
         case _ if operation.startswith("Describe"):
             yield Ask(f"ec2:{operation}", "*")
         case _:
-            raise AssertionError(f"nobody said what {operation} asks IAM for")
+            raise AssertionError(f"no entry for the permissions of {operation}")
 
 
 def _fleet(params: Json, account: Account) -> Iterator[Ask]:
@@ -254,7 +254,7 @@ def _arn(id_: str) -> str:
 
 
 class Guard:
-    """Refuses what the policies do not allow; remembers what was refused and which statements were needed."""
+    """Refuses calls that the policies do not allow; records refusals and the statements that were needed."""
 
     def __init__(self, account: Account, policies: tuple[str, ...] = ("always", "manage")) -> None:
         self.account = account

@@ -38,8 +38,8 @@ def the_same_patched(theirs: Any, ours: Any) -> bool:
 
 def one_version_more(theirs: Any, ours: Any) -> bool:
     """The real server made a version where the embedded one saw no change."""
-    said = [re.fullmatch(r"<version-(\d+)>", str(text)) for text in (theirs, ours)]
-    counts = [int(one[1]) for one in said if one]
+    versions = [re.fullmatch(r"<version-(\d+)>", str(text)) for text in (theirs, ours)]
+    counts = [int(version[1]) for version in versions if version]
     return len(counts) == 2 and counts[0] == counts[1] + 1
 
 
@@ -49,20 +49,20 @@ class Allowed:
     request: str = ".*"
     place: str
     differ: Callable[[Any, Any], bool] = anything
-    said: str = ""  # the real server's message, where only that answer is meant
+    message: str = ""  # the start of the real server's message, if only that answer is meant
 
 
 ALLOWED: tuple[Allowed, ...] = (
     Allowed(
         request=r"PATCH .*/scale\?.*",
         place=r"status|body\..*",
-        said="failed to create manager for existing fields: failed to convert live object",
-        reason="Applying the scale of a custom resource that nobody manages is a 500: a bug of Kubernetes.",
+        message="failed to create manager for existing fields: failed to convert live object",
+        reason="Applying the scale of a custom resource without managers is a 500: a bug of Kubernetes.",
     ),
     Allowed(
         request=r"(POST|PUT|PATCH) .*/widgets.*",
         place=r"body\.(message|details\.causes.*)",
-        said="Wrong.",
+        message="Wrong.",
         reason="An object of a wrong kind is refused before it has defaults; its rules may fail for that.",
     ),
     Allowed(
@@ -74,19 +74,19 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     Allowed(
         place=r"body\.columnDefinitions\[\d+\]\.description",
-        reason="The columns of built-in kinds are described by comments of Go code, which nobody acts on.",
+        reason="The columns of built-in kinds are described by comments of Go code, without an effect.",
     ),
     Allowed(
         request=r"(PUT|PATCH) .*/pods/.*",
         place=r"body\.(message|details\.causes\[\d+\]\.message)",
         differ=after("pod updates may not change fields other than "),
-        reason="What changed is shown as a diff of Go structs.",
+        reason="The change is shown as a diff of Go structs.",
     ),
     Allowed(
         request=r"PATCH .*",
         place=r"body\.message",
         differ=after(r"failed to create typed patch object \([^)]*\): "),
-        reason="Of several problems the real server tells a random part.",
+        reason="Of several problems the real server reports a random part.",
     ),
     Allowed(
         request=r"PATCH .*",
@@ -104,8 +104,10 @@ def unexplained(difference: Difference) -> list[tuple[str, Any, Any]]:
     method = request.method if isinstance(request, Step) else "WATCH"
     name = f"{method} {request.path}?{query}"
     body = difference.theirs.get("body")
-    said = str(body.get("message", "")) if isinstance(body, dict) else ""
-    lines = [line for line in ALLOWED if re.fullmatch(line.request, name) and said.startswith(line.said)]
+    message = str(body.get("message", "")) if isinstance(body, dict) else ""
+    lines = [
+        line for line in ALLOWED if re.fullmatch(line.request, name) and message.startswith(line.message)
+    ]
     return [change for change in difference.changes() if not any(_excuses(line, change) for line in lines)]
 
 

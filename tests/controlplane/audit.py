@@ -1,6 +1,6 @@
-"""Who wrote what, as kube-apiserver's own audit log tells it.
+"""Writes and their users, from kube-apiserver's own audit log.
 
-Invariant: every write that a client was answered is in the log before the client has the answer (the log
+Invariant: every answered write is in the log before the client has the answer (the log
 backend blocks by default). https://kubernetes.io/docs/tasks/debug/debug-cluster/audit/
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Writes only, without their bodies; a Lease is renewed all the time and says nothing.
+# Writes only, without their bodies; Leases are renewed all the time and are left out.
 POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -26,7 +26,7 @@ class Write:
     user: str
     verb: str
     resource: str  # with its subresource: nodeclaims/status
-    name: str  # empty for what the server names, and for collections
+    name: str  # empty for generated names, and for collections
     code: int
 
     def on(self, *resources: str) -> bool:

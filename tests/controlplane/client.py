@@ -1,6 +1,6 @@
 """One API server as a test sees it: a request in one line, a watch as an iterator.
 
-Invariant: what the server said is handed on as it was said: no retries, no raised statuses, no models.
+Invariant: a response is passed on unchanged: no retries, no raised statuses, no models.
 """
 
 import time
@@ -90,7 +90,7 @@ class Watch:
 
 @dataclass(frozen=True, kw_only=True)
 class Api:
-    """One API server: where it is, who asks, and a request in one line."""
+    """One API server: its address, its user, and a request in one line."""
 
     name: str
     url: str
@@ -160,7 +160,7 @@ class Api:
         *,
         patience: float = 120,
     ) -> Watch:
-        """Opens a watch; reading it fails when the server says nothing for `patience` seconds."""
+        """Opens a watch; reading it fails if the server sends nothing for `patience` seconds."""
         wait = urllib3.Timeout(connect=60, read=patience)
         query = {"watch": "true", **(query or {})}
         return Watch(self._send("GET", path, query, None, headers, stream=True, wait=wait))

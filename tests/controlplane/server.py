@@ -1,4 +1,4 @@
-"""A throw-away Kubernetes control plane: etcd, kube-apiserver and, where asked for, kube-scheduler.
+"""A throw-away Kubernetes control plane: etcd, kube-apiserver and, optionally, kube-scheduler.
 
 Invariant: leaving the context leaves no process and no file. The API server is stopped before etcd, since it
 waits for etcd when it shuts down. Flags follow the components' own references
@@ -32,9 +32,9 @@ ADMIN = "admin"
 SCHEDULER = "kube-scheduler"
 ATTEMPTS = 3  # a port that was free a moment ago may be taken when the program binds it
 START_TIMEOUT = 120.0
-ROOT = "/registry/"  # of what the API server keeps in etcd
+ROOT = "/registry/"  # of the API server's keys in etcd
 OPERATIONS = 100  # of a transaction; etcd takes 128
-# What the API server itself makes, at its own time, and definitions of custom resources.
+# Objects that the API server makes by itself at any time, and definitions of custom resources.
 KEPT = tuple(
     ROOT + what
     for what in (
@@ -52,7 +52,7 @@ KEPT = tuple(
         "servicecidrs/",
     )
 )
-# What begins so in kube-system is a broker's: its Lease, and the ConfigMaps in which it remembers things.
+# Names of a broker's objects in kube-system begin so: its Lease, and the ConfigMaps of its state.
 BROKERS = "capacity-broker"
 
 APISERVER_FLAGS = (
@@ -61,14 +61,14 @@ APISERVER_FLAGS = (
     "--service-account-issuer=https://kubernetes.default.svc",
     "--service-cluster-ip-range=10.96.0.0/24",
     "--allow-privileged",
-    # No controller manager runs: nobody would make service accounts, or take the not-ready taint off.
+    # No controller manager runs that makes service accounts or removes the not-ready taint.
     "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
     "--profiling=false",
 )
 
 
 def find() -> Path | None:
-    """The folder with etcd and kube-apiserver: KUBEBUILDER_ASSETS first, then what build.sh made."""
+    """The folder with etcd and kube-apiserver: KUBEBUILDER_ASSETS first, then the output of build.sh."""
     named = os.environ.get("KUBEBUILDER_ASSETS")
     for folder in ([Path(named)] if named else []) + [BUILT]:
         if all(os.access(folder / program, os.X_OK) for program in NEEDED):
@@ -83,7 +83,7 @@ class StartError(RuntimeError):
 class ControlPlane:
     """`with ControlPlane() as plane:` gives `url`, `token`, `ca` (a file) and `kubeconfig()` (text).
 
-    `users` may do everything too, each under its own name, and `writes` tells them apart.
+    `users` may do everything too, each under its own name; `writes` separates them.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class ControlPlane:
         return kubeconfig(url=self.url, token=self._tokens[user], ca=self.ca)
 
     def writes(self) -> list[audit.Write]:
-        """What the API server was asked to write since it started, by whom."""
+        """The write requests since the API server started, with their users."""
         return audit.writes(self._dir)
 
     def scheduler(self) -> None:
@@ -160,9 +160,9 @@ class ControlPlane:
         _post(f"{self.etcd}/v3/kv/compaction", {"revision": status["header"]["revision"], "physical": True})
 
     def wipe(self) -> None:
-        """Removes from etcd what was made since the start, but for the server's own and for definitions.
+        """Removes from etcd all objects made since the start, except the server's own and definitions.
 
-        The server sees the objects go as if somebody had deleted them; no finalizer holds them up.
+        The server sees the objects go as if they were deleted; no finalizer blocks this.
         """
         made = self._keys() - self._born
         left = [key for key in made if not key.startswith(KEPT) or key.rpartition("/")[2].startswith(BROKERS)]
@@ -311,7 +311,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _get(url: str, *, token: str = "", ca: Path | None = None) -> int:
-    """The status of a GET; 0 while nobody answers."""
+    """The status of a GET; 0 without a response."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         with urllib.request.urlopen(

@@ -1,4 +1,4 @@
-"""The throw-away control plane: what it starts, what it says when it cannot, and that it cleans up."""
+"""The throw-away control plane: its processes, its errors if it cannot start, and its cleaning up."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def test_a_folder_without_the_programs_is_passed_over(
     assert "make controlplane" in servers.missing()
 
 
-def test_a_program_that_ends_is_told_with_its_log(tmp_path: Path) -> None:
+def test_ended_program_is_reported_with_its_log(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="etcd ended with exit code 3\nnothing works here"):
         ControlPlane(programs=programs(tmp_path)).__enter__()
 
@@ -51,7 +51,7 @@ def test_a_missing_server_is_skipped_unless_it_is_required(
         servers.need()
 
 
-def test_a_server_whose_certificate_is_not_written_yet_does_not_answer(tmp_path: Path) -> None:
+def test_server_without_a_certificate_does_not_answer(tmp_path: Path) -> None:
     ca = tmp_path / "apiserver.crt"
     assert server._get("https://127.0.0.1:1/readyz", ca=ca) == 0
     ca.touch()

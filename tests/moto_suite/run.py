@@ -1,4 +1,4 @@
-"""Run moto's own tests with local AWS installed: `python -m tests.moto_suite.run [pytest arguments]`.
+"""Runs moto's own tests with local AWS installed: `python -m tests.moto_suite.run [pytest arguments]`.
 
 Invariant: local AWS takes nothing away from moto. A test may fail with it only if it fails without it, after
 the same tests in the same order; so there is no list of excused tests to keep. The order counts: moto's reset
@@ -37,7 +37,7 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What local AWS broke, and what was broken before."""
+    """The tests that local AWS broke, and those that were broken before."""
 
     ran: int
     ec2_backend: str

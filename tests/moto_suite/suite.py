@@ -1,6 +1,6 @@
 """moto's own tests, as they come in moto's source distribution, of the version that is installed here.
 
-Only the `tests` folder is unpacked, so that what is tested is the installed moto and nothing else.
+Only the `tests` folder is unpacked, so that only the installed moto is tested.
 """
 
 import importlib.util
@@ -14,8 +14,8 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 CACHE = REPOSITORY / ".cache" / "moto-suite"
 
-# What local AWS touches: EC2 with its fleets and launch templates, groups, shares, quotas, and Auto Scaling,
-# which launches.
+# Changed by local AWS: EC2 with its fleets and launch templates, groups, shares, quotas, and Auto Scaling
+# with its launches.
 PARTS = (
     "tests/test_ec2",
     "tests/test_resourcegroups",

@@ -229,8 +229,8 @@ def _apply(
     merged = merge(base, config, context.shape)
     last = managed.get(manager.key)
     wanted = difference(fields_of(config, context.shape), context.ignored, below=True)
-    mine = ManagedFieldsEntry(manager, wanted, last.time if last else None)
-    managed[manager.key] = mine
+    own = ManagedFieldsEntry(manager, wanted, last.time if last else None)
+    managed[manager.key] = own
     if last is not None:
         merged = _pruned(merged, last.fields, managed, context)
     found = compare(base, merged, context.shape)
@@ -243,7 +243,7 @@ def _apply(
             raise _conflicts({before[key].manager: fields for key, fields in taken.items()})
     rest = difference(wanted, _NEVER)
     if rest:
-        managed[manager.key] = ManagedFieldsEntry(manager, rest, mine.time)
+        managed[manager.key] = ManagedFieldsEntry(manager, rest, own.time)
     else:
         managed.pop(manager.key, None)
     same = merged == base
@@ -279,10 +279,10 @@ def _from_client_side(base: Obj, context: Context) -> Fields:
     if not isinstance(recorded, dict) or recorded.get("apiVersion") != context.version:
         return {}
     found = compare(recorded, base, context.shape)
-    mine = fields_of(recorded, context.shape)
+    own = fields_of(recorded, context.shape)
     for gone in (found.modified, found.added, found.removed):
-        mine = difference(mine, gone)
-    return mine
+        own = difference(own, gone)
+    return own
 
 
 def _last(config: Obj) -> str:
@@ -295,18 +295,21 @@ def _last(config: Obj) -> str:
 
 
 def _conflicts(taken: dict[Manager, Fields]) -> StatusError:
-    listed = [(_named(who), path) for who, fields in taken.items() for path in paths(fields)]
+    listed = [(_named(manager), path) for manager, fields in taken.items() for path in paths(fields)]
     causes = [
-        {"reason": "FieldManagerConflict", "message": f"conflict with {who}", "field": path}
-        for who, path in listed
+        {"reason": "FieldManagerConflict", "message": f"conflict with {manager}", "field": path}
+        for manager, path in listed
     ]
     if len(listed) == 1:
-        who, path = listed[0]
-        text = f"Apply failed with 1 conflict: conflict with {who}: {path}"
+        manager, path = listed[0]
+        text = f"Apply failed with 1 conflict: conflict with {manager}: {path}"
     else:
         lines = []
-        for who in sorted({who for who, _ in listed}):
-            lines += [f"conflicts with {who}:", *(f"- {path}" for name, path in listed if name == who)]
+        for manager in sorted({manager for manager, _ in listed}):
+            lines += [
+                f"conflicts with {manager}:",
+                *(f"- {path}" for name, path in listed if name == manager),
+            ]
         text = f"Apply failed with {len(listed)} conflicts: " + "\n".join(lines)
     return StatusError(409, "Conflict", text, details={"causes": causes})
 

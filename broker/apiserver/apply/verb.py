@@ -42,8 +42,8 @@ def applied_by(state: ApiState, call: ApiCall, config: Obj, live: Obj | None) ->
         raise bad_request("metadata.managedFields must be nil")
     if problems := check(config, context.shape):
         group = resource.api_version if resource.group else f"/{resource.version}"
-        subject = f"{meta.get('namespace', '')}/{meta.get('name', '')}; {group}, Kind={resource.kind}"
-        raise failed(subject, problems)
+        named = f"{meta.get('namespace', '')}/{meta.get('name', '')}; {group}, Kind={resource.kind}"
+        raise failed(named, problems)
     base = live if live is not None else {"metadata": {}, **context.empty}
     query = call.request.query
     return applied(

@@ -53,7 +53,7 @@ _RESERVED = frozenset(
     ]
 )
 _SYMBOLS = {".": "__dot__", "-": "__dash__", "/": "__slash__"}
-_REMEMBERED = 512  # values of which the rules at one place are known to hold
+_REMEMBERED = 512  # cached values that satisfy the rules at one place
 FAILURES = (TypeError, ValueError, KeyError, IndexError, ZeroDivisionError, RuntimeError, OverflowError)
 
 
@@ -80,7 +80,7 @@ class CelRuleNode:
     items: CelRuleNode | None = None
     all_of: list[CelRuleNode] = field(default_factory=list)
     root: bool = False
-    holds: set[bytes] = field(default_factory=set)  # digests of values that no rule here objects to
+    holds: set[bytes] = field(default_factory=set)  # digests of values that satisfy all rules here
 
     @property
     def empty(self) -> bool:

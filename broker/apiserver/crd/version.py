@@ -13,7 +13,7 @@ from typing import Any
 from broker.apiserver import decode as decoding
 from broker.apiserver import names
 from broker.apiserver.crd import lists, rules, schema, structural
-from broker.apiserver.errors import FieldError, Who, go_text, problem
+from broker.apiserver.errors import ErrorSubject, FieldError, go_text, problem
 from broker.apiserver.kind import KindRules, ServedKind, readers
 from broker.apiserver.shape import Shape, custom
 from broker.apiserver.wire import Obj
@@ -70,7 +70,7 @@ class CustomVersion:
         return ServedKind(
             shape=self.shape,
             rules=made,
-            who=self._who,
+            subject=self._subject,
             status=self.status,
             decode=self.decode,
             validate=self.validate,
@@ -93,8 +93,8 @@ class CustomVersion:
     def _tidy(self, obj: Obj) -> None:
         structural.drop_nulls(obj, self._root)
 
-    def _who(self, obj: Obj) -> Who:
-        return Who(self.group, self.plural, obj.get("kind") or self.kind_name)
+    def _subject(self, obj: Obj) -> ErrorSubject:
+        return ErrorSubject(self.group, self.plural, obj.get("kind") or self.kind_name)
 
     @cached_property
     def _root(self) -> Obj:

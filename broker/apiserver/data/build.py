@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-# Kubernetes serves these by default; betas are off by default.
+# Kubernetes serves these by default, and no betas.
 STABLE = re.compile(r"^v\d+$")
 SKIP_RESOURCES = {"componentstatuses"}
 

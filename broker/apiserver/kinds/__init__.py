@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from broker.apiserver import decode as decoding
 from broker.apiserver import names
-from broker.apiserver.errors import FieldError, Who
+from broker.apiserver.errors import ErrorSubject, FieldError
 from broker.apiserver.kind import (
     CHANGED,
     FIXED,
@@ -39,11 +39,11 @@ def _builtin(gvk: tuple[str, str, str], resource: Resource) -> ServedKind:
     assert shape is not None, f"no type data for {gvk}: regenerate data/types.json"
     rules = RULES.get(f"{resource.plural}.{resource.group}", _DEFAULT)
     # An object that is stored in another group's form has its name there.
-    called = Who("", resource.plural, resource.kind) if resource.convert else resource.who
+    called = ErrorSubject("", resource.plural, resource.kind) if resource.convert else resource.subject
     return ServedKind(
         shape=shape,
         rules=rules,
-        who=lambda _: called,
+        subject=lambda _: called,
         status="status" in resource.subresources,
         decode=lambda obj, unknown: decoding.decode(obj, shape, unknown=unknown),
         validate=_validator(resource, rules),

@@ -72,9 +72,9 @@ def _validate_update(obj: Obj, old: Obj) -> list[FieldError]:
         if address in seen:
             out.append(problem("duplicate", f"status.addresses[{at}]", "", _go(address)))
         seen.append(address)
-    for name, said in (("podCIDRs", "podCIDR"), ("providerID", "providerID")):
+    for name, field in (("podCIDRs", "podCIDR"), ("providerID", "providerID")):
         if before.get(name) and spec.get(name) != before[name]:
-            why = f'node updates may not change {said} except from "" to valid'
+            why = f'node updates may not change {field} except from "" to valid'
             out.append(problem("forbidden", f"spec.{name}", why))
     return out + _taints(obj)
 

@@ -159,7 +159,7 @@ def _cronjob(obj: Obj) -> None:
 
 
 def _controller(obj: Obj) -> None:
-    """The oldest version takes a missing selector and missing labels from its template."""
+    """A ReplicationController takes a missing selector and missing labels from its template."""
     spec: Obj = obj["spec"]
     fill(spec, {"replicas": 1})
     if not spec.get("template"):

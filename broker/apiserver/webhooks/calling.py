@@ -43,7 +43,7 @@ class WebhookAddress:
     name: str  # that the certificate must be for
 
 
-def ask(hook: Obj, review: Obj, services: Services) -> WebhookResponse:
+def call_webhook(hook: Obj, review: Obj, services: Services) -> WebhookResponse:
     """Raises CallFailed."""
     place = _place(hook["clientConfig"], services)
     seconds = int(hook.get("timeoutSeconds") or SECONDS)
@@ -70,8 +70,8 @@ def ask(hook: Obj, review: Obj, services: Services) -> WebhookResponse:
             f"failed to call webhook: Post {quoted(f'{place.url}?timeout={seconds}s')}: {error}"
         ) from error
     if response.status != 200:
-        said = response.data[:200].decode(errors="replace").strip()
-        raise CallFailed(f"failed to call webhook: the server answered {response.status}: {said}")
+        text = response.data[:200].decode(errors="replace").strip()
+        raise CallFailed(f"failed to call webhook: the server answered {response.status}: {text}")
     return _answer(response.data, review["request"]["uid"])
 
 
@@ -102,10 +102,10 @@ def _answer(raw: bytes, uid: str) -> WebhookResponse:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise CallFailed(f"failed to call webhook: it answered no JSON: {error}") from error
-    said = (body.get("apiVersion"), body.get("kind")) if isinstance(body, dict) else (None, None)
-    if said != (API_VERSION, "AdmissionReview"):
+    kind = (body.get("apiVersion"), body.get("kind")) if isinstance(body, dict) else (None, None)
+    if kind != (API_VERSION, "AdmissionReview"):
         raise CallFailed(
-            f"expected webhook response of {API_VERSION}, Kind=AdmissionReview, got {said[0]}, Kind={said[1]}"
+            f"expected webhook response of {API_VERSION}, Kind=AdmissionReview, got {kind[0]}, Kind={kind[1]}"
         )
     response = body.get("response")
     if not isinstance(response, dict):

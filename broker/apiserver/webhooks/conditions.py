@@ -36,4 +36,4 @@ _APART = ("object", "oldObject")
 
 
 def _refusal(call: ApiCall, why: str) -> StatusError:
-    return forbidden(call.target.resource.who, call.target.name, why)
+    return forbidden(call.target.resource.subject, call.target.name, why)

@@ -21,7 +21,9 @@ _EXEMPT = frozenset({STORAGE, f"mutatingwebhookconfigurations.{GROUP}"})
 _ASKED_ABOUT = frozenset({"", "status"})
 
 
-def wanted(state: ApiState, call: ApiCall, operation: str, new: Obj | None, old: Obj | None) -> list[Obj]:
+def matching_hooks(
+    state: ApiState, call: ApiCall, operation: str, new: Obj | None, old: Obj | None
+) -> list[Obj]:
     """In the order of their configurations' names."""
     target = call.target
     if target.subresource not in _ASKED_ABOUT or target.resource.storage in _EXEMPT:

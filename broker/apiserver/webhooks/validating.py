@@ -30,7 +30,7 @@ def validate(state: ApiState, call: ApiCall, new: Obj | None, old: Obj | None) -
     if not matching.any_at_all(state):
         return
     operation = "DELETE" if new is None else "CREATE" if old is None else "UPDATE"
-    hooks = matching.wanted(state, call, operation, new, old)
+    hooks = matching.matching_hooks(state, call, operation, new, old)
     asked = [(hook, _review(call, operation, new, old)) for hook in hooks]
     asked = [(hook, review) for hook, review in asked if conditions.hold(hook, review, call)]
     if not asked:
@@ -38,7 +38,7 @@ def validate(state: ApiState, call: ApiCall, new: Obj | None, old: Obj | None) -
     before = _seen(state, call, new or old)
     state.store.lock.release()
     try:
-        refusals = [_ask(state, call, *each) for each in asked]
+        refusals = [_call(state, call, *each) for each in asked]
     finally:
         state.store.lock.acquire()
     for refusal in refusals:
@@ -48,12 +48,12 @@ def validate(state: ApiState, call: ApiCall, new: Obj | None, old: Obj | None) -
         raise Moved
 
 
-def _ask(state: ApiState, call: ApiCall, hook: Obj, review: Obj) -> StatusError | None:
+def _call(state: ApiState, call: ApiCall, hook: Obj, review: Obj) -> StatusError | None:
     name = hook["name"]
     if call.dry_run and hook.get("sideEffects") not in _WITHOUT_EFFECT:
         return StatusError(400, "BadRequest", f"admission webhook {quoted(name)} does not support dry run")
     try:
-        answer = calling.ask(hook, review, state.services)
+        answer = calling.call_webhook(hook, review, state.services)
     except calling.CallFailed as error:
         if hook.get("failurePolicy") == "Ignore":
             return None
@@ -66,8 +66,8 @@ def _ask(state: ApiState, call: ApiCall, hook: Obj, review: Obj) -> StatusError 
 
 def _refusal(name: str, status: Obj) -> StatusError:
     reason = str(status.get("reason") or "")
-    said = str(status.get("message") or reason)
-    why = f": {said}" if said else " without explanation"
+    message = str(status.get("message") or reason)
+    why = f": {message}" if message else " without explanation"
     return StatusError(
         max(int(status.get("code") or 0), 400),
         reason,

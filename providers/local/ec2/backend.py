@@ -97,7 +97,7 @@ class LocalEC2Backend(QuickLookups):
                 if profile is not None:
                     self.associate_iam_instance_profile(instance.id, iam_instance_profile_arn=profile.arn)
                     instance.iam_instance_profile = {"Arn": profile.arn, "Id": profile.id}
-            self._tell(here, reservation.instances, "pending", "running")
+            self._publish(here, reservation.instances, "pending", "running")
             return reservation
 
     def _launch_of(self, here: AwsWorld, image_id: str, count: int, kwargs: Mapping[str, Any]) -> Launch:
@@ -199,7 +199,7 @@ class LocalEC2Backend(QuickLookups):
             kept = {instance.placement.zone for instance in protected}  # all of a zone with a protected one
             going = [instance.id for instance in alive if instance.placement.zone not in kept]
             out = super().terminate_instances(going) if going or not found else []
-            self._tell(here, [i for i, before in out if before.name == "stopped"], "terminated")
+            self._publish(here, [i for i, before in out if before.name == "stopped"], "terminated")
             self._left(here, [instance.id for instance, _ in out], "shutting-down", 32)
             if protected:
                 raise OperationNotPermitted4(protected[0].id)
@@ -222,10 +222,10 @@ class LocalEC2Backend(QuickLookups):
             out: list[tuple[Any, InstanceState]] = launches.start_again(
                 here, occupants, lambda: super(LocalEC2Backend, self).start_instances(instance_ids)
             )
-            self._tell(here, [occupant.instance for occupant in occupants], "pending", "running")
+            self._publish(here, [occupant.instance for occupant in occupants], "pending", "running")
             return out
 
-    def _tell(self, here: AwsWorld, instances: Iterable[Any], *states: str) -> None:
+    def _publish(self, here: AwsWorld, instances: Iterable[Any], *states: str) -> None:
         for instance in instances:
             for state in states:
                 events.state_change(here.notices, instance, state)
@@ -236,11 +236,11 @@ class LocalEC2Backend(QuickLookups):
             occupant = here.ledger.occupants.get(instance_id)
             if occupant is None or occupant.where is None:
                 continue
-            self._tell(here, [occupant.instance], leaving)
+            self._publish(here, [occupant.instance], leaving)
             if here.slot_release > 0:
                 self._leave_slowly(here, occupant, InstanceState(leaving, code))
             else:
-                self._tell(here, [occupant.instance], occupant.instance.state)
+                self._publish(here, [occupant.instance], occupant.instance.state)
             here.ledger.leave(occupant, slot_free_after=here.slot_release)
 
     def _leave_slowly(self, here: AwsWorld, occupant: Occupant, leaving: InstanceState) -> None:
@@ -251,7 +251,7 @@ class LocalEC2Backend(QuickLookups):
             if instance._state is leaving:
                 instance._state = final
                 here.ledger.glimpse(occupant)
-                self._tell(here, [instance], instance.state)
+                self._publish(here, [instance], instance.state)
 
         here.ledger.after(here.slot_release, arrive)
 

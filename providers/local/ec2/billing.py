@@ -31,7 +31,7 @@ MESSAGES = {
 }
 
 
-def ask(world: AwsWorld, reservation: Ec2Reservation, account_id: str, consumer: str | None) -> None:
+def associate(world: AwsWorld, reservation: Ec2Reservation, account_id: str, consumer: str | None) -> None:
     checks.require_owner(world.ledger, reservation, account_id)
     if not consumer or len(consumer) != 12 or not consumer.isdigit():
         raise errors.invalid(
@@ -58,7 +58,7 @@ def ask(world: AwsWorld, reservation: Ec2Reservation, account_id: str, consumer:
     world.ledger.after(ANSWER_WITHIN.total_seconds(), expire)
 
 
-def withdraw(world: AwsWorld, reservation: Ec2Reservation, account_id: str, consumer: str | None) -> None:
+def disassociate(world: AwsWorld, reservation: Ec2Reservation, account_id: str, consumer: str | None) -> None:
     """The owner cancels a pending request, or revokes an accepted one."""
     checks.require_owner(world.ledger, reservation, account_id)
     request = _of(world, reservation, consumer, "pending", "accepted")

@@ -46,7 +46,7 @@ def create(
         start = aware(params["StartDate"]) if params.get("StartDate") else None
         waiting, commitment = start is not None and start > now, None
     else:
-        start, commitment = future.asked(params, now, end_date)
+        start, commitment = future.start_and_commitment(params, now, end_date)
         waiting = False
     state = (
         "assessing" if commitment else "scheduled" if waiting else "pending" if world.pending else "active"

@@ -34,7 +34,7 @@ LONGEST_COMMITMENT = 200_000_000
 RETRY = timedelta(minutes=15)  # of a delivery that is delayed
 
 
-def asked(
+def start_and_commitment(
     params: Mapping[str, Any], now: datetime, end: datetime | None
 ) -> tuple[datetime | None, timedelta | None]:
     """Start and commitment of a future-dated reservation; neither for one that starts at once."""

@@ -108,7 +108,7 @@ def _targeted(capacity: CapacityLookup, want: LaunchNeeds, reservation_id: str) 
     if reservation.is_draining(capacity.now()):
         raise Ec2Error(
             capacity.codes["block-draining"],
-            f"The Capacity Block {reservation_id} ends soon; EC2 is terminating what runs in it",
+            f"The Capacity Block {reservation_id} ends soon; EC2 is terminating its instances",
         )
     if reservation.market != want.market:
         raise Ec2Error(

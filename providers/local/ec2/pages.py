@@ -49,12 +49,12 @@ def _start(token: str | None) -> int:
     if not token:
         return 0
     try:
-        told = re.fullmatch("from:([0-9]+)", base64.urlsafe_b64decode(token.encode()).decode())
+        position = re.fullmatch("from:([0-9]+)", base64.urlsafe_b64decode(token.encode()).decode())
     except (ValueError, binascii.Error):
-        told = None
-    if told is None:
+        position = None
+    if position is None:
         raise errors.invalid("NextToken", token, "It is not a token of an earlier answer.")
-    return int(told[1])
+    return int(position[1])
 
 
 def check_size(size: int | None, *, lowest: int, highest: int) -> None:

@@ -26,13 +26,13 @@ class BillingAssignments(CapacityReservations):
     def associate_capacity_reservation_billing_owner(self) -> ActionResult:
         reservation, consumer = self._reservation(), self._get_param("UnusedReservationBillingOwnerId")
         self.error_on_dryrun()
-        billing.ask(world(), reservation, self.current_account, consumer)
+        billing.associate(world(), reservation, self.current_account, consumer)
         return ActionResult({"Return": True})
 
     def disassociate_capacity_reservation_billing_owner(self) -> ActionResult:
         reservation, consumer = self._reservation(), self._get_param("UnusedReservationBillingOwnerId")
         self.error_on_dryrun()
-        billing.withdraw(world(), reservation, self.current_account, consumer)
+        billing.disassociate(world(), reservation, self.current_account, consumer)
         return ActionResult({"Return": True})
 
     def accept_capacity_reservation_billing_ownership(self) -> ActionResult:

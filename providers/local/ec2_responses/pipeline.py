@@ -31,7 +31,7 @@ REQUEST_ID = re.compile("(<request_?id>)[^<]*<", re.IGNORECASE)
 
 class Pipeline(EC2Response):
     replay: Callable[[Any], Any] | None = None
-    """Set by an action whose repeated call shows what is now, not what was."""
+    """Set by actions that show the present state if a call is repeated."""
     code: str | None = None
     """Of the error that is answered, if any."""
 
@@ -53,7 +53,7 @@ class Pipeline(EC2Response):
 
     def call_action(self) -> TYPE_RESPONSE:
         here, action = world(), self._get_action()
-        params = self._asked()
+        params = self._request_params()
         fault = here.faults.take(action, "request", params)
         if fault is not None and fault.code:
             lost, reply = None, self._refuse(_error_of(fault))
@@ -75,7 +75,7 @@ class Pipeline(EC2Response):
             services.drop(self)
         return reply
 
-    def _asked(self) -> dict[str, Any]:
+    def _request_params(self) -> dict[str, Any]:
         params = getattr(self, "params", None)
         return dict(params) if isinstance(params, Mapping) else {}
 
@@ -110,7 +110,7 @@ class Pipeline(EC2Response):
 
     def _authenticate_and_authorize_normal_action(self, resource: str = "*") -> None:
         """IAM decides; EC2 has its own error code for a denial."""
-        action, params = self._get_action(), self._asked()
+        action, params = self._get_action(), self._request_params()
         try:
             enforcement.check(self, lambda where: ec2_needs.needs(self.ec2_backend, where, action, params))
         except AccessDeniedError as denied:

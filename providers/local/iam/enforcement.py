@@ -73,10 +73,10 @@ def check(response: Any, wanted: Callable[[Where], Iterable[Need]]) -> None:
 def install() -> None:
     """For the services that answer beside EC2."""
     for class_, of in _SERVICES.items():
-        class_._authenticate_and_authorize_normal_action = _asking(of)
+        class_._authenticate_and_authorize_normal_action = _checked(of)
 
 
-def _asking(of: Callable[[Any, Where], Iterable[Need]]) -> Callable[..., None]:
+def _checked(of: Callable[[Any, Where], Iterable[Need]]) -> Callable[..., None]:
     def authorize(response: Any, *_resource: str) -> None:
         try:
             check(response, lambda where: of(response, where))

@@ -22,13 +22,13 @@ OTHER_TYPE = "c5.large"
 LINUX = "ami-760aaa0f"  # of moto's own images
 WINDOWS = "ami-56ec3e2f"
 OTHER_ACCOUNT = "222222222222"
-# A slow machine's first answer takes as long as it takes: what reads these never waits for a lost one.
+# The first answer of a slow machine may take long: the readers of these never wait for a lost one.
 ONCE = Config(
     retries={"mode": "standard", "total_max_attempts": 1}, max_pool_connections=20, read_timeout=600
 )
 
 
-# A client other than the SDK: what it asks is for the server to judge.
+# A client other than the SDK: only the server checks its requests.
 UNCHECKED = ONCE.merge(Config(parameter_validation=False))
 
 
@@ -175,7 +175,7 @@ def codes(answer: Any) -> list[str]:
     return [error["ErrorCode"] for error in answer["Errors"]]
 
 
-class refused:  # noqa: N801  reads as what the test says: `with refused("Code")`
+class refused:  # noqa: N801  reads well in a test: `with refused("Code")`
     """The block must fail with this EC2 error code."""
 
     def __init__(self, code: str, *, status: int = 400, text: str = ""):

@@ -146,7 +146,7 @@ def test_a_block_from_purchase_to_its_end(aws: Aws, ec2: Any) -> None:
     assert ec2.describe_capacity_blocks()["CapacityBlocks"][0]["State"] == "expired"
 
 
-def test_a_block_says_when_it_starts_and_when_it_is_about_to_end(aws: Aws, ec2: Any) -> None:
+def test_block_announces_its_start_and_its_end(aws: Aws, ec2: Any) -> None:
     reservation_id = bought(ec2)
     start, end = (seen(ec2, reservation_id)[name] for name in ("StartDate", "EndDate"))
     aws.control.advance((start - WHEN).total_seconds())
@@ -182,7 +182,7 @@ def test_a_block_that_is_not_paid_in_twelve_hours_is_released(aws: Aws, ec2: Any
     assert seen(ec2, reservation_id)["State"] == "payment-failed"
 
 
-def test_what_a_zone_has_for_blocks_is_shared_by_those_that_do_not_overlap(aws: Aws, ec2: Any) -> None:
+def test_blocks_that_do_not_overlap_share_the_zones_capacity(aws: Aws, ec2: Any) -> None:
     aws.control.pool(instance_type=P5, zone="us-east-1a", size=3, capacity_type="capacity-block")
 
     def in_a(**asked: Any) -> list[Any]:

@@ -82,7 +82,7 @@ def test_one_pool_is_refused_for_ever_and_the_next_launches(aws: Aws, ec2: Any) 
         {"InstanceType": ["c5.large", TYPE]},
     ],
 )
-def test_what_a_launch_can_be_matched_by(aws: Aws, ec2: Any, match: dict[str, Any]) -> None:
+def test_facts_that_match_a_launch(aws: Aws, ec2: Any, match: dict[str, Any]) -> None:
     reservation_id = aws.reserve(ec2)
     template_id = template(ec2, CapacityReservationSpecification=to_id(reservation_id, **ONLY))
     known = {"CapacityReservationId": reservation_id, "LaunchTemplateId": template_id}

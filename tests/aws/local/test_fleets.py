@@ -1,4 +1,4 @@
-"""CreateFleet of type instant: which pools it draws from, what it lists as errors, all or nothing."""
+"""CreateFleet of type instant: its pools, its listed errors, all or nothing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_one_answer_entry_a_pool_names_its_instances(aws: Aws, ec2: Any) -> None
     assert free(ec2, reservation_id) == 0
 
 
-def test_what_is_missing_is_an_error_of_its_pool_and_the_call_succeeds(aws: Aws, ec2: Any) -> None:
+def test_missing_instances_are_an_error_of_the_pool_and_the_call_succeeds(aws: Aws, ec2: Any) -> None:
     full, template_id = aws.reserve(ec2), template(ec2)
     first = reserved(ec2, full)
     answer = fleet(ec2, pool(first, HERE), total=3)
@@ -108,7 +108,7 @@ def test_duplicate_pools_are_refused_whole(aws: Aws, ec2: Any) -> None:
     with refused("InvalidFleetConfig", text="The fleet configuration contains duplicate instance pools."):
         fleet(ec2, pool(first, HERE), pool(second, HERE))
     (subnet,) = ec2.describe_subnets(Filters=[{"Name": "availability-zone", "Values": [ZONE]}])["Subnets"]
-    with refused("InvalidFleetConfig"):  # the same pool, said another way
+    with refused("InvalidFleetConfig"):  # the same pool in another notation
         fleet(ec2, pool(first, HERE, {"InstanceType": TYPE, "SubnetId": subnet["SubnetId"]}))
     assert ec2.describe_instances()["Reservations"] == []
 
@@ -293,7 +293,7 @@ def test_a_broken_pool_is_its_own_error_and_the_others_launch(aws: Aws, ec2: Any
     ]
 
 
-def test_what_is_refused_whole(aws: Aws, ec2: Any) -> None:
+def test_invalid_fleets_are_refused_whole(aws: Aws, ec2: Any) -> None:
     with refused("InvalidLaunchTemplateId.NotFound"):
         fleet(ec2, pool("lt-00000000000000000"))
     with refused("InvalidLaunchTemplateName.NotFoundException"):

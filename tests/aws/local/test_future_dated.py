@@ -68,7 +68,7 @@ def test_ec2_may_not_support_it(aws: Aws, ec2: Any) -> None:
     assert (state(ec2, reservation_id), told(aws)) == ("unsupported", ["Unsupported"])
     to(aws, START)
     assert state(ec2, reservation_id) == "unsupported"
-    with pytest.raises(ControlError, match="assessment_outcome: 'maybe' will not do"):
+    with pytest.raises(ControlError, match="assessment_outcome: 'maybe' is invalid"):
         aws.control.assessment(outcome="maybe")
 
 

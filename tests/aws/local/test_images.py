@@ -35,7 +35,7 @@ def image(ec2: Any, image_id: str) -> Any:
         (f"{BOTTLEROCKET}-nvidia/x86_64/1.20.3", "bottlerocket-aws-k8s-1.33-nvidia-x86_64-v1.20.3", "x86_64"),
     ],
 )
-def test_a_published_image_is_described_as_what_its_path_says(
+def test_published_image_matches_its_path(
     aws: Aws, ec2: Any, path: str, name: str, architecture: str
 ) -> None:
     found = image(ec2, value(aws, f"{path}/image_id"))
@@ -63,19 +63,19 @@ def test_regions_have_ids_of_their_own_and_several_parameters_come_at_once(aws: 
     assert answer["InvalidParameters"] == names[2:]
 
 
-def test_what_is_not_published_is_not_found(aws: Aws) -> None:
+def test_unpublished_image_is_not_found(aws: Aws) -> None:
     with pytest.raises(ClientError, match="ParameterNotFound"):
         value(
             aws, "/aws/service/eks/optimized-ami/1.2/amazon-linux-2023/x86_64/standard/recommended/image_id"
         )
 
 
-def test_nobody_sees_them_who_did_not_ask(ec2: Any) -> None:
+def test_images_appear_only_after_a_request(ec2: Any) -> None:
     names = [found.get("Name", "") for found in ec2.describe_images(Owners=["amazon"])["Images"]]
     assert not [name for name in names if "al2023-x86_64-standard" in name or name.startswith("bottlerocket")]
 
 
-def test_what_a_test_does_to_an_image_the_next_account_does_not_see() -> None:
+def test_change_of_an_image_is_not_seen_by_the_next_account() -> None:
     """moto would make all images anew; here they are copies."""
     install()
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Capacity lent out of a reservation and taken back: counts, warnings, terminations, what is said."""
+"""Capacity lent out of a reservation and taken back: counts, warnings, terminations, events."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_unused_capacity_becomes_a_reservation_of_its_own(aws: Aws, ec2: Any) ->
     assert usage["InterruptibleCapacityAllocation"]["InstanceCount"] == 3
 
 
-def test_free_instances_go_back_at_once_and_nobody_ends(aws: Aws, ec2: Any) -> None:
+def test_free_slots_go_back_at_once_and_no_instance_ends(aws: Aws, ec2: Any) -> None:
     source = aws.reserve(ec2, 4)
     lent = lend(ec2, source, 4)
     inside = into(ec2, lent, 2)
@@ -198,7 +198,7 @@ def test_a_repeated_allocation_lends_once(aws: Aws, ec2: Any) -> None:
     assert totals(ec2, source) == [2]
 
 
-def test_what_runs_in_it_ends_when_it_is_no_longer_shared(aws: Aws, ec2: Any) -> None:
+def test_instances_end_when_the_reservation_is_no_longer_shared(aws: Aws, ec2: Any) -> None:
     lent = aws.control.reservation(
         InstanceType="m5.large",
         InstancePlatform="Linux/UNIX",

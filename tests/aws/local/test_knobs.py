@@ -74,7 +74,7 @@ def test_reservations_come_out_of_the_pool_used_or_not(aws: Aws, ec2: Any) -> No
     assert [entry["free"] for entry in aws.control.pools()] == [1]  # two run on, outside
 
 
-def test_an_open_reservation_of_what_runs_already_needs_no_more_room(aws: Aws, ec2: Any) -> None:
+def test_open_reservation_of_running_instances_needs_no_more_room(aws: Aws, ec2: Any) -> None:
     aws.control.pool(instance_type=TYPE, zone=ZONE, size=2)
     run(ec2, 2)
     with refused("InsufficientInstanceCapacity", status=500):
@@ -203,7 +203,7 @@ def test_instances_show_late(aws: Aws, ec2: Any) -> None:
 
 
 def test_an_instance_can_be_terminated_again(aws: Aws, ec2: Any) -> None:
-    """EC2 takes it, as those have to do it again who are shown an older state."""
+    """EC2 accepts it, since callers that see an older state have to repeat it."""
     subnets = ec2.describe_subnets(Filters=[{"Name": "availability-zone", "Values": [ZONE]}])["Subnets"]
     network = {"DeviceIndex": 0, "SubnetId": subnets[0]["SubnetId"], "DeleteOnTermination": True}
     first, second = run(ec2, 2, NetworkInterfaces=[network])
@@ -243,7 +243,7 @@ def test_calls_are_counted_and_logged(aws: Aws, ec2: Any) -> None:
     assert entry["params"]["InstanceType"] == TYPE
 
 
-def test_the_log_tells_callers_apart_by_access_key(aws: Aws) -> None:
+def test_log_names_callers_by_access_key(aws: Aws) -> None:
     aws.control.clear_calls()
     for key in ("AKIAFIRST00000000000", "AKIASECOND0000000000"):
         session = boto3.Session(aws_access_key_id=key, aws_secret_access_key="x", region_name="us-east-1")
@@ -329,7 +329,7 @@ def test_types_that_a_zone_does_not_offer(aws: Aws, ec2: Any) -> None:
         (lambda c: c._call("POST", "faults", {"acton": "RunInstances"}), "acton"),
     ],
 )
-def test_a_control_call_that_makes_no_sense_says_why(aws: Aws, call: Any, text: str) -> None:
+def test_invalid_control_call_is_refused_with_a_reason(aws: Aws, call: Any, text: str) -> None:
     with pytest.raises(ControlError, match=text):
         call(aws.control)
 

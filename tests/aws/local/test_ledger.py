@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, each instance is in one place and nothing is counted twice."""
+"""In any order of events, each instance is in one place and nothing is counted twice."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Life(RuleBasedStateMachine):
         self.world.clock.advance(seconds)
         self.ledger.settle()
 
-    # ---- what always holds
+    # ---- invariants
 
     def _places(self) -> list[Ec2Reservation | PoolKey]:
         return [*self.ledger.reservations.values(), *self.ledger._pools]

@@ -86,7 +86,7 @@ def test_a_target_with_open_or_none_is_refused(aws: Aws, ec2: Any, preference: d
         template(ec2, CapacityReservationSpecification=wanted)
 
 
-def test_what_no_target_can_be(aws: Aws, ec2: Any) -> None:
+def test_invalid_targets_are_refused(aws: Aws, ec2: Any) -> None:
     both = {
         "CapacityReservationTarget": {
             "CapacityReservationId": aws.reserve(ec2),
@@ -115,7 +115,7 @@ def test_what_no_target_can_be(aws: Aws, ec2: Any) -> None:
         {"ImageId": WINDOWS},
     ],
 )
-def test_what_differs_from_the_reservation_does_not_run_in_it(
+def test_different_launch_does_not_run_in_the_reservation(
     aws: Aws, ec2: Any, difference: dict[str, Any]
 ) -> None:
     ec2.create_placement_group(GroupName="together")
@@ -275,7 +275,7 @@ def test_codes_that_aws_does_not_document_can_be_chosen(
 # ---- instances that are there already
 
 
-def test_a_new_open_reservation_takes_in_what_runs_open(aws: Aws, ec2: Any) -> None:
+def test_new_open_reservation_absorbs_open_instances(aws: Aws, ec2: Any) -> None:
     (plain,) = run(ec2)
     (asked,) = run(ec2, specification=OPEN)
     (never,) = run(ec2, specification=NONE)
@@ -372,7 +372,7 @@ def test_pages_of_instances_go_on_where_one_was_terminated(aws: Aws, ec2: Any) -
         ec2.describe_instances(NextToken="r-nonsense")
 
 
-def test_a_template_says_where_to_run_and_the_request_overrides_it(aws: Aws, ec2: Any) -> None:
+def test_template_targets_a_reservation_and_the_request_overrides_it(aws: Aws, ec2: Any) -> None:
     reservation_id = aws.reserve(ec2, 2)
     template_id = template(ec2, InstanceType=TYPE, CapacityReservationSpecification=to_id(reservation_id))
     launch = {

@@ -1,4 +1,4 @@
-"""What AWS says on its own: EventBridge's JSON in an SQS queue, by rules or straight by the control plane."""
+"""AWS's own events: EventBridge's JSON in an SQS queue, by rules or directly by the control plane."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_spot_interruption_comes_by_the_rule_that_asks_for_it(aws: Aws, ec2: A
     }
 
 
-def test_what_the_notice_warns_of_happens_when_asked_for(aws: Aws, ec2: Any) -> None:
+def test_announced_end_happens_on_request(aws: Aws, ec2: Any) -> None:
     aws.control.freeze(WHEN)
     (spot,) = run(ec2, InstanceMarketOptions={"MarketType": "spot"})
     ec2.modify_instance_attribute(InstanceId=spot["InstanceId"], DisableApiTermination={"Value": True})
@@ -75,7 +75,7 @@ def test_what_the_notice_warns_of_happens_when_asked_for(aws: Aws, ec2: Any) -> 
     assert instances(ec2, [spot["InstanceId"]])[0]["State"]["Name"] == "terminated"
 
 
-def test_an_instances_states_are_told_in_order(aws: Aws, ec2: Any) -> None:
+def test_states_of_an_instance_are_sent_in_order(aws: Aws, ec2: Any) -> None:
     aws.control.freeze(WHEN)
     _, drain = queue_of(aws)
     rule(aws, "states", "EC2 Instance State-change Notification")
@@ -97,7 +97,7 @@ def test_an_instances_states_are_told_in_order(aws: Aws, ec2: Any) -> None:
     assert [event["detail"]["state"] for event in drain()] == ["terminated"]
 
 
-def test_a_stopped_instance_that_ends_says_so_once(aws: Aws, ec2: Any) -> None:
+def test_end_of_a_stopped_instance_is_sent_once(aws: Aws, ec2: Any) -> None:
     (instance,) = run(ec2)
     only = [instance["InstanceId"]]
     ec2.stop_instances(InstanceIds=only)
@@ -130,7 +130,7 @@ def test_notices_about_an_instance_go_straight_into_a_queue(
     ]
 
 
-def test_a_health_event_names_what_will_happen_to_whom(aws: Aws, ec2: Any) -> None:
+def test_health_event_names_the_event_and_the_resource(aws: Aws, ec2: Any) -> None:
     aws.control.freeze(WHEN)
     _, drain = queue_of(aws)
     rule(aws, "health", "AWS Health Event")
@@ -214,7 +214,7 @@ def test_reading_the_queue_is_enough_for_time_to_have_passed(aws: Aws, ec2: Any)
         ({"kind": "rebalance", "instance_id": "i-0"}, "'i-0'"),
         ({"kind": "reservation-state", "reservation_id": "cr-0"}, "DescribeCapacityReservations lists"),
         ({"kind": "rebalance", "ends": True}, "ends: rebalance ends no instance"),
-        ({"kind": "rebalance", "in_s": -1}, "in_s: -1 will not do; it should be greater than or equal to 0"),
+        ({"kind": "rebalance", "in_s": -1}, "in_s: -1 is invalid: it should be greater than or equal to 0"),
         ({"kind": "rebalance", "soon": 1}, "soon: there is no such field; it takes kind, instance_id"),
     ],
 )

@@ -36,7 +36,7 @@ CONSUMER = {"UnusedReservationBillingOwnerId": "222222222222"}
 SPEC = {"InstanceType": TYPE, "InstancePlatform": "Linux/UNIX", "AvailabilityZone": ZONE}
 SOURCE, ONE = "SourceCapacityReservationId", "CapacityReservationId"
 
-# action -> what it is asked with, `odcr` standing for a reservation's id
+# action -> its parameters, `odcr` standing for a reservation's id
 ACTIONS: dict[str, dict[str, Any]] = {
     "CreateCapacityReservation": {**SPEC, "InstanceCount": 1},
     "ModifyCapacityReservation": {ONE: "odcr", "InstanceCount": 1},
@@ -82,12 +82,12 @@ def enforced() -> Iterator[None]:
 
 
 def user(aws: Aws, *allowed: str) -> Any:
-    """EC2 for a new user who may do so much."""
+    """EC2 for a new user with these permissions."""
     return by(aws, *([{"Effect": "Allow", "Action": list(allowed), "Resource": "*"}] if allowed else []))
 
 
 def by(aws: Aws, *statements: Mapping[str, Any], service: str = "ec2", name: str = "someone") -> Any:
-    """A service's client for a new user of whom these statements are true."""
+    """A service's client for a new user with these statements."""
     iam = aws.client("iam")
     iam.create_user(UserName=name)
     key = iam.create_access_key(UserName=name)["AccessKey"]
@@ -124,7 +124,7 @@ def test_without_a_permission_every_action_is_refused_also_as_a_dry_run(
                 call(someone, action, odcr, **more)
 
 
-def test_with_the_permission_a_dry_run_says_so_and_does_nothing(
+def test_permitted_dry_run_succeeds_and_does_nothing(
     aws: Aws, ec2: Any, request: pytest.FixtureRequest
 ) -> None:
     odcr = aws.reserve(ec2, 2)
@@ -147,7 +147,7 @@ def test_a_used_token_is_no_permission(aws: Aws, ec2: Any, request: pytest.Fixtu
         someone.create_capacity_reservation(**asked)
 
 
-def test_a_key_that_nobody_has(aws: Aws, ec2: Any, enforced: None) -> None:
+def test_unknown_key(aws: Aws, ec2: Any, enforced: None) -> None:
     with refused("AuthFailure", status=401):
         ec2.describe_capacity_reservations()
 
@@ -307,7 +307,7 @@ def test_a_statement_is_about_its_resources_and_a_deny_wins(
         someone.move_capacity_reservation_instances(DestinationCapacityReservationId=theirs, **asked)
 
 
-def test_what_is_made_is_tagged_by_a_permission_of_its_own(aws: Aws, request: pytest.FixtureRequest) -> None:
+def test_tagging_a_new_resource_needs_its_own_permission(aws: Aws, request: pytest.FixtureRequest) -> None:
     reserve = "ec2:CreateCapacityReservation"
     everything = f"{ARN}:capacity-reservation/*"
     keys = {"ForAllValues:StringEquals": {"aws:TagKeys": ["note"]}, "Null": {"aws:TagKeys": "false"}}
@@ -355,7 +355,7 @@ def test_a_fleet_needs_leave_for_all_that_it_uses_and_makes(
     )
 
     def without(lacking: str) -> Any:
-        """A user who may do all but one thing."""
+        """A user with all permissions but one."""
         kinds = [kind for kind in (*USED, *MADE) if kind != lacking]
         launch = [action for action in ("ec2:CreateFleet", "ec2:RunInstances") if action != lacking]
         statements = (

@@ -56,7 +56,7 @@ def test_a_launch_into_no_group(aws: Aws, ec2: Any) -> None:
     assert codes(answer) == ["InvalidPlacementGroup.Unknown"]
 
 
-def test_what_no_group_can_be(ec2: Any) -> None:
+def test_invalid_groups_are_refused(ec2: Any) -> None:
     with refused("InvalidParameterValue", text="PartitionCount"):
         ec2.create_placement_group(GroupName="g", Strategy="cluster", PartitionCount=2)
     with refused("InvalidParameterValue", text="Strategy"):

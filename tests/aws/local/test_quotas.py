@@ -1,4 +1,4 @@
-"""vCPU quotas: launches, fleets and reservations up to a limit, what counts, what Service Quotas says."""
+"""vCPU quotas: launches, fleets and reservations up to a limit, usage, and Service Quotas' answers."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def test_launches_end_at_the_quota_and_go_on_when_something_ended(aws: Aws, ec2:
     assert len(run(ec2, 4)) == 4
 
 
-def test_a_fleets_pool_says_that_the_quota_is_spent(aws: Aws, ec2: Any) -> None:
+def test_spent_quota_is_an_error_of_the_fleets_pool(aws: Aws, ec2: Any) -> None:
     aws.control.quota(instance_type=TYPE, vcpus=VCPUS)
     answer = fleet(ec2, pool(template(ec2)), total=2)
     assert len(launched(answer)) == 1
     assert codes(fleet(ec2, pool(template(ec2)), total=1)) == ["VcpuLimitExceeded"]
 
 
-def test_reservations_count_used_or_not_and_what_runs_in_them_counts_once(aws: Aws, ec2: Any) -> None:
+def test_reservations_count_even_unused_and_their_instances_count_once(aws: Aws, ec2: Any) -> None:
     aws.control.quota(instance_type=TYPE, vcpus=3 * VCPUS)
     reservation_id = aws.reserve(ec2, 2)
     assert used(aws) == [2 * VCPUS]
@@ -100,7 +100,7 @@ def test_capacity_blocks_count_for_nothing(aws: Aws, ec2: Any) -> None:
     assert (places(inside), used(aws)) == ([block], [0])
 
 
-def test_service_quotas_answers_what_was_set(aws: Aws) -> None:
+def test_service_quotas_returns_the_set_quotas(aws: Aws) -> None:
     client = aws.client("service-quotas")
     aws.control.quota(instance_type="p5.48xlarge", vcpus=384)
     quota = client.get_service_quota(ServiceCode="ec2", QuotaCode="L-417A185B")["Quota"]
@@ -111,8 +111,8 @@ def test_service_quotas_answers_what_was_set(aws: Aws) -> None:
     assert aws.control.quotas() == []
 
 
-def test_a_quota_that_can_not_be_set_says_why(aws: Aws) -> None:
+def test_invalid_quota_is_refused_with_a_reason(aws: Aws) -> None:
     with pytest.raises(ControlError, match=r"'mac1\.metal' has no on-demand quota of vCPUs; with one: a, c"):
         aws.control.quota(instance_type="mac1.metal", vcpus=1)
-    with pytest.raises(ControlError, match="market: 'reserved' will not do"):
+    with pytest.raises(ControlError, match="market: 'reserved' is invalid"):
         aws.control.quota(instance_type=TYPE, vcpus=1, market="reserved")

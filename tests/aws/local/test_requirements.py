@@ -58,7 +58,7 @@ def test_attributes_choose_and_defaults_leave_out(ec2: Any) -> None:
     assert listed(ec2, {**SMALL, **ANY_PRICE, "AcceleratorCount": {"Max": 0}}) <= usual
 
 
-def test_price_protection_leaves_out_what_is_dearer(ec2: Any) -> None:
+def test_price_protection_leaves_out_expensive_types(ec2: Any) -> None:
     guarded = listed(ec2, {**SMALL})
     assert guarded < listed(ec2, {**SMALL, **ANY_PRICE})
     assert guarded <= listed(ec2, {**SMALL, "OnDemandMaxPricePercentageOverLowestPrice": 60})
@@ -99,7 +99,7 @@ def test_two_sets_that_choose_the_same_type_are_one_pool(ec2: Any) -> None:
         ),
     ],
 )
-def test_what_can_not_be_chosen_is_the_pools_error(ec2: Any, override: dict[str, Any], code: str) -> None:
+def test_impossible_requirements_are_the_pools_error(ec2: Any, override: dict[str, Any], code: str) -> None:
     answer = fleet(ec2, pool(template(ec2), override))
     assert (launched(answer), codes(answer)) == ([], [code])
 

@@ -73,7 +73,7 @@ def test_it_reserves_units_in_the_type_of_first_priority(ec2: Any) -> None:
     assert places(run(ec2)) == [part["CapacityReservationId"]]
 
 
-def test_what_the_zone_does_not_have_comes_from_the_next_type_or_later(aws: Aws, ec2: Any) -> None:
+def test_missing_capacity_comes_from_the_next_type_or_later(aws: Aws, ec2: Any) -> None:
     aws.control.pool(instance_type=TYPE, zone=ZONE, size=2)
     aws.control.pool(instance_type=OTHER_TYPE, zone=ZONE, size=1)
     fleet_id = create(ec2, spec(Priority=0), spec(OTHER_TYPE, Priority=1))["CapacityReservationFleetId"]

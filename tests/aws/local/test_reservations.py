@@ -185,7 +185,7 @@ def test_filters_that_name_the_owner_and_the_start(aws: Aws, ec2: Any) -> None:
         ]
 
 
-def test_what_describe_refuses(aws: Aws, ec2: Any) -> None:
+def test_invalid_describes_are_refused(aws: Aws, ec2: Any) -> None:
     reservation_id = aws.reserve(ec2)
     with refused("InvalidParameterValue", text="colour"):
         ec2.describe_capacity_reservations(Filters=[{"Name": "colour", "Values": ["red"]}])
@@ -233,7 +233,7 @@ def test_what_describe_refuses(aws: Aws, ec2: Any) -> None:
         ),
     ],
 )
-def test_what_the_service_model_says_is_asked_of_every_client(
+def test_service_model_is_checked_for_every_client(
     aws: Aws, action: str, asked: dict[str, Any], code: str, text: str
 ) -> None:
     if "get_" in action and code != "MissingParameter":
@@ -266,7 +266,7 @@ def test_growing_and_shrinking(aws: Aws, ec2: Any) -> None:
         ec2.modify_capacity_reservation(CapacityReservationId=reservation_id, InstanceCount=1500)
 
 
-def test_eligibility_changes_only_while_unused_and_then_takes_in_what_runs(aws: Aws, ec2: Any) -> None:
+def test_eligibility_changes_only_while_unused_and_then_absorbs_instances(aws: Aws, ec2: Any) -> None:
     reservation_id = aws.reserve(ec2, 2)
     (inside,) = run(ec2, 1, specification=to_id(reservation_id))
     (beside,) = run(ec2, 1)
@@ -362,7 +362,7 @@ def test_a_future_dated_reservation_waits_for_its_day(aws: Aws, ec2: Any) -> Non
         aws.reserve(ec2, **{**future, "StartDate": WHEN + timedelta(days=20)}, InstanceType="p5.48xlarge")
 
 
-def test_usage_counts_who_runs_there(aws: Aws, ec2: Any) -> None:
+def test_usage_counts_by_account(aws: Aws, ec2: Any) -> None:
     reservation_id = aws.reserve(ec2, 3)
     run(ec2, 2, specification=to_id(reservation_id))
     usage = ec2.get_capacity_reservation_usage(CapacityReservationId=reservation_id)
@@ -412,7 +412,7 @@ def test_tags_come_and_go(aws: Aws, ec2: Any) -> None:
         ("run_instances", {"ImageId": LINUX, "MinCount": 1, "MaxCount": 1}),
     ],
 )
-def test_a_dry_run_says_so_and_does_nothing(aws: Aws, ec2: Any, action: str, asked: dict[str, Any]) -> None:
+def test_dry_run_succeeds_and_does_nothing(aws: Aws, ec2: Any, action: str, asked: dict[str, Any]) -> None:
     reservation_id = aws.reserve(ec2, 2)
     about_one = action.startswith(("modify", "cancel", "get"))
     with refused("DryRunOperation", status=412):
@@ -442,7 +442,7 @@ def test_a_shared_reservation_can_be_used_and_not_changed(aws: Aws, ec2: Any) ->
         ec2.modify_capacity_reservation(CapacityReservationId=reservation_id, InstanceCount=3)
 
 
-def test_what_is_no_longer_shared_is_gone_and_its_instances_run_on(aws: Aws, ec2: Any) -> None:
+def test_unshared_reservation_disappears_and_its_instances_run_on(aws: Aws, ec2: Any) -> None:
     reservation_id = aws.control.reservation(
         owner_id=OTHER_ACCOUNT,
         InstanceType=TYPE,

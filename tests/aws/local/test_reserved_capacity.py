@@ -1,4 +1,4 @@
-"""CreateFleet with ReservedCapacityOptions: kinds in order, targets, and On-Demand only if asked for."""
+"""CreateFleet with ReservedCapacityOptions: kinds in order, targets, and On-Demand only on request."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_kinds_are_used_in_the_order_that_they_are_named(aws: Aws, ec2: Any) -> 
     assert answer["Errors"] == []
 
 
-def test_what_is_full_is_an_error_of_the_pool_and_nothing_runs_on_demand(aws: Aws, ec2: Any) -> None:
+def test_full_reservation_is_an_error_of_the_pool_and_nothing_runs_on_demand(aws: Aws, ec2: Any) -> None:
     plain = aws.reserve(ec2)
     options: dict[str, Any] = {
         "ReservationTypes": [ODCR],

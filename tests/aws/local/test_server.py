@@ -1,4 +1,4 @@
-"""Local AWS as a program and as an object: it starts, says where it is, serves every service, and ends."""
+"""Local AWS as a program and as an object: it starts, prints its address, serves every service, and ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def client(service: str, endpoint: str) -> Any:
     return session.client(service, endpoint_url=endpoint, config=ONCE)
 
 
-def test_the_program_serves_until_it_is_told_to_stop(program: tuple[subprocess.Popen[str], str]) -> None:
+def test_program_serves_until_it_is_stopped(program: tuple[subprocess.Popen[str], str]) -> None:
     process, endpoint = program
     assert endpoint.startswith("http://127.0.0.1:")
     made = client("ec2", endpoint).create_capacity_reservation(
@@ -54,7 +54,7 @@ def test_the_program_serves_until_it_is_told_to_stop(program: tuple[subprocess.P
     assert process.wait(timeout=60) == 0
 
 
-def test_a_taken_port_is_said_at_once() -> None:
+def test_taken_port_is_reported_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = subprocess.run(

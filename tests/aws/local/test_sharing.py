@@ -1,4 +1,4 @@
-"""Reservations shared between accounts through RAM, and who pays for what is unused of them."""
+"""Reservations shared between accounts through RAM, and the payer of their unused slots."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_shared_reservation_is_seen_and_used_but_not_changed_by_the_other_acco
     assert [entry["name"] for entry in shares["resourceShares"]] == ["pool"]
 
 
-def test_what_is_no_longer_shared_runs_on_outside(aws: Aws, ec2: Any) -> None:
+def test_instances_of_an_unshared_reservation_run_on_outside(aws: Aws, ec2: Any) -> None:
     reservation_id = aws.reserve(ec2, 2)
     share_arn, ram = share(aws, reservation_id), aws.client("ram")
     other = as_account(aws, OTHER_ACCOUNT)
@@ -105,7 +105,7 @@ def test_two_shares_and_the_control_plane_do_not_undo_each_other(aws: Aws, ec2: 
     assert visible(as_account(aws, OTHER_ACCOUNT)) == visible(as_account(aws, THIRD)) == [reservation_id]
 
 
-def test_what_can_not_be_shared(aws: Aws, ec2: Any) -> None:
+def test_invalid_shares_are_refused(aws: Aws, ec2: Any) -> None:
     dedicated = aws.reserve(ec2, Tenancy="dedicated")
     for wrong, code in [(dedicated, "InvalidParameterException"), ("cr-0", "UnknownResourceException")]:
         with pytest.raises(ClientError) as info:
@@ -197,7 +197,7 @@ def test_billing_that_is_refused(aws: Aws, ec2: Any) -> None:
         status(ec2, Filters=[{"Name": "requested-by", "Values": [OWNER]}])
 
 
-def test_a_share_tells_its_tags_and_what_it_permits(aws: Aws, ec2: Any) -> None:
+def test_share_shows_its_tags_and_permissions(aws: Aws, ec2: Any) -> None:
     ram = aws.client("ram")
     share_arn = ram.create_resource_share(name="pool", tags=[{"key": "team", "value": "ml"}])[
         "resourceShare"

@@ -1,4 +1,4 @@
-"""What a launch template asks for is what DescribeInstances shows; and templates themselves."""
+"""DescribeInstances shows the values of the launch template; and templates themselves."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_templates_have_pages(aws: Aws, ec2: Any) -> None:
     assert sum(len(page["LaunchTemplateVersions"]) for page in versions) == 21
 
 
-def test_a_template_is_as_old_as_the_clock_says(aws: Aws, ec2: Any) -> None:
+def test_template_is_created_at_the_clocks_time(aws: Aws, ec2: Any) -> None:
     aws.control.freeze()
     template_id = template(ec2)
     (shown,) = ec2.describe_launch_templates(LaunchTemplateIds=[template_id])["LaunchTemplates"]

@@ -93,7 +93,7 @@ def test_only_alike_reservations_exchange_capacity(aws: Aws, ec2: Any, differenc
     assert counts(ec2, source, destination) == [(2, 2), (1, 1)]
 
 
-def test_moved_capacity_takes_in_what_runs_open(aws: Aws, ec2: Any) -> None:
+def test_moved_capacity_absorbs_open_instances(aws: Aws, ec2: Any) -> None:
     source = aws.reserve(ec2, 2)
     destination = aws.reserve(ec2, 1, InstanceMatchCriteria="open")
     found = run(ec2, 2, specification=OPEN)

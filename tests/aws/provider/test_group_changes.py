@@ -1,4 +1,4 @@
-"""Groups of reservations made, filled, emptied and deleted: ours alone, and never twice."""
+"""Groups of reservations made, filled, emptied and deleted: only the broker's own, and never twice."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_group_is_made_with_its_tags_and_launches_may_target_it(world: World) 
 
 
 @pytest.mark.parametrize(("code", "status"), [(None, None), ("InternalServerErrorException", 500)])
-def test_a_group_is_made_once_whatever_reply_is_lost(
+def test_group_is_made_once_despite_any_lost_reply(
     world: World, code: str | None, status: int | None
 ) -> None:
     world.control.fault(action="CreateGroup", stage="response", code=code, status=status)
@@ -74,7 +74,7 @@ def test_a_changed_cost_label_is_no_other_group(world: World) -> None:
     [("green", TAGS), ("blue", {"capacity-broker.io/reservation": "ml/other"})],
     ids=["another-cluster", "another-reservation"],
 )
-def test_somebody_elses_group_of_that_name_is_neither_used_nor_deleted(
+def test_foreign_group_of_that_name_is_neither_used_nor_deleted(
     world: World, cluster: str, tags: dict[str, str]
 ) -> None:
     arn = world.provider(cluster=cluster).create_group(name=NAME, tags=tags).arn
@@ -104,7 +104,7 @@ def test_a_pool_configuration_taken_off_by_hand_is_put_back(world: World) -> Non
     assert len(members(world, arn)) == 1
 
 
-def test_a_create_that_is_refused_is_told(world: World) -> None:
+def test_refused_create_is_reported(world: World) -> None:
     for code, class_ in (
         ("BadRequestException", ErrorClass.CONFIGURATION),
         ("ForbiddenException", ErrorClass.PERMISSION),
@@ -130,7 +130,7 @@ def test_members_join_by_tens_and_a_second_time_changes_nothing(world: World) ->
     assert members(world, arn) == {crs[0]}
 
 
-def test_what_can_join_does_and_what_cannot_is_named(world: World) -> None:
+def test_permitted_members_join_and_the_others_are_named(world: World) -> None:
     good, ended = world.reserve(1), world.reserve(1)
     gone = world.arn(ended)
     world.ec2.cancel_capacity_reservation(CapacityReservationId=ended)
@@ -173,7 +173,7 @@ def test_leaving_twice_and_leaving_a_group_that_is_gone_are_success(world: World
     world.aws.remove_from_group(arn, [odcr])
 
 
-def test_joining_a_group_that_is_gone_is_told(world: World) -> None:
+def test_joining_a_deleted_group_is_reported(world: World) -> None:
     arn = made(world)
     world.aws.delete_group(arn)
     with pytest.raises(ProviderError) as caught:
@@ -200,7 +200,7 @@ def test_a_group_is_deleted_once_and_its_members_stay(world: World, stage: str) 
 
 
 @pytest.mark.parametrize("member", [True, False])
-def test_what_a_refusal_came_to_is_read_from_the_group(world: World, member: bool) -> None:
+def test_result_of_a_refusal_is_read_from_the_group(world: World, member: bool) -> None:
     """AWS documents no codes of single members' refusals: where it is no member, leaving is done."""
     cr = world.reserve(1)
     arn, odcr = made(world, *([cr] if member else [])), world.arn(cr)

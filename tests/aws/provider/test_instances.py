@@ -1,4 +1,4 @@
-"""Our instances and templates: nobody else's is listed, ended or deleted."""
+"""The broker's own instances and templates: no others are listed, ended or deleted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_only_this_clusters_instances_are_listed(world: World) -> None:
 
 
 @pytest.mark.covers("KRP-30")
-def test_terminate_ends_them_and_what_is_gone_is_success(world: World) -> None:
+def test_terminate_ends_instances_and_missing_ones_are_success(world: World) -> None:
     cr = world.reserve(2)
     result = world.launch(ReservationTarget(reservation_id=cr), count=2)
     ids = [i.id for i in result.instances]
@@ -70,7 +70,7 @@ def test_more_templates_than_a_page_are_all_listed(world: World) -> None:
 
 
 @pytest.mark.covers("KRP-13")
-def test_a_template_that_somebody_deleted_is_made_again(world: World) -> None:
+def test_deleted_template_is_made_again(world: World) -> None:
     ref = world.template()
     world.ec2.delete_launch_template(LaunchTemplateName=ref.name)
     with pytest.raises(ProviderError) as caught:
@@ -80,7 +80,7 @@ def test_a_template_that_somebody_deleted_is_made_again(world: World) -> None:
 
 
 @pytest.mark.covers("KRP-14")
-def test_what_the_template_holds_is_what_the_instance_has(world: World) -> None:
+def test_instance_has_the_values_of_its_template(world: World) -> None:
     group = world.ec2.create_security_group(GroupName="nodes", Description="nodes")["GroupId"]
     world.launch(
         pools=(world.pool("m5.large"),),

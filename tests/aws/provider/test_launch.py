@@ -11,9 +11,7 @@ from .world import P5, World
 
 @pytest.mark.covers("KRP-05", "KRP-33")
 @pytest.mark.parametrize("criteria", ["targeted", "open"])
-def test_an_id_target_launches_into_that_reservation_whatever_its_criteria(
-    world: World, criteria: str
-) -> None:
+def test_id_target_launches_into_that_reservation_with_any_criteria(world: World, criteria: str) -> None:
     cr = world.reserve(2, criteria=criteria)
     result = world.launch(ReservationTarget(reservation_id=cr), count=2)
     assert [i.reservation_id for i in result.instances] == [cr, cr]
@@ -23,7 +21,7 @@ def test_an_id_target_launches_into_that_reservation_whatever_its_criteria(
 
 
 @pytest.mark.covers("KRP-17")
-def test_a_full_reservation_says_full_and_nothing_spills(world: World) -> None:
+def test_full_reservation_is_reported_as_full_and_nothing_spills(world: World) -> None:
     cr = world.reserve(1)
     world.launch(ReservationTarget(reservation_id=cr))
     result = world.launch(ReservationTarget(reservation_id=cr), token="t-2")
@@ -59,7 +57,7 @@ def test_open_takes_open_reservations_and_none_leaves_them(world: World) -> None
 
 
 @pytest.mark.covers("KRP-33")
-def test_a_spill_is_seen_since_ec2_says_where_it_runs(world: World) -> None:
+def test_spill_is_seen_in_ec2s_description(world: World) -> None:
     cr = world.reserve(1, criteria="open")
     result = world.launch(ReservationTarget(preference="open"), count=2)
     assert sorted(i.reservation_id for i in result.instances) == ["", cr]
@@ -92,7 +90,7 @@ def test_an_unknown_or_cancelled_reservation_is_gone(world: World) -> None:
         ("Unsupported", ErrorClass.UNSUPPORTED),
     ],
 )
-def test_what_a_pool_is_refused_for_is_classed_inside_the_answer(
+def test_refusal_of_a_pool_is_classed_inside_the_response(
     world: World, code: str, class_: ErrorClass
 ) -> None:
     world.control.fault(action="CreateFleet", stage="launch", code=code, times=-1)

@@ -1,4 +1,4 @@
-"""Long listings read again and again say what EC2 says now, and decode only what is new."""
+"""Repeated long listings show EC2's present state, and decode only new parts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from providers.aws.listings import items
 from .world import World
 
 
-def test_a_second_reading_shows_what_changed_and_what_did_not(world: World) -> None:
+def test_second_listing_shows_changed_and_unchanged_items(world: World) -> None:
     kept, resized = world.reserve(2), world.reserve(3)
     first = {odcr.id: odcr for odcr in world.aws.reservations()}
     world.ec2.modify_capacity_reservation(CapacityReservationId=resized, InstanceCount=5)
@@ -25,7 +25,7 @@ def test_a_second_reading_shows_what_changed_and_what_did_not(world: World) -> N
     assert world.aws.reservations() == sorted(second.values(), key=lambda odcr: odcr.id)
 
 
-def test_what_has_not_changed_is_not_decoded_again(world: World) -> None:
+def test_unchanged_items_are_not_decoded_again(world: World) -> None:
     for _ in range(3):
         world.reserve(1)
     decoded: list[str] = []
@@ -71,7 +71,7 @@ def test_a_call_that_is_no_listing_is_left_alone(world: World) -> None:
 
 @pytest.mark.parametrize("unread", [[], instances.UNREAD])
 @given(depths=st.lists(st.integers(0, 3), max_size=5))
-def test_outermost_items_whatever_is_in_them(unread: list[str], depths: list[int]) -> None:
+def test_outermost_items_with_any_content(unread: list[str], depths: list[int]) -> None:
     def nested(depth: int) -> bytes:
         inner = b"<set>" + nested(depth - 1) * 2 + b"</set>" if depth else b"x"
         return b"<item>" + inner + b"</item>"

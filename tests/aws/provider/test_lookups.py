@@ -1,4 +1,4 @@
-"""What is read from EC2, Resource Groups, SSM and IAM."""
+"""Reads from EC2, Resource Groups, SSM and IAM."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_profile_is_made_for_a_role_once(world: World) -> None:
     assert len(iam.list_instance_profiles()["InstanceProfiles"]) == 1
 
 
-def test_somebody_else_s_profile_of_the_role_is_not_leant_on(world: World) -> None:
+def test_foreign_profile_of_the_role_is_not_used(world: World) -> None:
     """Karpenter deletes its own with its class, and a node group's goes with the group."""
     iam = world.client("iam")
     iam.create_role(RoleName="nodes", AssumeRolePolicyDocument="{}")

@@ -1,4 +1,4 @@
-"""The interruption queue against local AWS's SQS: what is received, deleted, and what comes back."""
+"""The interruption queue against local AWS's SQS: messages received, deleted and returned."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Queue:
 
 @pytest.fixture
 def queue(world: World) -> Queue:
-    """What is not settled is there again at once."""
+    """Messages that are not deleted are there again at once."""
     sqs = world.client("sqs")
     made = sqs.create_queue(QueueName=QUEUE, Attributes={"VisibilityTimeout": "0"})
     return Queue(sqs=sqs, url=made["QueueUrl"])
@@ -73,7 +73,7 @@ def test_more_than_one_batch_is_settled(world: World, queue: Queue) -> None:
     assert shown["ApproximateNumberOfMessagesNotVisible"] == "0"
 
 
-def test_a_queue_that_is_not_there_says_so(world: World) -> None:
+def test_missing_queue_is_reported(world: World) -> None:
     with pytest.raises(ProviderError, match=r"does not exist") as caught:
         world.aws.receive("nowhere", wait=0)
     assert caught.value.class_ is ErrorClass.NOT_FOUND

@@ -1,4 +1,4 @@
-"""What a person reads when AWS refuses, and that nothing was launched or lost meanwhile."""
+"""The text that a person reads when AWS refuses; nothing is launched or lost meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .world import REGION, World
         ("AuthFailure", 401, "AuthFailure"),
     ],
 )
-def test_denied_or_expired_credentials_are_told_and_nothing_is_launched(
+def test_denied_or_expired_credentials_are_reported_and_nothing_is_launched(
     world: World, code: str, status: int, said: str
 ) -> None:
     cr = world.reserve(1)
@@ -48,7 +48,7 @@ def test_no_credentials_at_all_say_where_to_get_them(
     assert caught.value.class_ is ErrorClass.PERMISSION
 
 
-def test_an_endpoint_where_nobody_listens_is_trouble_that_passes(world: World) -> None:
+def test_unreachable_endpoint_is_a_temporary_error(world: World) -> None:
     aws = AwsProvider(cluster="blue", region=REGION, endpoint_url="http://127.0.0.1:1", clock=world.clock)
     with pytest.raises(ProviderError, match=r"http://127\.0\.0\.1:1") as caught:
         aws.reservations()
@@ -79,7 +79,7 @@ def test_a_reservation_in_another_zone_is_refused_and_nothing_runs_outside_it(wo
 @pytest.mark.parametrize(
     "code", ["InvalidAMIID.NotFound", "InvalidSubnetID.NotFound", "InvalidGroup.NotFound"]
 )
-def test_what_a_launch_names_and_is_not_there_says_nothing_about_capacity(world: World, code: str) -> None:
+def test_missing_resource_of_a_launch_is_no_shortage(world: World, code: str) -> None:
     world.control.fault(action="CreateFleet", code=code, message="it does not exist", status=400, times=-1)
     with pytest.raises(ProviderError, match="it does not exist") as caught:
         world.launch()

@@ -1,4 +1,4 @@
-"""Reservations made, resized and given back: once, whatever is lost or refused on the way."""
+"""Reservations made, resized and returned: once, despite lost or refused calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REQUEST = OdcrRequest(
 
 
 def alive(world: World) -> dict[str, int]:
-    """EC2's own view of what is paid for: id -> count."""
+    """EC2's own view of the paid capacity: id -> count."""
     found = world.ec2.describe_capacity_reservations()["CapacityReservations"]
     return {
         one["CapacityReservationId"]: one["TotalInstanceCount"] for one in found if one["State"] == "active"
@@ -37,7 +37,7 @@ def shown(world: World, id_: str) -> Any:
     return one
 
 
-def test_what_was_asked_for_is_reserved_with_the_clusters_tag(world: World) -> None:
+def test_requested_capacity_is_reserved_with_the_clusters_tag(world: World) -> None:
     made = world.aws.create_reservation(replace(REQUEST, match_criteria="open", end=END, ebs_optimized=True))
     one = shown(world, made.id)
     assert (one["InstanceType"], one["AvailabilityZone"], one["TotalInstanceCount"]) == (P5, ZONE, 2)
@@ -76,7 +76,7 @@ def test_a_lost_reply_reserves_once(world: World, code: str | None, status: int 
     assert tokens == {REQUEST.token}
 
 
-def test_replies_that_stay_lost_say_so_and_the_next_pass_finds_what_was_made(world: World) -> None:
+def test_lost_replies_are_reported_and_the_next_pass_finds_the_reservation(world: World) -> None:
     fault = world.control.fault(action="CreateCapacityReservation", stage="response", times=-1)
     with pytest.raises(ProviderError) as caught:
         world.aws.create_reservation(REQUEST)
@@ -111,7 +111,7 @@ def test_a_zone_without_capacity_refuses_at_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("code", ["InstanceLimitExceeded", "VcpuLimitExceeded"])
-def test_the_vcpu_quota_refuses_with_its_class_whatever_its_code(world: World, code: str) -> None:
+def test_vcpu_quota_refusal_has_its_class_with_any_code(world: World, code: str) -> None:
     world.control.code("reservation-over-quota", code)
     world.control.quota(instance_type=P5, vcpus=192)
     with pytest.raises(ProviderError, match=code) as caught:
@@ -184,14 +184,14 @@ def test_a_change_is_made_though_descriptions_lag(world: World) -> None:
     assert alive(world) == {made.id: 2}
 
 
-def test_a_resize_whose_reply_is_lost_is_made_once_in_effect(world: World) -> None:
+def test_resize_with_a_lost_reply_has_effect_once(world: World) -> None:
     made = world.aws.create_reservation(REQUEST)
     world.control.fault(action="ModifyCapacityReservation", stage="response")
     world.aws.resize_reservation(made.id, count=5)
     assert alive(world) == {made.id: 5}
 
 
-def test_growing_beyond_what_there_is_keeps_what_there_was(world: World) -> None:
+def test_growing_beyond_capacity_keeps_the_old_count(world: World) -> None:
     made = world.aws.create_reservation(REQUEST)
     world.control.pool(instance_type=P5, zone=ZONE, size=2)
     with pytest.raises(ProviderError) as caught:
@@ -200,7 +200,7 @@ def test_growing_beyond_what_there_is_keeps_what_there_was(world: World) -> None
     assert alive(world) == {made.id: 2}
 
 
-def test_what_is_gone_cannot_be_resized(world: World) -> None:
+def test_ended_reservation_cannot_be_resized(world: World) -> None:
     made = world.aws.create_reservation(REQUEST)
     world.aws.cancel_reservation(made.id)
     for id_ in (made.id, "cr-0123456789abcdef0"):
@@ -218,7 +218,7 @@ def test_cancelled_once_and_again(world: World) -> None:
     assert world.control.calls()["CancelCapacityReservation"] == 1
 
 
-def test_a_cancel_whose_reply_is_lost_is_success(world: World) -> None:
+def test_cancel_with_a_lost_reply_is_success(world: World) -> None:
     made = world.aws.create_reservation(REQUEST)
     world.control.fault(action="CancelCapacityReservation", stage="response")
     world.aws.cancel_reservation(made.id)
@@ -226,7 +226,7 @@ def test_a_cancel_whose_reply_is_lost_is_success(world: World) -> None:
     assert world.control.calls()["CancelCapacityReservation"] == 2
 
 
-def test_a_cancel_that_ec2_refuses_for_its_state_is_told(world: World) -> None:
+def test_cancel_refused_for_its_state_is_reported(world: World) -> None:
     made = world.aws.create_reservation(REQUEST)
     world.control.fault(action="CancelCapacityReservation", code="IncorrectState", times=-1)
     with pytest.raises(ProviderError, match="IncorrectState"):
@@ -273,7 +273,7 @@ def test_an_instance_that_lands_after_the_decision_keeps_its_slot(
     ],
     ids=["resize", "cancel"],
 )
-def test_what_somebody_else_made_is_left_alone(world: World, change: Callable[[Any, str], None]) -> None:
+def test_foreign_reservations_are_left_alone(world: World, change: Callable[[Any, str], None]) -> None:
     made, other = world.reserve(3), world.provider(cluster="green").create_reservation(REQUEST)
     for id_ in (made, other.id):
         with pytest.raises(ProviderError, match="ForeignReservation") as caught:

@@ -1,4 +1,4 @@
-"""What another cluster of the same name made is never changed, ended or used: its UID tells it apart."""
+"""Resources of another cluster of the same name are never changed, ended or used: its UID differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An account for a test: reservations and groups made by AWS's own calls, and what EC2 says afterwards."""
+"""An account for a test: reservations and groups made by AWS's own calls, and EC2's state afterwards."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class World:
         return int(found["CapacityReservations"][0]["AvailableInstanceCount"])
 
     def running(self) -> list[dict[str, Any]]:
-        """What EC2 itself shows as not ended."""
+        """The instances that EC2 itself shows as not ended."""
         return [
             instance
             for page in self.ec2.get_paginator("describe_instances").paginate()

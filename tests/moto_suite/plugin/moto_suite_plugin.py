@@ -1,4 +1,4 @@
-"""A pytest plugin for moto's tests: installs local AWS first, and writes what failed and what ran before it.
+"""A pytest plugin for moto's tests: installs local AWS first, and writes failures and the tests before them.
 
 It stands in a folder of its own, since moto's tests are a package called `tests` as well.
 """

@@ -38,7 +38,7 @@ def configmap(name: str = "c", *, labels: dict[str, str] | None = None, **data: 
 
 
 def definition(spec: Obj | None = None, **more: Any) -> Obj:
-    """Of widgets.example.com, whose spec has the schema that is given; more goes into the version."""
+    """The definition of widgets.example.com with this schema for the spec; `more` goes into the version."""
     properties = {"spec": spec or {"type": "object"}, "status": {"type": "object"}}
     schema = {"openAPIV3Schema": {"type": "object", "properties": properties}}
     version = {"name": "v1", "served": True, "storage": True, "schema": schema, **more}
@@ -77,14 +77,14 @@ def ask(
 
 
 def events(response: Response) -> Iterator[Obj]:
-    """What a watch tells, one event at a time; ends with the stream."""
+    """The events of a watch, one at a time; ends with the stream."""
     assert response.stream is not None
     for chunk in response.stream:
         yield from (orjson.loads(line) for line in chunk.splitlines())
 
 
 def waiting(response: Response) -> list[Obj]:
-    """What a watch tells now, without waiting for more."""
+    """The present events of a watch, without waiting for more."""
     out: list[Obj] = []
     while chunk := response.stream.poll():  # type: ignore[union-attr]
         out += [orjson.loads(line) for line in chunk.splitlines()]

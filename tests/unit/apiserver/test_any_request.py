@@ -1,4 +1,4 @@
-"""Whatever is sent, the server answers: a refusal is a Status, never an exception, and changes nothing."""
+"""The server answers any request: a refusal is a Status, never an exception, and changes nothing."""
 
 from __future__ import annotations
 

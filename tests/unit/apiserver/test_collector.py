@@ -1,4 +1,4 @@
-"""The controllers that tidy up: what lost its owner goes, and a namespace goes with all that is in it."""
+"""The controllers that clean up: objects without an owner go, and a namespace goes with its content."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def left(cluster: Cluster) -> list[str]:
     return names(cluster.get(CONFIGMAPS))
 
 
-def test_the_server_alone_leaves_what_lost_its_owner(cluster: Cluster) -> None:
+def test_server_alone_leaves_objects_without_an_owner(cluster: Cluster) -> None:
     owner = cluster.create(CONFIGMAPS, configmap("owner"))
     cluster.create(CONFIGMAPS, owned("child", owner))
     cluster.delete(f"{CONFIGMAPS}/owner")
@@ -129,7 +129,7 @@ def test_the_server_alone_keeps_an_ending_namespace(cluster: Cluster) -> None:
     assert cluster.get(path)["status"]["phase"] == "Terminating"
 
 
-def test_it_sees_what_was_there_before_it(cluster: Cluster) -> None:
+def test_collector_sees_earlier_objects(cluster: Cluster) -> None:
     owner = cluster.create(CONFIGMAPS, configmap("owner"))
     cluster.create(CONFIGMAPS, owned("child", owner))
     cluster.delete(f"{CONFIGMAPS}/owner")

@@ -1,4 +1,4 @@
-"""Objects are read as strictly as Go structs: types, unknown and repeated fields, and what empties become."""
+"""Objects are read as strictly as Go structs: types, unknown and repeated fields, and empty values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read(kind: str, obj: Obj, *, group: str = "", version: str = "v1") -> tuple[
     return decode(obj, shape, unknown=unknown), unknown
 
 
-def test_unknown_fields_are_dropped_and_told() -> None:
+def test_unknown_fields_are_dropped_and_reported() -> None:
     out, unknown = read("Pod", {"spec": {"containers": [{"name": "a", "frob": 1}], "x": 2}, "y": {}})
     assert "frob" not in out["spec"]["containers"][0]
     assert unknown == [
@@ -33,7 +33,7 @@ def test_unknown_fields_are_dropped_and_told() -> None:
     ]
 
 
-def test_what_is_read_shares_nothing_with_what_was_given() -> None:
+def test_decoded_object_shares_nothing_with_its_input() -> None:
     given_obj: Obj = {"metadata": {"labels": {"a": "b"}}, "data": {"k": "v"}}
     out, _ = read("ConfigMap", given_obj)
     out["metadata"]["labels"]["a"] = "changed"
@@ -139,7 +139,7 @@ def test_an_int_or_string_is_either(value: Any) -> None:
         ('{"a":1,"a":1,"a":1}', ['duplicate field "a"'] * 2),
     ],
 )
-def test_repeated_fields_are_told(text: str, found: list[str]) -> None:
+def test_repeated_fields_are_reported(text: str, found: list[str]) -> None:
     assert duplicates(text.encode(), orjson.loads(text)) == found
 
 

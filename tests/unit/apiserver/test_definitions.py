@@ -97,7 +97,7 @@ def test_subresources_are_served_as_defined(cluster: Cluster) -> None:
     assert missing.value.code == 404
 
 
-def test_a_column_shows_what_its_path_finds(cluster: Cluster) -> None:
+def test_column_shows_the_value_at_its_path(cluster: Cluster) -> None:
     columns = [
         {"name": "Size", "type": "integer", "jsonPath": ".spec.size"},
         {"name": "Ready", "type": "string", "jsonPath": ".status.conditions[?(@.type=='Ready')].status"},

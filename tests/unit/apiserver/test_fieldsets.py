@@ -54,9 +54,7 @@ def test_operations_are_those_of_sets(left: frozenset[Path], right: frozenset[Pa
 
 
 @given(paths_given, paths_given)
-def test_a_recursive_difference_takes_what_is_below_too(
-    left: frozenset[Path], right: frozenset[Path]
-) -> None:
+def test_recursive_difference_takes_lower_fields_too(left: frozenset[Path], right: frozenset[Path]) -> None:
     kept = {one for one in left if not any(one[: len(other)] == other for other in right)}
     assert members_of(difference(made(left), made(right), below=True)) == kept
 
@@ -91,7 +89,7 @@ def test_an_object_has_a_field_for_every_leaf_and_entry() -> None:
         ({"data": {"a": "1", "b": "2"}}, {"data": {"a": "1"}}, {".data.b"}),
     ],
 )
-def test_a_comparison_tells_what_differs(old: Any, new: Any, changed: set[str]) -> None:
+def test_comparison_finds_the_differences(old: Any, new: Any, changed: set[str]) -> None:
     told = compare(old, new, shape_of("ConfigMap"))
     assert {*paths(told.added), *paths(told.modified), *paths(told.removed)} == changed
 
@@ -100,7 +98,7 @@ values = st.dictionaries(st.sampled_from("abc"), st.sampled_from("12"), max_size
 
 
 @given(old=values, new=values)
-def test_what_is_added_one_way_is_removed_the_other(old: dict[str, str], new: dict[str, str]) -> None:
+def test_added_fields_are_removed_in_the_reverse_comparison(old: dict[str, str], new: dict[str, str]) -> None:
     shape = shape_of("ConfigMap")
     there, back = compare({"data": old}, {"data": new}, shape), compare({"data": new}, {"data": old}, shape)
     assert (there.added, there.removed, there.modified) == (back.removed, back.added, back.modified)

@@ -1,4 +1,4 @@
-"""What built-in kinds get by default, and what they refuse; the words are kube-apiserver's."""
+"""Defaults and checks of built-in kinds; the messages are kube-apiserver's."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_deployment_that_recreates_has_nothing_to_roll(cluster: Cluster) -> No
         ),
     ],
 )
-def test_a_status_begins_at_zero_whatever_was_sent(cluster: Cluster, plural: str, status: Obj) -> None:
+def test_status_begins_at_zero_for_any_body(cluster: Cluster, plural: str, status: Obj) -> None:
     made = cluster.create(f"{APPS}/{plural}", {**workload(), "status": {"observedGeneration": 7}})
     assert made["status"] == status
     assert made["metadata"]["generation"] == 1
@@ -155,7 +155,7 @@ def test_a_job_may_not_restart_always(cluster: Cluster) -> None:
     assert told == ['spec.template.spec.restartPolicy: Required value: valid values: "OnFailure", "Never"']
 
 
-def test_a_deleted_job_leaves_its_pods_unless_told_otherwise(cluster: Cluster) -> None:
+def test_deleted_job_leaves_its_pods_by_default(cluster: Cluster) -> None:
     jobs = "/apis/batch/v1/namespaces/default/jobs"
     cluster.create(jobs, job())
     cluster.delete(f"{jobs}/j")
@@ -276,7 +276,7 @@ def test_an_event_is_shown_by_both_groups(cluster: Cluster) -> None:
     assert [one["deprecatedCount"] for one in listed] == [4]
 
 
-def test_a_new_event_says_who_did_what_and_when(cluster: Cluster) -> None:
+def test_new_event_needs_reporter_action_and_time(cluster: Cluster) -> None:
     whole = {
         "metadata": {"name": "e"},
         "regarding": {"kind": "Pod", "name": "p", "namespace": "default"},
@@ -300,7 +300,7 @@ def test_a_new_event_says_who_did_what_and_when(cluster: Cluster) -> None:
         cluster.patch(f"{EVENTS}/e", {"reason": "Other"})
 
 
-def test_an_event_is_in_the_namespace_of_what_it_is_about(cluster: Cluster) -> None:
+def test_event_is_in_the_namespace_of_its_object(cluster: Cluster) -> None:
     elsewhere = {"kind": "Pod", "name": "p", "namespace": "other"}
     (told,) = refusal(cluster, f"{CORE}/events", event(involvedObject=elsewhere))
     assert told == 'involvedObject.namespace: Invalid value: "other": does not match event.namespace'
@@ -327,7 +327,7 @@ def test_a_binding_keeps_its_role(cluster: Cluster) -> None:
         cluster.patch(f"{path}/b:c", {"roleRef": {"name": "s"}})
 
 
-def test_containers_are_limited_to_what_they_may_have(cluster: Cluster) -> None:
+def test_containers_are_limited_to_their_maximum(cluster: Cluster) -> None:
     limit = {"type": "Container", "max": {"cpu": "2"}, "min": {"cpu": "1"}, "default": {"memory": "1Gi"}}
     made = cluster.create(f"{CORE}/limitranges", {"metadata": {"name": "l"}, "spec": {"limits": [limit]}})
     (shown,) = made["spec"]["limits"]
@@ -352,7 +352,7 @@ def test_everybody_may_do_everything(cluster: Cluster, plural: str, spec: Obj, s
     assert answer.json()["status"] == status or answer.json()["status"]["resourceRules"][0]["verbs"] == ["*"]
 
 
-def test_one_can_ask_who_one_is(cluster: Cluster) -> None:
+def test_self_subject_review_names_the_user(cluster: Cluster) -> None:
     answer = ask(cluster, "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
     assert answer.json()["status"]["userInfo"]["username"] == "admin"
 

@@ -1,4 +1,4 @@
-"""Unmodified kubectl against the server: what people type, and what they see.
+"""Unmodified kubectl against the server: commands and their output.
 
 One server for all of them; each test works in a namespace or on a node of its own.
 """
@@ -74,13 +74,13 @@ class Kubectl:
         )
 
     def __call__(self, *words: str, given: Any = None, **more: str) -> str:
-        """The same for what should work; what it printed."""
+        """The output of a command that should succeed."""
         ended = self.run(*words, given=given, **more)
         assert ended.returncode == 0, f"kubectl {' '.join(words)}: {ended.stdout}{ended.stderr}"
         return ended.stdout.strip()
 
     def refused(self, *words: str, given: Any = None) -> str:
-        """The same for what should not; what it complained."""
+        """The error of a command that should fail."""
         ended = self.run(*words, given=given)
         assert ended.returncode != 0, ended.stdout
         return ended.stderr
@@ -123,7 +123,7 @@ def test_apply_creates_changes_and_leaves_alone(kubectl: Kubectl) -> None:
     assert shown["spec"]["containers"][0]["image"] == "nginx:2"
 
 
-def test_server_side_apply_tells_conflicts_by_their_manager(kubectl: Kubectl) -> None:
+def test_server_side_apply_names_the_manager_of_a_conflict(kubectl: Kubectl) -> None:
     cm = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": "1"}}
     ours = ("apply", "--server-side", "--field-manager=ours", "-f", "-")
     theirs = ("apply", "--server-side", "--field-manager=theirs", "-f", "-")
@@ -135,7 +135,7 @@ def test_server_side_apply_tells_conflicts_by_their_manager(kubectl: Kubectl) ->
     assert kubectl("get", "cm", "c", "-o", "jsonpath={.data.a}") == "2"
 
 
-def test_diff_shows_what_apply_would_change(kubectl: Kubectl) -> None:
+def test_diff_shows_the_changes_of_apply(kubectl: Kubectl) -> None:
     kubectl("apply", "-f", "-", given=POD)
     assert kubectl("diff", "-f", "-", given=POD) == ""
     changed = json.loads(json.dumps(POD).replace("nginx:1", "nginx:2"))
@@ -305,7 +305,7 @@ def test_scale_and_rollout(kubectl: Kubectl) -> None:
     assert kubectl("rollout", "restart", "deployment", "d") == "deployment.apps/d restarted"
 
 
-def test_what_is_served_and_who_may_what(kubectl: Kubectl) -> None:
+def test_served_resources_and_permissions(kubectl: Kubectl) -> None:
     assert "Server Version: v1." in kubectl("version")
     listed = kubectl("api-resources", "--api-group=example.com", "--no-headers").split()
     assert listed == ["widgets", "wd", "example.com/v1", "true", "Widget"]

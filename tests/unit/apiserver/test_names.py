@@ -1,4 +1,4 @@
-"""Names, labels and metadata: what may be said, and what is answered to the rest."""
+"""Names, labels and metadata: the permitted values, and the errors for others."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_metadata_that_makes_no_sense_is_refused(cluster: Cluster, meta: Obj, to
     assert told in refused.value.message
 
 
-def test_what_the_server_gave_stays(cluster: Cluster) -> None:
+def test_fields_of_the_server_stay(cluster: Cluster) -> None:
     made = cluster.create(CONFIGMAPS, configmap("c"))
     changed = cluster.patch(f"{CONFIGMAPS}/c", {"metadata": {"creationTimestamp": "2000-01-01T00:00:00Z"}})
     assert changed["metadata"] == made["metadata"]

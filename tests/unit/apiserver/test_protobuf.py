@@ -100,7 +100,7 @@ def test_kubectl_create_namespace_in_protobuf(cluster: Cluster) -> None:
         (envelope("example.com/v1", "Widget", b""), 415, "send JSON"),
     ],
 )
-def test_what_cannot_be_read_is_refused(raw: bytes, code: int, message: str) -> None:
+def test_malformed_protobuf_is_refused(raw: bytes, code: int, message: str) -> None:
     with pytest.raises(StatusError) as refused:
         decode(raw)
     assert refused.value.code == code

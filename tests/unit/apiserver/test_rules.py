@@ -1,4 +1,4 @@
-"""Validation rules of a definition: CEL over self and oldSelf, and what a refusal says."""
+"""Validation rules of a definition: CEL over self and oldSelf, and the texts of refusals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NONE = object()
 
 
 def told(rule: str | Obj, new: Any, old: Any = NONE, **properties: str) -> list[str]:
-    """What a rule at `spec` says to a new value, or to a change from an old one."""
+    """The violations of a rule at `spec` by a new value, or by a change from an old one."""
     one = {"rule": rule} if isinstance(rule, str) else rule
     typed = {name: {"type": kind} for name, kind in properties.items()}
     node = rules.compiled({"type": "object", "properties": typed, "x-kubernetes-validations": [one]})
@@ -63,7 +63,7 @@ def test_a_message_is_computed() -> None:
     assert found.endswith(": a is 7")
 
 
-def test_a_reason_and_a_field_are_said() -> None:
+def test_reason_and_field_are_reported() -> None:
     rule = {"rule": "false", "message": "m", "reason": "FieldValueForbidden", "fieldPath": ".a"}
     (found,) = told(rule, {"a": 1}, a="integer")
     assert found == "spec.a: Forbidden: m"
@@ -88,7 +88,7 @@ def test_a_rule_on_the_field_itself_makes_it_immutable(cluster: Cluster) -> None
     )
 
 
-def test_a_rule_that_cannot_run_is_told() -> None:
+def test_failing_rule_is_reported() -> None:
     (found,) = told("self.a > 1", {})
     assert "no such key: a evaluating rule: self.a > 1" in found
 

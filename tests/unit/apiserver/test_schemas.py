@@ -1,4 +1,4 @@
-"""What a definition's schema refuses, and in which words; formats, pruning, defaults and list types."""
+"""Refusals by a definition's schema and their texts; formats, pruning, defaults and list types."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def told(rules: Obj, value: Any) -> list[str]:
         ),
     ],
 )
-def test_a_value_that_does_not_fit_is_told(rules: Obj, value: Any, message: str) -> None:
+def test_invalid_value_is_reported(rules: Obj, value: Any, message: str) -> None:
     assert message in told(rules, value)[0]
 
 
@@ -193,7 +193,7 @@ def test_unknown_fields_are_pruned_but_where_they_are_free() -> None:
     assert obj["metadata"] == {"name": "w"}
 
 
-def test_defaults_fill_what_is_missing_and_go_down() -> None:
+def test_defaults_fill_missing_fields_recursively() -> None:
     obj: Obj = {"spec": {"list": [{}, {"n": 5}], "count": None}}
     structural.default(obj, ROOT)
     assert obj["spec"] == {"list": [{"n": 1}, {"n": 5}], "count": 3, "deep": {"x": "y"}}

@@ -1,4 +1,4 @@
-"""Label selectors as text and as objects, field selectors, and what is said of wrong ones."""
+"""Label selectors as text and as objects, field selectors, and the errors of invalid ones."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_wrong_field_selector_is_a_bad_request(text: str, message: str) -> Non
         fields(text, KNOWN, "no {name}")
 
 
-def test_an_empty_field_selector_says_nothing() -> None:
+def test_empty_field_selector_matches_everything() -> None:
     assert fields("", KNOWN, "") is None
 
 

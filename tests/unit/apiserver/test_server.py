@@ -1,4 +1,4 @@
-"""The HTTP front: what goes over the wire, watches in chunks, and the command that starts it alone."""
+"""The HTTP front: requests and responses, watches in chunks, and the command that starts it alone."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def watch(server: ApiServer, path: str) -> Any:
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz", "/readyz/"])
-def test_health_is_told_in_plain_text(server: ApiServer, path: str) -> None:
+def test_health_is_plain_text(server: ApiServer, path: str) -> None:
     answer = call(server, "GET", path)
     assert (answer.status, answer.data) == (200, b"ok")
     assert answer.headers["Content-Type"].startswith("text/plain")
@@ -78,7 +78,7 @@ def test_a_body_over_a_megabyte_is_taken_and_one_over_three_refused(server: ApiS
     assert refused.json()["reason"] == "RequestEntityTooLarge"
 
 
-def test_a_watch_tells_what_happens_while_it_is_open(server: ApiServer, cluster: Cluster) -> None:
+def test_open_watch_sends_events(server: ApiServer, cluster: Cluster) -> None:
     answer = watch(server, f"{PODS}?watch=true&resourceVersion=0")
     told = lines(answer)
     cluster.create(PODS, pod("a"))
@@ -148,7 +148,7 @@ def test_a_kubeconfig_points_to_the_server(server: ApiServer) -> None:
     assert config["contexts"][0]["context"] == {"cluster": "here", "user": "here", "namespace": "default"}
 
 
-def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
+def test_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
     command = [sys.executable, "-m", "broker.apiserver", "--port", "0", "--kubeconfig", str(config)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -162,7 +162,7 @@ def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
         assert process.wait(LONG) == 0
 
 
-def test_the_command_says_that_it_cannot_listen(server: ApiServer) -> None:
+def test_command_reports_a_taken_port(server: ApiServer) -> None:
     port = server.url.rpartition(":")[2]
     command = [sys.executable, "-m", "broker.apiserver", "--port", port]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -21,7 +21,7 @@ def shown(store: Store, resource: str) -> dict[Key, str]:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Every state is remembered by its revision, and can be asked for until it is dropped."""
+    """Every state is kept by its revision, and can be read until it is dropped."""
 
     @initialize(limit=st.sampled_from([400, 100_000]))
     def begin(self, limit: int) -> None:
@@ -73,7 +73,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(resource=resources, data=st.data())
     def replay(self, resource: str, data: st.DataObject) -> None:
-        """What was there and what happened since is what is there now."""
+        """An earlier state with the later events equals the present state."""
         revision = data.draw(st.sampled_from(sorted(self.past)))
         collection = self.store.collection(resource)
         if revision < collection.compacted:
@@ -128,7 +128,7 @@ def test_one_event_larger_than_the_log_is_kept() -> None:
     assert len(store.collection("pods.").read(store.collection("pods.").position_after(1), 5)) == 1
 
 
-def test_a_reader_that_was_left_behind_is_told() -> None:
+def test_reader_behind_the_log_gets_an_error() -> None:
     store = Store(log_bytes=2000)
     write(store, "first")
     position = store.collection("pods.").position_after(1)

@@ -1,4 +1,4 @@
-"""Strategic merge patches: lists by key, directives, and the order that kubectl asks for."""
+"""Strategic merge patches: lists by key, directives, and the order that kubectl sets."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_order_that_is_asked_for_is_made() -> None:
     assert [one["name"] for one in out["containers"]] == ["b", "a"]
 
 
-def test_what_only_the_server_has_keeps_its_place_in_an_order() -> None:
+def test_entries_of_the_server_keep_their_place_in_an_order() -> None:
     patch = {"$setElementOrder/containers": [{"name": "a"}, {"name": "c"}], "containers": [{"name": "c"}]}
     out = patched("Pod", {"containers": containers("a", "injected", "c")}, patch)
     assert [one["name"] for one in out["containers"]] == ["a", "injected", "c"]

@@ -55,7 +55,7 @@ def test_dropping_ends_every_watch_and_a_new_one_begins_where_it_ended(cluster: 
     assert told(waiting(again)) == [("ADDED", "b")]
 
 
-def test_a_reader_that_is_too_slow_is_told_so_and_ends(clock: Clock) -> None:
+def test_slow_reader_gets_an_error_and_ends(clock: Clock) -> None:
     cluster = Cluster(clock=clock, log_bytes=4000)
     response = watch(cluster, CONFIGMAPS)
     for i in range(200):
@@ -86,7 +86,7 @@ steps = st.lists(
 
 
 @given(before=steps, after=steps, selector=st.sampled_from(["", "l=x", "l!=x"]))
-def test_a_list_and_what_is_told_since_is_the_list_now(before: Any, after: Any, selector: str) -> None:
+def test_list_with_later_events_equals_the_present_list(before: Any, after: Any, selector: str) -> None:
     cluster = Cluster(clock=Clock())
 
     def do(step: tuple[str, str, str]) -> None:
@@ -128,7 +128,7 @@ def test_pages_of_any_size_make_up_the_list(sizes: list[int], total: int) -> Non
     for size in [*sizes, 100]:
         page = cluster.get(CONFIGMAPS, limit=str(size), **({"continue": token} if token else {}))
         found += names(page)
-        # What is written between two pages is not seen.
+        # Writes between two pages are not seen.
         cluster.create(CONFIGMAPS, {"metadata": {"generateName": "a"}})
         if not (token := page["metadata"].get("continue", "")):
             break
@@ -150,7 +150,7 @@ def test_a_page_after_its_past_was_forgotten_is_gone(cluster: Cluster) -> None:
     assert names(cluster.get(CONFIGMAPS, **{"limit": "9", "continue": rest})) == ["b", "c", "d"]
 
 
-def test_scripted_failures_hit_what_they_name_as_often_as_they_say(cluster: Cluster) -> None:
+def test_scripted_failures_hit_their_requests_the_given_number_of_times(cluster: Cluster) -> None:
     cluster.faults.fail(verb="create", resource="pods", code=503, reason="ServiceUnavailable", times=2)
     cluster.create(CONFIGMAPS, configmap())
     for _ in range(2):
@@ -173,7 +173,7 @@ def test_a_failure_may_be_of_one_object_or_of_a_subresource(cluster: Cluster) ->
         cluster.patch(f"{PODS}/a/status", {"status": {"phase": "Running"}})
 
 
-def test_too_many_requests_says_when_to_come_back(cluster: Cluster) -> None:
+def test_too_many_requests_has_a_retry_after(cluster: Cluster) -> None:
     cluster.faults.fail(code=429, reason="TooManyRequests")
     answer = ask(cluster, "GET", NODES)
     assert answer.status == 429

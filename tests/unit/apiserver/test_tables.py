@@ -1,4 +1,4 @@
-"""What people see of each kind: a pod's state in a word, the cells of the tables, and JSONPath in columns."""
+"""Tables of each kind: a pod's state in a word, the cells, and JSONPath in columns."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_a_kind_without_columns_shows_when_it_was_made(cluster: Cluster) -> None
     assert rows(cluster, path) == [{"Name": "d", "Created At": "2023-11-14T22:13:20Z"}]
 
 
-def test_a_watch_as_a_table_tells_its_columns_once(cluster: Cluster) -> None:
+def test_watch_as_a_table_sends_its_columns_once(cluster: Cluster) -> None:
     watching = ask(cluster, "GET", PODS, query={"watch": "true", "resourceVersion": "0"}, Accept=TABLE)
     for name in "ab":
         cluster.create(PODS, pod(name))

@@ -47,7 +47,7 @@ def test_a_quantity_is_shown_in_its_canonical_form(given_text: str, shown: str) 
 
 
 @pytest.mark.parametrize("text", ["", "x", "1x", "1 Gi", "Gi", "1Gi1", "--1", "1ki", "0x10", "1e"])
-def test_what_is_no_quantity_is_known(text: str) -> None:
+def test_malformed_quantities_are_recognized(text: str) -> None:
     assert canonical(text) is None
     assert amount(text) is None
 

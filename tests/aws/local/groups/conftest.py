@@ -1,4 +1,4 @@
-"""Resource Groups in both of moto's modes; a test that asks for `fake` scripts EC2's side of it."""
+"""Resource Groups in both of moto's modes; a test with the fixture `fake` scripts EC2's side."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A group's life: configuration, name and ARN, filters, tags, deletion; what is refused with which words."""
+"""A group's life: configuration, name and ARN, filters, tags, deletion, and the texts of refusals."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Who may join a reservation group, what is listed, and when it leaves."""
+"""Members of a reservation group: the permitted ones, the listed ones, and when they leave."""
 
 from typing import Any
 
@@ -69,7 +69,7 @@ def test_joining_twice_lists_once_and_leaving_twice_succeeds(client: Any, fake: 
         ("arn:aws:s3:::bucket", "RESOURCE_TYPE_NOT_ALLOWED"),
     ],
 )
-def test_what_can_not_join_fails_alone(client: Any, fake: FakeEc2, stranger: str, code: str) -> None:
+def test_invalid_member_fails_alone(client: Any, fake: FakeEc2, stranger: str, code: str) -> None:
     make_pool(client)
     good = fake.reserve("cr-1")
     fake.reserve("cr-gone", "cancelled")

@@ -1,4 +1,4 @@
-"""A stand-in for the EC2 part: which reservations there are, and what groups told it."""
+"""A stand-in for the EC2 part: its reservations, and the calls that groups made to it."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
