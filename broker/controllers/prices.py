@@ -1,4 +1,4 @@
-"""Prices are asked for anew twice a day; what cannot be had is told, and asked for again a quarter later.
+"""Refreshes prices twice a day; a failure is logged, and retried after 15 minutes.
 
 Invariant: no decision waits for a price: until one is known the provider's shipped table holds.
 """
@@ -33,16 +33,16 @@ class PriceKeeper:
     def __init__(self, provider: CapacityProvider, *, clock: Clock) -> None:
         self._provider = provider
         self._clock = clock
-        self._said = ""
+        self._logged = ""
 
     def run(self, _items: Sequence[str]) -> Result | None:
         try:
             self._provider.refresh_prices()
         except ProviderError as error:
-            if self._said != (said := str(error)):
-                _log.warning("prices could not be refreshed; those known before hold", error=said)
-            self._said = said
+            if self._logged != (message := str(error)):
+                _log.warning("prices could not be refreshed; those known before hold", error=message)
+            self._logged = message
             return Result(requeue_after=AGAIN)
-        self._said = ""
+        self._logged = ""
         _AT.set(self._clock.now().timestamp())
         return None

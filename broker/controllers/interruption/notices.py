@@ -1,9 +1,9 @@
-"""What an announcement of EC2's means for the claims that it is about.
+"""Answers EC2's announcements: drains the claims that they concern, and records shortages.
 
 Invariant: instances that are no claim's of ours, and claims that are being deleted, are left alone; a claim
 is deleted, never its instance, so that its node is cordoned and drained like any other's. Which announcements
 end a claim is Karpenter's rule (its interruption controller): all that end the instance do, and a rebalance
-recommendation is only told. A message may come twice; the second time changes nothing.
+recommendation is only reported. A message may come twice; the second time changes nothing.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Announce(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeResponse:
-    """The event's reason, what it says, and whether the claim ends with it."""
+    """The event's reason and text, and whether the claim ends with it."""
 
     reason: str
     says: str
@@ -93,7 +93,7 @@ ANSWERS: Mapping[NoticeKind, NoticeResponse] = {
         reason="InstanceTerminating", says="instance {id} ends or has ended"
     ),
 }
-# What is known of reservations is old then.
+# Notices after which the description of the reservations is outdated.
 REFRESHES = frozenset(
     {NoticeKind.RESERVATION_CHANGED, NoticeKind.BLOCK_EXPIRATION, NoticeKind.RESERVATION_INTERRUPTION}
 )
@@ -113,7 +113,7 @@ class NoticeKeeper:
     ) -> None:
         self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
         self._claims, self._nodes, self._owns = caches.claims, caches.nodes, caches.owns
-        self._short = short  # hears of a pool that gives nothing more
+        self._short = short  # called with each exhausted pool
         self._resolved = resolved
         self._describe = describe  # asks for a new description of the reservations
 

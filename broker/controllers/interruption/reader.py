@@ -1,8 +1,8 @@
-"""The thread that waits for EC2's notices.
+"""Receives EC2's notices from the queue, in a thread.
 
-Invariant: a message is settled only after it was answered, so that one whose answer failed is received again;
+Invariant: a message is settled only after it was answered, so that it is received again if the answer failed;
 nothing is answered before the caches are complete, or after `stop` has returned. `stop` does not wait for the
-long poll: what that still brings is left in the queue for whoever leads next.
+long poll: its messages stay in the queue for the next leader.
 """
 
 from __future__ import annotations

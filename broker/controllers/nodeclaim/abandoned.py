@@ -1,4 +1,4 @@
-"""Nodes whose claim is gone though it should have ended them: somebody took its finalizer off by hand.
+"""Ends nodes after their claim is gone without ending them: its finalizer was removed by hand.
 
 Invariant: only nodes that the broker registered are touched, and none while its instance runs: such an
 instance is adopted by a claim or terminated by the launch loop, and its node follows it. A Node that is Ready
@@ -22,7 +22,7 @@ LOOK_AGAIN = 30.0
 
 
 def release(client: Client, nodes: Cache[Node], node: Node) -> None:
-    """Takes the broker's finalizer off, and deletes the node if nobody has. Raises ApiError."""
+    """Takes the broker's finalizer off, and deletes the node if it is not being deleted. Raises ApiError."""
     wanted = remove_finalizer(node, names.TERMINATION_FINALIZER)
     try:
         if wanted is not None:

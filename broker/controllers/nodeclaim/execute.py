@@ -1,4 +1,4 @@
-"""One fleet call, from marking its claims to EC2's answer; what follows from that is `bind`'s.
+"""Makes one fleet call, from marking its claims to EC2's answer; `bind` writes the results.
 
 Order, so that a kill at any point loses nothing: the finalizer and the launch id go on the claims, and the
 call is recorded (`calls`), before EC2 is asked. The launch id is the client token and stands for one call
@@ -45,8 +45,8 @@ from providers.model import (
 _log = structlog.get_logger("launch")
 
 NOT_RECORDED = "LaunchNotRecorded"
-# A call that was made is answered again for its token, unless it is turned away before anybody looks at that;
-# any other refusal of a repeat says that there is nothing to repeat.
+# EC2 answers a repeated token as before, unless it refuses the request before it reads the token. Any other
+# refusal of a repeat means that the first call did not succeed.
 RETRYABLE_BEFORE_ACCEPTANCE = (ErrorClass.TRANSIENT, ErrorClass.THROTTLING, ErrorClass.PERMISSION)
 
 
@@ -127,7 +127,7 @@ class Executor:
         )
 
     def repeat(self, call: FleetCall, request: LaunchRequest) -> Sequence[Instance]:
-        """Makes a call again whose answer was lost; returns its living instances that no claim has.
+        """Repeats a call after its answer was lost; returns its living instances that no claim has.
 
         Refusals in a repeated answer are ignored: the next plan meets them again. Raises ProviderError.
         """
@@ -209,7 +209,7 @@ class Executor:
         return replace(instance, image_id=image, launched=self._clock.now(), tags=dict(request.tags))
 
     def _debit(self, instance: Instance, meant: Sequence[str]) -> None:
-        """The slot that it holds, or may hold where EC2 does not show it yet: nobody else gets it."""
+        """Reserves the slot that the instance holds, or may hold while EC2 does not show it yet."""
         odcr_id = instance.reservation_id
         if not instance.described:
             inventory = self._inventory.snapshot()

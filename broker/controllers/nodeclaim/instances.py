@@ -76,7 +76,7 @@ class InstanceView:
         self._readers.append(reader)
 
     def doubt(self) -> None:
-        """A call was made whose reply was lost, or does not show all: something may be that nobody knows."""
+        """A reply was lost or incomplete: an instance may exist that the broker does not know."""
         self._doubted = True
 
     def due(self) -> float:
@@ -99,7 +99,7 @@ class InstanceView:
         except ProviderError:
             self._doubted = True
             raise
-        # EC2 lists a new instance late; until then it is known by what the launch said.
+        # EC2 lists a new instance late; until then it is known from the reply to the launch.
         unseen = {
             id_: each
             for id_, each in self._known.items()
@@ -137,7 +137,7 @@ class InstanceView:
             return []
         found = {i.id: i for i in self._provider.instances([i.id for i in suspects])}
         for old in suspects:
-            # EC2 may not show a new instance yet: it lives, but nobody knows what it runs in.
+            # EC2 may not show a new instance yet: it lives, but its reservation is unknown.
             self._known[old.id] = found.get(old.id, replace(old, described=False))
         alone = [new for old in suspects if _may_end(new := self._known[old.id])]
         began = self._clock.monotonic()
@@ -162,7 +162,7 @@ class InstanceView:
         return [i for i in orphans if now - self._alone.get(i.id, now) >= self._grace.total_seconds()]
 
     def missing(self, claims: Iterable[NodeClaim]) -> Missing:
-        """Claims whose instance EC2 does not show alive. Raises ProviderError.
+        """Claims with an instance that EC2 does not show alive. Raises ProviderError.
 
         One that this process has never been shown may only be too new: it is missed for some time first.
         """

@@ -1,8 +1,8 @@
-"""Which NodeClaims are the broker's, so that it and Karpenter never act on one claim both.
+"""Decides which NodeClaims are the broker's, so that it and Karpenter never act on the same claim.
 
-A claim is the broker's when its nodeClassRef names our group. Karpenter acts only on claims whose
-nodeClassRef is of its own group (karpenter pkg/utils/nodeclaim, IsManaged), so the two sets never meet;
-taking Karpenter's over is a setting that holds only while nobody renews Karpenter's own Lease.
+A claim is the broker's if its nodeClassRef names our group. Karpenter acts only on claims with a
+nodeClassRef of its own group (karpenter pkg/utils/nodeclaim, IsManaged), so the two sets never meet.
+Taking over Karpenter's claims is a setting that holds only while Karpenter's own Lease is not renewed.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def groups(*, take_over: bool, karpenter_alive: bool) -> frozenset[str]:
 
 
 class Lessees:
-    """Whether somebody holds one of the Leases, told without comparing two machines' clocks.
+    """Whether one of the Leases is held, without comparing the clocks of two machines.
 
     A Lease is alive until its record has stayed as it is for its duration, on our own monotonic clock, as
-    client-go's tools/leaderelection tells it: renewTime is the holder's clock, which may be hours off ours.
+    client-go's tools/leaderelection does: renewTime is the holder's clock, which may be hours off ours.
     One that is given back or gone is alive as long: a rollout does that between two holders.
     """
 
@@ -62,7 +62,7 @@ class Lessees:
         return now < self._missed + DURATION
 
     def moved(self, leases: Iterable[Lease]) -> bool:
-        """Whether a Lease is held by a record that `alive` has not been told of."""
+        """Whether a Lease is held by a record that `alive` has not seen."""
         return any(
             lease.spec.holder_identity and self._seen.get(lease.key, ((), 0.0))[0] != _record(lease)
             for lease in leases

@@ -1,6 +1,6 @@
-"""Taking Karpenter's claims over, where that is asked for and while nobody renews Karpenter's Lease.
+"""Takes over Karpenter's claims, if that is enabled, while Karpenter's Lease is not renewed.
 
-Invariant: what is not known for certain leaves Karpenter its claims.
+Invariant: in any doubt, Karpenter keeps its claims.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _log = structlog.get_logger("ownership")
 
 
 class TakeOver:
-    """Whose a claim is. `look` is for one thread, `owns` for any."""
+    """Decides the owner of a claim. `look` is for one thread, `owns` for any."""
 
     def __init__(self, client: Client, leases: Cache[Lease], *, enabled: bool, clock: Clock) -> None:
         self._client = client
@@ -27,16 +27,19 @@ class TakeOver:
         self._enabled = enabled
         self._clock = clock
         self._lessees = Lessees()
-        self._gone: bool | None = None  # as the API server itself said at the last look
+        self._gone: bool | None = None  # as of the last read from the API server
 
     def owns(self, claim: NodeClaim) -> bool:
-        # What the cache has heard since the last look can only give claims back.
+        # Newer events in the cache can only give claims back.
         alive = not self._gone or self._lessees.moved(self._leases.list())
         return owned(claim, groups=groups(take_over=self._enabled, karpenter_alive=alive))
 
     def look(self) -> bool:
-        """Whether claims changed hands. A Lease that runs out makes no event, and a cache that hears nothing
-        makes one look run out: each look reads it anew."""
+        """Whether claims changed owner.
+
+        A Lease that runs out makes no event, and in a stale cache every Lease seems to run out. So each call
+        reads the Lease from the API server.
+        """
         if not self._enabled:
             return False
         try:
