@@ -8,7 +8,7 @@ reservations together, so one thread decides about all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -19,6 +19,7 @@ from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.odcr.act import ObjectChanged, OdcrExecutor
 from broker.controllers.odcr.groups import Groups
 from broker.controllers.odcr.ledger import PurchaseLedger
+from broker.controllers.odcr.messages import group_arn_of, not_offered, shortage_detail
 from broker.controllers.odcr.parting import DeletionNotices
 from broker.controllers.odcr.stops import StopEvents
 from broker.controllers.odcr.view import OdcrStatus, OwnershipView
@@ -33,11 +34,9 @@ from broker.option_rules import listed
 from broker.quota.usage import Reserved
 from broker.reservations.desired import (
     DesiredCapacity,
-    FlavorCount,
     GroupChange,
     OdcrChange,
     ProcurementPlan,
-    PurchaseSpec,
 )
 from broker.reservations.fulfilment import unused
 from broker.reservations.idle_release import IdleTracker
@@ -47,7 +46,6 @@ from broker.reservations.purchases import held_now, missing, still_open
 from broker.reservations.reading import ParsedReservation, read
 from broker.reservations.spec import Reservation
 from broker.settings import Settings
-from broker.text import shortened
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, InstanceType, Odcr, ProviderError, ReservationGroup
 
@@ -273,7 +271,7 @@ class OdcrProvisioner:
             asks={
                 name: replace(ask, released=released.get(name, 0)) for name, ask in reading.wish.asks.items()
             },
-            held="; ".join([*_not_offered(terms, self._offers), *no_room]),
+            held="; ".join([*not_offered(terms, self._offers), *no_room]),
             frozen=frozen,
             refused=self._actor.held(reading, now),
         )
@@ -405,9 +403,9 @@ class OdcrProvisioner:
             states[reserved] = OdcrStatus(
                 managed=reading.managed,
                 flavors=counts,
-                group_arn=_group_arn(reading, seen.groups),
+                group_arn=group_arn_of(reading, seen.groups),
                 problems=tuple(dict.fromkeys(problems)),
-                detail=_detail(counts),
+                detail=shortage_detail(counts),
             )
             self._stops.report(reading.one, problems)
             if reading.one.deleting and (outlook is None or outlook.settled):
@@ -416,41 +414,6 @@ class OdcrProvisioner:
         self._stops.end_pass()
         self._parting.forget(settled.values())
         self._view.publish(seen.holdings, states, settled)
-
-
-def _not_offered(terms: PurchaseSpec, offers: Collection[tuple[str, str]]) -> Iterator[str]:
-    """Why nothing is bought on these terms, where the operator does not allow them."""
-    for option, value, allowed in (
-        ("--buy-platforms", terms.platform, {platform for platform, _ in offers}),
-        ("--buy-tenancies", terms.tenancy, {tenancy for _, tenancy in offers}),
-    ):
-        if value not in allowed:
-            listed = ", ".join(sorted(allowed)) or "nothing"
-            yield (
-                f"{shortened(value)} may not be bought: the broker's {option} allows {listed}; correct the "
-                f"annotation, or have {option} allow it"
-            )
-
-
-def _group_arn(reading: ParsedReservation, groups: Mapping[str, ReservationGroup]) -> str:
-    if reading.wish.group is not None:
-        return reading.wish.group.arn
-    return reading.claimant.group_arn if reading.claimant.group_arn in groups else ""
-
-
-def _detail(counts: Mapping[str, FlavorCount]) -> str:
-    """The shortage of each flavor, in one line."""
-    parts = []
-    for name, count in counts.items():
-        if count.obtained >= count.wanted:
-            continue
-        part = f"flavor {name}: {count.obtained} of {count.wanted} instances are reserved"
-        if count.pending:
-            part += f", {count.pending} more are pending"
-        if count.code:
-            part += f"; EC2 says {count.code}: {count.message}"
-        parts.append(part)
-    return "; ".join(parts)
 
 
 def _object(reading: ParsedReservation) -> Reservation:

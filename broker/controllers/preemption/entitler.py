@@ -23,7 +23,8 @@ from broker.capacity.model import Inventory, Plan
 from broker.controllers.dedicatedaicluster.admission import ClusterAdmission
 from broker.controllers.preemption.nominated import nominated
 from broker.controllers.preemption.promised import cluster_of
-from broker.controllers.preemption.sight import Assumptions, SlotSnapshotBuilder
+from broker.controllers.preemption.sight import SlotSnapshotBuilder
+from broker.controllers.preemption.slot_values import Assumptions
 from broker.kube.informer import Informer
 from broker.quota.joint import JointDecision, SlotState
 from broker.quota.slot_model import CLAIM

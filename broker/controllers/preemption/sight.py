@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -18,14 +18,11 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity.entitlement import (
     Borrower,
     Entitlements,
-    NominatedSlot,
     SlotAvailability,
     SlotPool,
     SlotPreemption,
 )
-from broker.capacity.matching import launchable
 from broker.capacity.model import Inventory
-from broker.controllers.dedicatedaicluster.admission import ClusterAdmission
 from broker.controllers.dedicatedaicluster.sizes import sizes
 from broker.controllers.nodeclaim.report import launched_at
 from broker.controllers.nodeclaim.translate import priority_of
@@ -33,8 +30,15 @@ from broker.controllers.ome.reads import OmeReads
 from broker.controllers.preemption.nominated import nominations_of
 from broker.controllers.preemption.promised import ClusterHolding, cluster_of, nominations, promises
 from broker.controllers.preemption.promised import cluster_holdings as holding_of
+from broker.controllers.preemption.slot_values import (
+    Assumptions,
+    SlotSnapshot,
+    held_odcr,
+    usable_slots,
+    without_ended,
+)
 from broker.controllers.preemption.spared import non_preemptible
-from broker.controllers.preemption.terms import ReservationSlots, SlotQuotaReader
+from broker.controllers.preemption.terms import SlotQuotaReader
 from broker.controllers.preemption.unexplained import UnattributedSlots
 from broker.controllers.snapshot import Snapshot
 from broker.kube.bisection import bisected_among
@@ -54,37 +58,6 @@ from providers.model import InstanceType
 
 # How long a claim that may fall back waits for whoever gives its slot back.
 DRAINING: Final = timedelta(minutes=10)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Assumptions:
-    """What was decided and may not be seen yet: launches planned (EC2 reservation by uid of the claim), what
-    clusters (by uid) were admitted to and are nominated for (`later`), which of them (by name) must leave,
-    and which claims (by uid); `leaves_for`: for which claim or cluster each was told to leave, by name, as in
-    `broker.quota.joint`; `awaited`: which slots claims (by uid) wait to have, as of the last plan, and
-    `kept`: the EC2 reservation of those that keep a slot while their gang waits."""
-
-    planned: Mapping[str, str] = field(default_factory=dict)
-    admitted: Mapping[str, ClusterAdmission] = field(default_factory=dict)
-    later: Mapping[str, ClusterAdmission] = field(default_factory=dict)
-    leave: Collection[str] = ()
-    left: Collection[str] = ()
-    leaves_for: Mapping[str, str] = field(default_factory=dict)
-    awaited: Mapping[str, NominatedSlot] = field(default_factory=dict)
-    kept: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlotSnapshot:
-    """One look. `coming`: by EC2 reservation, how many slots come free in a moment. `holding`: the dedicated
-    clusters that hold quota."""
-
-    places: SlotState
-    said: Sequence[ReservationSlots]
-    lots: Mapping[str, SlotPool]
-    holdings: Ownership
-    coming: Mapping[str, int]
-    holding: Collection[str]
 
 
 class SlotSnapshotBuilder:
@@ -143,9 +116,9 @@ class SlotSnapshotBuilder:
         )
         lots = self._owned(snapshot, holdings, inventory)
         rules = {one.member.name: one.member.preemption for one in said}
-        holders = _without_ended(self._holders(lots, given, rules), inventory)
+        holders = without_ended(self._holders(lots, given, rules), inventory)
         strange, coming = self._counts(lots, holders, inventory, now)
-        usable = _usable(lots, inventory, strange, now)
+        usable = usable_slots(lots, inventory, strange, now)
         made = [
             BookLot(
                 owner=one.reserved.queue,
@@ -298,7 +271,7 @@ class SlotSnapshotBuilder:
         held = {}
         top = 0  # whom nobody goes before is not asked whether it may be disturbed
         for claim in self.claims.list():
-            if (odcr_id := _held(claim) or given.planned.get(claim.uid, "")) in lots:
+            if (odcr_id := held_odcr(claim) or given.planned.get(claim.uid, "")) in lots:
                 held[claim.uid] = claim, odcr_id
             elif not claim.status.provider_id:
                 top = max(top, priority_of(claim))
@@ -384,36 +357,3 @@ class SlotSnapshotBuilder:
         claim = self.claims.get(name)
         since = claim.metadata.deletion_timestamp if claim is not None else None
         return since is not None and now - since > DRAINING
-
-
-def _without_ended(holders: Iterable[SlotHolder], inventory: Inventory) -> list[SlotHolder]:
-    """Without those who leave and whose slot EC2 counts as free already: their claims go in a moment."""
-    held = list(holders)
-    over = Counter(each.odcr_id for each in held)
-    for odcr_id in over:
-        odcr = inventory.odcrs.get(odcr_id)
-        over[odcr_id] += inventory.free(odcr_id) - odcr.total if odcr is not None else 0
-    kept = []
-    for each in held:
-        if each.terminating and over[each.odcr_id] > 0:
-            over[each.odcr_id] -= 1
-        else:
-            kept.append(each)
-    return kept
-
-
-def _held(claim: NodeClaim) -> str:
-    """The EC2 reservation that its instance runs in."""
-    return claim.labels.get(names.RESERVATION_ID, "") if claim.status.provider_id else ""
-
-
-def _usable(
-    lots: Mapping[str, SlotPool], inventory: Inventory, strange: Mapping[str, int], now: datetime
-) -> dict[SlotPool, dict[str, int]]:
-    """The slots of each lot by reservation, without those that cannot be launched into or are strangers'."""
-    found: dict[SlotPool, dict[str, int]] = {}
-    for odcr_id, lot in lots.items():
-        odcr = inventory.odcrs.get(odcr_id)
-        if odcr is not None and launchable(odcr, now):
-            found.setdefault(lot, {})[odcr_id] = max(0, odcr.total - strange.get(odcr_id, 0))
-    return found
