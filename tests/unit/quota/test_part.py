@@ -9,6 +9,7 @@ import pytest
 
 from broker.controllers.ome import deciding
 from broker.controllers.preemption import sight
+from broker.controllers.preemption.slot_values import SlotSnapshot
 from broker.kube.suspects import CulpritFound
 from broker.quota import part
 from broker.quota.joint import QuotaState, SlotState, WaitingClaim
@@ -89,10 +90,10 @@ def test_the_one_that_a_decision_fails_on_is_named(seed: int, monkeypatch: pytes
 def test_name_on_which_a_plan_fails_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real, tried = sight.SlotSnapshotBuilder._entitled, set[str]()
 
-    def each_once(self: sight.SlotSnapshotBuilder, seen: sight.SlotSnapshot) -> object:
+    def each_once(self: sight.SlotSnapshotBuilder, seen: SlotSnapshot) -> object:
         for bad in {*part.names(None, seen.places)} - tried:
 
-            def fails(self: sight.SlotSnapshotBuilder, seen: sight.SlotSnapshot, bad: str = bad) -> object:
+            def fails(self: sight.SlotSnapshotBuilder, seen: SlotSnapshot, bad: str = bad) -> object:
                 if bad in part.names(None, seen.places):
                     raise ZeroDivisionError
                 return real(self, seen)
