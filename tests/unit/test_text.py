@@ -132,6 +132,7 @@ _TRUSTED = {
     "admission/webhook.py",
     "apis/crdgen.py",
     "apis/crds.py",
+    "apis/fielddocs.py",
     "commands/drafts.py",
     "kube/client.py",
     "kube/errors.py",
