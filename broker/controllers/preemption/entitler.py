@@ -1,8 +1,8 @@
 """Entitlements to slots, for each plan: the owner of each slot, and the slots that each queue may take.
 
 Invariant: no plan is made before the ownership of ODCRs is known, unless it stays unknown for PATIENCE (a
-kind is served and cannot be read). If no kind of reservation is served, or none exists, plans do not wait and
-are not restricted.
+kind is served and cannot be read). If no kind of reservation is served, or none exists, plans do not wait
+and are not restricted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from broker.quota.joint import JointDecision, SlotState
 from broker.quota.slot_model import CLAIM
 from providers.model import InstanceType
 
-# How long a plan waits for the kinds that it asks before it goes on without.
+# How long a plan waits for unread kinds before launches go on without them.
 PATIENCE: Final = timedelta(seconds=30)
 
 HeldBack = Callable[
@@ -41,7 +41,9 @@ _log = structlog.get_logger("borrowing")
 
 
 class EntitlementReader:
-    """Safe to call from any loop. It makes no call and writes nothing."""
+    """Reads entitlements from caches and assumptions. Safe to call from any loop. It makes no call and
+    writes nothing.
+    """
 
     def __init__(self, sight: SlotSnapshotBuilder) -> None:
         self._sight = sight
@@ -60,16 +62,16 @@ class EntitlementReader:
         self._planned: dict[str, str] = {}
         self._awaited: Mapping[str, NominatedSlot] = {}
         self._kept: Mapping[str, str] = {}
-        # Clusters that room was made for and that hold quota now, as long as plans find slots for their
-        # claims; and these claims in the last plan, by uid.
+        # Clusters that claims or clusters were evicted for and that hold quota now, as long as plans find
+        # slots for their claims; and these claims in the last plan, by uid.
         self._served: set[str] = set()
         self._first: Mapping[str, str] = {}
-        # Of claims (by uid) with their queues, those that would take quota which clusters are nominated for.
+        # Given claims (by uid) and their queues: the claims that would take quota of nominated clusters.
         self.held_back: HeldBack = lambda *_: ()
         sight.claims.on_change(self._changed)
 
     def known(self) -> bool:
-        """Whether a plan may be made: what belongs to whom is known, or has not been for too long."""
+        """Whether a plan may be made: ownership is known, or has been unknown for longer than PATIENCE."""
         reads = self._reads
         if _read(reads.reservations) and _read(reads.cluster_reservations) and self._sight.empty:
             return True
@@ -80,7 +82,9 @@ class EntitlementReader:
         return over
 
     def _tell(self, *, over: bool) -> None:
-        """Once that launches wait for what cannot be read; once that they go on without."""
+        """Logs once that launches wait for kinds that cannot be read, and once that they go on without
+        them.
+        """
         unread = {name: each for name, each in self._reads.named.items() if not _read(each)}
         step = "launches go on without" if over else "launches wait"
         if step in self._said or not (over or any(each.error for each in unread.values())):
@@ -96,7 +100,7 @@ class EntitlementReader:
     def entitlements(
         self, claims: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]
     ) -> Entitlements:
-        """For a plan of these claims, by uid. Others that were planned in this pass have what they got."""
+        """For a plan of these claims, by uid. Other claims planned in this pass keep their assigned slots."""
         with self._lock:
             self._planned = {uid: odcr_id for uid, odcr_id in self._planned.items() if uid not in claims}
         seen = self._sight.look(inventory, types, planning=claims.keys(), given=self._given())
@@ -131,21 +135,21 @@ class EntitlementReader:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Nobody else decides about slots meanwhile: what one was given, the next one sees."""
+        """Excludes any other decision about slots, so that the next one sees the results of this one."""
         with self._turn:
             yield
 
     def places(
         self, inventory: Inventory, types: Mapping[str, InstanceType], *, waiting: Collection[str]
     ) -> SlotState | None:
-        """None where nothing belongs to anybody. `waiting`: claims (by uid) that ask by themselves."""
+        """None if there is no reservation. `waiting`: claims (by uid) that request a slot by themselves."""
         given = replace(self._given(), later={})  # that is decided anew
         seen = self._sight.look(inventory, types, planning=waiting, given=given)
         return None if seen is None else seen.places
 
     @property
     def nominated(self) -> Collection[str]:
-        """The clusters that others leave for, as of the last decision."""
+        """The names of the clusters nominated in the last decision."""
         with self._lock:
             return {each.name for each in self._reads.clusters.cache.list() if each.uid in self._later}
 
@@ -156,9 +160,12 @@ class EntitlementReader:
         *,
         later: Mapping[str, ClusterAdmission],
     ) -> None:
-        """Records a decision, until the next one: what clusters (by uid) hold from now on, what they are
-        nominated for (`later`), and what leaves for which claim or cluster. Plans keep for a nominated
-        cluster what it will hold, and the next decision judges it first."""
+        """Records a decision, until the next one.
+
+        `admitted`: quota that clusters (by uid) hold from now on; `later`: quota that they are nominated
+        for. `decided` has the victims, and the claim or cluster that each leaves for. Plans keep the quota
+        of a nominated cluster, and the next decision considers it first.
+        """
         leave = {name: each.preemptor for name, each in decided.evictions.items()}
         leave |= {f"{CLAIM}{each.holder.name}": f"{CLAIM}{each.want.name}" for each in decided.victims}
         done = {
@@ -188,13 +195,14 @@ class EntitlementReader:
             )
 
     def begin(self) -> None:
-        """A pass begins: all that was launched before is written on the claims."""
+        """A pass begins: all earlier launches are written on the claims."""
         with self._lock:
             self._planned = {}
 
     def take(self, made: Plan) -> None:
-        """Records which claims are launched now, or keep a slot while their gang waits, each with an EC2
-        reservation of the lot that it is for."""
+        """Records the claims that launch now, or keep a slot while their gang waits, each with an EC2
+        reservation of its lot.
+        """
         launched = {
             each.claim.uid: each.option.odcr_ids[0] for each in made.assignments if each.option.odcr_ids
         }
@@ -205,7 +213,7 @@ class EntitlementReader:
             self._served -= {*self._first.values()} - got
 
     def leaves(self, uid: str) -> None:
-        """The claim was deleted a moment ago, which the cache may not show yet."""
+        """Records that the claim was just deleted, which the cache may not show yet."""
         with self._lock:
             self._left.add(uid)
 
@@ -218,5 +226,5 @@ class EntitlementReader:
 
 
 def _read(informer: Informer[Any]) -> bool:
-    """Whether it is known what there is of a kind."""
+    """Whether a kind is completely read, or not served."""
     return informer.synced or informer.missing

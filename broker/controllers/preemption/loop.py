@@ -1,4 +1,4 @@
-"""The loop that decides about quota and slots, what makes it look, and what the launch loop asks of it.
+"""The loop that decides about quota and slots, its triggers, and its interface for the launch loop.
 
 Invariant: it waits for the caches that it reads; a kind that is not installed is not waited for.
 """
@@ -28,8 +28,11 @@ NAME = "quota"
 
 
 class PreemptionLoop:
-    """`holdings`: None before they are known. `priority`: what a priority class is worth. `kueue`: whether
-    Kueue counts quota here."""
+    """Runs the decision pass for the launch loop.
+
+    `holdings`: None until ownership is known. `priority`: the value of a priority class. `kueue`: whether
+    Kueue counts quota here.
+    """
 
     def __init__(
         self,
@@ -112,7 +115,7 @@ class PreemptionLoop:
         return self._entitler.known()
 
     def alone(self) -> AbstractContextManager[None]:
-        """Nothing else is decided about slots meanwhile."""
+        """Excludes any other decision about slots."""
         return self._entitler.alone()
 
     def entitlements(
@@ -122,7 +125,7 @@ class PreemptionLoop:
         return self._entitler.entitlements(claims, inventory, types)
 
     def planned(self, made: Plan) -> None:
-        """What is launched now, and which claims wait to have which slots back."""
+        """Records the claims that launch now, and the claims that wait for an occupied slot."""
         self._entitler.take(made)
         self._reclaimer.awaited(made.awaited, made.kept)
 

@@ -1,7 +1,7 @@
-"""Claims that others were told to leave for, and the slots that are theirs because of it.
+"""Nominated claims, for which victims were evicted, and their slots.
 
-Invariant: a claim is nominated as long as its own condition says so, in a new process too. Where its slot is
-follows from the last plan.
+Invariant: a claim is nominated as long as its own condition is True, in a new process too. The place of its
+slot follows from the last plan.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from broker.quota.slot_model import SlotRequest
 
 
 def nominated(claim: NodeClaim) -> bool:
-    """Whether another was told to leave for this claim, by its own condition."""
+    """Whether a victim was evicted for this claim, by the claim's own condition."""
     said = condition(claim.status.conditions, names.RECLAIMING)
     return said is not None and said.status == "True"
 
 
 def want(claim: NodeClaim, queue: str, odcr_ids: tuple[str, ...]) -> SlotRequest:
-    """A slot in any of these, as it is decided about."""
+    """The claim's request for a slot in any of these EC2 reservations."""
     created = claim.metadata.creation_timestamp
     return SlotRequest(
         name=claim.name,
@@ -41,8 +41,11 @@ def nominations_of(
     *,
     queue: Callable[[NodeClaim], str],
 ) -> Iterator[SlotRequest]:
-    """Of these claims the nominated ones, and those of their gangs that keep a slot meanwhile. `awaited` and
-    `kept`, by uid: the slots that the last plan let them wait for, and the EC2 reservation of those kept."""
+    """The nominated ones of these claims, and claims of their gangs that keep a slot meanwhile.
+
+    `awaited` and `kept`, by uid: the slots that claims wait for since the last plan, and the EC2 reservation
+    of each kept slot.
+    """
     first = [each for each in claims if nominated(each)]
     gangs = {each.annotations.get(names.GANG, "") for each in first} - {""}
     for claim in (each for each in first if each.uid in awaited):

@@ -1,7 +1,7 @@
-"""Whose the slots are, for a command that looks once: by the same rules, from one list of each kind.
+"""Entitlements to slots, for a command that reads each kind once, by the same rules as the loops.
 
-Nothing is followed and nothing is written. A kind that is not installed, or that the caller may not read,
-counts as empty: what is told is then as if nothing belonged to anybody.
+It follows no kind and writes nothing. A kind that is not installed, or that the caller may not read, counts
+as empty, as if no reservation owned a slot.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def entitlements_once(client: Client, settings: Settings, clock: Clock) -> Entit
             informer.read()
         except (NotFound, Forbidden):
             continue
-    # Who is spared is only asked of who is to leave, and nobody is here.
+    # Nodes and Pods only decide whether a claim is non-preemptible, and no claim is preempted here.
     nodes = Informer(client, Node, clock=clock, indexes={BY_PROVIDER_ID: lambda _: ()})
     pods = Informer(client, Pod, clock=clock, indexes={BY_NODE: lambda _: ()})
 

@@ -1,8 +1,8 @@
-"""Slots that dedicated clusters hold quota for, and that none of their claims has yet.
+"""Slots that dedicated clusters hold quota for and that none of their claims has yet.
 
-Invariant: from the moment when a cluster is admitted, each of its instances is counted somewhere: as a claim
-that has an instance, as one that the plan at hand is made for, or here. So nobody is lent its slots between
-its admission and its launch. What does not take reserved instances is promised none.
+Invariant: from its admission on, each instance of a cluster is counted in one place: as a claim with an
+instance, as a claim of the plan at hand, or here. So its slots are not lent between its admission and its
+launch. Flavors without reserved instances are promised no slots.
 """
 
 from __future__ import annotations
@@ -30,9 +30,12 @@ RESERVED: Final = "reserved"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterHolding:
-    """A cluster that holds quota, or may be given some; what it is nominated for; how that is counted; how
-    many instances it has of each flavor, claims among them that ask for a slot now (`asking`); and the
-    flavors of which it takes reserved ones."""
+    """A cluster that holds quota or may be admitted.
+
+    `has`: its instances by flavor; `asking`: its claims that request a slot now, by flavor. `size` converts
+    quota to instances. `reserved`: the flavors of which it takes reserved instances. `later`: its
+    nomination.
+    """
 
     name: str
     held: ClusterAdmission
@@ -44,7 +47,7 @@ class ClusterHolding:
 
 
 def cluster_of(claim: NodeClaim) -> tuple[str, str]:
-    """The uid and the name of the cluster that a claim belongs to; empty for none."""
+    """The uid and the name of the cluster that owns a claim, empty without one."""
     if names.DEDICATED in claim.labels:
         for owner in claim.metadata.owner_references:
             if owner.kind == DedicatedAICluster.KIND.kind:
@@ -64,9 +67,12 @@ def cluster_holdings(
     later: Mapping[str, ClusterAdmission],
     asking: Collection[str] = (),
 ) -> list[ClusterHolding]:
-    """Those that are not on their way out. `settled`: claims (by uid) that count as if they had an instance;
-    those of them that are `asking` are judged by themselves. `admitted`: by uid, what was decided a moment
-    ago, which the status of a cluster may not say yet; `later`: what they are nominated for."""
+    """The holdings of all clusters that are not terminating.
+
+    `settled`: claims (by uid) that count as if they had an instance; the `asking` ones of them are
+    considered by themselves. `admitted`, by uid: recent decisions that the status of a cluster may not show
+    yet; `later`: nominations.
+    """
     there = list(clusters)
     if not there:
         return []
@@ -80,7 +86,7 @@ def cluster_holdings(
         mine = admitted.get(each.uid) or has_some
         if mine is None and isinstance(reserved, Reserved):
             mine = ClusterAdmission(reserved=reserved, since=EPOCH, usage={})
-        # Who has given all back, and waits again, says still that it was preempted.
+        # A cluster that gave everything back, and waits again, still has its condition Preempted.
         leaves = terminating(each, reserved) if has_some else each.deleting
         if mine is not None and not leaves:
             found.append(
@@ -98,7 +104,7 @@ def cluster_holdings(
 
 
 def _counted(claims: Iterable[NodeClaim], counts: Callable[[NodeClaim], bool]) -> dict[str, Counter[str]]:
-    """How many of these claims count, by the uid of their cluster and by flavor."""
+    """The number of these claims that count, by the uid of their cluster and by flavor."""
     found: dict[str, Counter[str]] = {}
     for claim in claims:
         uid, _ = cluster_of(claim)
@@ -121,8 +127,11 @@ def promises(
     gone: Collection[str],
     spared: bool,
 ) -> list[Promise]:
-    """`usage`: what is admitted just now, by cluster; `gone`: clusters that leave just now. `spared`: none of
-    them may be asked for what it has."""
+    """The slots still missing for the quota of each cluster.
+
+    `usage`: quota admitted in this decision, by cluster; `gone`: clusters evicted in it. `spared`: the
+    promises are non-preemptible.
+    """
     found = []
     for each in those:
         if each.name not in gone:
@@ -134,8 +143,10 @@ def promises(
 def nominations(
     those: Iterable[ClusterHolding], *, usage: Mapping[str, Amounts], gone: Collection[str]
 ) -> list[Promise]:
-    """What clusters are nominated for beyond what they hold. `usage`: all that they will hold, as it is
-    decided just now; without any, as it was decided last."""
+    """The slots of nominated clusters beyond those that they hold quota for.
+
+    `usage`: all quota that they will hold, by this decision. Without an entry the last decision counts.
+    """
     found = []
     for each in those:
         held = each.later
@@ -175,7 +186,7 @@ def _promised(
 
 
 def _missing(one: ClusterHolding, usage: Amounts) -> Counter[str]:
-    """How many instances by flavor some quota comes to, beyond those that are there."""
+    """The number of instances by flavor that some quota amounts to, beyond the existing ones."""
     found: Counter[str] = Counter()
     for flavor, amounts in by_flavor(usage).items():
         sized = one.size(flavor, amounts)

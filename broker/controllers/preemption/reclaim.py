@@ -1,9 +1,9 @@
 """Evicts claims for nominated slots.
 
 Invariant: for one nominated slot at most one claim is evicted, however often this runs: terminating claims
-and slots that are being freed are counted first. `broker.quota.joint` chooses the victims. They go as any
-deleted NodeClaim does: drained by evictions, so that PodDisruptionBudgets hold, for no longer than their
-terminationGracePeriod.
+and slots that are being freed are counted first. `broker.quota.joint` chooses the victims. A victim
+terminates as any deleted NodeClaim: drained by evictions, so that PodDisruptionBudgets hold, for no longer
+than its terminationGracePeriod.
 
 Conditions on both claims come before the eviction, in Kueue's terms (conditions and reasons of its Workload:
 apis/kueue/v1beta1/workload_types.go): preemptor, victim, reason, and the paths of both in the tree.
@@ -47,7 +47,9 @@ _log = structlog.get_logger("borrowing")
 
 
 class Preemptor:
-    """`awaited` is told of each plan, by the loop that plans; the others are of the pass that decides."""
+    """Nominates and evicts claims. The launch loop calls `awaited` after each plan; the decision pass calls
+    the other methods.
+    """
 
     def __init__(
         self,
@@ -71,8 +73,9 @@ class Preemptor:
         self._planned = False
 
     def awaited(self, found: Mapping[str, NominatedSlot], kept: Collection[str] = ()) -> None:
-        """Which claims (by uid, the first first) wait to have which slots back, as of the last plan; which of
-        them have theirs, and are `kept` waiting by their gang."""
+        """Records the claims (by uid, in order) that wait for occupied slots since the last plan. `kept`:
+        claims that have a slot and wait for their gang.
+        """
         with self._lock:
             before, self._awaited, self._planned = self._awaited, dict(found), True
             self._keeping = frozenset(kept)
@@ -80,14 +83,14 @@ class Preemptor:
             self._wake()
 
     def waiting(self) -> Sequence[tuple[NodeClaim, NominatedSlot]]:
-        """Claims that wait for a slot, as of the last plan, the first first."""
+        """Claims that wait for a slot since the last plan, in order."""
         with self._lock:
             awaited = self._awaited
         there = self._there(awaited)
         return [(there[uid], slot) for uid, slot in awaited.items() if uid in there]
 
     def settle(self) -> None:
-        """Claims that have their slot, or take another way, no longer reclaim one. Raises ApiError."""
+        """Clears the nomination of claims that have their slot or launch another way. Raises ApiError."""
         with self._lock:
             waiting, planned = self._there({*self._awaited, *self._keeping}), self._planned
 
@@ -96,7 +99,7 @@ class Preemptor:
             if said is None or said.status != "True" or claim.uid in waiting or claim.deleting:
                 return
             if not claim.status.provider_id and not planned:
-                return  # the first plan says whether it still waits
+                return  # the first plan decides whether it still waits
             got = claim.labels.get(names.RESERVATION_ID, "")
             message = f"it has a slot of {got}" if got else "it takes another way"
             change = ConditionUpdate(
@@ -114,8 +117,9 @@ class Preemptor:
         }
 
     def act(self, decided: JointDecision) -> None:
-        """Claims that must leave are told, and deleted. Clusters have their own turn. Raises ApiError, after
-        each had his."""
+        """Reports to each victim and deletes it. Clusters are evicted by their own controller. Raises
+        ApiError after all victims.
+        """
         told: list[tuple[str, Eviction] | Victim] = [*decided.evictions.items(), *decided.victims]
         each(told, self._act)
 
@@ -164,7 +168,7 @@ class Preemptor:
         except NotFound:
             return
         self._entitler.leaves(claim.uid)
-        if answer.get("kind") == NodeClaim.KIND.kind:  # of one that nothing holds, a Status tells
+        if answer.get("kind") == NodeClaim.KIND.kind:  # without a finalizer the answer is a Status
             self._claims.observe(answer)
         RECLAIMED.labels(str(reason)).inc()
 
@@ -178,7 +182,7 @@ _DUE: Final[Mapping[Reason, str]] = {
 
 
 def _preempted(whom: str, claim: NodeClaim, why: Victim | Eviction) -> str:
-    """What the one who leaves is told."""
+    """The victim's message."""
     slot = claim.labels.get(names.RESERVATION_ID, "")
     has = f": it {'has' if why.reason is Reason.IN_QUEUE else 'borrows'} a slot of {slot}" if slot else ""
     return f"Preempted to accommodate {whom} due to {_DUE[why.reason]} ({why.reason}){has}; {_paths(why)}"

@@ -2,6 +2,8 @@
 
 Invariant: it makes no call and writes nothing. `unexplained` decides which slots are being freed and which
 are unattributed. An ODCR with a tag that ownership does not contain yet is entitled to no queue meanwhile.
+
+A lot is the slots of one flavor that one reservation owns (SlotPool).
 """
 
 from __future__ import annotations
@@ -56,12 +58,12 @@ from broker.reservations.ownership import Ownership, elsewhere
 from broker.settings import Settings
 from providers.model import InstanceType
 
-# How long a claim that may fall back waits for whoever gives its slot back.
+# How long a terminating claim counts as giving its slot back.
 DRAINING: Final = timedelta(minutes=10)
 
 
 class SlotSnapshotBuilder:
-    """`look` is safe to call from any loop. `kueue`: whether another counts quota of dedicated clusters."""
+    """`look` is safe to call from any loop. `kueue`: whether Kueue counts the quota of dedicated clusters."""
 
     def __init__(
         self,
@@ -102,7 +104,9 @@ class SlotSnapshotBuilder:
         planning: Collection[str],
         given: Assumptions,
     ) -> SlotSnapshot | None:
-        """`planning`: claims (by uid) that are judged by themselves, and not as part of their cluster."""
+        """The snapshot; None if there is no reservation. `planning`: claims (by uid) that are considered by
+        themselves, and not as part of their cluster.
+        """
         snapshot = self.reads.snapshot()
         if not snapshot.reservations:
             return None
@@ -152,7 +156,7 @@ class SlotSnapshotBuilder:
             promises=lambda usage, gone: promises(
                 holding, usage=usage, gone={*gone, *given.leave}, spared=kueue
             ),
-            # Where another decides what leaves, no cluster is nominated here.
+            # If Kueue decides about evictions, no cluster is nominated here.
             nominations=lambda usage, gone: (
                 [] if kueue else nominations(holding, usage=usage, gone={*gone, *given.leave})
             ),
@@ -169,7 +173,7 @@ class SlotSnapshotBuilder:
     def _holding(
         self, types: Mapping[str, InstanceType], given: Assumptions, *, asking: Collection[str]
     ) -> Sequence[ClusterHolding]:
-        """The dedicated clusters, and how many of their instances are there."""
+        """The dedicated clusters with the number of their existing instances."""
         clusters = self.reads.clusters.cache.list()
         if not clusters:
             return ()
@@ -188,7 +192,9 @@ class SlotSnapshotBuilder:
         )
 
     def entitled(self, seen: SlotSnapshot) -> Entitlements:
-        """What follows for plans, but for whose each claim is. Raises CulpritFound with whom it fails on."""
+        """Entitlements of queues, without those of single claims. Raises CulpritFound with the object that
+        this fails on.
+        """
 
         def among(some: Sequence[str]) -> Entitlements:
             _, places, _ = part.only({*some}, None, seen.places)
@@ -226,7 +232,9 @@ class SlotSnapshotBuilder:
         )
 
     def draws(self, waiting: Iterable[NodeClaim]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-        """The queue of each claim; of what no reservation is named by, why it entitles to nothing."""
+        """The queue of each claim by uid; for unresolved names also the reason, and the name as written, by
+        queue.
+        """
         known = Names(self.reads.snapshot().reservations)
         draws: dict[str, str] = {}
         barred: dict[str, str] = {}
@@ -243,15 +251,16 @@ class SlotSnapshotBuilder:
         return draws, barred, called
 
     def _version(self, flavors: object, types: Mapping[str, InstanceType]) -> int:
-        """Changes with the flavors or the instance types."""
+        """A number that changes with the flavors or the instance types."""
         seen = (flavors, id(types))
         if self._told[0] != seen:
             self._told = (seen, self._told[1] + 1)
         return self._told[1]
 
     def _owned(self, snapshot: Snapshot, holdings: Ownership, inventory: Inventory) -> dict[str, SlotPool]:
-        """The lot of each EC2 reservation that belongs to somebody. What carries a tag that the holdings do
-        not know yet has no flavor, so that nobody takes it meanwhile."""
+        """The lot of each owned EC2 reservation. A reservation with a tag that ownership does not contain
+        yet has no flavor, so that no claim takes its slots meanwhile.
+        """
         lots = {
             odcr_id: SlotPool(reserved.queue, holdings.flavor.get(odcr_id, ""))
             for odcr_id, reserved in holdings.owner.items()
@@ -267,9 +276,9 @@ class SlotSnapshotBuilder:
     def _holders(
         self, lots: Mapping[str, SlotPool], given: Assumptions, rules: Mapping[str, Preemption]
     ) -> list[SlotHolder]:
-        """Claims whose instances hold a slot that belongs to somebody."""
+        """Claims with an instance in an owned slot, or planned into one."""
         held = {}
-        top = 0  # whom nobody goes before is not asked whether it may be disturbed
+        top = 0  # the highest waiting priority: a holder that no claim outranks needs no disruption check
         for claim in self.claims.list():
             if (odcr_id := held_odcr(claim) or given.planned.get(claim.uid, "")) in lots:
                 held[claim.uid] = claim, odcr_id
@@ -304,8 +313,9 @@ class SlotSnapshotBuilder:
         return found
 
     def _spared(self, claim: NodeClaim) -> bool:
-        """Whether it is not asked for its slot; a dedicated cluster is, as a whole, where no other decides
-        about it."""
+        """Whether the claim is never a victim. A dedicated cluster is preempted as a whole, unless Kueue
+        counts its quota.
+        """
         if names.DEDICATED in claim.labels:
             return self._kueue()
         return non_preemptible(claim, owns=self._owns, nodes=self._nodes, pods=self._pods)

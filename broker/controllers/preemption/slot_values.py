@@ -27,11 +27,14 @@ from broker.reservations.ownership import Ownership
 
 @dataclass(frozen=True, kw_only=True)
 class Assumptions:
-    """What was decided and may not be seen yet: launches planned (EC2 reservation by uid of the claim), what
-    clusters (by uid) were admitted to and are nominated for (`later`), which of them (by name) must leave,
-    and which claims (by uid); `leaves_for`: for which claim or cluster each was told to leave, by name, as in
-    `broker.quota.joint`; `awaited`: which slots claims (by uid) wait to have, as of the last plan, and
-    `kept`: the EC2 reservation of those that keep a slot while their gang waits."""
+    """Decisions that the caches may not show yet.
+
+    `planned`: EC2 reservations of planned launches, by uid of the claim. `admitted` and `later`: admissions
+    and nominations of clusters, by uid. `leave`: clusters and claims to evict, by name; `left`: deleted
+    claims, by uid. `leaves_for`: the claim or cluster that each victim leaves for, by name as in
+    `broker.quota.joint`. `awaited`: the slots that claims (by uid) wait for since the last plan. `kept`: the
+    EC2 reservation of each claim (by uid) that keeps a slot while its gang waits.
+    """
 
     planned: Mapping[str, str] = field(default_factory=dict)
     admitted: Mapping[str, ClusterAdmission] = field(default_factory=dict)
@@ -45,8 +48,9 @@ class Assumptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SlotSnapshot:
-    """One look. `coming`: by EC2 reservation, how many slots come free in a moment. `holding`: the dedicated
-    clusters that hold quota."""
+    """One snapshot. `coming`: slots that are being freed, by EC2 reservation. `holding`: the dedicated
+    clusters that hold quota.
+    """
 
     places: SlotState
     said: Sequence[ReservationSlots]
@@ -57,7 +61,7 @@ class SlotSnapshot:
 
 
 def without_ended(holders: Iterable[SlotHolder], inventory: Inventory) -> list[SlotHolder]:
-    """Without those who leave and whose slot EC2 counts as free already: their claims go in a moment."""
+    """The holders, without terminating ones in slots that EC2 counts as free: their claims end soon."""
     held = list(holders)
     over = Counter(each.odcr_id for each in held)
     for odcr_id in over:
@@ -73,14 +77,16 @@ def without_ended(holders: Iterable[SlotHolder], inventory: Inventory) -> list[S
 
 
 def held_odcr(claim: NodeClaim) -> str:
-    """The EC2 reservation that its instance runs in."""
+    """The EC2 reservation that the claim's instance runs in."""
     return claim.labels.get(names.RESERVATION_ID, "") if claim.status.provider_id else ""
 
 
 def usable_slots(
     lots: Mapping[str, SlotPool], inventory: Inventory, strange: Mapping[str, int], now: datetime
 ) -> dict[SlotPool, dict[str, int]]:
-    """The slots of each lot by reservation, without those that cannot be launched into or are strangers'."""
+    """The slots of each lot by reservation, without unattributed slots and reservations that cannot be
+    launched into.
+    """
     found: dict[SlotPool, dict[str, int]] = {}
     for odcr_id, lot in lots.items():
         odcr = inventory.odcrs.get(odcr_id)

@@ -20,8 +20,12 @@ from broker.quota.usage import Reserved
 def non_preemptible(
     claim: NodeClaim, *, owns: Callable[[NodeClaim], bool], nodes: Cache[Node], pods: Cache[Pod]
 ) -> bool:
-    """Claims of another launcher; and by Karpenter's rule what says do-not-disrupt, unless a grace period
-    bounds that. A Node that is left out may say it, and cannot be drained."""
+    """Whether a claim is never a victim.
+
+    Claims of another launcher are never victims. Neither, by Karpenter's rule, are claims with
+    do-not-disrupt, unless a grace period bounds it. A Node that is left out of the cache may have
+    do-not-disrupt, and cannot be drained.
+    """
     if not owns(claim):
         return True
     if claim.spec.termination_grace_period:
@@ -35,19 +39,22 @@ def non_preemptible(
 
 
 def borrows(claim: NodeClaim, reserved: Reserved, owners: Mapping[str, Reserved]) -> bool:
-    """Whether a claim that draws from `reserved` runs in a slot that is known (by the id of EC2's
-    reservation) to be another's."""
+    """Whether a claim that draws from `reserved` runs in an EC2 reservation of another owner. `owners` is
+    by the id of the EC2 reservation.
+    """
     return owners.get(claim.labels.get(names.RESERVATION_ID, ""), reserved) != reserved
 
 
 def unowned(claim: NodeClaim, reserved: Reserved, owners: Mapping[str, Reserved]) -> bool:
-    """Whether a claim runs in an EC2 reservation that belongs to no CapacityReservation, while the one that
-    it draws from has slots of its own: these are what its quota stands for."""
+    """Whether a claim runs in an EC2 reservation without an owner, although `reserved` owns slots.
+
+    The quota of `reserved` stands for its own slots.
+    """
     id_ = claim.labels.get(names.RESERVATION_ID, "")
     return bool(id_) and id_ not in owners and reserved in owners.values()
 
 
 def occupied_queues(claims: Iterable[NodeClaim], owners: Mapping[str, Reserved]) -> frozenset[str]:
-    """The queues in whose slots these claims run, as far as that is known."""
+    """The queues that own the slots of these claims, if known."""
     ids = {claim.labels.get(names.RESERVATION_ID, "") for claim in claims}
     return frozenset(owners[each].queue for each in ids & owners.keys())

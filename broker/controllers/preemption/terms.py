@@ -1,7 +1,7 @@
 """Slot quota and limits of each reservation, read once for each version of its spec.
 
-Invariant: a reservation with an invalid spec, a deleted one, and one that a ResourceQuota refuses entitle to
-nothing, with a reason. It owns its slots until it is gone.
+Invariant: a reservation entitles to nothing, with a reason, if its spec is invalid, it is being deleted, or
+a ResourceQuota refuses it. It owns its slots until it is gone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from providers.model import InstanceType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationSlots:
-    """One reservation. `flavors` by name, in slots; `barred`: why it entitles to nothing."""
+    """One reservation. `flavors`: slot quota by name. `barred`: the reason if it entitles to nothing."""
 
     reserved: Reserved
     member: Member
@@ -34,7 +34,7 @@ class ReservationSlots:
 
 
 class SlotQuotaReader:
-    """Remembers what it read of each version."""
+    """Reads the slot quota of each reservation, and caches it by version."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[tuple[str, int], ReservationSlots]] = {}
@@ -46,7 +46,7 @@ class SlotQuotaReader:
         types: Mapping[str, InstanceType],
         version: int,
     ) -> list[ReservationSlots]:
-        """`version` changes with whatever else it depends on: flavors and types."""
+        """The slot quota of all reservations. `version` changes with the other inputs: flavors and types."""
         found: dict[str, tuple[tuple[str, int], ReservationSlots]] = {}
         for one in snapshot.reservations.values():
             key = (one.metadata.resource_version, version)

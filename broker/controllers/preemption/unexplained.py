@@ -1,8 +1,8 @@
-"""Slots that EC2 counts as used and no known claim holds.
+"""Slots that EC2 counts as used and that no known claim holds.
 
 Invariant: such a slot counts as unattributed only after a while. An instance of ours that has just ended, or
-has just been launched, looks the same until EC2 and Kubernetes agree. Until then the slot counts as being
-freed, so that no claim is preempted for it.
+has just been launched, looks the same until EC2 and Kubernetes agree. If a claim has just ended, the slot
+counts as being freed until then, so that no claim is preempted for it.
 """
 
 from __future__ import annotations
