@@ -1,7 +1,7 @@
-"""The quota that a cluster holds, as its status says it.
+"""The quota that a cluster holds, as recorded in its status.
 
-Invariant: what is written is read again as the same amounts. It is in the status and not in an annotation,
-so that who may edit a cluster cannot give it quota.
+Invariant: the recorded amounts are read back unchanged. The record is in the status, not in an annotation:
+otherwise the right to edit a cluster would be the right to give it quota.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EPOCH = datetime.fromtimestamp(0, UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAdmission:
-    """Whose quota, since when, how much. `priority`: as it was known last."""
+    """Held quota: its reservation, its start and its amounts. `priority`: the last one known."""
 
     reserved: Reserved
     since: datetime
@@ -30,7 +30,7 @@ class ClusterAdmission:
 
 
 def held(cluster: DedicatedAICluster) -> ClusterAdmission | None:
-    """What the cluster's status says that it holds. Raises ValueError for what nobody here wrote."""
+    """The quota recorded in the cluster's status. Raises ValueError for amounts that cannot be read."""
     found = cluster.status.admission
     if found is None:
         return None
@@ -48,7 +48,7 @@ def held(cluster: DedicatedAICluster) -> ClusterAdmission | None:
 
 
 def status(one: ClusterAdmission) -> DedicatedAdmission:
-    """As it is written, by the names of flavors and resources."""
+    """The status field, sorted by the names of flavors and resources."""
     return DedicatedAdmission(
         reservation=str(one.reserved),
         reserved_at=one.since,
@@ -67,7 +67,7 @@ def status(one: ClusterAdmission) -> DedicatedAdmission:
 
 
 def by_flavor(usage: Amounts) -> Mapping[str, Mapping[str, int]]:
-    """Flavor, resource, amount."""
+    """The amounts by flavor and resource, without zeros."""
     found: dict[str, dict[str, int]] = {}
     for key, value in usage.items():
         if value:
@@ -76,7 +76,7 @@ def by_flavor(usage: Amounts) -> Mapping[str, Mapping[str, int]]:
 
 
 def told(usage: Amounts) -> str:
-    """For people: `8Ti of memory and 32 of nvidia.com/gpu in h100`."""
+    """The text for messages: `8Ti of memory and 32 of nvidia.com/gpu in h100`."""
     return "; ".join(
         f"{' and '.join(f'{written(name, value)} of {name}' for name, value in sorted(amounts.items()))} "
         f"in {flavor}"

@@ -1,10 +1,10 @@
-"""Claims that draw from a reservation and belong to no dedicated cluster, as what holds quota of it.
+"""Quota held by claims that draw from a reservation and belong to no dedicated cluster.
 
-Invariant: a claim counts from its instance on, with the share of the quota that the instance stands for: its
-accelerators, and of what else the flavor has quota for as much as goes with these, so that as many instances
-as the quota was sized to use up all of it together. One whose flavor cannot be told holds nothing, and
-neither does one that fell back to on-demand. Where Kueue counts workloads, what runs on such claims is
-counted there, and the claims are not.
+Invariant: a claim counts once it has an instance, with the share of quota that the instance stands for. The
+share is its accelerators, and the flavor's other resources in proportion. The number of instances that the
+quota was sized to thus uses up all of it. A claim of unknown flavor holds nothing, and neither does a claim
+that fell back to on-demand. If Kueue counts quota, it counts the workloads on such claims, and the claims do
+not count.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.queues import queue
 from broker.reservations.sizing import ACCELERATORS
 
-RESERVED: Final = "reserved"  # the capacity type of an instance in one of EC2's reservations
+RESERVED: Final = "reserved"  # the capacity type of an instance in an ODCR
 
 
 def drawing(
@@ -35,7 +35,7 @@ def drawing(
     specs: Mapping[Reserved, ReservationSpec],
     flavors: Mapping[str, ResourceFlavor],
 ) -> Mapping[Reserved, tuple[ReservationHolder, ...]]:
-    """Of these claims, those with an instance. `specs` are judged, and have no problem."""
+    """The holders among these claims, by reservation. `specs`: those judged without problems."""
     by_name = Names(specs)
     made: dict[Reserved, Queue] = {}
     found: dict[Reserved, list[ReservationHolder]] = {}
@@ -75,7 +75,7 @@ def drawers(
     *,
     kueue: Callable[[], bool],
 ) -> Callable[[], Mapping[Reserved, tuple[ReservationHolder, ...]]]:
-    """As `drawing`, of what the caches have whenever it is called; nothing where Kueue counts quota."""
+    """A function that runs `drawing` on the caches; its result is empty if Kueue counts quota."""
 
     def found() -> Mapping[Reserved, tuple[ReservationHolder, ...]]:
         if kueue() or not (some := [each for each in claims.list() if names.DRAWS_FROM in each.annotations]):
@@ -87,7 +87,7 @@ def drawers(
 
 
 def share(queue: Queue, flavor: str, has: Mapping[str, int]) -> Amounts:
-    """What of a queue's quota an instance with so much stands for."""
+    """The part of a queue's quota that an instance with the resources `has` stands for."""
     quota = {key.resource: each.nominal for key, each in queue.quotas.items() if key.flavor == flavor}
     by = next((name for name in ACCELERATORS if has.get(name) and quota.get(name)), None)
     return {

@@ -1,4 +1,4 @@
-"""ResourceFlavors as quota is assigned by them."""
+"""Converts ResourceFlavors for quota assignment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from broker.quota import flavors
 
 
 def rule(one: ResourceFlavor) -> flavors.Flavor:
-    """A flavor as quota is assigned by it."""
+    """The flavor in the form that quota assignment reads."""
     return flavors.Flavor(
         name=one.name,
         labels=one.spec.node_labels,

@@ -1,8 +1,8 @@
-"""Quota that room is being made for, kept from claims that are launched meanwhile.
+"""Holds back claims that would take the quota that nominated clusters wait for.
 
-Invariant: a claim counts against its reservation's quota once it has a reserved instance, and a cluster that
-others leave for has its quota only after they have left. In between no claim is launched that would count as
-that quota; otherwise it would be drained at once, or the one that left would be back first.
+Invariant: a claim counts against its reservation's quota once it has a reserved instance. A nominated cluster
+has its quota only after its victims have left. Until then no claim is launched that would take that quota:
+it would be drained at once, or a victim would return before the cluster starts.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def without_room(
     flavors: Mapping[str, ResourceFlavor],
     types: Mapping[str, InstanceType],
 ) -> frozenset[str]:
-    """The claims (by uid) that would take quota which clusters are nominated for. `later`: all that each of
-    these, by name, will hold; `claims`: those that wait, with their queues."""
+    """The uids of claims that would take quota for which clusters are nominated. `later`: the total future
+    quota of each nominated cluster, by name; `claims`: the waiting claims with their queues."""
     tree = Tree(quota.queues, quota.cohorts)
     for one in quota.holders:
-        # What a nominated cluster will hold is all of it, what it holds now included.
+        # The future quota of a nominated cluster includes its present quota.
         if one.queue in tree.queues and not one.evicted and one.name not in later:
             tree.queues[one.queue].add(one.usage)
     roots = set()
@@ -84,7 +84,7 @@ def _usages(
     flavors: Mapping[str, ResourceFlavor],
     types: Mapping[str, InstanceType],
 ) -> Iterator[Amounts]:
-    """What the claim would count for in each flavor that it could run in."""
+    """The claim's usage in each flavor that it could run in."""
     if node.queue is None:
         return
     asked = {each.key: each.values for each in claim.spec.requirements if each.operator == "In"}

@@ -1,9 +1,9 @@
-"""The dedicated clusters in a pass: what is read of them, and each one's next step.
+"""Reconciles the dedicated clusters in passes: reads their state, then takes the next step of each.
 
-Invariant: what was decided (`broker.quota.joint`, or Kueue) is in a cluster's status before an
-instance is asked for by it, or ended because of it: a broker that ends in between goes on from there. Quota
-and object are let go only after the API server itself, not a cache, has shown that no claim is left. A pass
-over clusters that are as they should be writes nothing.
+Invariant: a decision (`broker.quota.joint`, or Kueue) is in the cluster's status before an instance is
+requested or ended because of it. A broker that restarts in between continues from the status. Quota and
+object are released only after the API server itself, not a cache, shows that no claim is left. A pass over
+clusters in their desired state writes nothing.
 """
 
 from __future__ import annotations
@@ -59,21 +59,21 @@ _log = structlog.get_logger("dedicated")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPass:
-    """What one pass reads."""
+    """The inputs of one pass."""
 
     world: ClusterSnapshot
     claims: Mapping[str, list[NodeClaim]]  # by the uid of their cluster
     down: frozenset[str]  # names of nodes that are not ready
     types: Mapping[str, InstanceType]
     size: Callable[[object], Size]  # by reservation
-    owners: Mapping[str, Reserved]  # of EC2's reservations
+    owners: Mapping[str, Reserved]  # by ODCR id
     waiting: int = machines.AT_ONCE  # claims of one cluster that may be without an instance at a time
     left_out: Mapping[str, Sequence[PartialObject]] = field(default_factory=dict)  # unreadable claims
 
     def settled(self, one: ClusterState) -> Amounts | None:
-        """What of its quota a cluster's instances stand for; None where that is all of it, or nothing."""
+        """The part of a cluster's quota that its instances stand for; None if that is all, or nothing."""
         if one.held is None or one.cluster.status.dac_lifecycle_state not in ("ACTIVE", "UPDATING"):
-            return None  # it was never whole: there is nothing that it grew from
+            return None  # it was never complete, so it has no growth
         size, found = self.size(one.held.reserved), dict(one.held.usage)
         there = Counter(
             machines.flavor_name(each)
@@ -92,24 +92,24 @@ class ClusterPass:
         return {key: value for key, value in found.items() if value}
 
     def home(self, one: ClusterState) -> bool:
-        """Whether each of its instances is in a slot of its own reservation."""
+        """Whether the cluster has claims, all of them in slots of its own reservation."""
         ids = [each.labels.get(names.RESERVATION_ID, "") for each in self.claims.get(one.cluster.uid, ())]
         mine = one.held.reserved if one.held else None
         return bool(ids) and all(self.owners.get(each) == mine for each in ids)
 
     def at(self, one: ClusterState) -> frozenset[str]:
-        """The queues in whose slots its instances are."""
+        """The queues that own the slots of its instances."""
         return occupied_queues(self.claims.get(one.cluster.uid, ()), self.owners)
 
 
 def down(node: Node) -> bool:
-    """Whether a node of a dedicated cluster takes no pods."""
+    """Whether this is a node of a dedicated cluster and not ready."""
     ready = condition(node.status.conditions, names.READY)
     return names.DEDICATED in node.labels and (ready is None or ready.status != "True")
 
 
 class ClusterController:
-    """`observe`, then a decision, then `act` on it."""
+    """The order of calls: `observe`, then a decision, then `act` on it."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class ClusterController:
         kueue: Callable[[], bool],
         owners: Callable[[], Mapping[str, Reserved]],
     ) -> None:
-        """`kueue`: whether Kueue counts quota here. `owners`: whose each of EC2's reservations is, by id."""
+        """`kueue`: whether Kueue counts quota here. `owners`: the owner of each ODCR, by its id."""
         self._shared = shared
         self._kueue = kueue
         self._owners = owners
@@ -130,7 +130,7 @@ class ClusterController:
         self._marks = ClusterLabels(shared.client)
 
     def observe(self) -> ClusterPass | None:
-        """What one pass reads; None where there is no cluster, or not yet all that Kueue says. Raises
+        """The inputs of one pass; None without clusters, or before Kueue's objects are read. Raises
         ProviderError."""
         if not len(self._cache) or (self._kueue() and not self._queueing.known):
             return None
@@ -138,7 +138,7 @@ class ClusterController:
         types = shared.provider.instance_types()
         claims: dict[str, list[NodeClaim]] = defaultdict(list)
         drawing = []
-        # Before and after the claims, since one may be left out or readmitted meanwhile.
+        # Read before and after the claims: meanwhile a claim may be left out or readmitted.
         partial = {each.uid: each for each in shared.claims.left_out}
         listed = shared.claims.list()
         partial |= {each.uid: each for each in shared.claims.left_out}
@@ -180,11 +180,11 @@ class ClusterController:
 
     @property
     def waits(self) -> bool:
-        """Whether there are clusters, and it is not known yet what Kueue says of them."""
+        """Whether clusters exist while Kueue's decisions about them are not read yet."""
         return bool(len(self._cache)) and self._kueue() and not self._queueing.known
 
     def quota(self, this: ClusterPass, launching: Iterable[AdmittedWorkload]) -> QuotaState | None:
-        """What decides about them; None where Kueue does. `launching`: as `World.quota` has it."""
+        """The quota decision's input; None if Kueue decides. `launching`: see `ClusterSnapshot.quota`."""
         if self._kueue():
             return None
         homes = [each.cluster.name for each in this.world.asking if this.home(each)]
@@ -193,8 +193,8 @@ class ClusterController:
     def given(
         self, this: ClusterPass, decided: JointDecision, phase: AdmissionPhase
     ) -> Mapping[str, ClusterAdmission]:
-        """By uid, what clusters of this standing hold from now on, or once others have left, that hold more
-        than their status says."""
+        """The new total quota, by uid, of clusters that get more than their status records. `phase`: selects
+        the clusters that hold it from now on, or those that hold it once their victims have left."""
         found = {}
         for one in this.world.asking:
             verdict = decided.decisions.get(one.cluster.name)
@@ -210,15 +210,15 @@ class ClusterController:
         return found
 
     def act(self, this: ClusterPass, decided: JointDecision | None) -> float | None:
-        """Each cluster's next step; the seconds until the next moment that matters. `decided`: None where
-        Kueue decides. Raises ApiError after each had its turn."""
+        """Takes each cluster's next step; returns the seconds until the next timed one. `decided`: None if
+        Kueue decides. Raises ApiError after all clusters had their turn."""
         waits: list[float] = []
         each(this.world.asking, lambda one: waits.extend(self._keep(this, decided, one)))
         self._marks.forget({one.cluster.uid for one in this.world.asking})
         return min(waits, default=None)
 
     def _keep(self, this: ClusterPass, decided: JointDecision | None, one: ClusterState) -> list[float]:
-        """One cluster's step; seconds after which it wants another look, whatever happens before."""
+        """Takes one cluster's step; returns at most one delay in seconds until its next reconcile."""
         now = self._clock.now()
         verdict, evicted = self._decided(this, decided, one)
         facts = ClusterFacts(
@@ -255,7 +255,7 @@ class ClusterController:
     def _decided(
         self, this: ClusterPass, decided: JointDecision | None, one: ClusterState
     ) -> tuple[AdmissionDecision | None, Evicted | None]:
-        """By Kueue, where it is there; else by the broker, over all reservations at once."""
+        """The decision: Kueue's if it counts quota, else the broker's, which covers all reservations."""
         if decided is None:
             return self._queueing.said(one, this.world)
         name = one.cluster.name
@@ -283,7 +283,7 @@ class ClusterController:
     def _told(
         self, cluster: DedicatedAICluster, settled: ClusterStatus, one: ClusterState
     ) -> DedicatedAICluster:
-        """The cluster with our marks and its status."""
+        """Writes the cluster's finalizer, label and status; returns the cluster afterwards."""
         reserved = one.reserved.name if isinstance(one.reserved, Reserved) else ""
         cluster = self._cached(cluster, self._marks.keep(cluster, reserved))
         before = cluster.status
@@ -319,7 +319,7 @@ class ClusterController:
         at: int,
         flavor: str,
     ) -> None:
-        """One more claim; that it is there already is an earlier try's, and is seen soon."""
+        """Creates one claim. If it exists, an earlier attempt made it, and the cache shows it soon."""
         known, sized = this.world.flavors.get(flavor), settled.sized.get(flavor)
         if (
             not isinstance(one.wanted, ClusterDemand)
@@ -327,7 +327,7 @@ class ClusterController:
             or known is None
             or sized is None
         ):
-            return  # what it holds is kept as it is, and nothing is added to it
+            return  # existing instances stay, and none are added
         body = machines.claim(
             cluster,
             at,
@@ -345,9 +345,9 @@ class ClusterController:
             _log.info("claim is there already", cluster=cluster.name, claim=body["metadata"]["name"])
 
     def _mended(self, this: ClusterPass, one: ClusterState, facts: ClusterFacts) -> list[NodeClaim]:
-        """What cannot be launched as it asks, and would ask otherwise if it were made now."""
+        """Claims without an instance that would be made differently today, and are replaced."""
         if not (isinstance(one.reserved, Reserved) and isinstance(one.wanted, ClusterDemand)):
-            return []  # what it would ask for is not known
+            return []  # today's request is unknown
         wanted, flavors = self._node_class(this.world, one), this.world.flavors
         return [
             each
@@ -356,7 +356,7 @@ class ClusterController:
         ]
 
     def _node_class(self, world: ClusterSnapshot, one: ClusterState) -> str:
-        """By the cluster's own word, its profile's, its reservation's, the setting's."""
+        """The first that names one: the cluster, its profile, its reservation; else the setting."""
         mine = world.reservations.get(one.reserved) if isinstance(one.reserved, Reserved) else None
         for source in (one.cluster, one.profile, mine):
             if source is not None and (named := source.annotations.get(names.NODE_CLASS)):
@@ -364,12 +364,12 @@ class ClusterController:
         return self._shared.settings.dedicated_node_class
 
     def _end(self, claim: NodeClaim) -> None:
-        """Drained and terminated as every claim is."""
+        """Deletes the claim; Karpenter drains and terminates it as any other."""
         try:
             answer = self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
         except NotFound:
             return
-        if answer.get("kind") == NodeClaim.KIND.kind:  # of one that nothing holds, a Status tells
+        if answer.get("kind") == NodeClaim.KIND.kind:  # a claim without finalizers is answered by a Status
             self._shared.claims.observe(answer)
 
     def _release(self, cluster: DedicatedAICluster) -> None:

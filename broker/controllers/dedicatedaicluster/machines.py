@@ -1,12 +1,11 @@
-"""A cluster's instances: how many claims of which flavor, and what each of them asks for.
+"""A cluster's instances: the number of claims of each flavor, and the request of each claim.
 
-Invariant: a cluster has as many claims as its quota comes to in whole instances, counted as everywhere
-(`reservations.sizing`). One that is not launched yet is replaced where it asks for what was mended since:
-its EC2NodeClass, its flavor's labels. A claim's name follows from the cluster's uid and a number, the lowest
-that none of its claims has: who makes one twice, after a crash or beside a late cache, is told that it is
-there. A claim that is left out of the cache counts as one that stays. Only the cluster's own pods land on its
-nodes, by a taint and a label that say whose they are, and its claims draw from its reservation alone: from
-EC2's reservations, unless flavor or cluster say another capacity type.
+Invariant: a cluster has as many claims as its quota comes to in whole instances (`reservations.sizing`). A
+claim without an instance is replaced if its EC2NodeClass or its flavor's labels have changed. A claim's name
+contains the cluster's uid and the lowest number that is free among its claims. A second create of the same
+claim, after a crash or with a stale cache, therefore fails as already existing. A claim that is left out of
+the cache counts as one that stays. A taint and a label keep other pods off the cluster's nodes. Its claims
+draw from its reservation alone: from ODCRs, unless flavor or cluster require another capacity type.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ from providers.model import InstanceType
 Json = dict[str, Any]
 
 _OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
-_LONGEST: Final = 40  # of a cluster's name within a claim's, which becomes a node's label
+_LONGEST: Final = 40  # of the cluster's name in a claim's name, which becomes a node label
 _HIGHEST: Final = 10**9
-AT_ONCE: Final = 64  # claims that wait for an instance, where no reservation has more slots
+AT_ONCE: Final = 64  # claims that wait for an instance, unless the ODCRs have more slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimChanges:
-    """What is to be made, as (number, flavor), and what is to go, in this order."""
+    """The claims to make, as (number, flavor), and the claims to end, in this order."""
 
     make: tuple[tuple[int, str], ...] = ()
     end: tuple[NodeClaim, ...] = ()
@@ -56,9 +55,9 @@ def claim_changes(
     *,
     waiting: int = AT_ONCE,
 ) -> ClaimChanges:
-    """From the claims there are, those on their way out included, to so many of each flavor.
+    """The changes that lead from the existing claims, terminating ones included, to `sizes` by flavor.
 
-    `waiting`: how many of them may be without an instance at a time. A size is whatever a person typed.
+    `waiting`: the limit of claims without an instance at a time, since a size is unchecked user input.
     """
     taken = {*map(number, claims), *map(number, left_out)}
     unread = Counter(map(flavor_name, left_out))
@@ -80,14 +79,14 @@ def claim_changes(
 
 
 def more_than(sizes: Mapping[str, int], claims: Iterable[NodeClaim | PartialObject]) -> bool:
-    """Whether there are more claims of a flavor than it comes to, those on their way out included."""
+    """Whether a flavor has more claims than its size, terminating ones included."""
     counts = Counter(flavor_name(each) for each in claims)
     return any(value > sizes.get(flavor, 0) for flavor, value in counts.items())
 
 
 def mended(claim: NodeClaim, flavor: ResourceFlavor | None, node_class: str) -> bool:
-    """Whether a claim that has no instance yet asks for what nobody wants any more: its class, or a label of
-    its flavor, was put right since. What a claim asks for never changes, so another one has to be made."""
+    """Whether a claim without an instance is outdated: its class, or a label of its flavor, has changed.
+    A claim's spec is immutable, so another claim must replace it."""
     if claim.deleting or claim.status.provider_id:
         return False
     asked = {(each.key, *each.values) for each in claim.spec.requirements if each.operator == "In"}
@@ -103,7 +102,7 @@ def name(cluster: DedicatedAICluster, at: int) -> str:
 
 
 def claim_of(cluster: DedicatedAICluster, partial: PartialObject) -> bool:
-    """Whether what is left out is a claim of the cluster, by its name."""
+    """Whether a left-out object is a claim of the cluster, by its name."""
     return partial.name == name(cluster, number(partial))
 
 
@@ -120,7 +119,7 @@ def flavor_name(claim: NodeClaim | PartialObject) -> str:
 
 
 def dedicated(cluster: DedicatedAICluster) -> str:
-    """The cluster's name as the value of a label and a taint."""
+    """The value of the cluster's label and taint: its name, shortened if needed."""
     return short(cluster.name)
 
 
@@ -136,7 +135,7 @@ def claim(
     node_class: str,
     priority: int,
 ) -> Json:
-    """One claim of the cluster."""
+    """The body of one claim of the cluster."""
     asked, labels = _asked(flavor.spec.node_labels, wanted)
     alike = sorted(each for each, count in sized.counts.items() if count == sized.count)
     keys = {each["key"] for each in asked}
@@ -171,7 +170,7 @@ def claim(
 
 
 def _asked(flavor: Mapping[str, str], wanted: ClusterDemand) -> tuple[list[Json], Json]:
-    """The requirements on what an instance is, and the labels that its node brings."""
+    """The requirements on the instance, and the labels of its node."""
     labels: Json = {}
     asked: list[Json] = []
     for key, value in {**wanted.node_selector, **flavor}.items():
@@ -188,7 +187,7 @@ def _asked(flavor: Mapping[str, str], wanted: ClusterDemand) -> tuple[list[Json]
 
 
 def _term(wanted: ClusterDemand, flavor: Mapping[str, str]) -> tuple[NodeLabelRequirement, ...]:
-    """The first of the required terms that the flavor does not contradict."""
+    """The first required node selector term that the flavor does not contradict."""
     node = wanted.affinity.node_affinity
     required = node.required_during_scheduling_ignored_during_execution if node else None
     for term in required.node_selector_terms if required else ():
@@ -202,5 +201,5 @@ def _term(wanted: ClusterDemand, flavor: Mapping[str, str]) -> tuple[NodeLabelRe
 
 
 def _worth(claim: NodeClaim) -> tuple[bool, bool, int]:
-    """Which goes first: one that is not launched, one that is not ready, the one with the highest number."""
+    """The order of ending claims: not ready first, then not launched, then the highest number."""
     return is_true(claim, names.READY), bool(claim.status.provider_id), -number(claim)

@@ -1,6 +1,6 @@
-"""What is put on a dedicated cluster beside its status: our finalizer, and its reservation's name as a label.
+"""The broker's metadata on a dedicated cluster: a finalizer, and its reservation's name as a label.
 
-Invariant: what a user wrote is never changed. The label makes `kubectl get dedicatedaiclusters -l
+Invariant: a user's own metadata is never changed. The label makes `kubectl get dedicatedaiclusters -l
 capacity-reservation=NAME` work; a user's own label of that name stays as it is.
 """
 
@@ -19,15 +19,15 @@ Json = dict[str, Any]
 
 
 class ClusterLabels:
-    """Server-side apply without force: the API server knows whose a label is."""
+    """Uses server-side apply without force: the API server knows the owner of a label."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        # By uid: the label as it was wanted and as it stayed, since it is somebody else's.
+        # By uid: the wanted label and the actual one, which another manager owns.
         self._theirs: dict[str, tuple[str, str]] = {}
 
     def keep(self, cluster: DedicatedAICluster, reservation: str) -> Json | None:
-        """The object after a write; None where nothing was to be written. `reservation`: its name."""
+        """Writes finalizer and label; returns the object, or None if unchanged. `reservation`: a name."""
         if cluster.deleting:
             return None  # no finalizer may be added any more
         wanted, now = short(reservation), cluster.labels.get(names.RESERVATION_LABEL, "")

@@ -1,13 +1,12 @@
-"""Where Kueue counts quota, it decides about dedicated clusters too: each is a Workload in its reservation's
-queue, which holds quota in the cluster's name.
+"""Requests quota for dedicated clusters from Kueue, by Workloads in the queues of their reservations.
 
-Invariant: nothing is decided here that Kueue decides. A cluster asks for what it wants, in pieces small
-enough for an instance, and has quota once Kueue has admitted that; for more it asks with another Workload,
-what it no longer needs it gives back piece by piece (`status.reclaimablePods`), in any ratio of its resources
-where each has one flavor, and a Workload that Kueue
-evicts once it was admitted is deleted, and made anew, only when the cluster's instances are gone: until then
-its quota is not Kueue's to give (apis/kueue/v1beta2/workload_types.go). One that was never admitted has no
-instances, and goes alone; if the check has evicted it, it gives its quota back and queues again.
+Invariant: Kueue alone decides about quota. A cluster requests its demand in pod sets that each fit an
+instance, and has quota once Kueue admits them. For more quota it makes another Workload. Unneeded quota is
+given back pod by pod (`status.reclaimablePods`), in any ratio of resources if each has one flavor. A
+Workload that Kueue evicts after admission is deleted, and made anew, only when the cluster's instances are
+gone. Until then Kueue cannot give its quota away (apis/kueue/v1beta2/workload_types.go). A Workload that was
+never admitted has no instances and is deleted at once. If the check has evicted it, it gives its quota back
+and queues again.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ Json = dict[str, Any]
 PREEMPTED: Final = "Preempted"
 _MAIN, _REST = "main", "rest"
 _LONGEST: Final = 40
-_MOST_PODS: Final = 1 << 30  # of a set, whose count is an int32
+_MOST_PODS: Final = 1 << 30  # of a set: its count is an int32
 _MOST_SETS: Final = 8  # of a Workload (apis/kueue/v1beta2/workload_types.go)
 PODS: Final = "pods"
 
@@ -55,11 +54,11 @@ Piece = tuple[str, int, Mapping[str, int]]
 
 
 def pieces(amounts: Mapping[str, int], *, apart: bool = False) -> tuple[Piece, ...]:
-    """Pod sets as (name, count, what one pod asks for).
+    """Pod sets as (name, count, requests of one pod).
 
-    `apart`: a set for each resource, in units so small that any part of each can be given back by itself.
-    Elsewhere a pod for each accelerator, or for each core, and one with what is left over: Kueue gives all
-    resources of a set one flavor, and of several sets not.
+    `apart`: one set for each resource, in the smallest units, so that any part can be given back by itself.
+    Otherwise one pod for each accelerator, or else each core, and one for the remainder: Kueue gives all
+    resources of a set the same flavor, but not several sets.
     """
     if apart:
         return tuple(piece for name, value in sorted(amounts.items()) for piece in _units_of(name, value))
@@ -73,7 +72,7 @@ def pieces(amounts: Mapping[str, int], *, apart: bool = False) -> tuple[Piece, .
 
 
 def _units_of(resource: str, value: int) -> Iterable[Piece]:
-    """One resource in the smallest power of two of which no set has more than it may."""
+    """One resource, in units of the smallest power of two that keeps the count within its limit."""
     unit = 1
     while value // unit > _MOST_PODS:
         unit *= 2
@@ -84,9 +83,9 @@ def _units_of(resource: str, value: int) -> Iterable[Piece]:
 
 
 def can_be_apart(spec: ClusterQueueSpec, amounts: Mapping[str, int]) -> bool:
-    """Whether each resource has one flavor in the queue, so that pod sets cannot be given different ones.
+    """Whether each resource has one flavor in the queue, so that pod sets cannot get different ones.
 
-    A queue that counts `pods` would count each of the small ones.
+    Not if the queue counts `pods`, since it would count each small pod, nor for accelerators alone.
     """
     flavors = {name: len(group.flavors) for group in spec.resource_groups for name in group.covered_resources}
     some = any(name not in ACCELERATORS for name in amounts)
@@ -95,12 +94,12 @@ def can_be_apart(spec: ClusterQueueSpec, amounts: Mapping[str, int]) -> bool:
 
 
 def _pieces(workload: Workload) -> tuple[Piece, ...]:
-    """As it was made."""
+    """The pieces from which the Workload was made."""
     return tuple((pods.name, pods.count, _each(pods)) for pods in workload.spec.pod_sets)
 
 
 def asked(workload: Workload) -> Mapping[str, int]:
-    """What it asks Kueue for, whatever was given back since: its spec, which is what Kueue counts."""
+    """The requests of the Workload's spec, which Kueue counts, including all that was given back since."""
     total: dict[str, int] = {}
     for pods in workload.spec.pod_sets:
         for resource, value in _each(pods).items():
@@ -109,7 +108,7 @@ def asked(workload: Workload) -> Mapping[str, int]:
 
 
 def left(workload: Workload) -> Mapping[str, int]:
-    """What of that it still holds, or waits for."""
+    """The part of its requests that the Workload still holds, or waits for."""
     back = {each.name: each.count for each in workload.status.reclaimable_pods}
     total = dict(asked(workload))
     for name, _, each in _pieces(workload):
@@ -119,7 +118,7 @@ def left(workload: Workload) -> Mapping[str, int]:
 
 
 def usage(workloads: Iterable[Workload]) -> Amounts:
-    """What the admitted ones hold, by flavor: Kueue changes no spec while it holds quota, and nobody may
+    """The quota held by admitted Workloads. A spec is immutable while it holds quota
     (pkg/webhooks/workload_webhook.go)."""
     found: dict[FlavorResource, int] = {}
     for each in workloads:
@@ -132,7 +131,7 @@ def usage(workloads: Iterable[Workload]) -> Amounts:
 
 
 def _each(pods: PodSet) -> Mapping[str, int]:
-    """What one pod of a set asks for."""
+    """The requests of one pod of a set."""
     found: dict[str, int] = {}
     for container in pods.template.spec.containers:
         for resource, text in container.resources.requests.items():
@@ -141,7 +140,7 @@ def _each(pods: PodSet) -> Mapping[str, int]:
 
 
 def _units(resource: str, text: str) -> int:
-    """Nothing for a quantity that cannot be read: another Workload is made instead."""
+    """Zero for a quantity that cannot be read: another Workload is made instead."""
     try:
         return max(0, units(resource, text))
     except ValueError:
@@ -149,7 +148,7 @@ def _units(resource: str, text: str) -> int:
 
 
 def _flavors(workload: Workload) -> Mapping[str, str]:
-    """The flavor of each resource."""
+    """The assigned flavor of each resource."""
     admission = workload.status.admission
     return {
         resource: flavor
@@ -165,8 +164,8 @@ def admitted(workload: Workload) -> bool:
 def verdict(
     mine: Sequence[Workload], wanted: ClusterDemand, held: Amounts | None, never: AdmissionDecision | None
 ) -> AdmissionDecision | None:
-    """As the broker's own decision would say it: None where there is nothing to decide. `never`: that no
-    state of the queues would do."""
+    """Kueue's decision in the form of the broker's own; None if there is nothing to decide. `never`: the
+    decision for a request that could not fit empty queues."""
     has = usage(each for each in mine if admitted(each))
     enough = all(value <= held_of(has).get(name, 0) for name, value in wanted.requests.items())
     before = held_of(held or {})
@@ -180,9 +179,9 @@ def verdict(
 
 
 def counted(workload: Workload) -> bool:
-    """Whether the cluster may have made instances by it: it is admitted, or was. Kueue keeps Admitted True
-    while it evicts, and notes the time that has passed once it takes the admission away; Admitted may be
-    False of one that was never admitted (pkg/workload/admissionchecks.go, SyncAdmittedCondition)."""
+    """Whether the cluster may have instances for this Workload: it is admitted, or was. Kueue keeps Admitted
+    True while it evicts, and records the elapsed time when it removes the admission. Admitted may be False
+    for a Workload that was never admitted (pkg/workload/admissionchecks.go, SyncAdmittedCondition)."""
     return _is(workload, ADMITTED) or workload.status.accumulated_past_execution_time_seconds is not None
 
 
@@ -191,8 +190,8 @@ def evicted(workload: Workload) -> bool:
 
 
 def eviction(mine: Sequence[Workload]) -> Evicted | None:
-    """That Kueue wants quota back that the cluster has had; what a growth still waits for it has not had. It
-    keeps what its other Workloads are admitted to."""
+    """Kueue's eviction of quota that the cluster has had; a growth that still waits does not count. The
+    cluster keeps the quota of its other admitted Workloads."""
     keeps = usage(each for each in mine if admitted(each)) or None
     for each in mine:
         told = condition(each.status.conditions, EVICTED)
@@ -206,7 +205,7 @@ def eviction(mine: Sequence[Workload]) -> Evicted | None:
 
 
 def lacking(mine: Iterable[Workload], wanted: ClusterDemand) -> Mapping[str, int]:
-    """What none of them asks for yet."""
+    """The part of the demand that no Workload requests yet."""
     total: dict[str, int] = {}
     for each in mine:
         for name, value in left(each).items():
@@ -219,8 +218,8 @@ def lacking(mine: Iterable[Workload], wanted: ClusterDemand) -> Mapping[str, int
 
 
 def outdated(mine: Iterable[Workload], wanted: ClusterDemand) -> list[Workload]:
-    """Those that wait for more than is wanted now: Workloads do not change, others are made instead."""
-    # With quota reserved it may wait for its check, long.
+    """The waiting Workloads, if they and the admitted ones exceed the demand. Others replace them."""
+    # A Workload with reserved quota may wait long for its check.
     waiting = [each for each in mine if not counted(each)]
     total = dict(held_of(usage(each for each in mine if counted(each))))
     for each in waiting:
@@ -231,7 +230,7 @@ def outdated(mine: Iterable[Workload], wanted: ClusterDemand) -> list[Workload]:
 
 
 def given_back(mine: Sequence[Workload], held: Amounts) -> Iterable[tuple[Workload, Mapping[str, int]]]:
-    """Of each that holds more than the cluster does, how many pods of each set hold no quota any more."""
+    """The Workloads with more quota than the cluster holds, and the pods of each set to give back in all."""
     holding = [each for each in mine if admitted(each)]
     over = {name: value - held_of(held).get(name, 0) for name, value in held_of(usage(holding)).items()}
     for each in reversed(holding):
@@ -249,8 +248,8 @@ def given_back(mine: Sequence[Workload], held: Amounts) -> Iterable[tuple[Worklo
 
 
 def kept(mine: Sequence[Workload], held: Amounts) -> Amounts:
-    """What Kueue still counts for a cluster that needs only so much: more, where a pod cannot be given back
-    in part."""
+    """The quota that Kueue still counts for a cluster that needs `held`: more, if only a part of a pod is
+    unneeded."""
     has = dict(usage(each for each in mine if admitted(each)))
     for each, back in given_back(mine, held):
         before = {one.name: one.count for one in each.status.reclaimable_pods}
@@ -265,7 +264,7 @@ def kept(mine: Sequence[Workload], held: Amounts) -> Amounts:
 
 
 def pods_ready(workload: Workload, now: datetime) -> Json:
-    """For server-side apply to the status of an admitted one: it has no pods, and Kueue's waitForPodsReady
+    """The status of an admitted Workload, for server-side apply. It has no pods, and Kueue's waitForPodsReady
     would evict it for that (keps/349-all-or-nothing)."""
     said = Condition(
         type=PODS_READY,
@@ -280,15 +279,15 @@ def pods_ready(workload: Workload, now: datetime) -> Json:
 
 
 def sent_back(workload: Workload) -> bool:
-    """Whether the check evicted it before it was admitted: it gives its quota back and queues again."""
+    """Whether the check evicted the Workload before admission: it gives its quota back and queues again."""
     return workload.status.admission is not None and not counted(workload) and refused(workload, CHECK)
 
 
 def unreserved(workload: Workload, now: datetime) -> Json:
-    """For a merge patch of the status of one that was `sent_back`: its quota is free. Kueue leaves this to
-    the reconciler of the job (pkg/controller/jobframework/reconciler.go), which the broker is here.
+    """The merge patch of the status that frees the quota of a Workload that was `sent_back`. Kueue leaves
+    this to the reconciler of the job (pkg/controller/jobframework/reconciler.go): here, the broker.
 
-    Only for one that is parked (`answers.is_parked`): any other would be queued again at once."""
+    Only for a parked Workload (`answers.is_parked`): any other would be queued again at once."""
     told = condition(workload.status.conditions, EVICTED)
     message = told.message if told is not None else ""
     said = workload.status.conditions
@@ -302,7 +301,7 @@ def unreserved(workload: Workload, now: datetime) -> Json:
 
 
 def unready(workload: Workload) -> bool:
-    """Whether Kueue waits for its pods."""
+    """Whether Kueue waits for the Workload's pods."""
     return admitted(workload) and not _is(workload, PODS_READY)
 
 
@@ -317,7 +316,7 @@ def body(
     priority: int,
     apart: bool = False,
 ) -> Json:
-    """A Workload of the cluster. Nothing runs by it: its pods are never made."""
+    """The body of a Workload of the cluster. Its pods are never made."""
     pod: Json = {"restartPolicy": "Never", "nodeSelector": dict(wanted.node_selector)}
     pod["tolerations"] = [each.wire() for each in wanted.tolerations]
     if affinity := wanted.affinity.wire():

@@ -1,10 +1,9 @@
-"""The Workloads of dedicated clusters in Kueue: what they say, made, given back and deleted.
+"""Reads, creates, shrinks and deletes the Workloads of dedicated clusters in Kueue.
 
-Invariant: a Workload goes only when the cluster's instances are gone, or before it was admitted; nobody
-else's is touched. Labels and owner references prove nothing, since anyone may write them who may create a
-Workload somewhere: a Workload is a cluster's only in a queue of the cluster's reservation, by what Kueue
-admitted it to, or by the LocalQueue in which it waits. Which decisions follow from what they say is told in
-`queued`.
+Invariant: a Workload is deleted only when the cluster's instances are gone, or if it was never admitted.
+Other Workloads are never touched. Labels and owner references prove nothing: every user who may create a
+Workload can write them. A Workload belongs to a cluster only in a queue of the cluster's reservation: the
+ClusterQueue that admitted it, or the LocalQueue in which it waits. `queued` derives the decisions.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Json = dict[str, Any]
 
 
 def holding(reads: OmeReads) -> Collection[tuple[str, str]]:
-    """The ClusterQueues in which clusters (by the value of their label) hold quota."""
+    """Pairs of a ClusterQueue and a cluster, by the value of its label, that holds quota there."""
     return {
         (each.status.admission.cluster_queue, each.labels[names.DEDICATED])
         for each in reads.workloads.cache.list()
@@ -43,24 +42,24 @@ def holding(reads: OmeReads) -> Collection[tuple[str, str]]:
 
 
 class ClusterQueueing:
-    """`look` before a pass, then `said` and `act` for each cluster."""
+    """The order of calls: `look` before a pass, then `said` and `act` for each cluster."""
 
     def __init__(self, client: Client, reads: OmeReads, clock: Clock) -> None:
         self._client = client
         self._clock = clock
-        # What a manager applies is all that it says: the answers to the check are another's.
+        # A separate field manager: an apply by the broker's own would remove its check answers.
         self._pods = client.replace(field_manager=f"{client.field_manager}-pods")
         self._reads = reads
         self._mine: dict[str, list[Workload]] = {}
 
     @property
     def known(self) -> bool:
-        """Whether its Workloads and queues are read: one of Kueue's kinds may be found before another."""
+        """Whether Workloads and LocalQueues are both read: Kueue's kinds may appear one after the other."""
         reads = self._reads
         return all(each.synced and not each.missing for each in (reads.workloads, reads.local_queues))
 
     def look(self) -> None:
-        """Takes the Workloads as they are."""
+        """Reads the Workloads of all clusters from the cache."""
         self._mine = {}
         for each in self._reads.workloads.cache.list():
             if each.labels.get(names.MANAGED_BY) == BROKER and names.DEDICATED in each.labels:
@@ -73,7 +72,7 @@ class ClusterQueueing:
     def said(
         self, one: ClusterState, world: ClusterSnapshot
     ) -> tuple[AdmissionDecision | None, Evicted | None]:
-        """What Kueue decided about the cluster."""
+        """Kueue's decision about the cluster, or its eviction."""
         mine = self._of(one)
         evicted = queued.eviction(mine) if one.held is not None else None
         if evicted is not None or one.want is None or not isinstance(one.wanted, ClusterDemand):
@@ -82,11 +81,11 @@ class ClusterQueueing:
         return queued.verdict(mine, one.wanted, held, world.never(one)), None
 
     def kept(self, one: ClusterState, held: Amounts) -> Amounts:
-        """What Kueue counts for a cluster that needs only so much."""
+        """The quota that Kueue counts for a cluster that needs `held`."""
         return queued.kept(self._of(one), held)
 
     def act(self, one: ClusterState, settled: ClusterStatus, *, evicted: bool) -> None:
-        """What follows in Kueue, after the cluster's status says it."""
+        """Updates the cluster's Workloads, after its status is written."""
         mine = [self._readied(each) if queued.unready(each) else each for each in self._of(one)]
         known = isinstance(one.wanted, ClusterDemand) and isinstance(one.reserved, Reserved)
         if one.cluster.deleting or not known or evicted or (one.held is not None and one.leaves):
@@ -99,7 +98,7 @@ class ClusterQueueing:
         for each in mine:
             if queued.sent_back(each) and is_parked(each, CHECK):
                 self._unreserve(each)
-        # Kueue frees the quota of who has no job of its own only with the object: once nothing is left by it.
+        # Without a job, only deletion makes Kueue free the quota: it waits until the instances are gone.
         gone = [
             each
             for each in mine
@@ -119,7 +118,7 @@ class ClusterQueueing:
                 self._give_back(each, back)
 
     def _of(self, one: ClusterState) -> Sequence[Workload]:
-        """Its Workloads: those in a queue of its reservation."""
+        """The cluster's Workloads: those in a queue of its reservation."""
         named = (one.reserved, one.held.reserved if one.held else None)
         reservations = [each for each in named if isinstance(each, Reserved)]
         queues = {queue_name(each) for each in reservations}
@@ -139,7 +138,7 @@ class ClusterQueueing:
     ) -> None:
         queue = self._queue(one)
         if queue is None:
-            return  # the reservation says why; its queue's coming makes another look
+            return  # the reservation's status has the reason; a new queue triggers a reconcile
         whole = self._reads.cluster_queues.cache.get(queue.spec.cluster_queue)
         taken = {each.name.rpartition("-")[2] for each in mine}
         at = next(n for n in range(len(taken) + 1) if str(n) not in taken)
@@ -160,12 +159,12 @@ class ClusterQueueing:
             return
 
     def _queue(self, one: ClusterState) -> LocalQueue | None:
-        """One of the reservation's queues: of its own namespace, or of the first that may use it."""
+        """The reservation's LocalQueue that comes first by namespace and name; None if there is none."""
         found = self._queues(one.reserved) if isinstance(one.reserved, Reserved) else ()
         return min((each for each in found if not each.deleting), key=lambda each: each.key, default=None)
 
     def _queues(self, reserved: Reserved) -> Sequence[LocalQueue]:
-        """LocalQueues of the reservation, of those that lead to its ClusterQueue."""
+        """The reservation's LocalQueues that lead to its ClusterQueue."""
         found = self._reads.local_queues.cache.by(BY_RESERVATION, str(reserved))
         return [each for each in found if each.spec.cluster_queue == queue_name(reserved)]
 
@@ -175,7 +174,7 @@ class ClusterQueueing:
         try:
             answer = self._pods.apply(informer.kind, said, subresource="status")
         except (Conflict, NotFound):
-            return workload  # it changed meanwhile, and is looked at again
+            return workload  # it changed meanwhile, which triggers a reconcile
         informer.cache.observe(answer)
         return Workload.decode(answer)
 
@@ -184,7 +183,7 @@ class ClusterQueueing:
         self._patch(workload, queued.unreserved(workload, self._clock.now()))
 
     def _give_back(self, workload: Workload, back: Mapping[str, int]) -> None:
-        # Not by server-side apply: that would take back what the broker applied of its checks.
+        # Not by server-side apply, which would remove the check answers that the broker applied.
         body = {
             "metadata": {"resourceVersion": workload.metadata.resource_version},
             "status": {"reclaimablePods": [{"name": name, "count": count} for name, count in back.items()]},
@@ -192,7 +191,7 @@ class ClusterQueueing:
         self._patch(workload, body)
 
     def _patch(self, workload: Workload, body: Json) -> None:
-        """Of the status; where the workload has changed since, it is looked at again."""
+        """Patches the status. If the Workload has changed meanwhile, that change triggers a reconcile."""
         informer = self._reads.workloads
         try:
             answer = self._client.patch(

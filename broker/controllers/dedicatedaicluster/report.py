@@ -1,7 +1,7 @@
-"""A dedicated cluster's status as it is written: always all that is ours, and only where it says more.
+"""The body of a dedicated cluster's status: always complete, and written only if it has changed.
 
-Invariant: server-side apply drops what a manager no longer mentions, so each apply says everything; a
-condition's time moves only with its status, and the conditions of others are theirs.
+Invariant: server-side apply drops fields that a manager omits, so each apply contains all of the broker's
+fields. A condition's time changes only with its status. Conditions of other managers are left out.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from broker.kube.conditions import condition_body, set_conditions
 Json = dict[str, Any]
 
 MESSAGE: Final = 2000
-INT32: Final = 2**31 - 1  # the most that OME's definition lets the status say
+INT32: Final = 2**31 - 1  # the highest value that OME's schema allows
 
 
 def body(cluster: DedicatedAICluster, settled: ClusterStatus, *, now: datetime) -> Json | None:
-    """None where the object says all of it already."""
+    """The status to apply; None if the object has all of it already."""
     before = tuple(each for each in cluster.status.conditions if each.type in CONDITIONS)
     after = set_conditions(
         before,

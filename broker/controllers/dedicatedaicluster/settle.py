@@ -1,9 +1,9 @@
-"""What becomes of one dedicated cluster: the quota it holds, its instances, and what its status says.
+"""Computes one dedicated cluster's quota, instances and status from its facts.
 
-Invariant: quota is held before an instance is asked for, and given back only when no instance is left that
+Invariant: quota is held before an instance is requested, and given back only when no instance is left that
 needs it. A cluster that is deleted, preempted, or moved to another reservation gives back its instances
-first. What a cluster holds is not taken from it because its spec, its profile or its reservation have
-become wrong: it stays as it is, and says so.
+first. If its spec, its profile or its reservation becomes invalid, a cluster keeps its quota and reports
+the error.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ _WHY: Final[Mapping[Reason, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evicted:
-    """Why a cluster must give its quota back, in a word for programs and a sentence for people. `keeps`: what
-    it may keep, where that is only a growth."""
+    """The reason for which a cluster must give quota back, and a message. `keeps`: the quota that it keeps;
+    None if it must give back all."""
 
     reason: str
     message: str
@@ -71,10 +71,9 @@ class Evicted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """What there is to know about a cluster. `barred`: why its reservation gives nothing to anybody.
-    `down`: names of nodes that are not ready; `kept`: what counts as held where so much is needed.
-    `waiting`: how many of its claims may be without an instance at a time. `left_out`: claims of it that
-    cannot be read."""
+    """The facts about a cluster. `barred`: the reason why its reservation gives no quota at all. `down`:
+    names of nodes that are not ready. `kept`: maps the needed quota to the quota that counts as held.
+    `waiting`: the limit of its claims without an instance at a time. `left_out`: its unreadable claims."""
 
     cluster: DedicatedAICluster
     wanted: ClusterDemand | DemandError
@@ -105,7 +104,7 @@ class ClusterFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterStatus:
-    """`held` is what the cluster holds from now on; `sized` what that comes to, by flavor."""
+    """`held`: the cluster's quota from now on; `sized`: its size in instances, by flavor."""
 
     state: DedicatedState
     detail: str
@@ -115,12 +114,12 @@ class ClusterStatus:
     change: ClaimChanges = field(default_factory=ClaimChanges)
     available: int = 0
     allocated: int = 0
-    over: bool = False  # deleted, and nothing left of it
-    patience: float | None = None  # seconds until what it says changes by time alone
+    over: bool = False  # the cluster is deleted, and none of its claims is left
+    patience: float | None = None  # seconds until the status changes by time alone
 
 
 def terminating(cluster: DedicatedAICluster, reserved: Reserved | UnresolvedName) -> bool:
-    """Whether a cluster that holds quota is on its way to giving it back, for a reason seen before now."""
+    """Whether a cluster is to give its quota back: it is deleted, moved, or marked as preempted."""
     now = condition(cluster.status.conditions, PREEMPTED)
     mine = held(cluster)
     moved = mine is not None and isinstance(reserved, Reserved) and reserved != mine.reserved
@@ -128,7 +127,7 @@ def terminating(cluster: DedicatedAICluster, reserved: Reserved | UnresolvedName
 
 
 def settle(facts: ClusterFacts, size: Size, *, now: datetime, wait: float) -> ClusterStatus:
-    """`wait`: seconds after which a cluster that waits for quota has failed; it waits on all the same."""
+    """The cluster's next status. `wait`: seconds to wait for quota before it is FAILED; it keeps waiting."""
     cluster, mine = facts.cluster, held(facts.cluster)
     whole = facts.eviction is not None and facts.eviction.keeps is None
     if mine is not None and (whole or terminating(cluster, facts.reserved)):
@@ -149,7 +148,7 @@ def settle(facts: ClusterFacts, size: Size, *, now: datetime, wait: float) -> Cl
 
 
 def _leave(facts: ClusterFacts, mine: ClusterAdmission | None) -> ClusterStatus:
-    """Instances first, then quota, then the object."""
+    """Gives back instances first, then quota, then the object."""
     cluster, there = facts.cluster, facts.there
     done = not there
     said = _kept(cluster)
@@ -183,7 +182,7 @@ def _leave(facts: ClusterFacts, mine: ClusterAdmission | None) -> ClusterStatus:
 
 
 def _wait(facts: ClusterFacts, *, now: datetime, limit: float) -> ClusterStatus:
-    """It holds nothing: why, and whether anything but others' leaving would help."""
+    """The status of a cluster without quota: CREATING until the wait times out, else FAILED."""
     cluster, verdict = facts.cluster, facts.verdict
     said = _kept(cluster)
     left: float | None = None
@@ -214,7 +213,7 @@ def _wait(facts: ClusterFacts, *, now: datetime, limit: float) -> ClusterStatus:
         state=state,
         detail=why,
         said=tuple(said.values()),
-        # Instances without quota: its status was lost. They go only where quota was decided, and not given.
+        # Instances without quota mean a lost status. They end only if the decision gave no quota.
         change=claim_changes({}, facts.claims) if verdict is not None else ClaimChanges(),
         available=_available(facts.ready),
         patience=left,
@@ -222,7 +221,7 @@ def _wait(facts: ClusterFacts, *, now: datetime, limit: float) -> ClusterStatus:
 
 
 def _serve(facts: ClusterFacts, mine: ClusterAdmission, size: Size) -> ClusterStatus:
-    """It holds quota: as many instances as that comes to, and less quota once fewer are left."""
+    """The status of a cluster with quota, which shrinks only after its instances have."""
     cluster, claims = facts.cluster, facts.claims
     target = _shrunk(mine.usage, facts.wanted)
     if facts.eviction is not None and (keeps := facts.eviction.keeps) is not None:
@@ -234,7 +233,7 @@ def _serve(facts: ClusterFacts, mine: ClusterAdmission, size: Size) -> ClusterSt
         found = size(flavor, amounts)
         if isinstance(found, FlavorProblem):
             problems.append(found)
-            # What means nothing now keeps the instances that it meant before.
+            # A flavor that cannot be sized now keeps its instances.
             counts[flavor] = sum(flavor_name(each) == flavor for each in facts.there)
         else:
             sized[flavor], counts[flavor] = found, found.count
@@ -278,7 +277,7 @@ def _serve(facts: ClusterFacts, mine: ClusterAdmission, size: Size) -> ClusterSt
 
 
 def _how(facts: ClusterFacts, problems: Sequence[FlavorProblem]) -> tuple[DedicatedState, str, str]:
-    """The state of a cluster that holds quota, but for its instances; with reason and detail."""
+    """State, reason and detail of a cluster with quota, without regard to its instances."""
     verdict = facts.verdict
     if problems:
         return "FAILED", problems[0].reason, problems[0].message
@@ -304,14 +303,14 @@ def _how(facts: ClusterFacts, problems: Sequence[FlavorProblem]) -> tuple[Dedica
 
 
 def _pending(cluster: DedicatedAICluster) -> DedicatedState:
-    """A cluster that was complete once is updated, another created."""
+    """The state of an incomplete cluster: UPDATING if it was complete once, else CREATING."""
     ready = condition(cluster.status.conditions, READY)
     been = ready is not None and ready.status == "True"
     return "UPDATING" if been or cluster.status.dac_lifecycle_state in ("ACTIVE", "UPDATING") else "CREATING"
 
 
 def _shrunk(usage: Amounts, wanted: ClusterDemand | DemandError) -> Amounts:
-    """What is still wanted of what it holds."""
+    """The part of the held quota that the cluster still wants."""
     if isinstance(wanted, DemandError):
         return usage
     return {
@@ -322,7 +321,7 @@ def _shrunk(usage: Amounts, wanted: ClusterDemand | DemandError) -> Amounts:
 
 
 def _kept(cluster: DedicatedAICluster) -> dict[str, ConditionUpdate]:
-    """Our conditions as they are."""
+    """The broker's own conditions, unchanged."""
     found = {each.type: each for each in cluster.status.conditions}
     return {type_: _said(found[type_]) for type_ in CONDITIONS if type_ in found}
 
@@ -332,7 +331,7 @@ def _said(one: Condition) -> ConditionUpdate:
 
 
 def _since(cluster: DedicatedAICluster) -> datetime | None:
-    """Since when it waits."""
+    """The time since which the cluster waits for quota."""
     waits = condition(cluster.status.conditions, QUOTA_RESERVED)
     if waits is not None and waits.status == "False":
         return waits.last_transition_time
@@ -353,7 +352,7 @@ def _lack(one: Shortfall) -> str:
 
 
 def preempted(eviction: Eviction, *, keeps: Amounts | None = None) -> Evicted:
-    """By the broker's own decision."""
+    """The eviction by the broker's own decision."""
     return Evicted(
         keeps=keeps,
         reason=str(eviction.reason),
@@ -363,13 +362,13 @@ def preempted(eviction: Eviction, *, keeps: Amounts | None = None) -> Evicted:
 
 
 def _unread(facts: ClusterFacts) -> str:
-    """The first of its claims that is left out."""
+    """The name and error of the first claim that is left out."""
     first = min(facts.left_out, key=lambda each: each.name, default=None)
     return f"; {first.name} is left out: {first.error}" if first is not None else ""
 
 
 def _trouble(claims: Sequence[NodeClaim], down: Collection[str]) -> str:
-    """What keeps the first of them from being launched, or from taking pods."""
+    """The first obstacle, by claim name, to a launch or to a ready node."""
     for each in sorted(claims, key=lambda claim: claim.name):
         found = condition(each.status.conditions, names.LAUNCHED)
         if found is not None and found.status != "True" and found.message:
@@ -381,7 +380,7 @@ def _trouble(claims: Sequence[NodeClaim], down: Collection[str]) -> str:
 
 
 def _available(ready: Sequence[NodeClaim]) -> int:
-    """Accelerators of the nodes that are ready."""
+    """The accelerators of claims with ready nodes."""
     return sum(
         int(quantity(amount))
         for each in ready

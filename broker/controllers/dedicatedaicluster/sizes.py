@@ -1,7 +1,7 @@
-"""What quota of a dedicated cluster comes to in instances.
+"""Converts quota of a dedicated cluster into a number of instances.
 
-Invariant: whoever counts a cluster's instances counts them in this way: those that make them, and those that
-keep slots for them.
+Invariant: the code that creates a cluster's instances and the code that keeps slots for them count in this
+same way.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from broker.reservations.spec import Reservation
 from broker.settings import Settings
 from providers.model import InstanceType
 
-_LARGEST: Final = "max"  # of the annotation that says how a reservation is counted in instances
+_LARGEST: Final = "max"  # of the annotation that sets how a reservation is counted in instances
 
 
 def sizes(
@@ -29,8 +29,8 @@ def sizes(
     types: Mapping[str, InstanceType],
     settings: Settings,
 ) -> Callable[[object], Size]:
-    """By the reservation that a cluster names; each flavor is worked out once."""
-    # Which capacity type a cluster takes is its own or its flavor's word, and changes no count.
+    """A size function for each reservation that a cluster names; each flavor is resolved once."""
+    # The capacity type is set by the cluster or its flavor, and changes no count.
     flavor = FlavorCatalog(flavors).instances(types, settings.bought_zones, ignored=names.CAPACITY_TYPE)
 
     def of(reserved: object) -> Size:
@@ -43,7 +43,7 @@ def sizes(
             found = flavor(name)
             if isinstance(found, FlavorProblem):
                 return found
-            # Sizing counts cores, quota thousandths of them.
+            # Sizing counts cores; quota counts millicores.
             base = {key: value / 1000 if key == CPU else float(value) for key, value in amounts.items()}
             return size(found, base, types, sizing=most)
 

@@ -1,8 +1,8 @@
-"""What the dedicated clusters hold of each reservation, for whoever tells or counts it.
+"""The quota that dedicated clusters hold in each reservation.
 
-Invariant: a cluster holds what was admitted to it until its instances are gone, and nothing before; one
-that waits or whose reservation is not found is in nobody's usage. Both come from the clusters' own status:
-nothing is remembered beside it.
+Invariant: a cluster holds its admitted quota until its instances are gone, and none before admission. A
+cluster that waits adds no usage, and neither does a cluster without a known reservation. Everything is read
+from the cluster objects: no other state exists.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from broker.quota.usage import ReservationHolder, Reserved
 
 
 class ClusterUsage:
-    """`known`: the reservations there are. `queued`: the ClusterQueues in which clusters (by label)
-    hold quota."""
+    """`known`: the existing reservations. `queued`: pairs of a ClusterQueue and a cluster (by label) that
+    holds quota there."""
 
     def __init__(
         self,
@@ -33,16 +33,16 @@ class ClusterUsage:
         self._known = known
 
     def holders(self, reserved: Reserved) -> tuple[ReservationHolder, ...]:
-        """The clusters of this reservation, by name. One that waits holds nothing: its usage is empty."""
+        """The clusters of this reservation, by name. The usage of a waiting cluster is empty."""
         return self._of(each for each in self._clusters.list() if _could(each, reserved)).get(reserved, ())
 
     def unqueued(self, reserved: Reserved) -> tuple[ReservationHolder, ...]:
-        """Those of them whose Workloads Kueue does not count."""
+        """The `holders` for which Kueue counts no Workload."""
         queued, queue = self._queued(), queue_name(reserved)
         return tuple(each for each in self.holders(reserved) if (queue, short(each.name)) not in queued)
 
     def all(self) -> Mapping[Reserved, tuple[ReservationHolder, ...]]:
-        """As `holders`, of every reservation at once: what a pass over many asks for."""
+        """The `holders` of all reservations at once, for passes over many."""
         return self._of(self._clusters.list())
 
     def _of(self, clusters: Iterable[DedicatedAICluster]) -> Mapping[Reserved, tuple[ReservationHolder, ...]]:
@@ -57,7 +57,7 @@ class ClusterUsage:
 
 
 def _could(cluster: DedicatedAICluster, reserved: Reserved) -> bool:
-    """Whether it names or holds it, as far as that is told without the others."""
+    """Whether the cluster may belong to the reservation, by the name alone."""
     admission = cluster.status.admission
     given = admission.reservation if admission else cluster.spec.capacity_reservation_id
     return given.rpartition("/")[2] == reserved.name

@@ -1,8 +1,8 @@
-"""What a dedicated cluster wants: its own word, and its profile's where it says nothing.
+"""The demand of a dedicated cluster: its own spec, completed by its profile.
 
-Invariant: `spec.resources` is all that the cluster wants, and nothing is added to it; without it, it wants
-its profile's resources, count times. Each field comes from the cluster where the cluster sets it and from
-its profile where not, as a whole: of a map or a list that the cluster sets, the profile adds no entry.
+Invariant: `spec.resources`, if set, is the whole demand, and nothing is added to it. Otherwise the demand is
+the profile's resources, multiplied by the count. Each field comes from the cluster if it sets the field, else
+from its profile. Fields are not merged: if the cluster sets a map or list, the profile adds no entry.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from broker.quota.flavors import Expression, PodSetRequest
 
 @dataclass(frozen=True, slots=True)
 class DemandError:
-    """Why the cluster cannot be what its spec says: `reason` for its condition, `message` for people."""
+    """An error in the cluster's spec: `reason` for its condition, `message` for users."""
 
     reason: str
     message: str
@@ -43,7 +43,7 @@ class ClusterDemand:
 
     @property
     def pods(self) -> PodSetRequest:
-        """As quota is asked for: one piece, so that all of it takes one flavor."""
+        """The quota request: a single pod set, so that all of it gets one flavor."""
         required = (
             self.affinity.node_affinity.required_during_scheduling_ignored_during_execution
             if self.affinity.node_affinity
@@ -68,9 +68,9 @@ class ClusterDemand:
 def cluster_demand(
     cluster: DedicatedAICluster, profile: DedicatedAIClusterProfile | None
 ) -> ClusterDemand | DemandError:
-    """`profile` is the one that the cluster names; None where there is none of that name, or it names none.
+    """The cluster's demand. `profile`: the named profile; None if none is named, or it does not exist.
 
-    A cluster that holds quota keeps its profile although that is disabled now.
+    A cluster that holds quota keeps its profile even if the profile is disabled now.
     """
     spec, named = cluster.spec, cluster.spec.profile
     if named and profile is None:

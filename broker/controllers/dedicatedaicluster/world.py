@@ -36,7 +36,7 @@ from broker.reservations.spec import Reservation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """A cluster, what it wants, and of whom. `barred`: why that reservation gives nothing new."""
+    """A cluster, its demand and its reservation. `barred`: the reason why that reservation gives no quota."""
 
     cluster: DedicatedAICluster
     profile: DedicatedAIClusterProfile | None
@@ -52,7 +52,7 @@ class ClusterState:
 
     @property
     def want(self) -> ClusterRequest | None:
-        """What it asks for now: all, or more than it holds; None where that is nothing."""
+        """The cluster's open request: all, or more than it holds; None if there is none."""
         if isinstance(self.wanted, DemandError) or isinstance(self.reserved, UnresolvedName) or self.barred:
             return None
         has = held_of(self.held.usage) if self.held else {}
@@ -71,7 +71,7 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSnapshot:
-    """`reservations` are all there are; `specs` those that were judged without problems."""
+    """`reservations`: all that exist; `specs`: those judged without problems."""
 
     reservations: Mapping[Reserved, Reservation]
     specs: Mapping[Reserved, ReservationSpec]
@@ -81,7 +81,7 @@ class ClusterSnapshot:
     strategies: Sequence[Strategy] = ()
 
     def never(self, one: ClusterState) -> AdmissionDecision | None:
-        """That a cluster could not have what it wants if nobody held anything; None where it could."""
+        """The refusal of a request that would not fit empty queues; None if it would fit."""
         if (want := one.want) is None:
             return None
         made, cohorts = queues(self.specs)
@@ -103,9 +103,9 @@ class ClusterSnapshot:
         at: Callable[[ClusterState], frozenset[str]] = lambda _: frozenset(),
         launching: Iterable[AdmittedWorkload] = (),
     ) -> QuotaState:
-        """What decides who gets quota. `settled`: what of a cluster's quota its instances stand for, where
-        that is not all of it; `homes`: clusters in slots of their own reservation alone; `at`: the queues in
-        whose slots a cluster is; `launching`: claims of others that have no instance yet, and soon will."""
+        """The input of the quota decision. `settled`: the part of a cluster's quota that its instances stand
+        for, unless that is all of it. `homes`: clusters only in slots of their own reservation. `at`: the
+        queues that own a cluster's slots. `launching`: other claims that will have an instance soon."""
         made, cohorts = queues(self.specs)
         clusters = [
             part
@@ -125,7 +125,7 @@ class ClusterSnapshot:
 def _parts(
     one: ClusterState, has: ClusterAdmission, settled: Amounts | None, *, home: bool, at: frozenset[str]
 ) -> Iterable[AdmittedWorkload]:
-    """A cluster as it holds quota: as one, or with a growth apart, the first to give way."""
+    """A cluster as one quota holder, or with its growth as a second one, which is evicted first."""
     whole = AdmittedWorkload(
         name=one.cluster.name,
         queue=has.reserved.queue,
@@ -163,10 +163,9 @@ def look(
     apart: Callable[[NodeClaim, Reserved], bool] = lambda *_: False,
     strategies: Sequence[Strategy] = (),
 ) -> ClusterSnapshot:
-    """Everything from the caches. `claims`: those that draw from a reservation. `firm`: whether a claim keeps
-    what it holds, whoever wants it; `home`: whether its slot is no other reservation's than this; `at`: the
-    queue whose slot it is; `apart`: whether it is in a slot that its reservation's quota does not stand
-    for."""
+    """Builds the snapshot from the caches. `claims`: those that draw from a reservation. `firm`: whether a
+    claim is non-preemptible. `home`: whether its slot belongs to no other reservation. `at`: the queue that
+    owns its slot. `apart`: whether its slot is none of those that its reservation's quota stands for."""
     snapshot = reads.snapshot()
     known, specs, barred = snapshot.reservations, snapshot.specs, snapshot.barred
     flavors = snapshot.resource_flavors
@@ -212,7 +211,7 @@ def look(
 
 
 def _ours(cluster: DedicatedAICluster) -> bool:
-    """Whether the broker has to do with it: it names a reservation, holds quota, or has our finalizer."""
+    """Whether the broker manages the cluster: it names a reservation, holds quota, or has our finalizer."""
     return bool(
         cluster.spec.capacity_reservation_id
         or cluster.status.admission
