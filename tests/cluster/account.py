@@ -1,4 +1,4 @@
-"""An AWS account for a test: what is made by AWS's own calls, and what EC2 itself says afterwards."""
+"""An AWS account for a test: resources made by AWS's own calls, and EC2's own state afterwards."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Server(Protocol):
 
 @lru_cache
 def _client(service: str, endpoint: str) -> Any:
-    """Every test of a process meets the same server; a client takes longer to make than most calls."""
+    """All tests of a process use the same server; a client takes longer to make than most calls."""
     session: Any = boto3
     made = session.client(service, region_name=REGION, endpoint_url=endpoint)
     made.meta.events.register("before-sign", _without_lag)
@@ -48,7 +48,7 @@ def _client(service: str, endpoint: str) -> Any:
 
 
 def _without_lag(request: AWSRequest, **_: object) -> None:
-    """The test is told what is; only the broker is told what was."""
+    """The test reads EC2's present state; only the broker reads the delayed state."""
     request.headers[NOW] = "1"
 
 
@@ -60,7 +60,7 @@ def _image(endpoint: str, pattern: str) -> str:
 
 
 class Account:
-    """A default network with a role for nodes; reservations and groups as a test makes them."""
+    """A default network with a role for nodes; a test adds reservations and groups."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -94,7 +94,7 @@ class Account:
         platform: str = "Linux/UNIX",
         **more: Any,
     ) -> str:
-        """A reservation's id."""
+        """Creates a reservation. Returns its id."""
         made = self.ec2.create_capacity_reservation(
             InstanceType=kind,
             InstancePlatform=platform,
@@ -113,7 +113,8 @@ class Account:
         state: str = "active",
         **more: Any,
     ) -> str:
-        """The id of one of P5s in zone A; it starts and ends so long from now."""
+        """Creates a Capacity Block of one p5.48xlarge in zone A; `starts` and `ends` are relative to now.
+        Returns its id."""
         now = datetime.now(UTC).replace(microsecond=0)
         made = self.server.control.reservation(
             InstanceType="p5.48xlarge",
@@ -131,7 +132,7 @@ class Account:
         return str(made["CapacityReservationId"])
 
     def group(self, *odcrs: str, name: str = "team") -> str:
-        """A group's ARN."""
+        """Creates a group. Returns its ARN."""
         made = self.groups.create_group(Name=name, Configuration=POOL)["Group"]
         if odcrs:
             self.join(name, *odcrs)
@@ -139,7 +140,7 @@ class Account:
 
     def join(self, group: str, *odcrs: str) -> None:
         arns = [self.reservation(odcr)["CapacityReservationArn"] for odcr in odcrs]
-        for start in range(0, len(arns), 10):  # the most that one call takes
+        for start in range(0, len(arns), 10):  # the maximum for one call
             self.groups.group_resources(Group=group, ResourceArns=arns[start : start + 10])
 
     def reservation(self, odcr: str) -> Json:
@@ -151,7 +152,7 @@ class Account:
         return int(self.reservation(odcr)["AvailableInstanceCount"])
 
     def rival(self, odcr: str, count: int = 1) -> list[str]:
-        """Somebody else's instances take slots of a reservation."""
+        """Instances of another user take slots of a reservation."""
         where = self.reservation(odcr)
         made = self.ec2.run_instances(
             ImageId=self.image,
@@ -164,7 +165,7 @@ class Account:
         return [str(i["InstanceId"]) for i in made["Instances"]]
 
     def instances(self, *, ours: bool = True) -> list[Json]:
-        """What EC2 shows and has not ended: with the cluster's tag, or all."""
+        """The instances that EC2 shows and that have not ended: with the cluster's tag, or all."""
         chosen = [{"Name": "instance-state-name", "Values": list(ALIVE)}]
         if ours:
             chosen.append({"Name": f"tag:{names.TAG_CLUSTER}", "Values": [CLUSTER]})
@@ -201,5 +202,5 @@ def tags(item: Mapping[str, Any]) -> dict[str, str]:
 
 
 def pools(fleet: Mapping[str, Any]) -> list[Json]:
-    """The overrides of a CreateFleet, each a pool."""
+    """The overrides of a CreateFleet; each is a pool."""
     return [override for config in fleet["LaunchTemplateConfigs"] for override in config["Overrides"]]

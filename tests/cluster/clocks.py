@@ -1,4 +1,4 @@
-"""Time that a test can move on while the broker's threads wait in it."""
+"""Time that a test can move forward while the broker's threads wait."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SLICE = 0.05
 
 
 class MovableClock:
-    """The machine's clock, as far ahead as a test has moved it. Whoever waits notices within a slice."""
+    """The machine's clock, moved ahead by the test. Waiting threads notice within a slice."""
 
     def __init__(self) -> None:
         self._ahead = 0.0
@@ -28,7 +28,7 @@ class MovableClock:
 
     def wait(self, signal: Signal, timeout: float | None = None) -> bool:
         if isinstance(signal, threading.Condition):
-            # One slice, then back to the caller, who looks again, as after any wakeup that nobody meant.
+            # One slice, then back to the caller, which checks again, as after any spurious wakeup.
             left = SLICE if timeout is None else min(timeout, SLICE)
             return signal.wait(max(left, 0.0)) or timeout is None or timeout > SLICE
         due = float("inf") if timeout is None else self.monotonic() + timeout
@@ -44,7 +44,7 @@ class MovableClock:
 
 
 class HastyClock(MovableClock):
-    """The same time, slept through a hundred times as fast: for the waits between calls to AWS."""
+    """The same time, but a hundred times shorter sleeps: for the waits between calls to AWS."""
 
     def __init__(self, clock: MovableClock) -> None:
         super().__init__()

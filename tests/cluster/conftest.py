@@ -1,4 +1,5 @@
-"""One world a test: an API server (embedded, then real), local AWS and a broker that the test starts."""
+"""One world for each test: an API server (embedded, then real), local AWS and a broker that the test
+starts."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def local_aws() -> Iterator[LocalAws]:
 
 @pytest.fixture(params=["embedded", pytest.param("real", marks=REAL)])
 def stack(request: pytest.FixtureRequest, local_aws: LocalAws, tmp_path: Path) -> Iterator[Stack]:
-    """Both API servers with the CRDs, an account, no broker yet: `stack.start()`."""
+    """Both API servers with the CRDs and an account, without a broker: `stack.start()` starts one."""
     if request.config.getoption("--lag") and request.node.get_closest_marker("prompt"):
         pytest.skip("asserts what the broker does at its first look")
     local_aws.reset()

@@ -38,7 +38,7 @@ def _named(spec: Json | None = None, **more: Any) -> Json:
 
 
 def bodies(stack: Stack) -> dict[type[Object], Json]:
-    """A body without a name, by kind."""
+    """Bodies without names, by kind."""
     quotas = [{"name": "h100", "resources": [{"name": GPU, "nominalQuota": "8", "lendingLimit": "8"}]}]
     groups = [{"coveredResources": [GPU], "flavors": quotas}]
     reservation = {"resourceGroups": groups, "cohort": "all", "allowBorrowing": True}
@@ -105,7 +105,7 @@ def bodies(stack: Stack) -> dict[type[Object], Json]:
 
 
 def put(stack: Stack, model: type[Object], body: Json, name: str) -> Json:
-    """Creates it, with its status if it has one."""
+    """Creates the object, with its status if it has one."""
     namespace = "default" if model.KIND.namespaced else None
     meta = {**body["metadata"], "name": name} | ({"namespace": namespace} if namespace else {})
     status = body.get("status")

@@ -1,4 +1,4 @@
-"""Karpenter's own definition of EC2NodeClass, and Karpenter's writes to classes as a test plays them."""
+"""Karpenter's own definition of EC2NodeClass, and Karpenter's writes to classes, played by a test."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _own() -> Json:
 
 
 def theirs() -> Json:
-    """A definition as Karpenter ships it: v1 alone, without anything of the broker's."""
+    """A definition as Karpenter ships it: v1 alone, without the broker's additions."""
     made: Json = yaml.safe_load(yaml.safe_dump(_own()))
     made["spec"]["versions"] = made["spec"]["versions"][:1]
     schema = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
@@ -49,7 +49,7 @@ def pool(
     node_class: str = "gpu",
     capacity: tuple[str, ...] = (objects.RESERVED, objects.ON_DEMAND),
 ) -> str:
-    """A NodePool of Karpenter's; without `capacity` it says nothing about capacity types."""
+    """A NodePool of Karpenter's; without `capacity` it has no requirement on capacity types."""
     body = objects.node_pool(name, node_class=node_class)
     template = body["spec"]["template"]["spec"]
     template["nodeClassRef"]["group"] = names.KARPENTER_AWS
@@ -76,8 +76,9 @@ def ids(*odcrs: str) -> list[Json]:
 
 
 class Karpenter:
-    """What Karpenter's class controller writes, by its own field manager: a finalizer, its conditions and its
-    list of reservations, each with the resourceVersion; the conditions of others it keeps."""
+    """The writes of Karpenter's class controller, by its own field manager: a finalizer, its conditions
+    and its list of reservations. Each write carries the resourceVersion; conditions of other controllers
+    are kept."""
 
     CONDITIONS = ("AMIsReady", "CapacityReservationsReady", "SubnetsReady", "ValidationSucceeded", "Ready")
 
@@ -87,7 +88,7 @@ class Karpenter:
     def reconcile(
         self, name: str = "gpu", *, listed: tuple[Json, ...] = (), reason: str = "Resolved"
     ) -> None:
-        """As Karpenter does it: again from the start where somebody else wrote meanwhile."""
+        """Like Karpenter: starts again after a conflict with another writer."""
         while True:
             with suppress(Conflict):
                 return self._reconcile(name, listed, reason)
@@ -126,8 +127,8 @@ def conditions(stack: Stack, name: str = "gpu") -> dict[str, Json]:
 
 
 def served(stack: Stack) -> bool | None:
-    """Whether the API server keeps the field in a class that is written now; None while a real one goes from
-    one definition to the next, and refuses."""
+    """Whether the API server keeps the field in a class that is written now. None while the real server
+    switches definitions and refuses the request."""
     body = {
         "apiVersion": EC2NodeClass.KIND.api_version,
         "kind": EC2NodeClass.KIND.kind,
@@ -147,7 +148,7 @@ def served(stack: Stack) -> bool | None:
 
 
 def apply_definition(stack: Stack, wanted: Json) -> None:
-    """What a chart's upgrade does: every version of the definition as the chart has it."""
+    """A chart's upgrade: replaces every version of the definition by the chart's."""
     there = stack.client.get(CRD, NAME)
     body = {
         **wanted,
@@ -167,7 +168,8 @@ def apply_definition(stack: Stack, wanted: Json) -> None:
 
 @contextmanager
 def installed(stack: Stack) -> Iterator[None]:
-    """Karpenter's definition in place of the broker's; given back, since the real API server keeps it."""
+    """Karpenter's definition in place of the broker's; restored at the end, since the real API server
+    keeps it."""
     apply_definition(stack, theirs())
     try:
         yield

@@ -1,4 +1,4 @@
-"""Manifests as a user writes them, one builder a kind."""
+"""Manifests as a user writes them, one builder for each kind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PDB = Kind(
 
 
 def reservation_spec(*, id_: str = "", group: str = "", preference: str = "") -> Json | None:
-    """A capacityReservationSpec; None where nothing is asked for."""
+    """A capacityReservationSpec; None if it would be empty."""
     spec: Json = {}
     if preference:
         spec["capacityReservationPreference"] = preference
@@ -37,7 +37,7 @@ def node_class(
     annotations: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Json:
-    """`more` are fields of the spec, as they are written; None leaves one out."""
+    """`more` are fields of the spec in their manifest form; None omits a field."""
     body: Json = {
         "amiFamily": "AL2023",
         "amiSelectorTerms": [{"id": image}],
@@ -111,7 +111,7 @@ def node_pool(name: str, *, node_class: str) -> Json:
 
 
 def pod(name: str, *, node: str = "", labels: Mapping[str, str] | None = None, **spec: Any) -> Json:
-    """A pod in `default`; with `node` it is bound there."""
+    """A pod in `default`; with `node` it is bound to that node."""
     body: Json = {
         "metadata": {"name": name, "namespace": "default", "labels": dict(labels or {})},
         "spec": {

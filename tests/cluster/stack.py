@@ -1,4 +1,4 @@
-"""A cluster, an account and a broker between them, as a test drives them.
+"""A cluster, an account and a broker between them, driven by a test.
 
 The broker is the real one with its real threads; only its waits are short. A test waits for conditions, never
 for time.
@@ -39,9 +39,9 @@ from tests.cluster.clocks import HastyClock, MovableClock
 from tests.cluster.objects import Json
 from tests.cluster.taps import Tap
 
-PATIENCE = 240.0  # of a test on a slow machine that does much else at a time
+PATIENCE = 240.0  # seconds for a test on a slow, busy machine
 LOOK = 0.02
-KEEP_UP = 0.5  # real seconds for which time stands still, for a broker that is due to poll
+KEEP_UP = 0.5  # real seconds without a move of time, for a broker that is due to poll
 SETTINGS = Settings(
     cluster_name=CLUSTER,
     cluster_endpoint="https://blue.example",
@@ -50,7 +50,7 @@ SETTINGS = Settings(
     orphan_grace_seconds=30.0,
     leader_election=False,
 )
-# What this Region offers: enough for every rule, few enough to plan fast.
+# The offering of this Region: enough for every rule, few enough to plan fast.
 OFFERED = (
     "m5.large",
     "m5.xlarge",
@@ -67,13 +67,13 @@ V = TypeVar("V")
 
 
 class Provider(AwsProvider):
-    """Real, in a Region of few types, which every test of a process reads once."""
+    """The real provider, in a Region of few types, which a process reads once."""
 
     known: ClassVar[dict[str, InstanceType]] = {}
     _loading = threading.Lock()
 
     def on(self, event: str, does: Callable[[], object], *, times: int = -1) -> None:
-        """`does` happens at an event of the SDK's EC2 client, such as before-call.ec2.CreateFleet."""
+        """Calls `does` at an event of the SDK's EC2 client, such as before-call.ec2.CreateFleet."""
         left = iter(range(times)) if times >= 0 else itertools.count()
 
         def then(**_: object) -> None:
@@ -83,7 +83,7 @@ class Provider(AwsProvider):
         self._aws.ec2.meta.events.register(event, then)
 
     def refresh_prices(self) -> None:
-        """moto answers with thousands of invented ones, and takes seconds for it."""
+        """Does nothing: moto returns thousands of invented prices, and takes seconds for it."""
 
     def instance_types(self) -> Mapping[str, InstanceType]:
         with Provider._loading:
@@ -106,12 +106,12 @@ def _crds() -> Sequence[Json]:
 
 @lru_cache
 def _machines(endpoint: str) -> Provider:
-    """What the machines of every test of a process read EC2 with; it remembers nothing but the types."""
+    """The machines of all tests of a process read EC2 with it; it keeps no state but the types."""
     return Provider(cluster=CLUSTER, region=REGION, endpoint_url=endpoint)
 
 
 class Stack:
-    """One test's world. `client` is the test's own; `tap` is what the broker's client goes through."""
+    """One test's world. `client` is the test's own; the broker's client goes through `tap`."""
 
     def __init__(self, server: LocalAws, transport: Transport, *, lag: float = 0.0) -> None:
         """`lag`: how many seconds late EC2's describe calls show things to the broker."""
@@ -140,7 +140,7 @@ class Stack:
         )
 
     def start(self, *, kubelets: bool = True, **settings: Any) -> Broker:
-        """A broker, after the one before it was stopped: all it knows is what Kubernetes and EC2 tell it."""
+        """Starts a broker; the one before must be stopped. It knows only the state in Kubernetes and EC2."""
         if self.broker is not None:
             raise AssertionError("stop the broker that runs first")
         self.settings = replace(self.settings, **settings)
@@ -153,7 +153,7 @@ class Stack:
         if self._lag:
             self.settle()
         if self._lag and first:
-            self.control.lag(self._lag)  # later it is what the test makes of it
+            self.control.lag(self._lag)  # later the test sets it
         self.broker = Broker(Client(self.tap), self.current, self.settings, clock=self.clock)
         self.broker.start()
         if kubelets and not self._kubelets_started:
@@ -194,15 +194,15 @@ class Stack:
             self.advance(2 * self._lag)
 
     def after_launch(self, does: Callable[[], object]) -> None:
-        """`does` happens after each launch of EC2, before the broker learns what was launched."""
+        """Calls `does` after each launch of EC2, before the broker gets the result."""
         assert self.current is not None
         self.current.on("after-call.ec2.CreateFleet", does)
 
     def before_launch(self, does: Callable[[], object]) -> None:
-        """`does` happens once, before the first launch of the broker that is started next reaches EC2."""
+        """Calls `does` once, before the first launch of the next started broker reaches EC2."""
         self._before_launch = does
 
-    # ---- what a user writes
+    # ---- a user's writes
 
     def node_class(
         self,
@@ -240,7 +240,7 @@ class Stack:
         return name
 
     def claims(self, *numbered: int, **more: Any) -> list[str]:
-        """Equal claims `c-0`, `c-1`, ... at one moment, as far as the broker can see."""
+        """Equal claims `c-0`, `c-1`, ..., created at one moment from the broker's point of view."""
         first, last = numbered if len(numbered) == 2 else (0, numbered[0])
         return [self.claim(f"c-{n}", **more) for n in range(first, last)]
 
@@ -261,7 +261,7 @@ class Stack:
     def budget(self, name: str, *, app: str, allowed: int = 0) -> None:
         body = objects.budget(name, app=app, allowed=allowed)
         made = self.client.create(objects.PDB, body)
-        # The controller that works this out does not run here.
+        # The controller that computes this status does not run here.
         status = {
             "observedGeneration": made["metadata"].get("generation", 1),
             "disruptionsAllowed": allowed,
@@ -272,13 +272,13 @@ class Stack:
         self.client.patch(objects.PDB, name, {"status": status}, namespace="default", subresource="status")
 
     def edit(self, model: type[Object], name: str, body: Json, *, subresource: str | None = None) -> None:
-        """A merge patch by hand."""
+        """A manual merge patch."""
         self.client.patch(model.KIND, name, body, subresource=subresource)
 
     def delete(self, model: type[Object], name: str, *, namespace: str | None = None) -> None:
         self.client.delete(model.KIND, name, namespace=namespace)
 
-    # ---- what a user sees
+    # ---- a user's view
 
     def get(self, model: type[Kept], name: str, *, namespace: str | None = None) -> Kept:
         return model.decode(self.client.get(model.KIND, name, namespace=namespace))
@@ -310,7 +310,7 @@ class Stack:
         ]
 
     def instance(self, name: str) -> Json:
-        """EC2's word on the claim's instance."""
+        """EC2's description of the claim's instance."""
         return self.aws.instance(instance_id(self.get(NodeClaim, name)))
 
     def reservation_of(self, name: str) -> str:
@@ -323,9 +323,10 @@ class Stack:
     # ---- waiting
 
     def until(self, happened: Callable[[], V], what: str, *, step: float = 0.0) -> V:
-        """What `happened` gives as soon as it is true; between two looks, time moves on by `step`.
+        """Returns the result of `happened` as soon as it is true; between two calls, time moves on by
+        `step`.
 
-        It does not outrun a broker on a slow machine, for which minutes would pass before it did a thing.
+        Time does not outrun a broker on a slow machine; otherwise minutes would pass before it acts.
         """
         deadline = time.monotonic() + PATIENCE
         while not (found := happened()):
@@ -338,7 +339,7 @@ class Stack:
         return found
 
     def _keep_up(self, step: float) -> None:
-        """Returns when the broker has polled since it last was due to, or after a while."""
+        """Returns when the broker has polled since a poll was last due, or after a while."""
         if self.broker is None:
             return
         self._unpolled += step
@@ -358,7 +359,8 @@ class Stack:
             self.until(lambda n=name: self.is_true(n, names.READY), f"{name} ready")  # type: ignore[misc]
 
     def until_shown(self, *claims: str, as_: str = "") -> None:
-        """With --lag, waits until EC2 has shown what the instances run in; without, claims say so at once."""
+        """With --lag, waits until EC2 has shown the placement of the instances; without, claims show it at
+        once."""
 
         def shown(name: str) -> bool:
             found = self.get(NodeClaim, name).labels.get(names.CAPACITY_TYPE, "")
@@ -402,7 +404,7 @@ class Stack:
         return found
 
     def passes(self, count: int = 2) -> None:
-        """Returns when the broker has looked at every claim anew and acted."""
+        """Returns when the broker has processed every claim anew."""
         for _ in range(count):
             self._canaries += 1
             name = self.claim(f"canary-{self._canaries}", node_class="nowhere")
@@ -410,7 +412,7 @@ class Stack:
             self.delete(NodeClaim, name)
 
     def polls(self, count: int = 1) -> None:
-        """Returns when the broker has described the reservations so often."""
+        """Returns when the broker has described the reservations this many times."""
         before = self.calls("DescribeCapacityReservations")
         self.until(lambda: self.calls("DescribeCapacityReservations") >= before + count, "a poll")
 

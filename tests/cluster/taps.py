@@ -1,4 +1,4 @@
-"""A transport that counts what goes through, and loses what a test asks it to lose.
+"""A transport that counts its requests, and loses those that a test selects.
 
 It stands before both API servers, so a fault is the same on each.
 """
@@ -58,7 +58,8 @@ class Tap:
         return self.inner.request(request, timeout=timeout)
 
     def tell(self, path: str, body: Mapping[str, Any]) -> None:
-        """The broker reads this at the path, whatever the API server has there; `code` makes it an error."""
+        """The broker reads this body at the path, whatever the API server has there; `code` makes it an
+        error."""
         self.told[path] = body
 
     def stream(self, request: Request, *, timeout: float) -> Stream:
@@ -75,7 +76,7 @@ class Tap:
         self.on(chosen, lose, times=times)
 
     def on(self, chosen: Chosen, does: Callable[[Request], None], *, times: int = 1) -> None:
-        """`does` runs before the chosen requests are sent."""
+        """Calls `does` before the chosen requests are sent."""
         with self._lock:
             self._rules.append(Rule(chosen, times, does))
 

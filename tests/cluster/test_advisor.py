@@ -1,4 +1,4 @@
-"""What the broker writes into classes that Karpenter launches, beside a played Karpenter."""
+"""The broker's writes to classes that Karpenter launches, beside a played Karpenter."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def record(stack: Stack, name: str = "gpu") -> str | None:
 
 
 def tagged(stack: Stack) -> set[str]:
-    """The reservations that carry the class's tag, as EC2 says."""
+    """The reservations that carry the class's tag, as EC2 shows them."""
     found = stack.aws.ec2.describe_capacity_reservations()["CapacityReservations"]
     return {odcr["CapacityReservationId"] for odcr in found if tags(odcr).get(KEY) == "gpu"}
 
 
 def written(stack: Stack) -> list[tuple[str, str]]:
-    """Writes of the broker to classes themselves, not to their status."""
+    """The broker's writes to classes themselves, not to their status."""
     path = EC2NodeClass.KIND.path()
     return [w for w in stack.tap.writes() if w[1].startswith(path) and not w[1].endswith("/status")]
 
 
 def until_quiet(stack: Stack) -> None:
-    """Returns when the broker has described EC2 anew, twice, and looked at every class after it."""
+    """Returns when the broker has described EC2 anew, twice, and processed every class afterwards."""
     stack.polls(2)
     stack.passes()
 
@@ -52,7 +52,7 @@ def listing(theirs: list[Json]) -> Any:
     return {LIST: theirs}
 
 
-# ---- what becomes which term
+# ---- the term for each reservation
 
 
 @pytest.mark.covers("KRP-31")
@@ -122,7 +122,7 @@ def test_a_spec_that_is_removed_takes_terms_record_and_conditions_with_it(stack:
     assert record(stack) is None and stack.class_says(ALLOWED) is None
 
 
-# ---- whose terms they are
+# ---- the owners of terms
 
 
 @pytest.mark.covers("KRP-31")
@@ -328,7 +328,7 @@ def test_the_tags_of_a_deleted_class_are_taken_off_also_after_a_restart(stack: S
     assert tags(stack.aws.reservation(odcrs[0])) == {"team": "a"}
 
 
-# ---- what nobody asked for
+# ---- unwanted terms
 
 
 @pytest.mark.covers("KRP-31")
@@ -401,7 +401,7 @@ def test_a_steady_class_is_written_no_more(stack: Stack) -> None:
         Karpenter(stack).reconcile(listed=(entry(odcr),), reason=reason)
         until_quiet(stack)
     path = EC2NodeClass.KIND.path()
-    # Where Karpenter keeps the list itself, the message names the slots: once.
+    # If Karpenter keeps the list itself, the message names the slots once.
     assert [w for w in stack.tap.writes() if w[1].startswith(path)] in (
         [],
         [("PATCH", EC2NodeClass.KIND.path(name="gpu", subresource="status"))],
@@ -420,7 +420,7 @@ def test_a_broker_that_is_told_not_to_advise_writes_no_class(stack: Stack) -> No
     assert written(stack) == [] and stack.class_says(ADVISED) is None
 
 
-# ---- what the class says
+# ---- the class's status
 
 
 def entry(odcr: str) -> Json:

@@ -1,4 +1,4 @@
-"""What is written wrongly, missing or forbidden: the message that a user sees, and nothing lost."""
+"""Invalid, missing and forbidden input: the message for the user; nothing is lost."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_class_whose_terms_select_nothing(stack: Stack, spec: Json, reason: st
 
 
 def test_a_class_with_an_unknown_instance_profile(stack: Stack) -> None:
-    """It may be new: the claim waits, with EC2's own words, and the class is not called wrong."""
+    """The profile may be new: the claim waits with EC2's own message, and the class is not marked invalid."""
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr, instanceProfile="nobody")
     stack.start()
@@ -162,7 +162,7 @@ def test_a_class_without_terms_is_refused_by_the_api_server(stack: Stack) -> Non
 
 
 def test_a_class_in_use_that_loses_its_security_group(stack: Stack) -> None:
-    """EC2 refuses what a resolved class names: the claim is told, and the class is looked up anew."""
+    """EC2 refuses a resolved resource of the class: the claim reports it, and the class is resolved anew."""
     ec2 = stack.aws.ec2
     vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
     group = ec2.create_security_group(GroupName="short-lived", Description="x", VpcId=vpc)["GroupId"]
@@ -288,7 +288,7 @@ def test_a_class_deleted_while_claims_wait(stack: Stack) -> None:
 
 
 def test_a_class_that_is_being_deleted_launches_nothing_more(stack: Stack) -> None:
-    """Karpenter's finalizer keeps it; what runs stays."""
+    """Karpenter's finalizer keeps the class; running instances stay."""
     odcr = stack.aws.odcr(count=2)
     stack.node_class(id_=odcr)
     stack.edit(EC2NodeClass, "gpu", {"metadata": {"finalizers": [names.NODECLASS_FINALIZER]}})
@@ -362,7 +362,7 @@ def test_a_group_that_may_not_be_read(stack: Stack) -> None:
 @pytest.mark.covers("KRP-18", "KRP-24")
 @pytest.mark.parametrize("code", ["RequestExpired", "ExpiredToken"])
 def test_expired_credentials(stack: Stack, code: str) -> None:
-    """While claims run, wait and come: each is told, none is lost, and new credentials are taken up."""
+    """Claims that run, wait and arrive each report it, none is lost, and new credentials are used."""
     odcr = stack.aws.odcr(count=2)
     stack.node_class(id_=odcr)
     stack.start()
@@ -382,8 +382,8 @@ def test_expired_credentials(stack: Stack, code: str) -> None:
 
 
 def test_one_broken_object_never_stops_the_others(stack: Stack) -> None:
-    """Every kind of mistake at once, and claims that have nothing to do with them."""
-    odcr = stack.aws.odcr(count=3)  # also for bad-data, which would else be told that it is full
+    """Every kind of mistake at once, beside claims that none of them concerns."""
+    odcr = stack.aws.odcr(count=3)  # enough for bad-data too, which would otherwise report that it is full
     stack.node_class("good", id_=odcr)
     stack.node_class("no-subnet", id_=odcr, subnetSelectorTerms=[NO_SUBNET])
     stack.node_class("bad-spec", annotations={names.RESERVATION_SPEC: "{"})

@@ -1,4 +1,4 @@
-"""Claims that wait at one moment: planned together, one call for equal ones, the important first."""
+"""Claims that wait at one moment: planned together, one call for equal claims, higher priority first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_equal_claims_share_one_call(stack: Stack) -> None:
 
 @pytest.mark.covers("KRP-21")
 def test_no_call_holds_two_pools_of_one_type_and_zone(stack: Stack) -> None:
-    """Two reservations of one type and zone are two calls; what falls back may name many pools, each once."""
+    """Two reservations of one type and zone are two calls; a fallback may name many pools, each once."""
     first, second = stack.aws.odcr(count=2), stack.aws.odcr(count=2)
     stack.node_class(capacityReservationSelectorTerms=[{"id": first}, {"id": second}], zones=(A, B))
     made = stack.claims(6, types=("m5.large", "m5.xlarge"), capacity=(RESERVED, ON_DEMAND))
@@ -48,7 +48,7 @@ def test_when_ec2_gives_fewer_the_more_important_claims_get_them(stack: Stack) -
     stack.node_class(id_=odcr)
     for n in range(3):
         stack.claim(f"c-{n}", capacity=(RESERVED, ON_DEMAND), priority=n)
-    # After it was described, and before the launch, somebody takes two of the slots.
+    # After the description and before the launch, another user takes two of the slots.
     stack.before_launch(lambda: stack.aws.rival(odcr, 2))
     stack.start(poll_seconds=600.0)
     stack.until_launched("c-0", "c-1", "c-2")
@@ -72,7 +72,7 @@ def test_too_few_slots_go_to_the_more_important(stack: Stack) -> None:
 
 @pytest.mark.covers("KRP-20")
 def test_every_reserved_slot_is_used_that_any_assignment_could_use(stack: Stack) -> None:
-    """The claim that takes both leaves the only slot of the other to it."""
+    """The claim that can use both slots leaves the other claim its only slot."""
     small, large = stack.aws.odcr("m5.large"), stack.aws.odcr("m5.xlarge")
     arn = stack.aws.group(small, large)
     stack.node_class(group=arn)

@@ -1,4 +1,4 @@
-"""A class that is deleted stays until the last claim that names it is gone, and says so."""
+"""A deleted class stays until the last claim that names it is gone, and reports this."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_profile_that_the_broker_made_goes_with_the_last_class_of_its_role(sta
     iam.create_role(RoleName="workers", AssumeRolePolicyDocument="{}")
     iam.create_role(RoleName="others", AssumeRolePolicyDocument="{}")
     before = profiles(stack)
-    # Another cluster's profile of the same role, and one that only looks like ours.
+    # Another cluster's profile of the same role, and a profile with a name similar to ours.
     foreign = {"theirs": "workers", f"capacity-broker.{CLUSTER}.0123456789": "others"}
     for name, role in foreign.items():
         iam.create_instance_profile(InstanceProfileName=name)

@@ -1,4 +1,4 @@
-"""Fields of a class that change its instances: EC2 shows on the instance what the class says."""
+"""Fields of a class that change its instances: EC2 shows the class's values on the instance."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_interfaces_that_the_class_names(stack: Stack) -> None:
 
 @pytest.mark.covers("KRP-14")
 def test_cpu_options_and_the_context_of_the_fleet(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the two types only one can run virtual machines, and it is the dearer one."""
+    """Only one of the two types can run virtual machines, and it is the more expensive one."""
     monkeypatch.setattr("tests.cluster.stack.OFFERED", ("m5.large", "m7i.large"))
     monkeypatch.setattr("tests.cluster.stack.Provider.known", {})
     stack.node_class(

@@ -1,5 +1,5 @@
-"""Karpenter's own definition of EC2NodeClass: the property is added, lost by an upgrade, and comes back;
-no user's value is lost."""
+"""Karpenter's own definition of EC2NodeClass: the property is added, lost by an upgrade, and restored; no
+user's value is lost."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def by_id(odcr: str) -> Json:
 
 
 def touch(stack: Stack, name: str = "gpu") -> None:
-    """Anybody's write, with which the API server stores what its definition knows of the object."""
+    """A write by any user: the API server then stores only the fields that the present definition knows."""
     stack.edit(EC2NodeClass, name, {"metadata": {"labels": {"team": "a"}}})
 
 
 def until_copied(stack: Stack, spec: Json, name: str = "gpu") -> None:
-    """The copy names the definition that is there now."""
+    """Returns when the copy names the present definition."""
     meta = stack.client.get(CRD, NAME)["metadata"]
 
     def copied() -> bool:

@@ -1,4 +1,4 @@
-"""The answer to a refusal reaches as far as EC2's words, and no further."""
+"""The reaction to a refusal is limited to the scope that EC2 reports."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_any_other_unsupported_request_is_of_its_class_and_of_minutes(stack: Sta
     stack.until_waiting("c-one", "InstanceTypeUnsupported")
     stack.claim("c-two", node_class="two", **PLAIN)
     stack.until_launched("c-two")
-    assert stack.calls("CreateFleet") == 2  # the class that was refused waits
+    assert stack.calls("CreateFleet") == 2  # the refused class waits
     stack.advance(180)
     stack.until_launched("c-one")
 
@@ -95,7 +95,7 @@ def test_the_limit_of_templates_starts_the_sweep_of_unused_ones(stack: Stack) ->
     assert len(old) == 1
     stack.advance(900)
     stack.passes()
-    assert old <= set(stack.aws.template_names())  # a day is not over
+    assert old <= set(stack.aws.template_names())  # within a day
     code = "MaxTemplateLimitExceeded"
     stack.control.fault(action="CreateLaunchTemplate", code=code, message="5000 is the limit")
     stack.claim("c-new", node_class="new", **PLAIN)
@@ -125,7 +125,7 @@ def test_a_denied_sweep_of_profiles_does_not_repeat_the_sweep_at_the_limit(stack
             ),
             "both swept",
         )
-    assert used <= set(stack.aws.template_names())  # a day is not over
+    assert used <= set(stack.aws.template_names())  # within a day
 
 
 @pytest.mark.covers("SAF-14")
@@ -172,7 +172,7 @@ def test_a_full_spread_group_leaves_the_zone_out_for_every_type(stack: Stack) ->
     calls = stack.calls("CreateFleet")
     stack.claim("c-1", types=("c5.large",), zones=(A,), **PLAIN)
     assert SPREAD in stack.until_waiting("c-1", "SpreadPlacementGroupFull").message
-    assert stack.calls("CreateFleet") == calls  # another type of the same zone is not asked for
+    assert stack.calls("CreateFleet") == calls  # another type of the same zone is not requested
     stack.claim("c-2", types=("c5.large",), zones=(A, B), **PLAIN)
     stack.until_launched("c-2")
     assert stack.instance("c-2")["Placement"]["AvailabilityZone"] == B

@@ -83,12 +83,12 @@ def _hostile(model: type[Object], body: Json, chance: random.Random) -> Json:
             parent[path[-1]]
             parent[path[-1]] = copy.deepcopy(chance.choice(VALUES))
         except (KeyError, IndexError, TypeError):
-            continue  # what it was in has been replaced
+            continue  # the object that held it has been replaced
     return made
 
 
 def _statuses(made: Json, chance: random.Random) -> Json:
-    """What another controller wrote into its status, which no schema of the broker's may fit."""
+    """Statuses written by another controller, which may fit no schema of the broker's."""
     conditions = [{"type": chance.choice(("Ready", "Admitted", "Launched")), "status": "True"}]
     status: Json = {"providerID": "aws:///us-east-1a/i-1", "conditions": conditions, "capacity": {"cpu": "4"}}
     status |= {"admission": {"reservation": "default/training"}, "imageID": "ami-1", "phase": "Active"}

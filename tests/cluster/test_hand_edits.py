@@ -1,4 +1,4 @@
-"""Objects that somebody edits by hand in flight: nothing is launched twice, nothing is lost."""
+"""Manual edits of objects during a launch: nothing is launched twice, nothing is lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.cluster.taps import status_of, writes_of
 
 
 def started(stack: Stack, **settings: Any) -> str:
-    """A claim in a reservation, ready; its instance's id."""
+    """A ready claim in a reservation; returns its instance's id."""
     stack.node_class(id_=stack.aws.odcr())
     stack.start(**settings)
     stack.claim()
@@ -56,7 +56,7 @@ def test_a_finalizer_taken_off_comes_back(stack: Stack) -> None:
 
 
 def test_a_claim_torn_out_leaves_neither_instance_nor_node(stack: Stack) -> None:
-    """Its finalizer is taken off: the instance is nobody's, and ends after the grace time."""
+    """Its finalizer is removed: the instance has no owner, and ends after the grace time."""
     id_ = started(stack, orphan_grace_seconds=900.0)
     node = stack.get(NodeClaim, "c-0").status.node_name
     stack.stop()
@@ -71,7 +71,7 @@ def test_a_claim_torn_out_leaves_neither_instance_nor_node(stack: Stack) -> None
 
 
 def test_annotations_of_the_broker_removed_in_flight(stack: Stack) -> None:
-    """The launch id is gone when the status is written: the instance is the claim's all the same."""
+    """The launch id is gone when the status is written: the instance still belongs to the claim."""
     stack.node_class(id_=stack.aws.odcr())
     annotations = {names.LAUNCH: None, "capacity-broker.io/attempts": None}
     stack.tap.on(
@@ -98,7 +98,7 @@ def test_annotations_of_the_broker_removed_while_it_is_down(stack: Stack) -> Non
 
 
 def test_labels_changed_in_flight_stay_where_they_are_the_user_s(stack: Stack) -> None:
-    """What EC2 knows better is EC2's word; what a user adds stays and reaches the node."""
+    """EC2's values are kept for labels that EC2 knows better; a user's labels stay and reach the node."""
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)
     labels = {"example.com/team": "b", names.CAPACITY_TYPE: "spot", names.ZONE: "us-east-1f"}
@@ -123,7 +123,7 @@ def test_a_label_added_later_reaches_the_node(stack: Stack) -> None:
 
 
 def test_a_provider_id_given_to_a_second_claim_by_hand(stack: Stack) -> None:
-    """The instance stays the first one's; the second is told, and its end harms nothing."""
+    """The instance stays with the first claim; the second reports the conflict, and its end harms nothing."""
     started(stack)
     first = stack.get(NodeClaim, "c-0")
     stack.claim("c-1")
@@ -188,7 +188,7 @@ def test_a_class_s_status_wiped_by_hand_comes_back(stack: Stack) -> None:
 
 @pytest.mark.covers("KRP-13")
 def test_a_class_changed_while_its_claims_are_launched(stack: Stack) -> None:
-    """The claim in flight gets what the class said when it was planned; the next one what it says now."""
+    """The claim in flight gets the class's values from its planning; the next claim gets the present ones."""
     stack.node_class(preference="none", zones=(A,))
     stack.start()
     stack.until_class(names.LAUNCHABLE, "True")

@@ -1,4 +1,4 @@
-"""A broker leads only in the cluster, account and Region that are pinned, and only one leads in a cluster."""
+"""A broker leads only in the pinned cluster, account and Region, and only one leads in a cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OTHER_ACCOUNT = "222222222222"
 
 @contextmanager
 def members(stack: Stack, *settings: dict[str, Any]) -> Iterator[list[Member]]:
-    """Brokers that are started one after the other; the first leads."""
+    """Brokers that are started one after another; the first leads."""
     started: list[Member] = []
     try:
         for number, more in enumerate(settings):
@@ -45,7 +45,7 @@ def led_once(stack: Stack) -> None:
 
 
 def elsewhere(stack: Stack, provider: Provider) -> Provider:
-    """From now on its credentials are another account's."""
+    """From now on the broker's credentials belong to another account."""
     role = stack.aws.client("sts").assume_role(
         RoleArn=f"arn:aws:iam::{OTHER_ACCOUNT}:role/x", RoleSessionName="test"
     )
@@ -57,7 +57,7 @@ def elsewhere(stack: Stack, provider: Provider) -> Provider:
 
 
 def refused(stack: Stack, provider: Provider, **settings: Any) -> str:
-    """What ends a broker that is started like this."""
+    """The error that ends a broker started with these settings."""
     led: list[Broker | None] = []
     with pytest.raises(IdentityDiffers) as caught:
         run.lead(
@@ -103,7 +103,7 @@ def test_first_start_refuses_a_region_in_which_no_node_is(stack: Stack) -> None:
 @pytest.mark.covers("SAF-02")
 @pytest.mark.parametrize("fact", ["accountID", "region", "clusterUID", "clusterName"])
 def test_broker_of_another_world_refuses_to_lead(stack: Stack, fact: str) -> None:
-    """A restored backup of another cluster brings that cluster's ConfigMap along."""
+    """A restored backup of another cluster brings that cluster's ConfigMap with it."""
     provider, settings = stack.provider(), {}
     if fact == "clusterUID":
         pinned = {"clusterUID": "uid-of-another", "accountID": ACCOUNT, "region": REGION}
@@ -125,7 +125,7 @@ def test_broker_of_another_world_refuses_to_lead(stack: Stack, fact: str) -> Non
     assert all(value in message for value in values)
     assert f"kubectl --namespace {NAMESPACE} delete configmap {NAME}" in message
     assert not stack.aws.instances()
-    # What a person decides: it is pinned anew.
+    # A person decides to pin it anew.
     stack.client.delete(ConfigMap.KIND, NAME, namespace=NAMESPACE)
     led_once(stack)
     assert stack.get(ConfigMap, NAME, namespace=NAMESPACE).data["accountID"] == ACCOUNT
@@ -194,13 +194,13 @@ def test_nothing_is_done_before_the_cluster_is_known(stack: Stack) -> None:
     ids=["the same", "namespace", "other settings", "no election"],
 )
 def test_second_broker_stands_by_whatever_its_settings(stack: Stack, second: dict[str, Any]) -> None:
-    """The chart gives the namespace of its release; a shell gives none."""
+    """The chart sets the namespace of its release; a shell sets none."""
     with members(stack, {"namespace": "capacity-broker"}, second) as (leader, other):
         stack.node_class(preference="none")
         stack.claim(capacity=(ON_DEMAND,))
         stack.kubelets_again()
         stack.until_ready("c-0")
-        began = stack.clock.monotonic()  # from here on the other has tried, had it stood for election
+        began = stack.clock.monotonic()  # the other would try from here on, if it stood for election
         stack.until(lambda: stack.clock.monotonic() > began + 6, "two more tries", step=0.25)
         stack.passes()
         assert leader.leading and not other.leading

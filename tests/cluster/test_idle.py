@@ -1,4 +1,4 @@
-"""Slots that nobody uses: how many, at what cost and since when, through takings, growth and a restart."""
+"""Idle slots: their number, their cost and their start, through use, growth and a restart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOUR = 3600
 
 
 def until_idle(stack: Stack, odcr: str, slots: int) -> str:
-    """Since when so many are said to idle."""
+    """The start of the idle time, once this many slots are reported idle."""
 
     def status() -> dict[str, Any]:
         found = stack.find(OnDemandCapacityReservation, odcr)
@@ -46,12 +46,12 @@ def test_idle_slots_are_counted_priced_and_timed(stack: Stack) -> None:
     assert price
     until_measured(stack, odcr, slots=3, cost_dollars_per_hour=round(3 * price, 6))
 
-    # One is taken: the others idle on.
+    # One is taken: the others remain idle.
     stack.advance(HOUR)
     stack.aws.rival(odcr)
     assert until_idle(stack, odcr, 2) == first
 
-    # A new broker knows it still.
+    # A new broker keeps the start time.
     stack.stop()
     stack.advance(HOUR)
     stack.start()
@@ -59,11 +59,11 @@ def test_idle_slots_are_counted_priced_and_timed(stack: Stack) -> None:
     until_measured(stack, odcr, slots=2, since_timestamp_seconds=began)
     assert until_idle(stack, odcr, 2) == first
 
-    # Of five, three idle only since they were added.
+    # Of five, three are idle only since they were added.
     stack.aws.ec2.modify_capacity_reservation(CapacityReservationId=odcr, InstanceCount=6)
     assert until_idle(stack, odcr, 5) > first
 
-    # What is all in use idles not at all.
+    # A fully used reservation has no idle slots.
     stack.aws.rival(odcr, 5)
     assert until_idle(stack, odcr, 0) == ""
     until_measured(stack, odcr, slots=0, cost_dollars_per_hour=None, since_timestamp_seconds=None)

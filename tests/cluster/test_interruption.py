@@ -1,4 +1,4 @@
-"""EC2's notices in a queue: what becomes of the claims that they are about, and of all others."""
+"""EC2's notices in a queue: their effect on the claims that they name, and on all others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Queue:
         self._sqs.send_message(QueueUrl=self._url, MessageBody=body)
 
     def empty(self) -> bool:
-        """No message waits, and none was received without being settled."""
+        """No message waits, and none was received without being deleted."""
         shown: dict[str, Any] = self._sqs.get_queue_attributes(QueueUrl=self._url, AttributeNames=["All"])
         keys = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
         return all(shown["Attributes"][key] == "0" for key in keys)
@@ -43,7 +43,7 @@ def queue(stack: Stack) -> Queue:
 
 
 def launched(stack: Stack, *names_: str) -> list[str]:
-    """Claims on demand with their nodes, and a broker that reads the queue; their instances."""
+    """On-demand claims with their nodes, and a broker that reads the queue; returns their instances."""
     stack.node_class(preference="none")
     for name in names_:
         stack.claim(name, capacity=(ON_DEMAND,))
@@ -90,7 +90,7 @@ def test_the_node_is_drained_before_its_instance_ends(stack: Stack, queue: Queue
 
 
 def test_the_end_of_a_capacity_block_ends_the_claims_in_it(stack: Stack, queue: Queue) -> None:
-    """EC2's word comes from EventBridge; the block's end date has not been reached."""
+    """EventBridge reports the end; the block's end date has not been reached."""
     odcr = stack.aws.odcr("m5.large", A, 1)
     stack.node_class(id_=odcr)
     stack.claim("c-0")
@@ -106,7 +106,7 @@ def test_the_end_of_a_capacity_block_ends_the_claims_in_it(stack: Stack, queue: 
 
 @pytest.mark.covers("KRP-19")
 def test_a_pool_that_took_its_instance_back_is_not_asked_before_its_time(stack: Stack, queue: Queue) -> None:
-    """EC2 would give another spot instance at once, also in its placement group, and take it soon."""
+    """EC2 would launch another spot instance at once, also in its placement group, and reclaim it soon."""
     stack.aws.ec2.create_placement_group(GroupName="ring", Strategy="cluster")
     stack.node_class(preference="none", zones=(A,), placementGroupSelector={"name": "ring"})
     stack.claim("c-0", capacity=(SPOT,))

@@ -1,4 +1,4 @@
-"""One object never stops the others, whichever kind it is of and wherever the broker fails on it."""
+"""One object never blocks the others, whatever its kind and wherever the broker fails on it."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from tests.cluster.stack import SETTINGS, Stack
 from tests.cluster.test_losses import RELIST, vanish
 from tests.kueue.definitions import install, ready, uninstall
 
-# What every Object has, and what a cache and an event need of it.
+# The part of every Object that a cache and an event need.
 OPEN = frozenset({"metadata", "name", "namespace", "uid", "key", "labels", "deleting", "KIND", "wire"})
 UNDECODABLE, POISON = "undecodable", "poison"
-# Kinds that passes read here; the others are read for one object at a time, or when something refers to them.
+# Kinds that passes read here; the others are read for one object at a time, or if an object refers to them.
 READ: tuple[type[Object], ...] = (
     NodeClaim,
     EC2NodeClass,
@@ -51,9 +51,9 @@ READ: tuple[type[Object], ...] = (
 
 @lru_cache
 def _poisoned(model: type[Object]) -> type[Object]:
-    """Objects of the kind on which whatever is judged or translated in a pass raises.
+    """Objects of the kind that raise as soon as a pass judges or translates them.
 
-    The threads that fill the caches read it as any other.
+    The threads that fill the caches read them as any other object.
     """
 
     def read(self: Object, name: str) -> Any:
@@ -66,7 +66,7 @@ def _poisoned(model: type[Object]) -> type[Object]:
 
 @pytest.fixture
 def hostile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Objects whose names say so cannot be decoded, or are poison."""
+    """Objects that cannot be decoded or are poisoned, as their names state."""
 
     def decode(model: type[Object], raw: Mapping[str, Any]) -> Object:
         name = raw["metadata"]["name"]
@@ -114,7 +114,7 @@ def test_an_object_that_fails_anywhere_is_left_out_and_reported_and_the_others_g
             if each.reason == REASON and each.involved_object.name == name
         }
 
-    everything = {model.KIND.kind for model in kinds if model is not Lease}  # which is read by its name
+    everything = {model.KIND.kind for model in kinds if model is not Lease}  # read by its name
     read = {model.KIND.kind for model in READ}
     stack.until(lambda: reported(UNDECODABLE) == everything, "the undecodable are reported")
     stack.until(lambda: read <= reported(POISON), "the poison is reported")
@@ -137,7 +137,7 @@ WAYS = ("judged", "translated", "beside")
 
 
 def convert(text: str) -> int:
-    """Knows nothing but a text."""
+    """A converter that supports only text."""
     raise RecursionError(f"{text[:1]}... has no end")
 
 
@@ -146,12 +146,12 @@ def translate(texts: Sequence[str]) -> list[int]:
 
 
 class Walk:
-    """Has each pass read all objects before its own work, and fail on those that are its to fail on: while
-    the object is judged, when a value made of it is translated, or where others are at hand as well."""
+    """Makes each pass read all objects before its own work, and fail on the selected ones. It fails while
+    the object is judged, while a value made of it is translated, or while other objects are in scope too."""
 
     def __init__(self) -> None:
         self.caches: Sequence[cache.Cache[Any]] = ()
-        self.fails: dict[tuple[str, str], tuple[str, str]] = {}  # object → which pass fails on it, and how
+        self.fails: dict[tuple[str, str], tuple[str, str]] = {}  # object → the pass that fails, and how
 
     def attempt(self, name: str, work: Callable[[], Result | None], **more: Any) -> ReconcileOutcome:
         def reads_first() -> Result | None:
@@ -197,7 +197,7 @@ def test_no_pass_has_a_path_around_the_guard_whatever_kind_it_fails_on(
     made = {
         (model, f"{way}-{model.__name__.lower()}"): way
         for model in bodies(stack)
-        if model is not Lease  # which is read by its name
+        if model is not Lease  # read by its name
         for way in WAYS
     }
     assert len(made) >= 2 * len({loop.name for loop in broker.loops})
@@ -246,7 +246,7 @@ def make_odd(stack: Stack, node: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def leave_out(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[Stack, Node], None]:
-    """Leaves a Node out as a pass that failed on it does, or as one that cannot be decoded."""
+    """Leaves out a Node, as after a pass that failed on it or after a failed decoding."""
 
     def by_pass(stack: Stack, node: Node) -> None:
         broker = stack.broker
@@ -263,7 +263,7 @@ def leave_out(
 
 
 def alone(stack: Stack, **more: Any) -> Node:
-    """The Node of a claim c-0; from now on nobody writes it."""
+    """The Node of a claim c-0; from now on it is not written."""
     stack.node_class(preference="none")
     stack.start()
     stack.claim("c-0", capacity=(ON_DEMAND,), **more)

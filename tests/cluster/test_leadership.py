@@ -1,4 +1,4 @@
-"""Two brokers on one cluster: one acts, and when it stops or is cut off the other goes on where it was."""
+"""Two brokers on one cluster: one acts; if it stops or is cut off, the other continues its work."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Member:
 
 @contextmanager
 def two(stack: Stack) -> Iterator[tuple[Member, Member]]:
-    """The one that leads, then its standby."""
+    """The leader, then its standby."""
     members = [Member(stack, "a"), Member(stack, "b")]
     stack.kubelets_again()
     try:
@@ -90,7 +90,7 @@ def test_only_the_leader_acts_and_its_successor_goes_on(stack: Stack) -> None:
 
 @pytest.mark.covers("KRP-25")
 def test_a_leader_that_is_cut_off_stops_before_the_other_starts(stack: Stack) -> None:
-    """It is cut off after EC2 launched for it: the other gives the instance to its claim."""
+    """The leader is cut off after EC2 launched for it: the standby binds the instance to its claim."""
     stack.node_class(id_=stack.aws.odcr(count=3))
     with two(stack) as (first, second):
         stack.claim("c-0")

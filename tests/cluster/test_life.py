@@ -1,4 +1,4 @@
-"""A claim's life: launched, joined, ready, drained, ended; what EC2 and Kubernetes show at each step."""
+"""A claim's life: launched, joined, ready, drained, ended; the state in EC2 and Kubernetes at each step."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_an_instance_that_ends_by_itself_takes_its_claim_along(stack: Stack) -> 
     stack.start()
     stack.claim(capacity=(ON_DEMAND,))
     stack.until_ready("c-0")
-    stack.kubelets.stop()  # else the Node may go first, and the claim with it
+    stack.kubelets.stop()  # otherwise the Node may go first, and the claim with it
     with capture_logs() as logs:
         stack.aws.ec2.terminate_instances(InstanceIds=[instance_id(stack.get(NodeClaim, "c-0"))])
         stack.advance(61)
@@ -304,7 +304,7 @@ def test_a_claim_deleted_while_it_waits_goes_at_once(stack: Stack) -> None:
 
 @pytest.mark.covers("KRP-23")
 def test_a_restarted_broker_drains_before_it_terminates(stack: Stack) -> None:
-    """Until it knows nodes and pods, a claim that ends looks like one without a node."""
+    """Until the broker knows nodes and pods, a terminating claim looks like one without a node."""
     stack.node_class(preference="none")
     stack.start()
     stack.claim(capacity=(ON_DEMAND,))

@@ -1,4 +1,4 @@
-"""What becomes of claims and nodes when their reservation ends, takes them in, or has a slot free again."""
+"""Claims and nodes when their reservation ends, includes their instances, or has a free slot again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RELIST = 61.0  # seconds after which the broker lists its instances anew
 
 
 def standing(labels: Mapping[str, str]) -> dict[str, str]:
-    """The labels that say what a node runs in."""
+    """The labels that show the placement of a node."""
     keys = (names.CAPACITY_TYPE, *names.RESERVATION_LABELS)
     return {key: labels[key] for key in keys if key in labels}
 
@@ -47,7 +47,7 @@ def node_of(stack: Stack, claim: str) -> Node:
 
 
 def until_both(stack: Stack, claim: str, labels: Mapping[str, str]) -> None:
-    """Claim and Node say this."""
+    """Returns when claim and Node both show this."""
     stack.until_shown(claim)
     stack.until(lambda: of_claim(stack, claim) == labels, f"claim {claim} says {labels}")
     stack.until(lambda: standing(node_of(stack, claim).labels) == labels, f"node of {claim} says {labels}")
@@ -201,7 +201,7 @@ def test_a_capacity_block_drains_forty_minutes_before_its_end(stack: Stack) -> N
     stack.advance(5 * MINUTE)
     told = stack.until_event("c-0", "CapacityBlockEnding")
     assert odcr in told.message
-    # It drains as every claim does: what a budget protects is not killed.
+    # It drains like every claim: pods that a budget protects are not killed.
     stack.until_event("c-0", "EvictionBlocked")
     assert stack.get(NodeClaim, "c-0").deleting
     assert stack.instance("c-0")["State"]["Name"] == "running"
@@ -237,7 +237,7 @@ def test_the_end_of_a_default_reservation_is_told_an_hour_and_ten_minutes_before
     assert not stack.get(NodeClaim, "c-0").deleting
 
 
-# ---- the slot of what ended
+# ---- the slot of an ended instance
 
 
 @pytest.mark.covers("KRP-30")

@@ -1,4 +1,5 @@
-"""What EC2 does not list is not what has ended: healthy nodes stay, and many that vanish at once do."""
+"""An instance missing from EC2's list has not necessarily ended: healthy nodes stay, and so do many that
+vanish at once."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ LATER = 1200.0
 
 
 def ready(stack: Stack, count: int) -> list[str]:
-    """Claims with Ready Nodes; from then on nobody plays the kubelets, which would follow EC2."""
+    """Claims with Ready Nodes; from then on the played kubelets stop, since they would follow EC2."""
     stack.node_class(preference="none")
     stack.start()
     claims = stack.claims(count, capacity=(ON_DEMAND,))
@@ -33,7 +34,7 @@ def ready(stack: Stack, count: int) -> list[str]:
 
 
 def later(stack: Stack, count: int) -> list[str]:
-    """More of them, so much younger that EC2 can list the first ones without these."""
+    """More claims, young enough that EC2 can list the first ones without these."""
     stack.advance(LATER)
     first = len(stack.all(NodeClaim))
     claims = stack.claims(first, first + count, capacity=(ON_DEMAND,))
@@ -45,13 +46,13 @@ def later(stack: Stack, count: int) -> list[str]:
 
 
 def vanish(stack: Stack) -> None:
-    """EC2 lists nothing, and does so for a while."""
+    """EC2 lists no instances from now on."""
     stack.control.lag(7200.0)
     wait(stack)
 
 
 def wait(stack: Stack) -> None:
-    """The broker lists anew, before and after what is missing then has been missing for long enough."""
+    """The broker lists anew, before and after the missing instances count as missing."""
     stack.advance(RELIST)
     stack.passes(1)
     stack.advance(MISSED)
@@ -61,7 +62,7 @@ def wait(stack: Stack) -> None:
 
 
 def still_kept(stack: Stack, claims: Sequence[str]) -> None:
-    """All that there is, however long it is missing."""
+    """After another wait these claims remain, and no others."""
     wait(stack)
     for claim in claims:
         assert not stack.get(NodeClaim, claim).deleting
@@ -92,7 +93,7 @@ def test_claim_with_a_ready_node_survives_a_listing_without_its_instance(stack: 
     stack.until_event(claim, "InstanceNotListed", saying="Node is Ready")
     assert metric("NodeReady") == 1
     assert stack.calls("TerminateInstances") == 0
-    # Once no kubelet speaks for it, it ends as before.
+    # Once no kubelet reports for the node, the claim ends as before.
     id_ = instance_id(stack.get(NodeClaim, claim))
     no_heartbeat(stack, [claim])
     with capture_logs() as logs:
@@ -150,7 +151,7 @@ def test_claims_that_vanish_together_are_kept_until_a_listing_shows_them(stack: 
         stack.until_event(claim, "InstanceNotListed", saying="5 of 5")
     assert metric("MassLoss") == 5
     assert len(stack.all(NodeClaim)) == 5
-    # A person decides about some of them, and about no more, though few are left.
+    # A person decides about some of them, and only these end, although few are left.
     for claim in claims[:2]:
         stack.delete(NodeClaim, claim)
         stack.until_gone(NodeClaim, claim)
@@ -174,7 +175,7 @@ def test_claims_that_vanish_together_are_kept_until_a_listing_shows_them(stack: 
 
 @pytest.mark.covers("SAF-03")
 def test_claims_that_vanish_from_one_listing_after_another_are_counted_together(stack: Stack) -> None:
-    """Three are missed for two minutes when the other two have been missed for one."""
+    """Three are missing for two minutes when the other two have been missing for one."""
     claims = [*ready(stack, 2), *later(stack, 3)]
     no_heartbeat(stack, claims)
     stack.control.lag(LATER / 2)

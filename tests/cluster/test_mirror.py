@@ -22,7 +22,7 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 
 def status(stack: Stack, odcr: str) -> dict[str, Any]:
-    """As the API server serves it; empty while there is no object."""
+    """The object's status, as the API server serves it; empty while there is no object."""
     found = stack.find(OnDemandCapacityReservation, odcr)
     return dict(stack.client.get(KIND, odcr).get("status", {})) if found else {}
 
@@ -37,7 +37,7 @@ def until_mirrored(stack: Stack, odcr: str, **fields: Any) -> dict[str, Any]:
 
 
 def printed(stack: Stack) -> dict[str, dict[str, Any]]:
-    """What `kubectl get odcr -o wide` prints: the cells of each row by column, by name."""
+    """The output of `kubectl get odcr -o wide`: the cells of each row by column, by name."""
     request = Request(method="GET", path=KIND.path(), query={}, headers={"Accept": TABLE})
     table = orjson.loads(stack.tap.inner.request(request, timeout=60).body)
     columns = [column["name"] for column in table["columnDefinitions"]]
@@ -50,7 +50,7 @@ def writes(stack: Stack) -> list[tuple[str, str]]:
 
 
 def until_looked_again(stack: Stack) -> None:
-    """Returns when the mirror, which time alone makes look again, has done so."""
+    """Returns when the mirror, which only a timer triggers, has run."""
 
     def looks() -> float:
         labels = {"controller": "mirror", "result": "done"}
@@ -66,7 +66,7 @@ def tag(stack: Stack, odcr: str, tags: Mapping[str, str]) -> None:
 
 
 def shared(stack: Stack) -> str:
-    """A reservation of another account, which may take it away again."""
+    """A reservation of another account, which may withdraw it."""
     made = stack.control.reservation(
         InstanceType="m5.large",
         InstancePlatform="Linux/UNIX",
@@ -86,7 +86,7 @@ def test_kubectl_shows_every_reservation(stack: Stack) -> None:
     tag(stack, used, {"ManagedBy": "Terraform"})
     idle = stack.aws.odcr("m5.large", A, 1, criteria="open")
     stack.node_class("training", id_=used)
-    stack.node_class("batch", id_=used, amiFamily="AL2")  # which Karpenter alone launches
+    stack.node_class("batch", id_=used, amiFamily="AL2")  # only Karpenter launches it
     stack.start()
     price = stack.provider().instance_types()["m5.xlarge"].on_demand_price
     assert price

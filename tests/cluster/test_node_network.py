@@ -1,4 +1,4 @@
-"""What nodes are told of the cluster's network and of the kubelet: launch templates, as EC2 shows them."""
+"""The cluster's network and the kubelet's settings on nodes: launch templates, as EC2 shows them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def node_config(stack: Stack) -> Any:
 
 
 def kubernetes_settings(stack: Stack) -> Any:
-    """Bottlerocket's, of the user data."""
+    """Bottlerocket's part of the user data."""
     return tomllib.loads(base64.b64decode(template(stack)["UserData"]).decode())["settings"]["kubernetes"]
 
 

@@ -1,4 +1,4 @@
-"""The broker and Karpenter never act on one claim both, nor on one instance."""
+"""The broker and Karpenter never both act on one claim, nor on one instance."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lease(stack: Stack, *, age: float = 0.0, holder: str = "karpenter-0") -> Non
 
 
 def until_taken_over(stack: Stack) -> None:
-    """Time passes until the broker acts on Karpenter's claim, and then no more of it than that takes."""
+    """Moves time until the broker acts on Karpenter's claim, and no further."""
     stack.until(lambda: stack.get(NodeClaim, "theirs").metadata.finalizers, "taken over", step=LASTS / 10)
     stack.until_ready("theirs")
 
@@ -82,7 +82,8 @@ def test_taking_over_is_refused_while_karpenter_s_lease_is_alive(stack: Stack) -
 @pytest.mark.covers("KRP-26")
 @pytest.mark.parametrize("how", ["no lease", "released", "expired"])
 def test_taking_over_works_when_karpenter_is_gone(stack: Stack, how: str) -> None:
-    """It is watched for its duration first, whatever it says: a rollout leaves it without a holder."""
+    """The Lease is watched for its duration first, whatever its record: a rollout leaves it without a
+    holder."""
     if how != "no lease":
         lease(stack, holder="" if how == "released" else "karpenter-0", age=60.0 if how == "expired" else 0.0)
     stack.node_class(preference="none")
@@ -100,7 +101,7 @@ def test_taking_over_works_when_karpenter_is_gone(stack: Stack, how: str) -> Non
 @pytest.mark.covers("KRP-26")
 @pytest.mark.parametrize("skew", [-3600.0, 3600.0], ids=["an hour behind", "an hour ahead"])
 def test_karpenter_s_clock_need_not_be_ours(stack: Stack, skew: float) -> None:
-    """It renews, by a clock of its own: alive. It stops: gone after the Lease's duration, by our clock."""
+    """It renews by its own clock: alive. It stops: gone after the Lease's duration, by the broker's clock."""
     lease(stack, age=skew)
     stack.node_class(preference="none")
     stack.start(take_over_karpenter=True)
@@ -144,7 +145,8 @@ def test_a_karpenter_that_renews_is_alive_though_the_broker_s_watch_is_deaf(stac
 
 @pytest.mark.covers("KRP-26")
 def test_a_claim_that_karpenter_left_behind_is_ended_by_who_takes_over(stack: Stack) -> None:
-    """Launched by Karpenter, deleted while nobody ran: its finalizer is nobody else's to take off."""
+    """Launched by Karpenter, deleted while no controller ran: the controller that takes over removes the
+    finalizer."""
     made = stack.aws.ec2.run_instances(
         ImageId=stack.aws.image, InstanceType="m5.large", MinCount=1, MaxCount=1
     )

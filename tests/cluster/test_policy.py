@@ -55,7 +55,7 @@ def test_on_demand_alone_leaves_a_free_reservation_alone(stack: Stack) -> None:
     stack.until_launched("c-0")
     assert stack.reservation_of("c-0") == ""
     assert stack.aws.free(odcr) == 1
-    # It asked for no reservation: that none served it is no shortage.
+    # The claim requested no reservation: the lack of one is no shortage.
     assert stack.claim_says("c-0", names.CAPACITY_RESERVATION) is None
 
 
@@ -87,7 +87,8 @@ def test_spot_comes_last_and_never_with_a_target(stack: Stack) -> None:
 
 @pytest.mark.covers("KRP-17")
 def test_a_full_reservation_moves_the_claim_to_another_type_and_zone_in_the_same_pass(stack: Stack) -> None:
-    """EC2 says full where the last description said free: the next reserved option comes before on-demand."""
+    """EC2 refuses as full where the last description showed room: the next reserved option comes before
+    on-demand."""
     small, large = stack.aws.odcr("m5.large", A), stack.aws.odcr("m5.xlarge", B)
     arn = stack.aws.group(small, large)
     stack.node_class(group=arn)
@@ -141,7 +142,7 @@ def test_a_launch_under_open_that_ec2_spills_is_reported_and_labelled_as_ec2_has
     assert says is not None and (says.status, says.reason) == ("False", "LimitExceeded")
     assert odcr in says.message and "on demand" in says.message
     assert '"Spilled"' in claim.annotations["capacity-broker.io/attempts"]
-    # Whoever comes next is not planned into the slot that was not there.
+    # The next claim is not planned into the slot that was not there.
     stack.claim("c-1", capacity=(RESERVED, ON_DEMAND))
     stack.until_launched("c-1")
     attempts = stack.get(NodeClaim, "c-1").annotations["capacity-broker.io/attempts"]
@@ -150,7 +151,7 @@ def test_a_launch_under_open_that_ec2_spills_is_reported_and_labelled_as_ec2_has
 
 @pytest.mark.covers("KRP-33")
 def test_what_ec2_does_not_show_yet_is_labelled_when_it_does(stack: Stack) -> None:
-    """The claim has its instance at once; what that runs in is neither guessed nor wrong for good."""
+    """The claim has its instance at once; its placement is neither guessed nor permanently wrong."""
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)
     stack.start(poll_seconds=600.0)
@@ -202,7 +203,7 @@ def test_a_spill_that_ec2_shows_late_is_reported_when_it_does(stack: Stack) -> N
 def test_an_instance_outside_the_reservation_is_given_back_for_a_claim_that_takes_reserved_alone(
     stack: Stack,
 ) -> None:
-    """As with a shared reservation whose share ends: EC2 launches on demand whatever was asked."""
+    """As with a shared reservation after the share ends: EC2 launches on demand despite the request."""
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)
     stack.start(poll_seconds=600.0)

@@ -1,4 +1,4 @@
-"""What EC2 refuses: each class of error has its own answer, and marks only what it is about."""
+"""EC2's refusals: each class of error has its own reaction, and marks only its own scope."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def limited(stack: Stack, name: str = "c-0") -> str:
 @pytest.mark.covers("KRP-18")
 @pytest.mark.parametrize("stage", ["launch", "request"])
 def test_a_quota_never_marks_the_reservation(stack: Stack, stage: str) -> None:
-    """Told for a pool or for the whole call, it is the same: types under another limit are tried, and the
-    reservation is asked again by the next claim that may."""
+    """A quota error has the same effect for a pool and for the whole call. Types under another limit are
+    tried, and the reservation is requested again by the next permitted claim."""
     odcr = stack.aws.odcr("p5.48xlarge")
     stack.node_class(id_=odcr)
     stack.start()
@@ -63,7 +63,7 @@ def test_a_claim_under_a_quota_waits_and_says_which(stack: Stack) -> None:
 @pytest.mark.covers("KRP-18")
 @pytest.mark.parametrize("stage", ["launch", "request"])
 def test_a_subnet_without_addresses_never_marks_the_reservation(stack: Stack, stage: str) -> None:
-    """Another subnet of the zone is asked, for the same reservation."""
+    """Another subnet of the zone is tried, for the same reservation."""
     ec2 = stack.aws.ec2
     vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
     second = ec2.create_subnet(VpcId=vpc, CidrBlock="172.31.128.0/24", AvailabilityZone=A)["Subnet"][
@@ -120,7 +120,7 @@ def test_a_throttled_call_marks_nothing_and_is_asked_again(stack: Stack) -> None
 
 @pytest.mark.covers("KRP-34", "KRP-19")
 def test_insufficient_capacity_is_asked_once(stack: Stack) -> None:
-    """Though EC2 sends it as a server error, and though claims keep coming."""
+    """EC2 returns it as a server error, and claims keep arriving; the pool is still requested only once."""
     stack.node_class(preference="none", zones=(A,))
     stack.start()
     stack.control.fault(
@@ -194,7 +194,7 @@ def test_a_wrong_request_stops_only_its_claims(stack: Stack) -> None:
 
 @pytest.mark.covers("KRP-18")
 def test_a_corrected_class_is_tried_at_once(stack: Stack) -> None:
-    """However often it was refused, and so however long its claims would have waited."""
+    """The number of earlier refusals, and so the length of the claims' wait, does not matter."""
     stack.node_class(preference="none", detailedMonitoring=True)
     stack.start()
     stack.control.fault(

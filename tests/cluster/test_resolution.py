@@ -1,4 +1,4 @@
-"""Which reservations a class means, and what its status says about them."""
+"""The reservations that a class selects, and the class's status about them."""
 
 from __future__ import annotations
 
@@ -132,7 +132,8 @@ def test_a_member_that_joins_the_group_later_is_used_without_touching_a_manifest
 
 @pytest.mark.covers("KRP-06")
 def test_a_claim_waits_for_a_new_class_s_group_instead_of_leaving_it(stack: Stack) -> None:
-    """A class that names a group nobody has read yet: its claims do not fall back before it is read."""
+    """A class that names a group that has not been read yet: its claims do not fall back before it is
+    read."""
     stack.start(poll_seconds=600.0)
     stack.until(lambda: stack.calls("DescribeCapacityReservations"), "first description")
     odcr = stack.aws.odcr()
@@ -279,7 +280,7 @@ def test_karpenter_s_own_entries_and_conditions_stay(stack: Stack) -> None:
         subresource="status",
     )
     stack.start()
-    # Karpenter writes that list anew each minute, and launches into what it finds there: it is left alone.
+    # Karpenter rewrites that list each minute, and launches into the listed reservations: it is left alone.
     assert odcr in stack.until_class(RESOLVED, "True").message
     assert {*listed(stack)} == {"cr-0123456789abcdef0"}
     kept = stack.class_says("CapacityReservationsReady")

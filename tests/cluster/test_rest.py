@@ -1,4 +1,4 @@
-"""A cluster in which nothing changes: no write to Kubernetes, and as few calls to EC2 as there ever are."""
+"""A cluster in which nothing changes: no write to Kubernetes, and the minimum of calls to EC2."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ READS = {
 
 
 def tick(stack: Stack) -> None:
-    """Time passes until the broker polls."""
+    """Moves time until the broker polls."""
     before = stack.calls("DescribeCapacityReservations")
     stack.until(lambda: stack.calls("DescribeCapacityReservations") > before, "a poll", step=10)
 
 
 def settle(stack: Stack) -> None:
-    """Until what was begun is done: every launch described, every condition and event written."""
+    """Returns when the work in progress is done: every launch described, every condition and event
+    written."""
     stack.kubelets.stop()
     for _ in range(4):
         tick(stack)

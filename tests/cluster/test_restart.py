@@ -1,4 +1,4 @@
-"""A broker that is stopped, killed or cut off, and another that goes on: each instance has one claim."""
+"""A broker is stopped, killed or cut off, and another continues: each instance has one claim."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_restart_at_rest_changes_nothing(stack: Stack) -> None:
 
 @pytest.mark.covers("KRP-25")
 def test_a_lost_reply_launches_nothing_twice(stack: Stack) -> None:
-    """The work is done and the connection drops: the same call is made again, with the same token."""
+    """The work is done and the connection drops: the same call is repeated, with the same token."""
     odcr = stack.aws.odcr(count=4)
     stack.node_class(id_=odcr)
     made = stack.claims(3)
@@ -63,7 +63,7 @@ def test_a_lost_reply_launches_nothing_twice(stack: Stack) -> None:
 
 @pytest.mark.covers("KRP-25")
 def test_what_a_broker_never_heard_of_is_adopted_by_its_claims(stack: Stack) -> None:
-    """Every reply is lost, however often it is asked; the instances are there all the same."""
+    """Every reply is lost, despite all retries; the instances exist all the same."""
     odcr = stack.aws.odcr(count=3)
     stack.node_class(id_=odcr)
     made = stack.claims(3)
@@ -80,7 +80,7 @@ def attempts(stack: Stack, name: str) -> str:
 
 @pytest.mark.covers("KRP-25")
 def test_killed_between_launch_and_status(stack: Stack) -> None:
-    """The instances run, and no claim could be told: the next broker gives each claim one of them."""
+    """The instances run, and no claim records them: the next broker binds each claim to one of them."""
     odcr = stack.aws.odcr(count=3)
     stack.node_class(id_=odcr)
     made = stack.claims(3)
@@ -99,7 +99,7 @@ def test_killed_between_launch_and_status(stack: Stack) -> None:
 
 @pytest.mark.covers("KRP-25")
 def test_killed_while_ec2_launches(stack: Stack) -> None:
-    """After EC2 has launched, before the broker hears of it, nothing it does arrives any more."""
+    """After EC2 has launched, before the broker gets the reply, its writes no longer arrive."""
     odcr = stack.aws.odcr(count=3)
     stack.node_class(id_=odcr)
     made = stack.claims(3)
@@ -116,7 +116,7 @@ def test_killed_while_ec2_launches(stack: Stack) -> None:
 
 @pytest.mark.covers("KRP-25")
 def test_killed_before_the_launch(stack: Stack) -> None:
-    """The claims are marked, EC2 was never reached."""
+    """The claims are marked, but the call did not reach EC2."""
     odcr = stack.aws.odcr(count=2)
     stack.node_class(id_=odcr)
     made = stack.claims(2)
@@ -146,7 +146,7 @@ def test_killed_before_registration(stack: Stack) -> None:
 
 @pytest.mark.covers("KRP-25")
 def test_an_orphan_goes_to_a_claim_that_it_satisfies(stack: Stack) -> None:
-    """Its own claim is gone by the time anybody looks; another claim of the class takes it."""
+    """Its own claim is already gone; another claim of the class takes it."""
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)
     stack.claim("first")
@@ -170,7 +170,7 @@ def test_an_orphan_goes_to_a_claim_that_it_satisfies(stack: Stack) -> None:
 
 @pytest.mark.covers("KRP-25")
 def test_a_repeated_call_does_not_give_an_instance_that_another_claim_has(stack: Stack) -> None:
-    """EC2 answers the same token with the same instances, whoever has adopted them meanwhile."""
+    """EC2 returns the same instances for the same token, whichever claims have adopted them meanwhile."""
     odcr = stack.aws.odcr(count=2)
     stack.node_class(id_=odcr)
     stack.claim("late")
@@ -191,7 +191,7 @@ def test_a_repeated_call_does_not_give_an_instance_that_another_claim_has(stack:
 
 @pytest.mark.covers("KRP-25")
 def test_orphans_go_back_to_the_claims_that_they_were_launched_for(stack: Stack) -> None:
-    """Unlike claims whose replies were all lost: each gets its own instance, not just any that fits it."""
+    """Unlike claims that all lost their replies: each gets its own instance, not just any that fits it."""
     stack.node_class(preference="none", zones=(A,))
     stack.claim("small", types=("m5.large",), capacity=(ON_DEMAND,))
     stack.claim("any", types=("m5.large", "m5.xlarge"), capacity=(ON_DEMAND,), priority=5)
@@ -248,7 +248,7 @@ def test_an_orphan_is_kept_for_a_claim_that_could_not_be_written(stack: Stack) -
 
 @pytest.mark.covers("KRP-25")
 def test_nothing_ends_while_a_claim_cannot_be_marked_or_read(stack: Stack) -> None:
-    """An API server that takes no writes: nothing is launched, and nothing that runs is harmed."""
+    """The API server accepts no writes: nothing is launched, and running instances are not harmed."""
     odcr = stack.aws.odcr(count=2)
     stack.node_class(id_=odcr)
     stack.claim("c-0")
@@ -285,7 +285,7 @@ def test_instances_of_another_cluster_are_never_touched(stack: Stack) -> None:
 
 @pytest.mark.covers("KRP-25")
 def test_a_write_that_conflicts_is_made_anew(stack: Stack) -> None:
-    """Somebody else writes to the claim just before the broker does, each time."""
+    """Another client writes to the claim just before the broker does, each time."""
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)
     turns = iter(range(100))

@@ -1,4 +1,4 @@
-"""Launches that must not cost what nobody asked for, lose an instance, or believe what a tenant wrote."""
+"""Launches must not cost more than requested, lose an instance, or trust a tenant's text."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_ultraserver_takes_launches_only_while_it_is_launchable(stack: Stack) ->
 def test_instance_whose_node_leaves_is_adopted_by_no_claim(
     stack: Stack, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The owner of the Node is torn out; with or without a garbage collector, the Node will go."""
+    """The owner reference of the Node is removed; with or without a garbage collector, the Node will go."""
     odcr = stack.aws.odcr(count=2)
     stack.node_class(id_=odcr)
     stack.start()
@@ -117,7 +117,7 @@ DEDICATED = {"key": names.INSTANCE_TENANCY, "operator": "In", "values": ["dedica
 
 @pytest.mark.covers("SAF-09")
 def test_tenancy_comes_from_the_claim(stack: Stack) -> None:
-    """One group with a slot of each tenancy: each claim is launched into its own, or beside it."""
+    """One group with a slot of each tenancy: each claim is launched into its own, or outside."""
     shared, dedicated = stack.aws.odcr(), stack.aws.odcr(Tenancy="dedicated")
     stack.node_class(group=stack.aws.group(shared, dedicated))
     stack.start()

@@ -1,4 +1,4 @@
-"""Two clusters of one name in one account: neither touches what the other made."""
+"""Two clusters of one name in one account: neither touches the other's resources."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.cluster.account import CLUSTER, A, tags
 from tests.cluster.objects import ON_DEMAND
 from tests.cluster.stack import Stack
 
-GRACE = 130.0  # more than an orphan is kept for, and EC2 is listed anew
+GRACE = 130.0  # more than an orphan's grace time, and EC2 is listed anew
 
 
 class Twin:
@@ -56,7 +56,7 @@ class Twin:
 
 
 def marked(stack: Stack, **more: str) -> str:
-    """An instance with the cluster's name, and whatever tags."""
+    """An instance with the cluster's name, and these tags."""
     made = stack.aws.ec2.run_instances(
         ImageId=stack.aws.image,
         InstanceType="m5.large",
@@ -104,7 +104,7 @@ def test_everything_that_is_launched_carries_the_cluster_uid(stack: Stack) -> No
 def test_cluster_of_the_same_name_neither_adopts_nor_ends_nor_sweeps(stack: Stack) -> None:
     stack.node_class("gpu", preference="none", zones=(A,))
     stack.node_class("other", preference="none", zones=(A,))
-    stack.start(kubelets=False)  # an instance whose Node goes with its claim would not be adopted
+    stack.start(kubelets=False)  # an instance that loses its Node with its claim would not be adopted
     stack.claim("held", capacity=(ON_DEMAND,))
     stack.claim("lost", node_class="other", capacity=(ON_DEMAND,))
     stack.until_launched("held", "lost")
@@ -128,7 +128,7 @@ def test_cluster_of_the_same_name_neither_adopts_nor_ends_nor_sweeps(stack: Stac
     assert stack.calls("TerminateInstances") == 0
     assert {state(stack, id_) for id_ in (held, orphan, theirs)} == {"running"}
     assert set(templates) <= set(stack.aws.template_names())
-    # The cluster that made it takes it back.
+    # The cluster that made it adopts it again.
     stack.start(kubelets=False)
     stack.claim("next", node_class="other", capacity=(ON_DEMAND,))
     stack.until_launched("next")
@@ -140,7 +140,8 @@ def test_cluster_of_the_same_name_neither_adopts_nor_ends_nor_sweeps(stack: Stac
 @pytest.mark.covers("SAF-04")
 @pytest.mark.covers("SAF-53")
 def test_no_annotation_makes_an_instance_without_a_uid_ours(stack: Stack) -> None:
-    """Who may write claims may write the launch id of any instance of that name, another cluster's too."""
+    """A user with write access to claims may write the launch id of any instance with the cluster's name,
+    even another cluster's."""
     nameless = marked(stack)
     theirs = marked(stack, **{names.TAG_LAUNCH: "launch-of-another"})
     forged = {names.LAUNCH: "launch-of-another"}

@@ -1,4 +1,4 @@
-"""The reservation spec itself: refused by the API server, and by the broker where it came past it."""
+"""The reservation spec itself: refused by the API server, and by the broker if it bypassed the API server."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Claims come and go while EC2 and the API server fail and the broker dies: in the end all is well.
+"""Claims come and go while EC2 and the API server fail and the broker dies: at the end all is well.
 
-Invariant looked at: when the storm is over each claim has one instance and one node, and nothing else runs.
+Invariant: after the storm each claim has one instance and one node, and nothing else runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LAUNCH_CODES = (
 
 
 class Storm:
-    """What may happen, each as one step."""
+    """The possible events, each as one step."""
 
     def __init__(self, stack: Stack, seed: int) -> None:
         self.stack = stack
@@ -119,7 +119,7 @@ class Storm:
         return "restart"
 
     def crash(self) -> str:
-        """Nothing it does arrives any more; the next one starts from what is there."""
+        """The broker's writes no longer arrive; the next broker starts from the existing state."""
         self.stack.tap.lose(lambda request: request.method not in READS)
         self.stack.stop()
         self.stack.tap.heal()
@@ -149,7 +149,7 @@ class Storm:
         self.stack.start(orphan_grace_seconds=90.0)
 
     def labelled(self) -> bool:
-        """Whether each claim says which reservation its instance counts against."""
+        """Whether each claim shows the reservation that its instance counts against."""
         return all(
             claim.labels.get("karpenter.k8s.aws/capacity-reservation-id", "")
             == self.stack.instance(claim.name).get("CapacityReservationId", "")
@@ -177,5 +177,5 @@ def test_after_the_storm_each_claim_has_one_instance_and_nothing_else_runs(stack
     stack.until(storm.settled, f"calm after {storm.story}", step=3)
     owners = {n.name: [o.name for o in n.metadata.owner_references] for n in stack.all(Node)}
     assert all(len(names) == 1 for names in owners.values()), owners
-    # What EC2 matched by itself is labelled at the next description.
+    # Instances that EC2 matched by itself are labelled at the next description.
     stack.until(storm.labelled, f"labelled after {storm.story}", step=3)

@@ -1,4 +1,4 @@
-"""What users are told: a reason for each class of refusal, events on claim and pods, LimitExceeded."""
+"""Reports to users: a reason for each class of refusal, events on claim and pods, LimitExceeded."""
 
 from __future__ import annotations
 

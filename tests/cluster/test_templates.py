@@ -1,4 +1,4 @@
-"""What a launch says to EC2: the launch template as EC2 shows it, and how long it lives."""
+"""A launch's parameters: the launch template as EC2 shows it, and its lifetime."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ONLY = "capacity-reservations-only"
 
 
 def spoken(stack: Stack) -> Any:
-    """The reservation part of the one template that there is."""
+    """The reservation part of the only template."""
     [template] = stack.aws.templates()
     return template["Data"]["CapacityReservationSpecification"]
 
@@ -166,7 +166,7 @@ def test_templates_of_a_deleted_class_go_at_once_and_nothing_foreign_goes(stack:
     stack.until_launched("c-0", "c-1")
     assert len(stack.aws.templates()) == 4
     stack.delete(EC2NodeClass, "gpu")
-    stack.delete(NodeClaim, "c-0")  # the last that holds its class
+    stack.delete(NodeClaim, "c-0")  # the last claim of its class
     stack.until_gone(EC2NodeClass, "gpu")
     stack.until(lambda: len(stack.aws.template_names()) == 3, "the class's template deleted")
     left = {t["LaunchTemplateName"]: tags(t).get(names.TAG_NODECLASS) for t in stack.aws.templates()}

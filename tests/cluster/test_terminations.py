@@ -1,4 +1,4 @@
-"""Many claims end with few calls, and one instance that EC2 refuses to end keeps no other alive."""
+"""Many claims end with few calls, and one instance that EC2 refuses to end does not keep others alive."""
 
 from __future__ import annotations
 

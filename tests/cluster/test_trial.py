@@ -1,4 +1,5 @@
-"""Before the first claim each class's launch is tried: what the broker's role lacks is on the class."""
+"""Before the first claim each class's launch is tried: missing permissions of the broker's role are shown
+on the class."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def test_a_missing_permission_is_the_classs_condition_before_any_claim(
     said = stack.until_class(names.LAUNCHABLE, "False", reason="Unauthorized")
     assert said.message.startswith(f"the broker's role lacks {missing}: ")
     stack.until_event("gpu", "Unauthorized", kind="EC2NodeClass", saying=missing)
-    # A claim is told the same, and asks EC2 for nothing.
+    # A claim reports the same, and makes no call to EC2.
     stack.claim(capacity=(ON_DEMAND,))
     assert missing in stack.until_waiting("c-0", "Unauthorized").message
     assert not [c for c in stack.control.log("CreateFleet") if not c["params"].get("DryRun")]
@@ -126,7 +127,7 @@ def test_claims_are_launched_without_a_trial_and_without_waiting_for_one(stack: 
 
 @pytest.mark.covers("SAF-20")
 def test_an_edited_class_is_tried_anew_with_its_interfaces(stack: Stack) -> None:
-    """EC2 takes the subnet on the interfaces then."""
+    """EC2 then requires the subnet on the interfaces."""
     stack.node_class()
     stack.start()
     stack.until_class(names.LAUNCHABLE, "True")
@@ -184,7 +185,7 @@ def cleared(stack: Stack) -> None:
 
 
 def trials(stack: Stack, count: int = 1) -> None:
-    """Returns when the class was tried so often again, and the class has been looked at."""
+    """Returns when the class was tried this many times more, and has been processed."""
     before = len(stack.control.log("CreateLaunchTemplate"))
     stack.until(
         lambda: (

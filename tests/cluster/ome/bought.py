@@ -1,4 +1,4 @@
-"""Reservations that the broker buys for: what a test asks for, and what EC2 then has."""
+"""Reservations that the broker buys for: the request of a test, and EC2's reservations afterwards."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def wanted(
     labels: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Json:
-    """A reservation of so many instances with eight GPUs each."""
+    """A reservation of this many instances with eight GPUs each."""
     metadata = {
         "name": name,
         "namespace": "default",
@@ -57,7 +57,7 @@ def ask_for(stack: Stack, instances: int, name: str = "training") -> None:
 
 
 def odcrs(ec2: Any) -> list[Json]:
-    """What has not ended, oldest first."""
+    """The reservations that have not ended, oldest first."""
     found = ec2.describe_capacity_reservations()["CapacityReservations"]
     alive = [dict(each) for each in found if each["State"] not in ENDED]
     return sorted(alive, key=lambda each: (each["CreateDate"], each["CapacityReservationId"]))
@@ -68,7 +68,7 @@ def ours(ec2: Any) -> list[Json]:
 
 
 def sizes(ec2: Any) -> dict[str, int]:
-    """Instances by zone of what the broker bought and holds."""
+    """The bought and held instances of the broker, by zone."""
     found: dict[str, int] = {}
     for each in ours(ec2):
         zone = each["AvailabilityZone"]

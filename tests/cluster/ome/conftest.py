@@ -12,7 +12,7 @@ from tests.kueue.definitions import uninstall
 
 @pytest.fixture(autouse=True)
 def without_kueue_afterwards(stack: Stack) -> Iterator[None]:
-    """Nothing of Kueue is left, nor anything that its objects hold up."""
+    """Afterwards nothing of Kueue is left, nor any object that Kueue's objects hold up."""
     yield
     stack.close()
     stack.until(lambda: uninstall(stack.client), "Kueue is uninstalled")

@@ -1,4 +1,4 @@
-"""Dedicated clusters as a test makes them, and what becomes of them."""
+"""Dedicated clusters made by a test, and their state."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class World:
         return f"{found.status.dac_lifecycle_state}: {found.status.lifecycle_detail}" if found else "gone"
 
     def claims(self, name: str) -> list[NodeClaim]:
-        """Those that are not on their way out."""
+        """The cluster's claims that are not terminating."""
         return sorted(
             (
                 each

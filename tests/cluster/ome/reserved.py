@@ -1,4 +1,4 @@
-"""Reservations, flavors and machines as a test makes them, and what reservations then say."""
+"""Reservations, flavors and machines made by a test, and the status of the reservations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 
 def flavors_alone(stack: Stack) -> None:
-    """Kueue's ResourceFlavor is served, and nothing else of Kueue."""
+    """Kueue's ResourceFlavor is served, and no other kind of Kueue."""
     (made,) = [
         each for each in definitions(("v1beta2",)) if each["spec"]["names"]["kind"] == "ResourceFlavor"
     ]
@@ -48,7 +48,7 @@ def machine(stack: Stack, name: str, sort: str, *, has: Mapping[str, str] = NODE
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
     status = {"capacity": dict(has), "allocatable": dict(has), "conditions": [ready]}
     stack.client.patch(Node.KIND, name, {"status": status}, subresource="status")
-    # A real API server taints a new node until the kubelet has said that it is ready.
+    # A real API server taints a new node until the kubelet has reported that it is ready.
     stack.client.patch(Node.KIND, name, {"spec": {"taints": None}})
 
 
@@ -88,7 +88,7 @@ def reserve(
 
 
 def says(stack: Stack, name: str = "training") -> Json:
-    """Its status, as the API server serves it; empty where there is no such reservation."""
+    """The reservation's status, as the API server serves it; empty if there is no such reservation."""
     if stack.find(CapacityReservation, name, namespace="default") is None:
         return {}
     return dict(stack.client.get(KIND, name, namespace="default").get("status", {}))
@@ -103,7 +103,7 @@ def until_says(stack: Stack, state: str, name: str = "training", *, step: float 
 
 
 def until_known(stack: Stack, name: str = "training") -> Json:
-    """Its status once the broker has looked at what there is."""
+    """The reservation's status once the broker has determined its capacity."""
 
     def there() -> Json:
         found = says(stack, name)
@@ -117,7 +117,7 @@ def told(status: Mapping[str, Any], type_: str) -> Json:
 
 
 def amounts(status: Mapping[str, Any], field: str) -> Json:
-    """Amount by resource, of a status with one flavor."""
+    """Amount by resource, from a status with one flavor."""
     return {
         resource["name"]: resource["total"]
         for each in status.get(field, ())
@@ -153,7 +153,7 @@ HELD = names.RESERVED_FINALIZER
 
 
 def printed(stack: Stack, kind: Kind) -> dict[str, Any]:
-    """What `kubectl get KIND -A -o wide` prints of the first row."""
+    """The first row of `kubectl get KIND -A -o wide`."""
     request = Request(method="GET", path=kind.path(), query={}, headers={"Accept": TABLE})
     table = orjson.loads(stack.tap.inner.request(request, timeout=60).body)
     columns = [column["name"] for column in table["columnDefinitions"]]

@@ -1,4 +1,4 @@
-"""Slots of a reservation: for its owner, lent to its cohort while idle, and taken back."""
+"""Slots of a reservation: for its owner, lent to its cohort while idle, and reclaimed."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ OWNER, BORROWER = "default/training", "default/research"
 
 
 def owned(stack: Stack, count: int, whose: str = OWNER) -> str:
-    """A reservation of EC2's that Terraform made for one of OME's."""
+    """An EC2 reservation, made by Terraform for an OME reservation."""
     tags = [{"Key": names.TAG_RESERVATION, "Value": whose}]
     specifications = [{"ResourceType": "capacity-reservation", "Tags": tags}]
     return stack.aws.odcr(P5, A, count, TagSpecifications=specifications)
 
 
 def teams(stack: Stack, slots: int, *, borrow: str = "16", **rule: str) -> None:
-    """One team owns slots, another has none and may borrow."""
+    """One team owns slots; another has none and may borrow."""
     preemption: Mapping[str, Any] = {"preemptionRule": {"reclaimWithinCohort": "Any", **rule}}
     reserve(stack, "training", flavor=P5, quotas={GPU: str(8 * slots)}, cohort="ml", **preemption)
     more: Mapping[str, Any] = {"cohort": "ml", "allowBorrowing": True} if borrow else {"cohort": "ml"}
@@ -42,7 +42,8 @@ def teams(stack: Stack, slots: int, *, borrow: str = "16", **rule: str) -> None:
 
 
 def lending(stack: Stack, slots: int, *, borrow: str = "16", **rule: str) -> str:
-    """So many slots of one team, the other that may borrow them, and a broker; EC2's reservation."""
+    """This many slots of one team, a second team that may borrow them, and a broker. Returns EC2's
+    reservation."""
     odcr = owned(stack, slots)
     teams(stack, slots, borrow=borrow, **rule)
     stack.node_class(id_=odcr)
@@ -58,7 +59,7 @@ def claim(
 
 
 def explained(stack: Stack, name: str) -> Sequence[Mapping[str, Any]]:
-    """The options of a claim that waits, as `explain claim` tells them."""
+    """The options of a waiting claim, as `explain claim` shows them."""
     found = explain.prospects(
         stack.get(NodeClaim, name),
         stack.client,
@@ -71,7 +72,7 @@ def explained(stack: Stack, name: str) -> Sequence[Mapping[str, Any]]:
 
 
 def cluster(stack: Stack, name: str, instances: int, draws: str) -> None:
-    """A dedicated one, of whole instances."""
+    """A dedicated cluster, of whole instances."""
     spec = {"capacityReservationId": draws, "resources": {"requests": {GPU: 8 * instances}}}
     metadata = {"name": name, "annotations": {names.NODE_CLASS: "gpu"}}
     stack.client.create(DedicatedAICluster.KIND, {"metadata": metadata, "spec": spec})
@@ -88,7 +89,7 @@ def says(stack: Stack, name: str, state: str) -> DedicatedAICluster:
 
 
 def guarded(stack: Stack, *claims: str) -> None:
-    """Whoever drains them waits for a budget."""
+    """A drain of these claims waits for a PodDisruptionBudget."""
     for name in claims:
         node = stack.get(NodeClaim, name).status.node_name
         stack.pod(f"on-{name}", node=node, labels={"app": "train"})
@@ -96,7 +97,7 @@ def guarded(stack: Stack, *claims: str) -> None:
 
 
 def let_go(stack: Stack) -> None:
-    """The budget lets one pod go."""
+    """The budget allows the eviction of one pod."""
     allowed = {"status": {"disruptionsAllowed": 1}}
     stack.client.patch(PDB, "hold", allowed, namespace="default", subresource="status")
 
@@ -121,7 +122,7 @@ def test_idle_slots_are_lent_and_drained_when_their_owner_comes_back(stack: Stac
     stack.until_ready("important", "spare")
     stack.until_shown("important", "spare")
     assert stack.aws.free(odcr) == 0
-    # It may fall back, and yet waits for the slot that its reservation is entitled to.
+    # The claim may fall back, but waits for the slot that its reservation is entitled to.
     claim(stack, "owner", OWNER, RESERVED, ON_DEMAND)
     stack.until_ready("owner")
     assert stack.reservation_of("owner") == odcr
@@ -147,7 +148,7 @@ def test_nobody_borrows_beyond_his_limit(stack: Stack, limit: str, lent: int) ->
     claim(stack, "more", BORROWER)
     said = stack.until_waiting("more")
     assert ("may borrow no more" if lent else "may not borrow") in said.message
-    if lent:  # it may borrow more, and as much is lent as before
+    if lent:  # it may borrow more, but the same amount is lent
         lends = spec(P5, quotas={GPU: "16"}, lends="8")
         stack.client.patch(CapacityReservation.KIND, "training", {"spec": lends}, namespace="default")
         borrows = spec(P5, quotas={GPU: "0"}, borrow="16")
@@ -229,7 +230,7 @@ def test_a_cluster_gives_back_what_it_borrows_for_a_claim_and_nobody_at_home_lea
     assert preempted is not None and preempted.reason == "InCohortReclamation"
     assert preempted.message.startswith("preempted for NodeClaim owner, ")
     assert guest.status.admission is None
-    # Of the two that came back one is wanted: the owner's next cluster has it, and nobody leaves for that.
+    # One of the two returned slots is needed: the owner's next cluster takes it, and no claim is evicted.
     cluster(stack, "mine", 1, OWNER)
     says(stack, "mine", "ACTIVE")
     stack.passes()
@@ -243,7 +244,8 @@ def test_whoever_was_drained_for_a_cluster_is_not_back_in_the_slot_before_it(sta
     claim(stack, "borrower", BORROWER)
     stack.until_ready("borrower")
     stack.until_shown("borrower")
-    # Its instance ends and it stays for a while: EC2 shows the slot free, and the quota is still its own.
+    # Its instance ends and the claim stays for a while: EC2 shows the slot free, and the claim still has its
+    # quota.
     held = [*stack.get(NodeClaim, "borrower").metadata.finalizers, "example.com/looks-after-it"]
     stack.edit(NodeClaim, "borrower", {"metadata": {"finalizers": held}})
     cluster(stack, "mine", 1, OWNER)
@@ -331,14 +333,15 @@ def test_who_has_more_priority_goes_before_as_each_rule_says(stack: Stack) -> No
         assert f"NodeClaim {for_} (UID: " in told and f"({why})" in told
         assert not leaving(stack)
 
-    # It borrows, and takes from who does, below the threshold; the owner's own are not for it.
+    # The claim borrows, and preempts borrowers below the threshold; it cannot preempt the owner's claims.
     goes("lent", "vip", BORROWER, 5, "InCohortReclaimWhileBorrowing")
     claim(stack, "late", "default/third", priority=9)
-    # Its quota is lent to one of more priority, which stays: one of its own reservation leaves.
+    # The owner's quota is lent to a claim of higher priority, which stays: a claim of the same reservation
+    # leaves.
     goes("own", "peer", OWNER, 4, "InClusterQueue")
     goes("vip", "boss", OWNER, 6, "InCohortReclamation")
     assert stack.is_true("peer", names.READY)
-    # Who may fall back does, and has nobody leave.
+    # A claim that may fall back does so, and preempts no claim.
     claim(stack, "falls-back", OWNER, RESERVED, ON_DEMAND, priority=9)
     stack.until_ready("falls-back")
     assert stack.reservation_of("falls-back") == ""

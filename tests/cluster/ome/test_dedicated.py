@@ -133,7 +133,7 @@ def test_lost_replies_and_a_new_broker_make_nothing_twice(stack: Stack) -> None:
     world.cluster("one", 3, "training")
 
     def arrives(request: Request) -> None:
-        """What was sent is done, and nobody hears of it."""
+        """The requests arrive and are carried out, but their replies are lost."""
         stack.tap.inner.request(request, timeout=30)
         raise Unavailable(0, "Lost", "the reply was lost, as a test asked")
 
@@ -208,7 +208,7 @@ def test_the_owner_has_his_quota_back_from_who_borrows_it(stack: Stack) -> None:
 
 
 def alike(stack: Stack, kueue: Kueue) -> bool:
-    """Whether what the reservation says that all its users hold is what Kueue says of its queue."""
+    """Whether the usage in the reservation's status equals the usage in Kueue's status of its queue."""
     total: Counter[tuple[str, str]] = Counter()
     for each in says(stack, "training").get("associationUsages", ()):
         for used in each["usage"]:
@@ -240,11 +240,11 @@ def test_a_cluster_that_shrinks_in_another_ratio_gives_back_all_of_it_in_kueue_t
     stack.until(lambda: kueue.queue("default--training"), "the reservation has its queue")
     until(24, "3Ti", "300")
     for gpus, memory, cpu in (
-        (16, "2560Gi", "300"),  # fewer instances, and hardly less memory
+        (16, "2560Gi", "300"),  # fewer instances, and almost the same memory
         (16, "1000Mi", "100"),  # memory and cores alone
         (8, "1000Mi", "99500m"),
         (16, "2Ti", "100"),  # it grows by another Workload
-        (8, "1Ti", "10"),  # and gives back of both
+        (8, "1Ti", "10"),  # it shrinks in both
     ):
         requests = {GPU: gpus, "memory": memory, "cpu": cpu}
         stack.edit(DedicatedAICluster, "one", {"spec": {"resources": {"requests": requests}}})
@@ -287,7 +287,7 @@ def test_with_kueue_a_cluster_is_a_workload_that_kueue_admits_and_evicts(stack: 
     assert one.status.allocated_gpu == 16
     stack.until(agree, "as much is reserved as is used")
 
-    # A growth that is evicted before it has an instance goes alone.
+    # A growth that is evicted before it has an instance leaves alone.
     claims = {each.uid for each in world.claims("one")}
     stack.tap.lose(lambda r: r.method == "POST" and r.path.endswith("/nodeclaims"))
     world.resize("one", 3)
@@ -317,7 +317,7 @@ def test_with_kueue_a_cluster_is_a_workload_that_kueue_admits_and_evicts(stack: 
     preempted = world.says("one", "Preempted")
     assert preempted is not None
     assert (preempted.status, preempted.reason) == ("True", "InCohortReclamation")
-    before = {first.uid, second.uid}  # the second may go a little later
+    before = {first.uid, second.uid}  # the second may be deleted a little later
     again = stack.until(lambda: [w for w in workloads() if w.uid not in before], "it asks again")
     assert [each.count for each in again[0].spec.pod_sets] == [16]
     stack.delete(DedicatedAICluster, "one")

@@ -1,4 +1,4 @@
-"""The examples that pages include, applied as they are written: what the pages say of them comes true."""
+"""The examples that pages include, applied unchanged: the promises of the pages hold."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BORROWING = ("vision-0", "speech-0", "speech-1", "speech-2")
 
 @pytest.mark.parametrize("stack", ["embedded"], indirect=True)
 def test_every_example_comes_true(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All at once, in the account of the demo of two teams, in a cluster of the demo's name."""
+    """All examples at once, in the account of the demo of two teams, in a cluster of the demo's name."""
     account = world.teams(stack.server.endpoint)
     monkeypatch.setattr("tests.cluster.stack.CLUSTER", world.CLUSTER)
     stack.kubelets = Kubelets(stack.client, stack.provider(), clock=stack.clock, every=0.1)

@@ -1,4 +1,5 @@
-"""Numbers as large as anybody can type, in every place that has one, beside a claim that wants one slot."""
+"""The largest numbers that a user can type, in every field with a number, beside a claim that needs one
+slot."""
 
 from __future__ import annotations
 
@@ -25,9 +26,9 @@ from tests.kueue.definitions import install, ready
 Json = dict[str, Any]
 HUGE = (8_000_000, 2**31 - 1, 2**63 - 1)
 TEXTS = ("8000000", "9223372036854775807", "999999999999999999", "2540400h", '{"flavors": {"h100": 8000000}}')
-SLOTS = 4  # that there are
+SLOTS = 4  # in all
 MOST = 2 * 64 + 2 * SLOTS  # claims at a time of two clusters that want more than there is, and a few more
-ROUNDS = 12  # looks at everything, each of which may write each object once
+ROUNDS = 12  # passes, each of which may write each object once
 
 
 def _numbers(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -49,7 +50,7 @@ def _with(body: Json, path: tuple[Any, ...], number: int) -> Json:
 
 
 def _bodies(stack: Stack) -> dict[type[Object], Json]:
-    """With the numbers that are left out where they are not needed."""
+    """Bodies with these numbers; optional numbers are left out."""
     made = bodies(stack)
     for body in made.values():
         for group in body.get("spec", {}).get("resourceGroups", ()):

@@ -1,4 +1,5 @@
-"""A joint decision that fails on one object of many, with none of them at hand, leaves that one out."""
+"""A joint decision that fails on one object of many leaves out that object, even if none of them is in
+scope."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def of(reserved: Iterable[Any]) -> list[str]:
     return [each.reserved.queue for each in reserved]
 
 
-# Where it fails, whom that is about, and whose names come with a call of it.
+# The place of the failure, the object that it is about, and the names among a call's arguments.
 CASES: dict[str, tuple[Any, str, str, Callable[..., Sequence[str]]]] = {
     "who gets quota": (deciding, "decide", "bad-cluster", part.names),
     "whose slots": (SlotSnapshotBuilder, "_entitled", QUEUE, lambda _, seen: part.names(None, seen.places)),
@@ -46,7 +47,7 @@ def test_one_object_of_a_joint_decision_never_stops_the_others(
 ) -> None:
     where, function, bad, named = CASES[case]
     judge = getattr(where, function)
-    hidden = {bad}  # from whoever reads the frame's texts
+    hidden = {bad}  # in a set, which a search of the frame's texts misses
 
     def fails(*args: Any, **more: Any) -> Any:
         if not hidden.isdisjoint(named(*args)):

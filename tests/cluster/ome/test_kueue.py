@@ -1,4 +1,4 @@
-"""Reservations in Kueue, end to end: the broker on one side, Kueue's part played on the other."""
+"""Reservations in Kueue, end to end: the real broker on one side, a played Kueue on the other."""
 
 from __future__ import annotations
 
@@ -60,21 +60,21 @@ def present(broker: Broker) -> bool:
 
 
 def odcr_of_the_team(stack: Stack, *, count: int = 1) -> str:
-    """EC2's, made by somebody else for the team."""
+    """An EC2 reservation for the team, not made by the broker."""
     tags = [{"Key": names.TAG_RESERVATION, "Value": str(TEAM)}]
     marks = [{"ResourceType": "capacity-reservation", "Tags": tags}]
     return stack.aws.odcr(TYPE, count=count, TagSpecifications=marks)
 
 
 def says(stack: Stack, type_: str, reason: str, name: str = "gpu") -> str:
-    """What a condition of the reservation says, where it is not True for this reason; empty elsewhere."""
+    """The message of a condition that is False for this reason; empty otherwise."""
     raw = stack.client.get(CapacityReservation.KIND, name, namespace="team")
     said = condition(CapacityReservation.decode(raw).status.conditions, type_)
     return said.message if said is not None and (said.status, said.reason) == ("False", reason) else ""
 
 
 def kept_out(stack: Stack, reason: str, name: str = "gpu") -> str:
-    """Why workloads cannot queue for a reservation, as it says itself."""
+    """The message that workloads cannot queue for a reservation, if this is the reason; empty otherwise."""
     return says(stack, "WorkloadsHealthy", reason, name)
 
 
@@ -106,7 +106,7 @@ class World:
         )
 
     def workload(self, name: str, *, gpus: int = 8, pods: int = 1) -> None:
-        """Of a job; Kueue has reserved its quota."""
+        """A job's workload; Kueue has reserved its quota."""
         self.job(name, gpus=gpus, pods=pods)
         usage = {"h100": {GPU: str(gpus * pods)}}
         self.kueue.reserves(name, QUEUE, usage, namespace="team", pods=pods)
@@ -125,7 +125,7 @@ class World:
         )
 
     def until_admitted(self, *names: str) -> None:
-        """Kueue and the broker do their parts until these workloads are admitted; time is not moved."""
+        """Kueue and the broker act until these workloads are admitted; time is not moved."""
 
         def admitted() -> bool:
             self.kueue.turns(namespace="team")
@@ -138,7 +138,8 @@ class World:
         return found is not None and found.status == "True"
 
     def parked(self, name: str) -> bool:
-        """Whether it waits without quota until the broker lets Kueue queue it again, and says what for."""
+        """Whether the workload waits without quota until the broker lets Kueue queue it again, and reports
+        the reason."""
         status = self.kueue.workload(name, "team").status
         waits = status.requeue_state is not None and status.requeue_state.requeue_at is not None
         said = any(each.message.startswith(WAITS) for each in status.admission_checks)
@@ -160,7 +161,7 @@ class World:
         return found
 
     def until_state(self, name: str, *states: str) -> Any:
-        """The broker's answer to the workload."""
+        """The broker's check state of the workload."""
 
         def said() -> Any:
             checks = self.kueue.workload(name, "team").status.admission_checks
@@ -194,10 +195,10 @@ def test_a_reservation_is_queues_in_whichever_version_is_served(
     assert check.spec.controller_name == CONTROLLER
     said = condition(check.status.conditions, ACTIVE)
     assert said is not None and said.status == "True"
-    # Kueue finds nothing to complain of, and its own writes start no argument.
+    # Kueue reports no error, and its own writes cause no repeated writes.
     world.kueue.takes(QUEUE)
     assert world.kueue.judges(QUEUE) == "Ready"
-    # By hand: more quota than was reserved, and out of the cohort.
+    # A manual edit: more quota than was reserved, and out of the cohort.
     hand = world.kueue.raw(ClusterQueue, QUEUE)["spec"]["resourceGroups"]
     hand[0]["flavors"][0]["resources"][0]["nominalQuota"] = "400"
     world.client.patch(world.kueue.kind(ClusterQueue), QUEUE, {"spec": {"resourceGroups": hand}})
@@ -248,7 +249,7 @@ def test_somebody_elses_queue_is_left_alone_and_nothing_is_written_at_rest(stack
         stack.advance(301)
         stack.polls()
     assert len(writes()) == before
-    # Its name is free: the reservation gets its queue.
+    # The name is free: the reservation gets its queue.
     world.client.delete(ClusterQueue.KIND, QUEUE)
     world.until_queue()
     stack.until(lambda: not broker.ome.kueue.problems(TEAM), "no problem is left")
@@ -298,7 +299,7 @@ def test_kueue_may_come_later_and_a_flavor_too(stack: Stack) -> None:
         world.client.patch(CapacityReservation.KIND, "gpu", {"spec": groups}, namespace="team")
         stack.until(lambda: named(flavor), f"the queue names {flavor}")
 
-    # A deleted flavor is there for as long as a queue names it, and nothing is felt of its deletion.
+    # A deleted flavor remains while a queue names it, so its deletion has no effect yet.
     kind = world.kueue.kind(ResourceFlavor)
     world.kueue.keeps_flavors()
     world.client.delete(kind, "h100")
@@ -310,7 +311,7 @@ def test_kueue_may_come_later_and_a_flavor_too(stack: Stack) -> None:
     stack.polls()
     assert world.kueue.judges(QUEUE) == "Ready"
     assert broker.ome.kueue.active(TEAM)[0] and active()
-    # No queue names it any more: it goes, and only then it is missed by who names it again.
+    # No queue names the flavor any more: it goes, and only a reservation that names it again misses it.
     world.flavor("h200")
     uses("h200")
     world.kueue.keeps_flavors()
@@ -344,17 +345,17 @@ def test_an_admitted_workload_takes_one_write_and_no_more_cpu_than_in_kueue(stac
 
     told, shown = writes("/workloads/"), writes("/capacityreservations/")
     began, started = time.process_time(), time.monotonic()
-    for number in range(JOBS):  # one after the other, which no batch makes good
+    for number in range(JOBS):  # one after another, so that no batch hides the cost
         world.workload(f"j-{number}", gpus=1)
         world.until_state(f"j-{number}", "Ready")
         assert world.kueue.settles(f"j-{number}", namespace="team") == "admitted"
         counts = {"pendingWorkloads": 0, "reservingWorkloads": number + 1, "admittedWorkloads": number + 1}
         world.kueue.client.patch(ClusterQueue.KIND, QUEUE, {"status": counts}, subresource="status")
     stack.until(lambda: used(stack) == JOBS, "the reservation counts them all")
-    # The CPU is that of all of this process: of the API server, Kueue's part and the broker.
+    # The CPU is that of the whole process: the API server, the played Kueue and the broker.
     assert (time.process_time() - began) / JOBS < KUEUES_OWN
     assert writes("/workloads/") - told == JOBS
-    # The reservation's status comes with the time and not with the workloads.
+    # The reservation's status is written at intervals, not for each workload.
     assert writes("/capacityreservations/") - shown <= 2 * (time.monotonic() - started) + 2
     assert broker.ome.kueue.problems(TEAM) == ()
 
@@ -398,7 +399,7 @@ def test_a_reservation_names_what_kueue_refuses_and_why(stack: Stack) -> None:
         world.client.delete(ValidatingWebhookConfiguration.KIND, WEBHOOK)
     stack.until(lambda: world.kueue.queue(QUEUE), "the queue is made once it answers", step=5)
     world.until_queue()
-    # A flavor that is missing.
+    # A missing flavor.
     assert world.kueue.judges(QUEUE) == "FlavorNotFound"
     stack.until(
         lambda: "ResourceFlavor h100" in says(stack, "Ready", "FlavorNotFound"), "the flavor is named"
@@ -406,7 +407,7 @@ def test_a_reservation_names_what_kueue_refuses_and_why(stack: Stack) -> None:
     world.flavor()
     world.kueue.judges(QUEUE)
     stack.until(lambda: not says(stack, "Ready", "FlavorNotFound"), "it is there")
-    # A queue that the broker made and that lost its label is not one that somebody else made.
+    # A queue that the broker made, and that lost its label, is still the broker's.
     meta: Json = {"metadata": {"labels": {names.MANAGED_BY: None}}}
     world.client.patch(ClusterQueue.KIND, QUEUE, meta)
     told = stack.until(lambda: kept_out(stack, "QueueMarkRemoved"), "the lost label is named")
@@ -414,12 +415,12 @@ def test_a_reservation_names_what_kueue_refuses_and_why(stack: Stack) -> None:
     meta["metadata"]["labels"][names.MANAGED_BY] = "capacity-broker"
     world.client.patch(ClusterQueue.KIND, QUEUE, meta)
     stack.until(lambda: not kept_out(stack, "QueueMarkRemoved"), "it is back")
-    # A check that is being deleted is asked all the same.
+    # A check that is being deleted is used all the same.
     world.client.patch(AdmissionCheck.KIND, CHECK, {"metadata": {"finalizers": ["kueue.x-k8s.io/in-use"]}})
     world.client.delete(AdmissionCheck.KIND, CHECK)
     stack.until_event("gpu", "AdmissionCheckTerminating", kind="CapacityReservation")
     assert not kept_out(stack, "ObjectConflict") and world.kueue.judges(QUEUE) == "Ready"
-    # Kueue goes, and comes again.
+    # Kueue is uninstalled and installed again.
     stack.until(lambda: uninstall(stack.client), "Kueue is uninstalled")
     told = stack.until(lambda: kept_out(stack, "KueueRemoved"), "its removal is named", step=5)
     assert QUEUE in told
@@ -463,7 +464,7 @@ def test_a_reservation_that_a_resource_quota_refuses_holds_its_queue(stack: Stac
     allows(24)
     stack.until(lambda: set(stops().values()) == {"None"}, "both admit again")
     world.until_admitted("waits")
-    # A reservation that goes leaves its room to another.
+    # A deleted reservation leaves its quota to another.
     allows(16)
     stack.until(lambda: stops()["team--second"] == "Hold", "the younger one is refused again")
     world.kueue.finishes("runs", namespace="team")
@@ -532,7 +533,7 @@ def test_a_workload_is_admitted_once_its_reserved_instances_are_there(stack: Sta
     world.kueue.takes(QUEUE)
 
     def counted() -> int:
-        """Instances that the broker knows of the team's."""
+        """The number of the team's instances that the broker knows."""
         return sum(each.total for some in broker.ome.holdings.holdings().of(TEAM).values() for each in some)
 
     stack.until(lambda: counted() == 1, "the broker knows of the instance")
@@ -543,18 +544,18 @@ def test_a_workload_is_admitted_once_its_reserved_instances_are_there(stack: Sta
     assert update.name == "main"
     assert update.node_selector == {names.CAPACITY_TYPE: "reserved", names.RESERVATION_ID: odcr}
     assert world.kueue.settles("first", namespace="team") == "admitted"
-    # The one instance is taken: the next is sent back, and gives its quota back.
+    # The one instance is taken: the next workload is rejected, and returns its quota.
     world.workload("second")
     told = world.until_state("second", "Ready", "Retry")
     assert (told.state, told.requeue_after_seconds) == ("Retry", None)
     assert "h100" in told.message
     assert world.kueue.settles("second", namespace="team") == "evicted"
     world.kueue.stops("second", namespace="team")
-    # Quota is reserved, admitted or not; Kueue took the second's back.
+    # Quota is reserved, admitted or not; Kueue took back the second workload's.
     stack.until(lambda: len(broker.ome.kueue.holders(TEAM)) == 1, "one workload holds quota")
     (holder,) = broker.ome.kueue.holders(TEAM)
     assert (holder.kind, holder.name, holder.usage) == ("Workload", "team/first", {("h100", GPU): 8})
-    # Then there is one more instance.
+    # One more instance is added.
     stack.aws.ec2.modify_capacity_reservation(CapacityReservationId=odcr, InstanceCount=2)
     stack.until(lambda: counted() == 2, "the broker knows of the second instance")
     world.until_admitted("second")
@@ -573,7 +574,8 @@ def test_a_workload_that_waits_for_instances_blocks_no_other(stack: Stack, serve
     stack.until(lambda: broker.ome.holdings.holdings().of(TEAM), "the broker knows of the instances")
     world.job("a-first")
     world.until_admitted("a-first")
-    # Quota for two more, of which only one is there: the big job is sent back, and the small one gets it.
+    # Quota for two more instances, of which only one exists: the big job is rejected, and the small one gets
+    # it.
     world.job("b-big", pods=2)
 
     def waits() -> bool:
@@ -588,7 +590,7 @@ def test_a_workload_that_waits_for_instances_blocks_no_other(stack: Stack, serve
     written = len(stack.tap.writes())
     world.kueue.turns(namespace="team")
     assert world.parked("b-big")
-    # Nothing more is there for the big job: it is left in peace, until both instances are free.
+    # The big job has no more instances: it is left alone until both instances are free.
     world.kueue.finishes("a-first", namespace="team")
     stack.polls(2)
     assert world.parked("b-big")
@@ -596,5 +598,5 @@ def test_a_workload_that_waits_for_instances_blocks_no_other(stack: Stack, serve
     began = stack.clock.now()
     world.kueue.finishes("c-small", namespace="team")
     world.until_admitted("b-big")
-    assert (stack.clock.now() - began).total_seconds() < 30  # though its back-off was longer
+    assert (stack.clock.now() - began).total_seconds() < 30  # although its back-off was longer
     assert world.kueue.counts(QUEUE) == {("h100", GPU): 16}

@@ -1,4 +1,4 @@
-"""EC2 reservations behind a CapacityReservation: bought where it says Manage, resized, given back."""
+"""EC2 reservations behind a CapacityReservation under policy Manage: bought, resized, returned."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_what_is_there_is_adopted_grouped_and_never_changed(stack: Stack) -> Non
     }
     broker = stack.start(**SPEND, adopt_by_annotation="default")
     ask(stack, 10, annotations=annotations)
-    # Eight are there, of which two start later: two are bought.
+    # Eight exist, of which two start later: two are bought.
     stack.until(lambda: sum(sizes(ec2).values()) == 2, "the rest is bought")
     view, training = broker.ome.holdings, Reserved("default", "training")
     stack.until(lambda: view.state(training).obtained == 8, "all that is active is counted")

@@ -1,4 +1,4 @@
-"""What a reservation says of itself: from Creating to its end, on nodes that come and go."""
+"""The status of a reservation: from Creating to its end, on nodes that come and go."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_from_creating_to_its_end(stack: Stack) -> None:
     eight(stack)
     seen = Seen(stack)
     reserve(stack)
-    # Whatever it lacks on the way, it does not fail.
+    # Long enough that the reservation does not fail, whatever it lacks meanwhile.
     stack.start(kubelets=False, reservation_steady_seconds=30.0, reservation_creating_seconds=86400.0)
     status = until_says(stack, "Active")
     assert amounts(status, "capacity") == amounts(status, "allocatable") == RESOURCES
@@ -140,7 +140,7 @@ def test_what_is_missing_fails_in_time_and_recovers_by_itself(stack: Stack) -> N
     )
     until_says(stack, "Failed", step=60)
     stack.until_event("training", "Failed", kind="CapacityReservation", saying="0 of 64")
-    # Another spec is waited for as long as any other, however long the last one was.
+    # Another spec is waited for the full time, however long the wait for the last one was.
     stack.client.patch(KIND, "training", {"spec": {"priorityClassName": "somebody"}}, namespace="default")
     until_says(stack, "Updating")
     stack.until(
@@ -152,7 +152,7 @@ def test_what_is_missing_fails_in_time_and_recovers_by_itself(stack: Stack) -> N
     status = until_says(stack, "Active", step=5)
     assert told(status, "ResourcesSufficient")["status"] == "True"
     stack.until_event("training", "Active", kind="CapacityReservation")
-    # A flavor in use stays until Kueue lets it go.
+    # A flavor in use stays until Kueue removes its finalizer.
     held = {"metadata": {"finalizers": ["kueue.x-k8s.io/resource-in-use"]}}
     stack.client.patch(ResourceFlavor.KIND, "h100", held)
     stack.client.delete(ResourceFlavor.KIND, "h100")
@@ -199,7 +199,7 @@ def test_two_of_one_flavor_labels_and_columns(stack: Stack) -> None:
         "PriorityClass": "",
         "Detail": "Active",
     }
-    # The cohort changes, and so does the label that the broker put there.
+    # The cohort changes, and so does the label that the broker set.
     stack.client.patch(KIND, "older", {"spec": {"cohort": "others"}}, namespace="default")
     stack.until(
         lambda: stack.get(CapacityReservation, "older", namespace="default").labels["cohort"] == "others",
@@ -208,7 +208,7 @@ def test_two_of_one_flavor_labels_and_columns(stack: Stack) -> None:
 
 
 def quiet(stack: Stack) -> None:
-    """Until what was begun is done."""
+    """Returns when the work in progress is done."""
 
     def nothing() -> bool:
         before = len(stack.tap.writes())
@@ -254,7 +254,7 @@ def test_capacity_of_ec2_s_reservations_used_by_a_cluster_and_given_back(stack: 
     status = until_known(stack)
     assert status["capacityReservationLifecycleState"] == "Creating"
     assert "there are 16 of 24 nvidia.com/gpu" in status["lifecycleDetail"]
-    # One that another account shares begins later: it is shown, and waited for.
+    # A reservation that another account shares begins later: it is shown, and waited for.
     shared = stack.control.reservation(
         InstanceType=TYPE,
         InstancePlatform="Linux/UNIX",
@@ -289,7 +289,7 @@ def test_capacity_of_ec2_s_reservations_used_by_a_cluster_and_given_back(stack: 
         "gpuTotal": 24, "gpuAllocated": 16, "gpuBorrowed": 0, "gpuAllocatable": 24, "dacs": 1
     }  # fmt: skip
 
-    # Less than is used: told, and nobody is sent away.
+    # The quota drops below the usage: it is reported, and no claim is evicted.
     stack.client.patch(KIND, "training", {"spec": spec(quotas={GPU: "8"})}, namespace="default")
     stack.until(
         lambda: told(says(stack), "ResourcesSufficient").get("reason") == "QuotaExceeded", "too much is used"
@@ -311,7 +311,7 @@ def test_capacity_of_ec2_s_reservations_used_by_a_cluster_and_given_back(stack: 
     stack.until(
         lambda: stack.find(CapacityReservation, "training", namespace="default") is None, "it is gone"
     )
-    # What the broker did not make it leaves alone.
+    # The broker changes no reservation that it did not make.
     assert stack.aws.reservation(world.odcr)["State"] == "active"
 
 

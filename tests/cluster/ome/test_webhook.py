@@ -1,4 +1,4 @@
-"""The webhook between user and API server: what is refused, what is told, and that nothing hangs on it."""
+"""The webhook between user and API server: refusals, warnings, and writes without the webhook."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LIMITS = {"ome.io/capacity-reservations": "5", GPU: "128", "requests.memory": "3
 
 @contextmanager
 def serving(stack: Stack, **more: Any) -> Iterator[Webhook]:
-    """Until the API server has heard of it."""
+    """Returns when the API server uses the webhook."""
     settings = {"default_cohort": "shared", "strict": False, **more}
     webhook = Webhook(
         Client(stack.tap),
@@ -53,7 +53,7 @@ def _refuses(stack: Stack) -> bool:
 
 
 def post(stack: Stack, body: Json, **query: str) -> Reply:
-    """As a user sends it, with the answer's headers."""
+    """A user's create request; returns the response's headers too."""
     kinds: dict[str, Kind] = {
         each.KIND.kind: each.KIND
         for each in (CapacityReservation, ClusterCapacityReservation, DedicatedAICluster)
@@ -77,7 +77,7 @@ def post(stack: Stack, body: Json, **query: str) -> Reply:
 
 
 def annotated(stack: Stack, name: str, key: str) -> Reply:
-    """As `kubectl annotate` does it, with the answer's headers."""
+    """A user's `kubectl annotate`; returns the response's headers too."""
     return stack.client.transport.request(
         Request(
             method="PATCH",
@@ -96,7 +96,7 @@ def made(stack: Stack, name: str, *groups: Json, **spec: Any) -> Json:
 
 @pytest.mark.covers("OME-011", "OME-013", "OME-015", "OME-016", "OME-077")
 def test_what_cel_cannot_say_is_refused_and_what_is_put_right_is_told(stack: Stack) -> None:
-    # Before the webhook was there.
+    # Created before the webhook existed.
     old = made(stack, "old", *WRONG)
     with serving(stack):
         with pytest.raises(Invalid) as refused:
@@ -110,7 +110,7 @@ def test_what_cel_cannot_say_is_refused_and_what_is_put_right_is_told(stack: Sta
         with pytest.raises(ApiError, match="nothing says how large the cluster is"):
             stack.client.create(DedicatedAICluster.KIND, cluster())
 
-        # An unchanged object is always admitted, and so is one that shrinks.
+        # An unchanged object is always admitted, and so is an object that shrinks.
         labelled = {**old, "metadata": {**old["metadata"], "labels": {"team": "a"}}}
         assert stack.client.update(CapacityReservation.KIND, labelled)["metadata"]["labels"] == {"team": "a"}
         made(stack, "large", group(64))
@@ -139,7 +139,7 @@ def test_what_cel_cannot_say_is_refused_and_what_is_put_right_is_told(stack: Sta
         reply = post(stack, cluster(profile="large") | {"metadata": {"name": "late"}})
         assert (reply.status, "Warning" in reply.headers) == (201, False)
         stack.client.delete(CapacityReservation.KIND, "old", namespace="default")
-    # Without the webhook the API server takes it; the controllers judge it.
+    # Without the webhook the API server accepts the object; the controllers judge it.
     made(stack, "unseen", *WRONG)
 
 
@@ -160,7 +160,7 @@ def test_a_namespace_s_quota_bounds_its_reservations(stack: Stack) -> None:
             stack.client.patch(CapacityReservation.KIND, "r0", spec, namespace="default")
         stack.client.delete(CapacityReservation.KIND, "r1", namespace="default")
         stack.client.patch(CapacityReservation.KIND, "r0", spec, namespace="default")
-        # What would be put right is refused, since it is strict.
+        # A strict webhook refuses a value that would be corrected.
         whole = {"metadata": {"name": "whole"}, "spec": reservation(allowBorrowing=True)["spec"]}
         with pytest.raises(Invalid, match="it borrows in cohort shared"):
             stack.client.create(ClusterCapacityReservation.KIND, whole)
@@ -168,7 +168,7 @@ def test_a_namespace_s_quota_bounds_its_reservations(stack: Stack) -> None:
 
 @pytest.mark.covers("OME-088", "OME-089")
 def test_without_the_webhook_the_younger_of_two_is_told_that_there_is_no_room(stack: Stack) -> None:
-    """As after two creates at one time, of which neither knew the other."""
+    """As after two concurrent creates, neither of which saw the other."""
     flavors_alone(stack)
     flavor(stack, "h100")
     for number in range(2):
