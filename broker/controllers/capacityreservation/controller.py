@@ -36,7 +36,7 @@ from broker.reservations import conditions as verdicts
 from broker.reservations.conditions import ReservationFacts
 from broker.reservations.spec import Reservation, reserved_of
 
-SOON = 1.0  # seconds after a limit was reached by the look of it: Kubernetes' times are whole seconds
+SOON = 1.0  # shortest wait in seconds, since Kubernetes' times are whole seconds
 
 _log = structlog.get_logger("reservation")
 
@@ -53,7 +53,7 @@ class ReconciledReservation:
 
 
 class ReservationController:
-    """`run` is one pass; it asks to be called at the next moment that matters."""
+    """`run` is one pass; its result requests the next pass when time alone may change a state."""
 
     def __init__(
         self,
@@ -77,11 +77,11 @@ class ReservationController:
         self._marks = CohortLabels(client)
 
     def run(self) -> Result | None:
-        """Raises ApiError, after every reservation had its turn unless the API server has trouble."""
+        """Raises ApiError, after every reservation had its turn unless the API server is unavailable."""
         moment = self._clock.monotonic()
         reservations = self._all()
         if not reservations:
-            # Nobody asks what there is: what was shown of earlier ones goes, and no machine is looked at.
+            # Without reservations the metrics of earlier ones are removed, and no machine is read.
             self._forget(())
             METRICS.show({})
             return None
@@ -99,7 +99,7 @@ class ReservationController:
         return list(self._reads.snapshot().reservations.values())
 
     def _turn(self, one: Reservation, view: ReservationSnapshot, moment: float) -> float:
-        """Tells one reservation; until when nothing about it changes by time alone."""
+        """Reconciles one reservation; returns until when it cannot change by time alone (monotonic)."""
         reserved = reserved_of(one)
         facts, cloud = view.facts[reserved], view.cloud[reserved]
         group_arn = self._sources.group_arn(reserved)
@@ -111,7 +111,7 @@ class ReservationController:
             and (known.facts, known.cloud, known.group_arn) == (facts, cloud, group_arn)
         ):
             return known.until
-        deleting = one.deleting  # as the facts were worked out; the answer to a write may tell more
+        deleting = one.deleting  # as in the facts: the response to a write may be newer
         marked = self._marks.keep(one, facts.judged.spec.cohort)
         one = self._cached(one, marked)
         before = one.status.capacity_reservation_lifecycle_state
@@ -120,7 +120,7 @@ class ReservationController:
             self._release(one)
         if one.status.capacity_reservation_lifecycle_state != before or one.deleting != deleting:
             self._known.pop(one.uid, None)
-            return moment  # what follows from the new state is for the next pass
+            return moment  # the next pass reconciles the new state
         until = moment + max(left, SOON)
         self._known[one.uid] = ReconciledReservation(
             one=one, facts=facts, cloud=cloud, group_arn=group_arn, until=until
@@ -130,7 +130,9 @@ class ReservationController:
     def _say(
         self, one: Reservation, facts: ReservationFacts, cloud: Cloud, group_arn: str
     ) -> tuple[Reservation, float]:
-        """The object after its status was written, where it was; seconds until its state may change."""
+        """Writes the status if it differs. Returns the object, and the seconds until its state may change
+        by time alone.
+        """
         now, told = self._clock.now(), one.status
         before = told.capacity_reservation_lifecycle_state
         obstacle = next(verdicts.obstacles(facts), None)
@@ -203,7 +205,7 @@ class ReservationController:
         self._cached(one, answer)
 
     def _tell(self, one: Reservation, before: State | None, state: State, detail: str) -> None:
-        """Transitions, as `kubectl describe` shows them."""
+        """Reports a transition, as `kubectl describe` shows it."""
         _log.info("reservation", reservation=one.key, state=state, before=before, why=detail)
         self._recorder.event(one, "Warning" if state == "Failed" else "Normal", state, detail)
 

@@ -49,7 +49,7 @@ from providers.base import CapacityProvider
 from providers.model import InstanceType, Odcr, ProviderError
 
 STARTING: Final = frozenset({"pending", "scheduled", "assessing", "delayed", "payment-pending"})
-# As the annotation of a reservation says that all its resources decide how much hardware it needs.
+# The annotation's value if all resources of a reservation decide its need for hardware.
 LARGEST: Final = "max"
 _log = structlog.get_logger("reservation")
 
@@ -237,7 +237,9 @@ def _claimants(
 
 
 def _kin(judged: Mapping[Reserved, JudgedQuota]) -> IsAttributed:
-    """Whether who draws from what is written so is at home on machines of an owner: of its cohort's, too."""
+    """Whether a claim with this annotation is attributed on machines of an owner: it draws from the owner
+    or from its cohort.
+    """
 
     @cache
     def named() -> Names:
@@ -259,7 +261,7 @@ def _kin(judged: Mapping[Reserved, JudgedQuota]) -> IsAttributed:
 def _outs(
     machines: Sequence[Machine],
 ) -> tuple[Mapping[str, list[str]], Mapping[Reserved, list[str]]]:
-    """Why machines are out: by flavor of those that serve anybody, by reservation of the others."""
+    """Why machines are out: by flavor if they have no owner, otherwise by owner."""
     common: dict[str, list[str]] = defaultdict(list)
     own: dict[Reserved, list[str]] = defaultdict(list)
     for machine in machines:

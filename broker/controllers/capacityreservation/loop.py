@@ -32,7 +32,7 @@ NAME = "reservation"
 class UsageThrottle:
     """Runs at once when the use of quota changes, and then at most once in `EVERY` seconds.
 
-    With many workloads a second, a look and a status for each would cost more than admitting them.
+    With many workloads a second, a pass for each would cost more than admitting them.
     """
 
     EVERY: Final = 1.0
@@ -40,10 +40,10 @@ class UsageThrottle:
     def __init__(self, run: Callable[[], Result | None]) -> None:
         self._run = run
         self._lock = threading.Lock()
-        self._changed = self._due = False  # since the last look; whether a look comes by itself
+        self._changed = self._due = False  # since the last pass; whether a pass is scheduled
 
     def changed(self) -> bool:
-        """Notes a change; whether it needs a look now."""
+        """Notes a change; returns whether a pass must be requested for it."""
         with self._lock:
             self._changed, due = True, self._due
             self._due = True
@@ -107,7 +107,7 @@ def reservation_loop(
         loop.batcher.add(NAME)
 
     def reservation_changed(old: Reservation | None, new: Reservation | None) -> None:
-        # Its status is what this loop writes: by hand it is made good with the next look.
+        # This loop writes the status: a change by hand is corrected in the next pass.
         if _spoken(old) != _spoken(new) or use.changed():
             dirty()
 

@@ -1,8 +1,8 @@
-"""What is put on a reservation beside its status: our finalizer, and its cohort as a label.
+"""The metadata that the broker adds to a reservation: our finalizer, and its cohort as a label.
 
-Invariant: what a user wrote is never changed. The label `cohort` makes `kubectl get -l cohort=NAME` work; a
-user's own label of that name stays as it is, and a cohort whose name is no label value is cut to one that is,
-with a hash (https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set).
+Invariant: a user's values are never changed. The label `cohort` makes `kubectl get -l cohort=NAME` work. A
+user's own label of that name stays as it is. A cohort with a name that is no label value is cut to one, with
+a hash (kubernetes.io, "Labels and Selectors: Syntax and character set").
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ def label_of(cohort: str) -> str:
 
 
 class CohortLabels:
-    """Server-side apply without force: the API server knows whose a label is."""
+    """Applies the label server-side without force: the API server knows the owner of a label."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        # By uid: the label as it was wanted and as it stayed, since it is somebody else's.
+        # By uid: the wanted label and the present one, if another manager owns it.
         self._theirs: dict[str, tuple[str, str | None]] = {}
 
     def keep(self, one: Reservation, cohort: str) -> Json | None:
-        """The object after a write; None where nothing was to be written."""
+        """The object after a write; None if no write was needed."""
         if one.deleting:
-            return None  # no finalizer may be added any more
+            return None  # a deleted object accepts no new finalizer
         wanted = label_of(cohort)
         now = one.labels.get(COHORT)
         held = names.RESERVED_FINALIZER in one.metadata.finalizers

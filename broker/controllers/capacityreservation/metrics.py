@@ -1,9 +1,9 @@
-"""What reservations have and use, for Prometheus: read off the last pass when it is asked for.
+"""Quota and usage of reservations for Prometheus, from the last pass when it is scraped.
 
-Invariant: a series is there as long as its reservation is, and no longer, since nothing is kept between two
-answers. Amounts are in base units (cores, bytes, counts), so that allocated / total is the utilisation of
-each flavor and resource. The state is a state-set, one series a state, of which exactly one is 1, as
-OpenMetrics has it (https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md#stateset).
+Invariant: a series exists exactly as long as its reservation, since nothing is kept between two scrapes.
+Amounts are in base units (cores, bytes, counts), so that allocated / total is the utilisation of each flavor
+and resource. The state is a state-set, one series a state, of which exactly one is 1, as OpenMetrics has it
+(https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md#stateset).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AMOUNT: Final = ("namespace", "reservation", "flavor", "resource")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """One reservation."""
+    """State and amounts of one reservation."""
 
     state: State | None
     total: Amounts = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Shown:
 
 
 class ReservationMetrics(Collector):
-    """`show` replaces all that was shown."""
+    """Collects the metrics of all reservations. `show` replaces all earlier values."""
 
     def __init__(self) -> None:
         self._shown: Mapping[Reserved, Shown] = {}

@@ -1,11 +1,13 @@
 """Usage of a reservation's hardware that no known user accounts for.
 
 Invariant: usage is unattributed only if no reservation can account for it. With Kueue that is the usage of
-pods on a flavor's nodes beyond all workloads with quota in the flavor. Without Kueue an instance in a slot is
-attributed if its claim draws from the owner or its cohort, or belongs to a dedicated cluster; on other nodes
-the pods of all other claims are unattributed. Only accelerators are counted, since node agents use some of
-everything else. A change counts once it has lasted, so that a job's end and the next job's start are not
-counted twice.
+pods on a flavor's nodes beyond all workloads with quota in the flavor.
+
+Without Kueue an instance in a slot is attributed if its claim draws from the owner or its cohort, or belongs
+to a dedicated cluster. On other nodes the pods of all other claims are unattributed.
+
+Only accelerators are counted, since node agents use some of everything else. A change counts once it has
+lasted, so that a job's end and the next job's start are not counted twice.
 """
 
 from __future__ import annotations
@@ -31,15 +33,18 @@ _OVER = frozenset({"Succeeded", "Failed"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnattributedUse:
-    """`use`: by whose machines they are and what is used; `nodes`: where, as far as that is known, by owner
-    and flavor. `anywhere`: whose machines they are on is not known."""
+    """Usage that no known user accounts for.
+
+    `use`: the amounts, by the owner of the machines; `nodes`: the nodes by owner and flavor, if known.
+    `anywhere`: the owner of the machines is unknown.
+    """
 
     use: Mapping[UnattributedUsage, int] = field(default_factory=dict)
     nodes: Mapping[tuple[Reserved | None, str], tuple[str, ...]] = field(default_factory=dict)
     anywhere: bool = False
 
     def where(self, reserved: Reserved, flavors: Iterable[str]) -> tuple[str, ...]:
-        """The nodes on which they take from a reservation with these flavors."""
+        """The nodes on which this usage takes from a reservation with these flavors."""
         return tuple(
             node
             for flavor in flavors
@@ -49,16 +54,18 @@ class UnattributedUse:
 
 
 class UnattributedUseReader:
-    """`changed` is called when pods that matter come or go."""
+    """Reads unattributed usage from Nodes, pods and claims. `on_change` handlers are called when relevant
+    pods come or go.
+    """
 
     def __init__(self, nodes: Cache[Node], pods: Cache[Pod], *, steady_seconds: float) -> None:
         self._nodes, self._pods = nodes, pods
         self._steady = steady_seconds
-        self._known: dict[str, Mapping[str, int]] = {}  # by node: what its pods have of its accelerators
+        self._known: dict[str, Mapping[str, int]] = {}  # by node: accelerators that its pods use
         self._stale: set[str] = set()
         self._readers: list[Callable[[], None]] = []
         self._shown: UnattributedUse | None = None
-        self._since: float | None = None  # when it began to look otherwise
+        self._since: float | None = None  # when it began to differ
         pods.on_change(self._changed)
 
     def on_change(self, reader: Callable[[], None]) -> None:
@@ -74,8 +81,9 @@ class UnattributedUseReader:
         kueue: bool,
         moment: float,
     ) -> tuple[UnattributedUse, float]:
-        """Who uses what, as it is to be told; and until when that holds by itself. `kin`: whether who draws
-        from what is written so is at home on the machines of an owner."""
+        """The usage to report, and until when it holds without a change of inputs. `kin`: whether a claim
+        with this annotation is attributed on machines of an owner.
+        """
         found = self._find(machines, claims, holders, kin=kin, kueue=kueue)
         if self._shown is None or found == self._shown:
             self._shown, self._since = found, None
@@ -102,7 +110,7 @@ class UnattributedUseReader:
             resource = next((each for each in ACCELERATORS if machine.resources.get(each)), None)
             node = self._nodes.get(machine.name)
             if resource is None or machine.out or node is None:
-                continue  # it has none, or is a slot without a node
+                continue  # without accelerators, or a slot without a node
             claim = on.get(node.name)
             if names.DEDICATED in node.labels or (claim is not None and names.DEDICATED in claim.labels):
                 continue

@@ -1,6 +1,7 @@
-"""What the reservation loop asks of others: each a callable, so that it runs before and without any of them.
+"""Inputs of the reservation loop from other controllers: each a callable, so that the loop runs without any
+of them.
 
-Nothing here decides. A source that is not wired says nothing: no EC2 reservation, no queue, no user.
+Nothing is decided here. A source that is not wired is empty: no EC2 reservation, no queue, no user.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ def _nothing() -> Mapping[Reserved, tuple[ReservationHolder, ...]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """`holders`: who uses how much, from each that knows some. `queue`: None where there is no Kueue.
-    `troubles`: what hinders those who buy. `hindered`: what is wrong with its queues. `left`: what of a
-    deleted reservation is still there, in words; none: it may go. `remedies`: what would bring instances that
-    are missing, where nobody buys them."""
+    """Sources of the facts about one reservation.
+
+    `holders`: users with their usage, from each controller that has some. `queue`: None without Kueue.
+    `troubles`: problems of the purchases. `hindered`: problems of its queues. `left`: messages about the
+    remaining objects of a deleted reservation; without any it may go. `remedies`: ways to get missing
+    instances if the broker buys none.
+    """
 
     holdings: Callable[[], Ownership] = Ownership
     group_arn: Callable[[Reserved], str] = lambda _: ""

@@ -1,7 +1,7 @@
-"""The status of a reservation as it is written: always all of its fields, so that nothing of the last stays.
+"""The status of a reservation as it is written: always all of its fields, so that no old value stays.
 
-Invariant: the same facts give the same bytes (flavors, resources and users by name), and a status that says
-what is already there is not written. lastTransitionTime moves only with a condition's status.
+Invariant: the same facts give the same bytes (flavors, resources and users by name), and an unchanged status
+is not written. lastTransitionTime moves only with a condition's status.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 BROKER_CONDITIONS: Final = frozenset((*RESERVATION_CONDITIONS, SPEC_NORMALIZED))
 MESSAGE: Final = 2000
-# An object may not be larger than etcd takes; who comes after these by name is added up.
+# An object may not be larger than etcd takes: the remaining users, in order of name, are added up.
 MOST_USERS: Final = 2000
 OTHERS: Final = "(others)"
 
@@ -43,7 +43,7 @@ def body(
     known: bool,
     now: datetime,
 ) -> Json:
-    """`known`: whether amounts are known; before that only state and conditions are said."""
+    """`known`: whether amounts are known; until then only the state and the conditions are written."""
     made: Json = {
         "capacityReservationLifecycleState": state,
         "lifecycleDetail": detail[:MESSAGE],
@@ -76,7 +76,7 @@ def body(
 
 
 def same(before: ReservationStatus, made: Json) -> bool:
-    """Whether the object says this already; conditions of others are theirs."""
+    """Whether the object has this status already. Conditions of other writers are ignored."""
     written_before = before.model_copy(
         update={"conditions": tuple(each for each in before.conditions if each.type in BROKER_CONDITIONS)}
     )
@@ -86,9 +86,9 @@ def same(before: ReservationStatus, made: Json) -> bool:
 
 
 def patch(before: ReservationStatus, made: Json) -> Json:
-    """As a merge patch: what is no more is null, and conditions of others stay.
+    """A merge patch: removed fields are null, and conditions of other writers stay.
 
-    Server-side apply would work out which of thousands of fields are whose, all of which are ours.
+    Server-side apply would work out the owner of thousands of fields, all of which are ours.
     """
     gone = {name: None for name in _filled(before.wire()) if name not in made}
     theirs = [condition_body(each) for each in before.conditions if each.type not in BROKER_CONDITIONS]
@@ -150,5 +150,5 @@ def _cloud(flavor: str, odcr: Odcr) -> Json:
 
 
 def _filled(fields: Mapping[str, Any]) -> Json:
-    """An empty list or text says the same as no field."""
+    """The fields without empty lists and texts, which mean the same as a missing field."""
     return {name: value for name, value in fields.items() if value not in (None, "", [], ())}

@@ -1,6 +1,6 @@
-"""What the views of EC2, Kueue and dedicated clusters say, in the words of the reservation loop.
+"""Adapts the views of EC2, Kueue and dedicated clusters to the sources of the reservation loop.
 
-Nothing is decided here: each function asks one view about one reservation.
+Nothing is decided here: each function reads one view about one reservation.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from broker.reservations.conditions import QueueState, Trouble
 from broker.reservations.spec import Reservation, reserved_of
 
 BUYING, SHORT = "CloudReservationPending", "InsufficientCapacity"
-# What keeps a deleted reservation's purchases from being given back.
+# Reasons that keep a deleted reservation's purchases from being released.
 DELETION_BLOCKERS = frozenset(
     {"InstancesRunning", "PurchaseSkipped", "ChangeRefused", "GroupUnreadable", "ReservationNotDescribed"}
 )
-# Why a flavor means no instances of EC2's, which is no trouble where nothing is to be bought.
+# Reasons why a flavor means no EC2 instances: no trouble if nothing is to be bought.
 FLAVOR_REASONS = frozenset(
     {
         "FlavorNotFound",
@@ -83,7 +83,7 @@ def sources(
 
 
 def _bought(holdings: OwnershipView, reserved: Reserved) -> list[Trouble]:
-    """What is being bought, and what hinders it; and what is wrong with what it says it holds."""
+    """Purchases in progress and their problems, and problems of the ODCRs that it claims to own."""
     state = holdings.state(reserved)
     found = []
     for name, count in sorted(state.flavors.items()):
@@ -106,7 +106,7 @@ def _bought(holdings: OwnershipView, reserved: Reserved) -> list[Trouble]:
 
 
 def _remedies(holdings: OwnershipView, reserved: Reserved) -> list[str]:
-    """For a reservation that nothing is bought for: what is reserved, and how more comes to be."""
+    """For a reservation without purchases: the reserved instances, and ways to get more."""
     state = holdings.state(reserved)
     if state.managed:
         return [] if state.flavors or state.problems else ["lower nominalQuota, or add nodes of its flavors"]
