@@ -1,8 +1,8 @@
-"""The loop that tells of annotations which mean nothing, and what makes it look.
+"""The loop that reports annotations without effect, and its triggers.
 
-Invariant: only objects that carry an annotation of ours, or did, are looked at, once each time that these
-change; who draws from a reservation is looked at when one comes or goes. Nothing is told before it is known
-which reservations there are.
+Invariant: only objects that have or had an annotation of ours are read, once after each change of these
+annotations. Objects that draw from a reservation are also read when a reservation comes or goes. Nothing is
+reported before the reservations are known.
 """
 
 from __future__ import annotations
@@ -79,5 +79,5 @@ def annotation_loop(
 
 
 def _annotations(one: Object | None) -> object:
-    """All that may differ; a pool's spec has its template."""
+    """The parts that may differ: the annotations, and a pool's spec, which has its template."""
     return None if one is None else (one.annotations, one.spec if isinstance(one, NodePool) else None)

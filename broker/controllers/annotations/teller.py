@@ -1,9 +1,9 @@
-"""Tells an object that an annotation of it means nothing, or names a reservation that there is not.
+"""Reports annotations that have no effect, or that name a missing reservation, on their object.
 
-Invariant: each is told once as a Warning event on the object that has it, again when what is to be said is
-another, and nothing else is written. A claim whose annotation names no reservation is entitled to nothing
-that belongs to anybody meanwhile (`Entitlements.barred`), so that it is never somebody else's slot that it
-launches into. What a DedicatedAICluster's own claims draw from is told on the cluster.
+Invariant: each finding is reported once as a Warning event on its object, again if the message changes, and
+nothing else is written. A claim with an annotation that names no reservation is entitled to no owned slot
+(`Entitlements.barred`), so it never takes a slot of another owner. The annotation of a DedicatedAICluster's
+own claims is reported on the cluster.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from broker.quota.usage import Reserved
 
 Said = tuple[tuple[str, str], ...]  # reason and message of each event
 Key = tuple[str, str]  # kind, key
-EVERYBODY: Final = ("", "")  # all who draw from a reservation
-# On a claim, by the broker itself at each launch.
+EVERYBODY: Final = ("", "")  # all objects that draw from a reservation
+# Written on a claim by the broker itself at each launch.
 _WRITTEN: Final = frozenset({names.LAUNCH, names.ATTEMPTS})
 WITHOUT: Final = "no slot that belongs to a reservation is for it"
 
 
 class AnnotationReporter:
-    """`run` takes the objects whose annotations changed. One thread."""
+    """Reports findings as events. `run` takes the objects with changed annotations. One thread."""
 
     def __init__(
         self,
@@ -42,14 +42,14 @@ class AnnotationReporter:
         self._caches = caches
         self._reserved = reserved
         self._recorder = recorder
-        self._told: dict[Key, tuple[str, Said]] = {}  # by object: its uid, and what it was told
+        self._told: dict[Key, tuple[str, Said]] = {}  # by object: its uid, and the reported findings
 
     def run(self, keys: Sequence[Key]) -> None:
         due = [key for key in keys if key != EVERYBODY]
         if EVERYBODY in keys:
             due += self._drawing()
         reserved = self._reserved()
-        # A namespace may draw from what has none.
+        # A Namespace can draw only from a reservation without a namespace.
         known = {True: Names(each for each in reserved if not each.namespace), False: Names(reserved)}
         for kind, key in dict.fromkeys(due):
             self._look(kind, key, known[kind == Namespace.KIND.kind])
@@ -76,7 +76,7 @@ class AnnotationReporter:
 
 
 def ours(one: Object | None) -> Mapping[str, str]:
-    """What people say in annotations of the broker's domain; of a pool, what its template says, too."""
+    """User annotations in the broker's domain; of a pool, its template's, too."""
     if one is None:
         return {}
     given = {**one.annotations, **_given(one)} if isinstance(one, NodePool) else one.annotations
@@ -86,7 +86,7 @@ def ours(one: Object | None) -> Mapping[str, str]:
 
 
 def _given(one: Object) -> Mapping[str, str]:
-    """The annotations that decide: a pool's are those of its claims."""
+    """The annotations that have an effect: a pool's are those of its claims."""
     return one.spec.template.metadata.annotations if isinstance(one, NodePool) else one.annotations
 
 

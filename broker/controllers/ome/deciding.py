@@ -1,4 +1,4 @@
-"""The pass in which quota of dedicated clusters and slots of claims are decided about together.
+"""The pass that decides jointly about quota of dedicated clusters and slots of claims.
 
 Invariant: there is one decision at a time. While this one is made no launch is planned. The next plan knows
 its admissions before they are written, and this decision knows the plan's assignments before they are
@@ -35,7 +35,7 @@ from broker.quota.slot_model import CLAIM
 from broker.reservations.queues import queues
 from broker.reservations.sizing import supply
 
-LOOK_AGAIN: Final = 5.0  # while somebody waits: what counts as coming free does so for a time only
+LOOK_AGAIN: Final = 5.0  # seconds, while a claim waits: a slot counts as being freed only for a time
 
 
 class PreemptionController:
@@ -76,7 +76,7 @@ class PreemptionController:
             soonest = None if this is None else self._keeper.act(this, None if self._kueue() else decided)
             waits.extend([] if soonest is None else [soonest])
 
-        # A claim that cannot be written keeps no cluster from its turn.
+        # An error in one step must not skip the others.
         each((self._reclaimer.settle, lambda: self._reclaimer.act(decided), clusters), lambda step: step())
         return Result(requeue_after=min(waits)) if waits else None
 
@@ -122,7 +122,7 @@ class PreemptionController:
         return without_room(quota, named, waiting, flavors=this.world.flavors, types=this.types)
 
     def _launching(self, places: SlotState | None, made: _Shares) -> Iterable[AdmittedWorkload]:
-        """Claims of no cluster that were given a slot, and have no instance yet: nobody asks these to go."""
+        """Claims of no cluster that have a slot and no instance yet. They are non-preemptible."""
         for one in places.holders if places is not None else ():
             claim = None if one.cluster else self._shared.claims.get(one.name)
             if claim is not None and not claim.status.provider_id:
@@ -141,7 +141,7 @@ def _decided(
     waiting: Sequence[WaitingClaim],
     nominated: Collection[str],
 ) -> JointDecision:
-    """As `joint.decide`. Raises CulpritFound with the name of the one that it fails on."""
+    """As `joint.decide`. Raises CulpritFound with the name of the object that it fails on."""
 
     def among(some: Sequence[str]) -> JointDecision:
         return decide(*part.only({*some}, quota, places, waiting), nominated=nominated)
@@ -154,7 +154,7 @@ def _decided(
 
 
 class _Shares:
-    """What of a reservation's quota a slot stands for that has no instance yet."""
+    """The part of a reservation's quota that a slot without an instance stands for."""
 
     def __init__(self, this: ClusterPass | None, places: SlotState | None, inventory: Inventory) -> None:
         self._types = {} if this is None else this.types

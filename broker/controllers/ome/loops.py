@@ -1,6 +1,6 @@
-"""The loops about OME's kinds: reservations, their EC2 reservations, Kueue's objects, and who has how much.
+"""The loops about OME's kinds: reservations, their EC2 reservations, Kueue's objects, and preemption.
 
-Invariant: each loop waits for the caches that it reads and fails on its own; the broker's launches wait for
+Invariant: each loop waits for the caches that it reads and fails on its own. The broker's launches wait for
 none of them, so that a cluster without OME's definitions launches all the same.
 """
 
@@ -28,7 +28,7 @@ Loop = Controller[str] | Singleton[str]
 
 
 class OmeLoops:
-    """`informers` and `loops` are started and stopped by whoever builds it."""
+    """The caller starts and stops `informers` and `loops`."""
 
     def __init__(self, shared: ReservationDependencies) -> None:
         self.reads = shared.reads
@@ -72,5 +72,5 @@ class OmeLoops:
         )
 
     def reserved(self) -> list[Reserved]:
-        """Every reservation there is."""
+        """All existing reservations."""
         return list(self.reads.snapshot().reservations)

@@ -43,7 +43,7 @@ from broker.settings import Settings
 
 
 class OmeReads:
-    """Complete once each is `synced` or `missing`."""
+    """Informers of all these kinds. The reads are complete once each is `synced` or `missing`."""
 
     def __init__(self, client: Client, *, clock: Clock, settings: Settings | None = None) -> None:
         given = settings or Settings()

@@ -1,4 +1,4 @@
-"""What every loop about OME's kinds is given, and how those look that look at all there is at once."""
+"""Dependencies of all loops about OME's kinds, and the factory for loops that read everything at once."""
 
 from __future__ import annotations
 
@@ -25,8 +25,12 @@ from providers.model import ProviderError
 
 @dataclass(frozen=True, kw_only=True)
 class ReservationDependencies:
-    """`synced`: the caches of claims and nodes are complete. `owns`: whether the broker launches a claim.
-    `describe`: has EC2's reservations described anew, soon. `replan`: has what waits planned anew, soon."""
+    """Dependencies of the loops about reservations.
+
+    `synced`: the caches of claims and nodes are complete. `owns`: whether the broker launches a claim.
+    `describe`: requests a new description of EC2's reservations. `replan`: requests a new plan for waiting
+    claims.
+    """
 
     client: Client
     provider: CapacityProvider
@@ -44,8 +48,8 @@ class ReservationDependencies:
     synced: Callable[[], bool]
 
 
-EVERY = 60.0  # by time alone an EC2 reservation comes to its end, and what an earlier leader said is settled
-# A change shows within this and the time that a pass takes, however many come after it.
+EVERY = 60.0  # seconds; by time alone EC2 reservations end, and writes of an earlier leader are reconciled
+# Longest delay in seconds until a change starts a pass, however many changes follow.
 LONGEST = 0.3
 
 
@@ -57,8 +61,9 @@ def snapshot_loop(
     by: Iterable[Informer[Any]],
     ready: Callable[[], bool] = lambda: True,
 ) -> Singleton[str]:
-    """A loop that looks at everything at once, whenever one of these kinds changes, once all that it reads is
-    known."""
+    """A loop that reconciles everything at once whenever one of these kinds changes. It starts once all its
+    caches are known.
+    """
     loop = Singleton(
         name,
         run,

@@ -1,7 +1,7 @@
-"""One write for each of many objects, where the trouble of one is not the trouble of the others.
+"""One write for each of many objects, each isolated from errors of the others.
 
-Invariant: an object that cannot be written keeps none of the rest from its turn, and is tried again: the
-first refusal is raised when all had theirs. Only trouble of the API server itself ends the pass.
+Invariant: an object that cannot be written does not stop the others, and is retried: the first error is
+raised after all objects had their turn. Only an unavailable API server ends the pass.
 """
 
 from __future__ import annotations
@@ -30,4 +30,4 @@ def each(items: Iterable[T], write: Callable[[T], None]) -> None:
         if first is not None:
             raise first
     finally:
-        del first  # its traceback has this frame: neither would go before the collector came by
+        del first  # its traceback has this frame: without this, only the collector would free both

@@ -1,8 +1,7 @@
-"""What the end of a reservation means for the claims in it: blocks are drained, of others people are told.
+"""Drains Capacity Blocks before they end, and warns about the end of other reservations.
 
 Invariant: a claim is deleted, never its instance, so its termination drains it as any other; each claim and
-class is told each notice once a process. The seconds that are left are a metric, whose value is computed when
-it is read.
+class gets each warning once a process. The seconds that are left are a metric, computed when it is read.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _log = structlog.get_logger("reservations")
 
 
 class EndingController:
-    """`run` is one pass; it asks to be called at the next moment that matters."""
+    """`run` is one pass; its result requests the next pass for the next drain or notice."""
 
     def __init__(
         self,
@@ -67,7 +66,7 @@ class EndingController:
         self._told: frozenset[Told] = frozenset()
 
     def run(self) -> Result | None:
-        """Raises ApiError, after every claim had its turn unless the API server has trouble of its own."""
+        """Raises ApiError, after every claim had its turn unless the API server is unavailable."""
         now = self._clock.now()
         ending = [odcr for odcr in self._inventory.snapshot().odcrs.values() if odcr.end is not None]
         _measure(ending, self._clock)

@@ -1,4 +1,4 @@
-"""Metrics of idle slots, a reservation at a time, told together with its mirror.
+"""Metrics of idle slots by reservation, reported together with its mirror.
 
 Invariant: a reservation that is gone, or has no idle slot, leaves no cost and no time behind.
 """
@@ -39,7 +39,9 @@ Labels = tuple[str, str, str]
 
 
 class IdleMeter:
-    """Remembers whom it told of, so that no series is missing for the moment between two tellings."""
+    """Remembers the reported series and removes stale ones one by one, so that no live series is missing
+    between two reports.
+    """
 
     def __init__(self) -> None:
         self._told: dict[Gauge, set[Labels]] = {_SLOTS: set(), _COST: set(), _SINCE: set()}
@@ -52,7 +54,7 @@ class IdleMeter:
         *,
         account: str,
     ) -> None:
-        """`since` is by reservation; `account` is the one whose costs are counted."""
+        """`since` is by reservation; `account` is the one that the costs are counted for."""
         slots: dict[Labels, float] = {}
         cost: dict[Labels, float] = {}
         began: dict[Labels, float] = {}

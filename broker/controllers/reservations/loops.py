@@ -1,8 +1,8 @@
-"""The loops about reservations and who is in them: standing, endings, mirror.
+"""The loops about reservations and their claims: labels, endings, mirror.
 
-Invariant: each loop fails on its own, and none asks EC2 anything: they read the one description of the
-reservations and the one listing of the instances that the launch loop reads too. The mirror waits for its own
-kind, so that a cluster without that CRD launches all the same.
+Invariant: each loop fails on its own. None describes reservations or lists instances: they share the launch
+loop's description and listing. The mirror waits for its own kind, so that a cluster without that CRD launches
+all the same.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from broker.kube.singleton import Singleton
 from providers.base import CapacityProvider
 from providers.model import ProviderError
 
-PRICES = 300.0  # prices change without anybody being told
+PRICES = 300.0  # prices change without an event
 
 
 class ReservationLoops:
-    """`informers` and `loops` are started and stopped by whoever builds it."""
+    """The caller starts and stops `informers` and `loops`."""
 
     def __init__(
         self,

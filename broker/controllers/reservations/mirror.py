@@ -1,9 +1,9 @@
-"""`kubectl get odcr`: an object for each reservation that the broker sees, kept to EC2's last description.
+"""Mirrors each known EC2 reservation as an object (`kubectl get odcr`), by EC2's last description.
 
-Invariant: the broker asks EC2 nothing for it, writes an object only when it says something else than EC2, and
-deletes only what it made itself (known by its label), when EC2 no longer shows the reservation. What somebody
-else made stays, since deleting what a person wrote would hide the mistake: named after a reservation it
-mirrors that one, and else a condition says that it mirrors nothing.
+Invariant: it describes no reservation itself, and writes an object only if it differs. It deletes only its
+own objects (known by their label), once EC2 no longer shows the reservation. An object that a person made
+stays, since deleting it would hide the mistake. If it is named after a reservation, it mirrors that
+reservation; otherwise a condition reports that it mirrors nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from broker.reservations.idle import idle_since
 from providers.base import CapacityProvider
 from providers.model import InstanceType, Odcr, ProviderError
 
-# The label that Kubernetes recommends for it; on what the broker made, and so may delete.
+# The recommended Kubernetes label. It marks the broker's own objects, which it may delete.
 MADE_BY = "app.kubernetes.io/managed-by"
 BROKER = "capacity-broker"
 NOT_YET = 1.0
@@ -60,13 +60,13 @@ class MirrorController:
         self._inventory = inventory
         self._clock = clock
         self._users = users  # reservation id -> names of the classes that use it
-        self._unsettled = unsettled  # classes that use for now what they were shown to use
+        self._unsettled = unsettled  # classes with a temporarily unknown selection: they keep the shown one
         self._types: Mapping[str, InstanceType] = {}
         self._account = ""
         self._meter = IdleMeter()
 
     def run(self) -> Result | None:
-        """Raises ApiError, after every object had its turn unless the API server has trouble of its own."""
+        """Raises ApiError, after every object had its turn unless the API server is unavailable."""
         inventory = self._inventory.snapshot()
         if inventory.described is None:
             return Result(requeue_after=NOT_YET)
@@ -86,7 +86,7 @@ class MirrorController:
         return None
 
     def _idle_since(self, odcr: Odcr, now: datetime) -> datetime | None:
-        """The object remembers it, so that a new broker does too."""
+        """The object keeps the time, so that it survives a restart of the broker."""
         known = self._mirrors.get(odcr.id)
         status = known.status if known else OnDemandCapacityReservationStatus()
         before = status.available if status.state == "active" else 0

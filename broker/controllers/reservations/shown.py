@@ -1,4 +1,4 @@
-"""What a mirror object says of a reservation, and which classes use it.
+"""The status of a mirror object, and the classes that use a reservation.
 
 Invariant: total, available and state are EC2's own, as it last described them.
 """
@@ -17,13 +17,15 @@ from broker.controllers.nodeclass.resolve import Unresolved
 from broker.reservations.idle import idle_cost
 from providers.model import InstanceType, Odcr
 
-# Keys, in lower case and without separators, with which people say what manages a resource.
+# Tag keys, in lower case and without separators, that name the manager of a resource.
 _MANAGED_BY: Final = frozenset({"managedby", "createdby", "provisionedby", "app.kubernetes.io/managedby"})
 _TERRAFORM: Final = frozenset({"terraform", "opentofu"})
 
 
 def users(classes: Iterable[str], found: Callable[[str], Resolved]) -> Mapping[str, list[str]]:
-    """Reservation id -> the classes that it is launched into from, also by Karpenter, or will be."""
+    """The classes that launch into each reservation (by id), now or once it begins, also through
+    Karpenter.
+    """
     using: dict[str, list[str]] = defaultdict(list)
     for name in sorted(classes):
         try:
@@ -36,7 +38,7 @@ def users(classes: Iterable[str], found: Callable[[str], Resolved]) -> Mapping[s
 
 
 def unsettled(classes: Iterable[str], found: Callable[[str], Resolved]) -> frozenset[str]:
-    """The classes of which it is not known yet, or for a moment, what they launch into."""
+    """The classes with a selection that is unknown for now."""
     passing = set()
     for name in classes:
         try:
@@ -55,7 +57,9 @@ def shown(
     since: datetime | None = None,
     account: str = "",
 ) -> OnDemandCapacityReservationStatus:
-    """`since`: from when on as many slots were seen idle; `account`: the one whose costs are shown."""
+    """`since`: the time since which as many slots were seen idle; `account`: the one that costs are shown
+    for.
+    """
     cost = idle_cost(odcr, type_, account=account)
     return OnDemandCapacityReservationStatus(
         type=odcr.instance_type,
@@ -79,7 +83,7 @@ def shown(
 
 
 def source(tags: Mapping[str, str]) -> Source:
-    """Who made a reservation. Terraform leaves no mark of its own, so it is known by what people tag."""
+    """The maker of a reservation. Terraform leaves no mark of its own, so it is known by usual tags."""
     if names.TAG_CLUSTER in tags:
         return "broker"
     for key, value in tags.items():

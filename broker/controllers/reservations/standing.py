@@ -1,8 +1,8 @@
-"""Labels of claims and Nodes kept to what EC2 says that their instances run in: demotion and promotion.
+"""Keeps labels of claims and Nodes to the reservation that EC2 counts their instances in.
 
 Invariant: a pass reads the last listing of the cluster's instances and the last description of the
-reservations, asks EC2 nothing itself, and writes only differences; nothing is disrupted. Claim and Node are
-compared each on its own, so that what a crash left half done is finished by the next pass.
+reservations. It makes no call to EC2 itself, writes only differences, and disrupts nothing. Claim and Node
+are compared separately, so that the next pass completes a pass that a crash interrupted.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _log = structlog.get_logger("reservations")
 
 
 class InstanceLabelController:
-    """`run` is one pass over all claims."""
+    """`run` is one pass over all claims: it writes demotions and promotions."""
 
     def __init__(
         self,
@@ -74,10 +74,10 @@ class InstanceLabelController:
         self._clock = clock
         self._recorder = recorder
         self._owns = owns
-        self._relist = relist  # asks for a look at the view, which is doubted
+        self._relist = relist  # requests a new listing if the view is in doubt
 
     def run(self) -> Result | None:
-        """Raises ApiError, after every claim had its turn unless the API server has trouble of its own."""
+        """Raises ApiError, after every claim had its turn unless the API server is unavailable."""
         listing, inventory = self._view.listing, self._inventory.snapshot()
         if listing is None or inventory.described is None:
             return None
@@ -89,7 +89,9 @@ class InstanceLabelController:
         return None
 
     def _due(self, listing: InstanceListing, inventory: Inventory) -> tuple[list[Work], bool]:
-        """Claims that differ, or whose Node does, from what EC2 says; whether some wait for a new listing."""
+        """Claims that differ from EC2's description, or have a Node that does; and whether some wait for a
+        new listing.
+        """
         older = inventory.described is not None and listing.taken < inventory.described
         due: list[Work] = []
         doubtful = False
@@ -104,10 +106,10 @@ class InstanceLabelController:
             if wanted is None or not self._differs(claim, wanted):
                 continue
             if wanted.contradicted and older:
-                doubtful = True  # the reservation ended since: where did its instances go?
+                doubtful = True  # the reservation ended since: a new listing shows where its instances run
                 continue
             if not older and not instance.reservation_id and _active(claim, inventory):
-                continue  # the next description says what became of the reservation
+                continue  # the next description shows the state of the reservation
             due.append((claim, instance, wanted, inventory))
         return due, doubtful
 
@@ -132,13 +134,15 @@ class InstanceLabelController:
             CHANGES.labels(change).inc()
         for node in self._registered(claim):
             if lacking := wanted.lacking(node.labels):
-                # The name may be another instance's by now, but not at this version.
+                # Another instance may have this name by now, but not at this version.
                 metadata = {"labels": lacking, "resourceVersion": node.metadata.resource_version}
                 self._nodes.observe(self._client.patch(Node.KIND, node.name, {"metadata": metadata}))
                 _log.info("node labelled", node=node.name, claim=claim.name, labels=lacking)
 
     def _report_spill(self, claim: NodeClaim, instance: Instance) -> NodeClaim:
-        """The condition that the claim has at once where EC2 shows the instance at once."""
+        """Writes the condition that a claim gets at launch if EC2 already shows the instance outside its
+        reservation.
+        """
         change = ConditionUpdate(
             type=names.CAPACITY_RESERVATION,
             status="False",
@@ -149,20 +153,20 @@ class InstanceLabelController:
         return write(self._client, self._claims, claim, change, now=self._clock.now())
 
     def _registered(self, claim: NodeClaim) -> list[Node]:
-        """A node that has not joined yet gets the claim's labels when it does."""
+        """The claim's registered Nodes. A later Node gets the claim's labels when it joins."""
         found = self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id)
         return [node for node in found if node.labels.get(names.REGISTERED) == "true" and not node.deleting]
 
 
 def _over(claim: NodeClaim, inventory: Inventory) -> bool:
-    """Whether the reservation that the claim was launched into is no more."""
+    """Whether the reservation that the claim was launched into no longer exists or has ended."""
     id_ = claim.labels.get(names.RESERVATION_ID)
     odcr = inventory.odcrs.get(id_ or "")
     return bool(id_) and (odcr is None or odcr.state in ENDED)
 
 
 def _spilled(claim: NodeClaim, wanted: InstanceLabels) -> bool:
-    """Whether EC2 shows only now that an instance that was to be reserved is not."""
+    """Whether EC2 shows only now that an instance runs outside the reservation that it was launched for."""
     if names.CAPACITY_TYPE in claim.labels or wanted.labels[names.CAPACITY_TYPE] == RESERVED:
         return False
     return is_true(claim, names.CAPACITY_RESERVATION)
