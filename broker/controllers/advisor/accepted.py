@@ -1,9 +1,9 @@
-"""Keeps a copy of each accepted `capacityReservationSpec`, and writes it back into a field that was lost.
+"""Keeps a copy of each accepted `capacityReservationSpec`, and restores a field that was lost.
 
-Invariant: no user's value is lost by a change of the definition, and none comes back that a user removed. A
-field that is gone under the definition that the copy names (the identity changes with every change of it) was
-removed; gone under another, it was pruned. What decides is asked of the API server itself, once all of its
-replicas may be taken to know the definition.
+Invariant: a change of the definition loses no user's value, and restores none that a user removed. The copy
+names the identity of its definition, which every change of the definition changes. If the field is gone under
+the same definition, a user removed it; under another one, it was pruned. The deciding reads go to the API
+server, and only after all its replicas can be expected to know the definition.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class AcceptedKeeper:
             return None
         copy = load(one.annotations.get(names.ACCEPTED_SPEC))
         if copy is None and known.own:
-            return None  # no chart of Karpenter's takes the field away
+            return None  # Karpenter's chart never removes the field
         self._say(one, served=known.serves or copy is None)
         if not known.serves:
             return None
@@ -96,14 +96,17 @@ class AcceptedKeeper:
         )
         if kept:
             return None
-        # A replica that does not know the property took the write: what is gone now no user removed.
+        # A replica that does not know the property took the write: no user removed the field that is gone
+        # now.
         unsure = AcceptedSpec(spec=wanted.spec, definition=UNCONFIRMED)
         now_there = self._classes.get(one.name) or one
         self._patch(now_there, {"metadata": {"annotations": {names.ACCEPTED_SPEC: unsure.dump()}}})
         return Result(requeue_after=SOON)
 
     def _restore(self, one: EC2NodeClass, copy: AcceptedSpec) -> Result | None:
-        """The copy names the new definition only when the field was seen under it."""
+        """Writes the copied field back. The copy names the new definition only after the field was seen under
+        it.
+        """
         if not self._patch(one, {"spec": {PROPERTY: copy.spec.wire()}}):
             return Result(requeue_after=SOON)
         self._disown(one.name)
@@ -118,8 +121,11 @@ class AcceptedKeeper:
         return None
 
     def _disown(self, name: str) -> None:
-        """The field is its user's: while the broker owns it too, no manifest that leaves it out removes it
-        (https://kubernetes.io/docs/reference/using-api/server-side-apply/#conflicts)."""
+        """Gives up ownership of the field, which belongs to its user.
+
+        While the broker owns the field too, a manifest without it does not remove it
+        (https://kubernetes.io/docs/reference/using-api/server-side-apply/#conflicts).
+        """
         raw = self._client.get(EC2NodeClass.KIND, name)
         entries = raw["metadata"].get("managedFields", [])
         owned = [each for each in entries if each.get("manager") == self._client.field_manager]
@@ -131,7 +137,7 @@ class AcceptedKeeper:
         self._classes.observe(self._client.patch(EC2NodeClass.KIND, name, body))
 
     def _patch(self, one: EC2NodeClass, body: dict[str, Any]) -> bool:
-        """Whether the object has the field after it."""
+        """Patches the class. True if the class has the field afterwards."""
         body.setdefault("metadata", {})["resourceVersion"] = one.metadata.resource_version
         answer = self._client.patch(EC2NodeClass.KIND, one.name, body)
         self._classes.observe(answer)

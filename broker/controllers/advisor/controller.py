@@ -1,9 +1,9 @@
 """Resolves `capacityReservationSpec` into the selector terms that Karpenter launches by.
 
-Invariant: the list holds every entry of a user, and the broker's own as the record on the object says;
-nothing is taken away because EC2 or a class could not be read. The list is atomic in Karpenter's CRD, so it
-is patched whole with the resourceVersion that it was read at. A class is advised from when a NodePool of
-Karpenter's uses it until it asks for nothing.
+Invariant: the list holds every entry of a user, and the broker's entries by the record on the object. Nothing
+is removed because EC2 or a class could not be read. The list is atomic in Karpenter's CRD, so it is patched
+whole with the resourceVersion of its read. Advice begins when a NodePool of Karpenter's uses the class, and
+ends when the class asks for nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _log = structlog.get_logger("advisor")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """What a look at one version of the object leads to."""
+    """The intended record, advice and list for one version of the object."""
 
     record: Record
     advice: Advice
@@ -77,7 +77,7 @@ class Advisor:
         self.marks = Marks(
             context.client, provider, inventory, clock=context.clock, cluster=cluster, describe=describe
         )
-        self._last: dict[str, tuple[str, Record]] = {}  # name -> uid and what was written to it
+        self._last: dict[str, tuple[str, Record]] = {}  # name -> uid and the last record written to it
 
     def reconcile(self, name: str) -> Result | None:
         node_class = self._classes.get(name)
@@ -116,21 +116,23 @@ class Advisor:
         return again
 
     def _found(self, node_class: EC2NodeClass, spec: CapacityReservationSpec | None) -> Resolved:
-        """What an id or a group finds; raises Unresolved rather than to take a group that could not be read
-        for an empty one."""
+        """The reservations that an id or a group selects.
+
+        Raises Unresolved if the group could not be read: an unread group must not count as empty.
+        """
         if spec is None or spec.preference:
             return Resolved()
         error = self._inventory.group_errors.get(spec.group_arn)
         unread = spec.group_arn not in self._inventory.snapshot().groups
-        if unread and error:  # one that is not found may be made again under its name in a moment
-            # Without the request's id: the same again at the next poll is nothing to write.
+        if unread and error:  # a group that is not found may be created again at once
+            # The request id is left out: the same error at the next poll needs no write.
             raise Unresolved("GroupUnreadable", f"{error.operation}: {error.code} for {spec.group_arn}")
         return self._resolved.found(node_class.name)
 
     def _keep(
         self, node_class: EC2NodeClass, spec: CapacityReservationSpec | None, found: Resolved
     ) -> tuple[ConditionUpdate, Result | None]:
-        """Brings list, record and tags to what they should be. Raises ApiError, ProviderError."""
+        """Brings list, record and tags to their intended state. Raises ApiError, ProviderError."""
         name = node_class.name
         present = [term.wire() for term in node_class.spec.capacity_reservation_selector_terms]
         intent = self._intent(node_class, present, spec, found)
@@ -167,7 +169,7 @@ class Advisor:
         return terms.tag_term(self._cluster, name)
 
     def _record(self, node_class: EC2NodeClass) -> Record:
-        """The object's own; where it was replaced as a whole, what was written last."""
+        """The record on the object. If the object was replaced as a whole, the last written record."""
         there = terms.load(node_class.annotations.get(names.ADVISED))
         uid, last = self._last.get(node_class.name, ("", Record()))
         return there if there is not None else last if uid == node_class.uid else Record()
@@ -214,8 +216,11 @@ class Advisor:
         found: Resolved,
         untaggable: Collection[str],
     ) -> bool:
-        """List and record in one patch, from the object as it is now: what the broker does not know of an
-        entry is kept as well. False where a user changed the class meanwhile."""
+        """Writes list and record in one patch, on a fresh read of the object.
+
+        Fields of an entry that the broker does not know are kept. False if a user changed the class
+        meanwhile.
+        """
         raw = self._client.get(EC2NodeClass.KIND, node_class.name)
         now_there = EC2NodeClass.decode(raw)
         if now_there.uid != node_class.uid or now_there.metadata.generation != node_class.metadata.generation:
@@ -245,7 +250,10 @@ class Advisor:
         return True
 
     def _yield(self, node_class: EC2NodeClass, record: Record) -> str:
-        """Who removed the broker's entries; put down on the object and told once, when it was too often."""
+        """Yields the list to the manager that removed the broker's entries too often; returns its name.
+
+        The manager is recorded on the object and reported once.
+        """
         before = self._record(node_class)
         if before.yielded:
             return before.by
@@ -290,7 +298,7 @@ def _about_pools(spec: CapacityReservationSpec | None, pools: list[NodePool]) ->
 
 
 def _manager(raw: dict[str, Any], ours: str) -> str:
-    """Who owns the list now, by the object's managedFields."""
+    """The manager that owns the list now, by the object's managedFields."""
     for entry in raw["metadata"].get("managedFields", ()):
         fields = entry.get("fieldsV1", {}).get("f:spec", {})
         if f"f:{LIST}" in fields and entry.get("manager") != ours:

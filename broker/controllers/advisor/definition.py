@@ -1,8 +1,9 @@
-"""Watches the definition of EC2NodeClass: says when it lacks `capacityReservationSpec`, puts it back if told.
+"""Watches the definition of EC2NodeClass: reports a missing `capacityReservationSpec`; restores it if
+enabled.
 
-Invariant: the broker's own definition is left to `crds install`; of another's only the one property is
-written. Who applies a definition without it again and again wins: after a few times in an hour the broker
-only says so.
+Invariant: the broker's own definition is left to `crds install`; in another definition only this property is
+written. If another manager keeps applying a definition without it, that manager wins. After a few times in an
+hour the broker only reports it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _MISSING = Gauge(
 
 
 class DefinitionKeeper:
-    """`current` is for whoever must know whether the field is kept; `run` is one look at the definition."""
+    """`current` shows whether the field is kept; `run` checks the definition once."""
 
     def __init__(
         self,
@@ -61,16 +62,16 @@ class DefinitionKeeper:
         self._clock = clock
         self._keep = keep
         self._lock = threading.Lock()
-        self._seen: tuple[str, float] = ("", 0.0)  # the identity, and since when it is known
+        self._seen: tuple[str, float] = ("", 0.0)  # the identity, and the time since which it is known
         self._told_of: tuple[CustomResourceDefinition, StoredDefinition] | None = (
             None  # the same object says the same
         )
         self._told = self._reread = ""
-        self._looks: list[float] = []  # when classes are to be read anew
+        self._looks: list[float] = []  # when classes are read again
         self._put_back: list[float] = []
 
     def current(self) -> StoredDefinition | None:
-        """As last seen; None where there is none, or where it may not be read."""
+        """The definition as last seen; None if there is none, or if it cannot be read."""
         there = self._cache.get(NAME)
         if there is None:
             return None
@@ -85,7 +86,7 @@ class DefinitionKeeper:
         return found
 
     def unsettled(self) -> float:
-        """Seconds until every API server may be taken to know the definition as it is now."""
+        """Seconds until every API server can be expected to know the present definition."""
         with self._lock:
             return max(0.0, self._seen[1] + SETTLED - self._clock.monotonic())
 
@@ -105,8 +106,11 @@ class DefinitionKeeper:
         return min((again for again in asked if again), key=lambda again: again.requeue_after, default=None)
 
     def _look_again(self, found: StoredDefinition) -> Result:
-        """Classes are read anew once the definition is in force: until then a watch may have shown them as
-        the old one had them. When that watch ends nobody says, so it is done again, ever more rarely."""
+        """Reads the classes again once the definition is in force.
+
+        Until then a watch may have shown them by the old definition. The end of such a watch is not reported,
+        so the read is repeated at growing intervals.
+        """
         now = self._clock.monotonic()
         if self._reread != found.identity:
             self._reread, self._looks = found.identity, [now + self.unsettled(), now + LATER]
@@ -138,7 +142,7 @@ class DefinitionKeeper:
         try:
             answer = self._client.patch(CustomResourceDefinition.KIND, NAME, patch(there.wire()), type="json")
         except Invalid as error:
-            # Somebody changed it meanwhile: a test of the patch does not hold.
+            # The definition changed meanwhile: a test of the patch does not hold.
             _log.info("definition read anew", why=error.message)
             self._cache.observe(self._client.get(CustomResourceDefinition.KIND, NAME))
             return Result(requeue_after=SOON)

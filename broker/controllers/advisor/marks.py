@@ -1,8 +1,8 @@
-"""The tags by which a selector term finds a class's reservations: put on where wanted, taken off where not.
+"""The tags by which a selector term finds a class's reservations: put on where wanted, removed elsewhere.
 
-Invariant: a tag of this cluster's classes is on exactly the reservations whose class is selected by it, as
-EC2's own description shows; a tag of anybody else is never touched. One call serves many reservations, and is
-not made again before EC2 was described after it.
+Invariant: a tag of this cluster's classes is on exactly the reservations that its class selects, as EC2
+describes them. Other tags are never touched. One call serves many reservations, and is repeated only after
+EC2 was described again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AGAIN = frozenset({ErrorClass.THROTTLING, ErrorClass.TRANSIENT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marked:
-    """`waiting` carry no tag yet as far as EC2 was described; `refused` is why some will not, by id."""
+    """`waiting`: EC2 has not shown the tag on them yet. `refused`: by id, why a reservation gets no tag."""
 
     waiting: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Marks:
         self._sent: dict[str, _Sent] = {}
 
     def put(self, node_class: str, ids: Collection[str]) -> Marked:
-        """Raises ProviderError where EC2 cannot be asked now."""
+        """Puts the class's tag on these reservations. Raises ProviderError if EC2 cannot be called now."""
         inventory = self._inventory.snapshot()
         key = tag_key(self._cluster, node_class)
         missing = untagged(ids, inventory.odcrs.values(), key, node_class)
@@ -80,7 +80,7 @@ class Marks:
         )
 
     def take(self, node_class: str, *, keep: Collection[str] = ()) -> None:
-        """Takes the class's tag off all but `keep`. Raises ProviderError."""
+        """Removes the class's tag from all reservations but `keep`. Raises ProviderError."""
         key = tag_key(self._cluster, node_class)
         marked = {o.id for o in self._inventory.snapshot().odcrs.values() if o.tags.get(key) == node_class}
         if wrong := marked - {*keep}:
@@ -89,7 +89,7 @@ class Marks:
             self._describe()
 
     def classes(self) -> Iterator[str]:
-        """Every class whose tag is on some reservation, also one that is gone."""
+        """Every class with its tag on a reservation, also a class that is gone."""
         prefix = tag_prefix(self._cluster)
         for odcr in self._inventory.snapshot().odcrs.values():
             for key, value in odcr.tags.items():
@@ -97,8 +97,10 @@ class Marks:
                     yield value
 
     def _tag(self, ids: list[str], tags: dict[str, str]) -> dict[str, str]:
-        """Why some cannot be tagged. One that EC2 refuses spoils the whole call, so they are then asked for
-        one by one."""
+        """Tags the reservations; returns the reasons of those that cannot be tagged.
+
+        EC2 refuses a whole call for one bad reservation, so after a refusal each is tagged by itself.
+        """
         self._client.check()
         try:
             self._provider.tag(ids, tags)
@@ -107,7 +109,7 @@ class Marks:
                 raise
             if error.class_ is ErrorClass.PERMISSION or len(ids) == 1:
                 _log.warning("cannot tag", odcrs=ids, error=str(error), request_id=error.request_id)
-                # What differs each time (EC2's message to the administrator) is in the log alone.
+                # The part that differs each time (EC2's message to the administrator) is only in the log.
                 return dict.fromkeys(ids, f"{error.operation}: {error.code}")
             refused: dict[str, str] = {}
             for id_ in ids:

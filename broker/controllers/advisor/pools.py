@@ -1,8 +1,8 @@
-"""Which NodePools of Karpenter's use a class, and which of them would leave its reservations idle.
+"""Finds the NodePools of Karpenter's that use a class, and those that leave its reservations idle.
 
-Karpenter launches into a reservation only for a NodePool whose requirements allow the capacity type
-`reserved`; a pool that says nothing about the capacity type allows them all
-(https://karpenter.sh/docs/concepts/nodepools/, "Capacity Type").
+Karpenter launches into a reservation only for a NodePool that allows the capacity type `reserved`. A pool
+without a requirement on the capacity type allows all of them (https://karpenter.sh/docs/concepts/nodepools/,
+"Capacity Type").
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def without_reserved(pools: Iterable[NodePool]) -> list[str]:
 
 
 def beyond_reserved(pools: Iterable[NodePool]) -> list[str]:
-    """Names of the pools that allow something else than `reserved`."""
+    """Names of the pools that allow another capacity type than `reserved`."""
     return [pool.name for pool in pools if any(_allows(pool, other) for other in OTHERS)]
 
 
@@ -46,5 +46,5 @@ def _allows(pool: NodePool, capacity_type: str) -> bool:
             (item.key, item.operator, item.values) for item in template.spec.requirements
         ) & Requirements.of_labels(template.metadata.labels)
     except InvalidRequirement:
-        return True  # Karpenter refuses such a pool, and says so there
+        return True  # Karpenter rejects such a pool, and reports it there
     return said.allows(names.CAPACITY_TYPE, capacity_type)

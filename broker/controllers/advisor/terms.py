@@ -1,8 +1,8 @@
-"""Which entries of `spec.capacityReservationSelectorTerms` are the broker's, and what they should be.
+"""The broker's entries of `spec.capacityReservationSelectorTerms`: the present and the wanted ones.
 
-Invariant: an entry that a user wrote is in the new list, in its place; every other entry is in the record.
-The list is atomic and holds 30 entries at most (Karpenter's CRD, karpenter.k8s.aws_ec2nodeclasses.yaml), so
-what does not fit by id is selected by one tag. Nothing of ours repeats a user's entry.
+Invariant: the new list keeps every entry of a user, in its place; every other entry is in the record. The
+list is atomic and holds 30 entries at most (Karpenter's CRD, karpenter.k8s.aws_ec2nodeclasses.yaml).
+Reservations that do not fit by id are selected by one tag. No entry of the broker repeats a user's.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ Form = Literal["none", "ids", "tag", "open", "full"]
 MOST = 30  # entries that the CRD allows
 TAG_KEY = 128  # characters that EC2 allows
 OPEN: Term = {"instanceMatchCriteria": "open"}
-# So often the broker writes its entries again after somebody removed them, each time within a day.
+# After this many removals, each within a day of the last write, the broker no longer restores its entries.
 PATIENCE = 3
 FORGOTTEN = timedelta(days=1)
-# What Karpenter itself sees coming and drains: dropping it here would make its nodes drift besides.
+# Karpenter itself foresees these ends and drains. If the entries were dropped, its nodes would also drift.
 KARPENTERS_TO_END = frozenset({"CapacityBlockEnding"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What the broker wants of the list: `by_tag` are reservations that the tag term is to select, `left_out`
-    those that no entry can."""
+    """The entries that the broker wants in the list.
+
+    `by_tag`: reservations for the tag term to select. `left_out`: reservations that no entry can select.
+    """
 
     form: Form
     terms: tuple[Term, ...] = ()
@@ -47,10 +49,10 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What the broker wrote: kept on the object, so that any broker knows its own entries.
+    """The entries that the broker wrote; kept on the object, so that any broker knows its own entries.
 
-    `asked` is what they were written for, `removed` how often they vanished and `by` whose doing that was,
-    `at` when they were written last.
+    `asked`: the request that they were written for. `removed`: how often they were removed, and `by` which
+    manager. `at`: the time of the last write.
     """
 
     terms: tuple[Term, ...] = ()
@@ -61,7 +63,7 @@ class Record:
 
     @property
     def yielded(self) -> bool:
-        """Whether the list is somebody else's: the broker writes it no more."""
+        """Whether the list is left to another manager: the broker no longer writes it."""
         return self.removed >= PATIENCE
 
     def dump(self) -> str:
@@ -71,7 +73,8 @@ class Record:
 
 
 def load(annotation: str | None) -> Record | None:
-    """None where there is none, or where it cannot be read: then every entry counts as a user's."""
+    """The record of an annotation. None if it is missing or unreadable: then every entry counts as a user's.
+    """
     try:
         said = decode_object(annotation or "")
         terms = said.get("terms", [])
@@ -91,17 +94,17 @@ def load(annotation: str | None) -> Record | None:
 
 
 def asked(spec: CapacityReservationSpec) -> str:
-    """What a class asks for, as the record names it."""
+    """The request of a class, as the record names it."""
     return spec.preference or spec.reservation_id or spec.group_arn
 
 
 def tag_prefix(cluster: str) -> str:
-    """How the tags of this cluster's classes begin."""
+    """The prefix of the tags of this cluster's classes."""
     return f"{names.TAG_ADVISED}/{cluster}/"[: TAG_KEY - 13]
 
 
 def tag_key(cluster: str, node_class: str) -> str:
-    """The tag of one class: its value is the class's name, since a long key is cut."""
+    """The tag of one class. Its value is the class's name, since a long key is cut."""
     key = f"{names.TAG_ADVISED}/{cluster}/{node_class}"
     if len(key) <= TAG_KEY:
         return key
@@ -113,7 +116,7 @@ def tag_term(cluster: str, node_class: str) -> Term:
 
 
 def offered(found: Resolved) -> tuple[str, ...]:
-    """The ids that Karpenter may launch into: usable, soon to be, or in use until Karpenter ends them."""
+    """The ids that Karpenter may launch into: usable, pending, or in use until Karpenter ends them."""
     ending = [misfit.id for misfit in found.misfits if misfit.reason in KARPENTERS_TO_END]
     return tuple(sorted({*(odcr.id for odcr in (*found.usable, *found.pending)), *ending}))
 
@@ -127,10 +130,10 @@ def advise(
     account_id: str,
     untaggable: Collection[str] = (),
 ) -> Advice:
-    """What to write beside `theirs`, a user's own entries. `found` is asked for by an id or a group only.
+    """The entries to write beside `theirs`, a user's own entries. `found` counts for an id or a group only.
 
-    A reservation of another account cannot be tagged by this one, so it keeps its id, as do those that EC2
-    refused to tag.
+    This account cannot tag a reservation of another account, so such a reservation keeps its id. So do those
+    that EC2 refused to tag.
     """
     room = MOST - len(theirs)
     if spec is None or spec.preference == "none":
@@ -161,26 +164,26 @@ def advise(
 
 
 def own_of(found: Resolved, account_id: str) -> frozenset[str]:
-    """Those of `offered` that this account can tag."""
+    """The ids in `offered` that this account can tag."""
     foreign = {o.id for o in (*found.usable, *found.pending) if o.owner_id not in ("", account_id)}
     return frozenset(offered(found)) - foreign
 
 
 def split(present: Sequence[Term], record: Record) -> tuple[list[Term], list[Term]]:
-    """A user's entries in their order, and those of ours that are gone."""
+    """A user's entries in their order, and the entries of the record that are gone."""
     theirs, gone = list(present), []
     for term in record.terms:
         if term not in theirs:
             gone.append(term)
             continue
-        theirs.reverse()  # ours stand behind
+        theirs.reverse()  # the broker's entries come last
         theirs.remove(term)
         theirs.reverse()
     return theirs, gone
 
 
 def noticed(record: Record, gone: Collection[Term], *, asked_for: str, now: datetime) -> Record:
-    """The record after a look at the list: how often somebody has removed what was written for this."""
+    """The record after a check of the list, with the number of removals for this request."""
     if record.asked != asked_for:
         return replace(record, asked=asked_for, removed=0, by="")
     if not gone or record.yielded:
@@ -190,18 +193,18 @@ def noticed(record: Record, gone: Collection[Term], *, asked_for: str, now: date
 
 
 def written(record: Record, terms: Iterable[Term]) -> Record:
-    """The record that goes with these entries; without any, and nobody to remember, there is none."""
+    """The record for these entries; empty if there are neither entries nor removals."""
     listed = tuple(terms)
     return replace(record, terms=listed) if listed or record.removed else Record()
 
 
 def same(one: Sequence[Term], other: Sequence[Term]) -> bool:
-    """Whether two lists select alike: the order of entries means nothing."""
+    """Whether two lists select alike: the order of entries has no meaning."""
     return sorted(map(_sortable, one)) == sorted(map(_sortable, other))
 
 
 def untagged(by_tag: Collection[str], odcrs: Iterable[Odcr], key: str, value: str) -> frozenset[str]:
-    """Those that EC2 has not shown with the tag yet."""
+    """The reservations that EC2 has not shown with the tag yet."""
     return frozenset(by_tag) - {odcr.id for odcr in odcrs if odcr.tags.get(key) == value}
 
 

@@ -1,6 +1,6 @@
-"""What a class is told about its selector terms and its NodePools: conditions with names of the broker's own.
+"""The broker's conditions on a class about its selector terms and its NodePools.
 
-`CapacityReservationsReady` and the others without a mark here are Karpenter's, and stay as they are.
+`CapacityReservationsReady` and other unmarked conditions are Karpenter's, and stay as they are.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ def advised(
     waiting: Sequence[str] = (),
     refused: Mapping[str, str] | None = None,
 ) -> ConditionUpdate:
-    """The list is as the broker wants it. `waiting` are reservations that EC2 has not shown with the tag yet,
-    `refused` why some cannot be tagged, by id."""
+    """The list is as the broker wants it.
+
+    `waiting`: reservations that EC2 has not shown with the tag yet. `refused`: by id, the reasons why
+    reservations cannot be tagged.
+    """
     if waiting:
         text = f"EC2 shows no tag yet on {_listed(waiting)}; {FIELD} follows when it does"
         return _verdict("False", "TaggingReservations", text)
@@ -51,7 +54,7 @@ def advised(
 
 
 def yielded(offer: Term, manager: str, *, held: bool) -> ConditionUpdate:
-    """The list is somebody else's; `held`: it has the offered term all the same."""
+    """The list is left to another manager. `held`: it has the offered term all the same."""
     if held:
         return _verdict("True", "TermsHeld", f"the terms of {manager} hold what the broker offers")
     text = (
@@ -63,7 +66,7 @@ def yielded(offer: Term, manager: str, *, held: bool) -> ConditionUpdate:
 
 
 def unresolved(reason: str, message: str) -> ConditionUpdate:
-    """Nothing is changed while it is not known what should be there."""
+    """The terms stay as they are while the wanted ones are unknown."""
     return _verdict("Unknown", reason, f"the terms stay as they are: {message}")
 
 
@@ -72,8 +75,9 @@ def refused_by_server(reason: str, message: str) -> ConditionUpdate:
 
 
 def allowed(without: Sequence[str], beyond: Sequence[str], *, only: bool) -> ConditionUpdate:
-    """`without` are pools that do not allow `reserved`; `beyond` those that allow more, which matters where
-    the class asks for reservations `only`."""
+    """`without`: pools that do not allow `reserved`. `beyond`: pools that also allow other types, which
+    matters if the class asks for reservations `only`.
+    """
     key = names.CAPACITY_TYPE
     if without:
         reason = "ReservedNotAllowed"
@@ -95,7 +99,7 @@ def allowed(without: Sequence[str], beyond: Sequence[str], *, only: bool) -> Con
 def conditions_patch(
     node_class: EC2NodeClass, told: Iterable[ConditionUpdate], *, types: Iterable[str] = TYPES, now: datetime
 ) -> dict[str, Any] | None:
-    """The status with these conditions and without our others of `types`; None where it is there already."""
+    """The status with these conditions, and without the others of `types`; None if nothing changes."""
     said = {verdict.type: verdict for verdict in told}
     before = conditions = node_class.status.conditions
     for type_ in types:
