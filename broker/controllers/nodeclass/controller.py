@@ -1,7 +1,7 @@
-"""Keeps each EC2NodeClass resolved, and says on the class what it resolved to.
+"""Keeps each EC2NodeClass resolved, and reports the result on the class.
 
-Invariant: `ready` gives a class only while its spec, as it is written now, is valid and everything it names
-exists; what it gives was resolved against the last description of EC2's reservations.
+Invariant: `ready` returns a class only while its spec, as it is now, is valid and everything that it names
+exists. The result was resolved against the last description of EC2's reservations.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from broker.kube.errors import Invalid
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, ProviderError
 
-# Subnets, groups and images change rarely; Karpenter looks again as often.
+# Subnets, groups and images change rarely; Karpenter looks them up as often.
 LOOK_AGAIN = 300.0
 LOOK_AGAIN_UNRESOLVED = 30.0
 SOON = 0.2
@@ -56,7 +56,7 @@ _log = structlog.get_logger("nodeclass")
 
 
 def group_arns(classes: Cache[EC2NodeClass]) -> Collection[str]:
-    """The groups that some class names, which the inventory is to describe."""
+    """The groups that classes name, for the inventory to describe."""
     arns = set()
     for node_class in classes.list():
         with suppress(Unresolved):  # its condition has the reason
@@ -65,7 +65,7 @@ def group_arns(classes: Cache[EC2NodeClass]) -> Collection[str]:
 
 
 class NodeClassController:
-    """Reconciles classes by name. `ready` is read by the launch loop on its own thread."""
+    """Reconciles classes by name. The launch loop calls `ready` on its own thread."""
 
     def __init__(
         self,
@@ -90,18 +90,18 @@ class NodeClassController:
         self._around: dict[str, tuple[Written, float, Surroundings]] = {}
         self._readers: list[Callable[[str], None]] = []
         self._limits: dict[str, ConditionUpdate] = {}
-        self._chosen: dict[str, tuple[Selection, datetime]] = {}  # since when a class selects what it does
-        self._resolved: dict[str, LaunchClass] = {}  # whether or not the broker may launch from it
-        self._forbidden: dict[str, tuple[Written, str]] = {}  # what a trial of the class found missing
-        self._cut: dict[str, Mapping[str, Any]] = {}  # what was written, of which the CRD does not keep all
+        self._chosen: dict[str, tuple[Selection, datetime]] = {}  # by class, and since when
+        self._resolved: dict[str, LaunchClass] = {}  # also classes that the broker may not launch from
+        self._forbidden: dict[str, tuple[Written, str]] = {}  # the permission that a trial found missing
+        self._cut: dict[str, Mapping[str, Any]] = {}  # the last status, if the CRD drops some of it
 
     def limit(self, name: str, verdict: ConditionUpdate) -> None:
-        """What launches found out about the class's reservations; written with the next reconcile."""
+        """Takes a result of launches about the class's reservations; the next reconcile writes it."""
         with self._lock:
             self._limits[name] = verdict
 
     def resolved(self, name: str) -> LaunchClass | None:
-        """The class as it could be launched from, if the broker's role may."""
+        """The class as it could be launched from, if the broker's role is allowed to."""
         with self._lock:
             found = self._resolved.get(name)
         known = self._cache.get(name)
@@ -110,8 +110,10 @@ class NodeClassController:
         return found
 
     def forbid(self, node_class: EC2NodeClass, why: str) -> bool:
-        """Says why the broker's role may not launch from the class as it is written (empty: it may). Whether
-        that is news."""
+        """Records why the broker's role may not launch from the class in its present spec; empty if it may.
+
+        True if that is a change.
+        """
         with self._lock:
             before = self._forbidden.pop(node_class.name, None)
             after = (_written(node_class), why) if why else None
@@ -120,11 +122,11 @@ class NodeClassController:
         return before != after
 
     def on_change(self, reader: Callable[[str], None]) -> None:
-        """Calls `reader` with the name of a class whose resolution changed."""
+        """Calls `reader` with the name of a class when its resolution changes."""
         self._readers.append(reader)
 
     def ready(self, name: str) -> LaunchClass:
-        """The class as launches need it. Raises Unresolved with the reason a person should read."""
+        """The class as launches need it. Raises Unresolved with a reason for the user."""
         with self._lock:
             outcome = self._outcomes.get(name)
         known = self._cache.get(name)
@@ -136,7 +138,7 @@ class NodeClassController:
         ):
             return outcome
         if isinstance(outcome, Unresolved):
-            # A new one: what is raised again and again grows by a frame each time.
+            # A new exception: one that is raised again and again grows by a frame each time.
             raise Unresolved(outcome.reason, outcome.message, passing=outcome.passing)
         if broken := self._cache.broken.get(name):
             raise Unresolved("NodeClassInvalid", f"EC2NodeClass {name} cannot be read: {broken}")
@@ -153,7 +155,8 @@ class NodeClassController:
         raise Unresolved("NodeClassNotReady", f"EC2NodeClass {name} has not been resolved yet", passing=True)
 
     def found(self, name: str) -> Resolved:
-        """What the class's selection finds, also where only Karpenter can launch it. Raises as `ready`."""
+        """The reservations that the class selects, also if only Karpenter can launch it. Raises as `ready`.
+        """
         with self._lock:
             outcome = self._outcomes.get(name)
         known = self._cache.get(name)
@@ -178,7 +181,7 @@ class NodeClassController:
             return None
         failure: ProviderError | None = None
         outcome: LaunchClass | Unresolved
-        found: LaunchClass | None = None  # what a class that only Karpenter can launch resolves to
+        found: LaunchClass | None = None  # the result for a class that only Karpenter can launch
         try:
             self._described_since(name, selection(node_class))
             around, obstacle = self._surroundings(node_class)
@@ -216,7 +219,7 @@ class NodeClassController:
             cause, known = (error.operation, error.code), self._outcomes.get(name)
             told = f"{error} (request {error.request_id or 'unknown'})"
             if isinstance(known, Unresolved) and known.cause == cause:
-                told = known.message  # the same again under another request id is nothing to write
+                told = known.message  # the same error under another request id needs no write
             outcome = Unresolved(reason, told, cause=cause, found=found)
         with self._lock:
             before = self._outcomes.get(name)
@@ -235,11 +238,11 @@ class NodeClassController:
         return Result(requeue_after=LOOK_AGAIN if isinstance(outcome, LaunchClass) else LOOK_AGAIN_UNRESOLVED)
 
     def doubt(self, name: str) -> None:
-        """Something that the class names was refused by EC2: it is looked up anew."""
+        """Drops the lookups of a class, since EC2 refused something that it names."""
         self._around.pop(name, None)
 
     def _described_since(self, name: str, chosen: Selection) -> None:
-        """Raises Unresolved until EC2 was described, and after the class came to name what is not known.
+        """Raises Unresolved until EC2 was described after the class named an unknown reservation.
 
         Otherwise a claim would leave a reservation that is only too new to be known.
         """
@@ -290,7 +293,7 @@ class NodeClassController:
         try:
             answer = patch_status(self._client, self._cache, node_class, status)
         except Invalid:
-            # Karpenter's own CRD knows fewer states: there the conditions say it all.
+            # Karpenter's own CRD knows fewer states: then only the conditions are written.
             answer = patch_status(self._client, self._cache, node_class, said)
         self._cut.pop(node_class.name, None)
         if changed(answer["status"], status):
@@ -302,7 +305,7 @@ class NodeClassController:
 
 
 def _written(node_class: EC2NodeClass) -> Written:
-    """What changes when a user's part of the class does, or when another takes its name."""
+    """A value that changes with the user's part of the class, or if a new class takes its name."""
     annotation = node_class.annotations.get(names.RESERVATION_SPEC, "")
     copy = node_class.annotations.get(names.ACCEPTED_SPEC, "")
     return node_class.uid, node_class.metadata.generation, annotation + copy

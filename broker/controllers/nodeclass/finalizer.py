@@ -1,7 +1,7 @@
-"""A class outlives the claims that name it: what they were launched with is still looked up there.
+"""Keeps a class until the claims that name it are gone: their launch parameters are looked up in it.
 
-Invariant: a class that a claim of ours names carries our finalizer, which goes only when no such claim is
-left; nobody else's finalizer is touched. Karpenter holds a class for its own NodeClaims alike
+Invariant: a class that a claim of the broker names carries the broker's finalizer. It is removed only when no
+such claim is left; other finalizers are never touched. Karpenter holds a class for its own NodeClaims alike
 (pkg/controllers/nodeclass/garbagecollection, finalizer karpenter.k8s.aws/termination).
 """
 
@@ -33,7 +33,7 @@ HELD = "NodeClassTerminating"
 
 
 def by_class(claim: NodeClaim) -> tuple[str, ...]:
-    """The index of claims that a class's end is decided with."""
+    """The index of claims by class, which decides when a class may end."""
     return (claim.spec.node_class_ref.name,)
 
 

@@ -1,13 +1,13 @@
-"""The network of the cluster's Services, which nodes are told: its range and the address of its DNS.
+"""The network of the cluster's Services, for the user data of nodes: its range and its DNS address.
 
-Invariant: nothing is guessed. The range is the cluster's own; one that is configured is compared with it, and
-a wrong one launches nothing, since its nodes would ask for names at an address that nobody serves.
+Invariant: nothing is guessed. The range is read from the cluster, and a configured range is compared with it.
+A wrong one stops launches, since nodes would send DNS queries to an address without a server.
 
-Where the cluster has no ServiceCIDR objects (before Kubernetes 1.33), the Service `default/kubernetes` tells
-where the range begins: it has the first address. Nodes take the range's first address and its family alone
-(awslabs/amazon-eks-ami, nodeadm: the DNS server is the tenth address), so the smallest range that EKS gives
-stands for it: /24, or /108 for IPv6. The address of the DNS server is that of the Service
-`kube-system/kube-dns`, as Karpenter's (pkg/operator, KubeDNSIP).
+Without ServiceCIDR objects (before Kubernetes 1.33), the Service `default/kubernetes` shows the begin of the
+range: it has the first address. Nodes use only the range's first address and its family
+(awslabs/amazon-eks-ami, nodeadm: the DNS server is the tenth address). So the smallest range of EKS stands
+for it: /24, or /108 for IPv6. The address of the DNS server is that of the Service `kube-system/kube-dns`, as
+Karpenter's (pkg/operator, KubeDNSIP).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = structlog.get_logger("nodeclass")
 
 
 class NetworkReader:
-    """Reads the network once; until that succeeds, again each time that it is asked for."""
+    """Reads the network once; each call tries again until a read succeeds."""
 
     def __init__(self, client: Client, *, configured: Range | None) -> None:
         self._client = client
@@ -44,7 +44,7 @@ class NetworkReader:
         self._known: ServiceNetwork | None = None
 
     def read(self) -> ServiceNetwork:
-        """Raises Unresolved with what a person must do, and ApiError."""
+        """Raises Unresolved with the action that is needed, and ApiError."""
         with self._lock:
             if self._known is None:
                 try:
@@ -85,7 +85,7 @@ class NetworkReader:
 def service_range(
     ranges: Mapping[str, Sequence[str]], first: IPv4Address | IPv6Address | None, configured: Range | None
 ) -> Range:
-    """The range that the cluster's own Services are in. Raises Unresolved.
+    """The range of the cluster's own Services. Raises Unresolved.
 
     `ranges`: of each ServiceCIDR by its name; `first`: the address of the Service `default/kubernetes`.
     """
@@ -97,7 +97,7 @@ def service_range(
             "told the range of its Services",
         )
     if found is None and configured is not None and first is not None:
-        # The first of its addresses is that Service's, whatever its size.
+        # That Service has the first address of the range, whatever its size.
         begins = configured.network_address + 1 == first
         if not begins:
             raise Unresolved(
@@ -126,8 +126,11 @@ def service_range(
 
 
 def _listed(ranges: Mapping[str, Sequence[str]], first: IPv4Address | IPv6Address | None) -> Range | None:
-    """The range of the ServiceCIDR that the API server made, `kubernetes`; of its two families the one of the
-    Service `default/kubernetes`. Other ServiceCIDRs were added later, for more Services."""
+    """The range with the address of the Service `default/kubernetes`, by ServiceCIDR.
+
+    The ServiceCIDR `kubernetes`, which the API server made, comes first. Others were added later, for more
+    Services. Of two families, the range of that Service's family is taken.
+    """
     blocks = [ip_network(text) for text in ranges.get("kubernetes", ())]
     blocks += [
         ip_network(text) for name, texts in sorted(ranges.items()) if name != "kubernetes" for text in texts

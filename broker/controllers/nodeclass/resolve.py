@@ -1,7 +1,7 @@
-"""From an EC2NodeClass to what a launch needs: its reservations, subnets, images, groups and profile.
+"""Resolves an EC2NodeClass into its reservations, subnets, images, security groups and instance profile.
 
 Invariant: a class with an invalid reservation spec resolves to no selection at all, so nothing can be
-launched from it; every other failure names the field that caused it.
+launched from it. Every other failure names the field that caused it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from broker.controllers.nodeclass.shape import block_devices, interfaces, kubele
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, Image, PlacementGroup, ProviderError, SecurityGroup, Selector, Subnet
 
-# Whose user data the broker writes.
+# The families for which the broker writes user data.
 FAMILIES = ("AL2023", "Bottlerocket", "Custom")
 LINUX = "Linux/UNIX"
 _MORE = ("name", "owner", "alias", "ssm_parameter")
@@ -35,9 +35,8 @@ _MORE = ("name", "owner", "alias", "ssm_parameter")
 class Unresolved(Exception):
     """A class that cannot launch: `reason` for the condition, `message` with the field and the way out.
 
-    `passing`: it will be over in a moment without anybody's doing, and is not worth telling. `cause`: the
-    AWS operation and its code, where AWS refused. `found`: what the class resolved to all the same, where
-    only the broker's own launches cannot use it.
+    `passing`: it ends in a moment without any action, and is not reported. `cause`: the AWS operation and its
+    code, if AWS refused. `found`: the resolved class, if only the broker's own launches cannot use it.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class Unresolved(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What EC2 has for the class's selector terms; asked for rarely, since it changes rarely."""
+    """The EC2 resources that the class's selector terms select; read rarely, since they change rarely."""
 
     subnets: tuple[Subnet, ...]
     security_groups: tuple[SecurityGroup, ...]
@@ -71,8 +70,10 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceNetwork:
-    """The network of the cluster's Services, which nodes are told: `range` is a CIDR block, `dns` the address
-    of the cluster's DNS server; both are empty where they are not known."""
+    """The network of the cluster's Services, for the user data of nodes.
+
+    `range` is a CIDR block, `dns` the address of the cluster's DNS server; an unknown one is empty.
+    """
 
     range: str = ""
     dns: str = ""
@@ -85,7 +86,7 @@ class ServiceNetwork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchClass:
-    """A class that can launch: what the planner reads, and what its templates are made of."""
+    """A class that can launch: the planner's input, and the source of its templates."""
 
     plan: NodeClass
     surroundings: Surroundings
@@ -95,7 +96,7 @@ class LaunchClass:
 
 
 def selection(node_class: EC2NodeClass) -> Selection:
-    """Which reservations the class asks for. Raises Unresolved for an invalid spec."""
+    """The reservations that the class asks for. Raises Unresolved for an invalid spec."""
     ask = node_class.reservation_ask
     if ask.problems:
         raise Unresolved("InvalidCapacityReservationSpec", "; ".join(map(str, ask.problems)))
@@ -121,7 +122,8 @@ def selection(node_class: EC2NodeClass) -> Selection:
 def surroundings(
     node_class: EC2NodeClass, provider: CapacityProvider, *, dry_run: bool = False
 ) -> Surroundings:
-    """Asks EC2 what the class's terms select. Raises Unresolved for what finds nothing, ProviderError.
+    """Reads the EC2 resources that the class's terms select. Raises Unresolved if a term selects none,
+    ProviderError.
 
     A dry run makes no instance profile for the role.
     """
@@ -134,8 +136,11 @@ def surroundings(
 def looked_up(
     node_class: EC2NodeClass, provider: CapacityProvider, *, dry_run: bool = False
 ) -> tuple[Surroundings, Unresolved | ProviderError | None]:
-    """As `surroundings`, and what keeps the broker from launching though Karpenter may: images that it does
-    not know, a profile that it may not see. Where reservations are to fit is known without these."""
+    """As `surroundings`, with the obstacle to the broker's launches, if Karpenter may still launch.
+
+    Obstacles are unknown images and an unreadable instance profile. The required fit of reservations is known
+    without these.
+    """
     spec = node_class.spec
     subnets = provider.subnets(_selectors(spec.subnet_selector_terms))
     if not subnets:
@@ -174,7 +179,7 @@ def looked_up(
 
 
 def unread(chosen: Selection, inventory: Inventory, group_errors: Collection[str]) -> tuple[str, ...]:
-    """What the selection names and the last description does not have: it may be newer."""
+    """The ids and the group that the selection names and the last description lacks: they may be newer."""
     ids = (chosen.reservation_id, *(term.id for term in chosen.terms))
     group = chosen.group_arn
     return tuple(id_ for id_ in ids if id_ and id_ not in inventory.odcrs) + (
@@ -192,10 +197,10 @@ def launch_class(
     group_errors: Mapping[str, ProviderError],
     overhead: Overhead = DEFAULT_OVERHEAD,
 ) -> LaunchClass:
-    """Puts the class's selection beside what EC2 has. Raises Unresolved for an invalid spec, and with what it
-    found for a class that only others can launch.
+    """Resolves the class's selection against EC2's description.
 
-    `group_errors` says, by ARN, why a group could not be read.
+    Raises Unresolved for an invalid spec, and with the resolved class if only Karpenter can launch it.
+    `group_errors`: by ARN, why a group could not be read.
     """
     try:
         settings, devices = kubelet(node_class), block_devices(node_class, around.family)
@@ -218,7 +223,7 @@ def launch_class(
         tracks_connections=node_class.spec.connection_tracking is not None,
         nested_virtualization=cpu is not None and cpu.nested_virtualization == "enabled",
     )
-    # EC2's word for it is the images'; without them the family's.
+    # The images decide the platform as EC2 names it; without images, the family does.
     platforms = None if around.images else {"Windows" if around.family.startswith("Windows") else LINUX}
     found = resolve_class(plan, inventory, account_id=account_id, now=now, platforms=platforms)
     dedicated = resolve_class(
@@ -268,7 +273,7 @@ def _images(node_class: EC2NodeClass) -> list[Selector]:
 
 
 def _family(node_class: EC2NodeClass) -> str:
-    """Karpenter's rule: what amiFamily says, else what the alias begins with."""
+    """Karpenter's rule: amiFamily, else the family of the alias."""
     if node_class.spec.ami_family:
         return node_class.spec.ami_family
     alias = next((t.alias for t in node_class.spec.ami_selector_terms if t.alias), "")

@@ -1,4 +1,4 @@
-"""What of an EC2NodeClass decides how much its nodes hold: kubelet settings, block devices, interfaces."""
+"""The parts of an EC2NodeClass that decide the size of its nodes: kubelet, block devices, interfaces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from providers.model import BlockDevice, NetworkInterface
 
 GIB = 2**30
 
-# Root (and data) volumes where the class names none, as Karpenter's families have them.
+# Root (and data) volumes if the class names none, as in Karpenter's families.
 DEFAULT_DEVICES: Mapping[str, tuple[BlockDevice, ...]] = {
     "AL2023": (BlockDevice(device_name="/dev/xvda", volume_size_gib=20, volume_type="gp3", encrypted=True),),
     "Bottlerocket": (
@@ -23,7 +23,7 @@ DEFAULT_DEVICES: Mapping[str, tuple[BlockDevice, ...]] = {
 
 
 def kubelet(node_class: EC2NodeClass) -> Kubelet:
-    """Raises ValueError for a quantity that is none."""
+    """The class's kubelet settings. Raises ValueError for an invalid quantity."""
     settings = node_class.spec.kubelet
     if settings is None:
         return Kubelet()
@@ -37,7 +37,7 @@ def kubelet(node_class: EC2NodeClass) -> Kubelet:
 
 
 def block_devices(node_class: EC2NodeClass, family: str) -> tuple[BlockDevice, ...]:
-    """The class's own, or its family's. Raises ValueError for a size that is none."""
+    """The class's block devices, or its family's. Raises ValueError for an invalid size."""
     given = node_class.spec.block_device_mappings
     if not given:
         return DEFAULT_DEVICES.get(family, ())
@@ -45,7 +45,7 @@ def block_devices(node_class: EC2NodeClass, family: str) -> tuple[BlockDevice, .
 
 
 def interfaces(node_class: EC2NodeClass) -> tuple[NetworkInterface, ...]:
-    """Those that the class names, the primary one first; none: what EC2 or the claim makes of it."""
+    """The interfaces that the class names, the primary one first; empty if EC2 or the claim decides."""
     given = sorted(
         node_class.spec.network_interfaces, key=lambda each: (each.network_card_index, each.device_index)
     )

@@ -1,6 +1,6 @@
-"""What an EC2NodeClass says about its reservations: conditions, what it resolved, and what did not fit.
+"""The status of an EC2NodeClass about its reservations: conditions, resolved reservations and misfits.
 
-Invariant: conditions and list entries that are not ours stay. Both lists are atomic in Karpenter's CRD, so
+Invariant: conditions and list entries of other writers stay. Both lists are atomic in Karpenter's CRD, so
 they are written whole, from the version that was read (the caller patches with its resourceVersion).
 """
 
@@ -19,13 +19,13 @@ from broker.kube.conditions import ConditionUpdate, condition_body, set_conditio
 from providers.model import Odcr
 
 INVALID_SPEC = "InvalidCapacityReservationSpec"
-# Karpenter's, where it writes the class's list of reservations itself, each minute anew, and launches into
-# what is there: then the condition alone says what the broker found.
+# Karpenter's condition. If it exists, Karpenter rewrites the class's list of reservations each minute, and
+# launches into that list. Then only the broker's condition reports the broker's result.
 KARPENTERS_LIST = "CapacityReservationsReady"
 
 
 def verdicts(outcome: LaunchClass | Unresolved, *, slots: bool = False) -> list[ConditionUpdate]:
-    """The class's conditions for what it resolved to, or for why it did not.
+    """The class's conditions for its resolution, or for the reason that it has none.
 
     `slots`: the message names each reservation with its slots, as nothing else in the status does.
     """
@@ -117,13 +117,13 @@ def status_patch(
     now: datetime,
     keep: bool = False,
 ) -> dict[str, Any]:
-    """The status fields that the broker writes; the caller compares them with what is there.
+    """The status fields that the broker writes; the caller compares them with the present status.
 
-    `keep`: EC2 could not be asked, so what it said before still stands.
+    `keep`: EC2 could not be called, so its previous description still counts.
     """
     conditions: tuple[Condition, ...] = node_class.status.conditions
     before = condition(conditions, names.CAPACITY_RESERVATION)
-    # The message names the latest claim; only a turn of the condition is worth a write.
+    # The message names the latest claim; only a changed status or reason is worth a write.
     turned = limit and (before is None or (before.status, before.reason) != (limit.status, limit.reason))
     karpenters = condition(conditions, KARPENTERS_LIST) is not None
     conditions = set_conditions(
@@ -140,7 +140,7 @@ def status_patch(
     found = made.plan.resolved if made else Resolved()
     rows = [_row(odcr) for odcr in (*found.usable, *found.pending)]
     ours = {row["id"] for row in rows} | {misfit.id for misfit in found.misfits}
-    # Without selector terms Karpenter lists nothing, so an entry that is not ours is an old one of ours.
+    # Without selector terms Karpenter lists nothing, so any other entry is an old one of the broker.
     foreign = node_class.status.capacity_reservations if _karpenter_selects(node_class) else ()
     rows += [entry.wire() for entry in foreign if entry.id not in ours]
     return told_of | {
