@@ -1,9 +1,9 @@
-"""Answers EC2's announcements: drains the claims that they concern, and records shortages.
+"""Responds to EC2's announcements: drains the claims that they concern, and records shortages.
 
-Invariant: instances that are no claim's of ours, and claims that are being deleted, are left alone; a claim
-is deleted, never its instance, so that its node is cordoned and drained like any other's. Which announcements
-end a claim is Karpenter's rule (its interruption controller): all that end the instance do, and a rebalance
-recommendation is only reported. A message may come twice; the second time changes nothing.
+Invariant: an instance without a claim of the broker, and a claim that is being deleted, are left alone. A
+claim is deleted, never its instance, so that its node is cordoned and drained like any other. The choice of
+announcements that end a claim is Karpenter's (its interruption controller). All that end the instance do; a
+rebalance recommendation is only reported. A message may come twice; the second time changes nothing.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ _log = structlog.get_logger("interruption")
 
 
 class Announce(Protocol):
-    """Remembers that EC2 has nothing more to give there, as after a refusal."""
+    """Records that EC2 has no more capacity in a scope, as after a refusal."""
 
     def __call__(self, scope: Scope, *, code: str, message: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeResponse:
-    """The event's reason and text, and whether the claim ends with it."""
+    """The reason and text of the event, and whether the claim ends with it."""
 
     reason: str
     says: str
@@ -100,7 +100,7 @@ REFRESHES = frozenset(
 
 
 class NoticeKeeper:
-    """`take` answers one message; any thread may call it, one at a time."""
+    """`take` handles one message; any thread may call it, one at a time."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class NoticeKeeper:
         self._describe = describe  # asks for a new description of the reservations
 
     def take(self, message: QueueMessage) -> None:
-        """Raises ApiError, after every claim had its turn: the message is to be received again."""
+        """Raises ApiError after every claim was handled: the message must be received again."""
         notice = message.notice
         _RECEIVED.labels(notice.kind if notice else MALFORMED).inc()
         if notice is None:
@@ -169,7 +169,7 @@ class NoticeKeeper:
         return plan.of_tenancy(asked_tenancy(claim)).placement
 
     def _scope(self, claim: NodeClaim, notice: Notice) -> Scope | None:
-        """The pool that EC2 takes the claim's instance back into: it gives no other soon."""
+        """The pool that takes the claim's instance back: EC2 will not give another one there soon."""
         if notice.kind is NoticeKind.RESERVATION_INTERRUPTION:
             odcr = claim.labels.get(names.RESERVATION_ID)
             return Scope("reservation", odcr) if odcr else None

@@ -1,8 +1,8 @@
 """Receives EC2's notices from the queue, in a thread.
 
-Invariant: a message is settled only after it was answered, so that it is received again if the answer failed;
-nothing is answered before the caches are complete, or after `stop` has returned. `stop` does not wait for the
-long poll: its messages stay in the queue for the next leader.
+Invariant: a message is deleted only after it was handled, so a failed one is received again. No message is
+handled before the caches are complete, or after `stop` has returned. `stop` does not wait for the long poll:
+its messages stay in the queue for the next leader.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from providers.model import ProviderError, QueueMessage
 NAME = "interruption"
 FIRST, LONGEST = 1.0, 60.0  # seconds of back-off
 SYNC_POLL = 0.1
-LONG_POLL = 20  # seconds; SQS's most, and its advice
+LONG_POLL = 20  # seconds; SQS's maximum, which SQS recommends
 
 _SETTLED = Counter(
     "capacity_broker_interruption_messages_deleted",
@@ -63,7 +63,7 @@ class QueueReader:
         self._thread.start()
 
     def stop(self) -> None:
-        """Lets an answer that is under way end; no other begins."""
+        """Waits for a message that is being handled; no other is begun."""
         self._stop.set()
         with self._acting:
             return
@@ -82,7 +82,10 @@ class QueueReader:
                 self._backoff.reset()
 
     def step(self) -> Result | None:
-        """One long poll and its answers. Raises ProviderError; ApiError after every message had its turn."""
+        """Makes one long poll, and handles its messages.
+
+        Raises ProviderError; ApiError after every message was handled.
+        """
         messages = self._provider.receive(self._queue, wait=LONG_POLL)
         with self._acting:
             if not self._stop.is_set():
@@ -104,7 +107,10 @@ class QueueReader:
             raise failed
 
     def _one(self, message: QueueMessage) -> ApiError | None:
-        """Why the message is to be received again. One that has a bug is not: it would stay for ever."""
+        """The error for which the message must be received again.
+
+        A message that causes a panic is not received again: it would stay in the queue for ever.
+        """
         refused: list[ApiError] = []
 
         def take() -> None:
