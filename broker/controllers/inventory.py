@@ -1,8 +1,8 @@
-"""EC2's reservations and groups as last described, less what was launched since, with what ended since.
+"""EC2's reservations and groups as last described, with debits for later launches and credits for later ends.
 
-EC2 is the truth: every poll replaces what is known by one paginated describe, whatever the number of
-reservations. A debit only bridges the gap between a launch, a credit that between an instance's end, and the
-next description that began after it.
+EC2 is the truth: every poll replaces the known state with one paginated describe, whatever the number of
+reservations. A debit only bridges the time from a launch to the next description that began after it; a
+credit does so from an instance's end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from broker.oncall.metrics import REGISTRY
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, Odcr, ProviderError, ReservationGroup
 
-# An end that EC2 was not seen to come to within this time is the next description's to tell.
+# An end that EC2 does not show within this time is left to the next description.
 REMEMBERED = timedelta(hours=1)
 
 _log = structlog.get_logger("inventory")
@@ -51,7 +51,7 @@ class InventoryKeeper:
         self._lock = threading.Lock()
         self._inventory = Inventory()
         self._debits: dict[str, tuple[str, datetime]] = {}  # instance id -> reservation id, when launched
-        self._credits: dict[str, tuple[str, datetime]] = {}  # the same of ended ones, when last alive
+        self._credits: dict[str, tuple[str, datetime]] = {}  # of ended ones; when last seen alive
         self._ending: dict[str, datetime] = {}  # instance id -> when it was last seen alive
         self._corrected = False  # a launch contradicted the last description, which the readers do not know
         self._readers: list[Callable[[], None]] = []
@@ -59,7 +59,7 @@ class InventoryKeeper:
         self.error: ProviderError | None = None  # why the last description failed
 
     def on_change(self, reader: Callable[[], None]) -> None:
-        """Calls `reader` after each description that changed something, or that others failed before."""
+        """Calls `reader` after a description with changes, or one that succeeds after a failure."""
         self._readers.append(reader)
 
     @property
@@ -67,7 +67,7 @@ class InventoryKeeper:
         return self._inventory.described is not None
 
     def refresh(self) -> None:
-        """Describes everything again. Raises ProviderError, keeping what was known."""
+        """Describes everything again. Raises ProviderError, and keeps the known state."""
         began = self._clock.now()
         try:
             odcrs = {odcr.id: odcr for odcr in self._provider.reservations()}
@@ -112,14 +112,15 @@ class InventoryKeeper:
         return self._inventory.odcrs.get(odcr_id)
 
     def launched(self, *, instance_id: str, odcr_id: str) -> None:
-        """A slot was taken that the last description cannot show."""
+        """Debits a slot that was taken too late for the last description."""
         with self._lock:
             self._debits[instance_id] = (odcr_id, self._clock.now())
 
     def ending(self, *, instance_id: str, odcr_id: str, alive: bool) -> None:
-        """What EC2 says of an instance that is to end. When it has, its slot is free.
+        """Records whether EC2 shows an ending instance alive. If it has ended, its slot is free.
 
-        That is news only if no description began since it was last seen alive: that may count the slot.
+        A slot is credited only if no description began since the instance was last seen alive: a later one
+        may count the slot already.
         """
         with self._lock:
             if alive:
@@ -132,7 +133,7 @@ class InventoryKeeper:
                 self._credits[instance_id] = (odcr_id, last)
 
     def full(self, odcr_id: str) -> None:
-        """EC2 said that the reservation has no free slot: believed until the next description."""
+        """Records EC2's refusal for a full reservation: it counts as full until the next description."""
         with self._lock:
             odcr = self._inventory.odcrs.get(odcr_id)
             if odcr and odcr.available:

@@ -1,6 +1,6 @@
 """Refreshes prices twice a day; a failure is logged, and retried after 15 minutes.
 
-Invariant: no decision waits for a price: until one is known the provider's shipped table holds.
+Invariant: no decision waits for a price. Until one is known, the provider's shipped table is used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log = structlog.get_logger("prices")
 
 
 class PriceKeeper:
-    """`run` is called by a Singleton."""
+    """A Singleton calls `run`."""
 
     def __init__(self, provider: CapacityProvider, *, clock: Clock) -> None:
         self._provider = provider

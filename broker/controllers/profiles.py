@@ -1,7 +1,7 @@
 """Deletes the instance profiles that the broker made for classes that are gone.
 
-Invariant: a profile goes only when no class names its role, every class can be read, and no instance runs
-with it. IAM is asked when a role may have come out of use, and once an hour: classes may have been deleted
+Invariant: a profile is deleted only if no class names its role, every class can be read, and no instance runs
+with it. IAM is called when a role may no longer be used, and once an hour: classes may have been deleted
 while no broker ran.
 """
 
@@ -21,7 +21,7 @@ _log = structlog.get_logger("profiles")
 
 
 class ProfileSweeper:
-    """`sweep` is called now and then; most calls ask IAM nothing."""
+    """`sweep` is called periodically; most calls do not reach IAM."""
 
     def __init__(
         self,
@@ -37,10 +37,10 @@ class ProfileSweeper:
         self._classes = classes
         self._unreadable = unreadable
         self._used: frozenset[str] = frozenset()
-        self._due = float("-inf")  # when IAM is asked again, whatever classes say
+        self._due = float("-inf")  # when IAM is called again, even if no role went out of use
 
     def sweep(self) -> None:
-        """Raises ProviderError; what was not deleted then is deleted by a later sweep."""
+        """Raises ProviderError; a later sweep deletes the remaining profiles."""
         if self._unreadable():
             return
         used, now = self._roles(), self._clock.monotonic()

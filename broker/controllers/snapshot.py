@@ -41,10 +41,10 @@ class Snapshot:
 
     @cached_property
     def refusals(self) -> Mapping[Reserved, tuple[str, ...]]:
-        """Reservations that a ResourceQuota of their namespace has no room for, with the reasons.
+        """Reservations that the ResourceQuotas of their namespace do not allow, with the reasons.
 
-        The webhook checks quotas too. Two creates at one time may pass it, and so may objects older than
-        the quota or the webhook: the younger object is refused here. It keeps what it holds.
+        The webhook checks quotas too. Two creates at the same time may pass it, and so may objects older than
+        the quota or the webhook. The younger object is refused here. It keeps its present slots.
         """
         namespaces = {quota.namespace for quota in self.quotas}
         reservations: dict[str, list[CapacityReservation]] = defaultdict(list)
@@ -59,7 +59,7 @@ class Snapshot:
 
     @cached_property
     def barred(self) -> Mapping[Reserved, str]:
-        """Reservations that give nothing new, with the reason."""
+        """Reservations that grant nothing new, with the reason."""
         barred: dict[Reserved, str] = {}
         for reserved, reservation in self.reservations.items():
             if problems := self._problems(reserved, reservation):

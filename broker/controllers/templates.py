@@ -1,10 +1,10 @@
-"""Deletes launch templates that nothing needs: of a deleted class at once, of any other after an unused day.
+"""Deletes launch templates without use: of a deleted class at once, of any other after an unused day.
 
-Where the account's limit of templates is reached, ten minutes take the place of the day: a launch makes the
-template that it needs again.
+If the account's limit of templates is reached, ten minutes replace the day: a launch makes its template
+again.
 
-Invariant: only templates with this cluster's tag are ever seen (the provider's rule), and one that a launch
-of this process used within the day stays.
+Invariant: only templates with this cluster's tag are seen (the provider's rule). A template that a launch of
+this process used within the day stays.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = structlog.get_logger("templates")
 
 
 class TemplateSweeper:
-    """`used` on each launch; `sweep` now and then, and at once when a class is deleted."""
+    """Call `used` on each launch, and `sweep` periodically and when a class is deleted."""
 
     def __init__(
         self, provider: CapacityProvider, *, clock: Clock, classes: Callable[[], Collection[str]]
@@ -43,9 +43,9 @@ class TemplateSweeper:
             self._used[ref.name] = self._clock.now()
 
     def sweep(self, *, at_limit: bool = False) -> None:
-        """Raises ProviderError; what was not deleted then is deleted by the next sweep.
+        """Raises ProviderError; the next sweep deletes the remaining templates.
 
-        `at_limit`: EC2 makes no further template before others are gone.
+        `at_limit`: EC2 makes no further template until others are deleted.
         """
         now, classes = self._clock.now(), set(self._classes())
         for ref in self._provider.templates():
@@ -56,7 +56,7 @@ class TemplateSweeper:
                 _log.info("template deleted", template=ref.name, nodeclass=ref.owner, why=why)
 
     def _unused(self, ref: TemplateRef, now: datetime, *, at_limit: bool) -> bool:
-        # What earlier processes used is not known: the day begins anew with this one, unless room is needed.
+        # The use by earlier processes is unknown: the day begins with this process, unless room is needed.
         begin = datetime.min.replace(tzinfo=UTC) if at_limit else self._started
         with self._lock:
             last = max(self._used.get(ref.name, begin), ref.created or begin)
