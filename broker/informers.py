@@ -22,7 +22,7 @@ from broker.kube.informer import Informer
 
 
 class Informers:
-    """Complete once every one of them is: nothing acts before."""
+    """Complete when every informer is complete: no loop acts before."""
 
     def __init__(self, client: Client, *, clock: Clock) -> None:
         self.classes = Informer(client, EC2NodeClass, clock=clock)
@@ -57,5 +57,5 @@ class Informers:
         }
 
     def synced(self) -> bool:
-        # Without the cluster's UID nothing could be told from what another cluster of this name made.
+        # Without the cluster's UID, the resources of another cluster of this name could not be told apart.
         return all(each.synced for each in self.named.values()) and len(self.system.cache.list()) > 0

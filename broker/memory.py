@@ -1,8 +1,8 @@
-"""Returns memory that was used for a moment to the system.
+"""Returns memory that was used only for a moment to the system.
 
-Invariant: nothing depends on it; without glibc it does nothing. A description of thousands of instances is
-megabytes of XML for a second, which glibc keeps for the next time (malloc_trim(3)). It keeps them once for
-each thread that had some (mallopt(3), M_ARENA_MAX), and a few live objects hold each arena.
+Invariant: no other code depends on it; without glibc it does nothing. The description of thousands of
+instances is megabytes of XML for a second. glibc keeps them for reuse (malloc_trim(3)), once for each thread
+that used some (mallopt(3), M_ARENA_MAX), and a few live objects hold each arena.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ def share() -> None:
 
     Call it before the first thread starts: an existing arena stays.
     """
-    if _trim is not None and _option is not None:  # others have a mallopt with other numbers
+    if _trim is not None and _option is not None:  # other libraries have a mallopt with other numbers
         _option(_ARENA_MAX, 1)
 
 
 def give_back() -> None:
-    """Takes milliseconds."""
+    """Trims the heap, which takes milliseconds."""
     if _trim is not None:
         _trim(0)

@@ -1,4 +1,4 @@
-"""The command line's options, made from `Settings`; and every value judged before a command begins."""
+"""The command line's options, made from `Settings`; every value is checked before a command begins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PARTS: Final = ("buy_dollars_each", "buy_dollars_namespace")
 
 
 class BadOptions(ValueError):
-    """Values that cannot be used: a sentence for each."""
+    """Invalid values, with one sentence for each."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(problems)
@@ -25,7 +25,7 @@ class BadOptions(ValueError):
 
 
 def called(name: str) -> str:
-    """A field as a person knows it: `--region (AWS_REGION)`."""
+    """A field as users know it: `--region (AWS_REGION)`."""
     return f"--{name.replace('_', '-')} ({_HINTS[name].__metadata__[0].envvar})"
 
 
@@ -41,8 +41,10 @@ def problems(settings: Settings, names: Iterable[str] | None = None) -> list[str
 
 
 def without_effect(settings: Settings) -> list[str]:
-    """Caps of a part that do nothing, since the cap of the whole is 0. `--buy-dollars 0` pauses buying, so
-    this is no error."""
+    """Caps of a part that have no effect, since the cap of the whole is 0.
+
+    `--buy-dollars 0` pauses buying, so this is no error.
+    """
     parts = [called(name) for name in _PARTS if getattr(settings, name)]
     return [] if settings.buy_dollars else parts
 
@@ -50,10 +52,10 @@ def without_effect(settings: Settings) -> list[str]:
 def options(
     *names: str, besides: Callable[[Settings], Iterable[str]] = lambda _: ()
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Gives a typer command, whose first parameter is `settings`, an option for each of these fields;
-    without names, for all. The other fields then have their defaults, whatever the environment contains.
+    """Gives a typer command, which takes `settings` first, an option for each named field, or for all.
 
-    Before the call it raises BadOptions with all problems, and with those of `besides`.
+    The other fields have their defaults, whatever the environment contains. Before the call it raises
+    BadOptions with all problems, and with those of `besides`.
     """
     offered = [each for each in fields(Settings) if each.name in names or not names]
     if unknown := set(names) - {each.name for each in offered}:
@@ -88,7 +90,7 @@ def options(
 
 
 def _annotation(name: str) -> Any:
-    """The value as typer reads it. Text that is no number stays as it is: its rule reports it with the
+    """The field's type and option for typer. Text that is no number stays text: its rule reports it with the
     other problems.
     """
     type_, option = get_args(_HINTS[name])[:2]

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 SERVICE_ACCOUNT_CA = Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
 # Seconds between two attempts to read cluster, account and Region.
 UNKNOWN = 5.0
-# Seconds between two comparisons by a leader: credentials may become another account's while it leads.
+# The seconds between two comparisons by a leader: its credentials may change to another account's.
 COMPARE = 60.0
 
 _log = structlog.get_logger("app")
 
 
 def unset(settings: Settings) -> str:
-    """All options without which nodes cannot join, and that are not set; empty if all are."""
+    """The missing options without which nodes cannot join; empty if all are set."""
     given = {
         "--cluster-name (CLUSTER_NAME)": settings.cluster_name,
         "--cluster-endpoint (CLUSTER_ENDPOINT)": settings.cluster_endpoint,
@@ -59,10 +59,11 @@ def serve(
     *,
     registries: Sequence[CollectorRegistry] = (),
 ) -> None:
-    """Runs until SIGTERM or SIGINT; `registries` are shown on /metrics besides the broker's own.
+    """Runs until SIGTERM or SIGINT; /metrics shows `registries` besides the broker's own.
 
-    Raises ValueError for a bad setting, IdentityDiffers for a cluster, account, Region or cluster name that
-    is not the pinned one."""
+    Raises ValueError for an invalid setting, IdentityDiffers if cluster, account, Region or cluster name is
+    not the pinned one.
+    """
     if problem := unset(settings):
         raise ValueError(problem)
     if not settings.cluster_ca:
@@ -108,7 +109,7 @@ def serve(
 
 
 def _listen(start: Callable[[], None], settings: Settings, port: str) -> None:
-    """Starts a server. Raises ValueError, which names the option that would have to be another."""
+    """Starts a server. Raises ValueError, which names the option to change."""
     try:
         start()
     except OSError as error:
@@ -122,7 +123,7 @@ def _listen(start: Callable[[], None], settings: Settings, port: str) -> None:
 def _webhook(settings: Settings, client: Client) -> Webhook | None:
     if not settings.webhook_port:
         return None
-    from broker.admission.webhook import Webhook  # with all of TLS, which is not needed elsewhere
+    from broker.admission.webhook import Webhook  # with all of TLS, which other code does not need
 
     return Webhook(
         client,
@@ -145,12 +146,11 @@ def lead(
     stop: threading.Event,
     running: Callable[[Broker | None], None],
 ) -> None:
-    """Runs brokers, one a term of leadership, until `stop` is set. Reports each to `running`.
+    """Runs brokers, one in each term of leadership, until `stop` is set. Reports each to `running`.
 
-    There is one Lease in a cluster, whatever the settings are. Before anything else, and again while it
-    leads, a leader compares its identity with the stored one (broker.kube.identity). Raises IdentityDiffers
-    after it released the Lease. A process whose identity differs from the start does not even stand for
-    election.
+    A cluster has one Lease, whatever the settings are. A leader compares its identity with the stored one
+    before anything else, and again while it leads (broker.kube.identity). Raises IdentityDiffers after it
+    released the Lease. A process with a different identity at its start does not even stand for election.
     """
 
     def facts() -> Mapping[str, str]:
@@ -204,7 +204,7 @@ def lead(
 
 
 def _known(look: Callable[[], object], otherwise: str) -> bool:
-    """True if cluster and account could be read. Otherwise the log has the consequence `otherwise`."""
+    """True if cluster and account could be read. Otherwise it logs the consequence `otherwise`."""
     try:
         look()
     except (ApiError, ProviderError) as error:

@@ -49,10 +49,10 @@ BROKER_ANNOTATIONS = frozenset({names.LAUNCH, ATTEMPTS})
 
 @dataclass(frozen=True, kw_only=True)
 class Signals:
-    """Triggers that are no change of an object: the code that calls them does not know the loops."""
+    """Triggers that are not the change of an object: their callers do not know the loops."""
 
-    describe: Signal = field(default_factory=Signal)  # have EC2's reservations described again
-    described: Signal = field(default_factory=Signal)  # they were described for the first time
+    describe: Signal = field(default_factory=Signal)  # describe EC2's reservations again
+    described: Signal = field(default_factory=Signal)  # EC2's reservations were described for the first time
     replan: Signal = field(default_factory=Signal)  # plan the waiting claims again
     reconcile_class: Signal = field(default_factory=Signal)  # by the name of the class
     instance_changed: Signal = field(default_factory=Signal)  # by the id of an instance that is to end
@@ -189,7 +189,7 @@ def watch_claims(
             controllers.terminations.forget(instance_id(old))
 
     read.claims.on_change(forget)
-    # `terminations` enqueues by itself the instances that it is asked about.
+    # `terminations` enqueues its own instances: those that its callers look up or end.
     manager.singleton("terminations", controllers.terminations.run, batcher=controllers.terminations.batcher)
     trials = manager.controller("trial", controllers.trials.reconcile)
     # The claims that wait for the class are launched before it is tried.
