@@ -73,7 +73,7 @@ class Record:
 
 
 def load(annotation: str | None) -> Record | None:
-    """The record of an annotation. None if it is missing or unreadable: then every entry counts as a user's."""
+    """The record of an annotation. None if missing or unreadable: then every entry counts as a user's."""
     try:
         said = decode_object(annotation or "")
         terms = said.get("terms", [])

@@ -1,8 +1,8 @@
 """Ends nodes after their claim is gone without ending them: its finalizer was removed by hand.
 
-Invariant: only nodes that the broker registered are touched, and none while its instance runs: such an
-instance is adopted by a claim or terminated by the launch loop, and its node follows it. A Node that is Ready
-has an instance, whatever EC2 lists.
+Invariant: only nodes that the broker registered are touched, and none while its instance runs. A claim adopts
+such an instance, or the launch loop terminates it, and its node follows it. A Node that is Ready has an
+instance, whatever EC2 lists.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ LOOK_AGAIN = 30.0
 
 
 def release(client: Client, nodes: Cache[Node], node: Node) -> None:
-    """Takes the broker's finalizer off, and deletes the node if it is not being deleted. Raises ApiError."""
+    """Removes the broker's finalizer from the node, and deletes it if it is not yet being deleted. Raises
+    ApiError.
+    """
     wanted = remove_finalizer(node, names.TERMINATION_FINALIZER)
     try:
         if wanted is not None:

@@ -173,7 +173,9 @@ class Binder:
         types: Mapping[str, InstanceType],
         attempts: Sequence[Attempt],
     ) -> bool:
-        """Gives the instance to the claim. False where the claim could not be written: an orphan then."""
+        """Gives the instance to the claim. False if the claim could not be written: the instance is then an
+        orphan.
+        """
         claim = self._claims.get(name)
         if claim is None or claim.uid != uid:
             _log.warning("claim went away while it was launched", claim=name, instance=instance.id)
@@ -193,7 +195,7 @@ class Binder:
         if instance.reservation_id:
             facts[names.RESERVATION_ID] = instance.reservation_id
         if not instance.described:
-            del facts[names.CAPACITY_TYPE]  # labelled as soon as EC2 says what it runs in
+            del facts[names.CAPACITY_TYPE]  # labelled when EC2 shows the capacity type
 
         def dressed(now: NodeClaim) -> dict[str, Any]:
             labels: dict[str, str | None] = {**_requirement_labels(now), **now.labels}
@@ -204,7 +206,7 @@ class Binder:
         running = provider_id(instance)
         changes = [ConditionUpdate(type=names.LAUNCHED, status="True", reason="Launched")]
         if not is_true(claim, names.REGISTERED_CONDITION):
-            changes.append(no_node_yet(running))  # what registration would say next, in the same write
+            changes.append(no_node_yet(running))  # as registration would write next, in the same write
         changes += self._reporter.limits(attempts)
         try:
             claim = patch(self._client, self._claims, claim, dressed)
@@ -241,7 +243,7 @@ class Binder:
 
 
 def _alike(skipped: Iterable[Skipped], asked: Collection[Pool]) -> list[list[Skipped]]:
-    """Options that were passed over for one and the same reason, together: those after another stay so."""
+    """Groups adjacent options that were skipped for the same reason; their order stays."""
     left = (each for each in skipped if each.pool not in asked)
     return [
         list(alike)
@@ -250,8 +252,10 @@ def _alike(skipped: Iterable[Skipped], asked: Collection[Pool]) -> list[list[Ski
 
 
 def _requirement_labels(claim: NodeClaim) -> dict[str, str]:
-    """A requirement with one value is a label of the node, as Karpenter's launch makes it; what EC2 has made
-    of those about capacity is for EC2 to say."""
+    """The node labels of requirements with one value, as Karpenter's launch makes them.
+
+    Labels about capacity are left out: EC2's description decides them.
+    """
     return {
         r.key: r.values[0]
         for r in claim.spec.requirements
@@ -267,7 +271,7 @@ def _spill(option: Option, elsewhere: str) -> str:
 
 
 def _quantities(amounts: Mapping[str, float]) -> dict[str, str]:
-    """Base units as Kubernetes writes them: cores may be thousandths, nothing else is less than whole."""
+    """Base units as Kubernetes writes them: cores may be thousandths, all else is whole."""
     return {
         name: f"{round(amount * 1000)}m" if name == "cpu" and amount != int(amount) else str(int(amount))
         for name, amount in sorted(amounts.items())

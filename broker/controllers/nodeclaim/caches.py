@@ -1,4 +1,4 @@
-"""What decisions about NodeClaims read: Kubernetes' objects, and EC2 as it was last described."""
+"""The inputs of decisions about NodeClaims: Kubernetes' objects, and EC2 as last described."""
 
 from __future__ import annotations
 

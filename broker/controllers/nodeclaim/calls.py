@@ -2,8 +2,8 @@
 
 Invariant: a record is deleted only when each instance of the answer has its claim, or when EC2 has had the
 time to show every instance of the call. So a call survives its claims, and a later process can recover a lost
-answer. The same token with the same parameters gives the same instances, however late EC2 describes them
-(EC2 API Reference, "Ensuring idempotency in Amazon EC2 API requests"). A user with write access to claims or
+answer. The same token with the same parameters gives the same instances, however late EC2 describes them (EC2
+API Reference, "Ensuring idempotency in Amazon EC2 API requests"). A user with write access to claims or
 classes cannot write here: no annotation defines a call. For a claim with a launch id and no record, EC2 was
 never called.
 
@@ -68,12 +68,12 @@ class FleetCalls:
         self._turns = {name: threading.Lock() for name in RECORDS}
         self._loaded = False
         self._calls: dict[str, FleetCall] = {}
-        self._doubtful: set[str] = set()  # launch ids of records that may have been written, of calls unsent
+        self._doubtful: set[str] = set()  # launch ids of unsent calls that may have a record
         self._answered: set[str] = set()
         self._done: set[str] = set()
 
     def load(self) -> None:
-        """Reads what earlier processes recorded, once. Raises ApiError."""
+        """Reads the records of earlier processes, once. Raises ApiError."""
         if self._loaded:
             return
         for name in RECORDS:
@@ -83,7 +83,7 @@ class FleetCalls:
         self._loaded = True
 
     def record(self, call: FleetCall) -> None:
-        """Call it before the call is sent. Raises ApiError: then nothing may be sent."""
+        """Records the call before it is sent. Raises ApiError: then nothing may be sent."""
         with self._lock:
             self._doubtful.add(call.launch)
         self._write(call.launch, _CALL.dump_json(call, exclude_defaults=True).decode())
@@ -102,10 +102,10 @@ class FleetCalls:
             self._done.add(launch)
 
     def open(self, claims: Iterable[NodeClaim]) -> list[FleetCall]:
-        """Calls without a known answer that a claim without an instance waits for, or that have lost a claim.
+        """Calls without a known answer, for which a claim without an instance waits or a claim is gone.
 
-        A claim that is gone may have left an instance behind. A record that cannot be read belongs to the
-        claims that name it.
+        A claim that is gone may have left an instance behind. An unreadable record belongs to the claims that
+        name it.
         """
         known = {claim.uid: claim for claim in claims}
         with self._lock:
@@ -123,7 +123,7 @@ class FleetCalls:
         return frozenset(each.uid for each in claims if each.uid in asked and not each.status.provider_id)
 
     def by_claim(self) -> Mapping[str, frozenset[str]]:
-        """By the uid of a claim, the launch ids of the recorded calls that were made for it."""
+        """By the uid of a claim, the launch ids of its recorded calls."""
         found: dict[str, set[str]] = {}
         with self._lock:
             for launch, call in self._calls.items():
@@ -137,7 +137,7 @@ class FleetCalls:
             return frozenset(self._calls.keys() & self._answered - self._done)
 
     def over(self, claims: Iterable[NodeClaim]) -> list[str]:
-        """Launch ids whose records are of no more use."""
+        """Launch ids whose records are no longer needed."""
         known = {claim.uid: claim for claim in claims}
         with self._lock:
             ended = [
@@ -155,7 +155,7 @@ class FleetCalls:
                 some.discard(launch)
 
     def _write(self, launch: str, text: str | None) -> None:
-        """One record, without a look at the others of its ConfigMap."""
+        """Writes one record, without reading the others of its ConfigMap."""
         name = RECORDS[crc32(launch.encode()) % len(RECORDS)]
         with self._turns[name]:
             try:
@@ -176,7 +176,7 @@ def _naming(launch: str, claims: Iterable[NodeClaim]) -> tuple[str, ...]:
 
 
 def _served(call: FleetCall, known: Mapping[str, NodeClaim]) -> bool:
-    """Whether all claims of a call are there and have an instance each."""
+    """Whether all claims of a call exist and have an instance each."""
     return bool(call.claims) and all(
         (claim := known.get(uid)) is not None and claim.status.provider_id for uid in call.claims
     )

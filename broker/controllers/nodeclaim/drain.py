@@ -1,10 +1,10 @@
-"""Which pods a drain waits for, and which of them it evicts now.
+"""Decides which pods a drain waits for, and which of them it evicts now.
 
-Invariant: who serves others goes last: critical pods after the rest, and among each a DaemonSet's after the
-others, a group only once nobody is left of the ones before. What tolerates the drain's taint or is static
-stays; what says do-not-disrupt is waited for and never evicted. The rules are Karpenter's
-(pkg/controllers/node/termination/terminator, pkg/utils/pod), and the order is that of a graceful shutdown:
-https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/
+Invariant: pods that serve other pods go last. Critical pods go after the rest, and within both, pods of a
+DaemonSet after the others. A group goes only when no pod of an earlier group is left. Pods that tolerate the
+drain's taint and static pods stay. The drain waits for do-not-disrupt pods, and never evicts them. The rules
+are Karpenter's (pkg/controllers/node/termination/terminator, pkg/utils/pod), and the order is that of a
+graceful shutdown: https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ CRITICAL = frozenset({"system-cluster-critical", "system-node-critical"})
 
 
 def left(pods: Iterable[Pod], now: datetime) -> list[Pod]:
-    """The pods that hold the drain up, in the order in which they go."""
+    """The pods that hold up the drain, in the order in which they go."""
     return sorted((pod for pod in pods if _holds_up(pod, now)), key=lambda pod: (_group(pod), pod.key))
 
 
 def evictable(waiting: Iterable[Pod], now: datetime) -> list[Pod]:
-    """Of the pods that hold the drain up, those to evict now; none while the first group only has to end."""
+    """The pods to evict now; empty while the pods of the first group only have to end."""
     _, first = next(groupby(waiting, key=_group), (None, iter(())))
     return [pod for pod in first if not pod.deleting and not kept(pod, now)]
 
 
 def kept(pod: Pod, now: datetime) -> bool:
-    """Whether the pod says that nobody may evict it: for good, or for so long after its start."""
+    """Whether the pod's annotation forbids its eviction: always, or for a time after its start."""
     said = pod.annotations.get(names.DO_NOT_DISRUPT, "")
     if said == "true":
         return True
@@ -53,8 +53,11 @@ def _group(pod: Pod) -> tuple[bool, bool]:
 
 
 def _holds_up(pod: Pod, now: datetime) -> bool:
-    """Not finished pods, static ones, those that tolerate the drain, nor one that its kubelet should have
-    ended a minute ago (Karpenter's IsStuckTerminating)."""
+    """Whether the drain waits for the pod.
+
+    It does not wait for finished or static pods, pods that tolerate the drain, or pods that their kubelet
+    should have ended a minute ago (Karpenter's IsStuckTerminating).
+    """
     if pod.status.phase in ("Succeeded", "Failed") or STATIC_POD in pod.annotations or _owned_by(pod, "Node"):
         return False
     if pod.metadata.deletion_timestamp and now - pod.metadata.deletion_timestamp > STUCK_AFTER:
@@ -67,7 +70,7 @@ def _owned_by(pod: Pod, kind: str) -> bool:
 
 
 def _tolerates_drain(toleration: Toleration) -> bool:
-    """Of karpenter.sh/disrupted:NoSchedule, which has no value."""
+    """Whether it tolerates karpenter.sh/disrupted:NoSchedule, which has no value."""
     if toleration.effect not in ("", NO_SCHEDULE):
         return False
     if toleration.operator == "Exists":

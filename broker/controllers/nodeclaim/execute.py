@@ -1,8 +1,8 @@
 """Makes one fleet call, from marking its claims to EC2's answer; `bind` writes the results.
 
 Order, so that a kill at any point loses nothing: the finalizer and the launch id go on the claims, and the
-call is recorded (`calls`), before EC2 is asked. The launch id is the client token and stands for one call
-only: it is made again as it was (`repeat`) until its answer is known.
+call is recorded (`calls`), before EC2 is called. The launch id is the client token of one call only, which is
+repeated unchanged (`repeat`) until its answer is known.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from providers.model import (
 _log = structlog.get_logger("launch")
 
 NOT_RECORDED = "LaunchNotRecorded"
-# EC2 answers a repeated token as before, unless it refuses the request before it reads the token. Any other
-# refusal of a repeat means that the first call did not succeed.
+# EC2 repeats its answer for a repeated token, unless it refuses the request before it reads the token. Any
+# other refusal of a repeat means that the first call did not succeed.
 RETRYABLE_BEFORE_ACCEPTANCE = (ErrorClass.TRANSIENT, ErrorClass.THROTTLING, ErrorClass.PERMISSION)
 
 
 class Executor:
-    """Carries out launch groups; used by the one launch loop, for groups of one wave at the same time."""
+    """Carries out launch groups for the one launch loop; groups of one wave at the same time."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Executor:
         self._writers.close()
 
     def launch(self, group: LaunchGroup, ready: LaunchClass) -> FleetResult:
-        """Makes the template, marks the claims, asks EC2. Raises nothing that concerns EC2."""
+        """Makes the template, marks the claims, calls EC2. Raises nothing that concerns EC2."""
         group, claims = self._still_waiting(group)
         if not claims:
             return FleetResult(group=group, distribution=Distribution())
@@ -102,7 +102,7 @@ class Executor:
             return FleetResult(group=group, distribution=Distribution())
         launch = request.token
         try:
-            self._client.check()  # EC2 knows nothing of the Lease
+            self._client.check()  # EC2 does not check the Lease
             result = self._provider.launch(request)
         except ApiError as error:
             _log.warning("not launched: another process may lead by now", error=str(error))
@@ -145,8 +145,11 @@ class Executor:
         return news.instances
 
     def differs(self, call: FleetCall, claims: Sequence[Claim], ready: LaunchClass, now: datetime) -> str:
-        """Why a recorded call is not the one that these claims, which have no instance yet, and their class
-        would be launched with now; empty if it is. Such a call must not be sent. Raises ProviderError."""
+        """The difference between a recorded call and a launch of its claims now; empty if there is none.
+
+        `claims` have no instance yet, `ready` is their class. A call that differs must not be sent. Raises
+        ProviderError.
+        """
         types, inventory = self._provider.instance_types(), self._inventory.snapshot()
         try:
             group = rebuilt(call, claims, ready, types, inventory, now)
@@ -180,7 +183,7 @@ class Executor:
             _log.warning("record of a fleet call not deleted", launch=launch, error=str(error))
 
     def _still_waiting(self, group: LaunchGroup) -> tuple[LaunchGroup, list[NodeClaim]]:
-        """The group less the claims that were deleted, launched or taken over since it was planned."""
+        """The group without the claims that were deleted, launched or taken over since it was planned."""
         found = {a.claim.uid: self._claims.get(a.claim.name) for a in group.assignments}
         claims = [
             claim
@@ -192,18 +195,20 @@ class Executor:
             and self._owns(claim)
         ]
         if group.gang and len(claims) < group.count:
-            return group, []  # a gang that is not whole is not asked for
+            return group, []  # an incomplete gang is not launched
         return _only(group, {claim.uid for claim in claims}), claims
 
     def _news(self, result: LaunchResult, request: LaunchRequest, *, image: str = "") -> LaunchResult:
-        """A token that was used before gives its instances again, also those that have ended since and those
-        that another claim has adopted; and EC2 may not show a new one yet."""
+        """The result without instances that have ended, or that another claim has adopted.
+
+        A repeated token returns its first instances again. EC2 may not show a new one yet.
+        """
         taken = {instance_id(claim) for claim in self._claims.list()}
         ours = (i for i in result.instances if i.alive and i.id not in taken)
         return replace(result, instances=tuple(self._as_asked(i, request, image) for i in ours))
 
     def _as_asked(self, instance: Instance, request: LaunchRequest, image: str) -> Instance:
-        """One that EC2 does not show yet, with what is true of it whatever EC2 will show."""
+        """Completes an instance that EC2 does not show yet, with its known facts."""
         if instance.described:
             return instance
         return replace(instance, image_id=image, launched=self._clock.now(), tags=dict(request.tags))
@@ -220,7 +225,7 @@ class Executor:
     def _mark(
         self, group: LaunchGroup, claims: Sequence[NodeClaim], ready: LaunchClass, ref: TemplateRef
     ) -> tuple[LaunchGroup, LaunchRequest | None]:
-        """Puts finalizer and launch id on each claim and records the call; no call where none is left.
+        """Puts finalizer and launch id on each claim and records the call; no request if no claim is left.
 
         A claim that cannot be written waits for another pass.
         """
@@ -264,7 +269,7 @@ class Executor:
 
     def _marked(self, claim: NodeClaim, launch: str) -> bool:
         def marks(now: NodeClaim) -> Mapping[str, Any]:
-            # Nothing for a claim that is deleted meanwhile.
+            # Empty for a claim that was deleted meanwhile.
             return {} if now.deleting else missing_finalizer(now) | {"annotations": {names.LAUNCH: launch}}
 
         try:

@@ -1,4 +1,4 @@
-"""Reports to classes and NodePools what launches find out."""
+"""Reports the findings of launches to classes and NodePools."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ClassFeedback:
         self._describe = describe
 
     def doubt(self, name: str) -> None:
-        """EC2 refused something that the class names: the class and the reservations are read again."""
+        """Reads a class and the reservations again, since EC2 refused something that the class names."""
         self._resolved.doubt(name)
         self._reconcile_class(name)
         self._describe()

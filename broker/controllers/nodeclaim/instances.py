@@ -1,9 +1,9 @@
-"""This cluster's instances as EC2 last described them, against the claims that exist.
+"""This cluster's instances as EC2 last described them, compared with the claims.
 
-Invariant: an instance is an orphan only when a complete list of claims lacks its providerID; it is
-terminated only after its grace time, and only when no waiting claim can adopt it. An instance without the
-cluster's UID may be another cluster's of this name, and no claim proves otherwise: its annotations can be
-written by others. So such an instance is never an orphan.
+Invariant: an instance is an orphan only if a complete list of claims lacks its providerID. It is terminated
+only after its grace time, and only if no waiting claim can adopt it. An instance without the cluster's UID
+may belong to another cluster of this name, and no claim proves otherwise: others can write its annotations.
+So such an instance is never an orphan.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from providers.base import CapacityProvider
 from providers.model import Instance, ProviderError
 
 FRESH = timedelta(seconds=60)
-UNSHOWN = timedelta(seconds=5)  # until EC2 is looked at again for what it does not show yet
+UNSHOWN = timedelta(seconds=5)  # until EC2 is read again for instances that it does not show yet
 # EC2 may not describe an instance for some time after its launch.
 SETTLED = timedelta(minutes=2)
 
@@ -31,7 +31,7 @@ _log = structlog.get_logger("instances")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceListing:
-    """One description of all instances, as it was."""
+    """One description of all instances, unchanged."""
 
     taken: datetime
     instances: Mapping[str, Instance]
@@ -43,7 +43,7 @@ class Missing:
 
     ended: tuple[NodeClaim, ...] = ()
     unlisted: tuple[NodeClaim, ...] = ()
-    recent: tuple[NodeClaim, ...] = ()  # not shown for less than SETTLED: EC2 may show them yet
+    recent: tuple[NodeClaim, ...] = ()  # missing for less than SETTLED: EC2 may show them yet
     listed: frozenset[str] = frozenset()  # ids of the instances that EC2 shows alive
 
 
@@ -56,7 +56,7 @@ class InstanceView:
     def __init__(
         self, provider: CapacityProvider, *, clock: Clock, grace: timedelta, check: Callable[[], None]
     ) -> None:
-        """`check` raises where another process may lead by now: EC2 knows nothing of the Lease."""
+        """`check` raises if another process may lead by now: EC2 does not check the Lease."""
         self._provider = provider
         self._clock = clock
         self._grace = grace
@@ -64,9 +64,9 @@ class InstanceView:
         self._known: dict[str, Instance] = {}
         self._taken: datetime | None = None
         self._doubted = True
-        self._unshown = False  # whether the last description lacks what was launched before it
+        self._unshown = False  # whether the last description lacks an earlier launch
         self._alone: dict[str, float] = {}  # instance id -> since when it is seen without a claim
-        self._missed: dict[str, float] = {}  # the same of claims' instances that were never shown
+        self._missed: dict[str, float] = {}  # since when claims' instances that were never shown are missing
         self._left: set[str] = set()
         self._readers: list[Callable[[], None]] = []
         self.listing: InstanceListing | None = None
@@ -76,11 +76,11 @@ class InstanceView:
         self._readers.append(reader)
 
     def doubt(self) -> None:
-        """A reply was lost or incomplete: an instance may exist that the broker does not know."""
+        """Asks for a new description: a reply was lost or incomplete, so there may be an unknown instance."""
         self._doubted = True
 
     def due(self) -> float:
-        """Seconds until EC2 is to be looked at again, or an orphan's grace time ends."""
+        """Seconds until EC2 must be read again, or an orphan's grace time ends."""
         if self._doubted or self._unshown:
             return UNSHOWN.total_seconds()
         now, grace = self._clock.monotonic(), self._grace.total_seconds()
@@ -88,12 +88,12 @@ class InstanceView:
         return min((each for each in left if each > 0), default=FRESH.total_seconds())
 
     def refresh(self) -> None:
-        """Describes again where the last description is old or doubted. Raises ProviderError."""
+        """Describes again if the last description is old or doubted. Raises ProviderError."""
         now = self._clock.now()
         fresh = UNSHOWN if self._unshown else FRESH
         if self._taken and not self._doubted and now - self._taken < fresh:
             return
-        self._doubted = False  # a doubt that comes while EC2 answers asks for another
+        self._doubted = False  # a doubt that comes during the call asks for another description
         try:
             listed = {instance.id: instance for instance in self._provider.instances()}
         except ProviderError:
@@ -112,11 +112,11 @@ class InstanceView:
             reader()
 
     def put(self, instances: Iterable[Instance]) -> None:
-        """What a launch has just given."""
+        """Adds the instances of a launch."""
         self._known |= {instance.id: instance for instance in instances}
 
     def launched_by(self, launch: str) -> list[Instance]:
-        """What is known of the instances that one call gave, ended or not."""
+        """The known instances of one call, ended or not."""
         return [each for each in self._known.values() if each.tags.get(names.TAG_LAUNCH) == launch]
 
     def drop(self, ids: Iterable[str]) -> None:
@@ -126,7 +126,7 @@ class InstanceView:
     def orphans(self, claims: Iterable[NodeClaim]) -> list[Instance]:
         """Living instances that no claim has, as EC2 describes them now. Raises ProviderError.
 
-        The last description may be from before a claim's end, which ended its instance.
+        The last description may precede the end of a claim and of its instance.
         """
         taken = {instance_id(claim) for claim in claims}
         alone = [i for i in self._known.values() if i.alive and i.id not in taken]
@@ -145,7 +145,7 @@ class InstanceView:
         return alone
 
     def _leave(self, unproven: set[str]) -> None:
-        """Logs once what stays untouched."""
+        """Logs the untouched instances once."""
         if new := unproven - self._left:
             _log.warning(
                 "instances with the cluster's name, without its UID and without a claim are left alone: "
@@ -156,15 +156,18 @@ class InstanceView:
         self._left = unproven
 
     def overdue(self, orphans: Sequence[Instance]) -> list[Instance]:
-        """Orphans past their grace time, which begins when this process first sees them without a claim: its
-        own clock is the only one that it can tell time by."""
+        """Orphans past their grace time, which begins when this process first sees them without a claim.
+
+        Only the process's own clock is comparable.
+        """
         now = self._clock.monotonic()
         return [i for i in orphans if now - self._alone.get(i.id, now) >= self._grace.total_seconds()]
 
     def missing(self, claims: Iterable[NodeClaim]) -> Missing:
         """Claims with an instance that EC2 does not show alive. Raises ProviderError.
 
-        One that this process has never been shown may only be too new: it is missed for some time first.
+        An instance that this process has never seen may only be too new: its claim is `recent` for some time
+        first.
         """
         suspects, recent, missed, now = {}, [], {}, self._clock.monotonic()
         for claim in claims:
@@ -178,7 +181,7 @@ class InstanceView:
             else:
                 recent.append(claim)
         self._missed = missed
-        # A describe by id is EC2's last word; the list may lag.
+        # A describe by id is EC2's final answer; the list may lag.
         found = {i.id: i.alive for i in self._provider.instances(list(suspects))} if suspects else {}
         return Missing(
             ended=tuple(claim for id_, claim in suspects.items() if found.get(id_) is False),
@@ -189,7 +192,9 @@ class InstanceView:
         )
 
     def terminate(self, instances: Sequence[Instance], *, why: str) -> None:
-        """Raises ProviderError; ApiError where another process may lead by now, and have given them away."""
+        """Raises ProviderError; ApiError if another process may lead by now, and have given the instances to
+        claims.
+        """
         if not instances:
             return
         self._check()

@@ -53,7 +53,7 @@ class LaunchSteps:
 
 
 class Launcher:
-    """`run` is one pass."""
+    """`run` makes one pass."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Launcher:
         self._announced: deque[tuple[Scope, str, str]] = deque()
         self._unchanged = UnchangedInputs()
         self._unreported = False  # whether a claim could not be written in this pass
-        self._unsure: frozenset[str] | None = None  # claims whose last call has no answer yet
+        self._unsure: frozenset[str] | None = None  # whether a claim could not be written in this pass
 
     @property
     def shortages(self) -> Shortages:
@@ -90,7 +90,7 @@ class Launcher:
         return uid in self._steps.waves.launching or self._unsure is None or uid in self._unsure
 
     def announced(self, scope: Scope, *, code: str, message: str) -> None:
-        """Counts an announcement of EC2's that a pool is exhausted as a refusal. For any thread."""
+        """Counts EC2's announcement that a pool is exhausted as a refusal. For any thread."""
         self._announced.append((scope, code, message))
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ class Launcher:
             )
 
     def _blind(self, waiting: Iterable[NodeClaim], error: ProviderError | None) -> None:
-        """Reports to the claims why EC2 could not be read: nothing is decided before."""
+        """Reports to the claims why EC2 could not be read: no decision is made before."""
         if error is None:
             return  # the first description is under way
         for claim in waiting:
@@ -221,7 +221,7 @@ class Launcher:
         return work
 
     def _launch(self, work: LaunchPass) -> list[datetime]:
-        """Plans and launches until nothing more can be launched; returns the times at which shortages end."""
+        """Plans and launches until no more can be launched; returns the times at which shortages end."""
         try:
             result = self._rounds(work)
         finally:
@@ -235,7 +235,7 @@ class Launcher:
         return [*soon, *(unplaced.retry_at for unplaced in left if unplaced.retry_at)]
 
     def _rounds(self, work: LaunchPass) -> Plan:
-        """The last plan, when nothing more of it can be launched."""
+        """Repeats plan and launch until a plan launches nothing; returns the last plan."""
         result = Plan()
         for _ in range(ROUNDS):
             if not work.waiting:
@@ -254,7 +254,7 @@ class Launcher:
         attempts = work.attempts.pop(uid, [])
         reason, message = unplaced.reason, unplaced.message
         refused = [a for a in attempts if a.class_]
-        # EC2's refusal, new or remembered, says more than that no option is left.
+        # EC2's refusal, new or remembered, explains more than that no option is left.
         if refused and refused[-1].class_:
             reason = answer(refused[-1].class_).reason
             message = f"{refused[-1].pool}: {refused[-1].code}: {refused[-1].message}; {unplaced.message}"

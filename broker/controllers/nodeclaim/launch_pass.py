@@ -1,4 +1,4 @@
-"""One pass of the launch loop: the claims it works on, and the results of its fleet calls."""
+"""One pass of the launch loop: its claims, and the results of its fleet calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ GANG_INCOMPLETE = LaunchError(
 class FleetResult:
     """The result of one fleet call.
 
-    A claim keeps no instance that it does not accept as EC2 runs it. A gang keeps none unless it is whole.
+    A claim keeps no instance that EC2 runs in a way that it does not accept. A gang keeps none unless
+    complete.
     """
 
     group: LaunchGroup
@@ -58,7 +59,7 @@ class FleetResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingBind:
-    """Claims that got an instance, while they are written; `wait` returns when each write was tried."""
+    """Claims that got an instance, while they are written; `wait` returns after each write was tried."""
 
     pairs: Sequence[LaunchedClaim]
     ready: LaunchClass

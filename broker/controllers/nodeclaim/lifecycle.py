@@ -1,4 +1,4 @@
-"""One claim's way after its launch: join, become ready, end. Launches are decided for all claims at once."""
+"""Moves one claim from its launch to its end: it joins, becomes ready, ends. `launch` decides launches."""
 
 from __future__ import annotations
 

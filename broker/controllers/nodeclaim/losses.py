@@ -1,4 +1,4 @@
-"""Claims whose instance EC2 does not list: which of them end, and which are kept until it is certain.
+"""Ends claims if EC2 no longer lists their instance, or keeps them until the loss is certain.
 
 Why: a listing can be wrong. With another role, Region or account, or in an incident of EC2's, it is empty,
 and every claim would end with pods that run. So a claim ends only if it was registered, its Node is known not
@@ -6,7 +6,7 @@ to be Ready, and few are missing at a time (the first two are Karpenter's rules:
 pkg/controllers/nodeclaim/garbagecollection). An instance that EC2 lists as ended has ended.
 
 Invariant: a claim that was missing together with too many is kept until EC2 lists its instance, or the claim
-is deleted. While such a claim is kept, no other claim ends for want of a listing. The condition on the claim
+is deleted. While such a claim is kept, no other claim ends because a listing lacks it. The claim's condition
 (MassLoss) is the record, which the next process reads.
 """
 
@@ -33,7 +33,7 @@ from broker.kube.events import Recorder
 from broker.kube.partial import PartialObject
 from broker.oncall.metrics import REGISTRY
 
-# More than both, from one listing, are too many to believe.
+# If one listing lacks more than both, it is not believed.
 FEW, SHARE = 3, 0.1
 NODE_READY, MASS_LOSS = "NodeReady", "MassLoss"
 REASONS = (NODE_READY, NODE_LEFT_OUT, MASS_LOSS)
@@ -73,10 +73,10 @@ class Losses:
         self._clock = clock
         self._recorder = recorder
         self._end = end
-        self._kept: frozenset[str] = frozenset()  # uids for MassLoss, also if the condition was not written
+        self._kept: frozenset[str] = frozenset()  # uids of MassLoss, also if the condition was not written
 
     def settle(self, missing: Missing, claims: Sequence[NodeClaim]) -> None:
-        """Ends the claims that are lost, and says of the others on whose word they are kept."""
+        """Ends the claims that are lost, and reports on the others why they are kept."""
         for claim in missing.ended:
             self._end(claim, "EC2 lists it as ended")
         registered = [c for c in claims if not c.deleting and is_true(c, names.REGISTERED_CONDITION)]
@@ -106,14 +106,14 @@ class Losses:
                 self._write(claim, change)
 
     def close(self) -> None:
-        """Another process leads from now on: what it keeps is its own to show."""
+        """Clears the gauge: another process leads from now on, and reports its own kept claims."""
         for reason in REASONS:
             UNLISTED.labels(reason).set(0)
 
     def _missing_together(self, missing: Missing, registered: Sequence[NodeClaim]) -> Sequence[NodeClaim]:
-        """All claims that are missing, if too many are or were; none if each may be judged by itself.
+        """All missing claims, if too many are or were missing; empty if each claim may be judged by itself.
 
-        Fewer that are missing, or more that are registered, do not prove the listing right.
+        Fewer missing claims, or more registered ones, do not prove the listing right.
         """
         found = {claim.uid for claim in missing.ended}
         found |= {claim.uid for claim in registered if instance_id(claim) in missing.listed}
@@ -156,7 +156,7 @@ class Losses:
 
 
 def _reason(claim: NodeClaim) -> str:
-    """Why the claim is kept by its own word; empty if its instance is listed."""
+    """The reason on the claim's condition for keeping it; empty if its instance is listed."""
     found = condition(claim.status.conditions, names.INSTANCE_LISTED)
     return found.reason if found is not None and found.status == "False" else ""
 

@@ -1,8 +1,8 @@
 """Decides which NodeClaims are the broker's, so that it and Karpenter never act on the same claim.
 
-A claim is the broker's if its nodeClassRef names our group. Karpenter acts only on claims with a
-nodeClassRef of its own group (karpenter pkg/utils/nodeclaim, IsManaged), so the two sets never meet.
-Taking over Karpenter's claims is a setting that holds only while Karpenter's own Lease is not renewed.
+A claim is the broker's if its nodeClassRef names the broker's group. Karpenter acts only on claims with a
+nodeClassRef of its own group (karpenter pkg/utils/nodeclaim, IsManaged), so the two sets never meet. A
+setting lets the broker take over Karpenter's claims, only while Karpenter's own Lease is not renewed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broker.apis.karpenter import NodeClaim
 KIND = "EC2NodeClass"
 KARPENTER_LEASE_SELECTOR = "metadata.name=karpenter-leader-election"
 
-DURATION = 15  # seconds, where the Lease does not say
+DURATION = 15  # seconds, if the Lease has no duration
 
 Owns = Callable[[NodeClaim], bool]
 Record = tuple[object, ...]
@@ -36,17 +36,17 @@ def groups(*, take_over: bool, karpenter_alive: bool) -> frozenset[str]:
 class Lessees:
     """Whether one of the Leases is held, without comparing the clocks of two machines.
 
-    A Lease is alive until its record has stayed as it is for its duration, on our own monotonic clock, as
-    client-go's tools/leaderelection does: renewTime is the holder's clock, which may be hours off ours.
-    One that is given back or gone is alive as long: a rollout does that between two holders.
+    A Lease is alive until its record stayed unchanged for its duration on the broker's monotonic clock, as in
+    client-go's tools/leaderelection. renewTime is by the holder's clock, which may be hours off. A Lease that
+    is given back or gone stays alive as long: in a rollout, that happens between two holders.
     """
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[Record, float]] = {}
-        self._missed: float | None = None  # since when there is none
+        self._missed: float | None = None  # the time since which there is none
 
     def alive(self, leases: Iterable[Lease], *, now: float) -> bool:
-        """With the Leases as the API server has them; `now` is monotonic."""
+        """Whether one of the Leases, as the API server returned them, is held; `now` is monotonic."""
         before, self._seen = self._seen, {}
         alive = False
         for lease in leases:

@@ -1,4 +1,4 @@
-"""Plans the claims that wait, within a time, and reports how the plan was solved.
+"""Plans the waiting claims within a time limit, and reports how the plan was solved.
 
 Invariant: every plan logs how it was solved. A plan that is not proven optimal is counted, and is logged as a
 warning with the reason.
@@ -66,7 +66,9 @@ class SlotPolicy(Protocol):
         """The entitlements for a plan of these claims, by uid."""
 
     def planned(self, plan_: Plan) -> None:
-        """The plan is launched now. Claims of earlier plans that it lacks have their instances."""
+        """Takes note that the plan is launched now. Claims of earlier plans that it lacks have their
+        instances.
+        """
 
 
 class Planner:
@@ -113,7 +115,7 @@ class Planner:
         types: Mapping[str, InstanceType],
         shortages: Shortages,
     ) -> PassInputs:
-        """Everything that a pass would decide by."""
+        """All inputs of a pass's decisions."""
         inventory = self._inventory.snapshot()
         return PassInputs(
             waiting=waiting,
@@ -142,7 +144,9 @@ def solved(
     seconds: float,
     clock: Clock,
 ) -> Plan:
-    """As `capacity.plan`, within so many seconds, and logged. Raises CulpritFound with the claim at fault."""
+    """Plans as `capacity.plan` does, within `seconds`, and logs it. Raises CulpritFound with the claim at
+    fault.
+    """
 
     def solve(claims: Sequence[Claim]) -> Plan:
         return plan(
@@ -164,7 +168,7 @@ def solved(
 
 
 def in_gangs(claims: Iterable[NodeClaim]) -> Mapping[str, int]:
-    """How many claims of each gang have their instance."""
+    """The number of claims of each gang that have their instance."""
     return Counter(
         gang
         for claim in claims

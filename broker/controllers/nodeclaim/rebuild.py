@@ -1,7 +1,7 @@
-"""A recorded fleet call, made anew from its claims and its class as they are now.
+"""Rebuilds a recorded fleet call from its claims and its class as they are now.
 
-Invariant: a call is repeated only if the rebuilt one is equal to it. So a record, whoever wrote it, makes EC2
-launch nothing but what the claims and the class ask for: each pool is an option of each claim, each subnet is
+Invariant: a call is repeated only if the rebuilt one is equal to it. So no record, whatever its writer, can
+launch more than the claims and the class ask for. Each pool is an option of each claim, and each subnet is
 the class's.
 """
 
@@ -22,7 +22,7 @@ from providers.model import InstanceType, Override
 
 
 class Differs(Exception):
-    """The recorded call is not what its claims and its class ask for; the text says in what."""
+    """The recorded call differs from the request of its claims and class; the text names how."""
 
 
 def rebuilt(
@@ -83,7 +83,9 @@ def _option(call: FleetCall, override: Override, claim: Claim, known: ClassCatal
 
 
 def _with_subnet(new: Override, old: Override, plan: NodeClass) -> Override:
-    """The rebuilt override in the recorded subnet, if that is the class's: which has most free addresses
-    changes all the time."""
+    """The rebuilt override in the recorded subnet, if that subnet is the class's.
+
+    The subnet with the most free addresses changes all the time.
+    """
     there = any((subnet.id, subnet.zone) == (old.subnet_id, new.zone) for subnet in plan.subnets)
     return replace(new, subnet_id=old.subnet_id) if there else new

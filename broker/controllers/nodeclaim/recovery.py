@@ -1,9 +1,9 @@
 """Recovers from lost answers and ended processes: orphaned instances, and calls without an answer.
 
 Invariant: no claim is planned while an instance may exist that was launched for it. Orphans go first to the
-claims that they were launched for; a gang's orphans go only to the whole gang. No claim adopts an instance
-if its Node is being deleted, or may be while it is left out of the cache: the claim would go with the Node.
-An instance that EC2 does not list is found by repeating the call. If claims or class have changed since, the
+claims that they were launched for; a gang's orphans go only to the whole gang. No claim adopts an instance if
+its Node is being deleted, or may be while it is left out of the cache: the claim would go with the Node. An
+instance that EC2 does not list is found by repeating the call. If claims or class have changed since, the
 broker waits until EC2 must show the instance.
 """
 
@@ -41,7 +41,7 @@ Why = str | ProviderError
 
 
 class Recovery:
-    """`recover` is a step of the launch loop's pass, before anything is planned."""
+    """`recover` is a step of the launch loop's pass, before any plan."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Recovery:
         self._met: dict[str, float] = {}  # open calls by launch id: when this process first saw them
 
     def unsettled(self) -> list[FleetCall]:
-        """Calls without a known answer; the time that each is open counts from here."""
+        """Calls without a known answer; the time for which each is open counts from here."""
         now = self._clock.monotonic()
         open_ = self._calls.open(self._claims.list())
         self._met = {each.launch: self._met.get(each.launch, now) for each in open_}
@@ -89,7 +89,7 @@ class Recovery:
         self._end(work, left)
 
     def finish(self) -> bool:
-        """Ends the calls of which no instance is left to adopt, which is so without orphans; whether any."""
+        """Ends the unfinished calls if there are no orphans left to adopt. True if there were any."""
         over = self._calls.unfinished() - self._of_left_out()
         for launch in over:
             self._calls.done(launch)
@@ -98,7 +98,7 @@ class Recovery:
     # ---- instances without a claim
 
     def _without_owner(self, orphans: Sequence[Instance]) -> Sequence[Instance]:
-        """Those that no claim that is left out has, or was being launched for: these are still its own."""
+        """The orphans without a claim that is left out of the cache, by instance id or by launch."""
         left_out = self._claims.left_out
         ids = {partial.provider_id.rpartition("/")[2] for partial in left_out}
         launches = self._of_left_out()
@@ -114,7 +114,9 @@ class Recovery:
     def _adopt(
         self, work: LaunchPass, orphans: Sequence[Instance], results: LaunchResults, unknown: Collection[str]
     ) -> Sequence[Instance]:
-        """The orphans that no claim takes. A claim of an `unknown` call takes only what that call gave."""
+        """Gives orphans to claims; returns the rest. A claim of an `unknown` call takes only an instance of
+        that call.
+        """
         if not orphans:
             return ()
         owners = {claim.uid for claim in self._claims.list() if not claim.deleting}
@@ -140,14 +142,14 @@ class Recovery:
             del work.waiting[claim.uid]
             if not self._executor.binder.bind(claim.name, claim.uid, instance, ready, work.types, [attempt]):
                 results.hold_unconfirmed(claim.uid, work, None)
-                work.held.add(instance.tags.get(names.TAG_LAUNCH, ""))  # its call is not done with
+                work.held.add(instance.tags.get(names.TAG_LAUNCH, ""))  # its call is not finished
         return [*left, *leaving]
 
     def _node_leaves(self, instance: Instance, owners: Collection[str]) -> bool:
-        """Whether a Node of the instance is being deleted, or will be by Kubernetes' garbage collector, since
-        all its owners are gone (kubernetes.io, "Owners and Dependents"). A Node that is left out may be.
+        """Whether a Node of the instance is being deleted, or may be.
 
-        `owners`: uids of claims that stay.
+        Kubernetes' garbage collector deletes a Node after all its owners (kubernetes.io, "Owners and
+        Dependents"). A Node that is left out may be deleted too. `owners`: uids of claims that stay.
         """
 
         def leaves(node: Node) -> bool:
@@ -161,11 +163,13 @@ class Recovery:
     def _pairs(
         self, work: LaunchPass, orphans: Sequence[Instance], unknown: Collection[str]
     ) -> tuple[list[tuple[Claim, Instance]], Sequence[Instance]]:
-        """Who adopts what, and what is left: the claims of an orphan's own launch come before all others."""
+        """The pairs of claim and orphan, and the remaining orphans. The claims of an orphan's launch come
+        first.
+        """
         launched = self._calls.by_claim()
         own_first = {*unknown, *(i.tags.get(names.TAG_LAUNCH, "") for i in orphans if not i.described)}
         bound = {uid for uid, calls in launched.items() if calls & own_first}
-        # What is left of a gang that was whole once is adopted one by one.
+        # The remaining claims of a gang that was complete once adopt one by one.
         begun = {c.annotations.get(names.GANG) for c in self._claims.list() if c.status.provider_id} - {None}
         units: dict[tuple[str, str], list[Claim]] = defaultdict(list)
         for claim in work.waiting.values():
@@ -197,7 +201,10 @@ class Recovery:
         return [*paired.values()], left
 
     def _wait_for_unseen(self, work: LaunchPass, left: Sequence[Instance]) -> None:
-        """What EC2 does not describe yet cannot be adopted, nor its claims launched again meanwhile."""
+        """Lets the claims of instances that EC2 does not describe yet wait.
+
+        Such an instance cannot be adopted, and its claims must not be launched again meanwhile.
+        """
         unseen = {i.tags.get(names.TAG_LAUNCH, ""): i.id for i in left if not i.described}
         launched = self._calls.by_claim()
         for uid, claim in work.objects.items():
@@ -210,7 +217,7 @@ class Recovery:
             self._tell(claim, f"instance {id_} was launched for it, and EC2 does not describe it yet")
 
     def _end(self, work: LaunchPass, left: Sequence[Instance]) -> None:
-        """Orphans that nobody wants end after their grace time; those of a gang that is not whole at once."""
+        """Terminates unwanted orphans after their grace time, and those of an incomplete gang at once."""
         gangs = _all(self._calls.by_claim(), [c for c in work.waiting.values() if c.gang]) - work.held
         free = [each for each in left if each.tags.get(names.TAG_LAUNCH) not in work.held]
         partial = [each for each in free if each.described and each.tags.get(names.TAG_LAUNCH) in gangs]
@@ -220,29 +227,29 @@ class Recovery:
                 [each for each in self._view.overdue(free) if each not in partial], why="no claim wants them"
             )
         except ProviderError as error:
-            # The next pass tries again; what waits is launched all the same.
+            # The next pass tries again; waiting claims are launched all the same.
             _log.warning("instances without a claim could not be terminated", error=str(error))
 
     # ---- calls without an answer
 
     def _find_out(self, call: FleetCall, work: LaunchPass, results: LaunchResults) -> Why | None:
-        """Why the answer of a call is still unknown; until it is known, its claims wait."""
+        """The reason why the answer of a call is still unknown, or None. Its claims wait for the answer."""
         request = call.request
         if request is not None and len(self._view.launched_by(call.launch)) >= request.count:
-            self._calls.answered(call.launch)  # all that it can have given
+            self._calls.answered(call.launch)  # every instance that it can have given
             return None
         differs = self._differs(call, work)
         if request is not None and not differs:
             return self._repeat(call, request, work, results)
         now = self._clock.monotonic()
         if now - self._met.setdefault(call.launch, now) >= SETTLED.total_seconds():
-            self._calls.answered(call.launch)  # what EC2 has not listed by now is not there
+            self._calls.answered(call.launch)  # an instance that EC2 has not listed by now does not exist
             return None
         _log.warning("a call to EC2 without an answer is not made again", launch=call.launch, why=differs)
         return f"it is not made again, since {differs}"
 
     def _differs(self, call: FleetCall, work: LaunchPass) -> str:
-        """Why the call, should it never have been made, is not what its claims and class ask for now."""
+        """The difference between the call and the present request of its claims and class; empty if none."""
         known = {claim.uid: claim for claim in self._claims.list()}
         members = [known.get(uid) for uid in call.claims]
         for claim in members:
@@ -270,7 +277,7 @@ class Recovery:
         try:
             self._view.put(self._executor.repeat(call, request))
         except ProviderError as error:
-            self._met[call.launch] = self._clock.monotonic()  # now it may have been made, if not before
+            self._met[call.launch] = self._clock.monotonic()  # EC2 may have accepted this repeat first
             for uid in wanted:
                 results.hold_unconfirmed(uid, work, error)
             return error

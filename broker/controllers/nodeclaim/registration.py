@@ -1,9 +1,8 @@
-"""From a launched claim to a node that takes pods: Registered, then Initialized, in Karpenter's order.
+"""Takes a launched claim to a node that accepts pods: Registered, then Initialized, in Karpenter's order.
 
-Registered: exactly one Node has the claim's providerID; it gets the claim's labels, taints, finalizer and
-owner, and loses the taint that kept pods off. Initialized: it is ready, its startup and ephemeral taints
-are gone, and the resources that the claim asked for are there (karpenter
-pkg/controllers/nodeclaim/lifecycle).
+Registered: exactly one Node has the claim's providerID. It gets the claim's labels, taints, finalizer and
+owner, and loses the taint that kept pods off. Initialized: it is ready, its startup and ephemeral taints are
+gone, and it has the resources that the claim requests (karpenter pkg/controllers/nodeclaim/lifecycle).
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ from broker.text import quantities
 BY_PROVIDER_ID = "providerID"
 # On each node that the broker registered: the name of its class.
 MARK = f"{names.BROKER}/nodeclass"
-# Why a claim is kept: its Node is left out of the cache.
+# The reason to keep a claim: its Node is left out of the cache.
 NODE_LEFT_OUT = "NodeLeftOut"
 REGISTRATION_TIMEOUT = timedelta(minutes=15)
 LOOK_AGAIN = 60.0  # seconds, for a Node that is left out
-# Taints of a node that is on its way; whoever set one takes it off (karpenter pkg/scheduling/taints.go).
+# Taints of a node that is not ready yet; their writer removes them (karpenter pkg/scheduling/taints.go).
 EPHEMERAL = frozenset(
     {
         (names.NODE_NOT_READY_TAINT, "NoSchedule"),
@@ -80,7 +79,7 @@ class Registration:
         if len(found) != 1:
             return self._without_node(claim, found, left_out)
         if found[0].deleting:
-            # Somebody deleted the Node: its claim ends with it, and drains it first.
+            # A user deleted the Node: its claim ends with it, and drains it first.
             self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
             return None
         self._missed.pop(claim.uid, None)
@@ -121,7 +120,7 @@ class Registration:
         return None
 
     def _mend(self, claim: NodeClaim) -> NodeClaim:
-        """What every launched claim has, and somebody may have taken off by hand."""
+        """Restores the finalizer and the Launched condition, if a user removed them."""
         claim = patch(self._client, self._claims, claim, missing_finalizer)
         if is_true(claim, names.LAUNCHED):
             return claim
@@ -142,12 +141,12 @@ class Registration:
         self, claim: NodeClaim, found: list[Node], left_out: PartialObject | None
     ) -> Result | None:
         if is_true(claim, names.REGISTERED_CONDITION):
-            return None  # the instance's own end is noticed where instances are watched
+            return None  # `losses` notices the end of the instance
         now = self._clock.now()
         if left_out is not None:
             self._missed.pop(claim.uid, None)  # it has joined
             write(self._client, self._claims, claim, _unread(left_out), now=now)
-            return Result(requeue_after=LOOK_AGAIN)  # nothing wakes the claim if the Node goes as it is
+            return Result(requeue_after=LOOK_AGAIN)  # a left-out Node may go without an event
         if found:
             change = ConditionUpdate(
                 type=names.REGISTERED_CONDITION,
@@ -159,7 +158,7 @@ class Registration:
         else:
             change = no_node_yet(claim.status.provider_id)
         claim = write(self._client, self._claims, claim, change, now=now)
-        # By this process's own clock: the launch was dated by another's, which may be hours off.
+        # By this process's own clock: another clock dated the launch, and may be hours off.
         waited = self._clock.monotonic() - self._missed.setdefault(claim.uid, self._clock.monotonic())
         left = REGISTRATION_TIMEOUT.total_seconds() - waited
         if left > 0:
@@ -174,13 +173,13 @@ class Registration:
         return None
 
     def _adopt(self, claim: NodeClaim, node: Node) -> Node:
-        """What the node gets from its claim; nothing is written where it has it all."""
+        """Gives the node the metadata of its claim; writes nothing if the node has all of it."""
         owner = owner_reference(claim, controller=False)
         wanted: dict[str, Any] = {
             "labels": {**claim.labels, names.REGISTERED: "true"},
             "annotations": _annotations(claim),
             "finalizers": sorted({*node.metadata.finalizers, names.TERMINATION_FINALIZER}),
-            # One claim owns a node: a claim before it lost the instance to this one.
+            # One claim owns a node: an earlier claim lost the instance to this one.
             "ownerReferences": [
                 *(r.wire() for r in node.metadata.owner_references if r.kind != NodeClaim.KIND.kind),
                 owner,
@@ -210,7 +209,7 @@ class Registration:
 
 
 def first_of(claims: Cache[NodeClaim], claim: NodeClaim) -> NodeClaim:
-    """The claim that has the instance, where somebody gave its providerID to two by hand."""
+    """The oldest claim with the providerID, if a user gave it to two."""
     having = [c for c in claims.by(BY_PROVIDER_ID, claim.status.provider_id) if not c.deleting]
     return min(having, key=_age, default=claim)
 
@@ -223,8 +222,9 @@ def nodes_of(nodes: Cache[Node], claim: NodeClaim) -> tuple[list[Node], PartialO
 def nodes_at(nodes: Cache[Node], id_: str, *, name: str) -> tuple[list[Node], PartialObject | None]:
     """The Nodes with this providerID, and the one that is left out of the cache.
 
-    Of a Node that is left out nobody knows whether it is Ready or deleted, nor whether its pods may go. The
-    These are read before and after the Nodes, since a Node may be left out or readmitted meanwhile.
+    Of a Node that is left out, the broker does not know whether it is Ready or deleted, nor whether its pods
+    may go. The left-out Nodes are read before and after the Nodes, since a Node may be left out or readmitted
+    meanwhile.
     """
     before = _left_out(nodes, id_, name)
     found = nodes.by(BY_PROVIDER_ID, id_ or "-")
@@ -264,7 +264,7 @@ def _age(claim: NodeClaim) -> tuple[datetime, str]:
 
 
 def _taints(claim: NodeClaim, node: Node) -> list[dict[str, Any]]:
-    """The node's taints less the unregistered one, with the claim's unless the node brings its own."""
+    """The node's taints without the unregistered one; with the claim's, unless the node opts out."""
     kept = [t for t in node.spec.taints if t.key != names.UNREGISTERED_TAINT]
     if node.labels.get(names.DO_NOT_SYNC_TAINTS) != "true":
         there = {(t.key, t.effect) for t in kept}
@@ -275,7 +275,7 @@ def _taints(claim: NodeClaim, node: Node) -> list[dict[str, Any]]:
 
 
 def _annotations(claim: NodeClaim) -> dict[str, str]:
-    """The claim's, less what the broker and kubectl keep there; and the mark of a node of ours."""
+    """The claim's annotations without those of the broker and kubectl, with the broker's mark."""
     noted = {
         key: value
         for key, value in claim.annotations.items()
@@ -289,7 +289,7 @@ def _wire(taints: list[Taint] | tuple[Taint, ...]) -> list[dict[str, Any]]:
 
 
 def _uninitialized(claim: NodeClaim, node: Node) -> tuple[str, str]:
-    """Why the node does not take the claim's pods yet; empty when it does."""
+    """The reason why the node does not accept the claim's pods yet; empty if it does."""
     ready = condition(node.status.conditions, names.READY)
     if ready is None or ready.status != "True":
         return "NodeNotReady", f"node {node.name} is not ready" + (f": {ready.message}" if ready else "")

@@ -1,9 +1,8 @@
-"""What a claim, its pods, its class and its pool are told about what was tried.
+"""Reports attempts, and the planner's reasons for none, to a claim, its pods, its class and its pool.
 
-Everything here is made from Attempts, or from the planner's word on why nothing was tried. Conditions:
-Launched is Unknown with a reason a class of refusal (never False: the claim goes on waiting), and
-CapacityReservation is LimitExceeded while reservations cannot serve, Available again after a launch into
-one.
+Conditions: Launched is Unknown, with one reason for each class of refusal; it is never False, since the claim
+keeps waiting. CapacityReservation is LimitExceeded while reservations cannot serve, and Available after the
+next launch into one.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from providers.model import ErrorClass
 
 ATTEMPTS = names.ATTEMPTS
 AVAILABLE, LIMIT_EXCEEDED = "Available", "LimitExceeded"
-# Why a better option was passed over, where that means the same of one reservation.
+# The reasons for a skipped option that mean LimitExceeded if the option is a reservation.
 FULL = frozenset({"ReservationFull", "OutbidInPlan", "BackingOff"})
 MOST_PODS = 10
 PREFERENCE = "PreferNoSchedule"  # a taint that keeps no pod off
@@ -42,7 +41,7 @@ _log = structlog.get_logger("launch")
 
 
 def limit(attempt: Attempt) -> ConditionUpdate | None:
-    """What an attempt says about the reservations; None when it says nothing."""
+    """The condition about reservations after an attempt; None if the attempt shows nothing about them."""
     reserved = attempt.pool.reserved
     if attempt.outcome in (Outcome.LAUNCHED, Outcome.ADOPTED) and reserved:
         return ConditionUpdate(
@@ -67,7 +66,7 @@ def limit(attempt: Attempt) -> ConditionUpdate | None:
 
 
 def short(skipped: Iterable[Skipped]) -> bool:
-    """Whether a reservation would have been taken, had it had room."""
+    """Whether a reservation with free slots would have been taken."""
     return any(each.pool.reserved and _full(each.reason, each.class_) for each in skipped)
 
 
@@ -76,7 +75,7 @@ def _full(reason: str, class_: ErrorClass | None) -> bool:
 
 
 class Reporter:
-    """Writes to claims, pods' events and pools; an object that cannot be written stops no other."""
+    """Writes to claims, pods' events and pools. A failed write does not stop the others."""
 
     def __init__(
         self,
@@ -134,14 +133,14 @@ class Reporter:
         return told
 
     def remembered(self, claim: NodeClaim, attempts: Iterable[Attempt]) -> dict[str, str]:
-        """The annotation that carries the claim's last attempts."""
+        """The annotation with the claim's last attempts."""
         known = load(
             claim.annotations.get(ATTEMPTS, ""), claim=claim.name, node_class=claim.spec.node_class_ref.name
         )
         return {ATTEMPTS: dump([*known, *attempts])}
 
     def limits(self, attempts: Iterable[Attempt]) -> list[ConditionUpdate]:
-        """The last word of the attempts on the reservations, if they have one."""
+        """The condition of the last attempt that shows something about reservations."""
         return [change for attempt in attempts if (change := limit(attempt))][-1:]
 
     def _remember(self, claim: NodeClaim, attempts: list[Attempt]) -> NodeClaim:
@@ -154,7 +153,7 @@ class Reporter:
     def say(
         self, claim: NodeClaim, kind: str, reason: str, message: str, attempts: Iterable[Attempt] = ()
     ) -> None:
-        """An event on the claim and on the pods that it was for, with the AWS request ids."""
+        """Records an event on the claim, and a warning also on its pods, with the AWS request ids."""
         ids = sorted({a.request_id for a in attempts if a.request_id})
         text = f"{message} (AWS request {', '.join(ids)})" if ids else message
         self._recorder.event(claim, "Normal" if kind == "Normal" else "Warning", reason, text)
@@ -175,14 +174,14 @@ class Reporter:
         )
 
     def _pods_for(self, claim: NodeClaim) -> list[Pod]:
-        """The pods named on the claim; where none are, those that wait and that the claim would take."""
+        """The pods named on the claim; if none are named, the waiting pods that it would take."""
         named = [key.strip() for key in claim.annotations.get(names.PODS, "").split(",") if key.strip()]
         if named:
             return [pod for key in named if (pod := self._pods.find(key))]
         return [pod for pod in self._pods.list() if would_take(claim, pod)][:MOST_PODS]
 
     def pool_limit(self, pool_name: str, change: ConditionUpdate) -> None:
-        """The same condition on the claim's NodePool, where there is one."""
+        """Applies the same condition to the claim's NodePool, if it exists."""
         pool = self._pools.get(pool_name)
         if pool is None:
             return
@@ -196,7 +195,7 @@ class Reporter:
             now=now,
             observed_generation=pool.metadata.generation,
         )
-        # The message names the latest claim; only a turn of the condition is worth a write.
+        # The message names the latest claim; only a changed status or reason is worth a write.
         if mine and (mine[0].status, mine[0].reason) == (change.status, change.reason):
             return
         body = {
@@ -212,7 +211,7 @@ class Reporter:
 
 
 def would_take(claim: NodeClaim, pod: Pod) -> bool:
-    """Whether a pod that no node can take would fit the claim's node."""
+    """Whether an unschedulable pod would fit the claim's node."""
     scheduled = condition(pod.status.conditions, "PodScheduled")
     if pod.spec.node_name or scheduled is None or scheduled.reason != "Unschedulable":
         return False
@@ -240,7 +239,7 @@ def _tolerates(key: str, operator: str, value: str, effect: str, taint: tuple[st
 
 
 def launched_at(claims: Iterable[NodeClaim]) -> dict[str, datetime]:
-    """When each claim was launched, by uid."""
+    """The launch time of each claim, by uid."""
     found = {}
     for claim in claims:
         launched = condition(claim.status.conditions, names.LAUNCHED)

@@ -35,13 +35,13 @@ STOPPED = (timedelta(seconds=10), timedelta(minutes=5))
 class ClaimHold:
     until: datetime
     times: int  # in a row
-    seen: tuple[int, Surroundings]  # the class's version, and what it named in EC2
+    seen: tuple[int, Surroundings]  # the class's generation, and the EC2 resources that it named
 
 
 class ClaimHolds:
     """Claims that are not tried before a time, by uid, since no other option would help; for one thread.
 
-    A hold is of the class as it was: when the class, or an EC2 resource that it names, changes, its claims
+    A hold is for the class as it was. When the class, or an EC2 resource that it names, changes, its claims
     are tried at once. Waits double as refusals repeat, up to a limit.
     """
 
@@ -71,7 +71,7 @@ class ClaimHolds:
 
 
 class LaunchResults:
-    """Used by the one launch loop alone; `shortages` and `holds` are inputs of its plans."""
+    """Only the one launch loop uses it; `shortages` and `holds` are inputs of its plans."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class LaunchResults:
     def apply(
         self, requested: LaunchGroup, result: FleetResult, work: LaunchPass, inventory: Inventory
     ) -> None:
-        """Records the result, reports it, and decides which claims go on in this pass."""
+        """Records the result, reports it, and decides which claims continue in this pass."""
         group, distribution, now = result.group, result.distribution, self._clock.now()
         ready = work.classes[group.node_class]
         if result.uncertain or not all(p.instance.described for p in distribution.pairs):

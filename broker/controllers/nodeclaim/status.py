@@ -1,10 +1,10 @@
-"""The status of a NodeClaim as the broker applies it: always all of its own fields, never anybody else's.
+"""Writes a NodeClaim's status as the broker applies it: always all of its own fields, and no others.
 
-Server-side apply drops what a manager no longer mentions, so each apply says everything that is ours. The uid
-goes along: a claim that was deleted and made again under its old name is not written to.
+Server-side apply drops the fields that a manager no longer sends, so each apply has all of the broker's. The
+uid goes along, so that a new claim under the old name is not written to.
 
-Several loops write to one claim, each in its own thread. They take turns, and each begins from what the one
-before it wrote, as the cache has it: from an older copy an apply would take that away again.
+Several loops write to one claim, each in its own thread. They take turns, and each starts from the previous
+write, as the cache has it. An apply from an older copy would undo that write.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BROKER_CONDITIONS = (
 )
 STEPS = (names.LAUNCHED, names.REGISTERED_CONDITION, names.INITIALIZED_CONDITION)
 MESSAGE_LIMIT = 1000
-_TURNS = tuple(threading.Lock() for _ in range(64))  # a claim always has the same one
+_TURNS = tuple(threading.Lock() for _ in range(64))  # a claim always has the same lock
 
 
 def is_true(claim: NodeClaim, type_: str) -> bool:
@@ -52,14 +52,14 @@ def instance_id(claim: NodeClaim) -> str:
 
 
 def provider_id(instance: Instance) -> str:
-    """How claims and nodes name the instance."""
+    """The instance's name in claims and nodes."""
     return f"aws:///{instance.zone}/{instance.id}"
 
 
 def body(
     claim: NodeClaim, *changes: ConditionUpdate, now: datetime, fields: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
-    """The apply body after these changes; None where it would change nothing."""
+    """The apply body after these changes; None if nothing changes."""
     said: tuple[Condition, ...] = tuple(c for c in claim.status.conditions if c.type in BROKER_CONDITIONS)
     mine = set_conditions(
         said,
@@ -70,7 +70,7 @@ def body(
     )
     mine = _with_ready(mine, now=now, generation=claim.metadata.generation)
     if not fields and len(mine) == len(said) and all(map(is_, mine, said)):
-        return None  # what is so of most claims needs no look at the whole of each
+        return None  # so for most claims, without comparing the whole status
     own = {
         key: value
         for key, value in claim.status.wire().items()
@@ -96,7 +96,7 @@ def write(
     now: datetime,
     fields: Mapping[str, Any] | None = None,
 ) -> NodeClaim:
-    """Applies the changes to the claim as last written, and returns it as it is then. Raises ApiError."""
+    """Applies the changes to the claim as last written, and returns the result. Raises ApiError."""
     with _TURNS[hash(claim.uid) % len(_TURNS)]:
         claim = _newer(claim, cache.get(claim.name))
         wanted = body(claim, *changes, now=now, fields=fields)
@@ -106,7 +106,7 @@ def write(
 
 
 def _newer(claim: NodeClaim, known: NodeClaim | None) -> NodeClaim:
-    """The same claim as the cache knows it, where that is from later."""
+    """The claim as in the cache, if that is newer."""
     if known is None or known.uid != claim.uid:
         return claim
     then, now = (int(each.metadata.resource_version or 0) for each in (claim, known))
@@ -119,9 +119,9 @@ def patch(
     claim: NodeClaim,
     wanted: Callable[[NodeClaim], Mapping[str, Any]],
 ) -> NodeClaim:
-    """Merges into metadata what `wanted` gives for the claim as it is; nothing where it gives nothing.
+    """Merges the result of `wanted` for the claim into its metadata; writes nothing if that is empty.
 
-    Somebody else's write in between is looked at, and `wanted` asked again. Raises ApiError.
+    After another writer's change, `wanted` is called again with the new claim. Raises ApiError.
     """
     for last in (False, False, True):
         metadata = wanted(claim)
@@ -142,7 +142,7 @@ def patch(
 
 
 def taken(cache: Cache[NodeClaim], answer: Mapping[str, Any]) -> NodeClaim:
-    """The claim that a write was answered with, which the cache gets too; decoded once where it can be."""
+    """The claim in the response to a write, which also goes to the cache; decoded once if possible."""
     cache.observe(answer)
     known = cache.get(answer["metadata"]["name"])
     if known is not None and known.metadata.resource_version == answer["metadata"]["resourceVersion"]:
@@ -151,7 +151,7 @@ def taken(cache: Cache[NodeClaim], answer: Mapping[str, Any]) -> NodeClaim:
 
 
 def no_node_yet(provider_id: str) -> ConditionUpdate:
-    """What a launched claim says until its node joins."""
+    """The Registered condition of a launched claim until its node joins."""
     return ConditionUpdate(
         type=names.REGISTERED_CONDITION,
         status="Unknown",
@@ -161,8 +161,8 @@ def no_node_yet(provider_id: str) -> ConditionUpdate:
 
 
 def missing_finalizer(claim: NodeClaim) -> dict[str, Any]:
-    """The metadata that puts our finalizer on; nothing where it is on, or cannot be put on any more."""
-    # Kubernetes takes no new finalizer on an object that is being deleted.
+    """The metadata that adds the broker's finalizer; empty if it is there, or can no longer be added."""
+    # Kubernetes accepts no new finalizer on an object that is being deleted.
     if claim.deleting or names.TERMINATION_FINALIZER in claim.metadata.finalizers:
         return {}
     return {"finalizers": [*claim.metadata.finalizers, names.TERMINATION_FINALIZER]}
@@ -171,7 +171,7 @@ def missing_finalizer(claim: NodeClaim) -> dict[str, Any]:
 def _with_ready(
     conditions: tuple[Condition, ...], *, now: datetime, generation: int
 ) -> tuple[Condition, ...]:
-    """Ready is the three steps together, as Karpenter's root condition is."""
+    """Sets Ready from the three steps together, as Karpenter's root condition."""
     missing = next(
         (step for step in STEPS if (found := condition(conditions, step)) is None or found.status != "True"),
         None,

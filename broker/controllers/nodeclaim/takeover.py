@@ -35,9 +35,9 @@ class TakeOver:
         return owned(claim, groups=groups(take_over=self._enabled, karpenter_alive=alive))
 
     def look(self) -> bool:
-        """Whether claims changed owner.
+        """Reads Karpenter's Lease. True if claims changed owner.
 
-        A Lease that runs out makes no event, and in a stale cache every Lease seems to run out. So each call
+        A Lease that expires makes no event, and in a stale cache every Lease seems to expire. So each call
         reads the Lease from the API server.
         """
         if not self._enabled:

@@ -1,7 +1,7 @@
-"""What a launch template of a class holds for one group of claims.
+"""The content of a class's launch template for one group of claims.
 
-Everything of the class that an instance shows is in here; what differs between claims (labels, taints) is
-in the user data, so only claims with equal labels and taints share a template (`template_key`).
+It has everything of the class that an instance shows. Differences between claims (labels, taints) are in the
+user data, so only claims with equal labels and taints share a template (`template_key`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KUBELET_MAY_SET = ("node.kubernetes.io/", "kubelet.kubernetes.io/")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBootstrap:
-    """What nodes are told about their cluster."""
+    """The cluster's parameters in the user data of nodes."""
 
     name: str
     endpoint: str
@@ -34,7 +34,7 @@ class NodeBootstrap:
 
 
 def template_key(claim: NodeClaim) -> str:
-    """Equal for claims that one launch template serves."""
+    """Equal for claims that share one launch template."""
     told = [_labels(claim), _taints(claim), *([EFA] if _asks_for_efa(claim) else [])]
     return orjson.dumps(told, option=orjson.OPT_SORT_KEYS).decode()
 
@@ -96,7 +96,7 @@ def template(
 
 
 def _kubelet(ready: LaunchClass) -> Mapping[str, object]:
-    """The class's own settings, and the cluster's DNS server where the class names none."""
+    """The class's own settings, and the cluster's DNS server if the class names none."""
     own = ready.source.spec.kubelet.wire() if ready.source.spec.kubelet else {}
     named = own.get("clusterDNS") or not ready.network.dns
     return own if named else {**own, "clusterDNS": [ready.network.dns]}
@@ -109,8 +109,11 @@ def _asks_for_efa(claim: NodeClaim) -> bool:
 def _efa_interfaces(
     claim: NodeClaim, group: LaunchGroup, provider: CapacityProvider
 ) -> tuple[NetworkInterface, ...]:
-    """One EFA a network card, as many as the type has (all types of the group have as many), for a claim that
-    asks for any; the first card's is the primary interface."""
+    """One EFA for each network card, for a claim that requests any; the first card's is the primary
+    interface.
+
+    All types of the group have the same number of cards.
+    """
     if not _asks_for_efa(claim):
         return ()
     count = provider.instance_types()[group.overrides[0].instance_type].efa_interfaces
@@ -118,7 +121,7 @@ def _efa_interfaces(
 
 
 def instance_tags(ready: LaunchClass, *, launch: str, cluster: str) -> Mapping[str, str]:
-    """Tags of the instances of one launch: the class's, and the marks by which they are ours."""
+    """Tags of the instances of one launch: the class's, and the broker's own marks."""
     return {
         **ready.source.spec.tags,
         names.TAG_CLUSTER: cluster,

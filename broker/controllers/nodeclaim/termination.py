@@ -1,8 +1,8 @@
-"""The end of a claim: drain the node, terminate the instance, then let the claim go.
+"""Ends a claim: drains the node, terminates the instance, then releases the claim.
 
 Invariant: the claim's finalizer stays until EC2 no longer shows the instance alive, so an instance never
-outlives its claim unseen. Draining uses the Eviction API, so PodDisruptionBudgets hold; it ends early only
-when the claim's terminationGracePeriod runs out. A Node that is left out of the cache is waited for.
+outlives its claim unseen. Draining uses the Eviction API, so PodDisruptionBudgets hold. It ends early only
+when the claim's terminationGracePeriod expires. It waits for a Node that is left out of the cache.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ REFUSED = "TerminationRefused"
 
 
 class Termination:
-    """What happens to a claim from its deletionTimestamp on."""
+    """Handles a claim from its deletionTimestamp on."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Termination:
         launching: Callable[[str], bool],
         freed: Callable[[], None],
     ) -> None:
-        """`freed` is called if the slot of an instance that ended is free again."""
+        """`freed` is called when the slot of an ended instance is free again."""
         self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
         self._claims, self._nodes, self._pods = caches.claims, caches.nodes, caches.pods
         self._terminations = terminations
@@ -59,7 +59,7 @@ class Termination:
         self._freed = freed
 
     def reconcile(self, claim: NodeClaim) -> Result | None:
-        """One step towards the end. Raises ApiError."""
+        """Makes one step towards the end. Raises ApiError."""
         if names.TERMINATION_FINALIZER not in claim.metadata.finalizers:
             return None
         if self._launching(claim.uid):
@@ -82,7 +82,7 @@ class Termination:
         return None
 
     def _unread(self, claim: NodeClaim, node: PartialObject) -> bool:
-        """Whether a Node that is left out is waited for: its pods may still run, and may not be evicted."""
+        """Whether to wait for a Node that is left out: its pods may still run, and may not be evicted."""
         seen = self._terminations.look(instance_id(claim))
         ended = seen is not None and seen.instance is not None and not seen.instance.alive
         if ended or self._late(claim):
@@ -102,7 +102,7 @@ class Termination:
         return deadline is not None and self._clock.now() >= deadline
 
     def _drain(self, claim: NodeClaim, node: Node) -> bool:
-        """Evicts what can be; whether pods are left to wait for."""
+        """Evicts the pods that may go. True while the drain waits for pods."""
         self._close(node)
         left = self._left(node)
         late = self._late(claim)
@@ -139,8 +139,10 @@ class Termination:
         return f"{left[0].key} first"
 
     def _left(self, node: Node) -> list[Pod]:
-        """The pods that hold the drain up. The cache may lack the last ones: before none is left, the server
-        is asked."""
+        """The pods that hold up the drain.
+
+        The cache may lack the newest pods: an empty result is confirmed by the API server.
+        """
         now = self._clock.now()
         if known := drain.left(self._pods.by(BY_NODE, node.name), now):
             return known
@@ -148,7 +150,7 @@ class Termination:
         return drain.left(map(Pod.decode, listed), now)
 
     def _gone(self, claim: NodeClaim, node: Node) -> bool:
-        """Whether nothing is left to drain: pods on a node without an instance never end by themselves."""
+        """Whether the node has no instance to drain: its pods would never end by themselves."""
         if is_ready(node):
             return False
         seen = self._terminations.look(instance_id(claim))
@@ -179,7 +181,7 @@ class Termination:
             self._recorder.event(claim, "Warning", "EvictionBlocked", f"{pod.key}: {error.message}")
 
     def _alive(self, claim: NodeClaim, nodes: Sequence[Node]) -> bool:
-        """Whether EC2 still has the instance; has it terminated if nobody has yet."""
+        """Whether EC2 still has the instance. If it does not end yet, it is terminated."""
         id_ = instance_id(claim)
         seen = self._terminations.look(id_)
         if seen is None:
@@ -199,7 +201,7 @@ class Termination:
         return alive
 
     def _ending(self, claim: NodeClaim, id_: str, *, alive: bool) -> None:
-        """Frees the slot of an ended instance before EC2 is asked for the count."""
+        """Frees the slot of an ended instance before EC2's next count."""
         odcr_id = claim.labels.get(names.RESERVATION_ID, "")
         self._inventory.ending(instance_id=id_, odcr_id=odcr_id, alive=alive)
         if odcr_id and not alive:
@@ -208,7 +210,7 @@ class Termination:
     def _tell(
         self, claim: NodeClaim, id_: str, *, ends: bool, refused: ProviderError | None, listed: bool = True
     ) -> None:
-        """Reports once what ended the instance, or why EC2 refuses to end it."""
+        """Reports once how the instance ended, or why EC2 refuses to end it."""
         known = condition(claim.status.conditions, names.INSTANCE_TERMINATING)
         asked = known is not None and known.reason == REFUSED
         if refused is not None and not ends:
@@ -242,7 +244,8 @@ class Termination:
         write(self._client, self._claims, claim, change, now=self._clock.now())
 
     def _unseen(self, claim: NodeClaim, id_: str, seen: Sighting, nodes: Sequence[Node]) -> bool:
-        """EC2 may not show an instance that it has: it is asked to terminate it all the same.
+        """Terminates an instance that EC2 does not show: it may exist all the same. True while the claim is
+        kept.
 
         The claim is kept while the instance may be too new to be shown, or its Node is Ready and EC2 refuses.
         """
@@ -259,7 +262,7 @@ class Termination:
 
     def _release_claim(self, claim: NodeClaim) -> None:
         def wanted(now: NodeClaim) -> Mapping[str, Any]:
-            # A launch that ended meanwhile gave it an instance, which has to end first.
+            # A launch that ended meanwhile may have given it an instance, which has to end first.
             same = now.status.provider_id == claim.status.provider_id
             return _without_finalizer(now) if same else {}
 

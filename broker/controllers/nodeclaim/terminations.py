@@ -1,8 +1,8 @@
-"""Instances that claims and nodes wait to see the end of: described together, and terminated together.
+"""Watches and terminates, in batches, the instances that claims and nodes need to end.
 
-Why: a call an instance empties EC2's buckets when a NodePool is scaled down, and 40 claims need not make 80
-calls. Karpenter batches 500 (pkg/batcher). An instance that EC2 refuses to terminate is asked for again later
-each time, apart from the others.
+Why: a call for each instance empties EC2's buckets when a NodePool is scaled down, and 40 claims need not
+make 80 calls. Karpenter batches 500 (pkg/batcher). An instance that EC2 refuses to terminate is retried at
+growing intervals, apart from the others.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _log = structlog.get_logger("terminations")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """What EC2 last said of an instance: None where it shows none of that id."""
+    """EC2's last description of an instance; None if EC2 shows none with that id."""
 
     instance: Instance | None
-    asked: bool = False  # whether EC2 was asked to terminate it, and answered
-    refused: ProviderError | None = None  # what it answered, if it refused
+    asked: bool = False  # whether EC2 answered a request to terminate it
+    refused: ProviderError | None = None  # EC2's refusal of the last request
 
     @property
     def gone(self) -> bool:
@@ -46,7 +46,7 @@ class _Watched:
     seen: Sighting | None = None
     ending: bool = False
     tries: int = 0  # refusals in a row
-    due: float = field(default=float("-inf"))  # when it is asked for again, on the monotonic clock
+    due: float = field(default=float("-inf"))  # when it is terminated again, on the monotonic clock
 
 
 class Terminations:
@@ -60,8 +60,7 @@ class Terminations:
         check: Callable[[], None],
         wake: Callable[[str], None],
     ) -> None:
-        """`check` raises where another process may lead by now. `wake` gets the id of each instance of which
-        there is news."""
+        """`check` raises if another process may lead by now. `wake` gets the id of an instance with news."""
         self.batcher = Batcher[str]("terminations", clock=clock, idle=IDLE)
         self._provider = provider
         self._clock = clock
@@ -71,7 +70,7 @@ class Terminations:
         self._lock = threading.Lock()
 
     def look(self, id_: str) -> Sighting | None:
-        """What was last seen of the instance, which is watched from now on; None before the first time."""
+        """The last description of the instance, which is watched from now on; None before the first."""
         with self._lock:
             known = self._watched.get(id_)
             if known is None:
@@ -80,7 +79,7 @@ class Terminations:
             return known.seen if known else None
 
     def end(self, id_: str) -> None:
-        """Has the instance terminated with the next batch, and again until EC2 shows that it ends."""
+        """Terminates the instance with the next batch, and again until EC2 shows that it ends."""
         with self._lock:
             watched = self._watched.setdefault(id_, _Watched())
             if not watched.ending:
@@ -92,7 +91,7 @@ class Terminations:
             self._watched.pop(id_, None)
 
     def run(self, _items: Sequence[str]) -> Result | None:
-        """Describes all that are watched, and terminates those that are to end. Raises ProviderError."""
+        """Describes all watched instances, and terminates those that are to end. Raises ProviderError."""
         with self._lock:
             watched = dict(self._watched)
         if not watched:
@@ -104,7 +103,7 @@ class Terminations:
             for id_, each in watched.items()
             if each.ending and each.due <= now and _may_end(found.get(id_))
         ]
-        # Those that were refused before keep none of the others waiting.
+        # Instances that were refused before do not delay the others.
         refused = self._terminate([id_ for id_ in due if not watched[id_].tries])
         refused |= self._terminate([id_ for id_ in due if watched[id_].tries])
         for id_, each in watched.items():
@@ -137,7 +136,7 @@ class Terminations:
             each.tries = each.tries + 1 if refused else 0
             each.due = now + min(LOOK_AGAIN * 2 ** (each.tries - 1), LONGEST) if refused else now
         elif before is not None:
-            refused = before.refused  # it stands until the next try
+            refused = before.refused  # it is valid until the next try
         each.seen = Sighting(
             instance=instance, asked=asked or (before is not None and before.asked), refused=refused
         )
@@ -146,11 +145,11 @@ class Terminations:
 
 
 def _may_end(instance: Instance | None) -> bool:
-    """EC2 may know an instance that it does not show yet."""
+    """Whether to terminate it: EC2 may have an instance that it does not show yet."""
     return instance is None or (instance.state not in _ENDING and instance.ownership != "foreign")
 
 
 def _told(seen: Sighting) -> tuple[object, ...]:
-    """What of a sighting changes what its claim does, or says."""
+    """The parts of a sighting that change the actions or the conditions of a claim."""
     refused = (seen.refused.code, seen.refused.message) if seen.refused else None
     return seen.instance and seen.instance.state, seen.asked, refused

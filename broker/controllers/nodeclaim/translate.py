@@ -1,4 +1,4 @@
-"""From a NodeClaim to what the planner reads; what is written wrongly becomes a reason, never a launch."""
+"""Translates a NodeClaim for the planner; an invalid value becomes a reason, never a launch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST: Final = 9_999_999_999
 
 
 class BadClaim(Exception):
-    """A claim that cannot be planned: `reason` for the condition, `message` names field and way out."""
+    """A claim that cannot be planned: `reason` for the condition, `message` with field and way out."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -62,7 +62,7 @@ def planned(claim: NodeClaim, *, template: str) -> Claim:
 
 
 def asked_tenancy(claim: NodeClaim) -> str:
-    """The tenancy that a claim insists on; empty if it does not, or if its requirements cannot be read."""
+    """The tenancy that a claim requires; empty if it requires none, or if its requirements cannot be read."""
     try:
         return tenancy(_requirements(tuple((r.key, r.operator, r.values) for r in claim.spec.requirements)))
     except InvalidRequirement:
@@ -71,12 +71,12 @@ def asked_tenancy(claim: NodeClaim) -> str:
 
 @lru_cache(maxsize=1024)
 def _requirements(written: tuple[tuple[str, str, tuple[str, ...]], ...]) -> Requirements:
-    """One for all claims that ask for the same. Raises InvalidRequirement."""
+    """Decodes requirements; equal ones share one result. Raises InvalidRequirement."""
     return Requirements.of(written)
 
 
 def priority_of(claim: NodeClaim) -> int:
-    """As everybody counts it: 0 for what is no whole number, which is told before a launch."""
+    """The priority of a claim; 0 if it is no whole number, which is reported before a launch."""
     try:
         return decode_whole(claim.annotations.get(names.PRIORITY, "0"), least=-_MOST, most=_MOST)
     except InvalidText:

@@ -1,11 +1,11 @@
-"""Tries each class's launch before the first claim does: a permission that is missing is told on the class.
+"""Tries each class's launch before the first claim does, and reports a missing permission on the class.
 
 Invariant: a trial launches nothing and no launch waits for one. A class is tried some seconds after it was
 resolved, one class at a time and at a bounded rate; after that once an hour, and after a refusal sooner. A
-launch that came about says more than a trial, and takes the place of one.
+successful launch proves more than a trial, and replaces one.
 
 A class is marked only if a policy denies every launch that was tried: a policy may deny one type or subnet,
-and a fleet launches from the others. Refused credentials, throttling and AWS's own trouble change nothing,
+and a fleet launches from the others. Refused credentials, throttling and AWS's own faults change nothing,
 since they are not about the class. Any other answer clears an earlier mark.
 """
 
@@ -48,7 +48,7 @@ _log = structlog.get_logger("trial")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """The last trial or launch of a class as it was then; `due` is when it is tried again."""
+    """The last trial or launch of a class as it was then; `due` is the time of the next trial."""
 
     seen: object
     due: float
@@ -70,8 +70,9 @@ class LaunchTrials:
         dirty: Callable[[str], None],
         ours: Callable[[NodePool], bool],
     ) -> None:
-        """`dirty` marks a class whose trial has another outcome; `ours`: the broker launches the pool's
-        claims."""
+        """`dirty` marks a class with a new outcome of its trial; `ours`: the broker launches the pool's
+        claims.
+        """
         self._provider = provider
         self._classes = classes
         self._pools = pools
@@ -84,7 +85,7 @@ class LaunchTrials:
         self._free = float("-inf")  # when the next trial may begin
 
     def launched(self, ready: LaunchClass) -> None:
-        """EC2 launched from the class."""
+        """Records a launch from the class, which replaces a trial."""
         due = self._clock.monotonic() + REFRESH
         self._last[ready.source.name] = Trial(seen=_seen(ready), due=due)
         self._mark(ready, "")
@@ -129,11 +130,10 @@ class LaunchTrials:
             self._dirty(ready.source.name)
 
     def _denial(self, ready: LaunchClass, pools: Iterable[NodePool | None]) -> str | None:
-        """Tries launches of the pools until one is allowed: then empty. If a policy denies all of them: the
-        first denial. None: nothing can be launched from the class now. Raises ProviderError for any other
-        refusal.
+        """The first denial if a policy denies all launches that were tried; empty once one is allowed.
 
-        A pool whose requirements are wrong is passed over: its claims report the fault.
+        None if nothing can be launched from the class now. Raises ProviderError for any other refusal. A pool
+        with invalid requirements is skipped: its claims report the fault.
         """
         denial: str | None = None
         tried: set[tuple[str, str, str]] = set()
@@ -170,9 +170,9 @@ class LaunchTrials:
         )
 
     def _fleets(self, ready: LaunchClass, claim: NodeClaim) -> list[LaunchGroup]:
-        """The fleets that can serve the claim: of a reservation that was chosen, the other reservations too.
+        """The fleets that can serve the claim; for a chosen reservation, those of the other reservations too.
 
-        If all reservations are full, a launch outside them is tried in their place.
+        If all reservations are full, a launch outside them is tried instead.
         """
         outside = replace(ready.plan, selection=Selection(preference="none"))
         return self._planned(claim, ready.plan) or self._planned(claim, outside)
@@ -192,7 +192,7 @@ class LaunchTrials:
 
 
 def _claim(ready: LaunchClass, pool: NodePool | None) -> NodeClaim:
-    """A claim of the pool's requirements; with no pool, of none."""
+    """A claim with the pool's requirements; without a pool, with none."""
     wanted = pool.spec.template.spec.wire().get("requirements", []) if pool is not None else []
     if not any(each["key"] == names.CAPACITY_TYPE for each in wanted):
         values = ["reserved", "on-demand"]
@@ -211,8 +211,10 @@ def _pool(fleet: LaunchGroup, override: Override) -> tuple[str, str, str]:
 
 
 def unlike(overrides: Sequence[Override], most: int) -> tuple[Override, ...]:
-    """The first override and up to `most` - 1 others: each differs as much as can be from those before it,
-    in family, type and subnet."""
+    """The first override and up to `most` - 1 others.
+
+    Each differs as much as possible from those before it, in family, type and subnet.
+    """
 
     def news(override: Override) -> int:
         family = override.instance_type.partition(".")[0]
@@ -231,7 +233,7 @@ def unlike(overrides: Sequence[Override], most: int) -> tuple[Override, ...]:
 
 
 def _seen(ready: LaunchClass) -> object:
-    """What a trial depends on, and another trial is made for when it changes."""
+    """The inputs of a trial; a change of them calls for another trial."""
     around = ready.surroundings
     return (
         ready.source.uid,

@@ -25,12 +25,12 @@ class PassInputs:
     """Claims and types are compared by identity: a cache replaces a changed object."""
 
     waiting: Mapping[str, NodeClaim]  # by uid
-    classes: Mapping[str, LaunchClass | Hashable]  # or why the class cannot be launched from
+    classes: Mapping[str, LaunchClass | Hashable]  # or why the class cannot launch
     types: Mapping[str, InstanceType]
     inventory: Inventory
     shortages: Shortages
     gangs: Mapping[str, int]
-    entitled: object  # who owns the slots
+    entitled: object  # the ownership of the slots
 
     def same(self, other: PassInputs) -> bool:
         """Whether a pass would decide the same; the time of EC2's description does not count."""

@@ -1,7 +1,7 @@
 """Carries out a plan in waves of fleet calls, and applies their results.
 
-Invariant: calls of one wave do not compete for a slot. An instance that its claim did not ask for ends at
-once, and so do the instances of a gang that is not whole.
+Invariant: calls of one wave do not compete for a slot. An instance that its claim does not accept is
+terminated at once, and so are the instances of an incomplete gang.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class FleetWaves:
         self._view = view
         self._executor = executor
         self._results = results
-        self._panics: dict[Panic, Collection[str]] = {}  # of calls of this pass, and their claims
+        self._panics: dict[Panic, Collection[str]] = {}  # panics of this pass, and the claims of their calls
         self._pool = threads or ThreadPoolExecutor(max_workers=PARALLEL, thread_name_prefix="fleet")
         self.launching: frozenset[str] = frozenset()  # uids of claims in the calls of this pass
 
@@ -57,7 +57,7 @@ class FleetWaves:
         self.launching = frozenset()
 
     def raise_panic(self) -> None:
-        """Raises the panic of a call once all calls are answered: it names the object to leave out."""
+        """Raises the panic of a call after all calls are answered: it names the object to leave out."""
         panics, self._panics = self._panics, {}
         for uid in (uid for uids in panics.values() for uid in uids):
             self._results.holds.drop(uid)
@@ -68,7 +68,8 @@ class FleetWaves:
         """Makes the calls of one plan.
 
         If a wave leaves a claim over, later waves are planned again: the slots meant for them may serve that
-        claim, which would fall back to on-demand. Only gangs that were begun, and may still be whole, go on.
+        claim, which would fall back to on-demand. Only gangs that were begun, and can still be complete,
+        continue.
         """
         groups = launches.group(
             plan.assignments,
@@ -95,7 +96,7 @@ class FleetWaves:
     def _call_all(
         self, wave: Sequence[LaunchGroup], work: LaunchPass
     ) -> Iterator[tuple[LaunchGroup, FleetResult]]:
-        """The results of the calls: of many claims as they come, of a few when all are there."""
+        """The results of the calls: for many claims as each arrives, for a few when all have arrived."""
         calls = {
             self._pool.submit(self._call, group, work.classes[group.node_class]): group for group in wave
         }
@@ -108,7 +109,7 @@ class FleetWaves:
     def _apply(
         self, answers: Sequence[tuple[LaunchGroup, FleetResult]], work: LaunchPass, inventory: Inventory
     ) -> bool:
-        """Whether a claim is left over."""
+        """Applies the results. True if a claim is left over."""
         kept = self._give_back([result for _, result in answers])
         for (group, _), result in zip(answers, kept, strict=True):
             self._results.apply(group, result, work, inventory)
@@ -135,6 +136,6 @@ class FleetWaves:
         try:
             self._view.terminate([*given.values()], why="the launch did not give what its claims ask for")
         except ProviderError as error:
-            # They are orphans now, and end when their grace time does.
+            # They are orphans now, and end after their grace time.
             _log.warning("instances could not be given back", error=str(error))
         return whole

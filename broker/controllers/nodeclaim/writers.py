@@ -1,7 +1,7 @@
-"""Writes for many claims, which wait for the API server together.
+"""Writes for many claims in parallel, since each waits for the API server.
 
-Invariant: what was begun is seen to its end by whoever calls what `begin` returned; a few writes are made in
-the caller's thread, one after another, since threads are not worth it for them.
+Invariant: the caller of the function that `begin` returned waits until every write has ended. A few writes
+are made in the caller's thread, one after another, since threads do not pay for them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ R = TypeVar("R")
 
 
 class Writers:
-    """A bounded number of threads; for any thread that is none of them."""
+    """A bounded number of threads; any other thread may use it."""
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(max_workers=PARALLEL, thread_name_prefix=name)
 
     def begin(self, does: Callable[[T], R], items: Sequence[T]) -> Callable[[], Sequence[R]]:
-        """Starts on all items; what it returns waits for them and gives what came of each, once."""
+        """Starts on all items; returns a function that waits for them and returns their results, once."""
         if len(items) < MANY:
             done = [*map(does, items)]
             return lambda: done
@@ -33,7 +33,7 @@ class Writers:
         return lambda: _results(begun)
 
     def each(self, does: Callable[[T], R], items: Sequence[T]) -> Sequence[R]:
-        """What came of each item."""
+        """The result of each item."""
         return self.begin(does, items)()
 
     def close(self) -> None:
@@ -41,7 +41,10 @@ class Writers:
 
 
 def _results(begun: deque[Future[R]]) -> Sequence[R]:
-    """No name here is left for a future: its exception's traceback has this frame."""
+    """Waits for the futures.
+
+    No local name holds a future here: the traceback of its exception has this frame.
+    """
     found: list[R] = []
     while begun:
         found.append(begun.popleft().result())

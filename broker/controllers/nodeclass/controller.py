@@ -155,7 +155,7 @@ class NodeClassController:
         raise Unresolved("NodeClassNotReady", f"EC2NodeClass {name} has not been resolved yet", passing=True)
 
     def found(self, name: str) -> Resolved:
-        """The reservations that the class selects, also if only Karpenter can launch it. Raises as `ready`."""
+        """The reservations that the class selects, also if only Karpenter launches it. Raises as `ready`."""
         with self._lock:
             outcome = self._outcomes.get(name)
         known = self._cache.get(name)
