@@ -1,8 +1,9 @@
-"""Instances of ours without a claim, given to claims that wait.
+"""Assigns orphans, instances of ours without a claim, to waiting claims.
 
-Invariant: an orphan goes to a claim of the class it was launched for, whose requirements and requests it
-satisfies as it runs (where, in which reservation, bought how); as many orphans as can be are adopted, claims
-that come first are served first, each with the smallest that fits; what is left over fits nobody that waits.
+Invariant: an orphan goes to a claim of the class that it was launched for. It satisfies the claim's
+requirements and requests as it runs (place, reservation, purchase). As many orphans as possible are adopted.
+Earlier claims are served first, each with the smallest orphan that fits. An orphan that is left over fits no
+waiting claim.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ def adopt(
     odcrs: Mapping[str, Odcr] | None = None,
     class_tag: str,
 ) -> tuple[tuple[tuple[Claim, Instance], ...], tuple[Instance, ...]]:
-    """Pairs in the order of the claims, and the orphans that nobody takes, by id.
+    """Pairs in the order of the claims, and the orphans that are left over, by id.
 
-    An orphan that EC2 does not describe yet is left over: nobody knows what it runs in. `class_tag` is the
-    tag that names the class an instance was launched for. A gang adopts for all of its claims or for none.
+    An orphan that EC2 does not describe yet is left over, since its reservation is unknown. `class_tag` is
+    the tag that names the class an instance was launched for. A gang adopts for all of its claims or for
+    none.
     """
     waiting = sorted(claims, key=order)
     known = {
@@ -69,13 +71,13 @@ def satisfies(
     odcrs: Mapping[str, Odcr],
     class_tag: str,
 ) -> bool:
-    """Whether the instance, as it runs, is what the claim asks for."""
+    """Whether the instance, as it runs, satisfies the claim."""
     node_class = node_classes.get(claim.node_class)
     type_ = types.get(instance.instance_type)
     if node_class is None or type_ is None or instance.tags.get(class_tag) != claim.node_class:
         return False
     if capacity_type(instance) not in capacity_types(claim.requirements):
-        return False  # who says nothing of it takes no spot
+        return False  # a claim without this requirement takes no spot
     if instance.tenancy != (tenancy(claim.requirements) or node_class.tenancy):
         return False
     labels = node_labels(

@@ -1,10 +1,11 @@
-"""Who may take the slots of EC2 reservations that belong to somebody.
+"""Entitlements to the slots of EC2 reservations that a CapacityReservation owns.
 
-Invariant: a slot that belongs to a CapacityReservation goes to claims that draw from it, up to its quota;
-then to claims of others in its cohort, as far as they may borrow and it lends; and to nobody else. What
-belongs to no CapacityReservation is anybody's. Nothing is decided here: the rooms are worked out from the
-quota tree, and a plan keeps to them. The rules are Kueue's (ClusterQueue: nominalQuota, borrowingLimit,
-lendingLimit), counted in instances.
+Invariant: an owned slot goes first to claims that draw from its owner, up to its quota. Then it goes to
+claims of others in the cohort, as far as they may borrow and the owner lends. No other claim gets it. A slot
+without an owner is open to any claim.
+
+Nothing is decided here: the amounts come from the quota tree, and a plan keeps to them. The rules are
+Kueue's (ClusterQueue: nominalQuota, borrowingLimit, lendingLimit), counted in instances.
 """
 
 from __future__ import annotations
@@ -21,22 +22,25 @@ QUOTA_REACHED: Final = "QuotaReached"
 BORROWING_LIMIT: Final = "BorrowingLimitReached"
 LENDING_LIMIT: Final = "LendingLimitReached"
 RECLAIMING: Final = "ReclaimingSlots"
-# The queue of claims that may take no slot now, whatever they draw from: no reservation has this name.
+# The queue of claims that may take no slot now, whichever reservation they draw from: no reservation has this
+# name.
 KEPT: Final = "?"
 WHY_KEPT: Final = "the quota that it would use is kept for a dedicated cluster that others leave for"
 
 
 class SlotPool(NamedTuple):
-    """The slots of one flavor that one reservation owns. `owner` is the name of its queue."""
+    """A lot: the slots of one flavor that one reservation owns. `owner` is the name of its queue."""
 
     owner: str
     flavor: str
 
 
 class Borrower(NamedTuple):
-    """Whoever holds a slot of a lot and could give it back, and the queue that it draws from. `coming`: it is
-    on its way out already, `leaves_for` which claim (by name) if that is known. Without `odcr_id` it is
-    promised one of any."""
+    """A holder of a slot of a lot that could give it back, and the queue that it draws from.
+
+    `coming`: it is terminating, for the claim `leaves_for` (by name) if known. Without `odcr_id` it is
+    promised a slot of any reservation of the lot.
+    """
 
     odcr_id: str
     priority: int
@@ -46,8 +50,10 @@ class Borrower(NamedTuple):
 
 
 class SlotPreemption(NamedTuple):
-    """Whom of lower priority claims of a queue may have leave: `within` their own, and, where they borrow,
-    `lower` others that do, up to the threshold."""
+    """The claims of lower priority that claims of a queue may preempt.
+
+    `within`: in their own queue. `lower`: other borrowers, if they borrow, up to the threshold.
+    """
 
     within: bool = False
     lower: bool = False
@@ -59,11 +65,11 @@ NO_PREEMPTION: Final = SlotPreemption()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotAvailability:
-    """How many more slots of a lot may be taken.
+    """The number of further slots of a lot that may be taken.
 
-    `quota`: by its owner, were nothing lent; `room`: by all together; `lendable`: of those by others. These
-    two are negative where more is held or promised than there is: nobody's leaving alone helps then.
-    `borrowers` hold slots that others may have, those first that give theirs back first.
+    `quota`: by its owner, if nothing were lent; `room`: by all together; `lendable`: of those by others.
+    `room` and `lendable` are negative if more is held or promised than exists: no single eviction helps
+    then. `borrowers` hold slots that others may get, the first to give back first.
     """
 
     quota: int = 0
@@ -78,13 +84,15 @@ _NONE: Final = SlotAvailability()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entitlements:
-    """`lots` of EC2 reservations by id.
+    """Entitlements of one plan.
 
-    `draws` tells the queue of each claim (by uid) that draws from one. `borrow`: by a queue and a flavor, how
-    many more slots of others it may take. `peers` are those that it may borrow from. `names` are those that
-    people write; `barred` says of a queue why it is entitled to nothing; `rules` whom its claims preempt.
-    `held` are claims (by uid) for which quota is held already; `nominated` those that others were told to
-    leave for, and the lot where, as far as that is known: they come before all others.
+    `lots`: the lot of each owned EC2 reservation, by id. `terms`: the availability of each lot. `draws`: the
+    queue of each claim (by uid) that draws from a reservation. `borrow`: the further slots of others that a
+    queue may take, by queue and flavor. `peers`: the queues that a queue may borrow from.
+
+    `names`: names as people write them. `barred`: the reason if a queue is entitled to nothing. `rules`: the
+    preemption that its claims may cause. `held`: claims (by uid) for which quota is held already.
+    `nominated`: nominated claims (by uid), with the lot if known. They come before all others.
     """
 
     lots: Mapping[str, SlotPool] = field(default_factory=dict)
@@ -100,14 +108,16 @@ class Entitlements:
 
     @property
     def owned(self) -> bool:
-        """Whether anything belongs to anybody, or is kept."""
+        """Whether any slot is owned, or quota is kept."""
         return bool(self.lots or KEPT in self.barred)
 
     def of(self, lot: SlotPool) -> SlotAvailability:
         return self.terms.get(lot, _NONE)
 
     def right(self, queue: str, odcr_id: str) -> Right | None:
-        """As what a claim of this queue (empty: of none) may have a slot of the reservation at all."""
+        """The right by which a claim of this queue (empty: of none) may have a slot of the reservation;
+        None without one.
+        """
         lot = self.lots.get(odcr_id)
         if lot is None:
             return None if queue == KEPT else "free"
@@ -118,7 +128,7 @@ class Entitlements:
         return "lent" if lot.owner in self.peers.get(queue, ()) else None
 
     def why_not(self, queue: str, odcr_id: str) -> str:
-        """Why a claim of this queue may not have a slot of the reservation."""
+        """The reason why a claim of this queue may not have a slot of the reservation."""
         if (lot := self.lots.get(odcr_id)) is None:
             return f"the claim waits: {self.barred[queue]}"
         whose = f"reservation {odcr_id} belongs to {self.name(lot.owner)}"
@@ -136,7 +146,7 @@ class Entitlements:
         return f"{whose}; {draws}, which is not in its cohort"
 
     def limit(self, queue: str, lot: SlotPool) -> tuple[str, str] | None:
-        """The reason and the sentence where a claim of this queue may have no more slots of a lot now."""
+        """The reason and the message if a claim of this queue may have no more slots of a lot now."""
         terms = self.of(lot)
         slots = f"slots of flavor {lot.flavor}"
         if lot.owner == queue:
@@ -152,11 +162,11 @@ class Entitlements:
         return None
 
     def rule(self, uid: str) -> SlotPreemption:
-        """What claims of the claim's reservation may preempt."""
+        """The preemption that the claim's queue may cause."""
         return self.rules.get(self.draws.get(uid, ""), NO_PREEMPTION)
 
     def name(self, queue: str) -> str:
-        """As people write it."""
+        """The name as people write it."""
         return self.names.get(queue, queue)
 
 
@@ -165,8 +175,9 @@ NO_ENTITLEMENTS: Final = Entitlements()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NominatedSlot:
-    """A slot that a claim waits to have: it may be of any of these reservations of a lot. `queue`: that it
-    draws from, the owner's own or another's."""
+    """A slot that a claim waits for, in any of these reservations of a lot. `queue`: the queue that the
+    claim draws from, of the owner or another.
+    """
 
     lot: SlotPool
     odcr_ids: tuple[str, ...]

@@ -1,16 +1,17 @@
-"""Slots that belong to somebody: kept to quota, lent to others, waited for where they can be had back.
+"""Allocates owned slots: to owners within quota, then to borrowers; else nominates slots to reclaim.
 
-Invariant: whatever is given out here, no reservation's claims take more of its slots than its quota has room
-for, nobody borrows beyond his limit, and nobody lends beyond his. Owners come first for their own slots:
-what is lent is what their claims of the same plan leave, and a gang of an owner that waits to be whole keeps
-what it has found. Those that borrow are served in order of rank, each if that is possible without leaving out
-another (see `flow`), gangs whole or not at all.
+Invariant: no reservation's claims take more of its slots than its quota has room for, and every borrowing
+and lending limit holds. Owners come first for their own slots. Borrowers get the slots that the owner's
+claims of the same plan leave, and an owner's gang that waits to be whole keeps the slots it has found.
+Borrowers are served in order of rank, each if that leaves out no other (see `flow`), gangs whole or not at
+all.
 
-A claim within its reservation's quota whose slots are lent waits to have one back instead of falling back, as
-long as there is somebody left who may be asked for it: by the rule of `reclaimWithinCohort`, lowest priority
-first (Kueue, "Preemption"). One that cannot fall back waits also for who gives way to its priority: another
-of its own reservation (`withinClusterQueue`), or, where it would borrow, another that does
-(`borrowWithinCohort`). Nobody is drained by these two for a claim that has another way.
+A claim within its reservation's quota waits for a lent slot instead of falling back, as long as a borrower
+may be preempted for it. The rule is `reclaimWithinCohort`, lowest priority first (Kueue, "Preemption").
+
+A claim that cannot fall back waits also for claims of lower priority: of its own reservation
+(`withinClusterQueue`), or, if it would borrow, of another borrower (`borrowWithinCohort`). These two rules
+preempt no claim for one that can fall back.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from broker.capacity.problem import ClaimDemand, Rank
 
 
 class _Kind(NamedTuple):
-    """Takers that can take the same: slots of a flavor that others lend to a queue."""
+    """Takers with equal choices: slots of a flavor that others lend to a queue."""
 
     queue: str
     flavor: str
@@ -45,8 +46,10 @@ class _Kind(NamedTuple):
 
 @dataclass(slots=True)
 class _Left:
-    """What is left of a lot's terms in this plan. `promised`: to claims for which quota is held, that find
-    neither a slot nor anybody to give one back."""
+    """The rest of a lot's availability in this plan.
+
+    `promised`: slots of claims for which quota is held, and that find neither a slot nor a victim.
+    """
 
     quota: int
     room: int
@@ -55,7 +58,7 @@ class _Left:
 
 
 class _Saved(NamedTuple):
-    """What `BorrowAllocator` goes back to where a gang cannot be whole."""
+    """The state that `BorrowAllocator` restores if a gang cannot be whole."""
 
     flow: FlowState[_Kind, str]
     left: dict[SlotPool, _Left]
@@ -66,10 +69,11 @@ class _Saved(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Borrowed:
-    """What follows for the claims (by uid) that the plan so far gave no slot.
+    """The result for the claims (by uid) that the plan so far gave no slot.
 
-    `dealt`: the reservation of each that has a slot now; `whole`: gangs that launch by that; `awaited`: those
-    that wait to have a slot back; `kept`: the reservation of each that keeps a slot while its gang waits.
+    `dealt`: the reservation of each claim that has a slot now; `whole`: gangs that launch thereby;
+    `awaited`: the slots that claims wait to get back; `kept`: the reservation of each claim that keeps a
+    slot while its gang waits.
     """
 
     dealt: Mapping[str, str] = field(default_factory=dict)
@@ -83,7 +87,7 @@ def rationed(
 ) -> Inventory:
     """The inventory without the free slots that are beyond their owners' quota.
 
-    Where quota has less room than there are free slots, those are kept that the claims which come first use.
+    If quota has less room than there are free slots, the slots for the claims that come first are kept.
     """
     lots = _lots(entitlements)
     tight = {
@@ -138,8 +142,11 @@ def lend(
     dealt: Mapping[str, str],
     absent: frozenset[str],
 ) -> Borrowed:
-    """What follows for claims without a slot. Those of clusters that hold quota, and neither get nor await
-    one, keep what they are entitled to: it is worked out again without them, until there are no more."""
+    """The result for claims without a slot.
+
+    A claim with held quota that neither gets nor awaits a slot keeps its entitlement. The allocation is
+    repeated without such claims until there are no more.
+    """
     idle: frozenset[str] = frozenset()
     while True:
         lent = BorrowAllocator(
@@ -154,7 +161,7 @@ def lend(
 
 
 class BorrowAllocator:
-    """What those borrow, or wait for, who have no slot so far. `absent` are gangs that lack some."""
+    """Allocates borrowed and awaited slots to claims without one. `absent` are gangs with missing slots."""
 
     def __init__(
         self,
@@ -168,7 +175,7 @@ class BorrowAllocator:
         absent: frozenset[str],
         idle: frozenset[str] = frozenset(),
     ) -> None:
-        """`idle`: claims that this lends nothing to, though quota is held for them."""
+        """`idle`: claims that borrow nothing here, though quota is held for them."""
         self._claims = claims
         self._wishes = wishes
         self._prospects = prospects
@@ -176,7 +183,7 @@ class BorrowAllocator:
         self._inventory = inventory
         self._absent = absent
         self._dealt = Counter(dealt.values())
-        # Claims that others left for were dealt slots of other owners before this.
+        # Nominated claims got slots of other owners before this.
         borrowed = Counter(
             SlotPool(queue, lot.flavor)
             for uid, odcr_id in dealt.items()
@@ -196,7 +203,8 @@ class BorrowAllocator:
         self._borrow = {lot: count - borrowed[lot] for lot, count in entitlements.borrow.items()}
         self._borrowers = {lot: list(entitlements.of(lot).borrowers) for lot in self._ids}
         self._kinds = {uid: self._kinds_of(uid) for uid in self._waiting}
-        # Where others left for a claim it borrows first: elsewhere others may have left for another.
+        # A claim borrows first in the lot that victims left for it: elsewhere they may have left for another
+        # claim.
         self._at_first = {
             uid: self._kinds_of(uid, made)
             for uid in self._waiting
@@ -241,7 +249,7 @@ class BorrowAllocator:
         )
 
     def _turn(self, item: tuple[str, Sequence[str]]) -> tuple[bool, bool]:
-        """Claims that others left for come first, then those within quota."""
+        """Nominated claims come first, then those within quota."""
         _, uids = item
         later = not any(uid in self._entitlements.nominated for uid in uids)
         return later, not any(map(self._in_quota, uids))
@@ -252,13 +260,13 @@ class BorrowAllocator:
         return bool(some) or self._wishes[uid].gang in self._absent
 
     def _after(self, lot: SlotPool, terms: SlotAvailability) -> _Left:
-        """A lot's terms after what claims got in the plan so far."""
+        """A lot's availability after the slots that claims got in the plan so far."""
         taken, lent = sum(self._dealt[odcr_id] for odcr_id in self._ids[lot]), self._lent_to[lot]
         room = terms.room - taken
         return _Left(quota=terms.quota - taken + lent, room=room, lendable=min(terms.lendable - lent, room))
 
     def _promise(self, uid: str) -> None:
-        """Counts what a claim that finds nothing is entitled to, as the decision about slots does."""
+        """Counts the entitlement of a claim that finds no slot, as the decision about slots does."""
         for lot in {self._entitlements.lots[each] for each in self._prospects[uid].own}:
             left = self._left[lot]
             if left.quota > left.promised:
@@ -270,7 +278,7 @@ class BorrowAllocator:
         return self._inventory.free(odcr_id) - self._dealt[odcr_id] - self._kept[odcr_id] - lent
 
     def _kinds_of(self, uid: str, lot: SlotPool | None = None) -> tuple[_Kind, ...]:
-        """By flavor, so that whoever makes room for another stays within his limit. `lot`: this one alone."""
+        """One kind for each flavor, so that every borrowing limit holds. `lot`: only this one."""
         flavors: dict[str, list[str]] = defaultdict(list)
         for slot in self._prospects[uid].lent:
             if lot in (None, self._entitlements.lots[slot]):
@@ -283,7 +291,7 @@ class BorrowAllocator:
         return any(self._left[lot].quota > 0 for lot in lots)
 
     def _take(self, gang: str, uids: Sequence[str]) -> bool:
-        """Slots for these now; of a gang for all that need one."""
+        """Takes slots for these claims now; for a gang, for all its claims that need one."""
         before = self._save() if gang else None
         lent: list[tuple[_Kind, str]] = []
         own: dict[str, str] = {}
@@ -304,7 +312,9 @@ class BorrowAllocator:
         return True
 
     def _keep(self, uid: str) -> str:
-        """A free slot that nobody has to lend: of its own reservation, or of nobody's."""
+        """A free slot that no other queue has to lend: of the claim's own reservation, or without an
+        owner.
+        """
         for slot in self._prospects[uid].slots:
             lot = self._entitlements.lots.get(slot)
             if self._free(slot) <= 0 or (lot is not None and self._left[lot].room <= 0):
@@ -321,14 +331,14 @@ class BorrowAllocator:
         return ""
 
     def _keep_lent(self, uid: str) -> str:
-        """A slot of another owner that is free, since others left for this claim."""
+        """A free slot of another owner, if victims left it for this claim."""
         lot = self._entitlements.nominated.get(uid)
         if lot is None or lot.owner == self._entitlements.draws.get(uid) or self._borrowed(uid) is None:
             return ""
         return self._flow.filled or ""
 
     def _take_idle(self, uid: str) -> None:
-        """A slot that nobody else took in this plan, for a claim whose own is long in coming."""
+        """A slot that is left over in this plan, for a claim that waits for its nominated one."""
         if kind := self._borrowed(uid, self._kinds[uid]):
             self._lent[kind].append(uid)
             self._awaited.pop(uid, None)
@@ -347,7 +357,9 @@ class BorrowAllocator:
         return None
 
     def _wait(self, gang: str, uids: Sequence[str]) -> None:
-        """Slots to have back for these; a gang keeps what else it has found, so that nobody borrows it."""
+        """Nominates slots for these claims. A gang keeps the other slots it has found, so that no claim
+        borrows them.
+        """
         before = self._save() if gang else None
         found: dict[str, NominatedSlot] = {}
         keeps: dict[str, str] = {}
@@ -371,14 +383,14 @@ class BorrowAllocator:
             ids = prospect.own if lot.owner == queue else prospect.others
             reach = tuple(each for each in ids if self._entitlements.lots[each] == lot)
             if any(self._free(each) > 0 for each in reach) and self._has_room(lot, queue):
-                continue  # not others are in its way
+                continue  # free slots with room: no holder is in its way
             borrowers = self._borrowers[lot]
             name = self._claims[uid].name
             places = enumerate(borrowers)
             for place, each in sorted(places, key=lambda item: (item[1].leaves_for != name, item[0])):
                 if each.odcr_id and each.odcr_id not in reach:
                     continue
-                # A cluster that leaves for one of a gang leaves for all of it.
+                # A cluster that leaves for one claim of a gang leaves for the whole gang.
                 gang = self._names.get(each.leaves_for)
                 if (
                     each.leaves_for != name
@@ -403,15 +415,16 @@ class BorrowAllocator:
         return left.lendable > 0 and self._borrow.get(SlotPool(queue, lot.flavor), 0) > 0
 
     def _gives(self, each: Borrower, uid: str, lot: SlotPool, queue: str) -> SlotPool | Literal[False] | None:
-        """Whether one who holds a slot of a lot gives it to this claim (None: not), and what of the lot's
-        quota or of the queue's limit (False: of neither) that takes."""
+        """Whether a holder of a slot of the lot gives it to this claim. None: no. Otherwise the quota (the
+        lot) or the borrowing limit that this uses; False: neither.
+        """
         claim, rule = self._claims[uid], self._entitlements.rules.get(queue, SlotPreemption())
         lower = each.priority < claim.priority
         waits = not self._wishes[uid].rank.falls_back
         decided = each.coming and each.leaves_for == claim.name
         left = self._left[lot]
         if not decided and (left.room if lot.owner == queue else left.lendable) < left.promised:
-            return None  # it would not be free when this one has left
+            return None  # its slot would not be free after it left
         if each.queue == queue:
             return False if decided or (waits and lower and rule.within) else None
         if lot.owner == queue:
@@ -425,7 +438,7 @@ class BorrowAllocator:
         return limit if gives and self._borrow.get(limit, 0) > 0 else None
 
     def _close(self, lot: SlotPool) -> None:
-        """Nobody borrows more of what is used up, or not lent further."""
+        """Stops borrowing from a lot that is used up, or not lent further."""
         if self._left[lot].lendable <= 0:
             for odcr_id in self._ids[lot]:
                 if odcr_id in self._lendable:
@@ -453,7 +466,7 @@ def _lots(entitlements: Entitlements) -> dict[SlotPool, tuple[str, ...]]:
 def _items(
     uids: Iterable[str], wishes: Mapping[str, ClaimDemand], *, gangs: frozenset[str] | None = None
 ) -> list[tuple[str, list[str]]]:
-    """Claims in order of rank, gangs (all, or these) together where their first one stands."""
+    """Claims in order of rank; the claims of a gang (of all gangs, or of these) together at the first one."""
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     ranks: dict[str, Rank] = {uid: wishes[uid].rank for uid in uids}
     for uid in sorted(ranks, key=lambda uid: ranks[uid]):
