@@ -1,7 +1,7 @@
-"""What fails again and again leaves nothing behind that only the collector would find.
+"""Repeated failures leave no objects behind that only the garbage collector would find.
 
-A pass holds thousands of objects; one that fails each time would leave them all to a collector that seldom
-comes by (the thresholds are set high).
+A pass holds thousands of objects. A pass that fails each time would leave them all to a collector that seldom
+runs (its thresholds are high).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from providers.model import ErrorClass, ProviderError
 
 
 class Much:
-    """What a pass works on."""
+    """The objects of a pass."""
 
 
 @pytest.fixture
@@ -96,11 +96,11 @@ def test_a_contained_bug_is_told_in_words() -> None:
 
 
 class KeyboardInterruptAlike(Exception):
-    """Says nothing of itself."""
+    """An exception without a message."""
 
 
 def left(fails: Callable[[], object]) -> None:
-    """Fails if what worked on much when `fails` failed is still there."""
+    """Fails if the object of the caller of `fails` still exists after the failure."""
 
     def works(ref: list[weakref.ref[Much]]) -> None:
         much = Much()

@@ -1,4 +1,4 @@
-"""Text from outside: what each decoder takes, what it refuses, and that nothing else decodes."""
+"""Text from outside: the accepted and refused inputs of each decoder; no other code decodes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_any_text_is_decoded_or_refused(given: str) -> None:
 
 
 def _usable(value: Any) -> None:
-    """Arithmetic with the value stays within what Python can hold."""
+    """Arithmetic with the value stays within Python's limits."""
     now = datetime(2026, 1, 1, tzinfo=UTC)
     if isinstance(value, datetime):
         assert value - text.LONGEST_DURATION < value < value + text.LONGEST_DURATION
@@ -127,7 +127,7 @@ def test_a_quantity_of_65_characters_is_refused_and_names_its_key() -> None:
         text.quantities({"memory": "1Gi", "cpu": "1" * 65})
 
 
-# What the API server or the operator sends, and the broker's own files.
+# Text from the API server or the operator, and the broker's own files.
 _TRUSTED = {
     "admission/webhook.py",
     "apis/crdgen.py",

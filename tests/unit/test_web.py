@@ -1,4 +1,4 @@
-"""What idle, slow and many clients can do to the HTTP servers."""
+"""The HTTP servers under idle, slow and many clients."""
 
 from __future__ import annotations
 

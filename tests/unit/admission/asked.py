@@ -1,4 +1,4 @@
-"""Reviews as an API server sends them, about objects as users write them."""
+"""Reviews as an API server sends them, about objects in the form that users write."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def cluster(**spec: Any) -> Json:
 
 @dataclass
 class There:
-    """What a cluster holds, for rules that look."""
+    """The objects of a cluster, for rules that read them."""
 
     reserved: Sequence[Json] = ()
     hard: Json = field(default_factory=dict)
@@ -82,7 +82,7 @@ def review(new: Json | None, old: Json | None = None, **more: Any) -> Json:
 
 
 def asked(new: Json | None, old: Json | None = None, *, there: There | None = None, **rules: Any) -> Json:
-    """The `response` to a create, update or delete."""
+    """The `response` to the review of a create, update or delete."""
     answered = answer(review(new, old), Rules(reads=there or There(), **rules))
     assert (answered["apiVersion"], answered["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
     found: Json = answered["response"]

@@ -39,10 +39,10 @@ def trusts(bundle: bytes, kept: Kept, at: datetime, name: str = NAME) -> bool:
 
 
 class Looks:
-    """What was served to whom, from when until when.
+    """The served certificates and the bundles of their clients, each from its first to its last use.
 
-    A chain is valid from one moment to another, so who trusts it at the first and at the last look trusts it
-    at every look between.
+    A chain is valid from one moment to another. A client that trusts it at the first and at the last use
+    trusts it at every use between.
     """
 
     def __init__(self) -> None:
@@ -72,9 +72,10 @@ def test_whoever_is_an_hour_behind_is_trusted_and_trusts_for_three_years() -> No
         served.add(kept.serving.certificate.serial_number)
         signed.add(kept.serving.certificate.issuer)
         most = max(most, len(kept.authorities))
-        # Both ways: an API server that has the last bundle, a replica that serves the last certificate.
+        # Both ways: an API server with the previous bundle, and a replica that serves the previous
+        # certificate.
         looks.at(now, (kept.bundle, kept), (was.bundle, kept), (kept.bundle, was))
-        # Where the API server's clock is behind.
+        # An API server with a slow clock.
         looks.at(now - SKEW, (kept.bundle, kept))
         now += 7 * HOUR
     looks.end()

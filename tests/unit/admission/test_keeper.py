@@ -1,4 +1,4 @@
-"""The Secret and the registration, as several replicas keep them."""
+"""The Secret and the registration, kept by several replicas."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_what_is_due_is_written_once_however_many_replicas_there_are(world: Worl
 def test_a_replica_that_was_slower_takes_what_the_faster_wrote(
     world: World, resource: str, first: bool
 ) -> None:
-    """Between this one's read and its write another has done the same."""
+    """Between this replica's read and its write another replica has written."""
     if not first:
         world.replica().keep()
         world.clock.jump((CA_LIFE * 3 / 4).total_seconds())

@@ -1,4 +1,4 @@
-"""The webhook's answers: what is refused, with which words; what is told; what is never refused."""
+"""The webhook's responses: refusals and their messages, warnings, and requests that are never refused."""
 
 from __future__ import annotations
 
@@ -126,7 +126,8 @@ WRONG = reservation("r", group(), group())
     ids=str,
 )
 def test_an_update_of_an_unchanged_object_is_always_admitted(old: Json) -> None:
-    """Whatever was admitted before the webhook or a quota was there, and however strict it is now."""
+    """However it was admitted (before the webhook or before a quota), and however strict the webhook is
+    now."""
     new = {**old, "metadata": {**old["metadata"], "labels": {"team": "a"}}}
     full = There(hard={GPU: "8", "ome.io/capacity-reservations": "1"}, reserved=[reservation("other")])
     for strict in (False, True):
@@ -153,7 +154,7 @@ def test_shrinking_below_use_is_allowed_and_told() -> None:
         "evicted for it, and nothing new starts"
     ]
     assert "warnings" not in asked(reservation("r", group(40), status=status), old)
-    # It grows, though not to what is in use.
+    # It grows, but stays below its usage.
     less = reservation("r", group(16), status=status)
     assert asked(reservation("r", group(32), status=status), less) == {"uid": "u-1", "allowed": True}
 

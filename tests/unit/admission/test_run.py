@@ -1,4 +1,4 @@
-"""What `run` serves: the webhook, while another replica leads, too; none where no port is named."""
+"""The webhook of `run`: served even while another replica leads; not served if no port is configured."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTINGS = Settings(
 
 @pytest.fixture(autouse=True)
 def _process_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Signals, logs and garbage collection are the test run's own."""
+    """Signals, logs and garbage collection keep the test run's settings."""
     monkeypatch.setattr(logs, "configure", lambda **_: None)
     monkeypatch.setattr(run, "tune_collector", lambda: None)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -39,7 +39,7 @@ def _process_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def serve(client: Client, settings: Settings) -> None:
-    """On a port that was free a moment ago, which another process may have taken since."""
+    """Serves on a port that was free a moment ago, and that another process may have taken since."""
     nobody: Any = None
     for last in (False, False, True):
         with socket.socket() as probe:
@@ -65,7 +65,7 @@ def test_a_standby_serves_the_webhook(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
     def standing_by(*_: object, **__: object) -> None:
-        """In the place of an election that is not won."""
+        """Stands in for an election that is never won."""
         FakeClock().until(lambda: registered(client) is not None)
         seen.append(registered(client))
 

@@ -1,4 +1,4 @@
-"""The server: replicas over real TLS, certificates renewed under them, bodies that are no reviews."""
+"""The server: replicas over real TLS, certificates renewed under them, bodies that are not reviews."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from broker.kube.transports import InProcessTransport
 from tests.unit.admission.asked import Json, group, reservation, review
 
 SERVICE = ("ns", "capacity-broker", 443)
-# Certificates are judged by the real clock, so the broker's begins where what it makes ends later than today.
+# Certificates are judged by the real clock, so the broker's clock starts early enough that its certificates
+# expire after today.
 LONG_AGO = datetime.now(UTC).replace(microsecond=0) - timedelta(days=70)
 
 
@@ -47,7 +48,7 @@ class World:
         self.running: list[Webhook] = []
 
     def start(self, *, at: int = 0, step: float = 0.0) -> Webhook:
-        """A replica on port `at`, once it has a certificate; the Service leads to it."""
+        """Starts a replica on port `at`, once it has a certificate; the Service points to it."""
         webhook = Webhook(
             self.client,
             namespace="ns",
@@ -86,7 +87,7 @@ def port(webhook: Webhook) -> int:
 
 
 def serial(webhook: Webhook) -> int:
-    """Of the certificate that a handshake is answered with; 0 while there is none."""
+    """The serial number of the certificate in a handshake; 0 while there is none."""
     anyone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
     try:
@@ -145,7 +146,7 @@ def test_a_replica_takes_over_what_another_renewed(world: World) -> None:
 
 
 def test_an_api_server_that_cannot_be_asked_holds_up_nothing_but_the_certificate(world: World) -> None:
-    """Refused at first, tried again: the webhook serves as soon as it may."""
+    """Refused at first, then retried: the webhook serves as soon as it may."""
     world.cluster.faults.fail(verb="get", resource="secrets", code=503, times=2)
     world.start(step=1.0)
     assert world.refuses()

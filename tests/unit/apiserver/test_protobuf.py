@@ -63,7 +63,7 @@ def test_lists_numbers_pointers_and_quantities() -> None:
                 "resources": {"limits": {"cpu": "500m"}},
             }
         ],
-        # A pointer to zero is something, a false that is no pointer is nothing.
+        # A pointer to zero is present; a false without a pointer is absent.
         "terminationGracePeriodSeconds": 0,
     }
 

@@ -1,4 +1,4 @@
-"""What launches and ends do to the count of free slots between two descriptions."""
+"""The effect of launches and terminations on the count of free slots between two descriptions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from providers.model import ErrorClass, Odcr, ProviderError, ReservationGroup
 
 
 class Ec2:
-    """A provider that describes one reservation of four, as a test says."""
+    """A provider that describes one reservation of four slots, as set by the test."""
 
     def __init__(self) -> None:
         self.available = 0
@@ -62,7 +62,7 @@ class World:
         self.keeper.ending(instance_id=instance, odcr_id="cr-1", alive=False)
 
     def ended(self, *instances: str) -> None:
-        """EC2 was seen to end them."""
+        """These instances were seen alive, then terminated."""
         for instance in instances:
             self.alive(instance)
         for instance in instances:
@@ -219,7 +219,7 @@ def test_readers_hear_of_what_changed_and_of_nothing_else(world: World) -> None:
     world.ec2.members = ("cr-1", "cr-2")
     assert heard() and not heard()
     world.keeper.launched(instance_id="i-1", odcr_id="cr-1")
-    assert heard() and not heard()  # what was launched is settled
+    assert heard() and not heard()  # the launch is no longer counted apart
     world.ec2.refused = ErrorClass.TRANSIENT
     with pytest.raises(ProviderError):
         world.described(2)

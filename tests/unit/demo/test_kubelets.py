@@ -1,4 +1,4 @@
-"""The machines that demos and tests play."""
+"""The machines that demos and tests simulate."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUNNING = Instance(
 
 
 class Ec2:
-    """One instance; `after` it was described, a broker is quicker than the machine."""
+    """One instance. If `quick`, the instance and its node go right after the description."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -60,6 +60,6 @@ def test_a_node_that_ends_meanwhile_stays_away_and_one_that_comes_too_late_goes(
     ec2.quick, ec2.there = False, [RUNNING]
     kubelets.step()
     assert nodes() == [RUNNING.private_dns_name]
-    ec2.there = []  # before anybody had registered it
+    ec2.there = []  # gone before the broker registered its node
     kubelets.step()
     assert nodes() == []

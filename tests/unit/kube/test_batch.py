@@ -1,4 +1,4 @@
-"""The window in which what is decided together is collected, and the loop that decides."""
+"""The window that collects items for a joint decision, and the loop that decides."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def batcher(clock: FakeClock, most: int = 1000) -> Batcher[str]:
 
 
 class Taker:
-    """A thread that takes one batch after another, and when."""
+    """A thread that takes one batch after another; each is recorded with its time."""
 
     def __init__(self, b: Batcher[str], clock: FakeClock) -> None:
         self.batches: list[tuple[float, list[str]]] = []
@@ -115,7 +115,7 @@ def test_nothing_is_lost_or_handed_over_twice(adds: list[tuple[str, float]]) -> 
 
 
 class Loop:
-    """A singleton in a thread; `fail` holds what its next runs raise."""
+    """A singleton in a thread; `fail` holds the exceptions of its next runs."""
 
     def __init__(self, clock: FakeClock, *, every: float | None = None, again: float | None = None) -> None:
         self.clock = clock

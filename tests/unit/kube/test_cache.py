@@ -1,4 +1,4 @@
-"""What a cache holds after any order of lists, events and answers to our own writes."""
+"""The content of a cache after any order of lists, events and responses to our own writes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def versioned(version: int, name: str = "a", **more: Any) -> Json:
 
 
 def cache(**options: Any) -> tuple[Cache[Thing], list[tuple[int | None, int | None]]]:
-    """A cache and the sizes (old, new) that its handler heard."""
+    """A cache and the sizes (old, new) that its handler received."""
     made: Cache[Thing] = Cache(Thing, indexes=INDEXES, **options)
     heard: list[tuple[int | None, int | None]] = []
     made.on_change(lambda old, new: heard.append((old.size if old else None, new.size if new else None)))
@@ -95,7 +95,7 @@ def test_taking_the_last_finalizer_off_ends_the_object() -> None:
     gone = versioned(12, size=1)
     gone["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     c.observe(gone)
-    c.apply("MODIFIED", versioned(11, size=2))  # from before
+    c.apply("MODIFIED", versioned(11, size=2))  # older than our write
     assert heard == [(None, 1), (1, None)]
     c.apply("DELETED", gone)
     c.apply("ADDED", versioned(13, size=3))  # the same name again
@@ -103,7 +103,7 @@ def test_taking_the_last_finalizer_off_ends_the_object() -> None:
 
 
 def test_what_only_seemed_to_end_by_our_write_is_here_when_the_watch_shows_it() -> None:
-    """As a Namespace, which waits for finalizers that are not in its metadata."""
+    """Such as a Namespace, which waits for finalizers that are not in its metadata."""
     c, _ = cache()
     c.replace([versioned(10)], 10)
     ending = versioned(12, size=1)
@@ -186,7 +186,7 @@ def test_a_history_that_went_back_is_taken_as_it_is() -> None:
 
 
 class CacheModel(RuleBasedStateMachine):
-    """A server whose events come late, whose lists may be old, and our own answers in any order."""
+    """A server with late events and old lists, and responses to our own writes, in any order."""
 
     names = st.sampled_from(["a", "b", "c"])
     sizes = st.one_of(st.integers(0, 3), st.just("huge"))
@@ -199,7 +199,7 @@ class CacheModel(RuleBasedStateMachine):
         self.mirror: dict[str, Thing] = {}
         self.cache.on_change(self.hear)
         self.answers: list[Json] = []
-        self.seen = 0  # of the server's log
+        self.seen = 0  # in the server's log
         self.states: list[tuple[int, list[Json]]] = [(self.server.revision, [])]
         self.versions: dict[str, int] = {}
         self.relist()
@@ -240,19 +240,19 @@ class CacheModel(RuleBasedStateMachine):
         version, event, _, obj = self.server.log[self.seen]
         self.seen += 1
         if event == "MODIFIED" and self.cache.knows(version):
-            self.cache.progress(version)  # as a watch passes on what need not be decoded
+            self.cache.progress(version)  # a watch passes over objects that need no decoding
         else:
             self.cache.apply(event, obj)
 
     @rule()
     def bookmark(self) -> None:
-        """Only says what is true: everything up to the last event has been shown."""
+        """A bookmark is always true: every event up to the last one has been shown."""
         if self.seen:
             self.cache.progress(self.server.log[self.seen - 1][0])
 
     @rule(back=st.integers(0, 3))
     def relist(self, back: int = 0) -> None:
-        """A list of a state not older than what the watch has shown; the watch goes on from there."""
+        """A list of a state not older than the watch's last event; the watch continues from that list."""
         shown = self.server.log[self.seen - 1][0] if self.seen else 0
         revision, objects = next(s for s in self.states[-1 - back :] if s[0] >= shown)
         self.cache.replace(objects, revision)
@@ -275,7 +275,7 @@ class CacheModel(RuleBasedStateMachine):
         self.versions.update(now)
 
     def teardown(self) -> None:
-        """Once every event is shown, the cache is the server, whatever came in between."""
+        """Once every event is shown, the cache equals the server, whatever the earlier order."""
         while self.answers:
             self.cache.observe(self.answers.pop())
         while self.seen < len(self.server.log):

@@ -1,4 +1,4 @@
-"""Each verb on each way to an API server: in the process, over HTTP, and on the real one."""
+"""Each verb on each transport to an API server: in the process, over HTTP, and on the real server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.servers import REAL
 
 
 class Reach(NamedTuple):
-    """A client, and what an operator can do to its server."""
+    """A client, and an operator's actions on its server."""
 
     client: Client
     compact: Callable[[], None]

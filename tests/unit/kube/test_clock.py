@@ -1,4 +1,4 @@
-"""The clock of the process and the one of the tests keep the same promises."""
+"""The process clock and the test clock keep the same promises."""
 
 from __future__ import annotations
 

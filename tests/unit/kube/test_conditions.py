@@ -1,4 +1,4 @@
-"""Conditions, finalizers and owners: what is written, and when nothing is."""
+"""Conditions, finalizers and owners: the writes, and when nothing is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers: what fails comes back later, what is a bug is shown, and neither keeps the others waiting."""
+"""Workers: expected errors are retried later, bugs are logged, and neither delays other keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ProviderTrouble(Exception):
 
 
 class World:
-    """A controller whose reconcile fails for keys as told."""
+    """A controller whose reconcile fails for chosen keys."""
 
     def __init__(self, *, workers: int = 2) -> None:
         self.clock = FakeClock()
@@ -121,7 +121,7 @@ def test_a_reconcile_may_ask_to_be_called_again() -> None:
 
 def test_workers_take_keys_side_by_side_and_one_key_never_twice_at_once() -> None:
     world = World(workers=3)
-    meet = threading.Barrier(3)  # only passed if three keys are worked on at the same time
+    meet = threading.Barrier(3)  # only passed if three keys are processed at the same time
     working: set[str] = set()
 
     def reconcile(key: str) -> None:

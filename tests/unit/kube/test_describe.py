@@ -1,4 +1,4 @@
-"""What a person sees: events under the object, by kubectl."""
+"""Events under an object in kubectl's output."""
 
 from __future__ import annotations
 

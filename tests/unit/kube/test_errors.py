@@ -1,4 +1,4 @@
-"""Which class a refusal has, and what is shown of it."""
+"""The class of a refusal, and its text."""
 
 from __future__ import annotations
 

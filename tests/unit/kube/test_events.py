@@ -1,4 +1,4 @@
-"""What is said, how often it is written, and that saying it costs nobody anything."""
+"""Events: their content and how often they are written. Recording one never delays the caller."""
 
 from __future__ import annotations
 
@@ -192,10 +192,10 @@ def test_no_more_is_remembered_than_fits(desk: Desk, monkeypatch: pytest.MonkeyP
     for n in range(5):
         desk.say(about=Reference(api_version="v1", kind="Pod", name=f"p{n}", namespace="d", uid=f"u{n}"))
     assert desk.recorder.flush()
-    assert len(desk.events()) == 3  # the rest had no room while the first ones waited
+    assert len(desk.events()) == 3  # the others had no room while the first ones waited
     desk.say(about=Reference(api_version="v1", kind="Pod", name="p9", namespace="d", uid="u9"))
     assert desk.recorder.flush()
-    assert len(desk.events()) == 4  # what is written makes room
+    assert len(desk.events()) == 4  # a written event makes room
 
 
 def test_a_long_message_and_a_long_name_are_cut_to_what_is_allowed(desk: Desk) -> None:

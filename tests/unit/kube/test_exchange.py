@@ -1,4 +1,4 @@
-"""Requests and answers of HTTP/1.1, byte by byte: however an answer is cut, it is the same answer."""
+"""Requests and responses of HTTP/1.1, byte by byte: a response is the same however it is split."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.scripted_http import Web, say
 
 
 class Pieces:
-    """A socket that has these bytes, in these pieces, and then the end."""
+    """A socket with these bytes, in these pieces, and then the end."""
 
     def __init__(self, data: bytes, cuts: Iterable[int]) -> None:
         edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
@@ -133,7 +133,7 @@ def test_a_connection_is_used_again_and_opened_again_when_the_server_has_closed_
         assert [get(), get()] == [b'{"n":1}', b'{"n":2}']
         connection = cast(Any, pool.pool).queue[-1]
         connection.sock.settimeout(5)
-        assert connection.sock.recv(1, socket.MSG_PEEK) == b""  # the server's end has come here
+        assert connection.sock.recv(1, socket.MSG_PEEK) == b""  # the server has closed the connection
         assert get() == b'{"n":3}'
     assert ports[0] == ports[1] != ports[2]
 

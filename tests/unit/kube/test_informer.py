@@ -1,4 +1,4 @@
-"""A list and a watch that keep up with a server which drops, refuses and forgets."""
+"""A list and a watch that keep up with a server that drops, refuses and forgets."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_an_expired_version_is_listed_again_and_told_as_differences(
 def test_a_version_that_the_server_keeps_refusing_is_listed_again(
     followed: Informer[Thing], server: Server, clock: FakeClock
 ) -> None:
-    """A server that answers 500 where it should say 410 does not hold the cache back for ever."""
+    """A server that answers 500 instead of 410 does not block the cache forever."""
     server.broken_streams.extend([Unavailable(500, "InternalError", "no such revision")] * 3)
     server.drop()
     clock.until(lambda: len(server.streams) == 1 and not server.broken_streams, step=0.5)
@@ -173,7 +173,7 @@ def test_a_server_that_refuses_is_asked_less_and_less_and_the_reason_is_shown(
     at: list[float] = []
     while len(server.requests) < 13:
         seen = len(server.requests)
-        clock.threads(1)  # it has asked, and waits
+        clock.threads(1)  # it has sent its request, and waits
         while len(server.requests) == seen:
             clock.advance(1)
             clock.threads(1)
@@ -243,7 +243,7 @@ def test_an_informer_that_was_never_started_stops() -> None:
 
 
 class Following(RuleBasedStateMachine):
-    """Rounds of an informer between any changes and faults; left in peace, it becomes the server."""
+    """Rounds of an informer between any changes and faults; without further faults it equals the server."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -289,7 +289,7 @@ class Following(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.server.faults.clear()
         self.server.broken_streams.clear()
-        for _ in range(2):  # the first may learn that it must list again
+        for _ in range(2):  # the first may find that it must list again
             self.one.follow()
         while self.answers:
             self.one.cache.observe(self.answers.pop())

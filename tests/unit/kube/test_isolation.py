@@ -1,4 +1,4 @@
-"""Which object a pass is left without when it fails, whatever else its code has in its hands."""
+"""The object that a failed pass leaves out, whatever other objects its code has in scope."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BAD = "bad"
 
 
 class Events(Recorder):
-    """Keeps what is recorded."""
+    """A recorder that keeps its events."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, str, str]] = []
@@ -32,7 +32,7 @@ class Events(Recorder):
 
 
 class World:
-    """Claims and nodes, each node of one claim; `done` are the claims that a pass got through."""
+    """Claims and nodes, each node of one claim; `done` are the claims that a pass completed."""
 
     def __init__(self, claims: Sequence[str], nodes: Sequence[str] = ()) -> None:
         self.claims = Cache(NodeClaim, indexes={"node": lambda claim: [claim.labels["node"]]})

@@ -1,4 +1,4 @@
-"""Decoded objects made small say what they said."""
+"""Decoded objects in compact form keep their content."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RAW = {
 
 
 def fresh() -> Node:
-    """Decoded from bytes, so that no word of it is anybody else's."""
+    """A node decoded from bytes, so that it shares no string with another object."""
     return Node.decode(orjson.loads(orjson.dumps(RAW)))
 
 
@@ -49,7 +49,7 @@ def test_a_copy_of_a_lean_object_changes_no_other() -> None:
 
 
 def claim(number: int, size: str = "m5.large") -> dict[str, Any]:
-    """As it comes from the API server, so that no word of it is anybody else's."""
+    """A claim as it comes from the API server, so that it shares no string with another object."""
     required = {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": [size]}
     raw: dict[str, Any] = {
         "metadata": {"name": f"c-{number}", "labels": {"karpenter.sh/nodepool": "general"}},
@@ -109,4 +109,4 @@ def test_a_waiting_claim_takes_less_than_a_kilobyte() -> None:
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    assert taken / len(read) < 1000  # 5,000 as pydantic makes them
+    assert taken / len(read) < 1000  # pydantic objects take 5,000

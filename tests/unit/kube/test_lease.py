@@ -31,7 +31,7 @@ def spec(server: Server) -> Json:
 
 
 class Run:
-    """An elector in a thread, and what its `lead` saw."""
+    """An elector in a thread, and the terms of its `lead`."""
 
     def __init__(
         self, one: Elector, clock: FakeClock, lead: Callable[[threading.Event], None] | None = None
@@ -62,7 +62,8 @@ class Run:
 
 
 def a_minute(server: Server, clock: FakeClock, *, threads: int) -> None:
-    """Passes until the lease was renewed after it, each second when just so many threads wait for it."""
+    """Passes a minute, until the lease was renewed after it; each second waits for this many waiting
+    threads."""
     while spec(server)["renewTime"] <= "2026-01-01T00:01:00":
         clock.until(lambda: len(vars(clock)["_waiting"]) == threads)
         clock.advance(1)
@@ -93,14 +94,14 @@ def test_a_clean_exit_hands_over_without_waiting() -> None:
     one.stop()
     assert "holderIdentity" not in spec(server)
     clock.threads(1, within=3)
-    clock.advance(3)  # one look of the standby, far less than the lease
+    clock.advance(3)  # one try of the standby, far shorter than the lease
     clock.until(lambda: two.leads)
     assert (spec(server)["holderIdentity"], spec(server)["leaseTransitions"]) == ("two_id", 1)
     two.stop()
 
 
 def test_while_lead_winds_down_the_lease_is_kept() -> None:
-    """What is under way ends under the Lease, however long it takes; then it is given back."""
+    """Work in progress ends under the Lease, however long it takes; then the Lease is released."""
     server, clock = Server(), FakeClock()
     told, finish = threading.Event(), threading.Event()
 
@@ -154,7 +155,7 @@ def test_two_processes_under_one_name_are_told_apart() -> None:
     server, clock = Server(), FakeClock()
     one, two = (Run(Elector(server.client, NAME, NAMESPACE, "same", clock), clock) for _ in range(2))
     clock.until(lambda: one.leads or two.leads)
-    a_minute(server, clock, threads=4)  # of one of them three, and of the other one
+    a_minute(server, clock, threads=4)  # three of the leader, one of the other
     assert one.leads + two.leads == 1
     assert spec(server)["holderIdentity"].startswith("same_")
     one.stop()
@@ -183,7 +184,7 @@ def test_writes_of_one_who_does_not_lead_are_stopped_and_reads_are_not() -> None
 
 
 class Slow:
-    """A transport to the server that takes time and loses requests and replies, as told."""
+    """A transport to the server with chosen delays and losses of requests and replies."""
 
     def __init__(self, server: Server, clock: FakeClock) -> None:
         self.server, self.clock = server, clock
@@ -231,7 +232,7 @@ class LeaseModel(RuleBasedStateMachine):
         other=st.integers(0, 2),
     )
     def step(self, who: int, there: float, back: float, lost: str, other: int) -> None:
-        """One looks; while its reply is on the way, another does."""
+        """One candidate acts; while its reply is on the way, another acts."""
         wire = self.wires[who]
         wire.there, wire.back, wire.lost = there, back, lost
         if other != who:
@@ -270,7 +271,7 @@ class LeaseModel(RuleBasedStateMachine):
             assert sum(candidate.leading for candidate in self.candidates) <= 1
 
     def teardown(self) -> None:
-        """Left in peace, somebody leads within one duration and a look or two."""
+        """Without further faults, one candidate leads within one duration and a try or two."""
         if not hasattr(self, "candidates"):
             return
         for wire in self.wires:

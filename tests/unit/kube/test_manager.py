@@ -86,5 +86,5 @@ def test_stop_ends_every_part_before_it_closes_what_they_use(manager: Controller
 
 
 def test_singleton_takes_the_keys_of_a_batcher_made_elsewhere(manager: ControllerManager) -> None:
-    batcher = Batcher[str]("elsewhere", clock=FakeClock())  # empty, so that it is false by itself
+    batcher = Batcher[str]("elsewhere", clock=FakeClock())  # empty, so its truth value is false
     assert manager.singleton("joint", lambda _: None, batcher=batcher).batcher is batcher

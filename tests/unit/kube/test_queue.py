@@ -32,7 +32,7 @@ def test_a_key_added_while_worked_on_comes_again_when_done() -> None:
     q.add("a")
     assert q.get() == "a"
     q.add("a")
-    assert len(q) == 0  # nobody else may work on it meanwhile
+    assert len(q) == 0  # no other worker may process it meanwhile
     q.done("a")
     assert q.get() == "a"
 
@@ -58,7 +58,7 @@ def test_failures_double_the_delay_up_to_the_longest_and_a_success_ends_that() -
     assert q.retry("b") == 1  # each key has its own
     q.forget("a")
     assert q.retry("a") == 1
-    assert q.retry("a", at_least=30) == 30  # what the server asked for
+    assert q.retry("a", at_least=30) == 30  # the server's Retry-After
 
 
 def test_a_waiting_worker_gets_what_another_thread_adds_or_what_comes_due() -> None:
@@ -83,7 +83,7 @@ def test_a_waiting_worker_gets_what_another_thread_adds_or_what_comes_due() -> N
 
 
 def test_while_one_works_another_keeps_the_time() -> None:
-    """The worker that waited for the delayed key takes another first; the key is still given in time."""
+    """The worker that waited for the delayed key takes another first; the key is still delivered in time."""
     clock = FakeClock()
     q = queue(clock)
     got: list[str] = []
@@ -126,7 +126,7 @@ def test_shutting_down_wakes_every_worker_and_gives_nothing_more() -> None:
 
 
 class QueueModel(RuleBasedStateMachine):
-    """Against sets: what must be ready, what is being worked on, what is due when."""
+    """Against sets: the ready keys, the keys in process, and the due times."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class QueueModel(RuleBasedStateMachine):
         self.q = queue(self.clock)
         self.ready: list[str] = []
         self.active: set[str] = set()
-        self.again: list[str] = []  # added while active, in that order of being done
+        self.again: list[str] = []  # added while active, in the order of completion
         self.due: dict[str, float] = {}
         self.failures: dict[str, int] = {}
 
@@ -154,7 +154,7 @@ class QueueModel(RuleBasedStateMachine):
     @rule(key=KEYS)
     def add(self, key: str) -> None:
         self._promote()
-        len(self.q)  # the queue looks at the time when it is asked
+        len(self.q)  # the queue checks the time on each call
         self._add(key)
         self.q.add(key)
 
@@ -173,7 +173,7 @@ class QueueModel(RuleBasedStateMachine):
     @rule()
     def get(self) -> None:
         key = self.q.get()
-        self.ready.remove(key)  # two that come due together have no order
+        self.ready.remove(key)  # two that are due together have no order
         self.active.add(key)
 
     @precondition(lambda self: self.active)

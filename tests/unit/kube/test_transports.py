@@ -1,4 +1,4 @@
-"""How a cluster is found, how credentials are renewed, and what a socket does to a request."""
+"""How a cluster is found, how credentials are renewed, and the effect of a socket's faults on a request."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def kubeconfig(folder: Path, url: str, *, user: dict[str, Any] | None = None, co
 
 
 def guarded(tokens: set[str]) -> Any:
-    """An answer that lets only these tokens in."""
+    """A response that accepts only these tokens."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         allowed = handler.headers.get("Authorization", "").removeprefix("Bearer ") in tokens
@@ -75,7 +75,7 @@ def test_a_token_that_was_replaced_in_its_file_is_read_again_when_refused(tmp_pa
 
 
 def test_an_exec_plugin_is_run_for_its_token_and_again_when_that_expires(tmp_path: Path) -> None:
-    """As `aws eks get-token` does for EKS."""
+    """Like `aws eks get-token` for EKS."""
     runs = tmp_path / "runs"
     plugin = tmp_path / "plugin.py"
     plugin.write_text(
@@ -242,7 +242,7 @@ def test_a_refusal_of_a_stream_that_breaks_off_is_unavailable(tmp_path: Path) ->
 
 
 def opened(tmp_path: Path, web: Web) -> tuple[Any, Any]:
-    """A watch that bears as little silence as a machine, however busy, needs for the first event."""
+    """A watch with the shortest silence limit that this machine, however busy, meets for the first event."""
     for silence in (0.05, 0.5, 5.0, 50.0):
         with suppress(Unavailable):
             events = watch(tmp_path, web, silence=silence)
@@ -332,7 +332,7 @@ def test_how_long_to_wait_is_read_from_the_header(tmp_path: Path) -> None:
 
 def test_an_answer_is_asked_for_as_it_is(tmp_path: Path) -> None:
     def answer(handler: BaseHTTPRequestHandler) -> None:
-        """As a proxy that compresses for everybody who does not say no."""
+        """Like a proxy that compresses unless the client declines."""
         plain = handler.headers.get("Accept-Encoding") == "identity"
         say(handler, 200, {"ok": True} if plain else gzip.compress(b"{}"))
 

@@ -1,4 +1,5 @@
-"""The server's version is read again on its time, and the known one holds while the server is away."""
+"""The server's version is read again after an interval, and the known one is kept while the server is
+away."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from broker.kube.version import EVERY, ServerVersion
 
 
 class Server:
-    """An API server that tells its version, or is away."""
+    """An API server that returns its version, or is away."""
 
     def __init__(self, **told: str) -> None:
         self.told: dict[str, str] | None = told

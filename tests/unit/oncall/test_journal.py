@@ -1,4 +1,4 @@
-"""The record of attempts: what is written is what every reader gets, also through an annotation."""
+"""The record of attempts: every reader gets the written content, also through an annotation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reservation is told, word by word, and how its status is written."""
+"""The conditions of a reservation, word by word, and its status as it is written."""
 
 from __future__ import annotations
 
@@ -338,7 +338,7 @@ def test_what_is_amiss_has_its_reason_and_a_way_out(
 
 
 def asked(state: OdcrStatus) -> tuple[Sequence[str], list[str]]:
-    """What the views say of a reservation with this state: the ways out, and the reasons of what hinders."""
+    """The views' reports on a reservation with this state: the remedies, and the reasons of its obstacles."""
     holdings, clock = OwnershipView(), FakeClock()
     reads = OmeReads(Client(InProcessTransport(Cluster())), clock=clock)
     clusters = ClusterUsage(reads.clusters.cache, known=list)
@@ -362,7 +362,7 @@ def test_where_nothing_is_bought_it_is_said_what_would_buy_or_bring_it() -> None
         assert named in way
     no_type = ReservationProblem(reason="FlavorWithoutInstanceType", message="flavor h100: no type")
     assert asked(OdcrStatus(problems=(no_type,)))[0][0] == "flavor h100: no type"
-    # Where it buys, what hinders that says the way out.
+    # If the broker buys, the obstacle's own message has the remedy.
     cap = ReservationProblem(reason="SpendingCapReached", message="8 more")
     managed = OdcrStatus(managed=True, flavors=short, problems=(cap,))
     assert asked(managed) == ([], ["InsufficientCapacity", "SpendingCapReached"])
@@ -573,7 +573,7 @@ def test_the_same_is_not_written_and_times_move_with_the_status_alone() -> None:
     times = {each["type"]: each["lastTransitionTime"] for each in worse["conditions"]}
     assert times.pop("ResourcesSufficient") == "2026-11-21T13:00:00Z"
     assert set(times.values()) == {"2026-11-21T12:00:00Z"}
-    # Another reason for the same status moves no time.
+    # Another reason with the same status changes no transition time.
     worst = write(ReservationStatus.model_validate(worse), facts(HALF), "Active", later + timedelta(hours=1))
     sufficient = next(c for c in worst["conditions"] if c["type"] == "ResourcesSufficient")
     assert (sufficient["reason"], sufficient["lastTransitionTime"]) == (
@@ -610,7 +610,7 @@ def test_the_resources_that_decide() -> None:
     assert deciding(NOMINAL, largest=False) == {GPU}
     assert deciding(NOMINAL, largest=True) == {GPU, MEMORY}
     assert deciding({GPU: 0, MEMORY: 1}, largest=False) == {MEMORY}
-    # A flavor without accelerators is sized by what it has, whatever the others have.
+    # A flavor without accelerators is sized by its own resources, whatever other flavors have.
     assert deciding({**NOMINAL, CPUS: 64_000}, largest=False) == {GPU, CPUS}
 
 

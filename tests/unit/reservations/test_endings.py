@@ -1,4 +1,4 @@
-"""When nodes drain before their reservation ends, and when people are told of an end."""
+"""When nodes drain before their reservation ends, and when users are notified of an end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What idle slots cost, and since when they are said to idle."""
+"""The cost of idle slots, and the start of their idle time."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ EARLIER = NOW - timedelta(hours=3)
         (0, None, 0, None),
         (0, None, 2, NOW),  # first seen idle
         (2, EARLIER, 2, EARLIER),
-        (2, EARLIER, 1, EARLIER),  # one was taken: the other idles on
+        (2, EARLIER, 1, EARLIER),  # one was taken: the other remains idle
         (2, EARLIER, 3, NOW),  # three idle only since now
         (2, EARLIER, 0, None),
-        (2, None, 2, NOW),  # a record from before it was kept
+        (2, None, 2, NOW),  # a record from before the time was kept
     ],
 )
 def test_since(before: int, since: datetime | None, available: int, expected: datetime | None) -> None:

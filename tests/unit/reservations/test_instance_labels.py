@@ -1,4 +1,4 @@
-"""What EC2's word on an instance and its reservation means for labels."""
+"""Labels that follow from EC2's descriptions of an instance and its reservation."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ ON_DEMAND = {CAPACITY_TYPE: "on-demand"}
         (ON_DEMAND, BARE, None),
         ({**ON_DEMAND, RESERVATION_ID: "cr-1", RESERVATION_INTERRUPTIBLE: "false"}, BARE, None),
         ({CAPACITY_TYPE: "reserved", RESERVATION_ID: "cr-1"}, IN_ONE, None),
-        ({}, IN_ONE, None),  # EC2 did not show it at its launch
+        ({}, IN_ONE, None),  # EC2 did not show the reservation at its launch
         ({}, BARE, None),
     ],
 )

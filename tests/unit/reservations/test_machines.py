@@ -1,4 +1,4 @@
-"""Which machines count for a reservation, and why others do not."""
+"""The machines that count for a reservation, and the reasons why others do not."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ def test_accelerators_of_no_flavor_or_of_two_alike_are_told_and_count_in_none() 
         node("c", labels={"sort": "h100"}, has=eight, unschedulable=True),
         node("d", has=eight | {"aws.amazon.com/neuron": "4"}),
         node("e", has={"cpu": "8"}),
-        # What ran in a reservation that ended runs on, as its labels say.
+        # An instance of an ended reservation still runs: its node's labels name the flavor.
         node("g", labels={"sort": "a100", names.RESERVATION_ID: ended.id}, has=eight),
     ]
     hardware = MachineReader(starting_seconds=LIMIT.total_seconds())
-    for _ in range(2):  # what was worked out before says the same again
+    for _ in range(2):  # the kept results are the same
         seen = hardware.look(nodes, [], inventory, held, flavors, {P5.name: P5}, NOW)
         assert [(each.name, each.flavor, each.resources) for each in seen.machines] == [
             ("a", "a100", {GPU: 8, "cpu": 1001, "memory": 1}),
@@ -106,7 +106,7 @@ def test_accelerators_of_no_flavor_or_of_two_alike_are_told_and_count_in_none() 
 
 
 def counted(one: Odcr, nodes: list[Node], joining: int = 0) -> tuple[int, int, list[str]]:
-    """GPUs there are, GPUs that can be used, and why the others cannot."""
+    """All GPUs, the usable GPUs, and the reasons for the others."""
     found = list(slots(one, "h100", OWNER, P5, nodes, joining, NOW, starting=LIMIT))
     assert {machine.owner for machine in found} <= {OWNER}
     total = sum(each.resources["nvidia.com/gpu"] * each.count for each in found)
@@ -126,7 +126,7 @@ STARTING = {names.REGISTERED: "true"}
         (odcr(available=3), [], 1, 32),
         (odcr(available=3), [node(ready="False", labels=STARTING)], 0, 32),
         (odcr(available=3), [node()], 0, 32),
-        # EC2 has not yet been asked since the node came.
+        # EC2 has not been described since the node came.
         (odcr(available=4), [node()], 0, 32),
         (odcr(available=3), [node(unschedulable=True)], 0, 24),
         (odcr(available=3), [node(ready="False")], 0, 24),

@@ -1,4 +1,4 @@
-"""Whose each of EC2's reservations is."""
+"""The owner of each EC2 reservation."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def reasons(found: Ownership, reserved: Reserved = A) -> list[str]:
         (tagged(), claimant(), None),
         (odcr("cr-1"), claimant(ids="cr-1"), None),
         (odcr("cr-1"), claimant(group=GROUP), ("cr-1",)),
-        # Three ways to say the same are one claim.
+        # Three ways to name the same reservation are one claim.
         (tagged(), claimant(ids="cr-1", group=GROUP), ("cr-1",)),
         (made(), claimant(), None),
         (tagged(reserved=EVERYBODY), claimant(EVERYBODY), None),
@@ -162,7 +162,7 @@ def test_annotation_adopts_only_what_the_operators_list_allows(
         (B, {}, False),
         (A, {TAG_CLUSTER: "blue"}, True),
         (A, {TAG_CLUSTER: "green"}, False),
-        (A, {TAG_CLUSTER: "green", TAG_CLUSTER_UID: UID}, True),  # this cluster had another name then
+        (A, {TAG_CLUSTER: "green", TAG_CLUSTER_UID: UID}, True),  # the cluster was renamed
         (A, {TAG_CLUSTER: "blue", TAG_CLUSTER_UID: "uid-of-another"}, False),
         (A, {TAG_CLUSTER_UID: "uid-of-another"}, False),
     ],
@@ -179,7 +179,7 @@ def test_tag_on_a_group_of_this_cluster_adopts_its_members_without_a_list(
         theirs = f"is of cluster {cluster.get(TAG_CLUSTER, '')!r}" in told.message
         assert theirs == bool(cluster)
         assert cluster.get(TAG_CLUSTER_UID, "") in told.message
-        # The operator's list is the word of somebody who knows.
+        # The operator's list has precedence.
         found = look([odcr("cr-1")], who, group=("cr-1",), group_tags=tags, adopters=ALL_ADOPTERS)
         assert found.owner == {"cr-1": A}
 
@@ -202,7 +202,7 @@ def test_what_names_one_in_its_tag_stays_with_it_whoever_names_it(there: Odcr) -
 @pytest.mark.parametrize(
     ("there", "flavors", "flavor", "reason"),
     [
-        # The tag is a person's word, even where type and zone say otherwise.
+        # The tag is an explicit choice, even if type and zone differ.
         (tagged(tags={TAG_FLAVOR: "p5"}), (P5, M5), "p5", ""),
         (tagged(tags={TAG_FLAVOR: "gone"}), (P5, M5), "m5", ""),
         (tagged(), (P5, M5), "m5", ""),
@@ -216,7 +216,7 @@ def test_in_which_flavor(there: Odcr, flavors: tuple[InstanceFlavor, ...], flavo
     assert found.flavor.get("cr-1", "") == flavor
     assert [*found.of(A)] == ([flavor] if flavor else [])
     assert reasons(found) == ([reason] if reason else [])
-    assert found.owner == {"cr-1": A}  # it belongs to it in any case: nobody else may take it
+    assert found.owner == {"cr-1": A}  # owned in any case: no other may take it
 
 
 @pytest.mark.parametrize(

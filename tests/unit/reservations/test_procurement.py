@@ -1,4 +1,4 @@
-"""What is bought, changed and given back, one rule at a time."""
+"""The purchases, changes and returns, one rule at a time."""
 
 from __future__ import annotations
 
@@ -164,13 +164,13 @@ def refused(*given: tuple[str, str, int], code: str = "InsufficientInstanceCapac
         ((), [(P5, A, 8)]),
         ((ours("cr-1", 8),), []),
         ((theirs("cr-1", 8),), []),
-        # Whoever made it and in whatever state it is: what is held is not bought again.
+        # Held capacity is not bought again, whatever its source and state.
         ((theirs("cr-1", 5), ours("cr-2", 2, zone=B)), [(P5, A, 1)]),
         ((ours("cr-1", 8, state="pending"),), []),
         ((theirs("cr-1", 8, state="scheduled"),), []),
         ((theirs("cr-1", 8, reservation_type="capacity-block"),), []),
         ((ours("cr-1", 8, state="cancelled"),), [(P5, A, 8)]),
-        # A block that EC2 calls unavailable serves nobody, and will not by itself.
+        # A block in state unavailable serves no claim, and will not recover by itself.
         ((theirs("cr-1", 8, reservation_type="capacity-block", state="unavailable"),), [(P5, A, 8)]),
         ((replace(ours("cr-1", 8), tags={}),), [(P5, A, 8)]),
     ],
@@ -187,7 +187,7 @@ def test_what_is_lacking_is_bought_once(there: tuple[Odcr, ...], bought: list[tu
         (("karpenter.k8s.aws/capacity-reservation-type", "capacity-block"), ()),
         (("karpenter.k8s.aws/capacity-reservation-interruptible", "true"), ()),
         (("karpenter.k8s.aws/instance-tenancy", "dedicated"), ()),
-        # A zone's name means another zone in another account: one is enough to see that.
+        # A zone's name means another zone in another account: one reservation is enough to detect that.
         (("topology.k8s.aws/zone-id", "use1-az9"), (ours("cr-1", 8),)),
     ],
 )
@@ -199,7 +199,7 @@ def test_what_would_never_be_of_the_flavor_is_not_bought(
     assert (buys(found), reasons(found)) == ([], ["PurchaseSkipped"])
     (told,) = found.outlooks[TEAM].problems
     assert (there[0].id if there else label[1]) in told.message
-    # Somebody's own that has the label serves it.
+    # A foreign reservation that has the label serves it.
     block = theirs("cr-9", 8, reservation_type="capacity-block", interruptible=True, zone_id="use1-az9")
     assert label[0].endswith("tenancy") or not reasons(planned(wish(flavor=pinned), there=(block,)))
 
@@ -264,7 +264,7 @@ def test_it_is_asked_again_when_the_first_of_the_refusals_ends() -> None:
 def test_nothing_is_given_back_while_a_flavor_means_nothing(
     named: tuple[str, ...], ended: dict[str, int]
 ) -> None:
-    """What fits none today may be of the flavor whose ResourceFlavor is not there."""
+    """A reservation that fits no flavor today may belong to the flavor without a ResourceFlavor."""
     there = (ours("cr-1", 8), ours("cr-2", 1, kind="m5.xlarge", flavor="old"))
     assert changes(planned(wish(flavor_names=named, cancels=True), there=there)) == ended
 
@@ -344,7 +344,7 @@ def test_a_ratio_that_no_count_serves_buys_by_the_accelerator_and_says_so() -> N
         (Caps(dollars=1e9, dollars_each=250.0), (), [(P5, A, 2)], "--buy-dollars-each is 250"),
         (Caps(dollars=1e9, instances=3), (), [(P5, A, 3)], "--buy-instances is 3: set it to 8"),
         (Caps(dollars=1e9, instances_each=3), (), [(P5, A, 3)], "--buy-instances-each is 3"),
-        # Everything that the broker bought counts, of whichever reservation, in whichever state.
+        # All purchases of the broker count, for every reservation and in every state.
         (
             Caps(dollars=800.0),
             (ours("cr-1", 5, reserved=OTHER),),
@@ -358,7 +358,7 @@ def test_a_ratio_that_no_count_serves_buys_by_the_accelerator_and_says_so() -> N
             [(P5, A, 3)],
             "--buy-instances-each is 3",
         ),
-        # What others made is not its spending, and what has ended is no longer.
+        # Foreign reservations are not the broker's spending, and ended ones no longer count.
         (Caps(dollars=300.0), (theirs("cr-1", 5), ours("cr-2", 9, state="cancelled")), [(P5, A, 3)], ""),
     ],
 )
@@ -409,11 +409,11 @@ def test_a_cap_is_for_all_together_and_the_first_come_first() -> None:
 @pytest.mark.parametrize(
     ("there", "wishes", "left"),
     [
-        ((), (), 2),  # its object is deleted under Retain, or set to Observe: no wish of it is left
+        ((), (), 2),  # its object is deleted under Retain, or set to Observe: it has no demand left
         ((), (wish(reserved=OTHER, held="no"),), 2),
         ((), (wish(16, reserved=OTHER),), 2),  # its quota was lowered
         ((ours("cr-1", 8, reserved=OTHER, bought_by="p-1"),), (), 2),  # shown: it counts once
-        ((ours("cr-1", 5, reserved=OTHER),), (), 0),  # another one
+        ((ours("cr-1", 5, reserved=OTHER),), (), 0),  # a different purchase
     ],
 )
 def test_purchase_that_ec2_does_not_show_counts_whatever_happens_to_its_object(
@@ -433,7 +433,7 @@ def test_purchase_that_ec2_does_not_show_counts_whatever_happens_to_its_object(
     ("asked", "repeated"),
     [
         (wish(), True),
-        (wish(80), True),  # more is wanted: what was sent, then the rest
+        (wish(80), True),  # more is wanted: the sent amount, then the rest
         (wish(32), False),  # less is wanted
         (wish(terms=PurchaseSpec(match_criteria="open")), False),
         (wish(held="no"), False),
@@ -447,7 +447,7 @@ def test_purchase_of_unknown_fate_is_sent_again_only_as_it_was_and_only_if_wante
     found = planned(asked, intents=[sent])
     assert found.purchases == ((sent,) if repeated else ())
     assert reasons(found) == ([] if repeated else ["PurchaseSkipped"])
-    if not repeated and not asked.held:  # EC2 would show it by now: what is wanted is bought beside it
+    if not repeated and not asked.held:  # EC2 would show it by now: the wanted amount is bought beside it
         later = planned(asked, intents=[sent], now=NOW + LATEST_VISIBLE)
         assert [type(each) for each in later.purchases] == [Purchase]
     poor = planned(asked, intents=[sent], caps=Caps(dollars=1e9, instances=7))
@@ -475,12 +475,12 @@ def test_what_was_held_and_is_not_described_is_not_bought_again_and_counts() -> 
     (told,) = found.outlooks[TEAM].problems
     assert told.reason == "PurchaseSkipped"
     assert "cr-9 was held and EC2 does not describe it at all" in told.message
-    # By another flavor's name it would be bought again all the same; of another type it is not the same.
+    # Under another flavor's name it would still be bought again; another type is not the same.
     renamed = wish(flavor=replace(H100, name="hopper"))
     assert reasons(planned(renamed, lost=[gone])) == ["PurchaseSkipped"]
     small = InstanceFlavor(name="small", instance_types=(SMALL,), zones=(A,))
     assert buys(planned(wish(1, small), lost=[gone])) == [(SMALL, A, 1)]
-    # A deleted one that gives back stays for it: nothing else would.
+    # A deleted reservation under Cancel stays until it is returned: no other object would return it.
     for policy, record, stays in (
         (True, gone, True),
         (False, gone, False),
@@ -491,7 +491,7 @@ def test_what_was_held_and_is_not_described_is_not_bought_again_and_counts() -> 
         assert found.outlooks[TEAM].settled is not stays
         assert reasons(found) == (["ReservationNotDescribed"] if stays else [])
         assert not stays or found.outlooks[TEAM].problems[0].message.startswith("cr-9 was held and EC2")
-    # What somebody else made was never the broker's spending.
+    # A foreign reservation was never the broker's spending.
     theirs_ = lost("cr-9", 8, bought=False)
     found = planned(wish(), wish(reserved=OTHER), lost=[theirs_], caps=Caps(dollars=1e9, instances=10))
     assert [(each.reserved, each.count) for each in found.purchases] == [(OTHER, 8)]
@@ -512,7 +512,7 @@ def test_caps_hold_for_each_namespace() -> None:
         ]
         (told,) = found.outlooks[OTHER].problems
         assert option in told.message and "in namespace team" in told.message
-        # What a deleted object of the namespace left counts, by the tag that it was bought with.
+        # Capacity left by a deleted object of the namespace counts, by the tag of its purchase.
         left = (ours("cr-1", 9, reserved=Reserved("team", "deleted")),)
         assert [each.count for each in planned(wish(), there=left, caps=caps).purchases] == [1]
     assert buys(planned(wish(), lost=[lost("cr-9", 9, reserved=OTHER)], caps=caps)) == [(P5, A, 1)]
@@ -537,7 +537,7 @@ def test_price_is_that_of_platform_and_tenancy(terms: PurchaseSpec) -> None:
     known = {terms.platform: {str(terms.tenancy): 0.5}}
     types = TYPES | {"m5.xlarge": replace(TYPES["m5.xlarge"], other_prices=known)}
     assert buys(planned(asked, caps=caps, types=types)) == [("m5.xlarge", A, 4)]
-    # What is held of an unknown price is not held for nothing.
+    # Held capacity of an unknown price does not count as free.
     held = ours("cr-1", 1, kind="m5.xlarge", reserved=OTHER, platform=terms.platform, tenancy=terms.tenancy)
     assert reasons(planned(wish(), there=(held,))) == ["PriceUnknown"]
 
@@ -554,7 +554,8 @@ def test_what_is_held_at_an_unknown_price_is_not_held_for_nothing() -> None:
     found = planned(wish(), there=there)
     assert (buys(found), reasons(found)) == ([], ["PriceUnknown"])
     assert P4 in found.outlooks[TEAM].problems[0].message
-    # It is somebody else's, so a cap for each alone is kept; and without a cap in dollars nothing asks.
+    # It belongs to another object, so a cap for each object still holds; without a cap in dollars no price is
+    # needed.
     assert buys(planned(wish(), there=there, caps=Caps(dollars=float("inf"), dollars_each=1e9)))
     mine = (ours("cr-1", 1, kind=P4),)
     assert not buys(planned(wish(), there=mine, caps=Caps(dollars=float("inf"), dollars_each=1e9)))
@@ -621,7 +622,7 @@ def test_while_one_is_named_and_not_adopted_nothing_is_bought_for_the_flavors_th
         assert told.reason == "PurchaseSkipped" and "cr-1" in told.message
 
 
-# ---- less, other, none
+# ---- less, changed, none
 
 
 @pytest.mark.parametrize("more", [{}, {"deleted": True, "cancels": True}, {"terms": PurchaseSpec(end=NOW)}])
@@ -640,15 +641,15 @@ def test_nothing_at_all_is_changed_of_what_is_not_understood(more: dict[str, Any
     [
         ((ours("cr-1", 8),), {}, {"cr-1": 2}),
         ((ours("cr-1", 8, used=5),), {}, {"cr-1": 5}),
-        # A launch that EC2 does not count yet is in there as well.
+        # A launch that EC2 does not count yet is included.
         ((ours("cr-1", 8, used=5),), {"cr-1": 1}, {"cr-1": 6}),
         ((ours("cr-1", 8, used=8),), {}, {}),
-        # What would be bought last goes first.
+        # The last choice for a purchase is the first to go.
         ((ours("cr-1", 2), ours("cr-2", 2, zone=B)), {}, {"cr-2": 0}),
         ((ours("cr-1", 2), ours("cr-2", 3, zone=B, used=1)), {}, {"cr-2": 1, "cr-1": 1}),
-        # Others' are never changed, and count.
+        # Foreign reservations are never changed, but count.
         ((theirs("cr-1", 8), ours("cr-2", 3)), {}, {"cr-2": 0}),
-        # What is not active yet serves nobody: the other stays until it does.
+        # A reservation that is not active yet serves no claim: the other stays until then.
         ((theirs("cr-1", 8, state="scheduled"), ours("cr-2", 2)), {}, {}),
     ],
 )
@@ -672,7 +673,7 @@ def test_what_is_too_much_is_given_back_never_below_what_runs(
     ids=["zone", "type", "platform", "tenancy", "criteria"],
 )
 def test_what_is_to_be_otherwise_is_made_new_before_the_old_goes(stray: Odcr) -> None:
-    found = planned(wish(16), there=(stray,), caps=Caps(dollars=float("inf")))  # the price of one is unknown
+    found = planned(wish(16), there=(stray,), caps=Caps(dollars=float("inf")))  # one price is unknown
     assert (buys(found), changes(found)) == ([(P5, A, 2)], {})
     assert found.outlooks[TEAM].counts["h100"].obtained == 0
     found = planned(wish(16), there=(stray, ours("cr-new", 2, state="pending")))
@@ -758,9 +759,9 @@ def test_deleted_it_is_not_done_while_a_purchase_may_still_appear_or_its_group_i
         (None, (ours("cr-1", 8),), GroupChange(reserved=TEAM, make=True)),
         (("cr-1",), (ours("cr-1", 8),), None),
         ((), (ours("cr-1", 7), theirs("cr-2", 1)), GroupChange(reserved=TEAM, join=("cr-1", "cr-2"))),
-        # Put in by hand: it is not the reservation's.
+        # Added by hand: it does not belong to the reservation.
         (("cr-1", "cr-9"), (ours("cr-1", 8), odcr("cr-9")), GroupChange(reserved=TEAM, leave=("cr-9",))),
-        # EC2 takes out what has ended by itself.
+        # EC2 removes ended reservations by itself.
         (("cr-1", "cr-8", "cr-7"), (ours("cr-1", 8), ours("cr-8", 1, state="cancelled")), None),
     ],
 )
@@ -783,7 +784,7 @@ def test_a_plan_that_has_nothing_to_do_has_no_step() -> None:
     ("cluster", "uid", "made"),
     [
         ("blue", "uid-of-this", True),
-        ("green", "uid-of-this", True),  # the cluster had another name then
+        ("green", "uid-of-this", True),  # the cluster was renamed
         ("blue", "uid-of-another", False),
         ("blue", None, True),
         ("green", None, False),

@@ -1,8 +1,9 @@
-"""Whatever happens around it, the plan of holdings keeps its word.
+"""The plan of procurement keeps its promises, whatever happens around it.
 
-A small EC2 answers the steps of plan after plan: it has so much of each place, somebody else's instances come
-and go in slots, people cancel reservations and change quotas. After every step: nothing of anybody else was
-touched, no reservation is below what runs in it, the caps hold, and no more is held than somebody asked for.
+A small EC2 carries out plan after plan: its capacity in each place is finite, foreign instances take and
+leave slots, and users cancel reservations and change quotas. After every step: foreign reservations are
+untouched, no reservation is below its running instances, the caps hold, and no more is held than was
+requested.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ Place = tuple[str, str]
 
 @dataclass
 class Ec2:
-    """What there is, who uses it, and how much more there would be."""
+    """The reservations, their usage, and the remaining capacity."""
 
     room: dict[Place, int]
     odcrs: dict[str, Odcr] = field(default_factory=dict)
@@ -166,7 +167,7 @@ class World:
         )
 
     def settle(self) -> None:
-        """Plan after plan until nothing is left to do now."""
+        """Plan after plan until no step is left."""
         for _ in range(200):
             planned = self.plan()
             before = self.spent()
@@ -199,7 +200,7 @@ class World:
         self.refusals = self.refusals.record(kind, zone, count, error, self.now)
 
     def held(self, team: Reserved, flavor: str) -> int:
-        """GPUs that are held for a flavor where they should be, whoever made them."""
+        """The GPUs held for a flavor in its places, whatever their source."""
         return sum(
             odcr.total * TYPES[odcr.instance_type].gpus[0].count
             for odcr in self.ec2.alive()
@@ -213,7 +214,7 @@ class World:
         return [name for name in among if self.flavors[name].admits(odcr)]
 
     def served(self) -> dict[tuple[Reserved, str], int]:
-        """GPUs of each quota that are held."""
+        """The held GPUs of each quota."""
         return {
             (team, flavor): min(gpus, self.held(team, flavor))
             for team, quota in self.quotas.items()
@@ -280,7 +281,7 @@ def happen(world: World, what: tuple[object, ...]) -> None:
                 instance_type=name,
                 zone=zone,
                 count=count,
-                match_criteria="open",  # on other terms than those wanted now: it is not sent again
+                match_criteria="open",  # the wanted terms differ, so it is not sent again
             )
             world.intents = (sent,) if count else ()
         case "delete", [Reserved() as team]:
@@ -308,7 +309,7 @@ def test_nothing_is_bought_twice_or_beyond_the_caps_and_nothing_foreign_or_used_
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 80), st.dictionaries(st.sampled_from(PLACES), st.integers(0, 6)))
 def test_what_ec2_has_of_a_flavor_is_all_obtained(gpus: int, room: dict[Place, int]) -> None:
-    """After one settling: the quota is served, or no place of the flavor has an instance left."""
+    """After one round of plans: the quota is served, or no place of the flavor has an instance left."""
     world = World(ec2=Ec2(room=dict.fromkeys(PLACES, 0) | room), caps=Caps(dollars=1e9))
     world.quotas[TEAMS[0]] = {"any": gpus}
     world.settle()

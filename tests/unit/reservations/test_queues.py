@@ -1,4 +1,4 @@
-"""Reservations as queues of the quota tree: the limits and the rules that their specs come to."""
+"""Reservations as queues of the quota tree: the limits and the rules from their specs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What an object asks of EC2, the names of its group, what is shown late, what is idle, and who may go."""
+"""An object's demand on EC2, the names of its group, late descriptions, idle slots, and the end of an
+object."""
 
 from __future__ import annotations
 
@@ -138,7 +139,7 @@ def test_an_annotation_that_is_not_understood_is_told_and_nothing_is_changed(
     assert key in problem.message and says in problem.message
     assert found.wish.frozen
     assert not found.wish.cancels
-    assert not found.claimant.group_arn  # AWS is not asked about it
+    assert not found.claimant.group_arn  # no call to AWS about it
     assert found.managed is (key != names.RESERVATION_POLICY)
 
 
@@ -182,7 +183,7 @@ def test_without_its_finalizer_an_object_could_go_unseen() -> None:
 
 
 class Api:
-    """Resource Groups, which counts what it is asked."""
+    """Resource Groups, with a count of its calls."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -238,7 +239,7 @@ def test_a_group_that_people_name_keeps_the_members_last_read() -> None:
         groups_never_read, refusing = groups()
         refusing.answer = api.answer
         groups_never_read.named(GROUP, NOW)
-    # Once it is not there it has no members, and what fails afterwards brings none back.
+    # A group that is gone has no members, and later errors do not restore any.
     api.answer = ProviderError("NotFoundException", "none", class_=ErrorClass.NOT_FOUND)
     assert found.named(GROUP, NOW + EVERY) is None
     api.answer = ProviderError("Throttling", "later", class_=ErrorClass.THROTTLING)
@@ -262,7 +263,7 @@ def test_what_was_done_is_in_every_description_until_ec2_must_show_it() -> None:
         "cr-1": (5, 1, "active"),
         "cr-2": (1, 1, "cancelled"),
     }
-    # What EC2 shows of a new one is what counts, and after a while in everything.
+    # A new reservation that EC2 shows is as EC2 shows it; after a while all of them are.
     gone = replace(odcr("cr-new", total=2, free=2), state="cancelled")
     assert recent.seen(shown(gone, at=NOW + minutes(2))).odcrs["cr-new"].state == "cancelled"
     after = replace(late, described=NOW + LATEST_VISIBLE)

@@ -45,7 +45,7 @@ def flavor(*types: str, zones: tuple[str, ...] = ZONES, **labels: str) -> Instan
     [
         ({INSTANCE_TYPE: "p5.48xlarge", ZONE: ZONES[1]}, (), ("p5.48xlarge",), ZONES[1:2]),
         ({INSTANCE_TYPE: "p5.48xlarge", ZONE_ID: "use1-az4"}, (), ("p5.48xlarge",), ("use1-az4",)),
-        # A zone's name is what is used where both are there.
+        # If both are set, the zone's name is used.
         ({INSTANCE_TYPE: "m5.large", ZONE: ZONES[0], ZONE_ID: "use1-az4"}, (), ("m5.large",), ZONES[:1]),
         ({INSTANCE_TYPE: "p5.48xlarge"}, (ZONES[1], ZONES[0]), ("p5.48xlarge",), (ZONES[1], ZONES[0])),
         ({INSTANCE_TYPE: "p5.48xlarge"}, (), ("p5.48xlarge",), ZONES[:2]),
@@ -101,7 +101,7 @@ def test_a_flavor_that_means_nothing_says_what_to_mend(
         ("m5.large", {"cpu": 7, "memory": 8 * GI}, 4, {}),
         ("m5.large", {"cpu": 1, "memory": 33 * GI}, 5, {}),
         ("m5.large", {GPU: 8, "cpu": 4}, 0, {GPU: 8, "cpu": 4}),
-        # What EC2 does not supply is not its to miss.
+        # Resources that EC2 does not supply are not missed.
         ("m5.large", {"cpu": 2, "example.com/licence": 5}, 1, {}),
     ],
 )

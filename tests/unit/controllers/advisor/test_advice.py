@@ -1,4 +1,4 @@
-"""Selector terms as values: whose they are, what they should be, and when the broker stops."""
+"""Selector terms as values: their owner, the wanted terms, and the end of the broker's control."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ TERMS = st.lists(st.sampled_from([*({"id": f"cr-{n:03}"} for n in range(6)), *us
 def test_users_terms_always_stay_and_ours_are_always_known(
     theirs: list[Term], count: int, foreign: int, before: int
 ) -> None:
-    """Whatever the set was and becomes: the list is a user's entries and the record's, 30 at most."""
+    """Whatever the set was and becomes, the list holds a user's entries and the record's, 30 at most."""
     record, listed = Record(), theirs
     for what in (found(before), found(count, foreign), Resolved()):
         mine, gone = split(listed, record)
@@ -196,7 +196,7 @@ def test_an_empty_record_is_a_record() -> None:
 def test_what_a_record_says_is_read_back_by_any_broker() -> None:
     whole = Record(terms=({"id": "cr-1"},), asked=ARN, removed=2, by="argocd", at=timestamp(NOW))
     assert load(whole.dump()) == whole
-    assert written(whole, []) == replace(whole, terms=())  # who removed what was there is not forgotten
+    assert written(whole, []) == replace(whole, terms=())  # the removing manager is kept
     assert written(replace(whole, removed=0), []) == Record()
 
 

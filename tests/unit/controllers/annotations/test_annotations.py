@@ -1,4 +1,4 @@
-"""Annotations of ours that mean nothing where they stand, and names of reservations that there are not."""
+"""Broker annotations without a meaning on their kind, and annotations that name missing reservations."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ KNOWN = [Reserved("ml", "gpus"), Reserved("", "pool")]
         ("CapacityReservation", "policy", "CapacityReservation knows "),
         ("CapacityReservation", "node-pool", "CapacityReservation knows "),
         ("NodeClaim", "port", "NodeClaim knows "),
-        # What the broker writes itself is nobody's to write.
+        # Annotations that the broker itself writes are not for users.
         ("CapacityReservation", "release", "CapacityReservation knows "),
         ("NodeClaim", "attempt", "NodeClaim knows "),
     ],
@@ -65,7 +65,7 @@ def test_every_annotation_that_is_known_means_something_on_its_kind() -> None:
 
 
 class Told:
-    """The teller over caches of one object each; `says` is what its events say, by reason."""
+    """The reporter over caches of one object each; `says` returns its events, by reason."""
 
     def __init__(self, *there: Object, known: list[Reserved] | None = None) -> None:
         self.client = Client(InProcessTransport(Cluster()))

@@ -1,4 +1,4 @@
-"""Who uses a reservation is told of nobody who is gone: one pass after that, whatever kind of user it was."""
+"""A user that is gone leaves the status of its reservation one pass later, whatever its kind."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TYPE = "p5.48xlarge"
 
 
 class World:
-    """The reservation loop as the broker wires it, and no thread: a pass is a call."""
+    """The reservation loop as the broker wires it, but without threads: a pass is a call."""
 
     def __init__(self, *, kueue: bool) -> None:
         transport = InProcessTransport(Cluster())
@@ -98,7 +98,7 @@ class World:
         )
 
     def uses(self) -> list[str]:
-        """Who uses it, after one pass."""
+        """The users of the reservation, after one pass."""
         for informer in (self.claims, *self.reads.named.values()):
             try:
                 informer.read()
@@ -109,7 +109,7 @@ class World:
         return [each["name"] for each in raw["status"].get("associationUsages", ())]
 
     def begun(self) -> tuple[str, set[str], int]:
-        """The state that the first write says, and the conditions that it has, of which none is True."""
+        """The state in the first write, the values of its conditions (none is True), and their number."""
         said = self.client.get(CapacityReservation.KIND, "gpu", namespace="team")["status"]
         told = [each["status"] for each in said["conditions"]]
         return said["capacityReservationLifecycleState"], {*told}, len(told)
@@ -142,7 +142,7 @@ def queued(world: World) -> tuple[Kind, str, str | None]:
 def drawing(world: World) -> tuple[Kind, str, str | None]:
     metadata = {
         "name": "one",
-        # Somebody edited its priority after the launch: that is nobody else's trouble.
+        # Its priority was edited after the launch: other objects are not affected.
         "annotations": {names.DRAWS_FROM: "team/gpu", names.PRIORITY: "--5"},
         "labels": {names.INSTANCE_TYPE: TYPE},
     }

@@ -1,4 +1,4 @@
-"""Where there is no reservation, no machine is looked at for one, and no figure stays behind."""
+"""Without reservations, the machines are not read, and no metric of earlier reservations stays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from broker.reservations.spec import Reservation
 
 
 class Unasked(ReservationSnapshotBuilder):
-    """Fails whoever takes a look."""
+    """Fails when a snapshot is taken."""
 
     def __init__(self) -> None:
         self.alive: Collection[str] | None = None

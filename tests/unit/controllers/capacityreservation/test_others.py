@@ -1,4 +1,4 @@
-"""Who uses hardware and is no user of a reservation: by pods, and by whose claims the instances are."""
+"""Unattributed usage of hardware: by pods, and by the owners of the instances' claims."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def claim(*, annotations: dict[str, str] | None = None, labels: dict[str, str] |
 @pytest.mark.parametrize(
     ("owner", "mine", "gpus", "use"),
     [
-        # In a slot the instance is what is used, whatever runs on it.
+        # In a slot the instance is the usage, whatever runs on it.
         (OWNER, claim(annotations=DRAWS), 8, 0),
         (OWNER, claim(), 0, 8),
         (OWNER, claim(annotations={names.DRAWS_FROM: "typo"}), 0, 8),
         (OTHER, claim(annotations=DRAWS), 0, 8),
         (OWNER, claim(annotations=DRAWS, labels=DEDICATED), 8, 0),
         (OWNER, None, 0, 8),
-        # On any other node of the flavor it is the pods.
+        # On any other node of the flavor the pods are the usage.
         (None, claim(), 0, 0),
         (None, claim(), 4, 4),
         (None, None, 12, 8),

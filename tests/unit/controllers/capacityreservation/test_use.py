@@ -1,4 +1,4 @@
-"""How often the reservations are looked at for what workloads use."""
+"""How often changes of workloads trigger a pass over the reservations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Json = dict[str, object]
 
 
 class Runs:
-    """A loop's run, counted."""
+    """A counter in place of a loop's run."""
 
     def __init__(self, again: Result | None = None) -> None:
         self.count = 0
@@ -29,7 +29,7 @@ def test_a_change_is_looked_at_at_once_and_those_that_follow_together() -> None:
     runs = Runs()
     use = UsageThrottle(runs)
     assert use.changed()
-    assert not use.changed()  # the look that is asked for sees it too
+    assert not use.changed()  # the requested pass sees it too
     assert use.run() == Result(requeue_after=UsageThrottle.EVERY)
     assert [use.changed() for _ in range(5)] == [False] * 5
     assert use.run() == Result(requeue_after=UsageThrottle.EVERY)

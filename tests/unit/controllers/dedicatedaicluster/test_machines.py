@@ -1,4 +1,4 @@
-"""The claims of a dedicated cluster: what each asks for, and whose pods land there."""
+"""The claims of a dedicated cluster: the request of each, and the pods that may run there."""
 
 from __future__ import annotations
 

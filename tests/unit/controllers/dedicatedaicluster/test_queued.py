@@ -1,4 +1,4 @@
-"""A dedicated cluster as Workloads in Kueue: what it asks for, holds, gives back, and is told."""
+"""A dedicated cluster as Workloads in Kueue: its requests, its quota, its returns and its evictions."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def admitted(amounts: dict[str, int], *, apart: bool, at: int = 0) -> Workload:
 
 
 def after(workload: Workload, back: Mapping[str, int]) -> Workload:
-    """With so many pods given back, as it is read again."""
+    """The workload with this many pods given back, decoded again."""
     raw = workload.model_dump(by_alias=True, mode="json", exclude_none=True)
     raw["status"]["reclaimablePods"] = [{"name": name, "count": count} for name, count in back.items()]
     return Workload.decode(raw)
@@ -126,7 +126,7 @@ def test_kueue_counts_what_the_cluster_holds_after_every_step(
             mine[mine.index(each)] = after(each, back)
         assert queued.usage(mine) == kept
         assert all(kept.get(key, 0) >= value for key, value in wanted.items())
-        if apart:  # all of it, but for less than a unit of what has more units than a set may have
+        if apart:  # all of it, but for less than a unit of a resource with more units than a set may have
             assert all(value - wanted.get(key, 0) < 1 << 15 for key, value in kept.items())
             assert all(kept[key] == value for key, value in wanted.items() if key.resource != MEMORY)
         held = {name: kept.get(FlavorResource("h100", name), 0) for name in held}
@@ -137,7 +137,7 @@ def test_kueue_counts_what_the_cluster_holds_after_every_step(
     [
         ({GPU: 8, MEMORY: 1 << 40}, True),
         ({MEMORY: 1 << 40}, True),
-        ({GPU: 8}, False),  # a pod each: nothing to tell apart
+        ({GPU: 8}, False),  # a pod each: nothing to separate
         ({GPU: 8, "either": 1}, False),  # its pod sets could be given different flavors
         ({GPU: 8, "unknown": 1}, False),
     ],
@@ -175,7 +175,7 @@ def test_it_has_quota_once_kueue_has_admitted_all_of_it() -> None:
     assert grows.phase is AdmissionPhase.WAITING
     assert queued.verdict(both, wanted(16), {KEY: 8}, NEVER) == NEVER
     assert queued.verdict(both, wanted(8), {KEY: 8}, None) is None
-    assert queued.verdict([], wanted(8), {KEY: 8}, None) is None  # from before Kueue came
+    assert queued.verdict([], wanted(8), {KEY: 8}, None) is None  # held from before Kueue was installed
 
 
 def test_growth_asks_for_the_rest_and_what_was_given_back_is_asked_for_anew() -> None:
@@ -209,7 +209,7 @@ def test_an_eviction_is_told_in_kueues_words() -> None:
         "Deactivated",
         "Workload team/c-12345678-1 is evicted: so",
     )
-    assert found.keeps == {KEY: 8}  # what the other is admitted to
+    assert found.keeps == {KEY: 8}  # the quota that the other workload is admitted to
     alone = queued.eviction([workload(8, holds=True, evicted="Deactivated"), workload(8, at=1)])
     assert alone is not None and alone.keeps is None
     assert not queued.admitted(workload(8, holds=True, evicted="Preempted"))
@@ -217,14 +217,14 @@ def test_an_eviction_is_told_in_kueues_words() -> None:
 
 def test_an_eviction_of_what_was_never_admitted_is_not_the_clusters() -> None:
     growth = workload(8, at=1, evicted="AdmissionCheck")
-    assert growth.status.admission is not None  # who has no job keeps it
+    assert growth.status.admission is not None  # a workload without a job keeps it
     assert queued.evicted(growth)
     assert queued.eviction([workload(8, holds=True), growth]) is None
 
 
 @pytest.mark.covers("SAF-53")
 def test_annotations_of_a_workload_give_a_cluster_no_quota() -> None:
-    """They can be written by those who may edit Workloads; what Kueue admitted is in spec and status."""
+    """A user who may edit Workloads can write them; the admitted quota is in spec and status."""
     honest = workload(8, holds=True)
     annotations = {"capacity-broker.io/asked": '{"nvidia.com/gpu": "800"}'}
     forged = Workload.decode(

@@ -35,8 +35,7 @@ EMPTY = ClusterSnapshot(reservations={}, specs={}, flavors={}, asking=(), others
 
 
 class Stage:
-    """A cluster that wants GPUs of a reservation, and its queue in namespace team, which asks the broker's
-    check."""
+    """A cluster that wants GPUs of a reservation, and its queue in namespace team with the broker's check."""
 
     def __init__(self, reserved: Reserved = MINE) -> None:
         self.reserved = reserved
@@ -55,7 +54,8 @@ class Stage:
         self.queueing = ClusterQueueing(self.client, self.reads, self.clock)
 
     def passes(self, *, wants: int, holds: int = 0) -> Evicted | None:
-        """One pass over a cluster that goes on holding what it holds; whether it must leave."""
+        """One pass over a cluster with this request and these held GPUs. Returns the eviction, if it must
+        leave."""
         self.reads.workloads.read()
         self.reads.local_queues.read()
         status: Json = {}
@@ -87,7 +87,7 @@ class Stage:
         return found
 
     def checked(self, workload: Workload, state: CheckState) -> None:
-        """The check's word, applied as the broker does, and what Kueue makes of it."""
+        """Applies the check's state as the broker does, then Kueue's reaction."""
         now = self.clock.now()
         found = self.kueue.workload(workload.name, "team")
         said = body(found, CHECK, CheckAnswer(state=state, message=""), now)
@@ -95,7 +95,7 @@ class Stage:
         self.kueue.settles(workload.name, namespace="team")
 
     def parks(self, workload: Workload) -> None:
-        """What the check does of a workload that Kueue has evicted for it."""
+        """The check parks a workload that Kueue has evicted for it."""
         now, found = self.clock.now(), self.kueue.workload(workload.name, "team")
         said = parked_body(found, CHECK, "no room", now, now + timedelta(minutes=1))
         self.client.apply(Workload.KIND, said, subresource="status")
@@ -105,13 +105,13 @@ class Stage:
 @pytest.mark.parametrize("namespace", ["team", "a-tenant"])
 @pytest.mark.parametrize("reserved", [MINE, Reserved("", "pool")], ids=str)
 def test_workload_outside_the_reservations_queues_is_no_clusters(reserved: Reserved, namespace: str) -> None:
-    """A tenant names the cluster as owner of a Workload of its own, which a queue of its own admits: the
-    cluster would be given instances for it, without quota of its reservation."""
+    """A tenant creates a Workload with the cluster as its owner, in a queue of its own that admits it.
+    Otherwise the cluster would get instances for it, without quota of its reservation."""
     stage = Stage(reserved)
     if namespace != "team":
         stage.client.create(Namespace.KIND, {"metadata": {"name": namespace}})
     stage.client.create(ClusterQueue.KIND, {"metadata": {"name": "tenants"}, "spec": {}})
-    # Marked as the broker marks its own, and first by name.
+    # Marked like the broker's own queues, and first by name.
     local: Json = {"metadata": {"name": "anyones", "namespace": namespace, **mark(reserved)}}
     stage.client.create(LocalQueue.KIND, {**local, "spec": {"clusterQueue": "tenants"}})
     stage.passes(wants=8)
@@ -129,7 +129,7 @@ def test_workload_outside_the_reservations_queues_is_no_clusters(reserved: Reser
     stage.passes(wants=8)
     assert stage.verdict is not None and stage.verdict.phase is not AdmissionPhase.ADMITTED
     stage.passes(wants=0)
-    assert "forged" in {each.name for each in stage.workloads()}  # nor is it ended
+    assert "forged" in {each.name for each in stage.workloads()}  # and it is not ended
 
 
 @pytest.mark.covers("SAF-70")
@@ -142,7 +142,7 @@ def test_what_the_check_evicts_before_it_is_admitted_frees_its_quota_and_queues_
     stage.passes(wants=16, holds=8)
     assert stage.kueue.counts(MINE.queue) == {
         ("h100", GPU): 16
-    }  # until it is parked, or it came back at once
+    }  # until it is parked; otherwise it would return at once
     stage.parks(growth)
     stage.passes(wants=16, holds=8)
     assert stage.kueue.counts(MINE.queue) == {("h100", GPU): 8}
@@ -168,7 +168,7 @@ def test_a_growth_that_was_never_admitted_goes_alone() -> None:
     assert [each.uid for each in stage.workloads()] == [first.uid]
     stage.passes(wants=16, holds=8)
     assert [each.status.admission is not None for each in stage.workloads()] == [True, False]
-    # The same, of what it holds.
+    # The same for its held quota.
     stage.kueue.evicts(first.name, "InCohortReclamation", "for another", namespace="team")
     evicted = stage.passes(wants=16, holds=8)
     assert evicted is not None
@@ -224,7 +224,7 @@ def test_kueue_need_not_wait_for_the_pods_of_who_has_none_once_it_is_admitted() 
     assert [(each.name, each.state) for each in told.status.admission_checks] == [(CHECK, "Ready")]
     stage.passes(wants=8, holds=8)
     assert stage.workloads() == [told]  # once
-    # What is given back in the pass that says so is given back all the same.
+    # A return in the same pass as the report is written all the same.
     stage.passes(wants=16, holds=8)
     stage.checked(stage.reserves(1, 8), "Ready")
     stage.passes(wants=8, holds=8)

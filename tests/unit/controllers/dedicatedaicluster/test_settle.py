@@ -1,4 +1,4 @@
-"""What becomes of one dedicated cluster: quota before instances, instances gone before quota."""
+"""The steps of one dedicated cluster: quota before instances, instances gone before quota."""
 
 from __future__ import annotations
 

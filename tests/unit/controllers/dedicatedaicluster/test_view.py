@@ -1,4 +1,4 @@
-"""What dedicated clusters hold of each reservation, for whoever tells or counts it."""
+"""The quota of each reservation that dedicated clusters hold, for readers that show or count it."""
 
 from __future__ import annotations
 

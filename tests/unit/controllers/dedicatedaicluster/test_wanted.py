@@ -1,4 +1,4 @@
-"""What a dedicated cluster wants: its own word, and its profile's where it says nothing."""
+"""The demand of a dedicated cluster: its own fields, and its profile's for those that it leaves out."""
 
 from __future__ import annotations
 

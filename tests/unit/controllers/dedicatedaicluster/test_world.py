@@ -1,4 +1,4 @@
-"""What decides about dedicated clusters is read in one look: specs, priorities, and who holds what."""
+"""One snapshot for decisions about dedicated clusters: specs, priorities, and the holders of quota."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_nor_is_it_preempted_for_that() -> None:
     lower = cluster("two", 8, priorityClassName="low")
     found = world(reservations=[reservation("gpu", 8, preemptionRule=rule)], clusters=[holder, lower])
     assert not decided(found).evictions
-    # A profile or a reservation that is gone says no priority either.
+    # Nor if a missing profile or reservation leaves no priority.
     for changed in ({"profile": "gone", "resources": None}, {"capacityReservationId": "team/gone"}):
         holder["spec"] |= {"priorityClassName": ""} | changed
         found = world(reservations=[reservation("gpu", 8, preemptionRule=rule)], clusters=[holder])
@@ -167,7 +167,7 @@ def test_what_clusters_and_claims_of_others_hold_is_not_given_again() -> None:
         clusters=[cluster("holds", 8, holds=8), cluster("fits", 16), cluster("more", 8)],
         claims=[own, claim("other"), claim("not-launched", launched=False), claim("lost", draws="nobody")],
     )
-    # Of 32: 8 held, 8 of another's claim, whose part of the cpu quota is what its GPUs stand for.
+    # Of 32: 8 held, 8 by another's claim, and its part of the cpu quota follows from its GPUs.
     assert [each.usage for each in found.others] == [{KEY: 8, FlavorResource("h100", "cpu"): 128000}]
     assert standing(found, "fits") is AdmissionPhase.ADMITTED
     assert standing(found, "more") is AdmissionPhase.WAITING
@@ -194,7 +194,7 @@ def test_a_growth_without_instances_holds_its_quota_apart() -> None:
         )
 
     assert seen(2).settled(one) is None
-    assert seen(0).settled(one) is None  # nothing of it is drained by its leaving as a whole
+    assert seen(0).settled(one) is None  # it leaves as a whole without draining any instance
     assert seen(1).settled(one) == {KEY: 8}
     parts = found.quota(settled=seen(1).settled).holders
     assert [(each.name, each.usage) for each in parts] == [
@@ -203,7 +203,7 @@ def test_a_growth_without_instances_holds_its_quota_apart() -> None:
     ]
     grown["status"]["dacLifecycleState"] = "CREATING"
     (one,) = world(reservations=[reservation("gpu", 16)], clusters=[grown]).asking
-    assert seen(1).settled(one) is None  # what was never whole goes as a whole
+    assert seen(1).settled(one) is None  # never whole, so it goes as a whole
 
 
 @pytest.mark.covers("OME-032", "OME-046")

@@ -1,4 +1,4 @@
-"""What is settled, what comes back, and that nothing is answered after the end."""
+"""Deleted messages, returned messages, and no reaction after the end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def message(name: str) -> QueueMessage:
 
 
 class Sqs:
-    """A queue that gives what a test put in, and keeps it until it is settled."""
+    """A queue that delivers a test's messages, and keeps each until it is settled."""
 
     def __init__(self, *names: str) -> None:
         self.held = [message(name) for name in names]
@@ -78,7 +78,7 @@ def test_a_message_that_meets_a_bug_does_not_stay_forever() -> None:
 
 
 def test_nothing_is_answered_after_the_end() -> None:
-    """The long poll may still bring something: it is left for whoever leads next."""
+    """The long poll may still return a message: it is left for the next leader."""
     sqs, taken = Sqs("a"), []
     made = reader(sqs, lambda m: taken.append(m.receipt))
     sqs.on_receive = made.stop

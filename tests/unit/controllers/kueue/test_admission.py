@@ -1,4 +1,5 @@
-"""Who is told that his reserved instances are there: pass after pass over an API server, without threads."""
+"""The check states of workloads for reserved instances: pass after pass over an API server, without
+threads."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ A, B = Reserved("team", "a"), Reserved("team", "b")
 
 
 class Types:
-    """All that is asked of EC2."""
+    """The only EC2 call that the controller makes."""
 
     def instance_types(self) -> Mapping[str, InstanceType]:
         return {TYPE: P5}
@@ -74,7 +75,7 @@ class World:
     def __init__(
         self, *, served: Sequence[str] = VERSIONS, cohorts: Sequence[str] = ("ai", "ai"), **borrows: bool
     ) -> None:
-        """`cohorts`: of a and of b; `borrows`: which of them may borrow."""
+        """`cohorts`: of a and of b; `borrows`: the reservations that may borrow."""
         self.transport = InProcessTransport(Cluster())
         self.client = Client(self.transport, field_manager="test")
         install(self.client, served=served)
@@ -92,7 +93,7 @@ class World:
         self.flavor("h100", **{names.INSTANCE_TYPE: TYPE})
 
     def leads(self, settings: Settings | None = None) -> None:
-        """A broker that knows only what the API server tells it."""
+        """Starts a broker that knows only the API server's state."""
         self.reads.snapshots = SnapshotBuilder(
             self.reads.reservations,
             self.reads.cluster_reservations,
@@ -170,7 +171,7 @@ class World:
         self.kueue.reserves(name, reserved.queue, {flavor: {GPU: str(gpus)}}, namespace="team")
 
     def told(self, *workloads: str) -> list[str]:
-        """One pass; the states that these workloads' checks have then."""
+        """Runs one pass. Returns the states of these workloads' checks."""
         self.look()
         self.answerer.run()
         return [self.said(name).state for name in workloads]
@@ -221,7 +222,7 @@ def test_what_a_stranger_runs_in_an_open_reservation_is_no_room(
         world.nodes.observe({"metadata": meta})
     if whose == "claim":
         world.claims.observe({"metadata": meta, "status": {"providerID": "aws:///us-east-1a/i-1"}})
-    assert world.told() == []  # it is seen while nobody asks
+    assert world.told() == []  # seen before any workload asks
     world.clock.advance(seconds)
     world.asks("one")
     assert world.told("one") == [told]
@@ -245,12 +246,12 @@ def test_idle_instances_of_the_cohort_are_for_who_may_borrow() -> None:
     world.asks("first")
     world.asks("second")
     assert world.told("first", "second") == ["Ready", "Ready"]
-    # Which of the two reservations the borrowed instance is in, is Karpenter's and EC2's to choose.
+    # Karpenter and EC2 choose the reservation of the borrowed instance.
     selectors = [each.node_selector for each in world.said("second").pod_set_updates]
     assert selectors == [{names.CAPACITY_TYPE: "reserved"}]
     world.asks("third")
     assert world.told("third") == ["Retry"]
-    # B's own is B's first, whoever has it: it is told so, and the borrower is drained for it.
+    # B's own instance is for B first, whichever workload holds it: B's is Ready, and the borrower is drained.
     world.asks("b", B)
     assert world.told("b") == ["Ready"]
     world.asks("b-too", B)
@@ -278,7 +279,7 @@ def test_idle_instances_of_the_whole_cohort_tree_count(parents: Mapping[str, str
     world.asks("one")
     assert world.told("one") == [told]
     world.asks("two")
-    assert world.told("two") == ["Retry"]  # once each, in a tree too
+    assert world.told("two") == ["Retry"]  # each instance once, in a tree too
 
 
 @pytest.mark.covers("CAP-09")
@@ -402,7 +403,7 @@ def test_an_answer_to_a_workload_that_has_changed_is_not_given() -> None:
 
 
 class Interrupted(InProcessTransport):
-    """Each watch is refused, as of a version that is no longer served."""
+    """Each watch is refused, as if its version were no longer served."""
 
     def stream(self, request: Request, *, timeout: float) -> Stream:
         raise NotFound(404, "NotFound", f"no {request.path}")
@@ -436,7 +437,8 @@ def test_kueue_may_be_upgraded_and_removed_while_the_broker_runs() -> None:
 
 @pytest.mark.covers("SAF-70")
 def test_retry_with_a_time_would_keep_the_quota_until_then() -> None:
-    """What Kueue does with another controller's `requeueAfterSeconds`, and why the broker writes none."""
+    """Kueue's handling of another controller's `requeueAfterSeconds`: the reason why the broker writes
+    none."""
     world = World()
     world.asks("one")
     entry = {
@@ -486,7 +488,7 @@ def test_a_refused_workload_is_parked_without_quota_and_released_as_soon_as_ther
     world.told()
     assert not parked(world, "one")
     assert world.kueue.settles("one", namespace="team") == "requeued"
-    world.told()  # it waits for quota now, and is not sent away again
+    world.told()  # it waits for quota now, and is not rejected again
     world.asks("one")
     assert world.told("one") == ["Ready"]
 
@@ -570,7 +572,7 @@ def test_a_dedicated_cluster_keeps_no_quota_while_it_waits() -> None:
     world = World()
     name = "one-12345678-0"
     world.asks(name, labels={names.MANAGED_BY: BROKER, names.DEDICATED: "one"})
-    sent_back(world, name)  # by the broker, which is the job of what it queues
+    sent_back(world, name)  # by the broker, which acts as the job of its own Workloads
     assert world.kueue.counts(A.queue) == {}
     world.holds(A, 1)
     world.told()
@@ -578,7 +580,7 @@ def test_a_dedicated_cluster_keeps_no_quota_while_it_waits() -> None:
 
 
 def _put_right(world: World, reserved: Reserved, *, borrows: bool) -> None:
-    """Gives the reservation a limit that it cannot have, which is put right unless the broker is strict."""
+    """Gives the reservation an invalid limit, which is corrected unless the broker is strict."""
     wrong = {"borrowingLimit": "8"} if not borrows else {}
     quotas = [{"name": "h100", "resources": [{"name": GPU, "nominalQuota": "16", **wrong}]}]
     covered = [GPU] if not borrows else [GPU, "cpu"]
@@ -599,7 +601,7 @@ def _put_right(world: World, reserved: Reserved, *, borrows: bool) -> None:
 def test_a_reservation_that_strictness_refuses_lends_and_borrows_nothing(
     wrong: Reserved, strict: bool, told: str
 ) -> None:
-    """In the check, in launches and in quota: they judge alike."""
+    """In the check, in launches and in quota: all use the same judgement."""
     world = World(a=True)
     world.holds(B, 1)
     _put_right(world, wrong, borrows=wrong == A)

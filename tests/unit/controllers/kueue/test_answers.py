@@ -1,4 +1,4 @@
-"""Whether a workload's reserved instances are there, and what it is told."""
+"""Whether a workload's reserved instances exist, and its check state."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def pods(count: int, gpus: float, **more: float) -> PodGroup:
         (1, [], [pods(1, 8)], True),
         (1, [], [pods(2, 8)], False),
         (2, [pods(1, 8)], [pods(1, 8)], True),
-        (2, [pods(3, 5)], [pods(1, 5)], False),  # 15 of 16 by count, but two fives to no instance of eight
+        (2, [pods(3, 5)], [pods(1, 5)], False),  # 15 of 16 by count, but no instance of eight fits two fives
         (2, [pods(2, 5)], [pods(2, 3)], True),
         (1, [pods(4, 1)], [pods(4, 1)], True),
         (1, [pods(4, 1)], [pods(5, 1)], False),
         (0, [], [pods(1, 1)], False),
-        (1, [pods(99, 8)], [pods(1, 1)], False),  # more is there than there is room for
+        (1, [pods(99, 8)], [pods(1, 1)], False),  # more pods run than there is room for
         (1, [], [pods(1, 8, memory=4096.0)], True),  # counted by the accelerator
         (1, [], [PodGroup(count=1, each={"cpu": 193.0})], False),
         (1, [], [PodGroup(count=1, each={"cpu": 100.0}), PodGroup(count=1, each={"cpu": 92.0})], True),
@@ -115,9 +115,9 @@ PINNED = RESERVED | {names.RESERVATION_ID: "cr-1"}
     ("used", "labels", "template", "added"),
     [
         (ONE, {}, {}, PINNED),
-        (TWO, {}, {}, RESERVED),  # the pods may be in either, and a selector names one
-        ({}, {}, {}, None),  # a flavor that is nobody's in EC2
-        # What the flavor or the pods say already is not said again: Kueue would fail the admission.
+        (TWO, {}, {}, RESERVED),  # the pods may be in either, and a selector can name only one
+        ({}, {}, {}, None),  # a flavor without an EC2 reservation
+        # Labels that the flavor or the pods already set are left out: Kueue would fail the admission.
         (ONE, {"h100": RESERVED}, {}, {names.RESERVATION_ID: "cr-1"}),
         (ONE, {}, {"nodeSelector": {names.CAPACITY_TYPE: "spot"}}, {names.RESERVATION_ID: "cr-1"}),
         (ONE, {"h100": PINNED}, {}, None),

@@ -1,4 +1,4 @@
-"""A reservation's objects in Kueue under edits, crashes and strangers: one reconcile after the other."""
+"""A reservation's objects in Kueue under edits, crashes and foreign objects: one reconcile after another."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ TWICE = [SPEC["resourceGroups"][0], SPEC["resourceGroups"][0] | {"coveredResourc
 
 
 class World:
-    """One reservation on the embedded API server; `keeps` is a look and a reconcile."""
+    """One reservation on the embedded API server; `keeps` reads and reconciles."""
 
     def __init__(self) -> None:
         transport = InProcessTransport(Cluster())
@@ -69,7 +69,7 @@ class World:
         self.start()
 
     def start(self) -> None:
-        """A new broker: it knows what the API server tells it."""
+        """Starts a broker that knows only the API server's state."""
         client = Client(self.tap)
         clock = FakeClock()
         self.reads = OmeReads(client, clock=clock)
@@ -103,7 +103,7 @@ class World:
         return len(self.tap.writes())
 
     def at_rest(self) -> bool:
-        """Whether another look writes nothing."""
+        """Whether another pass writes nothing."""
         before = self.writes()
         self.keeps()
         return self.writes() == before
@@ -121,7 +121,7 @@ class World:
         return LocalQueue.decode(self.kueue.raw(LocalQueue, "gpu", "team"))
 
     def events(self) -> dict[str, str]:
-        """The last of each reason, by reason."""
+        """The last message of each reason."""
         self.recorder.flush()
         return {each["reason"]: each["message"] for each in self.client.list(Event.KIND)[0]}
 
@@ -174,7 +174,7 @@ def test_a_crash_after_any_write_is_made_good(world: World, lost: int) -> None:
     except Unavailable:
         world.start()
     world.tap.heal()
-    # What is there of it so far admits nobody whom the reservation does not.
+    # Until it is complete, the queue admits only workloads that the reservation allows.
     found = world.kueue.queue(QUEUE)
     assert found is None or found.spec.stop_policy == "Hold" or found.spec.namespace_selector is not None
     world.keeps()
@@ -221,7 +221,7 @@ def test_a_queue_is_held_by_an_annotation_of_its_reservation(
     world.keeps()
     assert (world.spec()["stopPolicy"], world.problems()) == (stops, problems)
     assert world.at_rest()
-    # Kueue says that it is stopped, and nothing is amiss with the reservation.
+    # Kueue reports that it is stopped, and the reservation itself has no problem.
     assert world.kueue.judges(QUEUE) == ("Stopped" if problems else "Ready")
     world.look()
     assert world.view.active(TEAM)[0]
@@ -305,12 +305,12 @@ def test_a_shared_reservation_has_a_queue_in_each_namespace_that_says_so(world: 
         found = [LocalQueue.decode(each) for each in world.client.list(LocalQueue.KIND)[0]]
         return {each.namespace: owner_of(each) for each in found}
 
-    # In `team` the name is taken by the reservation of that namespace, which has it on.
+    # In `team` the reservation of that namespace, which uses the name, keeps it.
     assert queues() == {"team": TEAM, "red": shared, "green": shared, "blue": shared}
     assert [each.reason for each in world.view.problems(shared)] == ["ObjectConflict"]
     assert world.local().spec.cluster_queue == QUEUE and world.problems() == []
     world.client.patch(Namespace.KIND, "red", {"metadata": {"annotations": None}})
-    world.client.delete(Namespace.KIND, "blue")  # which waits for what is in it
+    world.client.delete(Namespace.KIND, "blue")  # which waits for its content
     assert queues() == {"team": TEAM, "green": shared}
     before = world.writes()
     assert queues() == {"team": TEAM, "green": shared} and world.writes() == before
@@ -331,7 +331,7 @@ def test_names_that_read_the_same_are_queues_of_their_own(world: World) -> None:
     queues = [world.kueue.queue(queue_name(each)) for each in made]
     assert [owner_of(each) if each else None for each in queues] == made
     assert next(each.name for each in queues if each) == "team--gpu"
-    # The only ClusterCapacityReservation that is named as another's queue.
+    # The only ClusterCapacityReservation with the name of another's queue.
     assert Reserved("", "team--gpu").queue.startswith("team--gpu-")
 
 
@@ -363,7 +363,7 @@ def test_a_deleted_reservation_takes_its_queues_with_it(
     world.client.patch(LocalQueue.KIND, "gpu", {"metadata": {"finalizers": None}}, namespace="team")
     world.look()
     assert world.view.left(TEAM) == (f"ClusterQueue {QUEUE}",)
-    # Made anew under the same name, it waits for the old queue's end.
+    # If it is created again under the same name, it waits for the old queue's end.
     world.edit({"metadata": {"finalizers": None}})
     world.reserve()
     world.keeps()
@@ -379,7 +379,7 @@ def test_a_namespace_that_ends_while_its_reservation_is_used(world: World) -> No
     world.keeps()
     world.kueue.takes(QUEUE)
     world.client.delete(Namespace.KIND, "team")
-    # What is in it ends in no order, and nothing can be made there any more.
+    # A namespace's content ends in any order, and no object can be created there any more.
     world.client.delete(LocalQueue.KIND, "gpu", namespace="team")
     world.keeps()
     (told,) = world.view.problems(TEAM)
@@ -505,7 +505,7 @@ def test_a_queue_that_lost_its_mark_is_told_apart_from_anothers(
     (problem,) = world.view.problems(TEAM)
     assert (problem.reason, words.format(kubectl) in problem.message) == (reason, True), problem.message
     assert world.at_rest()
-    # As it tells.
+    # Follows the advice in the message.
     world.client.patch(model.KIND, name, {"metadata": MARKED}, namespace=namespace)
     world.keeps()
     assert world.problems() == []
@@ -601,7 +601,7 @@ def test_no_queue_asks_a_check_that_is_not_active(world: World) -> None:
     check = AdmissionCheck.decode(world.kueue.raw(AdmissionCheck, CHECK))
     said = condition(check.status.conditions, ACTIVE)
     assert check.spec.controller_name == CONTROLLER and said is not None and said.status == "True"
-    # Somebody says it is not: the broker knows better.
+    # If another client sets it to False, the broker corrects it.
     status = {"status": {"conditions": [{**said.wire(), "status": "False"}]}}
     world.client.patch(AdmissionCheck.KIND, CHECK, status, subresource="status")
     world.keeps()
@@ -656,7 +656,7 @@ def test_what_kueue_refuses_is_told_in_its_words_and_done_once_it_is_taken(world
         assert [each.name for each in world.queue().spec.resource_groups[0].flavors] == ["h100"]
     world.recorder.flush()
     events = [Event.decode(each) for each in world.client.list(Event.KIND)[0]]
-    assert {each.reason for each in events} == {"QueueRefused"}  # and nobody is said to have edited it
+    assert {each.reason for each in events} == {"QueueRefused"}  # and no event blames a manual edit
     world.edit({"spec": SPEC})
     world.keeps()
     assert world.view.problems(TEAM) == () and world.at_rest()

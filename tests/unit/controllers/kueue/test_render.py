@@ -1,4 +1,4 @@
-"""What a reservation becomes in Kueue, as a table: names, limits, cohort, preemption, namespaces."""
+"""A reservation's objects in Kueue, as a table: names, limits, cohort, preemption, namespaces."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_covered_resource_without_quota_is_zero_of_it() -> None:
             "LowerOrNewerEqualPriority",
             {"policy": "Never"},
         ),
-        # A threshold of 0 is one; without a policy it means nothing.
+        # A threshold of 0 is valid; without a policy it has no effect.
         (
             {
                 "reclaimWithinCohort": "LowerPriority",
@@ -188,7 +188,7 @@ def test_only_the_namespaces_that_are_bound_get_in() -> None:
     many = rendered(reservation(namespace=""), namespaces=["b", "a", "b"])["spec"]["namespaceSelector"]
     assert many["matchExpressions"][0]["values"] == ["a", "b"]
     none = rendered(reservation(namespace=""), namespaces=[])["spec"]["namespaceSelector"]
-    assert none == NOBODY and none  # neither null nor the empty selector, which lets in everybody
+    assert none == NOBODY and none  # neither null nor the empty selector, which admits every namespace
 
 
 def test_only_what_has_no_namespace_owns_its_queues() -> None:
@@ -233,7 +233,7 @@ def test_a_long_name_keeps_its_head() -> None:
     assert short("team--gpu") == "team--gpu"
     assert short("a" * 63) == "a" * 63
     assert short("a" * 70 + "b") != short("a" * 70 + "c")
-    # Where it is cut there is no end of a label.
+    # No label ends at the cut.
     assert re.fullmatch("a{53}-[0-9a-f]{8}", short("a" * 53 + "." + "b" * 20))
     assert re.fullmatch("a{52}-[0-9a-f]{8}", short("a" * 52 + "--" + "b" * 20))
 
@@ -264,7 +264,7 @@ def test_the_same_by_meaning_is_no_difference() -> None:
     groups = rendered(reservation(quota={"nominalQuota": 1000}, cohort="ai"))["spec"]["resourceGroups"]
     assert not differs(observed(wanted), wanted)
     assert not differs(observed(wanted, resourceGroups=groups), wanted)
-    # Somebody else's check beside ours, and what the broker says nothing of, are theirs.
+    # Another controller's check beside ours, and fields that the broker does not set, stay.
     checks = {"admissionChecks": [{"name": CHECK}, {"name": "theirs"}]}
     assert not differs(observed(wanted, admissionChecksStrategy=checks, fairSharing={"weight": "2"}), wanted)
 

@@ -1,4 +1,4 @@
-"""What Kueue's workloads hold of a reservation: what quota is reserved for, less what was given back."""
+"""The usage of a reservation by Kueue's workloads: the reserved quota, less the returned part."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def view(*workloads: Json, owner: Reserved = MINE, says: tuple[Json, ...] = ()) 
         (workload(RESERVED), 8),
         (workload(RESERVED, back=1), 6),
         (workload(RESERVED, back=3), 2),
-        # Admitted or not: it is the reserved quota that nobody else has.
+        # Admitted or not: reserved quota is not available to others.
         (workload(RESERVED, said("Admitted", "False")), 8),
         (workload(RESERVED, said("Evicted")), 8),
         (workload(RESERVED, said("Finished", "False")), 8),
@@ -82,7 +82,7 @@ def test_what_a_workload_holds(one: Json, holds: int) -> None:
         workload({**RESERVED, "status": "False"}),
         workload(RESERVED, said("Finished")),
         workload(RESERVED, queue="other"),
-        # It stands for a dedicated cluster, which is told by its own name.
+        # It stands for a dedicated cluster, which is reported under its own name.
         workload(RESERVED, labels={names.MANAGED_BY: "capacity-broker"}),
     ],
     ids=["no quota", "no quota any more", "finished", "of another queue", "the broker's own"],

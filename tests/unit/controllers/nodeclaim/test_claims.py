@@ -1,4 +1,4 @@
-"""What a NodeClaim becomes for the planner, whose it is, and what its status may say."""
+"""A NodeClaim for the planner, its owner, and the permitted content of its status."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LATER = NOW + timedelta(minutes=5)
 
 
 def claim(**more: Any) -> NodeClaim:
-    """A claim of the broker's; `spec`, `metadata` and `status` are merged over the usual."""
+    """A claim of the broker's; `spec`, `metadata` and `status` are merged over the defaults."""
     base: dict[str, Any] = {
         "metadata": {"name": "train-0", "uid": "u-1", "generation": 3, **more.get("metadata", {})},
         "spec": {
@@ -119,7 +119,7 @@ def test_what_is_written_wrongly_names_field_value_and_way_out(
     + [(text, None) for text in ("", "--7", "-", "7.0", "1_000", "\u00b3", "\u0667", "9" * 5000)],
 )
 def test_a_priority_is_read_in_one_way(text: str, priority: int | None) -> None:
-    """What is no number counts as 0 for who is there already: it may be written later than the launch."""
+    """If it is not a number, an existing claim counts with 0: it may have been written after the launch."""
     one = claim(metadata={"annotations": {names.PRIORITY: text}})
     assert priority_of(one) == (priority or 0)
     if priority is None:
@@ -147,7 +147,7 @@ def test_only_claims_whose_nodes_are_told_the_same_share_a_template() -> None:
     assert template_key(claim(metadata={"name": "other", "annotations": {"a": "b"}})) == plain
     assert template_key(claim(metadata={"labels": {"team": "a"}})) != plain
     assert template_key(claim(spec={"taints": [{"key": "gpu", "effect": "NoSchedule"}]})) != plain
-    # The kubelet may not set these, so they are no difference at the node's start.
+    # The kubelet may not set these labels, so the node's start is the same.
     assert template_key(claim(metadata={"labels": {"kubernetes.io/role": "a"}})) == plain
 
 
@@ -171,7 +171,7 @@ LAUNCHED = ConditionUpdate(type=names.LAUNCHED, status="True", reason="Launched"
 
 
 def applied(one: NodeClaim, body: dict[str, Any]) -> NodeClaim:
-    """The claim after the API server took the body: only what is ours is replaced."""
+    """The claim after the API server applied the body: only the broker's conditions are replaced."""
     theirs = [c.wire() for c in one.status.conditions if c.type not in status.BROKER_CONDITIONS]
     mine = body["status"]
     return NodeClaim.decode({**one.wire(), "status": {**mine, "conditions": [*theirs, *mine["conditions"]]}})

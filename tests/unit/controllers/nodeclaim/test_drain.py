@@ -1,4 +1,4 @@
-"""Which pods a drain waits for and in which order they are evicted, as in Karpenter's own tables."""
+"""The pods that a drain waits for and the order of their eviction, as in Karpenter's own tables."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_nobody_goes_while_one_of_the_group_before_still_ends() -> None:
         (pod(keep=".5h", age=1799), True),
         (pod(keep="500000000µs", age=499), True),
         (pod(keep="2562047h", age=1), True),
-        (pod(keep="2562048h", age=1), False),  # more than Go's durations hold
+        (pod(keep="2562048h", age=1), False),  # more than a Go duration holds
         (pod(keep=f"{'9' * 400}h", age=1), False),
     ],
 )

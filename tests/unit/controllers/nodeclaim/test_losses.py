@@ -1,4 +1,4 @@
-"""Claims that were missing together stay until each is listed again or deleted, whatever else is counted."""
+"""Claims that were missing together stay until each is listed again or deleted, whatever the later counts."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from broker.kube.transports import InProcessTransport
 from tests.cluster.objects import ON_DEMAND, claim
 from tests.cluster.taps import Tap, status_of
 
-REGISTERED = 39  # of which 4 are too many, and of 41 they are not
+REGISTERED = 39  # 4 of 39 are too many, 4 of 41 are not
 MISSING = ("c-0", "c-1", "c-2", "c-3")
 
 
 class World:
-    """Registered claims without Nodes, of which a listing lacks some."""
+    """Registered claims without Nodes; a listing lacks some of them."""
 
     def __init__(self) -> None:
         self.tap = Tap(InProcessTransport(Cluster()))
@@ -71,7 +71,8 @@ class World:
         self.claims.apply("DELETED", {**gone.wire(), "kind": "NodeClaim"})
 
     def look(self, *missing: str, recent: tuple[str, ...] = ()) -> None:
-        """One listing that lacks these, some of them since less than the time that EC2 may need."""
+        """One listing without these; `recent` are missing for less time than EC2 may need to list an
+        instance."""
         claims = self.claims.list()
         self.losses.settle(
             Missing(
@@ -109,7 +110,7 @@ def test_new_claims_do_not_end_those_that_were_missing_together(world: World) ->
 def test_stop_ends_when_each_claim_is_listed_again_or_deleted(world: World) -> None:
     world.look(*MISSING)
     world.delete("c-0")
-    world.look(*MISSING[1:], "c-9")  # another one that is missing meanwhile is not judged by itself
+    world.look(*MISSING[1:], "c-9")  # a claim that is missing meanwhile is judged with the others
     assert world.kept() == {*MISSING[1:], "c-9"}
     world.look("c-9")
     assert world.kept() == {"c-9"} and not world.ended

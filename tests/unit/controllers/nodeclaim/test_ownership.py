@@ -1,4 +1,4 @@
-"""Who holds a Lease is told by whether its record changes, never by what two clocks say."""
+"""A Lease is held as long as its record changes; the clocks of the two sides do not matter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def lease(*, holder: str = "karpenter-0", renewed: float = 0.0, lasts: int = 15) -> Lease:
-    """`renewed` is on the holder's clock, whatever that is."""
+    """`renewed` is on the holder's own clock."""
     return Lease(
         metadata=ObjectMeta(name="karpenter-leader-election", namespace="kube-system"),
         spec=LeaseSpec(

@@ -1,4 +1,4 @@
-"""What a plan says of itself: the log line and the metrics that an on-call person reads."""
+"""A plan's log line and metrics, for an on-call person."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.capacity.builders import NOW, TYPES, claim, inventory, node_clas
 
 @pytest.fixture(autouse=True)
 def _every_level() -> Iterator[None]:
-    """Whatever level another test has set for the process."""
+    """All log levels, regardless of the level that another test has set for the process."""
     before = structlog.get_config()
     structlog.reset_defaults()
     yield
@@ -60,7 +60,7 @@ def test_an_optimal_plan_is_told_with_its_solver() -> None:
 
 def test_a_plan_without_time_is_a_warning_that_says_how_far_it_may_be_off() -> None:
     world = inventory(odcr("cr-1"), odcr("cr-2", "m5.2xlarge"))
-    # The first takes the slot that the second needs, though it could use the other.
+    # The first takes the slot that the second needs, although it could use the other.
     claims = [
         claim("any", kinds=["reserved"], priority=1),
         claim("picky", kinds=["reserved"], types=["m5.xlarge"]),

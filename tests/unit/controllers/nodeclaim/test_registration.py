@@ -1,4 +1,4 @@
-"""When a node that joined takes pods: Karpenter's tables of startup and ephemeral taints and of resources."""
+"""When a joined node takes pods: Karpenter's tables of startup and ephemeral taints and of resources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def taint(key: str, effect: str, value: str = "") -> dict[str, Any]:
     return {"key": key, "effect": effect} | ({"value": value} if value else {})
 
 
-# what the node has more -> the reason for which it takes no pods yet; Initialized where it takes them
+# changes to the node -> the reason why it takes no pods yet; Initialized if it takes them
 ROWS: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("as-it-is", {}, "Initialized"),
     ("not-ready", {"ready": "False"}, "NodeNotReady"),

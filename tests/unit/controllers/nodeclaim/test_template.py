@@ -1,4 +1,4 @@
-"""What of a class and a claim is in the launch template, and how long a template is kept."""
+"""The parts of a class and a claim in the launch template, and the lifetime of a template."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ CLUSTER = NodeBootstrap(name="blue", endpoint="https://api", ca_bundle="Q0E=")
 
 
 class Ec2:
-    """A provider that notes what user data is asked for."""
+    """A provider that records the parameters of user data."""
 
     def __init__(self) -> None:
         self.asked: tuple[str, Bootstrap, str] | None = None
@@ -219,7 +219,7 @@ def test_a_template_goes_with_its_class_at_once_and_else_after_a_day_without_use
         sweeper.sweep()
         return [ref.name for ref in kept.refs]
 
-    # What an earlier process used is not known, so its day begins with this one.
+    # The use by an earlier process is unknown, so the day of each template begins with this process.
     assert left() == ["old", "used", "undated", "others"]
     sweeper.used(others)
     classes.remove("web")

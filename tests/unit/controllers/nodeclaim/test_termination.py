@@ -1,4 +1,4 @@
-"""The end of a claim that was launched while somebody looked at it: nothing is let go unseen."""
+"""The end of a claim that gets its instance during the pass: the instance is not forgotten."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from broker.kube.transports import InProcessTransport
 
 @pytest.mark.covers("KRP-23", "KRP-25")
 def test_a_claim_that_got_its_instance_meanwhile_keeps_its_finalizer() -> None:
-    """The launch loop writes the providerID between the look at the claim and the write that lets it go."""
+    """The launch loop writes the providerID between the read of the claim and the removal of its
+    finalizer."""
     client, clock = Client(InProcessTransport(Cluster())), FakeClock()
     for crd in load():
         client.create(CRD, crd)
@@ -44,7 +45,7 @@ def test_a_claim_that_got_its_instance_meanwhile_keeps_its_finalizer() -> None:
     termination = Termination(
         ControllerContext(client=client, recorder=Recorder(client, "test", clock), clock=clock),
         ClaimCaches(claims=Cache(NodeClaim), nodes=nodes, pods=Cache(Pod), pools=Cache(NodePool), owns=bool),
-        cast(Any, None),  # of a claim without an instance EC2 is asked nothing
+        cast(Any, None),  # without an instance, EC2 is not called
         cast(Any, None),
         launching=lambda _uid: False,
         freed=lambda: None,

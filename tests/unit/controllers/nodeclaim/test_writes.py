@@ -1,4 +1,4 @@
-"""Two loops write to one claim: nothing of what either said is lost, whoever came first."""
+"""Two loops write to one claim: no change of either is lost, in any order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIMITED = ConditionUpdate(
 
 
 class World:
-    """One claim, and a cache that no watch keeps up."""
+    """One claim, and a cache without a watch."""
 
     def __init__(self) -> None:
         self.tap = Tap(InProcessTransport(Cluster()))
@@ -45,7 +45,7 @@ class World:
         self.claims.observe(self.client.get(NodeClaim.KIND, "c-0"))
 
     def write(self, change: ConditionUpdate, fields: dict[str, Any] | None = None) -> None:
-        """From the claim as it was made, however long ago that is."""
+        """Writes from the first copy of the claim, however old it is."""
         write(self.client, self.claims, self.first, change, now=NOW, fields=fields)
 
     def agrees(self) -> None:
@@ -75,7 +75,7 @@ def test_who_writes_meanwhile_has_his_turn_after(world: World) -> None:
     def meanwhile(_: object) -> None:
         world.tap.on(status_of("nodeclaims", "c-0"), lambda _: sent.set())
         other.start()
-        sent.wait(0.2)  # it does not come before this one's answer: nobody would wait for that
+        sent.wait(0.2)  # it does not come before this reply, so a longer wait is useless
 
     world.tap.on(status_of("nodeclaims", "c-0"), meanwhile)
     world.write(LIMITED, {"providerID": ID})

@@ -1,4 +1,4 @@
-"""What launches may take from a class: what is written now, resolved; never what was written before."""
+"""Launches use a class's present spec, resolved; never an earlier one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SPEC = {
 
 
 class Ec2:
-    """An account of one subnet; `refused` is what it says instead."""
+    """An account of one subnet; `refused` is raised instead, if it is set."""
 
     def __init__(self) -> None:
         self.subnet = "subnet-1"
@@ -107,7 +107,7 @@ class World:
 
 
 def _narrow(crd: dict[str, Any]) -> None:
-    """What Karpenter's own definition knows of a class's reservations: no misfits, no counts, two states."""
+    """Karpenter's own definition of a class's reservations: no misfits, no counts, two states."""
     for version in crd["spec"]["versions"]:
         status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
         del status["capacityReservationMisfits"]
@@ -148,7 +148,7 @@ def test_a_class_that_was_edited_is_resolved_before_it_is_launched_from() -> Non
     assert refused.value.passing
     world.controller.reconcile("gpu")
     assert world.controller.ready("gpu").source.spec.user_data == "echo new"
-    assert world.told == ["gpu"]  # claims that waited for it are looked at
+    assert world.told == ["gpu"]  # waiting claims are processed
 
 
 @pytest.mark.covers("KRP-04")
@@ -161,7 +161,7 @@ def test_an_annotation_that_turns_invalid_holds_at_once() -> None:
 
 
 def test_a_class_made_again_under_its_name_is_looked_up_anew() -> None:
-    """Both are of generation 1."""
+    """Both have generation 1."""
     world = World()
     world.controller.reconcile("gpu")
     world.ec2.subnet = "subnet-2"

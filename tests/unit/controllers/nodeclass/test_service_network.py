@@ -1,4 +1,4 @@
-"""The range of the cluster's Services: read, compared with what is configured, never guessed."""
+"""The range of the cluster's Services: read, compared with the configured range, never guessed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WIDER = {"added": ("172.16.0.0/12",), **DEFAULT}
         (WIDER, "172.20.0.1", "172.20.0.0/16"),  # ranges that were added later do not count
         (DUAL, "10.96.0.1", "10.96.0.0/16"),
         (DUAL, "fd00:96::1", "fd00:96::/108"),
-        # Without ServiceCIDR objects: nodes need the first addresses and the family alone.
+        # Without ServiceCIDR objects: nodes need only the first addresses and the family.
         ({}, "172.20.0.1", "172.20.0.0/24"),
         ({}, "10.0.37.1", "10.0.37.0/24"),
         ({}, "fd12:3456::1", "fd12:3456::/108"),
@@ -44,7 +44,7 @@ def test_the_range_is_the_clusters(ranges: dict[str, tuple[str, ...]], first: st
         (DEFAULT, "", "10.100.0.0/16"),
         (DUAL, "10.96.0.1", "fd00:96::/108"),
         ({}, "172.20.0.1", "10.100.0.0/16"),
-        ({}, "172.20.0.1", "172.16.0.0/12"),  # holds the address, and does not begin with it
+        ({}, "172.20.0.1", "172.16.0.0/12"),  # contains the address, but does not begin with it
         ({}, "fd12:3456::1", "10.100.0.0/16"),
     ],
 )

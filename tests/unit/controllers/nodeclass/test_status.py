@@ -1,4 +1,4 @@
-"""What a class says of its reservations: what is ours is right, what is others' stays."""
+"""A class's status about its reservations: the broker's fields are right, other controllers' stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker's own record of purchases: what a successor reads, and what nobody else can write."""
+"""The broker's own record of purchases: a successor reads it, and no user can write it."""
 
 from __future__ import annotations
 

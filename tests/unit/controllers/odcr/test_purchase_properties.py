@@ -1,10 +1,10 @@
-"""Nobody spends more than the caps: by no sequence of objects, annotations, lost replies, lag and restarts.
+"""Spending stays within the caps in any sequence of objects, annotations, lost replies, lag and restarts.
 
-The real keeper of purchases runs against the embedded API server and a small EC2 of this test, which is the
-only one to know the truth: what was made, also where no answer came, and what it does not describe yet. After
-each step what EC2 bills is within every cap, unless a person lowered a cap below what was held. Nothing is
-bought in place of what EC2 no longer describes, and what strangers made is nobody's. The sequences in which
-this was broken once come first, then any.
+The real provisioner runs against the embedded API server and a small EC2 of this test. Only this EC2 knows
+the truth: it includes purchases with lost replies, and those that EC2 does not describe yet. After each step
+EC2's bill is within every cap, unless an operator lowered a cap below the held amount. Nothing is bought in
+place of reservations that EC2 no longer describes, and foreign reservations are never owned. The sequences
+that broke this once come first, then random ones.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ TYPES: Mapping[str, InstanceType] = {
     ),
     SMALL: type_(SMALL, vcpus=16, memory_gib=256, gpus=1, price=13.0),
 }
-# Dollars an hour of one instance, by type and platform: not asked of the code that is tested.
+# Dollars an hour of one instance, by type and platform: independent of the code under test.
 PRICES = {(BIG, "Linux/UNIX"): 100.0, (BIG, "Windows"): 300.0, (SMALL, "Linux/UNIX"): 13.0}
 NAMESPACES, NAMES = ("default", "kube-public"), ("a", "b", "c", "d")
 BEGAN = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -105,14 +105,14 @@ def lost() -> ProviderError:
 
 @dataclass
 class Ec2:
-    """The truth, and what of it is told."""
+    """The truth about reservations, and the part of it that EC2 describes."""
 
     now: datetime = BEGAN
     odcrs: dict[str, Odcr] = field(default_factory=lambda: {STRANGERS.id: STRANGERS})
     tokens: dict[str, tuple[OdcrRequest, str]] = field(default_factory=dict)
     lag: timedelta = timedelta(minutes=10)
     hidden: set[str] = field(default_factory=set)
-    faults: list[str] = field(default_factory=list)  # of the next calls that change something
+    faults: list[str] = field(default_factory=list)  # of the next calls that change a reservation
 
     def account_id(self) -> str:
         return "111122223333"
@@ -128,7 +128,7 @@ class Ec2:
         ]
 
     def _fault(self) -> bool:
-        """Whether the answer is lost. Raises ProviderError where the call does not arrive, or is refused."""
+        """Whether the reply is lost. Raises ProviderError if the call does not arrive, or is refused."""
         match self.faults.pop() if self.faults else "":
             case "never arrives":
                 raise lost()
@@ -186,7 +186,7 @@ class Ec2:
 
 
 class Reads:
-    """What a watch would have brought, at once."""
+    """The API server's present state in place of watches."""
 
     def __init__(self, client: Client) -> None:
         self._client, self._flavors, self._specs = client, FlavorCatalog(), JudgedSpecs()
@@ -219,7 +219,7 @@ class Purchases(RuleBasedStateMachine):
             if crd["spec"]["group"] == CapacityReservation.KIND.group:
                 self.client.create(CRD, crd)
         self.settings = Settings(cluster_name=CLUSTER, region="us-east-1")
-        self.gone: dict[tuple[str, str], int] = {}  # by object and flavor of what EC2 hides: what it has
+        self.gone: dict[tuple[str, str], int] = {}  # hidden instances, by object and flavor
         self.spent: dict[Scope, tuple[float, float]] = {}
 
     # ---- the broker
@@ -271,7 +271,7 @@ class Purchases(RuleBasedStateMachine):
 
     @rule(call=st.sampled_from(["get", "apply"]))
     def work_without_the_api_server(self, call: str) -> None:
-        """It is away in the middle of a pass, and the process dies of it."""
+        """The API server fails in the middle of a pass, and the process dies."""
         whole, left = getattr(self.client, call), [1]
 
         def away(kind: Kind, *given: Any, **more: Any) -> Any:
@@ -306,7 +306,7 @@ class Purchases(RuleBasedStateMachine):
         faults: Sequence[str] = (),
         kill: bool = False,
     ) -> None:
-        """The broker works on it at once, while calls fail."""
+        """The broker reconciles the object at once, while calls fail."""
         gpus = instances * TYPES[flavor].gpus[0].count
         quota = {"name": flavor, "resources": [{"name": GPU, "nominalQuota": str(gpus)}]}
         spec = {"resourceGroups": [{"coveredResources": [GPU], "flavors": [quota]}]}
@@ -332,7 +332,8 @@ class Purchases(RuleBasedStateMachine):
     def loses_what_it_asked(
         self, name: str, namespace: str, fate: str, annotations: Mapping[str, str], kill: bool
     ) -> None:
-        """It is made and nobody is told, then the object changes: and all others ask for all they can get."""
+        """The purchase is made and its reply is lost, then the object changes, and all others request the
+        maximum."""
         self.ask(name, namespace, annotations=annotations, faults=["answer lost"], kill=kill)
         FATES[fate](self, name, namespace)
         self.all_ask(namespace)
@@ -344,7 +345,7 @@ class Purchases(RuleBasedStateMachine):
 
     @rule(namespace=st.sampled_from(NAMESPACES), name=st.sampled_from(NAMES), traceless=st.booleans())
     def delete(self, namespace: str, name: str, traceless: bool = True) -> None:
-        """Without a trace, since whoever may delete it may take its finalizer away; or as is meant."""
+        """Without a trace, since a user who may delete it may remove its finalizer; or in the regular way."""
         try:
             self.client.delete(CapacityReservation.KIND, name, namespace=namespace)
         except NotFound:
@@ -370,7 +371,8 @@ class Purchases(RuleBasedStateMachine):
 
     @rule(hidden=st.booleans())
     def hides(self, hidden: bool) -> None:
-        """All that the broker has seen; what EC2 never showed within an hour it never had."""
+        """Hides all that the broker has seen. A purchase that EC2 does not show within an hour counts as
+        never made."""
         self.work(1, kill=False)
         shown = [each for each in self.ec2.reservations() if each.id != STRANGERS.id]
         self.ec2.hidden = {each.id for each in shown} if hidden else set()
@@ -378,7 +380,7 @@ class Purchases(RuleBasedStateMachine):
         self.gone = {key: self.bought(key) for key in mine}
 
     def bought(self, key: tuple[str, str]) -> int:
-        """Instances of an object and flavor that EC2 bills."""
+        """The billed instances of an object and flavor."""
         alive = [odcr for odcr in self.ec2.odcrs.values() if odcr.state not in ENDED_STATES]
         return sum(odcr.total for odcr in alive if odcr.id != STRANGERS.id and _of(odcr) == key)
 
@@ -434,7 +436,7 @@ class Purchases(RuleBasedStateMachine):
 
 
 def _of(odcr: Odcr) -> tuple[str, str]:
-    """The object and the flavor that it was bought for."""
+    """The object and the flavor of a purchase."""
     return odcr.tags[names.TAG_RESERVATION], odcr.tags[names.TAG_FLAVOR]
 
 
@@ -443,7 +445,7 @@ def _gives_back(world: Purchases, name: str, namespace: str) -> None:
     world.delete(namespace, name, traceless=False)
 
 
-# What may become of an object after the answer to its purchase was lost.
+# The possible fates of an object after the reply to its purchase was lost.
 FATES: Mapping[str, Callable[[Purchases, str, str], None]] = {
     "stays": lambda _world, _name, _namespace: None,
     "broker restarts": lambda world, _name, _namespace: world.restart(),
@@ -458,7 +460,7 @@ FATES: Mapping[str, Callable[[Purchases, str, str], None]] = {
 
 
 def begun(**more: Any) -> Purchases:
-    """100 dollars an hour for each object, 200 a namespace, 400 in all."""
+    """100 dollars an hour for each object, 200 for a namespace, 400 in all."""
     world = Purchases()
     world.begin(**{"dollars": 400.0, "instances": 0, "platforms": "Linux/UNIX"} | more)
     return world
@@ -481,7 +483,7 @@ def test_lost_purchase_counts_whatever_becomes_of_its_object(fate: str, kill: bo
         world.restart()
     world.all_ask(NAMESPACES[0])
     spent = billed(world, NAMESPACES[0])
-    assert 100.0 <= spent <= 200.0  # the rest is bought; a new process counts also what was given back unseen
+    assert 100.0 <= spent <= 200.0  # the rest is bought; a new process also counts unseen returns
     world.all_ask(NAMESPACES[1])
     assert billed(world, NAMESPACES[1]) == 200.0
     world.time_passes(31)
@@ -508,7 +510,7 @@ def test_what_has_no_known_price_is_not_bought_under_a_cap_in_dollars(platform: 
 @pytest.mark.covers("SAF-07")
 @pytest.mark.parametrize("kill", [False, True], ids=["", "killed"])
 def test_nothing_is_bought_in_place_of_what_vanished(kill: bool) -> None:
-    world = begun(dollars=1600.0)  # the cap leaves room for it
+    world = begun(dollars=1600.0)  # the cap leaves room for another
     world.ask("a", instances=1)
     world.shows_late(0)
     world.hides(hidden=True)
@@ -526,7 +528,7 @@ def test_nothing_is_bought_in_place_of_what_vanished(kill: bool) -> None:
         assert billed(world) == 100.0
     world.hides(hidden=False)
     world.work(1, kill=False)
-    assert billed(world) == 300.0  # it is known again what there is
+    assert billed(world) == 300.0  # the existing instances are known again
 
 
 @pytest.mark.covers("SAF-53")

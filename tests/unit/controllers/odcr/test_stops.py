@@ -1,4 +1,4 @@
-"""What stops buying is a Warning event on its object: when it begins, and when what it says changes."""
+"""A stop of purchases is a Warning event on its object: at its start, and when its message changes."""
 
 from __future__ import annotations
 

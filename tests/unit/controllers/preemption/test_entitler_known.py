@@ -1,4 +1,4 @@
-"""When plans may be made: without reservations at once, else once it is known whose slots are whose."""
+"""When plans may be made: at once without reservations, else once the owners of the slots are known."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RESERVATIONS = ("capacityreservations", "clustercapacityreservations")
 
 
 class World:
-    """An entitler over what was read. `holdings`: what is known of EC2's reservations."""
+    """A reader of entitlements over the caches. `holdings`: the known ownership of EC2's reservations."""
 
     def __init__(self, *, installed: bool) -> None:
         self.client = Client(InProcessTransport(Cluster()), field_manager="test")
@@ -91,7 +91,7 @@ def test_where_there_is_one_launches_wait_until_it_is_known_whose_slots_are_whos
 def test_what_cannot_be_read_holds_launches_up_for_a_time_and_is_said_once() -> None:
     world = World(installed=True)
     with capture_logs() as logs:
-        assert not world.entitler.known()  # nothing is wrong yet
+        assert not world.entitler.known()  # no error yet
         assert not logs
         world.reads.reservations.error = "403 Forbidden"
         assert not world.entitler.known()

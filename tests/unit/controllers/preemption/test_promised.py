@@ -1,4 +1,4 @@
-"""Which slots are promised to dedicated clusters: from their admission on, and once others have left."""
+"""Slots kept for dedicated clusters: from their admission on, and once their victims have left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who must leave is told and deleted, each for itself: what one object is refused keeps no other one."""
+"""Victims are reported and deleted one by one: a refusal for one does not keep another from leaving."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from broker.settings import Settings
 
 
 class Guarded(Client):
-    """A cluster in which somebody's policy lets nobody delete claims of certain names."""
+    """A cluster in which a policy forbids the deletion of claims with certain names."""
 
     def delete(self, kind: Any, name: str, **options: Any) -> dict[str, Any]:
         if name.startswith("guarded"):

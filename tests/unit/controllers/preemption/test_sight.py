@@ -1,4 +1,4 @@
-"""What slots are counted as: strangers' only after a while, limits in whole instances."""
+"""How slots are counted: an unexplained slot is foreign only after a while; limits are in whole instances."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_quota_and_limits_in_instances(
 
 
 def said(deleted: bool = False, **spec: Any) -> ReservationSlots:
-    """What a reservation of eight H100 machines entitles to."""
+    """The slots of a reservation for eight H100 machines."""
     quota = {"name": GPU, "nominalQuota": "64", "borrowingLimit": "16", "lendingLimit": "8"}
     plain = {"name": "cpu", "nominalQuota": "384", "borrowingLimit": "1000", "lendingLimit": "0"}
     groups = [

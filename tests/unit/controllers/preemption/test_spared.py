@@ -1,4 +1,4 @@
-"""Which claims are never asked to leave for somebody else."""
+"""Claims that are never evicted for another claim."""
 
 from __future__ import annotations
 

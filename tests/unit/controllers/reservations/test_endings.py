@@ -1,4 +1,4 @@
-"""Whose claims are deleted and who is told, as time passes."""
+"""The deleted claims and the notices before the end of a reservation, as time passes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def block(world: World, left: float, **more: Any) -> Odcr:
 
 
 def after(world: World, count: float) -> float | None:
-    """Runs so many minutes later; the minutes until it wants to run again."""
+    """Runs this many minutes later. Returns the minutes until the next requested run."""
     world.clock.advance(count * 60)
     again = world.endings.run()
     return None if again is None else round(again.requeue_after / 60, 1)

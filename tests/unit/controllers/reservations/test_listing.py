@@ -1,4 +1,4 @@
-"""One listing of the instances for every reader, and doubts that no listing under way can answer."""
+"""One listing of the instances for every reader, and doubts that no running listing can resolve."""
 
 from __future__ import annotations
 
@@ -80,4 +80,4 @@ def test_an_orphan_is_looked_at_when_its_grace_time_ends(world: World) -> None:
     assert world.view.due() == 20
     world.clock.advance(20)
     assert world.view.overdue(world.view.orphans([]))
-    assert world.view.due() == 60  # its end is asked for in this pass
+    assert world.view.due() == 60  # this pass requests its end

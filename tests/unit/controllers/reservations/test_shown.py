@@ -1,4 +1,4 @@
-"""What a mirror says of a reservation: whose it is, what it idles at, who uses it."""
+"""A mirror's fields of a reservation: its source, the cost of its idle slots, its users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which claims and Nodes are written, when EC2 says what; and that nothing is asked of EC2 for it."""
+"""The claims and Nodes that are written after EC2's descriptions, without extra calls to EC2."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_where_the_instances_of_an_ended_reservation_went_is_asked_first(
     assert world.api.writes == [] and world.relisted == 1
     world.ec2.listed = [instance("a", "cr-2")]
     world.clock.advance(1)
-    world.view.refresh()  # it is doubted
+    world.view.refresh()  # its placement is in doubt
     world.standing.run()
     assert world.labels(world.claims, "a") == inside("cr-2")
     assert world.told.of("ReservationChanged") == ["a"] and world.relisted == 1

@@ -1,4 +1,4 @@
-"""Caches that a test fills, a client and a recorder that note what they are asked, EC2's last words."""
+"""Caches that a test fills, a client and a recorder that record their calls, EC2's last descriptions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T", bound=Object)
 
 @dataclass
 class Ec2:
-    """A provider that describes what a test says, and counts."""
+    """A provider that returns the test's objects, and counts calls."""
 
     clock: FakeClock
     odcrs: list[Odcr] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Ec2:
 
 
 class Api:
-    """A client over the caches: merge patches of labels and deletes, and refusals on order."""
+    """A client over the caches: merge patches of labels, deletes, and requested refusals."""
 
     def __init__(self, caches: Mapping[str, Cache[Any]]) -> None:
         self._caches = caches
@@ -139,7 +139,7 @@ class World:
     def _relist(self) -> None:
         self.relisted += 1
 
-    # ---- what there is
+    # ---- the objects
 
     def claim(
         self, name: str, *, labels: Mapping[str, str], node: bool = True, group: str = names.BROKER
@@ -177,7 +177,7 @@ class World:
         self.view.doubt()
         self.view.refresh()
 
-    # ---- what is seen
+    # ---- the results
 
     def labels(self, cache: Cache[T], name: str) -> dict[str, str]:
         found = cache.get(name)

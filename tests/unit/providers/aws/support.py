@@ -1,4 +1,4 @@
-"""A clock that moves only when somebody sleeps or a test says so, and AWS's answers by script."""
+"""A clock that moves only by a sleep or a test's call, and scripted replies of AWS."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class ManualClock:
-    """Sleeping takes no time and moves the clock; `slept` records each."""
+    """A sleep takes no time and moves the clock; `slept` records each."""
 
     def __init__(self) -> None:
         self.at = 0.0
@@ -43,7 +43,7 @@ HEADERS: Any = {"Content-Type": "text/xml"}
 
 
 class _Raw:
-    """A body that botocore reads as from a socket."""
+    """A body that botocore reads like a socket's."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -57,9 +57,10 @@ Sent = Mapping[str, str]
 
 
 class Wire:
-    """Answers EC2's requests in the place of the network, after the SDK signed and serialized them.
+    """Replies to EC2's requests in place of the network, after the SDK signed and serialized them.
 
-    `replies` are given in order for each action, the last one again and again; `sent` is what arrived.
+    `replies` are returned in order for each action, the last one repeatedly; `sent` are the received
+    requests.
     """
 
     def __init__(self, provider: AwsProvider) -> None:
@@ -103,7 +104,7 @@ def answer(action: str, inner: str, *, request_id: str = "req-ok") -> str:
 
 
 def provider(clock: ManualClock | None = None, **options: Any) -> AwsProvider:
-    """A provider that can reach nothing but a Wire."""
+    """A provider that can reach only a Wire."""
     return AwsProvider(
         cluster="blue",
         region="us-east-1",

@@ -1,4 +1,4 @@
-"""What is sent over the wire, how often, and what comes back: through the real SDK."""
+"""The sent requests, their number, and the results, through the real SDK."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Every documented code has its class; unknown ones are classed by the shape of the name, then by status."""
+"""Every documented code has its class; unknown ones are classified by the form of the name, then by
+status."""
 
 from __future__ import annotations
 
@@ -221,7 +222,7 @@ def test_expired_credentials_say_how_to_renew_them(code: str) -> None:
 
 
 def test_a_refusal_for_want_of_a_permission_reads_the_same_each_time() -> None:
-    """EC2 adds a sealed text that is another at each call."""
+    """EC2 adds an encoded text that differs in each call."""
 
     def said(sealed: str) -> str:
         message = f"You are not authorized. Encoded authorization failure message: {sealed}"

@@ -1,4 +1,4 @@
-"""A fleet's request, and what is made of its answer."""
+"""A fleet's request, and the result from its response."""
 
 from __future__ import annotations
 

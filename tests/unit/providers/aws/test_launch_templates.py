@@ -1,4 +1,4 @@
-"""A template's name is what it holds; its data is what EC2 takes."""
+"""A template's name follows from its content; its data is valid for EC2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images, types, prices, selector terms and the cache: what is asked of AWS and what is made of it."""
+"""Images, types, prices, selector terms and the cache: the requests to AWS and their results."""
 
 from __future__ import annotations
 
@@ -325,7 +325,7 @@ def test_a_parameter_is_found_by_name_by_version_and_by_arn(asked: str) -> None:
     images = "<item><imageId>ami-7</imageId></item>"
     wire.reply("DescribeImages", (200, answer("DescribeImages", f"<imagesSet>{images}</imagesSet>")))
     with Stubber(aws._aws.ssm) as ssm:
-        # SSM answers under the bare name, whatever it was asked by.
+        # SSM returns the bare name, however the parameter was requested.
         parameter = {"Name": "/golden", "Value": "ami-7", "Version": 7}
         ssm.add_response("get_parameters", {"Parameters": [parameter]}, {"Names": [asked]})
         assert [image.id for image in aws.images([Selector(ssm_parameter=asked)])] == ["ami-7"]

@@ -1,4 +1,4 @@
-"""Prices: the shipped table, AWS's list, spot prices, and what stays when one of them cannot be had."""
+"""Prices: the shipped table, AWS's list, spot prices, and the kept values if one of them is unavailable."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def asked(family: str, tenancy: str, **more: Any) -> dict[str, Any]:
 
 
 def listed(aws: AwsProvider, *pages: list[str]) -> Stubber:
-    """AWS's list: these pages for shared tenancy, and a bare metal type."""
+    """AWS's price list: these pages for shared tenancy, and a bare metal type."""
     stub = Stubber(aws._aws.pricing)
     for number, page in enumerate(pages):
         following = {"NextToken": str(number + 1)} if number + 1 < len(pages) else {}
@@ -151,7 +151,7 @@ def test_without_spot_prices_the_list_is_still_read() -> None:
 
 
 def test_a_price_of_nothing_or_in_other_money_is_no_price(aws: AwsProvider) -> None:
-    """The list has rows for capacity that is paid elsewhere, at zero."""
+    """The list has rows with price zero for capacity that is paid elsewhere."""
     page = [product("m5.large", "0.0000000000"), product("x99.large", "3", "CNY")]
     with listed(aws, page):
         aws.refresh_prices()
@@ -188,7 +188,7 @@ def test_prices_are_by_platform_and_tenancy_and_unknown_where_the_list_has_none(
             (bare, []),
             ({**plain, "tenancy": "Dedicated", **licensed}, [product("m5.large", "0.11")]),
             (bare | licensed, []),
-            # The dearest of several offers counts.
+            # The highest of several prices counts.
             (plain | windows | licensed, [product("m5.large", "0.7"), product("m5.large", "0.6")]),
             (bare | windows | licensed, []),
         ):
@@ -210,5 +210,5 @@ def test_prices_are_by_platform_and_tenancy_and_unknown_where_the_list_has_none(
     assert type_.price("BeOS", "default") is None
 
 
-# In the order in which the broker asks, which the stub compares.
+# The broker's order of filters, which the stub compares.
 _ORDER = [*PRODUCT, "licenseModel", "regionCode", "productFamily", "tenancy"]

@@ -1,4 +1,4 @@
-"""Token buckets: what EC2 publishes is never exceeded, and nobody waits longer than that needs."""
+"""Token buckets: EC2's published limits are never exceeded, and no call waits longer than they require."""
 
 from __future__ import annotations
 

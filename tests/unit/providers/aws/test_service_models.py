@@ -1,4 +1,4 @@
-"""The SDK knows all that the provider calls, and each call as AWS describes it."""
+"""The reduced SDK knows all calls of the provider, and each call as AWS describes it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _sources() -> str:
 
 
 def _described(shape: Shape | None, seen: frozenset[str] = frozenset()) -> Any:
-    """A shape with all below it, as plain values; one that contains itself is named only."""
+    """A shape with all its parts, as plain values; a recursive shape is only named."""
     if shape is None or shape.name in seen:
         return shape and shape.name
     inner = seen | {shape.name}

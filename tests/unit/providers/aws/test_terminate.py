@@ -1,4 +1,4 @@
-"""A batch that EC2 refuses is broken up until what remains is what EC2 refuses, by id and reason."""
+"""A refused batch is split until only the refused instances remain, each with its id and reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IDS = [f"i-{number:017x}" for number in range(1, 501)]
 
 
 class Ec2:
-    """Ends instances as EC2 does: a batch with one that it refuses is refused as a whole."""
+    """Terminates instances as EC2 does: one refused instance refuses the whole batch."""
 
     def __init__(self, aws: AwsProvider, refused: Sequence[str], *, code: str, says: str) -> None:
         self.ended: set[str] = set()

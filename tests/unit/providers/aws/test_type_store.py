@@ -1,4 +1,4 @@
-"""Instance types on disk: fetched once an hour by all commands of an account, never another's."""
+"""Instance types on disk: fetched once an hour by all commands of an account, never from another account."""
 
 from __future__ import annotations
 
