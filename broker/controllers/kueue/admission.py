@@ -1,13 +1,14 @@
-"""Answers the workloads that wait for their reserved capacity, all of them together.
+"""Answers the admission check of all workloads that wait for reserved capacity, in one pass.
 
-Invariant: Ready is only for room that no earlier answer has promised, in the order of priority and then of
-the reserved quota. A question is answered once; a write is for the version of the workload that was decided
-about, by force against Kueue's own managers of the entry (kueue, kueue-admission).
+Invariant: Ready requires room that no earlier answer has promised. Workloads are answered in the order of
+priority, then of the time of their quota reservation. Each request is answered once. A write applies only to
+the version of the workload that was decided about. It is forced, since Kueue's own managers (kueue,
+kueue-admission) own the entry too.
 
 A workload without room gets Retry, and Kueue evicts it, so that its quota is free for others. Kueue would
-queue it again at once; the broker therefore parks it: `status.requeueState.requeueAt` comes with the Retry,
-then says when the workload is looked at again, and is taken away as soon as there is room, or when the time
-is over. Kueue then queues the workload again, reserves quota, and the check is asked anew.
+queue it again at once, so the broker parks it. `status.requeueState.requeueAt` comes with the Retry and then
+holds the time of the next try. The broker removes it as soon as there is room, or when the time is over.
+Kueue then queues the workload again, reserves quota, and requests the check anew.
 """
 
 from __future__ import annotations
@@ -55,19 +56,19 @@ Json = dict[str, Any]
 
 log = structlog.get_logger(__name__)
 
-LOOK: Final = 60.0  # seconds until what stays Pending is looked at again
+LOOK: Final = 60.0  # seconds until Pending workloads are reconciled again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRejection:
-    """Whose instances a workload asked for, and which pods of each flavor."""
+    """A refused request: the reservation, and the pods of each flavor."""
 
     reserved: Reserved
     wanted: Mapping[str, tuple[PodGroup, ...]]
 
 
 class AdmissionCheckController:
-    """`run` is one pass over all that wait. `others`: holders of instances besides Kueue's workloads;
+    """`run` is one pass over all waiting workloads. `others`: holders of instances besides Kueue's workloads;
     `strange`: by ODCR id, slots with unattributed instances."""
 
     def __init__(
@@ -90,13 +91,13 @@ class AdmissionCheckController:
         self._others = others
         self._settings = settings
         self._clock = clock
-        # What was refused, by the workload's uid: after the eviction Kueue no longer shows it.
+        # Refused requests by workload uid: after the eviction Kueue no longer shows them.
         self._refused: dict[str, CheckRejection] = {}
         self._memo = DemandCache()
 
     def run(self, _items: Sequence[str] = ()) -> Result | None:
         holdings = self._holdings()
-        strange = self._strange(holdings)  # also while nobody asks: what lasts counts
+        strange = self._strange(holdings)  # also without requests: only lasting uses count
         workloads = self._reads.workloads.cache
         asked = [each for each in workloads.by(WAITING, CHECK) if reserves(each) and not is_evicted(each)]
         parked = workloads.by(PARKED, CHECK)
@@ -142,7 +143,7 @@ class AdmissionCheckController:
         return retry(short)
 
     def _park(self, workload: Workload, look: SupplySnapshot) -> float:
-        """Keeps an evicted workload out of Kueue's queue while there is no room; seconds until its turn.
+        """Keeps an evicted workload out of Kueue's queue while there is no room; returns the delay, in s.
 
         A workload that was refused before this broker led is released: its next refusal is remembered.
         """
@@ -167,7 +168,7 @@ class AdmissionCheckController:
         return float("inf")
 
     def _release(self, workload: Workload) -> None:
-        """Lets Kueue queue it again."""
+        """Removes `requeueAt`, so that Kueue queues the workload again."""
         meta = {"resourceVersion": workload.metadata.resource_version}
         body = {"metadata": meta, "status": {"requeueState": {"requeueAt": None}}}
         informer = self._reads.workloads
@@ -188,11 +189,11 @@ class AdmissionCheckController:
         try:
             informer.cache.observe(self._client.apply(informer.kind, said, subresource="status"))
         except (Conflict, NotFound):
-            # It is another workload than the one decided about; its change asks again, or it is gone.
+            # The workload has changed, which triggers another pass, or it is gone.
             log.debug("answer came too late", workload=workload.key)
 
     def _forget(self) -> None:
-        """Drops what was refused of workloads that are gone."""
+        """Drops the refusals and cached demands of workloads that are gone."""
         workloads = self._reads.workloads.cache
         self._memo.forget(workloads)
         if len(self._refused) > 2 * len(workloads) + 100:

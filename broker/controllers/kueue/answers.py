@@ -1,18 +1,17 @@
-"""What the broker answers a workload that asks for its reserved capacity.
+"""The broker's answers to workloads that request reserved capacity.
 
-Invariant: an answer is decided from values alone. Ready says which nodes the pods go to, in labels that
-Karpenter's NodePools and the broker's own claims both know: `karpenter.sh/capacity-type: reserved`, and the
-reservation's id where there is one that all the pods can go to. It only adds: Kueue fails an admission
-that changes a key which the flavor or the pod sets already have
-(apis/kueue/v1beta2/workload_types.go, PodSetUpdate), and its webhook refuses updates that do not name every
-pod set (pkg/webhooks/workload_webhook.go).
+Invariant: an answer follows from its arguments alone. Ready selects the nodes of the pods by labels that
+Karpenter's NodePools and the broker's own claims both know. These are `karpenter.sh/capacity-type: reserved`,
+and the ODCR's id if a single ODCR can take all the pods. Ready only adds keys: Kueue fails an admission that
+changes a key of the flavor or of the pod sets (apis/kueue/v1beta2/workload_types.go, PodSetUpdate). Its
+webhook refuses updates that do not name every pod set (pkg/webhooks/workload_webhook.go).
 
-Retry never carries `requeueAfterSeconds`: Kueue turns that into `status.requeueState.requeueAt`, and its
-reconciler returns for a `requeueAt` in the future before it evicts (pkg/controller/core/
-workload_controller.go, v0.15 to v0.19), so that the workload would keep its quota. Retry comes with a
-`requeueAt` that is over instead: Kueue evicts at once, and a pending workload whose `requeueAt` is over and
-another manager's stays out of its queue (same file), however slow the broker is. Once Kueue has evicted it,
-the workload is `parked`: `requeueAt` says when its turn is, and the broker takes it away.
+Retry never carries `requeueAfterSeconds`, which Kueue turns into `status.requeueState.requeueAt`. Its
+reconciler returns before it evicts if `requeueAt` is in the future
+(pkg/controller/core/workload_controller.go, v0.15 to v0.19): the workload would keep its quota. Retry therefore comes with a `requeueAt` in the past,
+and Kueue evicts at once. A pending workload with a past `requeueAt` of another manager stays out of the queue
+(same file), even if the broker is slow. Once Kueue has evicted it, the workload is `parked`: `requeueAt` is
+the time of its next turn, and the broker removes it.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from broker.text import quantity
 Json = dict[str, Any]
 
 PARKED: Final = "parked"
-SKEW: Final = timedelta(minutes=1)  # by which Kueue's clock may be behind the broker's
-FIRST, LONGEST = 60, 600  # seconds for which a workload that found no room is parked
+SKEW: Final = timedelta(minutes=1)  # the allowed lag of Kueue's clock behind the broker's
+FIRST, LONGEST = 60, 600  # seconds for which a workload without room is parked
 WAITS: Final = "waits for reserved instances"
-# How Kueue says that this check evicted a workload (pkg/workload/evict/evict.go, resetChecksOnEviction).
+# Kueue's message when a check has evicted a workload (pkg/workload/evict/evict.go, resetChecksOnEviction).
 RESET: Final = "Reset to Pending after eviction. Previously: Retry"
 BY_CHECK: Final = "AdmissionCheck"  # Kueue's reason of Evicted
 RESERVED: Final = {names.CAPACITY_TYPE: "reserved"}
@@ -43,7 +42,7 @@ RESERVED: Final = {names.CAPACITY_TYPE: "reserved"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckAnswer:
-    """`updates`: node selectors to add, by pod set: of all pod sets or of none."""
+    """`updates`: the node selectors to add, by pod set. All pod sets are named, or none."""
 
     state: CheckState
     message: str
@@ -51,7 +50,7 @@ class CheckAnswer:
 
 
 def demands(workload: Workload) -> Mapping[str, tuple[PodGroup, ...]]:
-    """What an admission asks of each flavor, less what was given back of it."""
+    """The pods that an admission needs in each flavor, without those that were given back."""
     found: dict[str, list[PodGroup]] = {}
     admission = workload.status.admission
     back = {each.name: each.count for each in workload.status.reclaimable_pods}
@@ -67,7 +66,7 @@ def demands(workload: Workload) -> Mapping[str, tuple[PodGroup, ...]]:
         for flavor, amounts in by_flavor.items():
             found.setdefault(flavor, []).append(PodGroup(count=left, each=amounts))
     if names.DEDICATED in workload.labels:
-        # Its pod sets are shares of instances: what these are counted by tells how many.
+        # Its pod sets are shares of instances, which are counted by their accelerators.
         found = {
             flavor: [one for one in some if is_accelerated(one)] or some for flavor, some in found.items()
         }
@@ -75,7 +74,7 @@ def demands(workload: Workload) -> Mapping[str, tuple[PodGroup, ...]]:
 
 
 def assigned(workload: Workload, assignment: PodSetAssignment) -> int:
-    """For how many pods a set's usage was counted."""
+    """The number of pods for which a set's usage was counted."""
     if assignment.count is not None:
         return assignment.count
     return next((each.count for each in workload.spec.pod_sets if each.name == assignment.name), 0)
@@ -86,8 +85,8 @@ def ready(
     slots: Mapping[str, Sequence[InstanceSlots]],
     labels: Mapping[str, Mapping[str, str]],
 ) -> CheckAnswer:
-    """The capacity is there. `slots`: what the workload may use of each flavor of EC2's; `labels`: the
-    flavors' own node labels."""
+    """Ready: the capacity exists. `slots`: the instances that the workload may use of each reserved flavor;
+    `labels`: the flavors' own node labels."""
     updates: dict[str, Mapping[str, str]] = {}
     admission = workload.status.admission
     given = {each.name: each.template.spec.node_selector for each in workload.spec.pod_sets}
@@ -110,12 +109,12 @@ def ready(
 
 
 def retry(short: Iterable[str]) -> CheckAnswer:
-    """There is no room. `short`: the shortage of each flavor, in words."""
+    """Retry: there is no room. `short`: the shortages as text, by flavor."""
     return CheckAnswer(state="Retry", message="; ".join(short))
 
 
 def backoff(retried: int) -> int:
-    """Seconds for which a workload is parked that found no room so often."""
+    """Seconds for which a workload is parked after `retried` retries: doubled each time, within limits."""
     return min(LONGEST, FIRST << min(max(retried - 1, 0), 16))
 
 
@@ -124,7 +123,7 @@ def pending(why: str) -> CheckAnswer:
 
 
 def shortage(flavor: str, pods: Sequence[PodGroup], own: Sequence[InstanceSlots], *, borrows: bool) -> str:
-    """What is missing of a flavor, in words."""
+    """The shortage of a flavor, as text."""
     wanted = ", ".join(
         f"{each.count} pods of " + ", ".join(f"{amount:g} {name}" for name, amount in each.counted.items())
         for each in pods
@@ -135,7 +134,7 @@ def shortage(flavor: str, pods: Sequence[PodGroup], own: Sequence[InstanceSlots]
 
 
 def body(workload: Workload, check: str, answer: CheckAnswer, now: datetime) -> Json:
-    """For server-side apply to the status, of the workload as it was decided about."""
+    """The answer for server-side apply to the status, valid for this version of the workload."""
     said: Json = {
         "name": check,
         "state": answer.state,
@@ -154,15 +153,15 @@ def body(workload: Workload, check: str, answer: CheckAnswer, now: datetime) -> 
 
 
 def parked_body(workload: Workload, check: str, why: str, now: datetime, until: datetime) -> Json:
-    """For server-side apply to the status of a workload that the check evicted: it stays out of Kueue's queue
-    until the broker takes `requeueAt` away. Kueue's own apply cannot: the field is another manager's."""
+    """The status, for server-side apply, of a workload that the check evicted. It stays out of Kueue's queue
+    until the broker removes `requeueAt`. Kueue's own apply cannot remove another manager's field."""
     made = body(workload, check, pending(why), now)
     made["status"]["requeueState"] = {"requeueAt": timestamp(until)}
     return made
 
 
 def identity(workload: Workload) -> Json:
-    """The metadata of a write that is for this version of the workload."""
+    """The metadata of a write that applies only to this version of the workload."""
     return {
         "name": workload.name,
         "namespace": workload.namespace,
@@ -172,7 +171,7 @@ def identity(workload: Workload) -> Json:
 
 
 def entry(workload: Workload, check: str) -> AdmissionCheckState | None:
-    """What the check says of the workload."""
+    """The workload's entry for the check."""
     return next((each for each in workload.status.admission_checks if each.name == check), None)
 
 
@@ -182,7 +181,7 @@ def is_evicted(workload: Workload) -> bool:
 
 
 def refused(workload: Workload, check: str) -> bool:
-    """Whether the check has evicted the workload, which has no quota anew since."""
+    """Whether the check has evicted the workload, and it has got no quota since."""
     said, evicted = entry(workload, check), condition(workload.status.conditions, EVICTED)
     return (
         said is not None
@@ -195,7 +194,7 @@ def refused(workload: Workload, check: str) -> bool:
 
 
 def is_parked(workload: Workload, check: str) -> bool:
-    """Whether the broker has noted the eviction: with `requeueAt`, until it releases the workload."""
+    """Whether the broker has recorded the eviction. `requeueAt` is set from then until the release."""
     said = entry(workload, check)
     return refused(workload, check) and said is not None and said.message.startswith(WAITS)
 

@@ -1,9 +1,9 @@
 """The AdmissionCheck that holds workloads until their reserved capacity is there.
 
-Invariant: the check is active for as long as a broker leads or has led: Kueue admits nobody through a
-ClusterQueue whose check is not (`AdmissionCheckInactive`), and writes nothing on a check that is not its
-own, so the broker says Active as the first thing. A check of its name that names another controller is
-somebody else's: it is left alone, and no queue of the broker asks it.
+Invariant: the check stays active from the first leading broker on. Kueue admits no workload through a
+ClusterQueue with an inactive check (`AdmissionCheckInactive`), and never writes the status of a check of
+another controller. The broker therefore sets Active first. A check of the same name with another controller
+is left alone, and no queue of the broker names it.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ MESSAGE: Final = "the capacity broker answers once the reserved instances are th
 
 
 class AdmissionCheckKeeper:
-    """`run` makes it so; the properties tell how it is."""
+    """`run` reconciles the check; the properties report its state."""
 
     def __init__(self, client: Client, reads: OmeReads, *, clock: Clock) -> None:
         self._client = client
         self._reads = reads
         self._clock = clock
-        self.error: ApiError | None = None  # the answer that keeps the check from being made
+        self.error: ApiError | None = None  # the error that prevented the last write of the check
 
     @property
     def problem(self) -> ReservationProblem | None:
-        """Why queues cannot ask it."""
+        """The conflict that keeps queues from naming the check; None if there is none."""
         found = self._found()
         if found is None or found.spec.controller_name == CONTROLLER:
             return None
@@ -58,7 +58,7 @@ class AdmissionCheckKeeper:
 
     @property
     def terminating(self) -> ReservationProblem | None:
-        """That somebody deleted it: it answers on, and is made anew once no queue names it any more."""
+        """The problem of a deleted check: it stays in use, and is made anew once no queue names it."""
         found = self._found()
         if found is None or not found.deleting:
             return None
@@ -70,14 +70,14 @@ class AdmissionCheckKeeper:
 
     @property
     def settled(self) -> bool:
-        """Whether queues may be made: the check is active, or it is known that it cannot be asked. Kueue asks
-        one that is deleted for as long as it is there."""
+        """Whether queues may be made: the check is active, or cannot be used at all. Kueue uses a deleted
+        check for as long as it exists."""
         found = self._found()
         return self.problem is not None or (found is not None and _active(found))
 
     def run(self, *, wanted: bool) -> None:
-        """`wanted`: whether a reservation asks it. It stays as long as a queue of the broker's names it, too:
-        Kueue would keep it deleted till then, and nothing could be made in its place."""
+        """`wanted`: whether a reservation uses the check. It also stays while a queue of the broker names it:
+        until then Kueue would only keep it terminating, and block a new one. Raises ApiError."""
         informer = self._reads.checks
         if not informer.synced or informer.missing or self.problem is not None:
             return
@@ -133,7 +133,7 @@ class AdmissionCheckKeeper:
 
 
 def names_check(queue: ClusterQueue) -> bool:
-    """Whether a queue asks it."""
+    """Whether a queue names the broker's check."""
     strategy = queue.spec.admission_checks_strategy
     return strategy is not None and any(each.name == CHECK for each in strategy.admission_checks)
 

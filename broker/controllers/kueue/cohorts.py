@@ -1,10 +1,10 @@
-"""Cohorts above cohorts, as Kueue's Cohort objects say.
+"""Trees of cohorts, as Kueue's Cohort objects define them.
 
-Members of one tree share their quota, whichever of its cohorts they name: unused quota of one cohort is lent
-through the common parent (pkg/cache/scheduler/resource_node.go).
+All members of a tree share their quota: unused quota of one cohort is lent through the common parent
+(pkg/cache/scheduler/resource_node.go).
 
-Kueue makes a whole tree inactive in which cohorts are each other's parents, and says so nowhere on its
-ClusterQueues' specs (pkg/cache/hierarchy/manager.go).
+If cohorts are each other's parents, Kueue makes the whole tree inactive, and no ClusterQueue's spec shows it
+(pkg/cache/hierarchy/manager.go).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from broker.kube.cache import Cache
 
 
 def cycle(cohort: str, cohorts: Cache[Cohort]) -> tuple[str, ...]:
-    """The ring that the cohort is in or under, its first name again at the end; empty where there is none."""
+    """The cycle of parents above the cohort, its first name repeated at the end; empty without a cycle."""
     path: list[str] = []
     name = cohort
     while name:
@@ -27,7 +27,7 @@ def cycle(cohort: str, cohorts: Cache[Cohort]) -> tuple[str, ...]:
 
 
 def root(cohort: str, cohorts: Cache[Cohort]) -> str:
-    """The cohort at the top of its tree; the cohort itself in a ring, where Kueue admits nothing."""
+    """The top cohort of the tree; in a cycle, where Kueue admits nothing, the cohort itself."""
     if cycle(cohort, cohorts):
         return cohort
     while (found := cohorts.get(cohort)) is not None and found.spec.parent_name:

@@ -1,8 +1,8 @@
-"""An informer of one of Kueue's kinds, in whichever version the API server serves.
+"""An informer of one of Kueue's kinds, in the version that the API server serves.
 
-Invariant: a kind is `missing` only when it is served in none of the versions that the broker speaks, and
-which one is served is found out anew with each list: Kueue may be installed, upgraded or removed while the
-broker runs. Kueue has served v1beta1 alone up to 0.14 and both since (its CHANGELOG-0.15 and -0.16).
+Invariant: a kind is `missing` only if it is served in none of the versions that the broker supports. Each
+list finds the served version anew: Kueue may be installed, upgraded or removed while the broker runs. Kueue
+served only v1beta1 up to 0.14, and serves both versions since (its CHANGELOG-0.15 and -0.16).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ T = TypeVar("T", bound=Object)
 
 
 class ServedInformer(Informer[T]):
-    """`kind` is in the version that was served last: what writes to these objects are sent to."""
+    """`kind` has the version that was served last, which writes to these objects use."""
 
     _arrived: Callable[[], None] | None = None
     _left: Callable[[], None] | None = None
 
     def on_listed(self, reader: Callable[[], None]) -> None:
-        """Calls `reader` after each complete list: the kind is served, perhaps since just now."""
+        """Calls `reader` after each complete list: the kind is served, perhaps newly."""
         self._arrived = reader
 
     def on_missing(self, reader: Callable[[], None]) -> None:
@@ -57,5 +57,5 @@ class ServedInformer(Informer[T]):
         try:
             super()._stream()
         except NotFound:
-            # Its version is no longer served: another may be, which the next list finds out.
+            # The version is no longer served: the next list looks for another one.
             self._revision = ""

@@ -1,10 +1,11 @@
 """Keeps a ClusterQueue for each reservation, and a LocalQueue in each bound namespace.
 
-Invariant: an object with the broker's mark is kept as `render` makes it, and one without is never written.
-Nothing is written that is so already. A name is taken by a create, which fails where the name is
-taken, and only then filled by server-side apply: by force, since Kueue's own writes (its finalizer, its
-defaults) make it a manager of the same fields. Its finalizer kueue.x-k8s.io/resource-in-use keeps a deleted
-ClusterQueue until no workload holds its quota, and so long the reservation is kept too.
+Invariant: an object with the broker's mark is kept as `render` makes it; an object without it is never
+written. An object in its wanted state is not written either. A new object is created first, which fails if
+the name is taken, and only then completed by server-side apply. The apply is forced, since Kueue's own writes
+(finalizer, defaults) make Kueue a manager of the same fields. Kueue's finalizer
+kueue.x-k8s.io/resource-in-use keeps a deleted ClusterQueue until no workload holds its quota; the reservation
+is kept as long.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ REMOVED: Final = "KueueRemoved"
 TERMINATING: Final = "QueueTerminating"
 UNMARKED: Final = "QueueMarkRemoved"
 UNAVAILABLE: Final = "KueueUnavailable"
-# Seconds until a name that is another's, or what was refused, is looked at again.
+# Seconds until a conflict or a refused write is tried again.
 LOOKS: Final = {CONFLICT: 300.0, REFUSED: 300.0, UNAVAILABLE: 30.0}
 ADMISSION: Final = ("Hold", "Off")
 STOPS: Final[tuple[StopPolicy, ...]] = ("None", "Hold", "HoldAndDrain")
@@ -84,19 +85,19 @@ class QueueController:
         self._settings = settings
         self._recorder = recorder
         self._was_present = False  # whether this process has seen Kueue
-        # By kind and key, what an object was last made by this process: what differs from it is another's.
+        # By kind and key: the body that this process applied last. Any difference was written by others.
         self._made: dict[tuple[str, str], Json] = {}
 
     def reconcile(self, key: str) -> Result | None:
         reserved = named(key)
         reservation = self._find(reserved)
         if reservation is None and self._left_out(reserved):
-            return None  # what it has in Kueue stays until it can be read again
+            return None  # its objects in Kueue stay until it can be read again
         try:
             problems = tuple(self._problems(reserved, reservation))
         except (Invalid, Forbidden, NotFound, Unavailable) as error:
             if not error.status:
-                raise  # no answer came: the API server's trouble, and no word of Kueue's
+                raise  # no answer came: the API server failed, not Kueue
             problems = (_refusal(f"ClusterQueue {queue_name(reserved)}", error),)
         news = self._view.tell(reserved, problems)
         if news and reservation is not None:
@@ -108,7 +109,7 @@ class QueueController:
     def _problems(
         self, reserved: Reserved, reservation: Reservation | None
     ) -> Generator[ReservationProblem, None, None]:
-        """Does what is to be done, and tells what is in the way. Raises ApiError."""
+        """Reconciles the reservation's queues and yields the problems. Raises ApiError."""
         if not self._view.present:
             if self._was_present and reservation is not None:
                 yield ReservationProblem(reason=REMOVED, message=_removed(reserved))
@@ -120,19 +121,19 @@ class QueueController:
         snapshot = self._reads.snapshot()
         judged = snapshot.judged(reservation)
         if judged.problems or snapshot.refusals.get(reserved):
-            # The reservation's own status says what is wrong; what it had before is not lent or used.
+            # The reservation's own status has the reason. Its earlier quota is neither used nor lent.
             self._stop(reserved, "Hold")
             self._made.pop((ClusterQueue.KIND.kind, f"/{queue_name(reserved)}"), None)
             return
         if self._asks(reservation) and not self._check.settled:
-            # A queue that names a check before it is active admits nobody; its change comes here.
+            # A queue with an inactive check admits no workload. The check's change triggers a reconcile.
             if self._check.error is not None:
                 yield _refusal(f"AdmissionCheck {CHECK}", self._check.error)
             return
         yield from self._keep(reservation, judged)
 
     def bound(self, reservation: Reservation) -> tuple[str, ...]:
-        """The namespaces whose workloads may use it: its own, or those that say so in an annotation."""
+        """The namespaces that may use the reservation: its own, or those that name it in an annotation."""
         if reservation.namespace:
             return (reservation.namespace,)
         return tuple(
@@ -172,7 +173,7 @@ class QueueController:
             yield problem
             return
         for queue in self._reads.cluster_queues.cache.by(BY_RESERVATION, str(reserved)):
-            if queue.name != queue_name(reserved):  # of an earlier broker, which named it otherwise
+            if queue.name != queue_name(reserved):  # made by an earlier broker under another name
                 self._delete(self._reads.cluster_queues, queue)
         for namespace in bound:
             problem = self._put(self._reads.local_queues, local_queue(reservation, namespace), reservation)
@@ -185,7 +186,7 @@ class QueueController:
     def _put(
         self, informer: ServedInformer[M], wanted: Json, reservation: Reservation
     ) -> ReservationProblem | None:
-        """Makes the object what is wanted; a problem where it is not the broker's, or on its way out."""
+        """Writes the wanted object; returns a problem if it is not the broker's, terminating, or refused."""
         meta, reserved = wanted["metadata"], reserved_of(reservation)
         found = informer.cache.get(meta["name"], meta.get("namespace"))
         what = f"{informer.kind.kind} {meta['name']}"
@@ -230,7 +231,7 @@ class QueueController:
     def _write(
         self, informer: ServedInformer[M], found: M | None, wanted: Json, reservation: Reservation
     ) -> None:
-        """Makes what is the broker's, or nobody's, what is wanted. Raises ApiError."""
+        """Creates the object if `found` is None, and applies `wanted` if it differs. Raises ApiError."""
         meta = wanted["metadata"]
         what_was = (informer.kind.kind, f"{meta.get('namespace', '')}/{meta['name']}")
         if found is None:
@@ -250,7 +251,7 @@ class QueueController:
             self._clear(ClusterQueue.decode(raw), wanted)
 
     def _clear(self, queue: ClusterQueue, wanted: Json) -> None:
-        """Takes away what somebody else set beside what the broker applied."""
+        """Removes fields that another manager set and the broker leaves out on purpose."""
         if spec := leftover(queue, wanted):
             kind = self._reads.cluster_queues.kind
             body = {
@@ -272,8 +273,9 @@ class QueueController:
         self._reads.cluster_queues.cache.observe(raw)
 
     def _end(self, reserved: Reserved, reservation: Reservation | None) -> None:
-        """Nobody new is admitted; who was runs to its end, unless the broker is to cancel the instances too.
-        Dedicated clusters are not ended with it: the reservation waits for them."""
+        """Stops admission and deletes the queues. Admitted workloads run to their end, unless the broker is
+        to cancel the instances too. With dedicated clusters they always do: the reservation waits for
+        these."""
         drains = reservation is not None and _cancels(reservation) and not self._dedicated(reserved)
         self._stop(reserved, "HoldAndDrain" if drains else "Hold")
         for queue in self._reads.cluster_queues.cache.by(BY_RESERVATION, str(reserved)):
@@ -282,7 +284,7 @@ class QueueController:
             self._delete(self._reads.local_queues, local)
 
     def _dedicated(self, reserved: Reserved) -> bool:
-        """Whether a dedicated cluster holds quota of it."""
+        """Whether a dedicated cluster holds quota of the reservation."""
         return any(
             each.status.admission is not None and each.status.admission.reservation == str(reserved)
             for each in self._reads.clusters.cache.list()
@@ -312,7 +314,7 @@ class QueueController:
 
 
 def _refusal(what: str, error: ApiError) -> ReservationProblem:
-    """An answer of the API server to a write, in its own words: they name the webhook behind it."""
+    """The problem of a failed write, with the API server's own message: it names the webhook behind it."""
     if isinstance(error, Unavailable | NotFound):
         return ReservationProblem(
             reason=UNAVAILABLE,
@@ -335,7 +337,7 @@ def _removed(reserved: Reserved) -> str:
 
 
 def _stops(reservation: Reservation) -> Generator[ReservationProblem, None, StopPolicy]:
-    """What the reservation's own annotation says about admitting, and what is to be told of that."""
+    """Returns the stop policy from the reservation's annotation, and yields the problems to report."""
     chosen = reservation.annotations.get(names.STOP_POLICY, "None")
     policy = next((each for each in STOPS if each == chosen), None)
     if policy is None:
@@ -369,6 +371,6 @@ def _reverted(found: ClusterQueue | LocalQueue, wanted: Json, reservation: Reser
 
 
 def _cancels(reservation: Reservation) -> bool:
-    """Whether the instances end with the reservation: the broker has to manage them for that."""
+    """Whether the instances end with the reservation, which requires that the broker manages them."""
     said = reservation.annotations
     return said.get(names.RESERVATION_POLICY) == "Manage" and said.get(names.DELETION_POLICY) == "Cancel"

@@ -1,7 +1,7 @@
-"""The loops about Kueue: its check, the queues of each reservation, and the workloads that ask.
+"""The loops for Kueue: its check, the queues of each reservation, and the workloads that wait for the check.
 
-Invariant: each begins once every kind is read or known not to be installed, and does nothing without
-Kueue; when Kueue's definitions come while the broker runs, their first list sets everything going.
+Invariant: each loop begins once every kind is read or known to be missing, and does nothing without Kueue.
+If Kueue is installed while the broker runs, the first list of its kinds triggers all loops.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from broker.kube.singleton import Singleton
 from broker.quota.usage import ReservationHolder, Reserved
 from providers.model import ProviderError
 
-LONGEST = 60.0  # between two tries at one reservation's queues, however often it failed
+LONGEST = 60.0  # the longest backoff in seconds between two tries at one reservation's queues
 EVERY = 300.0
 
 
 class KueueLoops:
-    """`loops` are started and stopped by whoever builds it. `others`: who holds a reservation's instances
-    besides Kueue's workloads."""
+    """The caller starts and stops `loops`. `others`: holders of a reservation's instances besides Kueue's
+    workloads."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class KueueLoops:
         try:
             self._check.run(wanted=any(_asks(each) for each in self._reservations()))
         except ApiError:
-            self._all()  # the reservations say why
+            self._all()  # the reservations report the error
             raise
         return None
 
@@ -135,7 +135,7 @@ class KueueLoops:
                 self._space_changed(each.namespace)
 
     def _space_changed(self, namespace: str) -> None:
-        """Its ResourceQuotas may have room for other reservations of it than before."""
+        """The namespace's ResourceQuotas may now have room for other reservations in it."""
         for each in self._reads.reservations.cache.list():
             if each.namespace == namespace:
                 self._queues.add(each.key)
@@ -159,7 +159,7 @@ class KueueLoops:
 
     def _queue_changed(self, old: ClusterQueue | None, new: ClusterQueue | None) -> None:
         if old and new and _same(old, new):
-            return  # Kueue counts in its status
+            return  # only the status changed, in which Kueue counts
         for queue in (old, new):
             if queue is None:
                 continue
@@ -193,7 +193,7 @@ class KueueLoops:
                 self._queues.add(name)
 
     def _workload_changed(self, old: Workload | None, new: Workload | None) -> None:
-        """A question, an eviction, or room: what a workload no longer uses."""
+        """Triggers on a request, an eviction, and on room that a workload no longer uses."""
         if new is not None and CHECK in (*by_waiting(new), *by_parked(new)):
             self._asked.add(new.key)
         elif old is not None and (
@@ -202,14 +202,14 @@ class KueueLoops:
             self._room()
 
     def _room(self) -> None:
-        """There may be more room than before."""
+        """Triggers the waiting workloads: there may be more room than before."""
         workloads = self._reads.workloads.cache
         if any(workloads.by(index, CHECK) for index in (WAITING, PARKED)):
             self._asked.add("room")
 
 
 def _same(old: Reservation | ClusterQueue | LocalQueue, new: Reservation | ClusterQueue | LocalQueue) -> bool:
-    """Whether only the status differs, or what nobody here reads."""
+    """Whether only the status differs, or metadata that the loops do not read."""
     one, two = old.metadata, new.metadata
     return (
         old.spec == new.spec
@@ -222,7 +222,7 @@ def _same(old: Reservation | ClusterQueue | LocalQueue, new: Reservation | Clust
 
 
 def _holds(cluster: DedicatedAICluster | None) -> str:
-    """The reservation whose quota it holds."""
+    """The reservation of the cluster's held quota; empty without quota."""
     admission = cluster.status.admission if cluster is not None else None
     return admission.reservation if admission is not None else ""
 

@@ -1,8 +1,8 @@
-"""Whose an object of Kueue's is, and how the broker's own are named.
+"""Ownership and names of the broker's objects in Kueue.
 
-Invariant: an object without the broker's mark is somebody else's and is never written, whatever its name;
-the mark says which reservation it was made for. A ClusterQueue has no namespace and a CapacityReservation
-has one, so no ownerReference can say it; the ClusterCapacityReservation's queues have one besides
+Invariant: an object without the broker's mark is never written, even if it has the right name. The mark names
+the reservation that the object was made for. An ownerReference cannot do so: a ClusterQueue has no namespace,
+and a CapacityReservation has one. Queues of a ClusterCapacityReservation have an ownerReference as well
 (https://kubernetes.io/docs/concepts/architecture/garbage-collection/#owners-dependents).
 """
 
@@ -26,7 +26,7 @@ BY_QUEUE: Final = "queue"
 WAITING: Final = "waiting"
 BY_RESERVATION: Final = "reservation"
 BROKER: Final = "capacity-broker"
-LONGEST: Final = 63  # of a label's value, which is what jobs name their queue in
+LONGEST: Final = 63  # of a label's value: jobs name their queue in a label
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _HASH: Final = 8
 
@@ -36,13 +36,13 @@ def reserved_of(reservation: Object) -> Reserved:
 
 
 def named(key: str) -> Reserved:
-    """From `Object.key`."""
+    """The reservation named by an `Object.key`."""
     namespace, _, name = key.rpartition("/")
     return Reserved(namespace, name)
 
 
 def short(name: str) -> str:
-    """The name, or as much of it as leaves room for a hash of the whole."""
+    """The name; if it is too long for a label, its head with a hash of the whole."""
     if len(name) <= LONGEST:
         return name
     head = name[: LONGEST - _HASH - 1].rstrip("-.")
@@ -50,7 +50,7 @@ def short(name: str) -> str:
 
 
 def queue_name(reserved: Reserved) -> str:
-    """Of the ClusterQueue: `namespace--name`, or the name of what has no namespace."""
+    """The ClusterQueue's name, shortened if needed: `namespace--name`, or the name without a namespace."""
     return short(reserved.queue)
 
 
@@ -59,12 +59,12 @@ def local_queue_name(reserved: Reserved) -> str:
 
 
 def by_queue(reservation: Object) -> Iterable[str]:
-    """For the index BY_QUEUE."""
+    """For the index BY_QUEUE of reservations: the name of the ClusterQueue."""
     return [queue_name(reserved_of(reservation))]
 
 
 def mark(reserved: Reserved) -> Json:
-    """The metadata that makes an object the broker's; it never changes in the object's life."""
+    """The metadata that marks an object as the broker's; it never changes in the object's life."""
     return {
         "labels": {names.MANAGED_BY: BROKER},
         "annotations": {names.TAG_RESERVATION: str(reserved)},
@@ -72,15 +72,15 @@ def mark(reserved: Reserved) -> Json:
 
 
 def owner_of(obj: Object) -> Reserved | None:
-    """The reservation that the broker made it for; None for what somebody else made."""
+    """The reservation that the broker made the object for; None without the broker's label."""
     if obj.labels.get(names.MANAGED_BY) != BROKER:
         return None
     return named(obj.annotations.get(names.TAG_RESERVATION, ""))
 
 
 def lost_mark(obj: Object, reserved: Reserved) -> str:
-    """The part of the broker's mark that an object made for the reservation has lost, as `kubectl` would put
-    it back; empty where the object has the whole mark, or none of it: then somebody else made it."""
+    """The `kubectl` command that restores the lost part of the broker's mark. Empty if the object has the
+    whole mark, or none of it: then the broker did not make the object for this reservation."""
     kind, name = obj.KIND.plural, f"{obj.name}{f' -n {obj.namespace}' if obj.namespace else ''}"
     labelled = obj.labels.get(names.MANAGED_BY) == BROKER
     annotated = obj.annotations.get(names.TAG_RESERVATION) == str(reserved)
@@ -92,13 +92,13 @@ def lost_mark(obj: Object, reserved: Reserved) -> str:
 
 
 def by_reservation(made: Object) -> Iterable[str]:
-    """For the index BY_RESERVATION."""
+    """For the index BY_RESERVATION: the reservation that the object was made for."""
     reserved = owner_of(made)
     return () if reserved is None else (str(reserved),)
 
 
 def by_admission(workload: Workload) -> Iterable[str]:
-    """For the index BY_QUEUE of workloads: the ClusterQueue whose quota it has."""
+    """For the index BY_QUEUE of workloads: the ClusterQueue that reserved its quota."""
     admission = workload.status.admission
     return () if admission is None else (admission.cluster_queue,)
 
@@ -111,5 +111,5 @@ def by_waiting(workload: Workload) -> Iterable[str]:
 
 
 def label(value: str) -> str:
-    """The value where a label can hold it, and nothing where not."""
+    """The value if a label can hold it, else an empty string."""
     return value if len(value) <= LONGEST and _LABEL.fullmatch(value) else ""

@@ -1,13 +1,13 @@
-"""What a reservation is in Kueue: a ClusterQueue, and a LocalQueue in each namespace that may use it.
+"""Renders a reservation as a ClusterQueue, and a LocalQueue in each namespace that may use it.
 
-Invariant: the ClusterQueue says what the reservation says as it was judged (`ome_rules.judge`), no more and
-no less: groups and flavors in their order, a limit only where it was given and means something, and a
-namespace selector always, since Kueue lets nobody in without one and everybody with an empty one. Every
-field that Kueue would default is said, so that a default that changes changes nothing. In v1beta2's words
-(apis/kueue/v1beta2/clusterqueue_types.go); `kueue_versions` knows the others.
+Invariant: the ClusterQueue has exactly the content of the judged reservation (`ome_rules.judge`). Groups and
+flavors keep their order, and a limit appears only if it was given and has a meaning. A namespace selector
+always appears: Kueue lets in no namespace without one, and all namespaces with an empty one. Every field that
+Kueue would default is set, so that a changed default changes nothing. The format is v1beta2
+(apis/kueue/v1beta2/clusterqueue_types.go); `kueue_versions` converts it to others.
 
-Cohorts are not rendered: a cohort is there by being named, and a Cohort object's own quota would be more
-than the reservations have.
+Cohorts are not rendered: a cohort exists once a queue names it, and a Cohort object's own quota would add to
+that of the reservations.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from broker.text import exact
 
 Json = dict[str, Any]
 
-# The broker's AdmissionCheck, and the name by which Kueue knows who answers it.
+# The broker's AdmissionCheck, and the name of the controller that answers it.
 CHECK: Final = "reserved-capacity.capacity-broker.io"
 CONTROLLER: Final = "capacity-broker.io/reserved-capacity"
 NAMESPACE: Final = "kubernetes.io/metadata.name"
-# Every namespace has the label: this selects none, and is no null.
+# Every namespace has the label, so this selects none, and it is not null.
 NOBODY: Final[Json] = {"matchExpressions": [{"key": NAMESPACE, "operator": "DoesNotExist"}]}
 
 
@@ -55,7 +55,7 @@ def cluster_queue(
     check: str = "",
     stop: StopPolicy = "None",
 ) -> Json:
-    """Of a reservation whose `spec` was judged without problems. `check`: the AdmissionCheck that it asks."""
+    """The ClusterQueue's body. `spec`: judged without problems; `check`: the AdmissionCheck that it names."""
     body: Json = {
         "resourceGroups": [_group(each) for each in spec.resource_groups],
         "queueingStrategy": "BestEffortFIFO",
@@ -76,7 +76,7 @@ def cluster_queue(
 
 
 def local_queue(reservation: Reservation, namespace: str, *, stop: StopPolicy = "None") -> Json:
-    """Where the namespace's workloads queue."""
+    """The body of the LocalQueue for a namespace's workloads."""
     reserved = reserved_of(reservation)
     metadata = _metadata(reservation)
     metadata |= {"name": local_queue_name(reserved), "namespace": namespace}
@@ -84,10 +84,10 @@ def local_queue(reservation: Reservation, namespace: str, *, stop: StopPolicy = 
 
 
 def skeleton(body: Json, reserved: Reserved) -> Json:
-    """What takes the name: only what never changes, and nothing that admits anybody.
+    """The body of the create that reserves the name: only fields that never change, and a stop of admission.
 
-    Created and not applied, so that an object that is there already is not taken over; what the create set
-    is never left out by a later apply, which could not take it away again.
+    It is created, not applied, so that an existing object is not taken over. Later applies contain all of its
+    fields, since they could not remove them.
     """
     place = {key: body["metadata"][key] for key in ("name", "namespace") if key in body["metadata"]}
     held: Json = {"stopPolicy": "Hold"}
@@ -97,14 +97,14 @@ def skeleton(body: Json, reserved: Reserved) -> Json:
 
 
 def selector(namespaces: Sequence[str]) -> Json:
-    """These namespaces and no others."""
+    """The namespace selector for exactly these namespaces."""
     if not namespaces:
         return NOBODY
     return {"matchExpressions": [{"key": NAMESPACE, "operator": "In", "values": sorted({*namespaces})}]}
 
 
 def differs(observed: ClusterQueue | LocalQueue, wanted: Json) -> bool:
-    """Whether anything that the broker says of the object is otherwise, whoever made it so."""
+    """Whether any field that the broker sets has another value in the observed object."""
     model = type(observed).decode(wanted)
     meta, now = model.metadata, observed.metadata
     return (
@@ -116,9 +116,9 @@ def differs(observed: ClusterQueue | LocalQueue, wanted: Json) -> bool:
 
 
 def leftover(observed: ClusterQueue, wanted: Json) -> Json:
-    """A merge patch of the spec for what somebody else set and the broker leaves out on purpose.
+    """A merge patch that removes spec fields which another manager set and the broker leaves out on purpose.
 
-    Server-side apply takes away only what the broker itself had said.
+    Server-side apply removes only fields that the broker itself had set.
     """
     spec, said = observed.spec, wanted["spec"]
     patch: Json = {}
@@ -131,7 +131,7 @@ def leftover(observed: ClusterQueue, wanted: Json) -> Json:
 
 
 def _said(obj: ClusterQueue | LocalQueue) -> tuple[Any, ...]:
-    """The spec by meaning: amounts by value, of the checks only whether the broker's is among them."""
+    """The spec in comparable form: amounts by value, and of the checks only the broker's own."""
     if isinstance(obj, LocalQueue):
         return (obj.spec.cluster_queue, obj.spec.stop_policy)
     spec = obj.spec

@@ -1,10 +1,10 @@
-"""Whether pods fit the instances of a flavor that are reserved.
+"""Decides whether pods fit the reserved instances of a flavor.
 
-Invariant: what a reservation has itself is its own first: its workloads fit where its own instances have
-room for them beside its other workloads, whoever has borrowed them meanwhile (borrowers make room). Beyond
-that, one that may borrow fits where its whole cohort tree's instances have room beside everybody's workloads.
-Pods are counted by their accelerator where they ask for one, as quota is sized; an instance's other
-resources are raw and nearly never what is short.
+Invariant: a reservation uses its own instances first. Its workloads fit if its instances have room for them
+beside its other workloads, even if others have borrowed the instances (borrowers make room). A reservation
+that may borrow also fits if the instances of its cohort tree have room beside the workloads of all members.
+Pods are counted by their accelerator if they request one, as quota is sized. An instance's other resources
+are its raw amounts, which are rarely short.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from broker.reservations.sizing import ACCELERATORS
 
 Amount = Mapping[str, float]
-Left = tuple[tuple[str, float], ...]  # what is left on an instance, by resource
+Left = tuple[tuple[str, float], ...]  # the free amounts of an instance, by resource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceSlots:
-    """Instances of one of EC2's reservations: how many, and what each supplies."""
+    """The instances of an ODCR: their number, and the resources of each."""
 
     odcr: str
     count: int
@@ -30,31 +30,31 @@ class InstanceSlots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodGroup:
-    """So many equal pods, and what each asks for."""
+    """A number of equal pods, and the requests of each."""
 
     count: int
     each: Amount
 
     @property
     def counted(self) -> Amount:
-        """By what it is decided whether they fit."""
+        """The requests that decide the fit: the accelerators if there are any, else all."""
         asked = {name: amount for name, amount in self.each.items() if amount > 0}
         return {name: asked[name] for name in ACCELERATORS if name in asked} or asked
 
 
 def is_accelerated(pods: PodGroup) -> bool:
-    """Whether they are counted by an accelerator."""
+    """Whether the pods are counted by an accelerator."""
     return any(name in ACCELERATORS for name in pods.counted)
 
 
-Placed = list[tuple[Left, Left, int]]  # so many instances, from this to that
+Placed = list[tuple[Left, Left, int]]  # free amounts before and after, and the number of instances
 
 
 class InstanceRoom:
-    """Free room on instances, filled in the order in which pods come.
+    """The free room on instances, filled in the order of calls.
 
-    Instances with the same left on them are one entry with a count: there are thousands of instances and few
-    ways to be filled.
+    Instances with equal free amounts are one entry with a count: there are thousands of instances, but few
+    different fill levels.
     """
 
     def __init__(self, slots: Iterable[InstanceSlots]) -> None:
@@ -63,11 +63,11 @@ class InstanceRoom:
             self._free[tuple(sorted(each.each.items()))] += each.count
 
     def fill(self, pods: Iterable[PodGroup]) -> Placed:
-        """Takes what there is of it: these are there already, or will have it."""
+        """Takes as much room as exists, for pods that run already or are promised the room."""
         return [move for each in pods for move in self._take(each)[0]]
 
     def place(self, pods: Iterable[PodGroup]) -> Placed | None:
-        """Takes the room for all of them, or for none."""
+        """Takes the room for all pods; returns None, and takes nothing, if they do not all fit."""
         done: Placed = []
         for each in sorted(pods, key=lambda one: -max(one.counted.values(), default=0.0)):
             moves, left = self._take(each)
@@ -78,13 +78,13 @@ class InstanceRoom:
         return done
 
     def free(self, placed: Placed) -> None:
-        """Gives back what was taken, by whoever took it last."""
+        """Gives back the room of the placements, in reverse order."""
         for before, after, count in reversed(placed):
             self._move(after, before, count)
 
     def _take(self, pods: PodGroup) -> tuple[Placed, int]:
-        """What was taken, and for how many there was no room. Instances in use come first, so that whole
-        ones stay free."""
+        """The room taken, and the number of pods without room. Instances in use are filled first, so that
+        whole ones stay free."""
         asked, left = pods.counted, pods.count
         if not asked:
             return [], 0
@@ -93,7 +93,7 @@ class InstanceRoom:
             self._free, key=lambda one: sum(amount for name, amount in one if name in asked)
         ):
             free = dict(before)
-            # An instance has what EC2 sells it with; of what is not known of it, it has none.
+            # An instance has the resources that EC2 sells it with, and none that are unknown.
             most = min(int(free.get(name, 0.0) / amount) for name, amount in asked.items())
             if not most or not left:
                 continue

@@ -1,8 +1,8 @@
 """Slots of a reservation with unattributed instances.
 
-Invariant: a slot counts as unattributed only after EC2 has counted an instance in it for a while that is
-neither a node of this cluster nor about to be one. An open ODCR takes any instance that matches it, of any
-cluster (EC2 User Guide, "Capacity Reservation usage").
+Invariant: a slot counts as unattributed only after EC2 has counted an unknown instance in it for a while. An
+unknown instance is neither a node of this cluster nor about to be one. An open ODCR takes any instance that
+matches it, of any cluster (EC2 User Guide, "Capacity Reservation usage").
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from broker.reservations.ownership import Ownership
 
 
 class UnattributedInstances:
-    """`look` tells how many slots of each of EC2's reservations (by id) others have. One thread."""
+    """`look` returns the number of unattributed slots by ODCR id. For one thread only."""
 
     def __init__(self, nodes: Cache[Node], claims: Cache[NodeClaim], *, clock: Clock) -> None:
         self._nodes, self._claims = nodes, claims

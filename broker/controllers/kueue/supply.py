@@ -1,9 +1,8 @@
-"""Which reserved instances there are for a workload, and who has them already.
+"""The reserved instances for a workload, and their present use.
 
-Invariant: one look is one pass: rooms are worked out once, as far as they are asked for, and filled by
-what is placed, so that two workloads of a pass are never told of the same instance. A workload that needs
-several flavors gets all of them or takes none. A reservation that may borrow gets the idle instances of its
-whole cohort tree.
+Invariant: a snapshot lasts one pass. Rooms are computed once, when needed, and filled by each placement, so
+that two workloads of a pass never get the same instance. A workload that needs several flavors gets all of
+them or takes none. A reservation that may borrow gets the idle instances of its whole cohort tree.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from broker.reservations.ownership import Ownership
 from broker.reservations.sizing import FlavorProblem, flavor_of, supply
 from providers.base import CapacityProvider
 
-# Flavors of these are nobody's in EC2: there is nothing to wait for.
+# Flavors with these problems are not reserved in EC2: there is nothing to wait for.
 _NOT_OURS: Final = frozenset({"FlavorNotReserved", "FlavorWithoutInstanceType"})
 
-Pool = tuple[frozenset[Reserved], str]  # whose instances, of which flavor
+Pool = tuple[frozenset[Reserved], str]  # the owners of the instances, and the flavor
 
 
 class DemandCache:
-    """The demands of workloads, worked out once for each version."""
+    """Caches the demands of workloads, one version of each."""
 
     def __init__(self) -> None:
         self._demands: dict[str, tuple[str, Mapping[str, tuple[PodGroup, ...]]]] = {}
@@ -47,7 +46,7 @@ class DemandCache:
         return known[1]
 
     def forget(self, workloads: Cache[Workload]) -> None:
-        """Drops the workloads that are gone, now and then."""
+        """Drops workloads that are gone, once there are many of them."""
         if len(self._demands) > 2 * len(workloads) + 100:
             self._demands = {key: each for key, each in self._demands.items() if workloads.find(key)}
 
@@ -57,7 +56,7 @@ def _version(one: Object) -> str:
 
 
 class SupplySnapshot:
-    """The instances and who has them, worked out once a pass and as far as it is asked."""
+    """The instances and their users, computed once a pass, when needed."""
 
     def __init__(
         self,
@@ -70,7 +69,7 @@ class SupplySnapshot:
         now: datetime,
         memo: DemandCache | None = None,
     ) -> None:
-        """`strange`: slots of each EC2 reservation (by id) that unknown instances have."""
+        """`strange`: the number of slots with unattributed instances, by ODCR id."""
         self._strange = strange
         self._now = now
         self._memo = memo or DemandCache()
@@ -94,7 +93,7 @@ class SupplySnapshot:
     def place(
         self, reserved: Reserved, wanted: Mapping[str, tuple[PodGroup, ...]]
     ) -> tuple[list[str], dict[str, tuple[InstanceSlots, ...]]]:
-        """What is short, and where it is not, which instances of each flavor of EC2's it may use."""
+        """Places the pods; returns the shortages, and the instances that they may use by reserved flavor."""
         own = frozenset({reserved})
         wider = own.union(self._members.get(self._borrows.get(reserved, ""), ()))
         short: list[str] = []
@@ -110,7 +109,7 @@ class SupplySnapshot:
                     done.append((room, placed))
                     used[flavor] = self._slots(whose, flavor)
                     other = self._room(wider if whose == own else own, flavor)
-                    if other is not room:  # whoever has these instances now makes room
+                    if other is not room:  # the present users of these instances make room
                         done.append((other, other.fill(pods)))
                     break
             else:
@@ -126,7 +125,7 @@ class SupplySnapshot:
         return {name: each.spec.node_labels for name, each in found.items() if each is not None}
 
     def _waits(self, flavor: str, whose: frozenset[Reserved]) -> bool:
-        """Whether the flavor is one of EC2's reservations at all."""
+        """Whether a workload waits for this flavor: it has ODCRs, or could have some."""
         if self._slots(whose, flavor):
             return True
         found = self._reads.flavors.cache.get(flavor)
@@ -156,7 +155,7 @@ class SupplySnapshot:
         return room
 
     def _there(self, reserved: Reserved, flavor: str) -> Iterable[PodGroup]:
-        """What has the reservation's instances already: workloads told so, and the others."""
+        """Pods that use the reservation's instances: of workloads past the check, and of other holders."""
         for workload in self._reads.workloads.cache.by(BY_QUEUE, queue_name(reserved)):
             if reserves(workload) and not _asked(workload):
                 yield from self._memo.demands(workload).get(flavor, ())
@@ -170,14 +169,14 @@ class SupplySnapshot:
 
 
 def _asked(workload: Workload) -> bool:
-    """Whether the broker is asked, and has not answered for good: Retry is on its way out of the quota."""
+    """Whether the broker's check is open. Retry counts as open: the workload is about to lose its quota."""
     return any(
         each.name == CHECK and each.state in ("Pending", "Retry") for each in workload.status.admission_checks
     )
 
 
 def _whole(amounts: Mapping[str, float], slots: Sequence[InstanceSlots]) -> Iterable[PodGroup]:
-    """Amounts without pods, as so many of the instance's own size, and the rest."""
+    """Amounts without pods, as pods of the instance's own size and one for the rest."""
     counted = PodGroup(count=1, each=amounts).counted
     each = slots[0].each if slots else {}
     size = {name: each[name] for name in counted if each.get(name)}

@@ -31,22 +31,22 @@ from broker.quota.model import FlavorResource
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.ownership import ReservationProblem
 
-STOPPED: Final = "QueueStopped"  # by the reservation's own word
-# Problems that keep no queue from being active.
+STOPPED: Final = "QueueStopped"  # by the reservation's own annotation
+# Problems that leave a queue active.
 HARMLESS: Final = frozenset({"AdmissionCheckTerminating", "AnnotationInvalid"})
-BY_POLICY: Final = "Stopped"  # Kueue's reason where a queue's stopPolicy stops it
+BY_POLICY: Final = "Stopped"  # Kueue's reason if a queue's stopPolicy stops it
 
 
 class KueueView:
-    """Read by any thread; `tell` is the keeper's."""
+    """Any thread may read; only QueueController calls `tell`."""
 
     def __init__(self, reads: OmeReads) -> None:
         self._reads = reads
         self._lock = threading.Lock()
         self._problems: dict[Reserved, tuple[ReservationProblem, ...]] = {}
         self._readers: list[Callable[[Reserved], None]] = []
-        # A workload and what it holds, worked out once for each version of it; by `id`, which stays its own
-        # as long as it is kept here.
+        # The holder of each version of a workload, by `id`, which stays unique while the workload is kept
+        # here.
         self._held: dict[int, tuple[Workload, ReservationHolder | None]] = {}
 
     @property
@@ -56,11 +56,11 @@ class KueueView:
         return queues.synced and not queues.missing
 
     def on_change(self, reader: Callable[[Reserved], None]) -> None:
-        """Calls `reader` when the problems of a reservation are others."""
+        """Calls `reader` when the problems of a reservation change."""
         self._readers.append(reader)
 
     def active(self, reserved: Reserved) -> tuple[bool, str, str]:
-        """Whether its ClusterQueue admits workloads, and Kueue's reason and message."""
+        """Whether the ClusterQueue is active or stopped on purpose, with reason and message."""
         name = queue_name(reserved)
         queue = self._reads.cluster_queues.cache.get(name)
         if queue is None or owner_of(queue) != reserved:
@@ -77,19 +77,19 @@ class KueueView:
             )
         problems = self.problems(reserved)
         if said.reason == BY_POLICY and any(each.reason == STOPPED for each in problems):
-            return True, said.reason, said.message  # nothing is amiss: somebody wants it so
+            return True, said.reason, said.message  # the stop is intended
         why = next((each for each in problems if each.reason not in HARMLESS), None)
         if said.status != "True" and why is not None:
             return False, why.reason, f"{why.message}; Kueue says {said.reason}: {said.message}"
         return said.status == "True", said.reason, said.message
 
     def problems(self, reserved: Reserved) -> tuple[ReservationProblem, ...]:
-        """What keeps the broker from making its queues, or from reading them."""
+        """The problems of the reservation's queues, as its controller reported them."""
         with self._lock:
             return self._problems.get(reserved, ())
 
     def tell(self, reserved: Reserved, problems: Iterable[ReservationProblem]) -> bool:
-        """Whether they are others than before."""
+        """Records the reservation's problems; returns whether they have changed."""
         told = tuple(problems)
         with self._lock:
             if self._problems.get(reserved, ()) == told:
@@ -103,7 +103,7 @@ class KueueView:
         return True
 
     def holders(self, reserved: Reserved) -> tuple[ReservationHolder, ...]:
-        """The workloads for which quota of it is reserved, by name."""
+        """The workloads with reserved quota of the reservation, sorted by name."""
         queue = self._reads.cluster_queues.cache.get(queue_name(reserved))
         if queue is None or owner_of(queue) != reserved:
             return ()
@@ -118,15 +118,15 @@ class KueueView:
         return known[1]
 
     def all(self) -> Mapping[Reserved, tuple[ReservationHolder, ...]]:
-        """As `holders`, of every reservation at once."""
+        """The `holders` of all reservations at once, without empty ones."""
         if len(self._held) > 2 * len(self._reads.workloads.cache) + 100:
-            self._held.clear()  # most of it has gone
+            self._held.clear()  # most of these workloads are gone
         owners = {owner_of(queue) for queue in self._reads.cluster_queues.cache.list()}
         found = {reserved: self.holders(reserved) for reserved in owners if reserved is not None}
         return {reserved: some for reserved, some in found.items() if some}
 
     def left(self, reserved: Reserved) -> tuple[str, ...]:
-        """What the broker made for it and is still there, in words; a deleted reservation waits for it."""
+        """The broker's remaining objects for the reservation, as text. Its deletion waits for them."""
         if not self.present:
             return ()
         found = []
@@ -139,18 +139,18 @@ class KueueView:
         return tuple(found)
 
     def gone(self, reserved: Reserved) -> bool:
-        """Whether nothing is left in Kueue of what was made for it."""
+        """Whether none of the broker's objects for the reservation is left in Kueue."""
         return not self.left(reserved)
 
     def priority(self, name: str) -> int | None:
-        """What a priority class is worth, Kueue's own of the name first; None where there is none."""
+        """The value of a priority class, Kueue's own first; None if there is none of that name."""
         own = self._reads.workload_priorities.cache.get(name)
         found = own or self._reads.priorities.cache.get(name)
         return None if found is None else found.value
 
 
 def reserves(workload: Workload) -> bool:
-    """Whether quota is reserved for it: until it has finished."""
+    """Whether quota is reserved for the workload, which lasts until it has finished."""
     status = workload.status
     return (
         status.admission is not None
@@ -160,7 +160,7 @@ def reserves(workload: Workload) -> bool:
 
 
 def counts_as(workload: Workload | None) -> object:
-    """How a workload counts for its reservation: two versions that are alike in it change nothing there."""
+    """The state by which a workload counts for its reservation. Versions with equal states count alike."""
     if workload is None or not _counts(workload):
         return None
     status = workload.status
@@ -168,7 +168,7 @@ def counts_as(workload: Workload | None) -> object:
 
 
 def shows(queue: ClusterQueue | LocalQueue | None) -> object:
-    """What of a queue its reservation's status is made of; Kueue counts in the rest, with every workload."""
+    """The part of a queue that its reservation's status uses. Kueue updates the rest with every workload."""
     if queue is None:
         return None
     holds = queue.status.reserving_workloads if isinstance(queue, ClusterQueue) and queue.deleting else 0
@@ -178,7 +178,7 @@ def shows(queue: ClusterQueue | LocalQueue | None) -> object:
 
 
 def _counts(workload: Workload) -> bool:
-    # What the broker queued for somebody else is counted as theirs.
+    # Workloads of the broker stand for dedicated clusters, which count themselves.
     return reserves(workload) and workload.labels.get(names.MANAGED_BY) != BROKER
 
 
@@ -210,7 +210,7 @@ def _holder(workload: Workload, reserved: Reserved) -> ReservationHolder:
 
 
 def _trouble(workload: Workload) -> str:
-    """What is wrong with a workload that holds quota."""
+    """The problem of a workload that holds quota; empty if there is none."""
     evicted = condition(workload.status.conditions, EVICTED)
     if evicted is not None and evicted.status == "True":
         return f"evicted ({evicted.reason}): {evicted.message}"
