@@ -1,8 +1,8 @@
 """Reads, creates, shrinks and deletes the Workloads of dedicated clusters in Kueue.
 
 Invariant: a Workload is deleted only when the cluster's instances are gone, or if it was never admitted.
-Other Workloads are never touched. Labels and owner references prove nothing: every user who may create a
-Workload can write them. A Workload belongs to a cluster only in a queue of the cluster's reservation: the
+Other Workloads are never touched. Labels and owner references prove nothing: any creator of a Workload
+can write them. A Workload belongs to a cluster only in a queue of the cluster's reservation: the
 ClusterQueue that admitted it, or the LocalQueue in which it waits. `queued` derives the decisions.
 """
 

@@ -94,7 +94,7 @@ class ClusterFacts:
 
     @property
     def ready(self) -> list[NodeClaim]:
-        """The claims whose nodes take pods."""
+        """The claims with ready nodes, without terminating ones."""
         return [
             each
             for each in self.claims
