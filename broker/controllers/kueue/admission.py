@@ -143,7 +143,7 @@ class AdmissionCheckController:
         return retry(short)
 
     def _park(self, workload: Workload, look: SupplySnapshot) -> float:
-        """Keeps an evicted workload out of Kueue's queue while there is no room; returns the delay, in s.
+        """Keeps an evicted workload out of Kueue's queue while there is no room; returns the seconds.
 
         A workload that was refused before this broker led is released: its next refusal is remembered.
         """

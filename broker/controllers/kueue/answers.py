@@ -7,11 +7,11 @@ changes a key of the flavor or of the pod sets (apis/kueue/v1beta2/workload_type
 webhook refuses updates that do not name every pod set (pkg/webhooks/workload_webhook.go).
 
 Retry never carries `requeueAfterSeconds`, which Kueue turns into `status.requeueState.requeueAt`. Its
-reconciler returns before it evicts if `requeueAt` is in the future
-(pkg/controller/core/workload_controller.go, v0.15 to v0.19): the workload would keep its quota. Retry therefore comes with a `requeueAt` in the past,
-and Kueue evicts at once. A pending workload with a past `requeueAt` of another manager stays out of the queue
-(same file), even if the broker is slow. Once Kueue has evicted it, the workload is `parked`: `requeueAt` is
-the time of its next turn, and the broker removes it.
+reconciler returns before it evicts if `requeueAt` is in the future (pkg/controller/core/
+workload_controller.go, v0.15 to v0.19): the workload would keep its quota. Retry therefore comes with a
+`requeueAt` in the past, and Kueue evicts at once. A pending workload with a past `requeueAt` of another
+manager stays out of the queue (same file), even if the broker is slow. Once Kueue has evicted it, the
+workload is `parked`: `requeueAt` is the time of its next turn, and the broker removes it.
 """
 
 from __future__ import annotations
