@@ -1,6 +1,6 @@
 """Instance types that a class can never launch: EC2 refuses them, or no node joins.
 
-Invariant: a type whose network cards EC2 does not describe is not excluded. A type without a hypervisor,
+Invariant: a type is not excluded if EC2 does not describe its network cards. A type without a hypervisor,
 such as bare metal, is not Nitro here, and one without a described EFA has none. The checks are Karpenter's
 (pkg/providers/instancetype/compatibility).
 """

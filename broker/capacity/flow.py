@@ -1,10 +1,10 @@
 """Matches takers to slots so that no usable slot stays idle.
 
 Invariant: `add` is called for every taker in order of importance. Then as many takers are matched as in any
-assignment, no slot exceeds its room, and a taker is left out only in favour of takers added before it.
+assignment, and no slot exceeds its room. A taker is left out only in favour of takers added before it.
 
 The method is augmenting paths in a bipartite graph. The sets of takers that can be matched together form a
-transversal matroid, and for a matroid greedy in order of weight is optimal (Edmonds and Fulkerson, 1965).
+transversal matroid. For a matroid, greedy in order of weight is optimal (Edmonds and Fulkerson, 1965).
 Takers of one kind have equal edges and are counted, so a thousand equal takers cost as one.
 """
 

@@ -187,7 +187,7 @@ class _GangSearch:
         if pieces:
             return _Node(least, most, bound, tuple(counts), None, min(pieces))
         reached = self._objective(taken, served, launched=counts, paying=counts)
-        # Gangs whose claims fall back cost something, so fewer of them may be better.
+        # Gangs with claims that fall back cost something, so fewer of them may be better.
         paying = (place for place, kind in enumerate(self.kinds) if kind.pays and least[place] < most[place])
         return _Node(least, most, bound, tuple(counts), reached, next(paying) if reached != bound else None)
 

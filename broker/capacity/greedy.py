@@ -1,7 +1,7 @@
 """Assigns slots in one pass, if there is no time for a better solver.
 
-Invariant: bundles are served in order of rank, each from the best slots left, a binding gang whole or not at
-all; an assigned slot is never taken back.
+Invariant: bundles are served in order of rank, each from the best slots left. A binding gang is served whole
+or not at all. An assigned slot is never taken back.
 
 Let G be the size of the largest binding gang, or 1. Then no plan has more than 1 + G times as many claims in
 reservations, at any priority and above. Take anything that another plan serves and this one does not: a

@@ -2,12 +2,11 @@
 
 Invariant: no reservation's claims take more of its slots than its quota has room for, and every borrowing
 and lending limit holds. Owners come first for their own slots. Borrowers get the slots that the owner's
-claims of the same plan leave, and an owner's gang that waits to be whole keeps the slots it has found.
-Borrowers are served in order of rank, each if that leaves out no other (see `flow`), gangs whole or not at
-all.
+claims of the same plan leave. An owner's gang that waits to be whole keeps the slots it has found. Borrowers
+are served in order of rank, each if that leaves out no other (see `flow`), gangs whole or not at all.
 
 A claim within its reservation's quota waits for a lent slot instead of falling back, as long as a borrower
-may be preempted for it. The rule is `reclaimWithinCohort`, lowest priority first (Kueue, "Preemption").
+may be preempted. The rule is `reclaimWithinCohort`, lowest priority first (Kueue, "Preemption").
 
 A claim that cannot fall back waits also for claims of lower priority: of its own reservation
 (`withinClusterQueue`), or, if it would borrow, of another borrower (`borrowWithinCohort`). These two rules

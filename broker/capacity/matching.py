@@ -1,10 +1,11 @@
 """Resolves a class's selection to reservations, and finds those that a launch can use.
 
-Invariant: every selected reservation is in exactly one of `usable`, `pending` and `misfits`, and EC2 neither
+Invariant: every selected reservation is in exactly one of `usable`, `pending` and `misfits`. EC2 neither
 refuses nor ends a launch into a usable one. EC2 matches on instance type, platform, zone and tenancy. A
-reservation in a placement group or on an Outpost requires a launch into that (EC2 User Guide, "Launch
-instances into Capacity Reservations in a group", "Using Capacity Reservation in placement groups with a
-Capacity Reservation group", "Capacity Blocks").
+reservation in a placement group or on an Outpost requires a launch into that.
+
+Sources: EC2 User Guide, "Launch instances into Capacity Reservations in a group", "Using Capacity Reservation
+in placement groups with a Capacity Reservation group", "Capacity Blocks".
 
 Conditions of the claim (instance type, resources, labels) are checked in `options`.
 """

@@ -47,9 +47,9 @@ class _OptionState:
 class CandidateOptions:
     """The current options of a need: which are usable, through which reservations, and why not the others.
 
-    `lent` are slots of other owners, apart from `slots`. `own` are the reservations (by id) of its
-    queue, with or without room; `others` those that it may borrow from; `withheld` those that it may not
-    use. `soon` are reservations that are not launchable yet, with the latest time until they are.
+    `lent`: slots of other owners, apart from `slots`. `own`: the reservations (by id) of its queue, with or
+    without room. `others`: reservations that it may borrow from; `withheld`: those that it may not use.
+    `soon`: reservations that are not launchable yet, with the latest time until they are.
     """
 
     options: tuple[Option, ...]

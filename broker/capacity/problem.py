@@ -5,9 +5,9 @@ Invariant: the claims of a bundle are interchangeable: they have the same slots 
 reservations of a slot class: they have the same claims, instance size and end. The result does not depend on
 the order of the input.
 
-Rank, best first: priority (nominated claims above all); claims with held quota; claims without another way
-than a slot; the dearest on demand; the older; then gang by gang. Slot classes, best first: the smaller
-instance, then the sooner end.
+Rank, best first: priority (nominated claims above all), held quota, no way but a slot, the higher On-Demand
+price, the greater age; then gang by gang. Slot classes, best first: the smaller instance, then the sooner
+end.
 """
 
 from __future__ import annotations

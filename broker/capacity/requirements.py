@@ -225,7 +225,7 @@ class Requirements:
         return f"{unmet[0]} is {labels.get(unmet[0], 'not set')}, needs {self.describe(unmet[0])}"
 
     def unmet(self, labels: Mapping[str, str], *, among: Collection[str] | None = None) -> list[str]:
-        """The keys whose requirement these labels do not satisfy, in order."""
+        """The keys with a requirement that these labels do not satisfy, in order."""
         return [
             key
             for key, allowed in self._by_key.items()

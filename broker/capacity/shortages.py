@@ -2,13 +2,13 @@
 
 Invariant: a pool that refused is not requested before its time, and repeated refusals lengthen the wait:
 three minutes, doubled at each repeat up to thirty. A shortage of a reservation ends earlier only if a later
-description of EC2's shows slots that were not there at the refusal. A type that is not offered waits for
-hours, an account's vCPU limit a quarter of an hour. A type with a reservation is offered, so a refusal there
-ends as any other.
+EC2 description shows slots that were not there at the refusal. A type that is not offered waits for hours, an
+account's vCPU limit a quarter of an hour. A type with a reservation is offered, so a refusal there ends as
+any other.
 
 The scope of a shortage is the resource that refused: a reservation, a (capacity type, instance type, zone),
-such a pool as one class requests it, a placement group in a zone, a subnet, a quota. A refusal in a
-placement group or of a tenancy covers that type and zone for the same group and tenancy alone, as in
+such a pool as one class requests it, a placement group in a zone, a subnet, a quota. A refusal in a placement
+group or of a tenancy covers that type and zone for the same group and tenancy alone. The same holds in
 Karpenter's cache of unavailable offerings (pkg/cache/unavailableofferings.go).
 """
 

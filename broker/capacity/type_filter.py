@@ -26,7 +26,7 @@ class TypeFilter:
         self._room: dict[str, NDArray[np.float64]] = {}
 
     def matches_labels(self, requirements: Requirements, *, among: Collection[str]) -> Yes:
-        """The types whose labels satisfy the requirements on the keys `among` these."""
+        """The types with labels that satisfy the requirements on the keys `among` these."""
         yes = np.ones(len(self._labels), dtype=bool)
         for key in requirements:
             if key not in among:

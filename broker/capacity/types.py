@@ -1,7 +1,7 @@
 """The node of an instance type: its labels, its capacity, its allocatable resources.
 
-Invariant: labels and amounts are those that Karpenter's AWS provider gives the same type and class, so that
-a NodePool means the same to both (karpenter.sh, "Scheduling: well-known labels" and "NodeClasses: kubelet").
+Invariant: labels and amounts equal those of Karpenter's AWS provider for the same type and class. So a
+NodePool means the same to both (karpenter.sh, "Scheduling: well-known labels" and "NodeClasses: kubelet").
 Only the network's bandwidth is EC2's own figure, while Karpenter ships a table; few types differ. Amounts
 are in base units: cores, bytes, counts.
 """
@@ -298,7 +298,7 @@ def _root_gib(devices: tuple[BlockDevice, ...], family: _Family) -> int:
 
 
 def _kube_reserved(type_: InstanceType, node_class: NodeClass) -> dict[str, float]:
-    # Reserved interfaces take pods away, but nothing of what the kubelet keeps (Karpenter's types.go, 1.14).
+    # Reserved interfaces reduce the pods, but not the kubelet's own reserve (Karpenter's types.go, 1.14).
     by_interfaces = _family(node_class).reserve_by_interfaces
     pods = _pods_by_interfaces(type_, node_class, reserved=0) if by_interfaces else _pods(type_, node_class)
     millicores = type_.vcpus * 1000

@@ -28,11 +28,8 @@ SUFFICIENT: Final = "ResourcesSufficient"
 PROVISIONED: Final = "ResourcesProvisioned"
 DACS: Final = "DACAssociationsHealthy"
 WORKLOADS: Final = "WorkloadsHealthy"
-ANNOTATION_REASONS: Final = (
-    INVALID,
-    spelling.REASON,
-)  # troubles that whoever wrote the object can mend in it
-# Of what is wrong with queues: what keeps workloads out of them.
+ANNOTATION_REASONS: Final = (INVALID, spelling.REASON)  # the author of the object can correct these in it
+# The problems of queues that keep workloads out.
 QUEUE_BLOCKERS: Final = (
     "ObjectConflict",
     "QueueRefused",
@@ -43,7 +40,7 @@ QUEUE_BLOCKERS: Final = (
     "CohortCycle",
     "QueueStopped",
 )
-# Every reason there is, by the condition that has it; what buys or queues for a reservation brings its own.
+# Every reason, by its condition. Controllers that buy or queue for a reservation add their own.
 REASONS: Final = {
     READY: (
         "ReservationActive",
@@ -90,9 +87,9 @@ RATIO: Final = (
     f"{names.SIZING}: max"
 )
 OUT: Final = "it counts again once it can be used: uncordon the nodes, or end or replace what is broken"
-# What EC2 sells; of anything else, such as a licence, only a node that has it says how much there is.
+# Resources that EC2 sells. The amount of any other, such as a licence, is known only from a node that has it.
 SOLD: Final = frozenset({*ACCELERATORS, "cpu", "memory", "pods"})
-MOST_NAMED: Final = 10  # of what a message lists
+MOST_NAMED: Final = 10  # entries that a message lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +270,7 @@ def _ready(
     return ConditionUpdate(type=READY, status="False", reason="ReservationUpdating", message=said)
 
 
-# What stops admission and says nothing about the hardware.
+# Obstacles that stop admission and do not concern the hardware.
 ADMISSION_ONLY: Final = ((ObstacleKind.QUEUE, "ClusterQueueInactive"), (ObstacleKind.SPEC, "QuotaExceeded"))
 
 

@@ -30,7 +30,7 @@ class FlavorFulfilment:
     needs: Mapping[str, Fraction]
     share: Fraction
     active: Fraction
-    placed: tuple[Odcr, ...]  # ours, where and what they should be
+    placed: tuple[Odcr, ...]  # ours, of the right kind and place
     strays: tuple[Odcr, ...]  # ours, out of place
     obtained: int
     pending: int

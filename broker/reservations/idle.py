@@ -2,10 +2,14 @@
 
 Invariant: an idle time is never longer than observed. EC2 keeps no history of free slots, so "since" begins
 when at least so many are first seen free. If more become free it begins anew for all; if some are taken it
-stays. A free slot costs as much as an On-Demand Instance of its type, platform and tenancy
-(EC2 User Guide, "Capacity Reservation pricing and billing"). It costs this account nothing if the reservation
-is not active, if it is a capacity block, which is paid in advance ("Capacity Blocks pricing and billing"), or
-if another account is billed for unused slots ("Billing assignment for shared Capacity Reservations").
+stays.
+
+A free slot costs as much as an On-Demand Instance of its type, platform and tenancy (EC2 User Guide,
+"Capacity Reservation pricing and billing"). It costs this account nothing if
+
+- the reservation is not active,
+- it is a capacity block, which is paid in advance ("Capacity Blocks pricing and billing"), or
+- another account is billed for unused slots ("Billing assignment for shared Capacity Reservations").
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Releases slots that were unused for long, if the settings say so.
+"""Releases slots that were unused for long, if the settings enable it.
 
 Invariant: a slot is idle from the time when this process first saw it unused, if it never saw it used since.
 A new process begins to count anew, so no slot is released too early. Releases are recorded in the ledger. The

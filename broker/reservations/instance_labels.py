@@ -1,10 +1,12 @@
 """Labels of a running instance, by the ODCR that EC2 counts it in, however it was launched.
 
 Invariant: an instance is `reserved`, with all three reservation labels, exactly while EC2 counts it in an
-ODCR that has not ended. Otherwise it has none of the three. While EC2 does not show it, nothing is decided. A
-reservation that ends or is cancelled leaves its instances running as On-Demand Instances (EC2 User Guide,
-"Cancel a Capacity Reservation"), and a running instance that matches an open one with room is counted in it
-("Capacity Reservation usage"). Instances of Capacity Blocks and of interruptible reservations end with them.
+ODCR that has not ended. Otherwise it has none of the three. While EC2 does not show it, nothing is decided.
+
+A reservation that ends or is cancelled leaves its instances running as On-Demand Instances (EC2 User Guide,
+"Cancel a Capacity Reservation"). A running instance that matches an open reservation with room is counted in
+it ("Capacity Reservation usage"). Instances of Capacity Blocks and of interruptible reservations end with
+them.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from providers.model import Instance, Odcr
 
 LABELS: Final = (CAPACITY_TYPE, RESERVATION_ID, RESERVATION_TYPE, RESERVATION_INTERRUPTIBLE)
 RESERVED: Final = "reserved"
-# `cancelling` still holds its capacity, and so does what is past its end date until EC2 has ended it.
+# A reservation that is `cancelling`, or past its end date, still holds its capacity until EC2 has ended it.
 ENDED: Final = frozenset({"cancelled", "expired"})
 # InstanceLifecycle of instances that EC2 terminates when their reservation ends.
 ENDS_WITH_IT: Final = frozenset({"capacity-block", "interruptible-capacity-reservation"})

@@ -5,10 +5,10 @@ group that the owner names. An annotation names the owner only if the operator a
 one that is not allowed changes nothing. Of several claimants the current holder keeps an ODCR; without a
 holder the oldest gets it.
 
-A tag of another cluster names no owner here. The cluster's UID tells clusters apart, or its name if there is
-no UID. An ODCR that another cluster's broker made is adopted only by an allowed annotation. A group that
-could not be read counts as unknown, not as absent. An ODCR that fits no flavor, or two alike, has an owner
-but no flavor, and is reported as a problem.
+A tag of another cluster names no owner here. The cluster's UID identifies it, or its name if there is no UID.
+An ODCR that another cluster's broker made is adopted only by an allowed annotation. A group that could not be
+read counts as unknown, not as absent. An ODCR that fits no flavor, or two alike, has an owner but no flavor,
+and is reported as a problem.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TAG_MANAGED: Final = "capacity-broker.io/managed-by"
 TAG_CLUSTER: Final = "capacity-broker.io/cluster"
 TAG_CLUSTER_UID: Final = "capacity-broker.io/cluster-uid"
 ANY: Final = "*"
-BROKER: Final = "capacity-broker"  # the value of TAG_MANAGED on what the broker made
+BROKER: Final = "capacity-broker"  # the value of TAG_MANAGED on the broker's own ODCRs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

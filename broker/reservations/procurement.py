@@ -176,7 +176,7 @@ class _Planner:
                 left_over += [odcr for odcr in held if made_here(odcr, self._cluster)]
                 continue
             if not sized.count:
-                complete = False  # no count of instances has what the quota asks for
+                complete = False  # no count of instances satisfies the quota
                 continue
             if ask.released >= sized.count:
                 made = [odcr for odcr in held if made_here(odcr, self._cluster)]
@@ -226,7 +226,7 @@ class _Planner:
             [ReservationProblem(reason="InstancesRunning", message=_running(waiting))] if waiting else []
         )
         lost = [record.id for record in self._lost.get(wish.reserved, ()) if record.bought]
-        if lost:  # once the object is gone, nothing would give back what EC2 describes again
+        if lost:  # once the object is gone, an ODCR that EC2 describes again would never be released
             problems.append(
                 ReservationProblem(reason="ReservationNotDescribed", message=f"{', '.join(lost)} {_GONE}")
             )
@@ -396,7 +396,7 @@ class _Planner:
             )
 
 
-# What to do about a refusal of a place, in which EC2 is asked again later; for people.
+# Advice to people about a refusal of a place. The broker retries there later.
 _TO_DO: Mapping[ErrorClass, str] = {
     ErrorClass.CAPACITY: "it is asked again, also elsewhere and for fewer: nothing is to be done, or let the "
     "flavor be in more zones or of more types",

@@ -40,7 +40,7 @@ class Purchase:
 class PurchaseIntent(Purchase):
     """A purchase that was sent, with its terms. In a plan it is sent again, since its result is unknown.
 
-    `attempt_id` is the client token of the call and the value of TAG_PURCHASE on what it makes. `at` is when
+    `attempt_id` is the client token of the call and the value of TAG_PURCHASE on the new ODCR. `at` is when
     the call was last sent.
     """
 

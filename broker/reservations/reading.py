@@ -25,7 +25,7 @@ from broker.reservations.sizing import FlavorProblem, InstanceFlavor, Sizing
 from broker.reservations.spec import Reservation, reserved_of
 from broker.text import InvalidText, decode_time, quantity, shortened
 
-# Annotation -> what it may say -> what that means; the first is what it means when it is not there.
+# Annotation -> allowed value -> meaning. The first value is the default.
 _CHOICES: Final[Mapping[str, Mapping[str, str]]] = {
     names.RESERVATION_POLICY: {"Observe": "observe", "Manage": "manage"},
     names.DELETION_POLICY: {"Retain": "retain", "Cancel": "cancel"},

@@ -49,11 +49,11 @@ ACCELERATORS: Final = (
     "aws.amazon.com/neuron",
     "aws.amazon.com/neuroncore",
 )
-# What says which node it is, not which type: the rest of the well-known labels choose types.
+# Labels of a single node, not of its type: the rest of the well-known labels choose types.
 _NOT_OF_TYPE: Final = frozenset(
     {CAPACITY_TYPE, ZONE, ZONE_ID, RESERVATION_ID, RESERVATION_TYPE, RESERVATION_INTERRUPTIBLE}
 )
-# What a reservation that the broker buys is; blocks and interruptible ones are used and never purchased.
+# Labels of an ODCR that the broker buys; blocks and interruptible ones are used and never purchased.
 _AS_BOUGHT: Final = {RESERVATION_TYPE: "default", RESERVATION_INTERRUPTIBLE: "false"}
 _CHOOSING: Final = re.compile(r"instance-(type|family|gpu-name|accelerator-name|size)$")
 _ZONE_ID: Final = re.compile(r"-az[0-9]+$")
@@ -114,8 +114,8 @@ class FlavorProblem:
 class Sized:
     """Instances of a quota: `count` of `instance_type`, the flavor's first.
 
-    `counts` says how many it would be of each of the flavor's types alone; `exact` the same before it is
-    rounded up. `by` is the resource that decided. `reason` is empty where nothing is missing.
+    `counts`: the count with each of the flavor's types alone; `exact`: the same before rounding up. `by` is
+    the resource that decided. `reason` is empty if nothing is missing.
     """
 
     count: int

@@ -34,7 +34,7 @@ def slot_quota(
     """A flavor's quota and limits, each limit by resource, in base units."""
     sized = size(ask.flavor, ask.nominal, types, sizing=ask.sizing)
     by = sized.by
-    if not by:  # no quota of its own: what it may borrow decides
+    if not by:  # no quota of its own: the borrowing limit decides
         given = {name: amount for name, amount in borrowing.items() if amount}
         by = size(ask.flavor, given, types, sizing=ask.sizing).by
     each = supply(types[ask.flavor.instance_types[0]]).get(by, 0.0)

@@ -1,11 +1,15 @@
 """Spending on ODCRs that the broker bought, against the caps.
 
 Invariant: whatever a plan buys, instances and dollars an hour stay within the caps of each reservation, of
-each namespace and of all together. These count: owned ODCRs, ODCRs about to be replaced, earlier purchases of
-the same plan, purchases that EC2 may have made and does not show, and owned ODCRs that are no longer
-described. An ODCR costs the On-Demand price of its type, platform and tenancy for each slot, used or not (EC2
-User Guide, "Capacity Reservation pricing and billing"). Without a known price an ODCR is bought only if no
-cap is in dollars. While one is owned, spending is unknown, and nothing is bought under such a cap.
+each namespace and of all together. These count:
+
+- owned ODCRs, also those about to be replaced or no longer described,
+- earlier purchases of the same plan,
+- purchases that EC2 may have made and does not show.
+
+An ODCR costs the On-Demand price of its type, platform and tenancy for each slot, used or not (EC2 User
+Guide, "Capacity Reservation pricing and billing"). Without a known price an ODCR is bought only if no cap is
+in dollars. While one is owned, spending is unknown, and nothing is bought under such a cap.
 """
 
 from __future__ import annotations
@@ -70,7 +74,7 @@ class Spending:
         self._caps = caps
         self._instances: Counter[Scope] = Counter()
         self._dollars: dict[Scope, float] = {}
-        self._unpriced: dict[Scope, set[str]] = {}  # products held whose price is not known
+        self._unpriced: dict[Scope, set[str]] = {}  # held products without a known price
         self._unshown: Counter[Scope] = Counter()  # of the instances, those that EC2 does not show
         for odcr in odcrs:
             if made_here(odcr, cluster) and odcr.state not in ENDED_STATES:
@@ -147,7 +151,7 @@ class Spending:
                 why = f"nothing is known of the price of {listed}, held {where}, and {option}"
                 yield 0, _UNKNOWN, f"{why}: set it to inf"
             elif each > 0:
-                # What is a whole number is not to become less by the way it is computed.
+                # Floating-point error must not round a whole number down.
                 room = math.floor((dollars - spent) / each + 1e-9)
                 cost = f"{spent:.2f} are spent {where}{unshown}"
                 off = ", so buying is off" if dollars == 0 else ""

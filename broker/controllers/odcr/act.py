@@ -36,9 +36,9 @@ from providers.base import CapacityProvider
 from providers.model import ENDED_STATES, ErrorClass, OdcrRequest, ProviderError
 
 PAUSE: Final = timedelta(minutes=5)  # after an answer that the same call would get again
-# How what an earlier purchase had made may have ended since: nothing that was made just now is that.
+# States of an earlier purchase that has ended since: a new ODCR is never in them.
 _OVER: Final = frozenset({"cancelling", "cancelled", "expired"})
-# What a change is to who reads of it; of which reservation of EC2's, or for which object.
+# Each change in words for people, with the id of the EC2 reservation or the name of the object.
 _DOING: Final[Mapping[str, str]] = {
     "cancel": "cancelling {}",
     "resize": "changing the size or end of {}",
@@ -81,9 +81,9 @@ class OdcrExecutor:
         self._recorder = recorder
         self.recent = RecentChanges()
         self.refusals = Refusals()
-        self._paused: dict[str, tuple[datetime, Reserved, str]] = {}  # what -> until when, whose, why
+        self._paused: dict[str, tuple[datetime, Reserved, str]] = {}  # request -> end, reservation, reason
 
-    # ---- what the next plan needs to know
+    # ---- inputs of the next plan
 
     def held(self, reading: ParsedReservation, now: datetime) -> str:
         """Why nothing is bought for it during the back-off after EC2's refusal; empty otherwise."""
@@ -254,7 +254,7 @@ class OdcrExecutor:
         self, purchase: Purchase, reading: ParsedReservation, intent: PurchaseIntent, error: ProviderError
     ) -> None:
         where = f"{purchase.count} {purchase.instance_type} in {purchase.zone}"
-        # EC2 answers a call that it carried out before with what it made: one refused now was not.
+        # EC2 replays the result of a call that it carried out before: a refused call made nothing.
         if error.class_ in OF_A_PLACE or not (error.lost or isinstance(purchase, PurchaseIntent)):
             self._ledger.intents.pop(intent.attempt_id, None)
         if error.class_ in OF_A_PLACE:

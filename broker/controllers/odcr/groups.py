@@ -82,7 +82,7 @@ class Groups:
         return replace(group, tags=tagged.tags, ownership=tagged.ownership)
 
     def seen(self, group: ReservationGroup) -> None:
-        """Somebody else read it."""
+        """Records the group as another reader saw it."""
         self._last[group.arn] = group
 
     def known(self, group: ReservationGroup, now: datetime) -> None:

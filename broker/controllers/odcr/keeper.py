@@ -97,13 +97,11 @@ class OdcrProvisioner:
         self._cluster = settings.cluster_name
         self._read_with: tuple[object, object] = (None, None)
         self._read: dict[tuple[str, str], ParsedReservation] = {}
-        self._ungrouped: dict[
-            Reserved, tuple[ReservationProblem, ...]
-        ] = {}  # whose group was not read, and why
+        self._ungrouped: dict[Reserved, tuple[ReservationProblem, ...]] = {}  # problems of unread groups
         self._idle = IdleTracker(ttl=timedelta(seconds=settings.release_idle_seconds), cluster=self._cluster)
         self._offers = settings.offers
         self._adopters = settings.adopters
-        self._looks_again = False  # whether an operator may have removed what the ledger holds
+        self._looks_again = False  # whether an operator may have removed entries of the ledger
         self._parting = DeletionNotices(recorder, region=settings.region, cluster=self._cluster)
         self._stops = StopEvents(recorder)
         self._ledger = PurchaseLedger(client)
@@ -124,7 +122,7 @@ class OdcrProvisioner:
         types = self._provider.instance_types()
         seen = self._see(inventory, types)
         trouble: Exception | None = self._ledger.problem()
-        if trouble is not None:  # who owns what is known all the same
+        if trouble is not None:  # ownership is known all the same
             self._publish(seen)
             raise trouble
         if self._due(seen.plan):
@@ -209,7 +207,7 @@ class OdcrProvisioner:
     def _remember(self, seen: ProvisioningState) -> None:
         """Stores the records that a successor needs. Raises ApiError."""
         now, described = self._clock.now(), seen.described
-        # What the broker ended is over, also while EC2 shows it late; what EC2 never showed is an intent.
+        # A cancelled ODCR is over, even while EC2 shows it. A purchase that EC2 never showed is an intent.
         odcrs = {id_: seen.inventory.odcrs[id_] for id_ in described.odcrs}
         alive = {each.one.uid: each.one.metadata.generation for each in seen.readings.values()}
         before = self._ledger.held
@@ -262,7 +260,7 @@ class OdcrProvisioner:
         named, frozen = reading.claimant.group_arn, reading.wish.frozen
         if named and named not in groups and not reading.one.deleting:
             frozen = frozen or f"it is not known what group {named} has, which may be all that is wanted"
-        if unread := self._ledger.problem():  # which may be of what is to be given back
+        if unread := self._ledger.problem():  # the invalid entry may concern an ODCR to release
             frozen = frozen or unread.message
         one, terms = reading.one, reading.wish.terms
         released = self._ledger.released(one.uid, one.metadata.generation)
@@ -376,7 +374,7 @@ class OdcrProvisioner:
                 self._actor.release(reading, total)
                 self._idle.released(held)
 
-    # ---- tell
+    # ---- publish
 
     def _unseen(self) -> None:
         """Before EC2 was described, lets deleted reservations go that need nothing done in EC2."""

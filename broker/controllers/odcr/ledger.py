@@ -1,6 +1,6 @@
 """Records of purchases, in a ConfigMap of the broker beside its Lease.
 
-Invariant: users who write CapacityReservations cannot write here, so no annotation can fake a purchase, an
+Invariant: users that write CapacityReservations cannot write here, so no annotation can fake a purchase, an
 owned ODCR or a release. A purchase is recorded before it is sent. An invalid entry stops every purchase,
 since it may hide one. Only the leader writes. It reads at its start, and when an operator may have removed an
 entry.

@@ -38,7 +38,7 @@ class RecentChanges:
         self._changed[id_] = (count, end, at)
 
     def seen(self, inventory: Inventory) -> Inventory:
-        """The inventory with what it may not show; forgets what it must show."""
+        """The inventory with recent changes that it may not show; forgets those that it must show."""
         if inventory.described is None:
             return inventory
         latest = inventory.described - LATEST_VISIBLE

@@ -14,7 +14,9 @@ STOPPING: Final = frozenset({"SpendingCapReached", "PriceUnknown", "PurchaseSkip
 
 
 class StopEvents:
-    """For one process, in one thread. `end_pass` forgets what was not reported in it."""
+    """Reports each problem that stops buying once. One process, one thread. `end_pass` forgets problems that
+    were not reported in the pass.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

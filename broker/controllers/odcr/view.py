@@ -68,9 +68,9 @@ class OwnershipView:
             return self._states.get(reserved, OdcrStatus())
 
     def settled(self, reserved: Reserved, *, uid: str = "") -> bool:
-        """Whether a pass saw the object deleted, and nothing in EC2 that is to be done before it may go.
+        """Whether a pass saw the object deleted, and no remaining work in EC2 before it may go.
 
-        `uid` tells an object from an earlier one of its name.
+        `uid` distinguishes an object from an earlier one of its name.
         """
         with self._lock:
             return reserved in self._settled and uid in ("", self._settled[reserved])
