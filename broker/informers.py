@@ -57,5 +57,5 @@ class Informers:
         }
 
     def synced(self) -> bool:
-        # Without the cluster's UID, the resources of another cluster of this name could not be told apart.
+        # Without the cluster's UID, resources of another cluster of this name look like the broker's.
         return all(each.synced for each in self.named.values()) and len(self.system.cache.list()) > 0

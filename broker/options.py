@@ -90,8 +90,9 @@ def options(
 
 
 def _annotation(name: str) -> Any:
-    """The field's type and option for typer. Text that is no number stays text: its rule reports it with the
-    other problems.
+    """The field's type and option for typer.
+
+    Text that is no number stays text: its rule reports it with the other problems.
     """
     type_, option = get_args(_HINTS[name])[:2]
     if type_ in (int, float):

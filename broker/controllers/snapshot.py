@@ -44,7 +44,7 @@ class Snapshot:
         """Reservations that the ResourceQuotas of their namespace do not allow, with the reasons.
 
         The webhook checks quotas too. Two creates at the same time may pass it, and so may objects older than
-        the quota or the webhook. The younger object is refused here. It keeps its present slots.
+        the quota or the webhook. The younger object is refused here. It keeps the slots that it holds.
         """
         namespaces = {quota.namespace for quota in self.quotas}
         reservations: dict[str, list[CapacityReservation]] = defaultdict(list)

@@ -28,7 +28,7 @@ from broker.kube.controller import Result
 from broker.kube.events import Recorder
 
 SOON = 1.0
-UNCONFIRMED = ""  # the definition of a copy whose field may not have been kept
+UNCONFIRMED = ""  # the copy's definition if the field may not have been kept
 
 _log = structlog.get_logger("accepted")
 
@@ -104,9 +104,7 @@ class AcceptedKeeper:
         return Result(requeue_after=SOON)
 
     def _restore(self, one: EC2NodeClass, copy: AcceptedSpec) -> Result | None:
-        """Writes the copied field back. The copy names the new definition only after the field was seen under
-        it.
-        """
+        """Writes the copied field back. The copy names the new definition only if the field is there now."""
         if not self._patch(one, {"spec": {PROPERTY: copy.spec.wire()}}):
             return Result(requeue_after=SOON)
         self._disown(one.name)

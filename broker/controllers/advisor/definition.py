@@ -1,5 +1,4 @@
-"""Watches the definition of EC2NodeClass: reports a missing `capacityReservationSpec`; restores it if
-enabled.
+"""Watches the definition of EC2NodeClass, and restores a missing `capacityReservationSpec` if enabled.
 
 Invariant: the broker's own definition is left to `crds install`; in another definition only this property is
 written. If another manager keeps applying a definition without it, that manager wins. After a few times in an
@@ -64,7 +63,7 @@ class DefinitionKeeper:
         self._lock = threading.Lock()
         self._seen: tuple[str, float] = ("", 0.0)  # the identity, and the time since which it is known
         self._told_of: tuple[CustomResourceDefinition, StoredDefinition] | None = (
-            None  # the same object says the same
+            None  # the same object has the same definition
         )
         self._told = self._reread = ""
         self._looks: list[float] = []  # when classes are read again
@@ -106,7 +105,7 @@ class DefinitionKeeper:
         return min((again for again in asked if again), key=lambda again: again.requeue_after, default=None)
 
     def _look_again(self, found: StoredDefinition) -> Result:
-        """Reads the classes again once the definition is in force.
+        """Reads the classes again once the definition is valid on every API server.
 
         Until then a watch may have shown them by the old definition. The end of such a watch is not reported,
         so the read is repeated at growing intervals.

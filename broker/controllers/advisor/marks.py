@@ -1,4 +1,4 @@
-"""The tags by which a selector term finds a class's reservations: put on where wanted, removed elsewhere.
+"""The tags by which a selector term finds a class's reservations: kept on exactly these.
 
 Invariant: a tag of this cluster's classes is on exactly the reservations that its class selects, as EC2
 describes them. Other tags are never touched. One call serves many reservations, and is repeated only after

@@ -54,7 +54,7 @@ def advised(
 
 
 def yielded(offer: Term, manager: str, *, held: bool) -> ConditionUpdate:
-    """The list is left to another manager. `held`: it has the offered term all the same."""
+    """The list is left to another manager. `held`: it has the offered term nevertheless."""
     if held:
         return _verdict("True", "TermsHeld", f"the terms of {manager} hold what the broker offers")
     text = (
@@ -75,8 +75,9 @@ def refused_by_server(reason: str, message: str) -> ConditionUpdate:
 
 
 def allowed(without: Sequence[str], beyond: Sequence[str], *, only: bool) -> ConditionUpdate:
-    """`without`: pools that do not allow `reserved`. `beyond`: pools that also allow other types, which
-    matters if the class asks for reservations `only`.
+    """`without`: pools that do not allow `reserved`. `beyond`: pools that also allow other types.
+
+    The latter matter if the class asks for reservations `only`.
     """
     key = names.CAPACITY_TYPE
     if without:

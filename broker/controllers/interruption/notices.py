@@ -115,7 +115,7 @@ class NoticeKeeper:
         self._claims, self._nodes, self._owns = caches.claims, caches.nodes, caches.owns
         self._short = short  # called with each exhausted pool
         self._resolved = resolved
-        self._describe = describe  # asks for a new description of the reservations
+        self._describe = describe  # requests a new description of the reservations
 
     def take(self, message: QueueMessage) -> None:
         """Raises ApiError after every claim was handled: the message must be received again."""

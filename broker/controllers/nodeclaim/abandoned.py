@@ -22,9 +22,7 @@ LOOK_AGAIN = 30.0
 
 
 def release(client: Client, nodes: Cache[Node], node: Node) -> None:
-    """Removes the broker's finalizer from the node, and deletes it if it is not yet being deleted. Raises
-    ApiError.
-    """
+    """Removes the broker's finalizer from the node, and deletes it if needed. Raises ApiError."""
     wanted = remove_finalizer(node, names.TERMINATION_FINALIZER)
     try:
         if wanted is not None:

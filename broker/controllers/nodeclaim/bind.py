@@ -173,9 +173,7 @@ class Binder:
         types: Mapping[str, InstanceType],
         attempts: Sequence[Attempt],
     ) -> bool:
-        """Gives the instance to the claim. False if the claim could not be written: the instance is then an
-        orphan.
-        """
+        """Gives the instance to the claim. False if the claim could not be written: then it is an orphan."""
         claim = self._claims.get(name)
         if claim is None or claim.uid != uid:
             _log.warning("claim went away while it was launched", claim=name, instance=instance.id)

@@ -137,7 +137,7 @@ class FleetCalls:
             return frozenset(self._calls.keys() & self._answered - self._done)
 
     def over(self, claims: Iterable[NodeClaim]) -> list[str]:
-        """Launch ids whose records are no longer needed."""
+        """Launch ids of records that are no longer needed."""
         known = {claim.uid: claim for claim in claims}
         with self._lock:
             ended = [

@@ -48,7 +48,7 @@ class Missing:
 
 
 class InstanceView:
-    """The last description. `doubt` asks for a new one before the next decision.
+    """The last description. `doubt` requests a new one before the next decision.
 
     One thread works with it; `listing` and `doubt` are for any thread.
     """
@@ -76,7 +76,7 @@ class InstanceView:
         self._readers.append(reader)
 
     def doubt(self) -> None:
-        """Asks for a new description: a reply was lost or incomplete, so there may be an unknown instance."""
+        """Requests a new description: a reply was lost or incomplete, so there may be an unknown instance."""
         self._doubted = True
 
     def due(self) -> float:
@@ -93,7 +93,7 @@ class InstanceView:
         fresh = UNSHOWN if self._unshown else FRESH
         if self._taken and not self._doubted and now - self._taken < fresh:
             return
-        self._doubted = False  # a doubt that comes during the call asks for another description
+        self._doubted = False  # a doubt that comes during the call requests another
         try:
             listed = {instance.id: instance for instance in self._provider.instances()}
         except ProviderError:
@@ -192,8 +192,8 @@ class InstanceView:
         )
 
     def terminate(self, instances: Sequence[Instance], *, why: str) -> None:
-        """Raises ProviderError; ApiError if another process may lead by now, and have given the instances to
-        claims.
+        """Raises ProviderError; ApiError if another process may lead by now, and may have bound the
+        instances.
         """
         if not instances:
             return

@@ -66,9 +66,7 @@ class SlotPolicy(Protocol):
         """The entitlements for a plan of these claims, by uid."""
 
     def planned(self, plan_: Plan) -> None:
-        """Takes note that the plan is launched now. Claims of earlier plans that it lacks have their
-        instances.
-        """
+        """Notes that the plan is launched now. Claims of earlier plans that it lacks have their instances."""
 
 
 class Planner:
@@ -144,9 +142,7 @@ def solved(
     seconds: float,
     clock: Clock,
 ) -> Plan:
-    """Plans as `capacity.plan` does, within `seconds`, and logs it. Raises CulpritFound with the claim at
-    fault.
-    """
+    """As `capacity.plan`, within `seconds`, and logged. Raises CulpritFound with the claim at fault."""
 
     def solve(claims: Sequence[Claim]) -> Plan:
         return plan(

@@ -89,7 +89,7 @@ class Recovery:
         self._end(work, left)
 
     def finish(self) -> bool:
-        """Ends the unfinished calls if there are no orphans left to adopt. True if there were any."""
+        """Ends the unfinished calls, if no orphans are left to adopt. True if there were any."""
         over = self._calls.unfinished() - self._of_left_out()
         for launch in over:
             self._calls.done(launch)
@@ -114,9 +114,7 @@ class Recovery:
     def _adopt(
         self, work: LaunchPass, orphans: Sequence[Instance], results: LaunchResults, unknown: Collection[str]
     ) -> Sequence[Instance]:
-        """Gives orphans to claims; returns the rest. A claim of an `unknown` call takes only an instance of
-        that call.
-        """
+        """Gives orphans to claims; returns the rest. A claim of an `unknown` call takes only its instances."""
         if not orphans:
             return ()
         owners = {claim.uid for claim in self._claims.list() if not claim.deleting}
@@ -163,9 +161,7 @@ class Recovery:
     def _pairs(
         self, work: LaunchPass, orphans: Sequence[Instance], unknown: Collection[str]
     ) -> tuple[list[tuple[Claim, Instance]], Sequence[Instance]]:
-        """The pairs of claim and orphan, and the remaining orphans. The claims of an orphan's launch come
-        first.
-        """
+        """Pairs claims with orphans; returns the remaining orphans too. An orphan's own launch comes first."""
         launched = self._calls.by_claim()
         own_first = {*unknown, *(i.tags.get(names.TAG_LAUNCH, "") for i in orphans if not i.described)}
         bound = {uid for uid, calls in launched.items() if calls & own_first}
@@ -227,7 +223,7 @@ class Recovery:
                 [each for each in self._view.overdue(free) if each not in partial], why="no claim wants them"
             )
         except ProviderError as error:
-            # The next pass tries again; waiting claims are launched all the same.
+            # The next pass tries again; waiting claims are launched in any case.
             _log.warning("instances without a claim could not be terminated", error=str(error))
 
     # ---- calls without an answer

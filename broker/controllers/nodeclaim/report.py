@@ -66,7 +66,7 @@ def limit(attempt: Attempt) -> ConditionUpdate | None:
 
 
 def short(skipped: Iterable[Skipped]) -> bool:
-    """Whether a reservation with free slots would have been taken."""
+    """Whether a reservation was skipped only because it has no free slots."""
     return any(each.pool.reserved and _full(each.reason, each.class_) for each in skipped)
 
 

@@ -136,7 +136,7 @@ class LaunchResults:
             attempts += refusals
             self._decide(left, work)
         self._report_limits(attempts)
-        # Only claims of the call go on; a claim that could not be marked is tried again soon.
+        # Only claims of the call continue; a claim that could not be marked is tried again soon.
         answered = {pair.claim.uid for pair in distribution.pairs}
         answered |= {left.claim.uid for left in distribution.left}
         for assignment in requested.assignments:

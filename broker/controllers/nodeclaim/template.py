@@ -47,7 +47,7 @@ def template(
     provider: CapacityProvider,
     cluster: NodeBootstrap,
 ) -> Template:
-    """The template for this group, whose claims all look like `claim`."""
+    """The template for this group; all its claims have the same template key as `claim`."""
     spec, around = ready.source.spec, ready.surroundings
     tracking, selector = spec.connection_tracking, spec.placement_group_selector
     bootstrap = Bootstrap(
@@ -109,8 +109,7 @@ def _asks_for_efa(claim: NodeClaim) -> bool:
 def _efa_interfaces(
     claim: NodeClaim, group: LaunchGroup, provider: CapacityProvider
 ) -> tuple[NetworkInterface, ...]:
-    """One EFA for each network card, for a claim that requests any; the first card's is the primary
-    interface.
+    """One EFA for each network card, if the claim requests any. The first card's is the primary interface.
 
     All types of the group have the same number of cards.
     """

@@ -244,10 +244,10 @@ class Termination:
         write(self._client, self._claims, claim, change, now=self._clock.now())
 
     def _unseen(self, claim: NodeClaim, id_: str, seen: Sighting, nodes: Sequence[Node]) -> bool:
-        """Terminates an instance that EC2 does not show: it may exist all the same. True while the claim is
-        kept.
+        """Terminates an instance that EC2 does not show. True while the claim is kept.
 
-        The claim is kept while the instance may be too new to be shown, or its Node is Ready and EC2 refuses.
+        EC2 may have the instance. The claim is kept while the instance may be too new to be shown, or its
+        Node is Ready and EC2 refuses.
         """
         self._terminations.end(id_)
         launched = launched_at([claim]).get(claim.uid)

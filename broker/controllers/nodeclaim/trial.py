@@ -70,7 +70,7 @@ class LaunchTrials:
         dirty: Callable[[str], None],
         ours: Callable[[NodePool], bool],
     ) -> None:
-        """`dirty` marks a class with a new outcome of its trial; `ours`: the broker launches the pool's
+        """`dirty` marks a class if its trial has a new outcome. `ours`: the broker launches the pool's
         claims.
         """
         self._provider = provider

@@ -84,7 +84,7 @@ class NodeClassController:
         self._cache = cache
         self._overhead = overhead
         self._network = network
-        self._describe = describe  # asks for a new description of the reservations
+        self._describe = describe  # requests a new description of the reservations
         self._lock = threading.Lock()
         self._outcomes: dict[str, LaunchClass | Unresolved] = {}
         self._around: dict[str, tuple[Written, float, Surroundings]] = {}
@@ -241,7 +241,7 @@ class NodeClassController:
         self._around.pop(name, None)
 
     def _described_since(self, name: str, chosen: Selection) -> None:
-        """Raises Unresolved until EC2 was described after the class named an unknown reservation.
+        """Raises Unresolved until EC2 was described; for unknown reservations, since the class names them.
 
         Otherwise a claim would leave a reservation that is only too new to be known.
         """

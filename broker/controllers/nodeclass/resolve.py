@@ -122,10 +122,9 @@ def selection(node_class: EC2NodeClass) -> Selection:
 def surroundings(
     node_class: EC2NodeClass, provider: CapacityProvider, *, dry_run: bool = False
 ) -> Surroundings:
-    """Reads the EC2 resources that the class's terms select. Raises Unresolved if a term selects none,
-    ProviderError.
+    """Reads the EC2 resources that the class's terms select.
 
-    A dry run makes no instance profile for the role.
+    Raises Unresolved if a term selects none, ProviderError. A dry run makes no instance profile for the role.
     """
     found, obstacle = looked_up(node_class, provider, dry_run=dry_run)
     if obstacle is not None:

@@ -65,7 +65,7 @@ def _device(mapping: BlockDeviceMapping) -> BlockDevice:
         return BlockDevice(device_name=mapping.device_name, root=mapping.root_volume)
     return BlockDevice(
         device_name=mapping.device_name,
-        # EC2 takes whole GiB; a size in G or T is rounded up to hold what was asked for.
+        # EC2 takes whole GiB; a size in G or T is rounded up, so that the volume is not too small.
         volume_size_gib=-(-int(quantity(ebs.volume_size)) // GIB) if ebs.volume_size else None,
         volume_type=ebs.volume_type,
         iops=ebs.iops,
