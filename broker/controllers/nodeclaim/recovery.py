@@ -114,7 +114,7 @@ class Recovery:
     def _adopt(
         self, work: LaunchPass, orphans: Sequence[Instance], results: LaunchResults, unknown: Collection[str]
     ) -> Sequence[Instance]:
-        """Gives orphans to claims; returns the rest. A claim of an `unknown` call takes only its instances."""
+        """Gives orphans to claims; returns the rest. A claim of an `unknown` call gets only its instances."""
         if not orphans:
             return ()
         owners = {claim.uid for claim in self._claims.list() if not claim.deleting}
@@ -161,7 +161,7 @@ class Recovery:
     def _pairs(
         self, work: LaunchPass, orphans: Sequence[Instance], unknown: Collection[str]
     ) -> tuple[list[tuple[Claim, Instance]], Sequence[Instance]]:
-        """Pairs claims with orphans; returns the remaining orphans too. An orphan's own launch comes first."""
+        """Pairs claims with orphans; returns the other orphans too. An orphan's own launch comes first."""
         launched = self._calls.by_claim()
         own_first = {*unknown, *(i.tags.get(names.TAG_LAUNCH, "") for i in orphans if not i.described)}
         bound = {uid for uid, calls in launched.items() if calls & own_first}
@@ -273,7 +273,7 @@ class Recovery:
         try:
             self._view.put(self._executor.repeat(call, request))
         except ProviderError as error:
-            self._met[call.launch] = self._clock.monotonic()  # EC2 may have accepted this repeat first
+            self._met[call.launch] = self._clock.monotonic()  # EC2 may have accepted only this repeat
             for uid in wanted:
                 results.hold_unconfirmed(uid, work, error)
             return error
