@@ -20,7 +20,8 @@ from botocore.exceptions import ClientError
 Json = dict[str, Any]
 Context = Mapping[str, tuple[str, ...]]
 
-# As Terraform renders it for cluster `demo`, whose nodes have role `nodes`; a test with Terraform compares.
+# Rendered by Terraform for cluster `demo`, whose nodes have role `nodes`; a test with Terraform compares
+# both.
 POLICY: Final[Mapping[str, Json]] = json.loads((Path(__file__).parent / "policy.json").read_text())
 CLUSTER, REGION, ACCOUNT = "demo", "us-east-1", "123456789012"
 EC2, IAM = f"arn:aws:ec2:{REGION}:{ACCOUNT}", f"arn:aws:iam::{ACCOUNT}"

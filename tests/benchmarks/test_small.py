@@ -10,7 +10,7 @@ import pytest
 
 from tests.docs.blocks import ROOT
 
-# What each is about, which holds at any size.
+# Figures of each benchmark that hold at any size.
 TOLD = {
     "launch": {"on-demand launches before the last reserved one", "mutating EC2 calls"},
     "storm": {"claims deleted and remade"},

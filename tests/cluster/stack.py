@@ -189,7 +189,7 @@ class Stack:
         self.clock.advance(seconds)
 
     def settle(self) -> None:
-        """With --lag, moves time on until EC2 shows what has been done so far."""
+        """With --lag, moves time on until EC2 shows all actions so far."""
         if self._lag:
             self.advance(2 * self._lag)
 

@@ -1,6 +1,6 @@
-"""Random and hostile objects of every kind that the broker reads, statuses included, beside a claim that has
-nothing to do with them. The suite tries a few seconds' worth; `make fuzz OBJECTS=10000` tries as many as are
-promised, `SEED` chooses others, and docs/contribute/figures.md has what came of it."""
+"""Random and hostile objects of every kind that the broker reads, statuses included, beside an unrelated
+claim. The suite runs for a few seconds. `make fuzz OBJECTS=10000` tries the promised number and `SEED`
+chooses others; docs/contribute/figures.md has the results."""
 
 from __future__ import annotations
 

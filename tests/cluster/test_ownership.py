@@ -17,7 +17,7 @@ from tests.cluster.stack import Stack
 from tests.cluster.taps import writes_of
 
 KARPENTER = names.KARPENTER_AWS
-LASTS = 300  # seconds of a Lease: more than a test needs between two looks
+LASTS = 300  # seconds of a Lease: more than a test needs between two reads
 
 
 def lease(stack: Stack, *, age: float = 0.0, holder: str = "karpenter-0") -> None:

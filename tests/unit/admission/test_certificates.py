@@ -27,7 +27,7 @@ HOUR = timedelta(hours=1)
 
 
 def trusts(bundle: bytes, kept: Kept, at: datetime, name: str = NAME) -> bool:
-    """Whether a client with this bundle accepts what is served."""
+    """Whether a client with this bundle accepts the served certificate."""
     assert kept.serving is not None
     store = verification.Store(x509.load_pem_x509_certificates(bundle))
     verifier = verification.PolicyBuilder().store(store).time(at).build_server_verifier(x509.DNSName(name))

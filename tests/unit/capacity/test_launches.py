@@ -58,7 +58,7 @@ def groups(
     known = [classes] if isinstance(classes, NodeClass) else list(classes)
     made = planned(claims, known, world or inventory(), shortages=shortages)
     return group(
-        reversed(made.assignments),  # in whatever order they come
+        reversed(made.assignments),  # in any order
         node_classes={each.name: each for each in known},
         types=TYPES,
         shortages=shortages or Shortages(),

@@ -37,7 +37,7 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
         (expression("gen", "Lt", "5"), False),
         (expression("none", "Lt", "5"), False),
         (expression("odd", "Gt", "1"), False),
-        # What cannot be parsed matches no node.
+        # A value that cannot be parsed matches no node.
         (expression("gen", "Gt", "four"), False),
         (expression("gen", "Gt", "1", "2"), False),
         (expression("disk", "In"), False),

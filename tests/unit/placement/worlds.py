@@ -15,7 +15,7 @@ PENDING = 5
 
 @dataclass
 class World:
-    """What exists, by the order in which it is created, and the pods to place."""
+    """The existing objects, in the order of their creation, and the pods to place."""
 
     seed: int
     cluster: list[Json] = field(default_factory=list)

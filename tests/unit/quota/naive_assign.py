@@ -1,6 +1,5 @@
-"""Flavor assignment by the letter: every flavor of a group looked at in full, then the first that ends the
-search, or the best. Beside `naive`, and with its preemption for what a simulation would find.
-"""
+"""Flavor assignment by the letter: every flavor of a group is computed in full, then the first that ends
+the search, or the best. Belongs to `naive`, whose preemption stands in for the simulation."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from broker.quota.flavors import PodSetRequest
 from broker.quota.model import FlavorGroup, FlavorResource, Fungibility, Mode, Possibility, QuotaRequest
 from tests.unit.quota.naive import World, preempt, preempt_fairly
 
-Offer = tuple[Possibility, int]  # and how far it borrows
+Offer = tuple[Possibility, int]  # the possibility, and how far it borrows
 Chosen = dict[str, tuple[str, Mode]]  # a pod set's flavor and mode by resource
 
 

@@ -1,7 +1,7 @@
-"""Cases of flavor assignment that Kueue's tables leave open, written as its rows are.
+"""Cases of flavor assignment that Kueue's tables leave open, in the form of its rows.
 
-Each expectation is worked out from Kueue's rules (pkg/scheduler/flavorassigner, fitsResourceQuota,
-findFlavorForPodSets and isPreferred), as its line says; cpu in milli.
+Each expectation follows from Kueue's rules (pkg/scheduler/flavorassigner, fitsResourceQuota,
+findFlavorForPodSets and isPreferred), as its line explains; cpu in milli.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PREEMPT_ONE, PREEMPT_TWO = {"cpu": "one Preempt"}, {"cpu": "two Preempt"}
 FULL: Final = {"one|cpu": 3000, "two|cpu": 3000}
 
 ROWS: Final[list[Row]] = [
-    # ---- pod sets one after the other
+    # ---- pod sets one after another
     row(
         "the second pod set finds what the first took used up, and goes on",
         [ONE_TWO],
@@ -76,7 +76,7 @@ ROWS: Final[list[Row]] = [
         pods(gpu=0),
         ("Fit", [{}], 0),
     ),
-    # ---- which flavors may be
+    # ---- permitted flavors
     row(
         "every flavor has a taint that is not tolerated",
         [{"tainted": {"cpu": 3000}}],
@@ -171,7 +171,7 @@ ROWS: Final[list[Row]] = [
         used={"one|cpu": 4000},
         peer={"one": {"cpu": 3000, "memory": 10}},
     ),
-    # ---- how far the quota reaches
+    # ---- the reach of the quota
     row(
         "up to the borrowing limit",
         [{"one": {"cpu": (2000, 1000)}}],
@@ -294,7 +294,7 @@ ROWS: Final[list[Row]] = [
         reclaim="Any",
         oracle={"one|cpu": ("Reclaim", 1)},
     ),
-    # ---- which is better
+    # ---- the better flavor
     row(
         "reclaiming is better than preempting in the queue",
         [ONE_TWO],

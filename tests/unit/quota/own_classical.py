@@ -1,7 +1,7 @@
-"""Cases of preemption that Kueue's tables leave open, written as its rows are.
+"""Cases of preemption that Kueue's tables leave open, in the form of its rows.
 
-Each expectation is worked out from Kueue's rules (pkg/scheduler/preemption/classical), as its line
-says; one flavor, in whole units.
+Each expectation follows from Kueue's rules (pkg/scheduler/preemption/classical), as its line explains; one
+flavor, in whole units.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ ROWS: Final[list[Row]] = [
         asks("a", 4, cpu=2),
         {},
     ),
-    # ---- which is tried first: with borrowing or without
+    # ---- the order of the tries: with borrowing or without
     preempts(
         "without borrowing first where others may be reclaimed from, but not while borrowing",
         {

@@ -1,7 +1,7 @@
-"""Cases of fair sharing that Kueue's tables leave open, written as its rows are.
+"""Cases of fair sharing that Kueue's tables leave open, in the form of its rows.
 
-Each expectation is worked out from Kueue's rules (pkg/scheduler/preemption/fairsharing), as its line
-says; one flavor, in whole units.
+Each expectation follows from Kueue's rules (pkg/scheduler/preemption/fairsharing), as its line explains; one
+flavor, in whole units.
 """
 
 from __future__ import annotations

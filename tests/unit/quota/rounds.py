@@ -132,7 +132,7 @@ class Dedicated:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """`slots`: by EC2 reservation, its owner (empty: nobody), flavor and count."""
+    """`slots`: by EC2 reservation, its owner (empty: none), flavor and count."""
 
     reservations: Sequence[Reservation]
     slots: Mapping[str, tuple[str, str, int]]

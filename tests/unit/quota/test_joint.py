@@ -258,7 +258,7 @@ def test_victim_of_a_cluster_is_no_victim_of_a_claim() -> None:
     assert sorted(decided.evictions) == ["NodeClaim b0", "NodeClaim b1"]
     assert not decided.victims
     assert decided.decisions["x"].phase is AdmissionPhase.PREEMPTING
-    # One of them has left: the other goes for the cluster, and no third is looked for.
+    # One victim is gone and the other is terminating: no third victim is chosen.
     left = replace(both, claims=[claim("b1", "b", "a", terminating=True)])
     again = left.decide()
     assert not again.evictions and not again.victims

@@ -26,8 +26,8 @@ def test_victims_equal_kueues(row: Row) -> None:
 
     found = targets(ledger, ask, needed, cases.rules(row))
 
-    # TestFairPreemptions lists every target; the others those that get the Preempted condition, which a
-    # workload that was evicted before does not get again: it only counts.
+    # TestFairPreemptions lists every target. The other tables list only targets that get the Preempted
+    # condition; a workload that was evicted before does not get it again.
     listed = [each for each in found if row["fairSharing"] or not each.workload.evicted]
     named = sorted((each.workload.name, str(each.reason)) for each in listed)
     assert named == sorted((each["name"], each["reason"]) for each in row["want"])

@@ -94,7 +94,7 @@ def test_a_queue_within_its_nominal_quota_loses_nothing_to_others() -> None:
 
 
 def test_the_advantage_of_a_nearer_quota_counts_although_borrowing_is_allowed() -> None:
-    """The queue's own quota covers the request: the victim is reclaimed from, whatever its priority."""
+    """The queue's own quota covers the request: the victim's quota is reclaimed, whatever its priority."""
     rule = Preemption(reclaim="Any", borrow="LowerPriority", threshold=0)
     world = ledger(
         queue("a", 4, "c", preemption=rule), queue("b", 0, "c"), workload("v", "b", 4, priority=50)
@@ -121,8 +121,8 @@ def test_every_reason_is_one_of_kueue_s() -> None:
 
 
 def test_fair_shares_are_compared_where_the_paths_part() -> None:
-    """Team x as a whole borrows less than team y: its member may take from y, whose member has a smaller
-    share than its own."""
+    """Team x as a whole borrows less than team y, so x1 may preempt y1. The shares of the two queues alone
+    would not allow it."""
     world = ledger(
         cohort("root", 10),
         cohort("x", 0, "root"),

@@ -54,7 +54,8 @@ def test_weight_of_zero_is_infinite_only_if_the_node_borrows(
     [("", []), (BOTH, [("cluster a2", "b0", "InCohortFairSharing")])],
 )
 def test_fair_sharing_is_a_setting(fair: str, drained: list[tuple[str, str, str]]) -> None:
-    """Two reservations borrow all that a third lends, one of them three of four."""
+    """Two reservations borrow from a third: one already borrows all three slots when the other requests
+    one."""
     rule = {"reclaimWithinCohort": "Any"}
     world = World(
         Setting(

@@ -14,14 +14,14 @@ LAST = 12  # the last round in which anything comes or grows
 
 
 def setting(seed: int) -> Setting:
-    """The same world for the same seed."""
+    """A random setting; the same seed gives the same setting."""
     random = Random(seed)
     flavors = FLAVORS[: random.choice((1, 1, 2))]
     reservations = [_reservation(random, name, flavors) for name in "abcd"[: random.choice((1, 2, 2, 3, 4))]]
     slots: dict[str, tuple[str, str, int]] = {}
     for one in reservations:
         for flavor in one.nominal:
-            # As a rule what the quota comes to, in one block or in two; sometimes more, less, or nothing.
+            # Usually the quota's amount, in one block or in two; sometimes more, less, or none.
             count = max(0, one.nominal[flavor] + random.choice((0, 0, 0, 0, -1, 1)))
             parts = [count] if count < 2 or random.random() < 0.6 else [1, count - 1]
             for number, part in enumerate(parts):
