@@ -184,8 +184,8 @@ def test_reservation_that_shows_room_but_keeps_refusing_backs_off() -> None:
 
 @pytest.mark.covers("KRP-19")
 def test_slots_that_are_shown_and_refused_each_time_are_believed_once() -> None:
-    """EC2's description and its launches disagree for an hour: it is requested at 0, then only after
-    doubling waits."""
+    """EC2's description and its launches disagree for an hour. The reservation is requested at 0, once
+    more after the first description, and then only after doubling waits."""
     known, asked = Shortages(), []
     for second in range(0, 3600, 30):
         now = NOW + timedelta(seconds=second)

@@ -76,7 +76,7 @@ def objective(of: SlotProblem, taken: Taken, absent: frozenset[str]) -> tuple[fl
 
 
 def choices(of: SlotProblem) -> Iterator[tuple[Taken, frozenset[str]]]:
-    """The objective of every choice of gangs that fits."""
+    """Every choice of gangs that fits, with the gangs that it leaves out."""
     for size in range(len(of.gangs) + 1):
         for some in itertools.combinations(of.gangs, size):
             absent = frozenset(of.gangs) - set(some)

@@ -368,7 +368,7 @@ def test_a_growth_without_instances_goes_alone() -> None:
         (Preemption(reclaim="Any", borrow="LowerPriority", threshold=1), "b", 5, None),
         (Preemption(reclaim="Any", borrow="LowerPriority"), "b", 2, None),
         (Preemption(reclaim="Any"), "b", 9, None),
-        # Those that borrow in its own reservation's name.
+        # Borrowers of its own reservation.
         (Preemption(within="LowerPriority"), "b", 5, ("b-mid", "InClusterQueue")),
     ],
 )

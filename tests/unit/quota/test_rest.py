@@ -205,7 +205,7 @@ def test_borrower_that_may_not_be_disturbed_counts_against_the_lending_limit() -
     lends = SlotTree([lot("a", 3, lend=1)], [member("a"), member("b"), member("c")], [firm])
     (made,) = lends.lots.values()
     assert (lends.quota(made), lends.room(made), lends.lendable(made)) == (2, 2, 0)
-    # Nor is it had back, nor more than the others taken for it.
+    # Nor is it reclaimed: only the slot of the other borrower is.
     full = SlotTree([lot("a", 3)], [member("a"), member("b")], [firm, holder("b1", "b"), holder("a0", "a")])
     asks = [SlotWant(name=f"w{n}", queue="a", odcr_ids=("cr-a",)) for n in range(3)]
     assert [each.holder.name for each in full.reclaim(asks)] == ["b1"]
@@ -358,7 +358,7 @@ def test_nominated_claim_takes_no_slot_freed_for_another() -> None:
 
 @pytest.mark.covers("SAF-31")
 def test_nominated_gang_keeps_the_slot_that_is_freed_first() -> None:
-    """b0 is gone, and would be back, long before b1 is; the unowned slot is kept too."""
+    """b0 is gone, and would return, long before b1 leaves; the unowned slot is kept too."""
     world = rest(
         Setting(
             reservations=[reservation("b", 2, rule=WITHIN)],
