@@ -1,11 +1,10 @@
 """Fleet calls in flight: each is recorded before it is sent, in ConfigMaps of the broker's own.
 
-Invariant: a record is deleted only when each instance of the answer has its claim, or when EC2 has had the
-time to show every instance of the call. So a call survives its claims, and a later process can recover a lost
-answer. The same token with the same parameters gives the same instances, however late EC2 describes them (EC2
-API Reference, "Ensuring idempotency in Amazon EC2 API requests"). A user with write access to claims or
-classes cannot write here: no annotation defines a call. For a claim with a launch id and no record, EC2 was
-never called.
+Invariant: a record is deleted only when each instance of the answer has its claim, or when EC2 must have
+shown every instance. So a call survives its claims, and a later process can recover a lost answer. The same
+token with the same parameters gives the same instances, however late EC2 describes them (EC2 API Reference,
+"Ensuring idempotency in Amazon EC2 API requests"). A user with write access to claims or classes cannot write
+here: no annotation defines a call. For a claim with a launch id and no record, EC2 was never called.
 
 The records are in the namespace of the Lease, wherever the broker is started. There are several ConfigMaps,
 since one holds 1 MiB; their names are fixed, since Kubernetes limits rights by name.

@@ -55,8 +55,8 @@ def _group(pod: Pod) -> tuple[bool, bool]:
 def _holds_up(pod: Pod, now: datetime) -> bool:
     """Whether the drain waits for the pod.
 
-    It does not wait for finished or static pods, pods that tolerate the drain, or pods that their kubelet
-    should have ended a minute ago (Karpenter's IsStuckTerminating).
+    It does not wait for finished or static pods, nor for pods that tolerate the drain. Nor does it wait for
+    pods that their kubelet should have ended a minute ago (Karpenter's IsStuckTerminating).
     """
     if pod.status.phase in ("Succeeded", "Failed") or STATIC_POD in pod.annotations or _owned_by(pod, "Node"):
         return False

@@ -2,8 +2,8 @@
 
 Why: a listing can be wrong. With another role, Region or account, or in an incident of EC2's, it is empty,
 and every claim would end with pods that run. So a claim ends only if it was registered, its Node is known not
-to be Ready, and few are missing at a time (the first two are Karpenter's rules:
-pkg/controllers/nodeclaim/garbagecollection). An instance that EC2 lists as ended has ended.
+to be Ready, and few are missing at a time. The first two rules are Karpenter's
+(pkg/controllers/nodeclaim/garbagecollection). An instance that EC2 lists as ended has ended.
 
 Invariant: a claim that was missing together with too many is kept until EC2 lists its instance, or the claim
 is deleted. While such a claim is kept, no other claim ends because a listing lacks it. The claim's condition

@@ -1,8 +1,8 @@
 """Tries each class's launch before the first claim does, and reports a missing permission on the class.
 
 Invariant: a trial launches nothing and no launch waits for one. A class is tried some seconds after it was
-resolved, one class at a time and at a bounded rate; after that once an hour, and after a refusal sooner. A
-successful launch proves more than a trial, and replaces one.
+resolved, one class at a time and at a bounded rate. It is tried again after an hour, or sooner after a
+refusal. A successful launch proves more than a trial, and replaces one.
 
 A class is marked only if a policy denies every launch that was tried: a policy may deny one type or subnet,
 and a fleet launches from the others. Refused credentials, throttling and AWS's own faults change nothing,
