@@ -169,7 +169,7 @@ class NoticeKeeper:
         return plan.of_tenancy(asked_tenancy(claim)).placement
 
     def _scope(self, claim: NodeClaim, notice: Notice) -> Scope | None:
-        """The pool that EC2 takes the claim's instance back into, which gives no other one soon; else None."""
+        """The pool that EC2 takes the claim's instance back into: it gives no other soon. Else None."""
         if notice.kind is NoticeKind.RESERVATION_INTERRUPTION:
             odcr = claim.labels.get(names.RESERVATION_ID)
             return Scope("reservation", odcr) if odcr else None

@@ -137,7 +137,7 @@ def looked_up(
 ) -> tuple[Surroundings, Unresolved | ProviderError | None]:
     """As `surroundings`, with the obstacle to the broker's launches, if Karpenter may still launch.
 
-    Obstacles are unknown images and an unreadable instance profile. Reservations can be resolved without these.
+    Obstacles are unknown images and an unreadable instance profile. Reservations resolve without these.
     """
     spec = node_class.spec
     subnets = provider.subnets(_selectors(spec.subnet_selector_terms))
