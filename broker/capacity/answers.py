@@ -25,11 +25,14 @@ Marks = Literal["capacity", "class", "placement", "subnet", "quota", "nothing"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorPolicy:
-    """`marks`: the resource that is remembered as short. `elsewhere`: the claim's other options are tried at
+    """The reaction to one class of errors.
+
+    `marks`: the resource that is remembered as short. `elsewhere`: the claim's other options are tried at
     once. `stops`: the claim waits until the configuration changes. `repeats`: the same call is made again
     later. `refresh`: EC2 is described again first. `sweep`: unused launch templates are deleted now.
     `reason` is the condition's; with `by_code` it is the error's own code. `quiet`: no event, since the
-    condition passes by itself. `next_step` is a sentence."""
+    condition is transient. `next_step` is a sentence.
+    """
 
     marks: Marks
     reason: str
@@ -211,7 +214,7 @@ def scopes(
 
 
 def _plain(pool: Pool) -> Pool:
-    """The on-demand pool that EC2 falls back to by itself."""
+    """The on-demand pool that EC2 falls back to without a request."""
     return replace(pool, capacity_type="on-demand", reservation="")
 
 

@@ -194,7 +194,7 @@ class Requirements:
         return both
 
     def allows(self, key: str, value: str | None) -> bool:
-        """Whether the label may have this value; None asks whether it may be absent."""
+        """Whether the label may have this value; with None, whether it may be absent."""
         allowed = self._by_key.get(key, _ANYTHING)
         return allowed.absent if value is None else allowed.takes(value)
 

@@ -110,11 +110,11 @@ class Shortages:
         free: int = 0,
         message: str = "",
     ) -> Shortages:
-        """After a refusal. `free`: the room that the inventory still showed in a reservation; `message`:
+        """Records a refusal. `free`: the room that the inventory still showed in a reservation; `message`:
         EC2's.
 
-        A refusal during a shortage answers an earlier call and adds nothing. Classes that do not
-        concern the scope (throttling, permission, ...) raise ValueError.
+        A refusal during a shortage belongs to an earlier call and adds nothing. Classes that do not concern
+        the scope (throttling, permission, ...) raise ValueError.
         """
         if class_ not in _REMEMBERED:
             raise ValueError(f"class {class_.value} is no shortage of {scope}; see answers.scopes")

@@ -257,8 +257,10 @@ def _efas(type_: InstanceType, node_class: NodeClass) -> int:
 
 
 def _pods_by_interfaces(type_: InstanceType, node_class: NodeClass, *, reserved: int) -> int:
-    """The VPC CNI's limit, without the interfaces that carry no pods: reserved ones, and efa-only ones, which
-    have no address, on the card that it uses."""
+    """The VPC CNI's limit, without the interfaces that carry no pods.
+
+    These are reserved interfaces, and efa-only ones, which have no address, on the card that the CNI uses.
+    """
     without = reserved + sum(each.kind == "efa-only" and each.card == 0 for each in node_class.interfaces)
     if not without or not type_.enis:
         return type_.max_pods

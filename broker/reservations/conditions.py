@@ -117,10 +117,13 @@ class QueueState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationFacts:
-    """The facts of one reservation. `deciding`: resources that its flavors are sized by; `pending`: its ODCRs
-    that do not serve yet; `outs`: why machines of its flavors are out of service; `taken`: its resources in
-    use by others, on the nodes `takers` if known; `hindered`: problems of its queues; `remedies`: how missing
-    instances could be had if the broker does not buy them."""
+    """The facts of one reservation.
+
+    `deciding`: resources that its flavors are sized by; `pending`: its ODCRs that do not serve yet; `outs`:
+    why machines of its flavors are out of service. `taken`: its resources in use by others, on the nodes
+    `takers` if known. `hindered`: problems of its queues. `remedies`: ways to get missing instances if the
+    broker buys none.
+    """
 
     judged: Judged
     refused: tuple[str, ...] = ()
@@ -205,8 +208,9 @@ def condition_updates(
     was_ready: bool,
     anew: bool = False,
 ) -> tuple[ConditionUpdate, ...]:
-    """The conditions in this state. `first`: nothing was written of it before. `anew`: it had failed, and its
-    spec is another since."""
+    """The conditions in this state. `first`: none was written before. `anew`: the reservation had failed,
+    and its spec changed since.
+    """
     if first:
         begun = "the reservation is new: nothing is known of it yet"
         return (
@@ -355,7 +359,7 @@ def _ailing(holders: Sequence[ReservationHolder]) -> str:
 
 
 def short(wanted: Amounts, has: Amounts) -> Amounts:
-    """The missing amount of each."""
+    """The missing amount of each resource."""
     return beyond(wanted, has)
 
 

@@ -17,7 +17,7 @@ from broker.reservations.purchases import Purchase
 from broker.reservations.sizing import InstanceFlavor, Sizing
 from providers.model import UNCHANGED, MatchCriteria, ReservationGroup, Tenancy, Unchanged
 
-# A purchase that the broker may have made and lost sight of is believed to be shown by EC2 after this.
+# A purchase with an unknown result: EC2 is believed to show it after this.
 LATEST_VISIBLE: Final = timedelta(minutes=5)
 MOST: Final = 1000  # instances that one call may add (CreateCapacityReservation, ModifyCapacityReservation)
 
@@ -132,7 +132,7 @@ class FulfilmentStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcurementPlan:
-    """The next steps. There is one purchase a flavor, since EC2's answer decides about the rest.
+    """The next steps, with one purchase a flavor, since EC2's response decides about the rest.
 
     `again`: when the first back-off ends.
     """
@@ -145,5 +145,5 @@ class ProcurementPlan:
 
     @property
     def steps(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether any step is due."""
         return bool(self.purchases or self.changes or self.regroups)

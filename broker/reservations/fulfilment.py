@@ -34,7 +34,7 @@ class FlavorFulfilment:
     strays: tuple[Odcr, ...]  # ours, out of place
     obtained: int
     pending: int
-    unlike: tuple[Odcr, ...] = ()  # of the strays, those that would be bought just so again
+    unlike: tuple[Odcr, ...] = ()  # of the strays, those that a purchase would repeat unchanged
 
     @property
     def complete(self) -> bool:
@@ -155,7 +155,7 @@ def _on(terms: PurchaseSpec, odcr: Odcr) -> bool:
 
 
 def _last_wanted(odcr: Odcr, ask: FlavorDemand) -> tuple[int, int, int, str]:
-    """The last to be bought is given back first; of equal ones the smallest."""
+    """Sort key: the greatest is released first, the last in order of purchase, of equals the smallest."""
     zones = ask.flavor.zones
     zone = zones.index(odcr.zone if odcr.zone in zones else odcr.zone_id)
     return ask.flavor.instance_types.index(odcr.instance_type), zone, -odcr.total, odcr.id

@@ -32,7 +32,9 @@ def idle_cost(odcr: Odcr, type_: InstanceType | None, *, account: str = "") -> f
 
 
 def idle_since(odcr: Odcr, *, before: int, since: datetime | None, now: datetime) -> datetime | None:
-    """Since when as many slots as now are idle, or None; at the last look `before` were, since `since`."""
+    """The time since which as many slots as now are idle, or None. At the last pass `before` slots were
+    idle, since `since`.
+    """
     if not odcr.idle:
         return None
     return since if since is not None and before >= odcr.idle else now.replace(microsecond=0)

@@ -18,7 +18,7 @@ from providers.model import Odcr
 
 
 class IdleTracker:
-    """Of one process. `ttl` of zero: nothing is ever released."""
+    """Tracks unused slots in one process. A `ttl` of zero disables releases."""
 
     def __init__(self, *, ttl: timedelta, cluster: str) -> None:
         self._ttl = ttl
@@ -26,7 +26,7 @@ class IdleTracker:
         self._since: dict[str, tuple[int, datetime]] = {}  # ODCR -> unused slots all the time, since when
 
     def see(self, inventory: Inventory, now: datetime) -> None:
-        """One look at all of EC2's reservations."""
+        """Records one description of all EC2 reservations."""
         if not self._ttl:
             return
         seen: dict[str, tuple[int, datetime]] = {}
@@ -38,11 +38,11 @@ class IdleTracker:
         self._since = seen
 
     def over(self, odcrs: Iterable[Odcr], now: datetime) -> int:
-        """How many slots of these have been idle for so long that they are released."""
+        """The number of slots of these that have been idle long enough to be released."""
         found = [self._since[odcr.id] for odcr in odcrs if odcr.id in self._since]
         return sum(count for count, since in found if since + self._ttl <= now) if self._ttl else 0
 
     def released(self, odcrs: Iterable[Odcr]) -> None:
-        """Was just written down: counts anew."""
+        """Starts counting again after a release was recorded."""
         for odcr in odcrs:
             self._since.pop(odcr.id, None)

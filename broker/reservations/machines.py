@@ -36,8 +36,9 @@ Flavors = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineSnapshot:
-    """`unattributed`: accelerators that count in no flavor, by resource and why. `tied`: the nodes of two
-    flavors alike, by flavor."""
+    """All machines. `unattributed`: accelerators that count in no flavor, by resource and reason. `tied`:
+    the nodes that fit two flavors alike, by flavor.
+    """
 
     machines: tuple[Machine, ...] = ()
     unattributed: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -45,8 +46,9 @@ class MachineSnapshot:
 
 
 class MachineReader:
-    """`look` reads all machines; unchanged nodes are reused. `starting_seconds`: the longest time that a node
-    may take to be initialized."""
+    """`look` reads all machines; unchanged nodes are reused. `starting_seconds`: the longest time for a
+    node to be initialized.
+    """
 
     def __init__(self, *, starting_seconds: float) -> None:
         self._starting = timedelta(seconds=starting_seconds)
@@ -121,8 +123,10 @@ def slots(
     *,
     starting: timedelta,
 ) -> Iterator[Machine]:
-    """The slots of an active reservation: those with a node, those that are free, those that others use.
-    `starting`: for how long a node that is not initialized counts."""
+    """The slots of an active reservation: those with a node, the free ones, and those that others use.
+
+    `starting`: how long a node that is not initialized counts.
+    """
     has = whole(supply(type_))
     ending = f"{odcr.id} ends at {odcr.end:%Y-%m-%d %H:%M} UTC" if odcr.end and expires(odcr, now) else ""
     rest = odcr.total
@@ -164,7 +168,7 @@ def _unusable(node: Node, now: datetime, starting: timedelta) -> str:
 
 
 def expires(odcr: Odcr, now: datetime) -> bool:
-    """Whether its end is so near that it no longer counts."""
+    """Whether the ODCR ends so soon that it no longer counts."""
     end = ends_at(odcr)
     if end is None:
         return False
@@ -172,7 +176,7 @@ def expires(odcr: Odcr, now: datetime) -> bool:
 
 
 def why(node: Node) -> str:
-    """Why a node cannot be used; empty where it can."""
+    """Why a node cannot be used; empty if it can."""
     if node.deleting:
         return f"node {node.name} is being removed"
     if node.spec.unschedulable:
@@ -182,7 +186,7 @@ def why(node: Node) -> str:
 
 
 def resources(node: Node) -> Mapping[str, int]:
-    """Its allocatable resources in whole units of quota."""
+    """The node's allocatable resources in whole units of quota."""
     has = node.status.allocatable
     return {name: int(exact(text) * (1000 if name == CPU else 1)) for name, text in has.items()}
 

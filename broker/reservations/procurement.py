@@ -95,7 +95,7 @@ def plan(
 def observed(
     wish: DesiredCapacity, holdings: Ownership, *, types: Mapping[str, InstanceType]
 ) -> Mapping[str, FlavorCount]:
-    """How many instances there are of each flavor, for a reservation that nothing is bought for."""
+    """The number of existing instances of each flavor, for a reservation without purchases."""
     counts = {}
     for name, ask in wish.asks.items():
         sized = size(ask.flavor, ask.nominal, types, sizing=ask.sizing)
@@ -157,7 +157,7 @@ class _Planner:
         self.again: datetime | None = None
 
     def wanted(self, wish: DesiredCapacity) -> FulfilmentStatus:
-        """A reservation that is there: bought for, trimmed, grouped."""
+        """Buys, trims and groups the ODCRs of a reservation that is not deleted."""
         if wish.frozen:
             return self._untouched(wish)
         counts, problems, complete = {}, [], True
@@ -211,7 +211,7 @@ class _Planner:
         return FulfilmentStatus(counts=counts, problems=tuple(problems))
 
     def deleted(self, wish: DesiredCapacity) -> FulfilmentStatus:
-        """A reservation that is deleted: given back, if that is its policy."""
+        """Releases the ODCRs of a deleted reservation, if that is its policy."""
         if not wish.cancels:
             return FulfilmentStatus(settled=True)
         if wish.frozen:
@@ -291,7 +291,7 @@ class _Planner:
         return None
 
     def _unsure(self, wish: DesiredCapacity, ask: FlavorDemand) -> bool:
-        """Whether a purchase was sent a moment ago that may serve the flavor, and is not sent again."""
+        """Whether a recent purchase may serve the flavor, and is not sent again."""
         return any(
             intent.at + LATEST_VISIBLE > self._now
             and (intent.flavor == ask.flavor.name or intent.flavor not in wish.asks)
@@ -412,7 +412,7 @@ _GONE = (
 
 
 def _unlike(wish: DesiredCapacity, ask: FlavorDemand, at: FlavorFulfilment) -> str:
-    """Why nothing that is bought would be of the flavor: it would be bought again and again."""
+    """Why no purchase would be of the flavor: it would be repeated for ever."""
     mend = "in the nodeLabels of its ResourceFlavor"
     if labels := ask.flavor.never_bought:
         return (

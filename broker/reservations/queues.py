@@ -27,12 +27,12 @@ from broker.quota.usage import Reserved
 def queues(
     reservations: Mapping[Reserved, ReservationSpec],
 ) -> tuple[tuple[Queue, ...], tuple[QuotaCohort, ...]]:
-    """A queue for each reservation, named `Reserved.queue`, of specs that are judged and have no problem."""
+    """A queue for each reservation, named `Reserved.queue`, if its spec is judged and has no problem."""
     return tuple(queue(reserved, spec) for reserved, spec in sorted(reservations.items())), ()
 
 
 def queue(reserved: Reserved, spec: ReservationSpec) -> Queue:
-    """One reservation's queue. Raises ValueError for a quantity that is none."""
+    """One reservation's queue. Raises ValueError for an invalid quantity."""
     return Queue(
         name=reserved.queue,
         cohort=spec.cohort,

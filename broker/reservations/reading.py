@@ -162,7 +162,7 @@ def _ids(one: Reservation, problems: list[ReservationProblem]) -> frozenset[str]
 
 
 def _group_arn(one: Reservation, problems: list[ReservationProblem]) -> str:
-    """The ARN, if it is well-formed: AWS is not asked about another."""
+    """The ARN, if it is well-formed. AWS is not called for any other."""
     given = one.annotations.get(names.ADOPT_GROUP, "").strip()
     if not given or re.fullmatch(ARN, given):
         return given

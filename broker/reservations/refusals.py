@@ -48,7 +48,7 @@ class Refusals:
         )
 
     def succeeded(self, instance_type: str, zone: str, count: int) -> Refusals:
-        """After a purchase: so many are not short there, and doubling starts over."""
+        """After a purchase: that many are not short there, and doubling starts over."""
         gone = [
             shortage.scope
             for place in (zone, _ANYWHERE)
@@ -58,7 +58,7 @@ class Refusals:
         return Refusals(self.shortages.succeeded(gone)) if gone else self
 
     def lasting(self, instance_type: str, zone: str, count: int, now: datetime) -> Shortage | None:
-        """Of the refusals that forbid to request so many there, the one that ends last."""
+        """The last-ending refusal that forbids to request that many there."""
         found = [
             shortage
             for place in (zone, _ANYWHERE)

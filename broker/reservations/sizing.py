@@ -75,7 +75,7 @@ class InstanceFlavor:
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def places(self, types: Mapping[str, InstanceType]) -> Iterator[tuple[str, str]]:
-        """(type, zone) where the type is offered, in the order in which they are tried."""
+        """Pairs (type, zone) in which the type is offered, in order of preference."""
         for name in self.instance_types:
             for zone in self.zones:
                 if is_zone_id(zone) or zone in types[name].zones:
@@ -93,7 +93,7 @@ class InstanceFlavor:
 
     @property
     def never_bought(self) -> tuple[str, ...]:
-        """Its labels that no reservation can have that is bought for it: an id is of one that is there."""
+        """Labels of the flavor that no purchased reservation can have: an id is of an existing one."""
         return tuple(
             f"{key}={value}"
             for key, value in sorted(self.labels.items())
@@ -254,7 +254,7 @@ def _ratios(type_: InstanceType, wanted: Mapping[str, float]) -> dict[str, Fract
 
 
 def _known(has: Mapping[str, float]) -> frozenset[str]:
-    """Resources that are EC2's to supply; a licence or a volume is not."""
+    """Resources that EC2 supplies; a licence or a volume is not one."""
     return frozenset((*has, *ACCELERATORS, CPU, MEMORY, PODS))
 
 

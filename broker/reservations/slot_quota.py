@@ -17,7 +17,7 @@ from providers.model import InstanceType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotQuota:
-    """Of one flavor; a limit that is None does not limit."""
+    """The slot quota of one flavor; a limit that is None does not limit."""
 
     quota: int
     borrowing_limit: int | None = None
@@ -52,5 +52,5 @@ def _whole(limit: float | None, each: float) -> int | None:
 
 
 def _unlimited(limits: Mapping[str, float | None]) -> int | None:
-    """A flavor without quota and without a limit above 0: nothing, unless nothing limits it."""
+    """The limit of a flavor without quota and without a limit above 0: 0; None if all are unlimited."""
     return None if limits and all(limit is None for limit in limits.values()) else 0

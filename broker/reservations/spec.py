@@ -17,7 +17,7 @@ def reserved_of(reservation: Reservation) -> Reserved:
 class JudgedSpecs:
     """Judges each spec once, by the broker's settings.
 
-    Invariant: no controller judges a spec by itself, so all of them refuse the same ones.
+    Invariant: no controller judges a spec itself, so all of them refuse the same specs.
     """
 
     def __init__(self, *, default_cohort: str = "", strict: bool = False) -> None:

@@ -39,7 +39,7 @@ class Product(Protocol):
 
 
 def price(types: Mapping[str, InstanceType], instance_type: str, product: Product) -> float | None:
-    """On-Demand price of one instance in US dollars an hour; None where it is unknown."""
+    """On-Demand price of one instance in US dollars an hour; None if it is unknown."""
     type_ = types.get(instance_type)
     return type_.price(product.platform, product.tenancy) if type_ else None
 
@@ -107,8 +107,9 @@ class Spending:
     def problem(
         self, reserved: Reserved, instance_type: str, product: Product, wanted: int
     ) -> ReservationProblem:
-        """Why no more than `room` of the `wanted` are bought, with the value that each limiting option needs:
-        the widest scope first."""
+        """Why no more than `room` of the `wanted` are bought. It gives the value that each limiting option
+        needs, the widest scope first.
+        """
         rooms = [each for each in self._rooms(reserved, instance_type, product, wanted) if each[0] < wanted]
         room, reason, _ = min(rooms, key=lambda each: each[0])
         what, price_ = _described(instance_type, product), price(self._types, instance_type, product)

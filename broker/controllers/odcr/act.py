@@ -35,7 +35,7 @@ from broker.reservations.refusals import OF_A_PLACE, Refusals
 from providers.base import CapacityProvider
 from providers.model import ENDED_STATES, ErrorClass, OdcrRequest, ProviderError
 
-PAUSE: Final = timedelta(minutes=5)  # after an answer that the same call would get again
+PAUSE: Final = timedelta(minutes=5)  # after a refusal that the same call would get again
 # States of an earlier purchase that has ended since: a new ODCR is never in them.
 _OVER: Final = frozenset({"cancelling", "cancelled", "expired"})
 # Each change in words for people, with the id of the EC2 reservation or the name of the object.
@@ -44,7 +44,7 @@ _DOING: Final[Mapping[str, str]] = {
     "resize": "changing the size or end of {}",
     "regroup": "keeping the resource group of {}",
 }
-# EC2's trouble, not the request's: the whole pass is taken again, with the loop's back-off.
+# Problems of EC2, not of the request: the whole pass is repeated, with the loop's back-off.
 _PASSING: Final = frozenset({ErrorClass.THROTTLING, ErrorClass.TRANSIENT})
 
 CHANGES = Counter(
@@ -57,11 +57,11 @@ _log = structlog.get_logger("holdings")
 
 
 class ObjectChanged(Exception):
-    """The object is deleted by now, or is not as it was read: nothing is bought before it is read again."""
+    """The object is deleted, or differs from the cached one: nothing is bought before it is read again."""
 
 
 class OdcrExecutor:
-    """Executes for one process, in one thread."""
+    """Executes the steps of a plan, for one process, in one thread."""
 
     def __init__(
         self,
@@ -101,8 +101,9 @@ class OdcrExecutor:
     # ---- steps
 
     def buy(self, purchase: Purchase, reading: ParsedReservation, known: Collection[str]) -> None:
-        """`known`: the ids of all that EC2 shows. Raises Changed, ApiError, and ProviderError of a class that
-        is no answer; others are remembered.
+        """Sends a purchase. `known`: the ids of all ODCRs that EC2 shows.
+
+        Raises ObjectChanged, ApiError, and ProviderError if it is transient. Other refusals are recorded.
         """
         self._require_unchanged(reading)
         intent = self._intend(purchase, reading)
@@ -122,7 +123,7 @@ class OdcrExecutor:
         self._tell(reading, "Normal", "InstancesReserved", f"reserved {where}: {odcr}")
 
     def change(self, change: OdcrChange, reading: ParsedReservation) -> None:
-        """Raises like `buy`."""
+        """Resizes or cancels an ODCR. Raises ApiError, and ProviderError if it is transient."""
 
         def call() -> None:
             if change.count == 0:
@@ -143,7 +144,7 @@ class OdcrExecutor:
         self._tell(reading, "Normal", reason, f"{done}: {change.why}")
 
     def regroup(self, step: GroupChange, reading: ParsedReservation, inventory: Inventory) -> None:
-        """Raises like `buy`. `reading`'s wish has the group."""
+        """Changes a resource group. Raises like `change`. `reading`'s wish has the group."""
         group = reading.wish.group
 
         def call() -> None:
@@ -164,7 +165,7 @@ class OdcrExecutor:
             _log.info("group kept", reservation=str(step.reserved), joined=step.join, left=step.leave)
 
     def release(self, reading: ParsedReservation, counts: Mapping[str, int]) -> None:
-        """Records how many instances fewer are wanted. Raises ApiError."""
+        """Records the number of instances to release. Raises ApiError."""
         self._ledger.release(reading.one.uid, reading.one.metadata.generation, counts)
         self._ledger.flush()
         listed = ", ".join(f"{count} of flavor {name}" for name, count in sorted(counts.items()) if count)
@@ -173,7 +174,7 @@ class OdcrExecutor:
     # ---- how
 
     def _require_unchanged(self, reading: ParsedReservation) -> None:
-        """Raises Changed, ApiError. The purchase was decided on a cache, which may be behind."""
+        """Raises ObjectChanged, ApiError. The purchase was decided on a cache, which may be behind."""
         one = reading.one
         now = one.decode(self._client.get(one.KIND, one.name, namespace=one.namespace or None))
         if now.deleting or (now.uid, now.metadata.generation, now.annotations, now.labels) != (
@@ -236,7 +237,7 @@ class OdcrExecutor:
         return intent.odcr_id
 
     def _call(self, what: str, reserved: Reserved, change: str, call: Callable[[], None]) -> bool:
-        """Whether it was done; an answer that the same call would get again is remembered."""
+        """Whether the call succeeded. A permanent refusal is recorded for a back-off."""
         self._client.check()
         try:
             call()
@@ -277,7 +278,7 @@ class OdcrExecutor:
         self._paused[what] = (self._clock.now() + PAUSE, reserved, why)
 
     def paused(self, step: OdcrChange | GroupChange, now: datetime) -> bool:
-        """Whether EC2 refused just this a while ago."""
+        """Whether EC2 refused exactly this step recently."""
         known = self._paused.get(_what(step))
         return known is not None and known[0] > now
 

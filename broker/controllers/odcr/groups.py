@@ -34,7 +34,7 @@ class Groups:
         self._tagged: dict[str, tuple[ReservationGroup, datetime]] = {}
 
     def name(self, reserved: Reserved) -> str:
-        """Of the group that the broker keeps for it."""
+        """The name of the group that the broker keeps for the reservation."""
         prefix = owned_prefix(self._cluster)
         queue = _UNUSUAL.sub("-", reserved.queue)
         if queue == reserved.queue and len(prefix + queue) <= LONGEST:
@@ -43,13 +43,13 @@ class Groups:
         return f"{prefix}{queue[: LONGEST - len(prefix) - 11]}-{digest}"
 
     def arn(self, reserved: Reserved, *, like: str) -> str:
-        """Of the same; `like` is the ARN of any reservation of the account, for its partition."""
+        """The ARN of that group. `like`: the ARN of any reservation of the account, for its partition."""
         partition = like.split(":")[1] if like.count(":") > 1 else "aws"
         account = self._provider.account_id()
         return f"arn:{partition}:resource-groups:{self._region}:{account}:group/{self.name(reserved)}"
 
     def look(self, arn: str, now: datetime) -> ReservationGroup | None:
-        """The group as it was read lately; None where there is none. Raises ProviderError where unknown."""
+        """The group as it was read lately; None if it does not exist. Raises ProviderError if unknown."""
         group, read = self._read.get(arn, (None, None))
         if read is None or read + EVERY <= now:
             try:
@@ -65,7 +65,7 @@ class Groups:
         return group
 
     def named(self, arn: str, now: datetime) -> ReservationGroup | None:
-        """Like `look`; as last read where it cannot be read now."""
+        """Like `look`, with the last known group if it cannot be read now."""
         try:
             return self.look(arn, now)
         except ProviderError:
@@ -74,7 +74,7 @@ class Groups:
             return self._last[arn]
 
     def tagged(self, group: ReservationGroup, now: datetime) -> ReservationGroup:
-        """The group with its tags, as they were read lately. Raises ProviderError where they are unknown."""
+        """The group with its tags, as they were read lately. Raises ProviderError if they are unknown."""
         tagged, read = self._tagged.get(group.arn, (group, None))
         if read is None or read + EVERY <= now:
             tagged = self._provider.tagged_group(group)
@@ -86,9 +86,9 @@ class Groups:
         self._last[group.arn] = group
 
     def known(self, group: ReservationGroup, now: datetime) -> None:
-        """As an answer to a change showed it."""
+        """Records the group from the response to a change."""
         self._read[group.arn] = (group, now)
 
     def forget(self, arn: str) -> None:
-        """It was changed: the next look reads it."""
+        """Drops a changed group, so that the next `look` reads it."""
         self._read.pop(arn, None)

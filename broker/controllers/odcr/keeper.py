@@ -143,7 +143,7 @@ class OdcrProvisioner:
     # ---- observe
 
     def _readings(self, types: Mapping[str, InstanceType]) -> dict[Reserved, ParsedReservation]:
-        """An object is read anew when it, or any flavor, has changed."""
+        """An object is read again when it, or any flavor, has changed."""
         snapshot = self._reads.snapshot()
         if self._read_with != (snapshot.flavors, types):
             self._read_with, self._read = (snapshot.flavors, types), {}
@@ -286,7 +286,7 @@ class OdcrProvisioner:
     def _adopted(
         self, readings: Iterable[ParsedReservation], inventory: Inventory, now: datetime
     ) -> tuple[Mapping[str, ReservationGroup], Mapping[str, str]]:
-        """The groups that objects name, of those that there are; and why others are not known."""
+        """The existing groups that objects name, and why others are unknown."""
         found, unread = {}, {}
         named: dict[str, set[str]] = {}
         for each in readings:
@@ -313,7 +313,7 @@ class OdcrProvisioner:
         return bool(planned.purchases) or any(not self._actor.paused(step, now) for step in steps)
 
     def _act(self, seen: ProvisioningState) -> tuple[ProvisioningState, Exception | None]:
-        """Takes every step; the world afterwards, and the first thing that went wrong outside."""
+        """Takes every step. Returns the state afterwards, and the first error of the API server or EC2."""
         first: Exception | None = None
         skipped: set[Reserved] = set()
         try:
@@ -346,7 +346,7 @@ class OdcrProvisioner:
         return self._again(seen), first
 
     def _used(self, change: OdcrChange, seen: ProvisioningState) -> int:
-        """Slots of it in use by now: launches did not wait for this decision."""
+        """Used slots of the ODCR by now: launches did not wait for this decision."""
         latest = self._inventory.snapshot()
         views = [replace(seen.inventory, debits=latest.debits)]
         if latest.described and seen.inventory.described and latest.described > seen.inventory.described:
@@ -377,7 +377,7 @@ class OdcrProvisioner:
     # ---- publish
 
     def _unseen(self) -> None:
-        """Before EC2 was described, lets deleted reservations go that need nothing done in EC2."""
+        """Before EC2 was described, lets deleted reservations go that need no work in EC2."""
         free = {
             each.reserved: each.one.uid
             for each in self._readings({}).values()

@@ -34,7 +34,7 @@ class PurchaseLedger:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._stored: Mapping[str, str] | None = None
-        self._unread: dict[str, tuple[str, str]] = {}  # key → text that is not understood, and why
+        self._unread: dict[str, tuple[str, str]] = {}  # key → text that cannot be decoded, and why
         self.intents: dict[str, PurchaseIntent] = {}  # by attempt id
         self.held: dict[str, HeldRecord] = {}  # by EC2's id
         self._released: dict[str, Released] = {}  # by the object's uid
@@ -42,9 +42,7 @@ class PurchaseLedger:
     def load(self, *, again: bool = False) -> None:
         """Reads the stored records, once; `again` drops those that were removed there since.
 
-        An invalid entry is kept as it is, read again each time, and named by `problem`.
-
-        Raises ApiError.
+        An invalid entry is kept as it is, read again each time, and named by `problem`. Raises ApiError.
         """
         if self._stored is None or self._unread:
             stored = self._read()
@@ -65,7 +63,7 @@ class PurchaseLedger:
             self._stored = stored
 
     def problem(self) -> ApiError | None:
-        """Why nothing may be bought now, if an entry is not understood."""
+        """Why nothing may be bought now, if an entry is invalid."""
         if not self._unread:
             return None
         key, (_, error) = next(iter(sorted(self._unread.items())))
@@ -77,7 +75,7 @@ class PurchaseLedger:
         )
 
     def flush(self) -> None:
-        """Stores the records, if they are others than those stored. Raises ApiError."""
+        """Stores the records if they differ from the stored ones. Raises ApiError."""
         data = self._data()
         if data == self._stored or self._stored is None:
             return
@@ -86,7 +84,7 @@ class PurchaseLedger:
         self._stored = data
 
     def released(self, uid: str, generation: int) -> Mapping[str, int]:
-        """How many instances fewer are wanted, by flavor; nothing once the spec has changed."""
+        """The released instances by flavor; empty once the spec has changed."""
         known, counts = self._released.get(uid, (generation, {}))
         return counts if known == generation else {}
 
@@ -134,7 +132,9 @@ class PurchaseLedger:
 
 
 def attempt_id(uid: str, generation: int, at: datetime, call: Mapping[str, object]) -> str:
-    """A client token for a purchase: of at most 64 characters, as EC2 wants it; another for each moment."""
+    """A client token for a purchase: at most 64 characters, as EC2 requires, and different for each
+    moment.
+    """
     of = [uid, generation, at.isoformat(), call]
     return hashlib.sha256(json.dumps(of, sort_keys=True, default=str).encode()).hexdigest()
 

@@ -16,7 +16,7 @@ from providers.model import ProviderError
 
 
 def odcr_loop(shared: ReservationDependencies, view: OwnershipView) -> Singleton[str]:
-    """Fills the view, and acts where an object's policy is Manage."""
+    """Fills the view, and provisions ODCRs for objects with the policy Manage."""
     keeper = OdcrProvisioner(
         shared.client,
         shared.provider,

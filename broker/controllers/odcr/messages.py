@@ -14,7 +14,7 @@ from providers.model import ReservationGroup
 
 
 def not_offered(terms: PurchaseSpec, offers: Collection[tuple[str, str]]) -> Iterator[str]:
-    """Why nothing is bought on these terms, where the operator does not allow them."""
+    """Why nothing is bought on these terms, if the operator does not allow them."""
     for option, value, allowed in (
         ("--buy-platforms", terms.platform, {platform for platform, _ in offers}),
         ("--buy-tenancies", terms.tenancy, {tenancy for _, tenancy in offers}),

@@ -27,7 +27,7 @@ _log = structlog.get_logger("holdings")
 
 
 class DeletionNotices:
-    """One thread."""
+    """Publishes the notice of each deleted reservation once. One thread."""
 
     def __init__(self, recorder: Recorder, *, region: str, cluster: str) -> None:
         self._recorder = recorder

@@ -21,7 +21,7 @@ CANCELLED = "cancelled"
 
 
 class RecentChanges:
-    """Of one process, in one thread."""
+    """Recent changes of one process, in one thread."""
 
     def __init__(self) -> None:
         self._made: dict[str, tuple[Odcr, datetime]] = {}
@@ -34,7 +34,7 @@ class RecentChanges:
     def changed(
         self, id_: str, count: int, at: datetime, *, end: datetime | Unchanged | None = UNCHANGED
     ) -> None:
-        """Its count, 0 where it was cancelled."""
+        """Records the new count of an ODCR, 0 if it was cancelled."""
         self._changed[id_] = (count, end, at)
 
     def seen(self, inventory: Inventory) -> Inventory:

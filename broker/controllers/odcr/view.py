@@ -76,7 +76,7 @@ class OwnershipView:
             return reserved in self._settled and uid in ("", self._settled[reserved])
 
     def settle(self, settled: Mapping[Reserved, str]) -> None:
-        """These may go, whatever EC2 has."""
+        """Records deleted objects that may go, whatever EC2 has."""
         with self._lock:
             same, self._settled = self._settled == settled, settled
         if not same:

@@ -143,7 +143,7 @@ class EntitlementReader:
         self, inventory: Inventory, types: Mapping[str, InstanceType], *, waiting: Collection[str]
     ) -> SlotState | None:
         """None if there is no reservation. `waiting`: claims (by uid) that request a slot by themselves."""
-        given = replace(self._given(), later={})  # that is decided anew
+        given = replace(self._given(), later={})  # decided again here
         seen = self._sight.look(inventory, types, planning=waiting, given=given)
         return None if seen is None else seen.places
 

@@ -168,7 +168,7 @@ class Preemptor:
         except NotFound:
             return
         self._entitler.leaves(claim.uid)
-        if answer.get("kind") == NodeClaim.KIND.kind:  # without a finalizer the answer is a Status
+        if answer.get("kind") == NodeClaim.KIND.kind:  # without a finalizer the response is a Status
             self._claims.observe(answer)
         RECLAIMED.labels(str(reason)).inc()
 
