@@ -51,6 +51,8 @@ def test_instances_are_reserved_grouped_resized_and_given_back(stack: Stack) -> 
         ),
         "it is in the group",
     )
+    # An ODCR that the broker has not seen described is not resized: another one would be bought.
+    stack.until(lambda: says(stack).get("capacityReservationLifecycleState") == "Active", "it is described")
     ask_for(stack, 3)
     stack.until(lambda: sizes(stack.aws.ec2) == {A: 3}, "it has grown")
     ask_for(stack, 1)
