@@ -31,6 +31,8 @@ Run = Callable[[], Panic | None]
 # remaining panic. The text is the key of the object that the run is about, which always stays.
 Isolate = Callable[[Panic, Run, str], Panic | None]
 SYNC_POLL = 0.1
+# Seconds. A remainder of a rounding would start the next run before the time that it waits for.
+SHORTEST_REQUEUE = 0.001
 
 # Failures outside the broker; callers add their provider's error.
 EXPECTED: Errors = (ApiError, OSError, HTTPError)
@@ -126,7 +128,9 @@ def _call(
         return ReconcileOutcome(
             failed=True, wait=error.retry_after if isinstance(error, TooManyRequests) else 0.0
         )
-    return ReconcileOutcome(failed=False, again=None if again is None else again.requeue_after)
+    return ReconcileOutcome(
+        failed=False, again=None if again is None else max(again.requeue_after, SHORTEST_REQUEUE)
+    )
 
 
 class Controller(Watches[K]):

@@ -109,6 +109,16 @@ def test_what_the_server_asks_for_is_waited() -> None:
     assert world.controller.step()
 
 
+@pytest.mark.parametrize("rest", [1e-13, 0.0, -1.0])
+def test_remainder_of_a_rounding_does_not_run_the_key_at_once(rest: float) -> None:
+    world = World()
+    world.again["a"] = rest
+    world.step("a")
+    assert not world.controller.step()
+    world.clock.advance(0.001)
+    assert world.controller.step()
+
+
 def test_a_reconcile_may_ask_to_be_called_again() -> None:
     world = World()
     world.again["a"] = 30
