@@ -8,7 +8,7 @@ WORKERS ?= 2
 SECONDS ?= 180
 SEEDS   ?= 2000
 LAG     ?= 0.3
-B       ?= launch plan storm steady restart startup quota reservations
+B       ?= launch plan placement storm steady restart startup quota reservations returning overlap starve page scheduler
 
 # What a process compiled, the next one finds, wherever the shell would have each of them compile it anew.
 export PYTHONDONTWRITEBYTECODE :=
@@ -17,6 +17,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pycache
 .DEFAULT_GOAL := help
 
 $(VENV)/.installed: requirements.lock pyproject.toml
+	@echo "Installing the packages of requirements.lock into $(VENV), once: about a minute."
 ifdef UV
 	@test -x $(BIN)/python || uv venv --quiet --python $(PYTHON) $(VENV)
 	uv pip sync --quiet --python $(BIN)/python requirements.lock
@@ -24,12 +25,13 @@ ifdef UV
 else
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { \
 	  echo "No virtual environment could be made: install python3-venv (apt-get install python3-venv) or uv."; exit 1; }
-	$(BIN)/pip install --quiet --require-hashes --requirement requirements.lock
+	@{ $(BIN)/pip install --require-hashes --requirement requirements.lock || echo FAILED; } | awk \
+	  '/^Collecting/ && ++n % 10 == 0 {print "  " n " packages"; fflush()} $$0 == "FAILED" {failed = 1} END {exit failed}'
 	$(BIN)/pip install --quiet --no-deps --editable .
 endif
 	@touch $@
 
-.PHONY: help fuzz demo teams-demo karpenter-demo test lag bench simulate soak moto-suite unit lint types contracts generated acceptance controlplane peers lock clean
+.PHONY: help fuzz demo teams-demo room-demo kueue-demo karpenter-demo test lag bench simulate soak moto-suite release unit lint types contracts generated acceptance controlplane peers koordinator lock clean
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +42,12 @@ demo: $(VENV)/.installed ## Local AWS, an API server and the broker on this mach
 teams-demo: $(VENV)/.installed ## One team borrows another's idle reserved GPUs and gives one back (ONCE=1 ends by itself)
 	@$(BIN)/capacity-broker demo --teams $(if $(ONCE),--once)
 
+room-demo: $(VENV)/.installed ## Room kept on nodes while pods are away, and a quota borrowed and reclaimed (ONCE=1 ends by itself)
+	@$(BIN)/capacity-broker demo --room $(if $(ONCE),--once)
+
+kueue-demo: $(VENV)/.installed ## Kueue, simulated, beside the broker: no job before its reserved instance (ONCE=1 ends by itself)
+	@$(BIN)/python -m tests.kueue.demo $(if $(ONCE),--once)
+
 karpenter-demo: $(VENV)/.installed peers ## Unmodified Karpenter beside the broker on local AWS (ONCE=1 ends by itself)
 	@$(BIN)/python -m tests.peers.demo $(if $(ONCE),--once)
 
@@ -47,6 +55,7 @@ test: $(VENV)/.installed ## Every test that this machine can run; says what it l
 	@command -v go >/dev/null && sh tests/controlplane/build.sh || \
 	  echo "Left out: the real kube-apiserver (no Go on this machine; KUBEBUILDER_ASSETS names a folder that has it)."
 	@test -x .cache/peers/bin/karpenter || echo "Left out: unmodified Karpenter beside the broker: make peers builds it."
+	@test -x .cache/peers/bin/koord-scheduler || echo "Left out: unmodified koord-scheduler beside the broker: make koordinator."
 	@echo "Left out: moto's own tests with the extension installed (four minutes): make moto-suite"
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not moto_suite" $(ARGS)
 
@@ -80,9 +89,10 @@ types: $(VENV)/.installed ## mypy, strict
 contracts: $(VENV)/.installed ## The arrows between packages
 	$(BIN)/lint-imports
 
-generated: $(VENV)/.installed ## crds/ and docs/reference/fields/ match the models
+generated: $(VENV)/.installed ## CRDs, field pages, rules and dashboards match the code
 	$(BIN)/python -m broker.apis.crdgen --check
 	$(BIN)/python -m broker.apis.fielddocs --check
+	$(BIN)/python -m broker.monitoring --check
 
 acceptance: $(VENV)/.installed ## The acceptance statements that no test covers
 	@$(BIN)/python -m tests.acceptance
@@ -92,6 +102,12 @@ controlplane: ## etcd, kube-apiserver and kube-scheduler, built from Go modules
 
 peers: controlplane ## The control plane, and Karpenter as released, which the tests run the broker beside
 	sh tests/peers/karpenter/build.sh
+
+release: $(VENV)/.installed ## VERSION=1.2.3: changelog, tag, wheel, charts, SBOM and image; pushes nothing (DRY_RUN=1: no commit)
+	@$(BIN)/python deploy/release.py "$(VERSION)" $(if $(DRY_RUN),--dry-run)
+
+koordinator: controlplane ## koord-scheduler as released, which the tests run beside the broker (about six minutes)
+	sh tests/peers/koordinator/build.sh
 
 lock: ## requirements.lock from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml --extra local --group dev --universal --python-version 3.11 \

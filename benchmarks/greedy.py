@@ -1,14 +1,14 @@
-"""Unmodified Karpenter and the broker, one after the other, with the same needs and reservations.
+"""Unmodified Karpenter and the broker, one after the other, with the same pods and reservations.
 
-There are as many reserved slots as needs, in three reservations of three types. Of each three needs two take
-any of the types and the third takes only the cheapest. Karpenter has pods and its class names the
-reservations. The broker has a NodeClaim for each of Karpenter's pods, and its class names their group. Both
-get all needs at once: Karpenter waits for a second without a new pod, the broker's class comes after its
-claims. The clock runs from the last pod, or the class, to the response of the last CreateFleet that
-launched. Each has half an hour; the needs that are not served by then are a figure too.
+There are three reserved slots for each four pods, in three reservations of three types. Each pod fills an
+instance. Of each three pods two take any of the types and the third takes only the cheapest, so that every
+slot can be used, but not in any order. The rest must go on demand. Both have a NodePool that allows the three
+types, reserved and on demand. Karpenter's class names the reservations, the broker's their group. Pods are
+given one after another; the clock runs from the last one to the response of the last CreateFleet that
+launched. Each has ten minutes; the pods without a node by then are a figure too.
 
-Each program is a process of its own: kube-apiserver, etcd, kube-scheduler, local AWS, Karpenter, the broker
-(`make peers` builds them).
+Each program is a process of its own on one API server and one account: kube-apiserver, etcd, kube-scheduler,
+local AWS, Karpenter, the broker (`make peers` builds them).
 """
 
 from __future__ import annotations
@@ -19,31 +19,33 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from benchmarks.figures import Figure, run
-from broker.apis.karpenter import NodeClaim
+from broker.apis import names
 from broker.controllers.nodeclaim.status import instance_id
 from tests.cluster.account import A
 from tests.cluster.objects import reservation_spec
 from tests.peers import objects
 from tests.peers.objects import ON_DEMAND
 from tests.peers.programs import until
-from tests.peers.stage import BROKER, KARPENTER, Stage, missing
+from tests.peers.stage import BROKER, KARPENTER, Machines, Stage, missing
 
 TYPES = ("c5.large", "m5.large", "r5.large")  # the cheapest first
 WARM = "m5.xlarge"
-PATIENCE = 1800.0
-NEED = {"cpu": "1500m"}  # an instance each
+PATIENCE = 600.0
+NEED = {"cpu": "1500m"}  # fills an instance of two vCPUs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    unserved: int  # pods without a node, claims without an instance, when time was up
+    unserved: int  # pods without a node when time was up
     idle: int  # reserved slots
     bought: int  # on demand
+    dollars: float  # an hour, for these
     seconds: float
+    calls: int  # CreateFleet
 
 
 def measure(*, small: bool) -> Sequence[Figure]:
-    """24 needs for 24 reserved slots, and ten times that: idle slots, bought instances, and the time."""
+    """24 pods, then 240: idle slots, bought instances and their cost, calls and time."""
     if reason := missing():
         sys.exit(reason)
     with Stage(poll_seconds=30.0) as stage:
@@ -52,40 +54,26 @@ def measure(*, small: bool) -> Sequence[Figure]:
 
 
 def _figures(stage: Stage, size: int) -> list[Figure]:
-    karpenter, broker = _by_karpenter(stage, size), _by_broker(stage, size)
-    of = "unmodified Karpenter"
+    bound = size - 3 * (size // 4)
+    karpenter, broker = _outcome(stage, KARPENTER, size), _outcome(stage, BROKER, size)
+
+    def figure(name: str, value: Callable[[Outcome], float], unit: str = "", **wanted: float) -> Figure:
+        return Figure(
+            name=f"{size} pods: {name}",
+            measured=value(broker),
+            unit=unit,
+            baseline=value(karpenter),
+            of="unmodified Karpenter",
+            **wanted,
+        )
+
     return [
-        Figure(
-            name=f"{size} needs: not served",
-            measured=broker.unserved,
-            most=0,
-            unit="needs",
-            baseline=karpenter.unserved,
-            of=of,
-        ),
-        Figure(
-            name=f"{size} needs: idle reserved slots",
-            measured=broker.idle,
-            most=0,
-            unit="slots",
-            baseline=karpenter.idle,
-            of=of,
-        ),
-        Figure(
-            name=f"{size} needs: on-demand launches",
-            measured=broker.bought,
-            most=0,
-            unit="instances",
-            baseline=karpenter.bought,
-            of=of,
-        ),
-        Figure(
-            name=f"{size} needs: time to the last launch",
-            measured=broker.seconds,
-            unit="s",
-            baseline=karpenter.seconds,
-            of=of,
-        ),
+        figure("without a node", lambda each: each.unserved, "pods", most=0),
+        figure("idle reserved slots", lambda each: each.idle, "slots", most=0),
+        figure("on-demand launches", lambda each: each.bought, "instances", most=bound),
+        figure("on-demand cost an hour", lambda each: round(each.dollars, 3), "$"),
+        figure("time to the last launch", lambda each: each.seconds, "s"),
+        figure("CreateFleet calls", lambda each: each.calls),
     ]
 
 
@@ -99,81 +87,52 @@ def _warm(stage: Stage) -> None:
         objects.pod("warm", pool="warm", requests=NEED),
         objects.claim("warm", node_class="warm", types=[WARM], capacity=[ON_DEMAND]),
     )
-    until(lambda: len(_launched(stage.claims())) == 2, "first launch of each")
+    until(lambda: all(each.status.provider_id for each in stage.claims()), "first launch of each")
 
 
-def _by_karpenter(stage: Stage, size: int) -> Outcome:
-    pool = f"karpenter-{size}"
-    odcrs = _reserve(stage, size)
-    stage.offer(
-        objects.node_class(pool, stage.aws, terms=[{"id": odcr} for odcr in odcrs]),
-        objects.node_pool(pool, node_class=pool, types=TYPES),
-    )
+def _outcome(stage: Stage, who: str, size: int) -> Outcome:
+    name = f"{who}-{size}"
+    odcrs = [stage.aws.odcr(kind, A, size // 4) for kind in TYPES]
+    if who == KARPENTER:
+        node_class = objects.node_class(name, stage.aws, terms=[{"id": odcr} for odcr in odcrs])
+        group = names.KARPENTER_AWS
+    else:
+        selection = reservation_spec(group=stage.aws.group(*odcrs, name=name))
+        node_class, group = objects.node_class(name, stage.aws, spec=selection), names.BROKER
+    stage.offer(node_class, objects.node_pool(name, node_class=name, types=TYPES, group=group))
+    before = len(stage.calls(who, "CreateFleet"))
     pods = [
-        objects.pod(f"{pool}-{number}", pool=pool, requests=NEED, types=_takes(number))
+        objects.pod(f"{name}-{number}", pool=name, requests=NEED, types=_takes(number))
         for number in range(size)
     ]
     stage.create(*pods)
-    # By its pods: it may make more claims than it needs, and let one go again.
-    return _outcome(stage, KARPENTER, odcrs, lambda: size - stage.bound(pool), lambda: stage.claims(pool))
-
-
-def _by_broker(stage: Stage, size: int) -> Outcome:
-    name = f"broker-{size}"
-    odcrs = _reserve(stage, size)
-    group = stage.aws.group(*odcrs, name=name)
-    claims = [
-        objects.claim(f"{name}-{number}", node_class=name, types=_takes(number), requests=NEED)
-        for number in range(size)
-    ]
-    given = {claim["metadata"]["name"] for claim in claims}
-    stage.create(*claims, objects.node_class(name, stage.aws, spec=reservation_spec(group=group)))
-
-    def found() -> list[NodeClaim]:
-        return [claim for claim in stage.claims() if claim.name in given]
-
-    return _outcome(stage, BROKER, odcrs, lambda: size - len(_launched(found())), found)
-
-
-def _outcome(
-    stage: Stage,
-    who: str,
-    odcrs: Sequence[str],
-    unserved: Callable[[], int],
-    found: Callable[[], list[NodeClaim]],
-) -> Outcome:
-    """From now, when the last of the needs was given."""
     began = datetime.now(UTC)
     # The times come from AWS's log: reading more often would only take the CPU that is measured.
     try:
-        until(lambda: not unserved(), f"launches for all needs by {who}", patience=PATIENCE, look=1.0)
+        until(lambda: stage.bound(name) == size, f"nodes for all pods by {who}", patience=PATIENCE, look=1.0)
     except AssertionError as late:
         sys.stderr.write(f"{late}\nThe figures of {who} are those of that time.\n")
-    ended = [
-        datetime.fromisoformat(call["at"])
-        for call in stage.calls(who, "CreateFleet")
-        if call["status"] == 200
+    calls = stage.calls(who, "CreateFleet")[before:]
+    ended = [datetime.fromisoformat(call["at"]) for call in calls if call["status"] == 200]
+    mine = {instance_id(claim) for claim in stage.claims(name)}
+    bought = [
+        instance
+        for instance in stage.aws.instances(ours=False)
+        if instance["InstanceId"] in mine and not instance.get("CapacityReservationId")
     ]
-    mine = {instance_id(claim) for claim in found()}
-    described = [i for i in stage.aws.instances(ours=False) if i["InstanceId"] in mine]
+    prices = Machines(stage.endpoint).instance_types()
     return Outcome(
-        unserved=unserved(),
+        unserved=size - stage.bound(name),
         idle=sum(stage.aws.free(odcr) for odcr in odcrs),
-        bought=sum(not instance.get("CapacityReservationId") for instance in described),
+        bought=len(bought),
+        dollars=sum(prices[each["InstanceType"]].on_demand_price or 0.0 for each in bought),
         seconds=(max(ended, default=datetime.now(UTC)) - began).total_seconds(),
+        calls=len(calls),
     )
 
 
 def _takes(number: int) -> tuple[str, ...]:
     return TYPES[:1] if number % 3 == 2 else TYPES
-
-
-def _reserve(stage: Stage, slots: int) -> list[str]:
-    return [stage.aws.odcr(kind, A, slots // len(TYPES)) for kind in TYPES]
-
-
-def _launched(claims: Sequence[NodeClaim]) -> list[NodeClaim]:
-    return [claim for claim in claims if claim.status.provider_id]
 
 
 if __name__ == "__main__":

@@ -20,28 +20,30 @@ from benchmarks.figures import Figure, run
 from benchmarks.reservations_world import GPU, fill, flavor_of, install, reserved
 from broker import logs
 from broker.apis.core import Node, Pod
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Workload
 from broker.apis.ome import CapacityReservation
 from broker.apiserver import Cluster
-from broker.controllers.capacityreservation.loop import NAME, reservation_loop
-from broker.controllers.capacityreservation.wire import sources
-from broker.controllers.dedicatedaicluster.view import ClusterUsage
 from broker.controllers.inventory import InventoryKeeper
-from broker.controllers.kueue.view import KueueView
+from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.termination import BY_NODE
-from broker.controllers.odcr.view import OwnershipView
+from broker.controllers.ome.controllers import reservation_controllers
 from broker.controllers.ome.reads import OmeReads
 from broker.controllers.ome.shared import ReservationDependencies
+from broker.kube.cache import Cache
 from broker.kube.client import READS, Client, Reply, Request, Stream, Transport
 from broker.kube.clock import SystemClock
 from broker.kube.events import Recorder
 from broker.kube.informer import Informer
+from broker.kube.manager import ControllerManager
 from broker.kube.metrics import REGISTRY
 from broker.kube.transports import InProcessTransport
 from broker.oncall.metrics import tune_collector
+from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.settings import Settings
+from broker.wiring.reservations import watch_status
 
 SAMPLE = 10
 CHANGES = 10
@@ -78,48 +80,51 @@ class World:
         self.nodes = Informer(client, Node, clock=clock)
         self.claims = Informer(client, NodeClaim, clock=clock)
         self.pods = Informer(client, Pod, clock=clock, indexes={BY_NODE: lambda p: [p.spec.node_name]})
-        self.informers: list[Informer[Any]] = [self.nodes, self.claims, self.pods, *self.reads.named.values()]
         self.recorder = Recorder(client, "benchmark", clock)
         shared = ReservationDependencies(
             client=client,
             provider=nothing,
             reads=self.reads,
-            claims=self.claims.cache,
-            nodes=self.nodes.cache,
-            pods=self.pods.cache,
+            caches=ClaimCaches(
+                claims=self.claims.cache,
+                nodes=self.nodes.cache,
+                pods=self.pods.cache,
+                pools=Cache(NodePool),
+                owns=lambda _: True,
+            ),
             inventory=inventory,
             settings=settings,
             clock=clock,
             recorder=self.recorder,
-            owns=lambda _: True,
             describe=lambda: None,
-            replan=lambda: None,
+        )
+        controllers = reservation_controllers(shared, classes=Cache(EC2NodeClass))
+        self.reads.snapshots.publish(OdcrSnapshot(ownership=Ownership()))
+        self.manager = ControllerManager(
+            clock=clock,
+            recorder=self.recorder,
             synced=lambda: self.nodes.synced and self.claims.synced,
         )
-        holdings = OwnershipView()
-        holdings.publish(Ownership(), {}, {})
-        kueue = KueueView(self.reads)
-        clusters = ClusterUsage(self.reads.clusters.cache, known=list)
-        self.loop = reservation_loop(shared, sources(holdings, kueue, clusters))
+        self.manager.follow(self.nodes, self.claims, self.pods, *self.reads.named.values())
+        read: Any = SimpleNamespace(
+            nodes=self.nodes,
+            claims=self.claims,
+            synced=lambda: self.nodes.synced and self.claims.synced,
+        )
+        self.loop = watch_status(self.manager, read, inventory, controllers)
 
     def start(self) -> None:
-        for informer in self.informers:
-            informer.start()
-        self.recorder.start()
-        self.loop.start()
+        self.manager.start()
 
     def stop(self) -> None:
-        self.loop.stop()
-        self.recorder.stop()
-        for informer in self.informers:
-            informer.stop()
+        self.manager.stop()
 
     def settled(self, each: int) -> bool:
         """Whether every reservation is Active and lists all its users."""
         return all(_tells(one, each) for one in self.reads.reservations.cache.list())
 
     def passes(self) -> float:
-        labels = {"controller": NAME}
+        labels = {"controller": self.loop.name}
         found = (
             REGISTRY.get_sample_value("capacity_broker_reconciles_total", {**labels, "result": result})
             for result in ("done", "again")
@@ -198,7 +203,7 @@ def _rest(world: World, transport: Counting) -> tuple[int, float]:
     done = world.passes()
     before, used = transport.writes["objects"], time.process_time()
     for _ in range(PASSES):
-        world.loop.batcher.add(NAME)
+        world.loop.batcher.add(world.loop.name)
         _until(lambda at=done: world.passes() > at)  # type: ignore[misc]
         done = world.passes()
     return transport.writes["objects"] - before, (time.process_time() - used) / PASSES

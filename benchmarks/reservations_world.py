@@ -21,9 +21,9 @@ from broker.apis.kueue import (
 from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation
 from broker.apiserver import Cluster
-from broker.controllers.kueue.ownership import mark, queue_name
 from broker.kube.client import Client
 from broker.quota.usage import Reserved
+from broker.reservations.kueue_objects import mark, queue_name
 from tests.kueue.definitions import definitions
 
 Json = dict[str, Any]

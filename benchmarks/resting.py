@@ -95,7 +95,7 @@ def running(place: Place, type_: InstanceType) -> tuple[Json, Json]:
             "annotations": {names.LAUNCH: f"{place.number:032x}", "capacity-broker.io/attempts": _ATTEMPTS},
             "finalizers": [names.TERMINATION_FINALIZER],
         },
-        "spec": wanted["spec"],
+        "spec": {**wanted["spec"], "expireAfter": "Never"},
         "status": {
             "providerID": place.provider_id,
             "imageID": "ami-0123456789abcdef0",
@@ -130,7 +130,7 @@ def waiting(number: int, odcrs: Sequence[Odcr]) -> Json:
         "apiVersion": "karpenter.sh/v1",
         "kind": "NodeClaim",
         "metadata": {**wanted["metadata"], **_meta(wanted["metadata"]["name"])},
-        "spec": wanted["spec"],
+        "spec": {**wanted["spec"], "expireAfter": "Never"},
         "status": {},
     }
 

@@ -165,6 +165,7 @@ def measure(*, small: bool) -> Sequence[Figure]:
         Figure(
             name="refused launch calls",
             measured=night.get("CreateFleet", 0),
+            most=12,
             baseline=claims * rounds,
             of="a call a claim every 3 min",
         ),
@@ -177,7 +178,7 @@ def measure(*, small: bool) -> Sequence[Figure]:
             of="remade when refused",
         ),
         Figure(name="from return to the first launched", measured=first, unit="s simulated"),
-        Figure(name="from return to all launched", measured=last, unit="s simulated"),
+        Figure(name="from return to all launched", measured=last, unit="s simulated", most=240),
         Figure(
             name="launch calls after the return",
             measured=calls.get("CreateFleet", 0) - night.get("CreateFleet", 0),

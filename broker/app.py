@@ -7,52 +7,41 @@ another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Threads
 from datetime import timedelta
 from functools import partial
 
-from broker import wiring
-from broker.apis import names
-from broker.apis.karpenter import NodePool
+from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws_definition import NAME as CLASS_DEFINITION
 from broker.apis.karpenter_aws_definition import CustomResourceDefinition
+from broker.apis.policy import PodDisruptionBudget
 from broker.controllers.advisor.accepted import AcceptedKeeper
 from broker.controllers.advisor.controller import Advisor
 from broker.controllers.advisor.definition import DefinitionKeeper
-from broker.controllers.annotations.loop import annotation_loop
+from broker.controllers.disruption.loop import DisruptionController
+from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.interruption.notices import NoticeKeeper
 from broker.controllers.interruption.reader import QueueReader
 from broker.controllers.inventory import InventoryKeeper
-from broker.controllers.nodeclaim.abandoned import AbandonedNodes
 from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
-from broker.controllers.nodeclaim.execute import Executor
-from broker.controllers.nodeclaim.feedback import ClassFeedback
 from broker.controllers.nodeclaim.instances import InstanceView
-from broker.controllers.nodeclaim.launch import Launcher, LaunchSteps
-from broker.controllers.nodeclaim.lifecycle import Lifecycle
-from broker.controllers.nodeclaim.losses import Losses
-from broker.controllers.nodeclaim.planning import Planner
-from broker.controllers.nodeclaim.recovery import Recovery
-from broker.controllers.nodeclaim.registration import Registration
-from broker.controllers.nodeclaim.report import Reporter
-from broker.controllers.nodeclaim.results import LaunchResults
 from broker.controllers.nodeclaim.takeover import TakeOver
-from broker.controllers.nodeclaim.template import NodeBootstrap
-from broker.controllers.nodeclaim.termination import Termination
-from broker.controllers.nodeclaim.terminations import Terminations
-from broker.controllers.nodeclaim.trial import LaunchTrials
-from broker.controllers.nodeclaim.waves import FleetWaves
-from broker.controllers.nodeclaim.writers import Writers
+from broker.controllers.nodeclaim.waiting import waiting_since
 from broker.controllers.nodeclass.controller import NodeClassController, group_arns
 from broker.controllers.nodeclass.finalizer import ClassFinalizer
 from broker.controllers.nodeclass.network import NetworkReader
-from broker.controllers.ome.loops import OmeLoops
+from broker.controllers.occupancy import OccupancyReader
+from broker.controllers.ome.controllers import ReservationControllers, reservation_controllers
 from broker.controllers.ome.reads import OmeReads
 from broker.controllers.ome.shared import ReservationDependencies
 from broker.controllers.prices import PriceKeeper
 from broker.controllers.profiles import ProfileSweeper
-from broker.controllers.reservations.loops import ReservationLoops
+from broker.controllers.provisioning.pool_status import PoolStatusController
+from broker.controllers.provisioning.provisioner import Provisioner
+from broker.controllers.provisioning.reads import ProvisioningReads
+from broker.controllers.reservations.controllers import odcr_controllers
+from broker.controllers.scheduler.reads import SchedulerReads
 from broker.controllers.templates import TemplateSweeper
 from broker.informers import Informers
 from broker.kube.client import Client
@@ -63,10 +52,24 @@ from broker.kube.informer import Informer
 from broker.kube.manager import ControllerManager
 from broker.kube.metrics import REGISTRY as KUBE_REGISTRY
 from broker.memory import give_back
-from broker.oncall.journal import Journal
-from broker.oncall.metrics import REGISTRY
+from broker.oncall import state
+from broker.oncall.journal import Journal, forget_class
+from broker.oncall.metrics import REGISTRY, clear_tables, forget_object
 from broker.settings import Settings
-from broker.wiring import AT_LIMIT, ClaimControllers, Signals
+from broker.wiring import claims as wiring
+from broker.wiring.claims import AT_LIMIT
+from broker.wiring.disruption import watch_disruption
+from broker.wiring.kueue import watch_admissions, watch_check, watch_queues
+from broker.wiring.launching import claim_controllers, launches_for
+from broker.wiring.provisioning import watch_pods, watch_pool_status
+from broker.wiring.reservations import (
+    watch_annotations,
+    watch_odcr_objects,
+    watch_odcrs,
+    watch_slots,
+    watch_status,
+)
+from broker.wiring.signals import Signals
 from providers.base import CapacityProvider
 from providers.model import ProviderError
 
@@ -105,7 +108,10 @@ class Broker:
             owns=self._ownership.owns,
         )
         self.inventory = InventoryKeeper(
-            provider, clock=clock, groups=partial(group_arns, read.classes.cache)
+            provider,
+            clock=clock,
+            groups=partial(group_arns, read.classes.cache),
+            stale_after=timedelta(seconds=2 * settings.poll_seconds),
         )
         self._nodeclasses = NodeClassController(
             context,
@@ -113,11 +119,11 @@ class Broker:
             self.inventory,
             read.classes.cache,
             describe=signals.describe,
-            overhead=settings.overhead,
+            defaults=settings.launch_defaults,
             network=NetworkReader(client, configured=settings.service_range).read,
         )
         self._templates = TemplateSweeper(provider, clock=clock, classes=self._class_names)
-        self.ome = self._ome()
+        self.ome = self._reservation_controllers()
         view = InstanceView(
             provider,
             clock=clock,
@@ -125,7 +131,18 @@ class Broker:
             check=client.check,
         )
         ec2 = Ec2State(provider=provider, inventory=self.inventory, view=view)
-        claims = self._claim_controllers(ec2, threads)
+        claims = claim_controllers(
+            context,
+            self._caches,
+            ec2,
+            self._nodeclasses,
+            self.ome.slots,
+            settings=settings,
+            signals=signals,
+            journal=self.journal,
+            templates=self._templates,
+            threads=threads,
+        )
         self.launcher = claims.launcher
 
         self._manager = manager = ControllerManager(
@@ -133,6 +150,12 @@ class Broker:
         )
         self.informers, self.loops, self.isolation = manager.informers, manager.loops, manager.isolation
         manager.follow(*read.named.values())
+        manager.on_stop(self.inventory.close)
+        manager.on_stop(clear_tables)
+        read.classes.on_change(lambda old, new: forget_class(old.name) if old and not new else None)
+        read.pools.on_change(
+            lambda old, new: forget_object("nodepool", old.name) if old and not new else None
+        )
         wiring.watch_inventory(manager, signals, self._poll, every=settings.poll_seconds)
         finalizer = ClassFinalizer(
             client,
@@ -145,7 +168,9 @@ class Broker:
         wiring.watch_classes(
             manager, read, self.inventory, signals, self._caches, self._nodeclasses, finalizer
         )
-        wiring.watch_claims(manager, read, self.inventory, signals, self._caches, self._nodeclasses, claims)
+        wiring.watch_claims(
+            manager, read, self.inventory, signals, self._caches, self._nodeclasses, claims, self.ome
+        )
         profiles = ProfileSweeper(
             provider,
             clock=clock,
@@ -153,10 +178,12 @@ class Broker:
             unreadable=lambda: read.classes.cache.broken,
         )
         wiring.watch_sweeps(manager, read, signals, templates=self._sweep, profiles=profiles)
-        self._add_reservations(view)
+        self._watch_reservations(ec2)
+        occupancy = self._occupancy()
+        self._watch_pods(ec2, occupancy)
+        self._watch_disruption(ec2, occupancy)
         if settings.advise:
             self._add_advisor()
-        self._add_ome()
         if not settings.aws_endpoint:  # local AWS has no prices
             wiring.watch_prices(manager, PriceKeeper(provider, clock=clock))
         if settings.interruption_queue:
@@ -164,162 +191,123 @@ class Broker:
         read.system.on_change(lambda _, new: provider.identify(new.uid) if new else None)
 
     def start(self) -> None:
+        since = partial(waiting_since, pod=self._caches.pods.find)
+        state.follow(lambda: self.launcher.shortages, self._owned_claims, since, self._clock.now)
         self._manager.start()
 
     def stop(self) -> None:
         self._manager.stop()
 
+    @property
+    def client(self) -> Client:
+        """The client of this term of leadership: after it, writes are refused."""
+        return self._client
+
     def ready(self) -> Mapping[str, bool]:
         """Everything that must be complete before the broker acts, by name."""
         return {
-            **{name: informer.synced for name, informer in self.read.named.items()},
+            **{informer.label(name): informer.synced for name, informer in self.read.named.items()},
             "ec2-reservations": self.inventory.described,
         }
 
     # ---- building
 
-    def _claim_controllers(self, ec2: Ec2State, threads: Threads | None) -> ClaimControllers:
-        client, provider, settings, clock = self._client, self._provider, self._settings, self._clock
-        caches, signals = self._caches, self._signals
-        reporter = Reporter(
-            client, caches.claims, caches.pools, caches.pods, clock=clock, recorder=self.recorder
-        )
-        cluster = NodeBootstrap(
-            name=settings.cluster_name,
-            endpoint=settings.cluster_endpoint,
-            ca_bundle=settings.cluster_ca,
-        )
-        trials = LaunchTrials(
-            provider,
-            self._nodeclasses,
-            caches.pools,
-            self.inventory,
-            clock=clock,
-            cluster=cluster,
-            dirty=signals.reconcile_class,
-            ours=self._launches_for,
-        )
-        writers = Writers("claims")
-        executor = Executor(
-            self._context,
-            caches,
-            ec2,
-            self.journal,
-            reporter,
-            cluster=cluster,
-            used=self._templates.used,
-        )
-        feedback = ClassFeedback(
-            caches,
-            self._nodeclasses,
-            reporter,
-            reconcile_class=signals.reconcile_class,
-            describe=signals.describe,
-            launched=trials.launched,
-            template_limit=signals.template_limit,
-        )
-        results = LaunchResults(
-            caches, ec2, executor.binder, reporter, feedback, writers=writers, clock=clock
-        )
-        steps = LaunchSteps(
-            losses=Losses(
-                client,
-                caches.claims,
-                caches.nodes,
-                clock=clock,
-                recorder=self.recorder,
-                end=reporter.lost,
-            ),
-            recovery=Recovery(caches, ec2, executor, reporter, feedback, clock=clock),
-            planner=Planner(
-                caches.claims,
-                self.inventory,
-                self.ome.borrowing,
-                seconds=settings.plan_seconds,
-                clock=clock,
-            ),
-            waves=FleetWaves(ec2.view, executor, results, threads=threads),
-            results=results,
-        )
-        launcher = Launcher(
-            caches, ec2, self._nodeclasses, executor, reporter, steps, writers=writers, clock=clock
-        )
-        terminations = Terminations(provider, clock=clock, check=client.check, wake=signals.instance_changed)
-        lifecycle = Lifecycle(
-            caches.claims,
-            Registration(client, caches.claims, caches.nodes, clock=clock, recorder=self.recorder),
-            Termination(
-                self._context,
-                caches,
-                terminations,
-                self.inventory,
-                launching=launcher.launching,
-                freed=signals.replan,
-            ),
-            owns=caches.owns,
-        )
-        return ClaimControllers(
-            launcher=launcher,
-            lifecycle=lifecycle,
-            terminations=terminations,
-            trials=trials,
-            abandoned=AbandonedNodes(client, terminations, caches.claims, caches.nodes),
-        )
-
-    def _ome(self) -> OmeLoops:
-        signals = self._signals
-        return OmeLoops(
-            ReservationDependencies(
-                client=self._client,
-                provider=self._provider,
-                reads=OmeReads(self._client, clock=self._clock, settings=self._settings),
-                claims=self._caches.claims,
-                nodes=self._caches.nodes,
-                pods=self._caches.pods,
-                inventory=self.inventory,
-                settings=self._settings,
-                clock=self._clock,
-                recorder=self.recorder,
-                owns=self._caches.owns,
-                describe=signals.describe,
-                replan=signals.replan,
-                synced=self.read.synced,
-            )
-        )
-
-    def _add_ome(self) -> None:
-        self._manager.follow(*self.ome.informers)
-        annotations = annotation_loop(
-            claims=self._caches.claims,
-            pools=self._caches.pools,
-            classes=self.read.classes.cache,
-            reads=self.ome.reads,
-            reserved=self.ome.reserved,
-            clock=self._clock,
-            recorder=self.recorder,
-            synced=self.read.synced,
-        )
-        self._manager.add(*self.ome.loops, annotations)
-
-    def _add_reservations(self, view: InstanceView) -> None:
-        reservations = ReservationLoops(
-            self._client,
-            self._provider,
-            claims=self._caches.claims,
-            classes=self.read.classes.cache,
-            nodes=self._caches.nodes,
+    def _reservation_controllers(self) -> ReservationControllers:
+        shared = ReservationDependencies(
+            client=self._client,
+            provider=self._provider,
+            reads=OmeReads(self._client, clock=self._clock, settings=self._settings),
+            caches=self._caches,
             inventory=self.inventory,
-            resolved=self._nodeclasses,
-            view=view,
+            settings=self._settings,
             clock=self._clock,
             recorder=self.recorder,
-            owns=self._caches.owns,
-            relist=self._signals.replan,
-            synced=self.read.synced,
-            every=self._settings.poll_seconds,
+            describe=self._signals.describe,
         )
-        self._manager.follow(*reservations.informers)
-        self._manager.add(*reservations.loops)
+        return reservation_controllers(shared, classes=self.read.classes.cache)
+
+    def _watch_reservations(self, ec2: Ec2State) -> None:
+        manager, read, ome, every = self._manager, self.read, self.ome, self._settings.poll_seconds
+        odcrs = odcr_controllers(
+            self._context,
+            self._caches,
+            ec2,
+            read.classes.cache,
+            self._nodeclasses,
+            relist=self._signals.replan,
+        )
+        watch_odcr_objects(manager, read, self.inventory, self._nodeclasses, ec2.view, odcrs, every=every)
+        manager.follow(*ome.reads.named.values())
+        watch_status(manager, read, self.inventory, ome)
+        watch_odcrs(manager, read, self.inventory, ome, every=every)
+        watch_slots(manager, read, ome)
+        watch_check(manager, ome)
+        watch_queues(manager, ome)
+        watch_admissions(manager, ome)
+        watch_annotations(manager, read, ome)
+
+    def _watch_pods(self, ec2: Ec2State, occupancy: OccupancyReader) -> None:
+        settings = self._settings
+        reads = ProvisioningReads(
+            self._client,
+            occupancy,
+            clock=self._clock,
+            namespaces=self.ome.reads.namespaces.cache,
+            leases=self.read.leases.cache,
+        )
+        provisioner = Provisioner(
+            self._context,
+            self._caches,
+            ec2,
+            self._nodeclasses,
+            reads,
+            self.ome.slots,
+            launches=self.launcher,
+            seconds=settings.plan_seconds,
+        )
+        watch_pods(
+            self._manager,
+            self.read,
+            reads,
+            provisioner,
+            inventory=self.inventory,
+            nodeclasses=self._nodeclasses,
+            clock=self._clock,
+            idle=settings.pod_batch_idle_seconds,
+            longest=settings.pod_batch_max_seconds,
+            synced=self.ome.reads.synced,
+        )
+        launches = partial(launches_for, settings)
+        status = PoolStatusController(self._context, self._caches, self.read.classes.cache, counts=launches)
+        watch_pool_status(self._manager, self.read, status)
+
+    def _occupancy(self) -> OccupancyReader:
+        """The reader of the room on nodes; without a scheduler's name, no reservation keeps any."""
+        read, served = self.read, self._settings.schedulers
+        reads = None
+        if served:
+            reads = SchedulerReads(
+                self._client, read.pods.cache, clock=self._clock, names=served, places=False
+            )
+            self._manager.follow(*reads.rooms.values())
+        return OccupancyReader(reads, read.nodes.cache, read.pods.cache, ttl=self._settings.reservation_ttl)
+
+    def _watch_disruption(self, ec2: Ec2State, occupancy: OccupancyReader) -> None:
+        budgets = Informer(self._client, PodDisruptionBudget, clock=self._clock)
+        sources = DisruptionSources(
+            budgets=budgets.cache,
+            occupancy=occupancy,
+            classes=self._nodeclasses,
+            ec2=ec2,
+            slots=self.ome.slots,
+            shortages=lambda: self.launcher.shortages,
+            disrupts=partial(launches_for, self._settings),
+            plan_seconds=self._settings.plan_seconds,
+        )
+        controller = DisruptionController(self._context, self._caches, sources)
+        watch_disruption(
+            self._manager, self.read, budgets, self._nodeclasses, controller, occupancy, clock=self._clock
+        )
 
     def _add_advisor(self) -> None:
         client, clock, classes = self._client, self._clock, self.read.classes.cache
@@ -366,10 +354,8 @@ class Broker:
         classes = self.read.classes.cache
         return [*(node_class.name for node_class in classes.list()), *classes.broken]
 
-    def _launches_for(self, pool: NodePool) -> bool:
-        """Whether the broker launches the pool's claims."""
-        group = pool.spec.template.spec.node_class_ref.group
-        return group == names.BROKER or self._settings.take_over_karpenter
+    def _owned_claims(self) -> Iterator[NodeClaim]:
+        return (claim for claim in self._caches.claims.list() if self._caches.owns(claim))
 
     # ---- periodic work
 

@@ -7,16 +7,20 @@ not be asked (a bad option, no such claim, no credentials, no cluster, no permis
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from broker.commands import oncall_commands, verb_commands
 from broker.commands.help import Command, Group
 from broker.commands.output import Format, show, show_one
-from broker.options import BadOptions, called, options
+from broker.commands.verb_commands import CLUSTER, Output
+from broker.demo import command as demo_command
+from broker.options import BadOptions, options, region_of
 from broker.settings import Settings
 
 # A command imports what it needs when it is called: the SDKs of Kubernetes and AWS and the solver each take
@@ -25,7 +29,6 @@ if TYPE_CHECKING:
     from broker.kube.client import Client
     from providers.aws import AwsProvider
 
-Output = Annotated[Format, typer.Option("--output", "-o", help="table, json or yaml.")]
 Claim = Annotated[str, typer.Argument(metavar="NAME", help="Name of the NodeClaim.")]
 Files = Annotated[
     list[str],
@@ -39,9 +42,15 @@ Files = Annotated[
 
 # A command offers only the settings that it reads.
 _AWS: Final = ("region", "aws_endpoint", "aws_profile")
-_CLUSTER: Final = ("kubeconfig", "context")
 # The plan's own settings, and those of the ownership of slots.
-_PLAN: Final = ("vm_memory_overhead_percent", "reserved_enis")
+_PLAN: Final = (
+    "vm_memory_overhead_percent",
+    "reserved_enis",
+    "price_ceiling",
+    "fallback_premium",
+    "gang_hold_seconds",
+)
+_ROOMS: Final = ("scheduler_names", "reservation_ttl")
 _OWNERSHIP: Final = ("cluster_name", "default_cohort", "strict", "buy_zones")
 
 app = typer.Typer(
@@ -53,7 +62,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 crds_app = typer.Typer(
     cls=Group, help="The CustomResourceDefinitions that the broker reads.", no_args_is_help=True
@@ -74,30 +82,18 @@ def _client(settings: Settings) -> Client:
     )
 
 
-def _region(settings: Settings) -> str:
-    """The Region: the flag's or AWS_REGION's, else the one that the SDK finds. Raises ValueError."""
-    from providers.aws.clients import configured_region, no_region
-
-    region = settings.region or configured_region(settings.aws_profile or None)
-    if not region:
-        raise ValueError(
-            "no AWS Region is set: give --region, set AWS_REGION or AWS_DEFAULT_REGION, or give the profile "
-            f"{settings.aws_profile or 'default'!r} of the AWS configuration a `region`"
-        )
-    if why := no_region(region, endpoint=settings.aws_endpoint):
-        where = called("region") if settings.region else "AWS_DEFAULT_REGION, or the profile's region,"
-        raise ValueError(f"{where} is {region!r}: {why}")
-    return region
-
-
 def _absent(settings: Settings) -> Iterator[str]:
-    """Missing options of `run`, and an invalid Region."""
-    from broker.run import unset
+    """Missing options of `run`, an invalid Region, and ports that are in use."""
+    from broker.run import taken_ports
 
-    if missing := unset(settings):
-        yield missing
+    alone = settings.scheduler == "only"
+    if not settings.cluster_name and not alone:
+        yield "not set, though nodes cannot join without: --cluster-name (CLUSTER_NAME)"
+    yield from taken_ports(settings)
+    if alone:
+        return
     try:
-        _region(settings)
+        region_of(settings)
     except ValueError as error:
         yield str(error)
 
@@ -106,7 +102,7 @@ def _provider(settings: Settings, **more: Any) -> AwsProvider:
     from providers.aws import AwsProvider
 
     return AwsProvider(
-        region=_region(settings),
+        region=region_of(settings),
         endpoint_url=settings.aws_endpoint or None,
         profile=settings.aws_profile or None,
         **more,
@@ -115,11 +111,14 @@ def _provider(settings: Settings, **more: Any) -> AwsProvider:
 
 def _asked(settings: Settings, *, cluster: str = "", kubernetes: str = "") -> AwsProvider:
     """For a short command: it need not fetch data that another command fetched within the hour."""
-    from providers.aws.provider import KUBERNETES
+    from providers.aws.provider import KUBERNETES, CatalogSources
     from providers.aws.type_store import default_folder
 
     return _provider(
-        settings, cluster=cluster, kubernetes_version=kubernetes or KUBERNETES, type_folder=default_folder()
+        settings,
+        cluster=cluster,
+        kubernetes_version=kubernetes or KUBERNETES,
+        catalog=CatalogSources(folder=default_folder()),
     )
 
 
@@ -147,9 +146,13 @@ def run_command(settings: Settings) -> None:
 
     from broker.kube.clock import SystemClock
     from broker.kube.version import ServerVersion
-    from broker.run import serve
+    from broker.run import discovered, serve, serve_scheduler
+    from providers.aws.provider import CatalogSources
 
-    settings = replace(settings, region=_region(settings))
+    if settings.scheduler == "only":
+        serve_scheduler(settings, _client(settings))
+        return
+    settings = replace(settings, region=region_of(settings))
     aws, client = CollectorRegistry(auto_describe=True), _client(settings)
     version = ServerVersion(client, clock=SystemClock())
     version()  # without an API server nothing is begun
@@ -158,77 +161,98 @@ def run_command(settings: Settings) -> None:
         cluster=settings.cluster_name,
         registry=aws,
         kubernetes_version=version,
-        isolated_vpc=settings.isolated_vpc,
-        offers=settings.offers,
+        catalog=CatalogSources(isolated_vpc=settings.isolated_vpc, offers=settings.offers),
     )
+    settings = discovered(settings, provider.cluster_facts)
     serve(settings, client, provider, registries=[aws])
 
 
-@app.command("demo", cls=Command)
-@options("log_level", "log_format")
-def demo_command(
-    settings: Settings,
-    once: Annotated[
-        bool, typer.Option("--once", help="End by itself; exit 0 only if all went as expected.")
-    ] = False,
-    teams: Annotated[
-        bool,
-        typer.Option("--teams", help="Two teams: one borrows the other's idle slots, and gives one back."),
-    ] = False,
-) -> None:
-    """Local AWS, a Kubernetes API and the broker on this machine; needs neither account nor cluster."""
-    try:
-        from broker.demo.run import demo
-        from broker.demo.teams import demo as teams_demo
-    except ModuleNotFoundError as error:
-        raise SystemExit(
-            f"the demo needs {error.name}: install capacity-broker[local], or use `make demo`"
-        ) from error
-    raise typer.Exit((teams_demo if teams else demo)(settings, once=once))
+demo_command.register(app)
 
 
 @app.command("plan", cls=Command)
-@options("plan_seconds", *_PLAN, *_OWNERSHIP, *_AWS, *_CLUSTER)
+@options("plan_seconds", "fair_sharing", *_PLAN, *_ROOMS, *_OWNERSHIP, *_AWS, *CLUSTER)
 def plan_command(settings: Settings, filename: Files, output: Output = Format.TABLE) -> None:
-    """Show a dry run for the NodeClaims of these files. Changes nothing. Classes, reservations, flavors and
-    cohorts are those of the cluster; those in the files replace them.
+    """Show a dry run for the NodeClaims and pods of these files, and the claims that it would evict. Changes
+    nothing. Classes, claims, reservations, flavors and cohorts are those of the cluster; those in the files
+    replace them. Claims that wait in the cluster take part; a claim that already runs is not planned again.
     """
-    from broker.commands import drafts, manifests, plan
-    from broker.controllers.preemption.once import entitlements_once
+    from broker.demo.examples import are_examples, example_account
+
+    if not are_examples(filename):
+        raise typer.Exit(_plan(settings, filename, output, lambda: _client(settings)))
+    with example_account(settings) as (mine, fill):
+        raise typer.Exit(_plan(mine, filename, output, _no_cluster, fill))
+
+
+def _no_cluster() -> Client:
+    from broker.kube.transports import NoClusterNamed
+
+    raise NoClusterNamed("examples are planned on the account of the demo, on this machine")
+
+
+def _plan(
+    settings: Settings,
+    filename: list[str],
+    output: Format,
+    connect: Callable[[], Client],
+    fill: Callable[[str], str] = str,
+) -> int:
+    """Prints the plan of the files, and returns the exit code. `fill` replaces placeholders."""
+    from broker.commands import drafts, manifests, plan, pods
+    from broker.commands.dry_run import DryRun
     from broker.kube.clock import SystemClock
 
-    documents = manifests.read(filename)
-    objects = [o for d in documents if (o := manifests.decode(d))]
-    plan.check(objects, where=", ".join(filename))
+    documents = manifests.read(filename, fill=fill)
     clock, provider = SystemClock(), _planned_with(settings)
-    client, alone = drafts.drafted(documents, lambda: _client(settings))
-    if left_out := alone or plan.uncounted(client, objects):
-        typer.echo(left_out, err=True)
-    rows, solution = plan.rows(
-        [*objects, *plan.classes(client, objects)],
+    client, alone = drafts.drafted(documents, connect)
+    packed = pods.planned_pods(
+        documents,
+        client,
+        provider,
+        settings,
+        clock,
+        entitle=lambda *asked: DryRun(client, provider, settings, clock).entitlements(*asked),
+    )
+    for note in packed.notes:
+        typer.echo(note, err=output is not Format.TABLE)
+    documents = [*documents, *packed.claims]
+    objects = [o for d in documents if (o := manifests.decode(d))]
+    if not packed.notes:
+        plan.check(objects, where=", ".join(filename))
+    if packed.claims:
+        client, alone = drafts.drafted(documents, connect)
+    dry_run = DryRun(client, provider, settings, clock)
+    if note := alone or plan.also_planned(objects, dry_run):
+        typer.echo(note, err=True)
+    rows, evictions, solution = plan.rows(
+        [*objects, *plan.classes(client, objects, dry_run)],
         provider,
         now=clock.now(),
         seconds=settings.plan_seconds,
-        timer=clock.monotonic,
+        timer=time.thread_time,  # a busy machine changes no answer
         where="in the files" if alone else "in the files or the cluster",
-        overhead=settings.overhead,
-        entitle=entitlements_once(client, settings, clock),
+        defaults=settings.launch_defaults,
+        dry_run=dry_run,
     )
     told = plan.told(rows) if output is Format.TABLE else rows
     show(told, columns=plan.COLUMNS, extra=plan.EXTRA, format_=output)
+    for eviction in evictions:
+        typer.echo(str(eviction), err=output is not Format.TABLE)
     if solution.needs:
         typer.echo(f"Solved by {solution}", err=output is not Format.TABLE)
-    raise typer.Exit(0 if all(row["launches"] for row in rows) else 1)
+    served = all(row["launches"] or row["runs"] for row in rows) and not packed.unserved
+    return 0 if served else 1
 
 
 @explain_app.command("claim", cls=Command)
-@options(*_PLAN, *_OWNERSHIP, *_AWS, *_CLUSTER)
+@options(*_PLAN, *_OWNERSHIP, *_AWS, *CLUSTER)
 def explain_command(settings: Settings, name: Claim, output: Output = Format.TABLE) -> None:
     """Show every attempt for a NodeClaim, in order, with EC2's codes and request ids. For a waiting claim,
     also show every present option and the reason why it is not taken.
     """
     from broker.commands import explain
-    from broker.controllers.preemption.once import entitlements_once
+    from broker.commands.dry_run import DryRun
     from broker.kube.clock import SystemClock
     from broker.kube.version import ServerVersion
 
@@ -239,8 +263,8 @@ def explain_command(settings: Settings, name: Claim, output: Output = Format.TAB
         client,
         lambda: _planned_with(settings, kubernetes=ServerVersion(client, clock=SystemClock())()),
         now=SystemClock().now(),
-        overhead=settings.overhead,
-        entitle=lambda _: entitlements_once(client, settings, SystemClock()),
+        defaults=settings.launch_defaults,
+        entitle=lambda provider: DryRun(client, provider, settings, SystemClock()).entitlements,
     )
     if output is not Format.TABLE:
         show_one(explain.document(one, found), format_=output)
@@ -257,10 +281,13 @@ def explain_command(settings: Settings, name: Claim, output: Output = Format.TAB
         if found.rows:
             sys.stdout.write("\n")
             show(explain.told_options(found.rows), columns=explain.OPTION_COLUMNS, format_=output)
+        if short := explain.shortages(found):
+            sys.stdout.write("\n")
+            show(explain.told_shortages(short), columns=explain.SHORTAGE_COLUMNS, format_=output)
 
 
 @app.command("inventory", cls=Command)
-@options("cluster_name", *_AWS, *_CLUSTER)
+@options("cluster_name", *_AWS, *CLUSTER)
 def inventory_command(settings: Settings, output: Output = Format.TABLE) -> None:
     """List every capacity reservation that the account sees: owner, idle slots and their cost."""
     from broker.commands import inventory
@@ -277,7 +304,7 @@ def inventory_command(settings: Settings, output: Output = Format.TABLE) -> None
 
 
 @app.command("idle", cls=Command)
-@options("cluster_name", *_AWS, *_CLUSTER)
+@options("cluster_name", *_AWS, *CLUSTER)
 def idle_command(settings: Settings, output: Output = Format.TABLE) -> None:
     """List the idle reserved slots: owner, count, cost an hour, and time."""
     from broker.commands import idle, inventory
@@ -304,7 +331,12 @@ def _inventory(settings: Settings) -> tuple[list[dict[str, Any]], str]:
     found = inventory.rows(provider, seen, cluster=settings.cluster_name, now=SystemClock().now())
     if trouble and found:
         typer.echo(trouble, err=True)
-    return found, f"account {provider.account_id()}, {_region(settings)}"
+    return found, f"account {provider.account_id()}, {region_of(settings)}"
+
+
+verb_commands.register(app, _client, _asked)
+oncall_commands.register(app, explain_app, _client)
+app.callback()(verb_commands.begin)
 
 
 @crds_app.command("print", cls=Command)
@@ -315,8 +347,19 @@ def crds_print() -> None:
     sys.stdout.write(crds.text())
 
 
+@crds_app.command("check", cls=Command)
+@options(*CLUSTER)
+def crds_check(settings: Settings, output: Output = Format.TABLE) -> None:
+    """Compare the cluster's definitions with this version's; exit 1 if a kind or a field is missing."""
+    from broker.commands import crd_skew
+
+    rows = crd_skew.check(_client(settings))
+    show(rows, columns=crd_skew.COLUMNS, format_=output)
+    raise typer.Exit(0 if crd_skew.acceptable(rows) else 1)
+
+
 @crds_app.command("install", cls=Command)
-@options(*_CLUSTER)
+@options(*CLUSTER)
 def crds_install(settings: Settings, output: Output = Format.TABLE) -> None:
     """Install the definitions that the cluster lacks; Karpenter's own stay as they are."""
     from broker.commands import crds
@@ -325,7 +368,7 @@ def crds_install(settings: Settings, output: Output = Format.TABLE) -> None:
 
 
 @crds_app.command("patch", cls=Command)
-@options(*_CLUSTER)
+@options(*CLUSTER)
 def crds_patch(
     settings: Settings,
     check: Annotated[

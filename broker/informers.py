@@ -10,11 +10,14 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace
+from broker.controllers.elasticquota.controller import BY_NAMESPACE, by_namespace
 from broker.controllers.interruption.notices import BY_INSTANCE, by_instance
 from broker.controllers.nodeclaim.ownership import KARPENTER_LEASE_SELECTOR
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.termination import BY_NODE
 from broker.controllers.nodeclass.finalizer import BY_CLASS, by_class
+from broker.controllers.nodereservation.koordinator import BY_RESERVATION, by_reservation
+from broker.controllers.scheduler.reads import BY_SCHEDULER, scheduler_of
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.identity import SYSTEM_SELECTOR
@@ -40,7 +43,17 @@ class Informers:
         self.nodes = Informer(
             client, Node, clock=clock, indexes={BY_PROVIDER_ID: lambda n: [n.spec.provider_id]}
         )
-        self.pods = Informer(client, Pod, clock=clock, indexes={BY_NODE: lambda p: [p.spec.node_name]})
+        self.pods = Informer(
+            client,
+            Pod,
+            clock=clock,
+            indexes={
+                BY_NODE: lambda p: [p.spec.node_name],
+                BY_RESERVATION: by_reservation,
+                BY_NAMESPACE: by_namespace,
+                BY_SCHEDULER: scheduler_of,
+            },
+        )
         self.system = Informer(client, Namespace, clock=clock, field_selector=SYSTEM_SELECTOR)
         self.leases = Informer(client, Lease, clock=clock, field_selector=KARPENTER_LEASE_SELECTOR)
 

@@ -45,9 +45,25 @@ def seconds(least: float, *, more: bool = False) -> Rule:
     return rule
 
 
+def days(value: Any) -> str:
+    fits = isinstance(value, int | float) and 0 < value <= 3650
+    return "" if fits else "a number of days above 0, up to 3650"
+
+
+def database(value: str) -> str:
+    """Its password is not repeated in the hint."""
+    fits = value == "memory" or (value and "://" not in value) or value.startswith("postgresql://")
+    return "" if fits else "memory, the path of a file, or postgresql://USER:PASSWORD@HOST/DATABASE"
+
+
 def share(value: Any) -> str:
     fits = isinstance(value, int | float) and 0 <= value < 1
     return "" if fits else "a share from 0 to below 1, such as 0.075"
+
+
+def factor(value: Any) -> str:
+    fits = isinstance(value, int | float) and 1 <= value < math.inf
+    return "" if fits else "a factor of at least 1, such as 10"
 
 
 def dollars(value: Any) -> str:
@@ -55,11 +71,11 @@ def dollars(value: Any) -> str:
     return "" if fits else "dollars an hour from 0 on, or inf for no cap"
 
 
-def whole(most: float = math.inf, *, what: str) -> Rule:
-    bounds = "from 0 on" if math.isinf(most) else f"from 0 to {most:g}"
+def whole(most: float = math.inf, *, what: str, least: int = 0) -> Rule:
+    bounds = f"from {least} on" if math.isinf(most) else f"from {least} to {most:g}"
 
     def rule(value: Any) -> str:
-        return "" if isinstance(value, int) and 0 <= value <= most else f"{what} {bounds}"
+        return "" if isinstance(value, int) and least <= value <= most else f"{what} {bounds}"
 
     return rule
 
@@ -101,6 +117,15 @@ def cidr(value: str) -> str:
     return ""
 
 
+def proxies(value: str) -> str:
+    """A block of all addresses would let every client claim to be any person."""
+    try:
+        open_ = any(ip_network(block).prefixlen == 0 for block in listed(value))
+    except ValueError:
+        open_ = True
+    return "with commas, the CIDR blocks of the proxies alone, such as 10.0.1.7/32" if open_ else ""
+
+
 def adopters(value: str) -> str:
     try:
         Adopters.parse(listed(value))
@@ -109,8 +134,21 @@ def adopters(value: str) -> str:
     return ""
 
 
+def receiver(value: str) -> str:
+    """Its token is not repeated in the hint."""
+    from urllib3.exceptions import LocationParseError  # which most commands do not need
+    from urllib3.util import parse_url
+
+    try:
+        fits = not value or bool(re.fullmatch(r"https?://\S+", value) and parse_url(value).host)
+    except LocationParseError:
+        fits = False
+    return "" if fits else "a URL such as https://alertmanager.example.com:9093"
+
+
 port = whole(65535, what="a port")
 url = matching(r"https?://[^\s/]\S*", "a URL such as https://0123456789abcdef.eks.example.com")
+header = matching(r"[A-Za-z0-9-]{1,100}", "the name of a header such as X-Forwarded-User")
 name = matching(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", "a name of lower case letters, digits, - and .")
 cluster_name = matching(
     CLUSTER_NAME.pattern, "the EKS cluster's name (letters, digits, - and _, 100 at most)"

@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import fields
 from functools import partial, wraps
+from ipaddress import ip_address
 from typing import Annotated, Any, Final, get_args, get_type_hints
 
 from broker.option_rules import wrong
 from broker.settings import Settings
 
 _HINTS: Final = get_type_hints(Settings, include_extras=True)
+# Their values may hold a token, so no message repeats them.
+_SECRET: Final = frozenset({"notify_alertmanager", "notify_webhook"})
 _PARTS: Final = ("buy_dollars_each", "buy_dollars_namespace")
 
 
@@ -36,8 +39,36 @@ def problems(settings: Settings, names: Iterable[str] | None = None) -> list[str
     for name in judged:
         value, option = getattr(settings, name), called(name)
         written = [write for rule in _HINTS[name].__metadata__[1:] if (write := rule(value))]
+        value = "not shown here" if name in _SECRET else value
         found += [wrong(option, value, write) for write in written]
     return found
+
+
+def exposed(settings: Settings) -> list[str]:
+    """The problems of a web page that other machines reach, or that trusts a header."""
+    if not settings.web:
+        return []
+    header, proxies = called("web_user_header"), called("web_proxies")
+    found = []
+    if settings.web_user_header and not settings.web_proxies:
+        found.append(
+            f"{header} is set without {proxies}: write the CIDR blocks of the proxies that may set it"
+        )
+    if settings.web_groups_header and not settings.web_user_header:
+        found.append(f"{called('web_groups_header')} is set without {header}: write both")
+    if not (settings.web_user_header or settings.web_tokens or _loopback(settings.web_host)):
+        found.append(
+            f"{called('web_host')} is {settings.web_host!r}, which other machines reach without "
+            f"authentication: set {header} and {proxies}, or {called('web_tokens')}, or write 127.0.0.1"
+        )
+    return found
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def without_effect(settings: Settings) -> list[str]:
@@ -79,7 +110,7 @@ def options(
         def run(**given: Any) -> Any:
             chosen = Settings(**{f.name: given.pop(f.name) for f in offered})
             if found := [*problems(chosen, [f.name for f in offered]), *besides(chosen)]:
-                raise BadOptions(found)
+                raise BadOptions(dict.fromkeys(found))
             return command(settings=chosen, **given)
 
         run.__signature__ = signature.replace(parameters=others + mine)  # type: ignore[attr-defined]
@@ -106,3 +137,19 @@ def _number(type_: type[Any], text: Any) -> Any:
         return type_(text)
     except ValueError:
         return text
+
+
+def region_of(settings: Settings) -> str:
+    """The Region: the flag's or AWS_REGION's, else the one that the SDK finds. Raises ValueError."""
+    from providers.aws.clients import configured_region, no_region
+
+    region = settings.region or configured_region(settings.aws_profile or None)
+    if not region:
+        raise ValueError(
+            "no AWS Region is set: give --region, set AWS_REGION or AWS_DEFAULT_REGION, or give the profile "
+            f"{settings.aws_profile or 'default'!r} of the AWS configuration a `region`"
+        )
+    if why := no_region(region, endpoint=settings.aws_endpoint):
+        where = called("region") if settings.region else "AWS_DEFAULT_REGION, or the profile's region,"
+        raise ValueError(f"{where} is {region!r}: {why}")
+    return region

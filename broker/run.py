@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from errno import EACCES, EADDRINUSE
 from pathlib import Path
@@ -21,12 +24,15 @@ from broker.kube.clock import Clock, SystemClock
 from broker.kube.errors import ApiError
 from broker.kube.identity import NAMESPACE, IdentityDiffers, cluster_uid, compare, pin
 from broker.kube.lease import Elector
+from broker.notifications.notifier import Notifier
 from broker.oncall.http import HttpServer
 from broker.oncall.metrics import tune_collector
-from broker.options import BadOptions, called, problems, without_effect
+from broker.options import BadOptions, called, exposed, problems, without_effect
+from broker.scheduler import SCHEDULER_LEASE, Scheduler
 from broker.settings import Settings
+from broker.webpage.assembly import OnCallViews
 from providers.base import CapacityProvider
-from providers.model import ProviderError
+from providers.model import EksCluster, ProviderError
 
 if TYPE_CHECKING:
     from broker.admission.webhook import Webhook
@@ -46,10 +52,32 @@ def unset(settings: Settings) -> str:
     given = {
         "--cluster-name (CLUSTER_NAME)": settings.cluster_name,
         "--cluster-endpoint (CLUSTER_ENDPOINT)": settings.cluster_endpoint,
-        "--cluster-ca (CLUSTER_CA_BUNDLE)": settings.cluster_ca or SERVICE_ACCOUNT_CA.is_file(),
+        "--cluster-ca (CLUSTER_CA_BUNDLE)": settings.cluster_ca,
     }
     empty = [option for option, value in given.items() if not value]
     return f"not set, though nodes cannot join without: {', '.join(empty)}" if empty else ""
+
+
+def discovered(settings: Settings, describe: Callable[[], EksCluster]) -> Settings:
+    """The settings with endpoint and CA of the EKS cluster where they are empty.
+
+    In a pod the CA is the service account's. Raises ValueError with the ways out.
+    """
+    ca = settings.cluster_ca
+    if not ca and SERVICE_ACCOUNT_CA.is_file():
+        ca = b64encode(SERVICE_ACCOUNT_CA.read_bytes()).decode()
+    if settings.cluster_endpoint and ca:
+        return replace(settings, cluster_ca=ca)
+    try:
+        facts = describe()
+    except ProviderError as error:
+        raise ValueError(
+            f"endpoint and CA of cluster {settings.cluster_name} are not known: {error}. Allow "
+            "eks:DescribeCluster on this cluster, correct --cluster-name (CLUSTER_NAME) or --region "
+            "(AWS_REGION), or set --cluster-endpoint (CLUSTER_ENDPOINT) and --cluster-ca (CLUSTER_CA_BUNDLE)"
+        ) from error
+    endpoint = settings.cluster_endpoint or facts.endpoint
+    return replace(settings, cluster_endpoint=endpoint, cluster_ca=ca or facts.ca_bundle)
 
 
 def serve(
@@ -59,25 +87,19 @@ def serve(
     *,
     registries: Sequence[CollectorRegistry] = (),
 ) -> None:
-    """Runs until SIGTERM or SIGINT; /metrics shows `registries` besides the broker's own.
+    """Runs until SIGTERM or SIGINT; /metrics shows `registries` besides the broker's own. The scheduler runs
+    beside the broker unless the settings switch it off.
 
     Raises ValueError for an invalid setting, IdentityDiffers if cluster, account, Region or cluster name is
     not the pinned one.
     """
     if problem := unset(settings):
         raise ValueError(problem)
-    if not settings.cluster_ca:
-        settings = replace(settings, cluster_ca=b64encode(SERVICE_ACCOUNT_CA.read_bytes()).decode())
-    if wrong := problems(settings):
+    if wrong := [*problems(settings), *exposed(settings)]:
         raise BadOptions(wrong)
-    logs.configure(level=settings.log_level, format_=settings.log_format)
-    tune_collector()
-    memory.share()
-    files.allow_many()
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = _begun(settings)
     leading: list[Broker | None] = [None]
+    views = OnCallViews(settings, provider, client, clock=SystemClock())
 
     def ready() -> Mapping[str, bool]:
         # A standby is ready: it can take over at any time.
@@ -85,6 +107,7 @@ def serve(
 
     def running(broker: Broker | None) -> None:
         leading[0] = broker
+        views.follow(broker)
 
     http = HttpServer(
         host=settings.http_host,
@@ -96,16 +119,96 @@ def serve(
     _listen(http.start, settings, "http_port")
     if parts := without_effect(settings):
         _log.warning("--buy-dollars is 0: nothing is bought, and these have no effect", options=parts)
-    _log.info("serving", url=http.url, cluster=settings.cluster_name, region=settings.region)
+    cluster, endpoint = settings.cluster_name, settings.cluster_endpoint
+    _log.info("serving", url=http.url, cluster=cluster, endpoint=endpoint, region=settings.region)
     webhook = _webhook(settings, client)
+    notifier = Notifier(
+        settings, views.live, lambda: leading[0].client if leading[0] else None, clock=SystemClock()
+    )
     try:
         if webhook is not None:  # standbys answer reviews, too
             _listen(webhook.start, settings, "webhook_port")
-        lead(client, provider, settings, clock=SystemClock(), stop=stop, running=running)
+        _listen(views.start, settings, "web_port")
+        if views.page is not None:
+            _log.info("web page", url=views.page.url)
+        notifier.start()
+        lead(
+            client,
+            provider,
+            settings,
+            clock=SystemClock(),
+            stop=stop,
+            running=running,
+            scheduling=views.record,
+        )
     finally:
         if webhook is not None:
             webhook.close()
+        notifier.close()
+        views.close()
         http.close()
+
+
+def serve_scheduler(settings: Settings, client: Client) -> None:
+    """Runs the scheduler alone until SIGTERM or SIGINT. It needs no right in AWS.
+
+    Raises ValueError for an invalid setting.
+    """
+    if wrong := problems(settings):
+        raise BadOptions(wrong)
+    if not settings.schedulers:
+        raise ValueError(
+            f"{called('scheduler')} is only, and {called('scheduler_names')} is empty: name a scheduler, or "
+            "write on or off"
+        )
+    stop = _begun(settings)
+    leading: list[Scheduler | None] = [None]
+
+    def ready() -> Mapping[str, bool]:
+        return leading[0].ready() if leading[0] else {"standby": True}
+
+    def running(scheduler: Scheduler | None) -> None:
+        leading[0] = scheduler
+
+    http = HttpServer(
+        host=settings.http_host,
+        port=settings.http_port,
+        ready=ready,
+        healthy=lambda: {"process": True},
+        registries=REGISTRIES,
+    )
+    _listen(http.start, settings, "http_port")
+    _log.info("serving the scheduler alone", url=http.url, names=settings.schedulers)
+    try:
+        lead_scheduler(client, settings, clock=SystemClock(), stop=stop, running=running)
+    finally:
+        http.close()
+
+
+def _begun(settings: Settings) -> threading.Event:
+    """Prepares the process; returns the event that a signal sets."""
+    logs.configure(level=settings.log_level, format_=settings.log_format)
+    tune_collector()
+    memory.share()
+    files.allow_many()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+def taken_ports(settings: Settings) -> Iterator[str]:
+    """A sentence for each port that this process cannot have now, or for its address."""
+    with ExitStack() as listeners:
+        wanted = {"http_port": True, "webhook_port": settings.webhook_port > 0, "web_port": settings.web}
+        names = [name for name, serves in wanted.items() if serves and not problems(settings, [name])]
+        for name in names:
+            try:
+                listener = socket.create_server((_host(settings, name), getattr(settings, name)))
+            except OSError as error:
+                yield _refused(error, settings, name)
+            else:
+                listeners.enter_context(listener)
 
 
 def _listen(start: Callable[[], None], settings: Settings, port: str) -> None:
@@ -113,24 +216,38 @@ def _listen(start: Callable[[], None], settings: Settings, port: str) -> None:
     try:
         start()
     except OSError as error:
-        host, number = settings.http_host, getattr(settings, port)
-        if error.errno in (EADDRINUSE, EACCES):
-            why = "another process has it" if error.errno == EADDRINUSE else "this process may not take it"
-            raise ValueError(f"{called(port)} is {number}: {why} at {host}; write a free port") from error
-        raise ValueError(f"{called('http_host')} is {host!r}: nothing can listen there: {error}") from error
+        raise ValueError(_refused(error, settings, port)) from error
+
+
+def _refused(error: OSError, settings: Settings, port: str) -> str:
+    host, number = _host(settings, port), getattr(settings, port)
+    if error.errno in (EADDRINUSE, EACCES):
+        why = "another process has it" if error.errno == EADDRINUSE else "this process may not take it"
+        return f"{called(port)} is {number}: {why} at {host}; write a free port"
+    name = "web_host" if port == "web_port" else "http_host"
+    return f"{called(name)} is {host!r}: nothing can listen there: {error}"
+
+
+def _host(settings: Settings, port: str) -> str:
+    return settings.web_host if port == "web_port" else settings.http_host
 
 
 def _webhook(settings: Settings, client: Client) -> Webhook | None:
     if not settings.webhook_port:
         return None
-    from broker.admission.webhook import Webhook  # with all of TLS, which other code does not need
+    from broker.admission.webhook import (  # with all of TLS, which other code does not need
+        Webhook,
+        WebhookService,
+    )
 
     return Webhook(
         client,
-        namespace=settings.namespace,
-        service=settings.webhook_service,
-        host=settings.http_host,
-        port=settings.webhook_port,
+        WebhookService(
+            namespace=settings.namespace,
+            service=settings.webhook_service,
+            host=settings.http_host,
+            port=settings.webhook_port,
+        ),
         default_cohort=settings.default_cohort,
         strict=settings.strict,
         clock=SystemClock(),
@@ -145,12 +262,15 @@ def lead(
     clock: Clock,
     stop: threading.Event,
     running: Callable[[Broker | None], None],
+    scheduling: Callable[[Scheduler | None], None] = lambda _: None,
 ) -> None:
     """Runs brokers, one in each term of leadership, until `stop` is set. Reports each to `running`.
 
     A cluster has one Lease, whatever the settings are. A leader compares its identity with the stored one
     before anything else, and again while it leads (broker.kube.identity). Raises IdentityDiffers after it
     released the Lease. A process with a different identity at its start does not even stand for election.
+
+    Unless the settings switch it off, the scheduler stands for its own Lease beside the broker.
     """
 
     def facts() -> Mapping[str, str]:
@@ -194,13 +314,63 @@ def lead(
         clock.wait(stop)
         return
     elector = Elector(client, LEASE, NAMESPACE, settings.identity, clock)
+    ended = threading.Event()
+
+    def end() -> None:
+        clock.wait(stop)
+        ended.set()
+        elector.stop()
+
+    threading.Thread(target=end, name="end of election", daemon=True).start()
+    with ThreadPoolExecutor(1, "scheduler") as pool:
+        beside = None
+        if settings.scheduler == "on" and settings.schedulers:
+            beside = pool.submit(
+                lead_scheduler, client, settings, clock=clock, stop=ended, running=scheduling
+            )
+            beside.add_done_callback(lambda _: elector.stop())  # its failure ends the process
+        try:
+            elector.run(lambda lost: term(lost, client.replace(guard=elector.guard)))
+        finally:
+            ended.set()
+        if beside is not None:
+            beside.result()
+
+
+def lead_scheduler(
+    client: Client,
+    settings: Settings,
+    *,
+    clock: Clock,
+    stop: threading.Event,
+    running: Callable[[Scheduler | None], None] = lambda _: None,
+) -> None:
+    """Runs schedulers, one in each term of leadership, until `stop` is set. Reports each to `running`.
+
+    Its Lease is its own: neither this leadership nor that of the broker ends with the other.
+    """
+    if not settings.leader_election:
+        _log.warning("--no-leader-election: this replica never leads, so it places no pod")
+        clock.wait(stop)
+        return
+    elector = Elector(client, SCHEDULER_LEASE, NAMESPACE, settings.identity, clock)
+
+    def term(lost: threading.Event) -> None:
+        scheduler = Scheduler(client.replace(guard=elector.guard), settings, clock=clock)
+        running(scheduler)
+        scheduler.start()
+        try:
+            clock.wait(lost)
+        finally:
+            running(None)
+            scheduler.stop()
 
     def end() -> None:
         clock.wait(stop)
         elector.stop()
 
-    threading.Thread(target=end, name="end of election", daemon=True).start()
-    elector.run(lambda lost: term(lost, client.replace(guard=elector.guard)))
+    threading.Thread(target=end, name="end of scheduling", daemon=True).start()
+    elector.run(term)
 
 
 def _known(look: Callable[[], object], otherwise: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from broker import option_rules as rules
-from broker.capacity.model import Overhead
+from broker.capacity.model import LaunchDefaults
 from broker.option_rules import listed
 from broker.quota.fair import ALLOWED
 from broker.quota.model import Strategy
@@ -32,6 +32,9 @@ KARPENTER: Final = "Beside Karpenter"
 RESERVATIONS: Final = "CapacityReservations"
 BUYING: Final = "Reserving in EC2"
 CLUSTERS: Final = "Dedicated clusters"
+PODS: Final = "Scheduling pods"
+WEB: Final = "Web page and history"
+NOTIFY: Final = "Notifications"
 LOG: Final = "Log"
 
 
@@ -58,13 +61,17 @@ class Settings:
     ] = ""
     cluster_endpoint: Annotated[
         str,
-        _option("API server URL for nodes.", about=NODES, envvar="CLUSTER_ENDPOINT"),
+        _option(
+            "API server URL for nodes; empty: that of the EKS cluster.",
+            about=NODES,
+            envvar="CLUSTER_ENDPOINT",
+        ),
         rules.url,
     ] = ""
     cluster_ca: Annotated[
         str,
         _option(
-            "Base64 CA bundle for nodes; default in a pod: the service account's.",
+            "Base64 CA bundle for nodes; empty: the service account's in a pod, else the EKS cluster's.",
             about=NODES,
             envvar="CLUSTER_CA_BUNDLE",
         ),
@@ -148,12 +155,57 @@ class Settings:
     plan_seconds: Annotated[
         float,
         _option(
-            "Seconds to solve a plan; then the best plan so far is used, optimal or not.",
+            "Seconds for a plan, with all its steps; claims that do not fit are planned next.",
             about=LAUNCHING,
             envvar="BROKER_PLAN_SECONDS",
         ),
         rules.seconds(0, more=True),
     ] = 5.0
+    pod_batch_idle_seconds: Annotated[
+        float,
+        _option(
+            "Seconds without a new pending pod after which NodePools of the broker's group are served.",
+            about=LAUNCHING,
+            envvar="BROKER_POD_BATCH_IDLE_SECONDS",
+        ),
+        rules.seconds(0),
+    ] = 1.0
+    pod_batch_max_seconds: Annotated[
+        float,
+        _option(
+            "Seconds that the first pending pod waits at most for others.",
+            about=LAUNCHING,
+            envvar="BROKER_POD_BATCH_MAX_SECONDS",
+        ),
+        rules.seconds(0),
+    ] = 10.0
+    price_ceiling: Annotated[
+        float,
+        _option(
+            "Most that a claim pays outside reservations, as a factor over its cheapest option.",
+            about=LAUNCHING,
+            envvar="BROKER_PRICE_CEILING",
+        ),
+        rules.factor,
+    ] = 10.0
+    fallback_premium: Annotated[
+        float,
+        _option(
+            "Share that an on-demand instance may cost more to have type and zone of an open reservation.",
+            about=LAUNCHING,
+            envvar="BROKER_FALLBACK_PREMIUM",
+        ),
+        rules.share,
+    ] = 0.1
+    gang_hold_seconds: Annotated[
+        float,
+        _option(
+            "Seconds that free slots are held for a gang that outranks other claims; 0 holds none.",
+            about=LAUNCHING,
+            envvar="BROKER_GANG_HOLD_SECONDS",
+        ),
+        rules.seconds(0),
+    ] = 600.0
     orphan_grace_seconds: Annotated[
         float,
         _option(
@@ -418,6 +470,167 @@ class Settings:
         ),
         rules.seconds(0),
     ] = 600.0
+    scheduler: Annotated[
+        str,
+        _option(
+            "on: this process also places pods while it holds the scheduler's Lease; off: it does not; only: "
+            "it does nothing else, and needs no AWS.",
+            about=PODS,
+            envvar="BROKER_SCHEDULER",
+        ),
+        rules.one_of("on", "off", "only"),
+    ] = "on"
+    scheduler_names: Annotated[
+        str,
+        _option(
+            "Scheduler names of pods and reservations that the broker places, with commas; empty: none. Each "
+            "is in force while the kinds of its project are installed. Leave out a name that runs already.",
+            about=PODS,
+            envvar="BROKER_SCHEDULER_NAMES",
+        ),
+    ] = "koord-scheduler,godel-scheduler,nos-scheduler,capacity-broker"
+    restricted_node_fallback: Annotated[
+        bool,
+        _option(
+            "An owner that does not fit into its Restricted reservation runs beside it, as in Koordinator; "
+            "otherwise it waits.",
+            about=PODS,
+            envvar="BROKER_RESTRICTED_NODE_FALLBACK",
+        ),
+    ] = False
+    quota_absent_is_zero: Annotated[
+        bool,
+        _option(
+            "CPU and memory that an elastic quota does not name have the limit 0, as in nos; otherwise they "
+            "are unconstrained.",
+            about=PODS,
+            envvar="BROKER_QUOTA_ABSENT_IS_ZERO",
+        ),
+    ] = False
+    gpu_memory_gb: Annotated[
+        int,
+        _option(
+            "GB of GPU memory that one nvidia.com/gpu counts in elastic quotas, on nodes without Karpenter's "
+            "label for it.",
+            about=PODS,
+            envvar="BROKER_GPU_MEMORY_GB",
+        ),
+        rules.whole(what="a count"),
+    ] = 32
+    reservation_ttl: Annotated[
+        int,
+        _option(
+            "Seconds for which the room of a deleted Gödel pod is kept; its annotation, then that of its "
+            "Deployment precede.",
+            about=PODS,
+            envvar="BROKER_RESERVATION_TTL",
+        ),
+        rules.whole(what="a count"),
+    ] = 60
+    web: Annotated[
+        bool,
+        _option("Serve the web page.", about=WEB, envvar="BROKER_WEB"),
+    ] = False
+    web_host: Annotated[
+        str,
+        _option(
+            "Address of the web page. One that other machines reach needs --web-user-header or --web-tokens.",
+            about=WEB,
+            envvar="BROKER_WEB_HOST",
+        ),
+    ] = "127.0.0.1"
+    web_port: Annotated[
+        int,
+        _option("Port of the web page; 0 picks a free one.", about=WEB, envvar="BROKER_WEB_PORT"),
+        rules.port,
+    ] = 8081
+    web_user_header: Annotated[
+        str,
+        _option(
+            "Header in which a proxy passes the user of the web page, such as X-Forwarded-User; empty: none.",
+            about=WEB,
+            envvar="BROKER_WEB_USER_HEADER",
+        ),
+        rules.header,
+    ] = ""
+    web_groups_header: Annotated[
+        str,
+        _option(
+            "Header in which the proxy passes the user's groups, with commas; empty: none.",
+            about=WEB,
+            envvar="BROKER_WEB_GROUPS_HEADER",
+        ),
+        rules.header,
+    ] = ""
+    web_proxies: Annotated[
+        str,
+        _option(
+            "CIDR blocks, with commas, of the proxies that may set these headers.",
+            about=WEB,
+            envvar="BROKER_WEB_PROXIES",
+        ),
+        rules.proxies,
+    ] = ""
+    web_tokens: Annotated[
+        bool,
+        _option(
+            "Accept bearer tokens of the cluster on the web page, by a TokenReview.",
+            about=WEB,
+            envvar="BROKER_WEB_TOKENS",
+        ),
+    ] = False
+    history: Annotated[
+        str,
+        _option(
+            "Database of the history: a path for SQLite, a postgresql:// URL, or memory, which a restart "
+            "empties.",
+            about=WEB,
+            envvar="BROKER_HISTORY",
+        ),
+        rules.database,
+    ] = "memory"
+    history_days: Annotated[
+        float,
+        _option("Days that the history keeps an entry.", about=WEB, envvar="BROKER_HISTORY_DAYS"),
+        rules.days,
+    ] = 30.0
+    history_entries: Annotated[
+        int,
+        _option(
+            "Entries that the history keeps at most, about 1 KiB each.",
+            about=WEB,
+            envvar="BROKER_HISTORY_ENTRIES",
+        ),
+        rules.whole(what="a count", least=1),
+    ] = 200_000
+    history_mebibytes: Annotated[
+        int,
+        _option(
+            "MiB that the history takes at most, in memory or in SQLite's file.",
+            about=WEB,
+            envvar="BROKER_HISTORY_MEBIBYTES",
+        ),
+        rules.whole(1_000_000, what="MiB", least=64),
+    ] = 512
+    notify_alertmanager: Annotated[
+        str,
+        _option(
+            "URL of an Alertmanager that gets alerts of lasting shortages, ending reservations and reached "
+            "spending caps; empty: none.",
+            about=NOTIFY,
+            envvar="BROKER_NOTIFY_ALERTMANAGER",
+        ),
+        rules.receiver,
+    ] = ""
+    notify_webhook: Annotated[
+        str,
+        _option(
+            "URL that gets one message when such an alert begins and one when it is over; empty: none.",
+            about=NOTIFY,
+            envvar="BROKER_NOTIFY_WEBHOOK",
+        ),
+        rules.receiver,
+    ] = ""
     log_level: Annotated[
         str,
         _option("debug, info, warning or error.", about=LOG, envvar="BROKER_LOG_LEVEL"),
@@ -433,6 +646,11 @@ class Settings:
     def bought_zones(self) -> tuple[str, ...]:
         """`buy_zones`, each by itself."""
         return listed(self.buy_zones)
+
+    @property
+    def schedulers(self) -> tuple[str, ...]:
+        """`scheduler_names`, each by itself."""
+        return listed(self.scheduler_names)
 
     @property
     def strategies(self) -> tuple[Strategy, ...]:
@@ -468,9 +686,15 @@ class Settings:
         return frozenset((platform, tenancy) for platform in platforms for tenancy in tenancies)
 
     @property
-    def overhead(self) -> Overhead:
+    def launch_defaults(self) -> LaunchDefaults:
         """Raises ValueError, which names the option."""
-        return Overhead(vm_memory_percent=self.vm_memory_overhead_percent, reserved_enis=self.reserved_enis)
+        return LaunchDefaults(
+            vm_memory_percent=self.vm_memory_overhead_percent,
+            reserved_enis=self.reserved_enis,
+            price_ceiling=self.price_ceiling,
+            fallback_premium=self.fallback_premium,
+            gang_hold_seconds=self.gang_hold_seconds,
+        )
 
     @property
     def caps(self) -> Caps:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Final
 
@@ -38,6 +39,12 @@ SCALES: Final[Mapping[str, Decimal]] = {
 _QUANTITY: Final = re.compile(
     rf"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:({'|'.join(SCALES)})|[eE]([+-]?[0-9]{{1,18}}))?", re.ASCII
 )
+_GROUP_ARN: Final = re.compile(r"arn:[\w-]+:resource-groups:[\w-]+:\d+:(?=group/)")
+# A pool as keys and logs have it: capacity type, instance type, zone, reservation or group, placement.
+_POOL: Final = re.compile(
+    r"\b(reserved|on-demand|spot):([\w-]+\.[\w-]+):([\w-]+)"
+    rf"(?::(cr-\w+|(?:{_GROUP_ARN.pattern})?group/[\w./-]*[\w-]))?(?:@(\S+?)(?=[:,;)]*(?:\s|$)))?"
+)
 _WHOLE: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _SECONDS: Final[Mapping[str, float]] = {
     "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9
@@ -48,6 +55,45 @@ _DURATION: Final = re.compile(rf"[+-]?(?:0|(?:{_PART.pattern})+)")
 
 class InvalidText(ValueError):
     """Text that cannot be decoded; the message has the text and a valid form."""
+
+
+def counted(count: int, one: str, more: str = "") -> str:
+    """`1 instance`, `2 instances`. `more`: a plural that is not `one` with an s."""
+    return f"{count} {one if count == 1 else more or f'{one}s'}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The most similar known word, as the end of a message; empty if none is similar."""
+    near = get_close_matches(word, sorted(known), n=1)
+    return f"; the nearest name is {near[0]}" if near else ""
+
+
+def group_name(arn: str) -> str:
+    """The name of a resource group, which AWS may write with an id of its own behind it."""
+    return f":{arn}".partition(":group/")[2].partition("/")[0] or arn
+
+
+def plain(text: str) -> str:
+    """A text with a name for each key of a pool, and `group/NAME` for each ARN of a resource group."""
+    return _GROUP_ARN.sub("", _POOL.sub(lambda found: pool_name(*found.groups("")), text))
+
+
+def pool_name(
+    capacity_type: str, instance_type: str, zone: str, reservation: str = "", placement: str = ""
+) -> str:
+    """`cr-1 (p5.48xlarge, us-east-1a)`, `group gpus (...)`, or `on-demand p5.48xlarge in us-east-1a`."""
+    if capacity_type == "reserved":
+        group = f"group {group_name(reservation)}" if reservation else "open reservations"
+        source = reservation if reservation.startswith("cr-") else group
+        name = f"{source} ({instance_type}, {zone})"
+    else:
+        name = f"{capacity_type} {instance_type} in {zone}"
+    return f"{name} with placement {group_name(placement)}" if placement else name
+
+
+def moment(at: datetime) -> str:
+    """A time in a message, in UTC, with its year."""
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def shortened(text: object, length: int = LONGEST_SCALAR) -> str:

@@ -12,27 +12,29 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
+from providers.launch import (
+    Bootstrap,
+    LaunchRequest,
+    LaunchResult,
+    Override,
+    ProfileRef,
+    Template,
+    TemplateRef,
+)
 from providers.model import (
     UNCHANGED,
-    Bootstrap,
     Image,
     Instance,
     InstanceType,
-    LaunchRequest,
-    LaunchResult,
     Market,
     Odcr,
     OdcrRequest,
-    Override,
     PlacementGroup,
-    ProfileRef,
     QueueMessage,
     ReservationGroup,
     SecurityGroup,
     Selector,
     Subnet,
-    Template,
-    TemplateRef,
     Unchanged,
 )
 
@@ -160,6 +162,12 @@ class CapacityProvider(Protocol):
 
     def untag(self, ids: Collection[str], keys: Collection[str]) -> None:
         """Removes tags, whatever their value; one that is not there is success."""
+
+    def broker_tags(self) -> Mapping[str, Mapping[str, str]]:
+        """The broker's tags on EC2 resources of every cluster, by resource id."""
+
+    def groups_of(self, cluster_uid: str) -> Sequence[ReservationGroup]:
+        """The groups with the tag of this cluster, without their members."""
 
     def receive(self, queue: str, *, wait: int) -> Sequence[QueueMessage]:
         """EC2's notices in a queue (name or URL): at once where there are any, else none after `wait` s."""

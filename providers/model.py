@@ -1,4 +1,4 @@
-"""The values of a capacity provider: reservations, types, launches and their failures.
+"""The values of a capacity provider: reservations, types, instances and failures.
 
 They carry EC2's own words and numbers (the EC2 API Reference names each field) and no decision. Whether a
 reservation fits or a failure means "try elsewhere" is decided in broker.capacity. All times are
@@ -19,7 +19,6 @@ ReservationType = Literal["default", "capacity-block"]
 Tenancy = Literal["default", "dedicated"]
 Accelerator = Literal["none", "nvidia", "neuron", "none-or-neuron"]
 CapacityType = Literal["reserved", "on-demand", "spot"]
-Preference = Literal["open", "none", "capacity-reservations-only"]
 Market = Literal["on-demand", "spot", "capacity-block", "interruptible-capacity-reservation"]
 # By its tags a resource carries this cluster's UID, another cluster's UID or name, or no UID at all.
 Ownership = Literal["ours", "foreign", "unproven"]
@@ -117,6 +116,14 @@ class ProviderError(Exception):
         self.operation = operation
         self.lost = class_ is ErrorClass.TRANSIENT
         self.refused: Mapping[str, ProviderError] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EksCluster:
+    """The facts of a cluster that its nodes need to join: URL of the API server, and base64 of its CA."""
+
+    endpoint: str
+    ca_bundle: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,157 +317,6 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockDevice:
-    device_name: str
-    volume_size_gib: int | None = None
-    volume_type: str = ""
-    iops: int | None = None
-    throughput: int | None = None
-    encrypted: bool | None = None
-    kms_key_id: str = ""
-    delete_on_termination: bool = True
-    snapshot_id: str = ""
-    initialization_rate: int | None = None
-    root: bool = False  # whether this is the root volume
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataOptions:
-    http_endpoint: str = "enabled"
-    http_tokens: str = "required"
-    http_put_response_hop_limit: int = 1
-    http_protocol_ipv6: str = "disabled"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bootstrap:
-    """The settings of a node's user data, for any image family.
-
-    `ca_bundle` is base64; `taints` are `key=value:Effect`. `kubelet` holds the KubeletConfiguration fields
-    of the class (clusterDNS, maxPods, systemReserved, ...).
-    """
-
-    cluster_name: str
-    endpoint: str
-    ca_bundle: str = ""
-    service_cidr: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    taints: tuple[str, ...] = ()
-    kubelet: Mapping[str, object] = field(default_factory=dict)
-    instance_store_raid0: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReservationTarget:
-    """Template's CapacityReservationSpecification. Empty id and group: no target."""
-
-    preference: Preference | None = None
-    reservation_id: str = ""
-    group_arn: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkInterface:
-    """One interface of an instance: its card, its place on the card, its type."""
-
-    card: int
-    device: int
-    kind: Literal["interface", "efa", "efa-only"] = "interface"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionTracking:
-    """Idle timeouts in seconds; None is EC2's default."""
-
-    tcp_established: int | None = None
-    udp_stream: int | None = None
-    udp: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Template:
-    """All that a launch template holds; its name is a hash of exactly this."""
-
-    image_id: str
-    user_data: str = ""  # not base64: the provider encodes it
-    security_group_ids: tuple[str, ...] = ()
-    instance_profile: str = ""  # name or ARN
-    block_devices: tuple[BlockDevice, ...] = ()
-    metadata: MetadataOptions = MetadataOptions()
-    detailed_monitoring: bool = False
-    tenancy: str = "default"
-    placement_group: str = ""
-    placement_group_id: str = ""  # instead of the name
-    associate_public_ip: bool | None = None
-    interfaces: tuple[NetworkInterface, ...] = ()  # none: the one that EC2 makes
-    ipv4_prefix_count: int | None = None
-    ipv6_prefix_count: int | None = None
-    primary_ipv6: bool = False  # an IPv6 address by which the node is reached: in an IPv6 cluster
-    connection_tracking: ConnectionTracking | None = None
-    nested_virtualization: str = ""
-    market: Market = "on-demand"
-    target: ReservationTarget = ReservationTarget()
-    tags: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileRef:
-    """An instance profile that the broker made, for a role."""
-
-    name: str
-    role: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TemplateRef:
-    """A launch template of ours in EC2."""
-
-    name: str
-    id: str = ""
-    owner: str = ""  # the class it was made for
-    created: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Override:
-    """One pool of a launch: EC2 refuses a request with two of one type and zone."""
-
-    instance_type: str
-    zone: str
-    subnet_id: str
-    priority: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchRequest:
-    """One CreateFleet of type instant, of one template and one market.
-
-    `token` makes a repeat harmless; `minimum` > 0 means all or nothing below that count.
-    """
-
-    token: str
-    template: TemplateRef
-    overrides: tuple[Override, ...]
-    count: int
-    market: Market = "on-demand"
-    minimum: int = 0
-    context: str = ""
-    tags: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchError:
-    """One pool's refusal inside a fleet's answer."""
-
-    code: str
-    message: str
-    class_: ErrorClass
-    instance_type: str = ""
-    zone: str = ""
-    subnet_id: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
     """An instance as DescribeInstances shows it; `reservation_id` is EC2's record of its reservation."""
 
@@ -471,6 +327,7 @@ class Instance:
     state: str = "pending"
     image_id: str = ""
     subnet_id: str = ""
+    security_group_ids: frozenset[str] = frozenset()
     reservation_id: str = ""
     lifecycle: str = ""  # "", spot, capacity-block, interruptible-capacity-reservation
     tenancy: str = "default"
@@ -485,15 +342,6 @@ class Instance:
     def alive(self) -> bool:
         """True while EC2 bills or starts it."""
         return self.state in ("pending", "running", "stopping", "stopped")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchResult:
-    """The result of a fleet: instances as EC2 describes them after the launch, and each pool's refusal."""
-
-    instances: tuple[Instance, ...] = ()
-    errors: tuple[LaunchError, ...] = ()
-    request_id: str = ""
 
 
 class NoticeKind(StrEnum):

@@ -30,13 +30,15 @@ structlog.configure(
     ]
 )
 
+_LOGS = structlog.get_config()
+
 # The longest tests begin first, so that at the end of a run no process waits for another's long test.
 LONGEST = ("tests/peers/", "tests/benchmarks/", "tests/faults/", "tests/cluster/", "tests/cli/", "tests/aws/")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--lag", type=float, default=0.0, help="EC2 shows changes so many seconds late (tests/cluster)"
+        "--lag", type=float, help="EC2 shows changes so many seconds late, also on the embedded API server"
     )
 
 
@@ -48,6 +50,12 @@ def pytest_collection_finish() -> None:
     """Freezes imported and collected objects: walking them for garbage was a twelfth of a run."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _same_logs() -> None:
+    """A command that a test before ran in this process may have set a level that hides lines."""
+    structlog.configure(**_LOGS)
 
 
 @pytest.fixture(autouse=True)

@@ -23,6 +23,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from broker.text import counted
+
 CA_LIFE: Final = timedelta(days=365)
 SERVING_LIFE: Final = timedelta(days=90)
 RENEWED: Final = 3  # replaced if less than this part of its life is left
@@ -121,7 +123,7 @@ def _pairs(certificates: bytes, keys: bytes) -> tuple[Pair, ...]:
     found = x509.load_pem_x509_certificates(certificates)
     loaded = [serialization.load_pem_private_key(each, None) for each in _KEY.findall(keys)]
     if len(found) != len(loaded):
-        raise Unusable(f"{len(found)} certificates with {len(loaded)} keys")
+        raise Unusable(f"{counted(len(found), 'certificate')} with {counted(len(loaded), 'key')}")
     pairs = []
     for certificate, key in zip(found, loaded, strict=True):
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():

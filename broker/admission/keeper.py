@@ -19,6 +19,7 @@ from broker.admission import certificates
 from broker.admission.certificates import Kept
 from broker.apis import names
 from broker.apis.admission import Secret, ValidatingWebhookConfiguration
+from broker.apis.nos import GROUP as NOS
 from broker.apis.ome import OME
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -130,7 +131,14 @@ def webhook(address: Mapping[str, Any], bundle: bytes) -> Json:
                 "operations": ["CREATE", "UPDATE"],
                 "resources": ["capacityreservations", "clustercapacityreservations", "dedicatedaiclusters"],
                 "scope": "*",
-            }
+            },
+            {
+                "apiGroups": [NOS],
+                "apiVersions": ["v1alpha1"],
+                "operations": ["CREATE", "UPDATE"],
+                "resources": ["elasticquotas", "compositeelasticquotas"],
+                "scope": "*",
+            },
         ],
     }
 

@@ -14,9 +14,11 @@ from pydantic import ValidationError
 
 from broker.admission.rules import Unknown
 from broker.apis.core import ResourceQuota
-from broker.apis.meta import Object
+from broker.apis.meta import Kind, Object
+from broker.apis.nos import CompositeElasticQuota, ElasticQuota
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAIClusterProfile
+from broker.controllers.elasticquota.reading import Quota
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.errors import ApiError, NotFound
@@ -48,7 +50,18 @@ class RecentReads:
 
             return next(iter(_read(ask, DedicatedAIClusterProfile)), None)
 
+        def elastic(_: str) -> Sequence[Quota]:
+            def ask(kind: Kind) -> list[Json]:
+                try:
+                    return client.list(kind)[0]
+                except NotFound:  # the kind is not installed
+                    return []
+
+            single = _read(lambda: ask(ElasticQuota.KIND), ElasticQuota)
+            return [*single, *_read(lambda: ask(CompositeElasticQuota.KIND), CompositeElasticQuota)]
+
         rate = _Rate(clock)
+        self._elastic = _Recent(elastic, rate=rate, clock=clock)
         self._quotas = _Recent(quotas, rate=rate, clock=clock)
         self._reservations = _Recent(reservations, rate=rate, clock=clock)
         self._profiles = _Recent(profile, rate=rate, clock=clock)
@@ -61,6 +74,9 @@ class RecentReads:
 
     def profile(self, name: str) -> DedicatedAIClusterProfile | None:
         return self._profiles.get(name)
+
+    def elastic_quotas(self) -> Sequence[Quota]:
+        return self._elastic.get("")
 
 
 class _Rate:

@@ -17,14 +17,20 @@ from typing import Protocol, TypeVar
 from pydantic import ValidationError
 
 from broker.admission.review import Asked, Json, Verdict
+from broker.apis import names
 from broker.apis.core import ResourceQuota
 from broker.apis.meta import Object
+from broker.apis.nos import CompositeElasticQuota, ElasticQuota
 from broker.apis.ome import SIZE_RULE, CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
 from broker.apis.ome_quotas import bounds, growth
 from broker.apis.ome_rules import Judged, judge
+from broker.apis.reservation_spec import malformed_ids
 from broker.apis.spelling import misspelt
 from broker.apis.units import units, written
+from broker.controllers.elasticquota.reading import Quota, declarations
+from broker.quota.elastic_resolve import ElasticDeclaration, problem_of
+from broker.reservations.reading import malformed_id
 
 Reservation = CapacityReservation | ClusterCapacityReservation
 O = TypeVar("O", bound=Object)  # noqa: E741
@@ -40,6 +46,7 @@ class Reads(Protocol):
     def quotas(self, namespace: str) -> Sequence[ResourceQuota]: ...
     def reservations(self, namespace: str) -> Sequence[CapacityReservation]: ...
     def profile(self, name: str) -> DedicatedAIClusterProfile | None: ...
+    def elastic_quotas(self) -> Sequence[Quota]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,12 +104,35 @@ class Rules:
                     )
         return Verdict(problems=tuple(problems), warnings=warnings)
 
+    def elastic(self, asked: Asked) -> Verdict:
+        """One quota a namespace, and no max below its min."""
+        composite = asked.kind == CompositeElasticQuota.KIND.kind
+        model: type[Quota] = CompositeElasticQuota if composite else ElasticQuota
+        new, old = _both(model, asked)
+        (declared,) = declarations([new])
+        before = declarations([old] if old is not None else [])
+        warnings: tuple[str, ...] = ()
+        taken: dict[str, ElasticDeclaration] = {}
+        try:
+            others = declarations(self.reads.elastic_quotas())
+            taken = {
+                space: other for other in others if other.id != declared.id for space in other.namespaces
+            }
+        except Unknown as error:
+            warnings = (f"not compared with other elastic quotas, which could not be read: {error}",)
+        problem = problem_of(declared, taken)
+        if problem is None or problem in [problem_of(item, taken) for item in before]:
+            return Verdict(warnings=warnings)
+        field = "" if problem.message.startswith("spec") else "spec: "
+        return Verdict(problems=(f"{field}{problem.message}",), warnings=warnings)
+
     def _judged(self, new: Reservation, old: Reservation | None) -> Verdict:
         found = self._judge(new)
-        before = self._judge(old).problems if old is not None else ()
+        before = (*self._judge(old).problems, *_malformed(old)) if old is not None else ()
         same = old is not None and old.spec == new.spec
+        problems = (*found.problems, *_malformed(new))
         return Verdict(
-            problems=tuple(why for why in found.problems if why not in before),
+            problems=tuple(why for why in problems if why not in before),
             warnings=() if same else (*found.notes, *(_shrunk(new, old) if old is not None else ())),
         )
 
@@ -120,6 +150,8 @@ KINDS: Mapping[str, Callable[[Rules, Asked], Verdict]] = {
     "CapacityReservation": Rules.namespaced,
     "ClusterCapacityReservation": Rules.reservation,
     "DedicatedAICluster": Rules.cluster,
+    "ElasticQuota": Rules.elastic,
+    "CompositeElasticQuota": Rules.elastic,
 }
 
 
@@ -149,6 +181,12 @@ def _old(model: type[O], raw: Json) -> O | None:
         return model.decode(raw)
     except ValidationError:
         return None
+
+
+def _malformed(one: Reservation) -> tuple[str, ...]:
+    """Problems of the ids in its annotation."""
+    ids = malformed_ids(one.annotations.get(names.ADOPT_IDS, ""))
+    return tuple(f"metadata.annotations: {malformed_id(each)}" for each in ids)
 
 
 def _shrunk(new: Reservation, old: Reservation) -> Iterator[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -52,21 +53,31 @@ ENDS = Gauge(
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class WebhookService:
+    """The Service by which API servers reach the webhook, and the host and port where it listens.
+
+    `url`: API servers do not reach the Service, and use the host and port themselves.
+    """
+
+    namespace: str
+    service: str
+    host: str
+    port: int
+    url: bool = False
+
+
 class Webhook:
-    """Serves from `start` to `close`. `url` is for API servers that do not reach the Service."""
+    """Serves from `start` to `close`."""
 
     def __init__(
         self,
         client: Client,
+        address: WebhookService,
         *,
-        namespace: str,
-        service: str,
-        host: str,
-        port: int,
         default_cohort: str,
         strict: bool,
         clock: Clock,
-        url: bool = False,
     ) -> None:
         # It must have an answer before the API server gives up on it.
         reads = RecentReads(client.replace(timeout=keeper.SECONDS / 2), clock=clock)
@@ -77,16 +88,16 @@ class Webhook:
         self._under_way = 0  # in the server's thread only
         self.server = WebServer(
             [web.post(keeper.PATH, self._review)],
-            host=host,
-            port=port,
+            host=address.host,
+            port=address.port,
             name="webhook",
             tls=self._tls,
             largest=LARGEST,
         )
         self._client, self._clock = client, clock
-        self._by_url = host if url else ""
-        self._address, self._names = keeper.service(service, namespace)
-        self._namespace = namespace
+        self._by_url = address.host if address.url else ""
+        self._address, self._names = keeper.service(address.service, address.namespace)
+        self._namespace = address.namespace
         self._loop = Singleton(
             "webhook", self._keep, batcher=Batcher[str]("webhook", clock=clock), clock=clock, every=EVERY
         )

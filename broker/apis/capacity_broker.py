@@ -53,6 +53,10 @@ class OnDemandCapacityReservationStatus(Model):
         Time | None,
         crd("Since when at least so many slots have been free, while it is active; empty if none is."),
     ] = None
+    stale_since: Annotated[
+        Time | None,
+        crd("While EC2 cannot be read: when it last described the reservation. Otherwise empty."),
+    ] = None
     conditions: Annotated[
         tuple[Condition, ...],
         crd(

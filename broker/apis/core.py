@@ -7,13 +7,18 @@ https://kubernetes.io/docs/reference/kubernetes-api/. Fields that no decision re
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
-from broker.apis.meta import Condition, Kind, MicroTime, Model, Object, Quantity, Time
+from broker.apis.meta import Condition, Kind, MicroTime, Model, Object, Quantity, Time, condition
 from broker.apis.schema import crd
 from broker.text import quantities
+
+# The condition of a pod that the scheduler sets, and its reason if no node has room.
+POD_SCHEDULED: Final = "PodScheduled"
+UNSCHEDULABLE: Final = "Unschedulable"
+ENDED: Final = ("Succeeded", "Failed")
 
 LABEL_KEY = (
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*(\/))?"
@@ -89,17 +94,21 @@ class PreferredSchedulingTerm(Model):
 
 
 class LabelSelectorRequirement(Model):
-    key: str = ""
-    operator: str = ""
-    values: Annotated[tuple[str, ...], crd(x_kubernetes_list_type="atomic")] = ()
+    """One test of a label; all tests of a selector must pass."""
+
+    key: Annotated[str, crd("The label key that is tested.")] = ""
+    operator: Annotated[str, crd("In, NotIn, Exists or DoesNotExist.")] = ""
+    values: Annotated[
+        tuple[str, ...], crd("The values that the label is compared with.", x_kubernetes_list_type="atomic")
+    ] = ()
 
 
 class LabelSelector(Model):
     """Both parts must match. An empty selector matches everything, a missing one nothing."""
 
-    match_labels: dict[str, str] = Field(default_factory=dict)
+    match_labels: Annotated[dict[str, str], crd("Labels with their values.")] = Field(default_factory=dict)
     match_expressions: Annotated[
-        tuple[LabelSelectorRequirement, ...], crd(x_kubernetes_list_type="atomic")
+        tuple[LabelSelectorRequirement, ...], crd("Tests of labels.", x_kubernetes_list_type="atomic")
     ] = ()
 
 
@@ -198,6 +207,12 @@ class Volume(Model):
     rbd: RbdImage | None = None
 
 
+class SchedulingGate(Model):
+    """A reason of its own not to schedule the pod yet."""
+
+    name: str = ""
+
+
 class PodSpec(Model):
     node_name: str = ""
     node_selector: dict[str, str] = Field(default_factory=dict)
@@ -206,6 +221,8 @@ class PodSpec(Model):
     priority: int = 0
     priority_class_name: str = ""
     scheduler_name: str = ""
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
+    preemption_policy: str = ""
     termination_grace_period_seconds: int | None = None
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
@@ -229,6 +246,16 @@ class Pod(Object):
 
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+    @property
+    def ended(self) -> bool:
+        """Whether its containers have ended for good."""
+        return self.status.phase in ENDED
+
+    @property
+    def scheduled(self) -> Condition | None:
+        """The scheduler's condition."""
+        return condition(self.status.conditions, POD_SCHEDULED)
 
     @property
     def requests(self) -> dict[str, float]:

@@ -27,6 +27,7 @@ KARPENTER: Final = "karpenter.sh"
 CAPACITY_TYPE: Final = "karpenter.sh/capacity-type"
 NODEPOOL: Final = "karpenter.sh/nodepool"
 NODEPOOL_HASH: Final = "karpenter.sh/nodepool-hash"
+NODEPOOL_HASH_VERSION: Final = "karpenter.sh/nodepool-hash-version"
 REGISTERED: Final = "karpenter.sh/registered"
 INITIALIZED: Final = "karpenter.sh/initialized"
 DO_NOT_SYNC_TAINTS: Final = "karpenter.sh/do-not-sync-taints"
@@ -40,6 +41,8 @@ DISRUPTED_TAINT: Final = "karpenter.sh/disrupted"
 KARPENTER_AWS: Final = "karpenter.k8s.aws"
 ZONE_ID: Final = "topology.k8s.aws/zone-id"
 NODECLASS_LABEL: Final = "karpenter.k8s.aws/ec2nodeclass"
+NODECLASS_HASH: Final = "karpenter.k8s.aws/ec2nodeclass-hash"
+NODECLASS_HASH_VERSION: Final = "karpenter.k8s.aws/ec2nodeclass-hash-version"
 NODECLASS_FINALIZER: Final = "karpenter.k8s.aws/termination"
 RESERVATION_ID: Final = "karpenter.k8s.aws/capacity-reservation-id"
 RESERVATION_TYPE: Final = "karpenter.k8s.aws/capacity-reservation-type"
@@ -125,7 +128,17 @@ PODS: Final = "capacity-broker.io/pods"
 LAUNCH: Final = "capacity-broker.io/launch"
 # Written by the broker on a claim: the attempts for it.
 ATTEMPTS: Final = "capacity-broker.io/attempts"
+# Written by the broker on a claim: since when its pods wait, if claims before it gave way.
+WAITING_SINCE: Final = "capacity-broker.io/waiting-since"
+# On Events: the ids, with commas, of the attempts and of the AWS requests that they are about.
+ATTEMPT_IDS: Final = "capacity-broker.io/attempt-ids"
+AWS_REQUESTS: Final = "capacity-broker.io/aws-requests"
 EXPECT: Final = "capacity-broker.io/expect"
+# On a NodePool: `true` if claims outside reservations may move into slots that stay idle.
+RETURN_TO_RESERVATIONS: Final = "capacity-broker.io/return-to-reservations"
+# Written by the broker on a claim that replaces another: `name/uid` of that claim, and its move.
+REPLACES: Final = "capacity-broker.io/replaces"
+MOVE: Final = "capacity-broker.io/move"
 TAG_CLUSTER: Final = "capacity-broker.io/cluster"
 TAG_CLUSTER_UID: Final = "capacity-broker.io/cluster-uid"
 # On a claim (by its pool's template, or a DedicatedAICluster's): the reservation that it draws from, as
@@ -141,6 +154,8 @@ DELETION_POLICY: Final = "capacity-broker.io/deletion-policy"
 MATCH_CRITERIA: Final = "capacity-broker.io/match-criteria"
 END_DATE: Final = "capacity-broker.io/end-date"
 SIZING: Final = "capacity-broker.io/sizing"
+# The least number of instances of a flavor that a cap must allow before any is bought; `all` is the default.
+MINIMUM: Final = "capacity-broker.io/minimum"
 PLATFORM: Final = "capacity-broker.io/platform"
 TENANCY: Final = "capacity-broker.io/tenancy"
 # On a CapacityReservation: EC2 reservations (ids, with commas) and a group that belong to it.
@@ -169,7 +184,8 @@ TAG_TRIAL: Final = "capacity-broker.io/trial"  # of a launch that is only tried
 TAG_ADVISED: Final = ADVISED
 
 # Every annotation of ours that an object of a kind may carry, read or written by the broker. On a NodePool:
-# those of its template, which its claims get. Kinds that are not here are not looked at.
+# its own (OF_THE_POOL) and those of its template, which its claims get. Kinds that are not here are not
+# looked at.
 _OF_CLAIMS: Final = (DRAWS_FROM, GANG, GANG_SIZE, PRIORITY, PODS, EXPECT)
 _OF_RESERVATIONS: Final = (
     RESERVATION_POLICY,
@@ -177,6 +193,7 @@ _OF_RESERVATIONS: Final = (
     MATCH_CRITERIA,
     END_DATE,
     SIZING,
+    MINIMUM,
     PLATFORM,
     TENANCY,
     ADOPT_IDS,
@@ -191,10 +208,12 @@ ANNOTATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "DedicatedAICluster": (NODE_CLASS,),
     "DedicatedAIClusterProfile": (NODE_CLASS,),
     "EC2NodeClass": (RESERVATION_SPEC, ACCEPTED_SPEC, ADVISED),
-    "NodeClaim": (*_OF_CLAIMS, TAG_FLAVOR, LAUNCH, ATTEMPTS),
-    "NodePool": _OF_CLAIMS,
+    "NodeClaim": (*_OF_CLAIMS, TAG_FLAVOR, LAUNCH, ATTEMPTS, WAITING_SINCE, REPLACES, MOVE),
+    "NodePool": (*_OF_CLAIMS, RETURN_TO_RESERVATIONS),
     "Namespace": (DRAWS_FROM,),
 }
+# Read on the NodePool itself; all its others are read on its claims, so they belong in its template.
+OF_THE_POOL: Final = frozenset({RETURN_TO_RESERVATIONS})
 # Those of them that affect purchases from EC2, their terms, and releases.
 BUYING_TERMS: Final = frozenset(_OF_RESERVATIONS) - {ADMISSION, STOP_POLICY, NODE_CLASS}
 
@@ -204,6 +223,9 @@ REGISTERED_CONDITION: Final = "Registered"
 INITIALIZED_CONDITION: Final = "Initialized"
 READY: Final = "Ready"
 DRAINED: Final = "Drained"
+DRIFTED: Final = "Drifted"
+CONSOLIDATABLE: Final = "Consolidatable"
+DISRUPTION_REASON: Final = "DisruptionReason"
 # On claims: the owner reclaims the slot, and the claim that will get it. The first is Kueue's reason.
 PREEMPTED: Final = "Preempted"
 RECLAIMING: Final = "Reclaiming"
@@ -215,6 +237,7 @@ CAPACITY_RESERVATION: Final = "CapacityReservation"
 RESERVATION_SPEC_VALID: Final = "CapacityReservationSpecValid"
 RESERVATIONS_RESOLVED: Final = "ReservationsResolved"
 LAUNCHABLE: Final = "Launchable"
+RESERVATIONS_DESCRIBED: Final = "ReservationsDescribed"
 RESERVATIONS_ADVISED: Final = "ReservationsAdvised"
 RESERVED_ALLOWED: Final = "ReservedAllowed"
 SPEC_SERVED: Final = "CapacityReservationSpecServed"

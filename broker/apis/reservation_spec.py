@@ -31,8 +31,11 @@ PREFERENCES: Mapping[str, Literal["open", "none", "capacity-reservations-only"]]
     "None": "none",
     "capacity-reservations-only": "capacity-reservations-only",
 }
-# Liberal as in Karpenter: EC2 documents 17 hexadecimal digits without a guarantee.
+# Karpenter's pattern (apis/v1/ec2nodeclass.go), for fields that Karpenter's definition has as well.
 ID = "^cr-[0-9a-z]+$"
+# EC2's ids are hexadecimal; their length is not documented as fixed
+# (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/resource-ids.html).
+HEX_ID = "^cr-[0-9a-f]+$"
 # Resource Groups' own pattern for a group's ARN (its API model, GroupArnV2), open to new regions.
 ARN = (
     "^arn:aws[a-z-]*:resource-groups:[a-z0-9-]+:[0-9]{12}:group/"
@@ -45,7 +48,7 @@ PREFERENCE_RULE = SchemaRule(
     "reservation or group, set capacityReservationTarget instead",
 )
 ID_RULE = SchemaRule(
-    f"self.matches('{ID}')",
+    f"self.matches('{HEX_ID}')",
     "capacityReservationId must be the id that EC2 gave the reservation, such as cr-0123456789abcdef0",
 )
 ARN_RULE = SchemaRule(
@@ -127,6 +130,12 @@ class CapacityReservationSpec(Model):
         return (target and target.capacity_reservation_resource_group_arn) or ""
 
 
+def malformed_ids(listed: str) -> tuple[str, ...]:
+    """Of ids with commas between them, those that EC2 cannot have given."""
+    ids = (each.strip() for each in listed.split(","))
+    return tuple(each for each in ids if each and not re.fullmatch(HEX_ID, each))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecProblem:
     """An error in one field, and its fix."""
@@ -182,7 +191,7 @@ def _problems(spec: CapacityReservationSpec, where: str) -> Iterator[SpecProblem
         found += [
             (id_ is not None and arn is not None, ONE_TARGET_RULE, at_target, target.wire()),
             (id_ is None and arn is None, EMPTY_TARGET_RULE, at_target, target.wire()),
-            (id_ is not None and not _fits(ID, id_, 64), ID_RULE, at_id, id_),
+            (id_ is not None and not _fits(HEX_ID, id_, 64), ID_RULE, at_id, id_),
             (arn is not None and not _fits(ARN, arn, 512), ARN_RULE, at_arn, arn),
         ]
     for wrong, rule, field, value in found:

@@ -24,6 +24,7 @@ _WRITTEN: Final = frozenset(
     {
         names.LAUNCH,
         names.ATTEMPTS,
+        names.WAITING_SINCE,
         names.TAG_FLAVOR,
         names.ACCEPTED_SPEC,
         names.ADVISED,
@@ -51,8 +52,10 @@ def misspelt(kind: str, annotations: Mapping[str, str]) -> tuple[Misspelt, ...]:
 
 
 def of_pool(own: Iterable[str], template: Mapping[str, str]) -> tuple[Misspelt, ...]:
-    """Those of a NodePool. Its claims get its template's annotations; on the pool itself none is read."""
-    return (*_beside_the_template(own), *misspelt("NodePool", template))
+    """Those of a NodePool. Its claims get its template's annotations; on the pool, OF_THE_POOL are read."""
+    misplaced = names.OF_THE_POOL & {*template}
+    rest = {key: value for key, value in template.items() if key not in misplaced}
+    return (*_beside_the_template(own), *map(_for_the_pool, sorted(misplaced)), *misspelt("NodePool", rest))
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:
@@ -76,9 +79,18 @@ def _told(kind: str, key: str, known: tuple[str, ...]) -> Misspelt:
     return Misspelt(key=key, meant=meant, message=f"annotation {key} means nothing on a {kind}: {way}")
 
 
+def _for_the_pool(key: str) -> Misspelt:
+    return Misspelt(
+        key=key,
+        meant=key,
+        message=f"annotation {key} in spec.template.metadata.annotations of a NodePool means nothing: write "
+        "it in metadata.annotations",
+    )
+
+
 def _beside_the_template(own: Iterable[str]) -> Iterator[Misspelt]:
     for key in sorted(own):
-        if key in names.ANNOTATIONS["NodePool"]:
+        if key in names.ANNOTATIONS["NodePool"] and key not in names.OF_THE_POOL:
             yield Misspelt(
                 key=key,
                 meant=key,

@@ -5,7 +5,9 @@ https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from pydantic import BeforeValidator
 
 from broker.apis.core import NodeSelector
 from broker.apis.meta import Kind, Model, Object
@@ -88,7 +90,9 @@ class CsiNodeDriver(Model):
 
 
 class CsiNodeSpec(Model):
-    drivers: tuple[CsiNodeDriver, ...] = ()
+    """The API server serves a node without drivers as `drivers: null`."""
+
+    drivers: Annotated[tuple[CsiNodeDriver, ...], BeforeValidator(lambda drivers: drivers or ())] = ()
 
 
 class CsiNode(Object):

@@ -45,15 +45,21 @@ class Cluster:
         clock: Callable[[], float] = time.time,
         seed: int | None = None,
         log_bytes: int = LOG_BYTES,
+        definitions_of: Cluster | None = None,
     ) -> None:
-        """`clock` gives the time that objects are stamped with; `seed` makes uids and names repeatable."""
+        """`clock` gives the time that objects are stamped with; `seed` makes uids and names repeatable.
+
+        `definitions_of`: it serves the custom resources of that cluster from the beginning.
+        """
         self.faults = ScriptedFaults()
         self.faults.on_drop(self._drop_watches)
         # For the parts of this package; all other callers use `handle`.
         self.state = ApiState(Store(log_bytes=log_bytes), Registry(), clock, Ids(seed), admit)
-        self.state.hooks["customresourcedefinitions.apiextensions.k8s.io"] = definitions.written
+        self.state.hooks[definitions.STORAGE] = definitions.written
         self.state.registry.convert("events.k8s.io", "v1", "events", show=events.shown, store=events.stored)
         self._streams: set[WatchStream] = set()
+        if definitions_of is not None:
+            definitions.copy(definitions_of.state, self.state)
         for name in NAMESPACES:
             self.create("/api/v1/namespaces", {"metadata": {"name": name}})
         self.create(

@@ -15,6 +15,7 @@ from broker.apiserver.store import Item, encode
 from broker.apiserver.times import stamp
 from broker.apiserver.wire import Obj
 
+STORAGE = "customresourcedefinitions.apiextensions.k8s.io"
 FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 
 
@@ -26,6 +27,15 @@ def resources(crd: Obj) -> list[Resource]:
         if version.get("served"):
             out.append(_resource(spec, names, version))
     return out
+
+
+def copy(old: ApiState, new: ApiState) -> None:
+    """Serves the definitions of another server in a new one: their schemas are checked and compiled once."""
+    with old.store.lock:
+        new.store.begin_with(old.store.collection(STORAGE), old.store.revision)
+        for resource in old.registry.all():
+            if resource.custom is not None:
+                new.registry.add(resource)
 
 
 def _resource(spec: Obj, names: Obj, version: Obj) -> Resource:

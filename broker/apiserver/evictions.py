@@ -38,7 +38,8 @@ _TARGET = {
 def evict(state: ApiState, call: ApiCall) -> Response:
     call.check("CreateOptions")
     eviction = posted(call, body(call), ("policy", "v1", "Eviction"))
-    options = options_of({"dryRun": call.dry_run, **(eviction.get("deleteOptions") or {})})
+    asked = {"dryRun": ["All"]} if call.dry_run else {}
+    options = options_of({**(eviction.get("deleteOptions") or {}), **asked})
     target, resource = call.target, call.target.resource
     pod = state.get(resource.storage, target.namespace, target.name)
     if pod is None:

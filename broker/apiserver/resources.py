@@ -18,18 +18,6 @@ from broker.apiserver.wire import Obj
 if TYPE_CHECKING:
     from broker.apiserver.crd.version import CustomVersion
 
-# Kinds that exist only as a request: nothing is stored under them.
-VIRTUAL = frozenset(
-    {
-        "bindings",
-        "localsubjectaccessreviews",
-        "selfsubjectaccessreviews",
-        "selfsubjectrulesreviews",
-        "subjectaccessreviews",
-        "selfsubjectreviews",
-        "tokenreviews",
-    }
-)
 # autoscaling/v1 is the same object in an older shape, which nothing here converts.
 _LEFT_OUT = {("autoscaling", "v1", "horizontalpodautoscalers")}
 _PLACES = {"nodes": "minions", "services": "services/specs", "endpoints": "services/endpoints"}
@@ -182,6 +170,9 @@ class Registry:
             group: dict(sorted(versions.items(), key=lambda item: version_order(item[0])))
             for group, versions in out.items()
         }
+
+    def add(self, resource: Resource) -> None:
+        self._served[resource.group, resource.version, resource.plural] = resource
 
     def replace(self, group: str, plural: str, versions: list[Resource]) -> None:
         """Serves exactly these versions of a custom resource; none removes it."""

@@ -53,7 +53,6 @@ class Field:
     number: str = ""
     merge: bool = False  # strategic merge goes into the list instead of replacing it
     merge_key: str = ""
-    retain_keys: bool = False
     default: Any = None
     key_default: Any = None  # the key's value if a list entry leaves the field out
 
@@ -97,7 +96,6 @@ def _field(name: str, expression: str, number: str, flags: str, extra: Obj | Non
         number=number,
         merge="merge" in strategies,
         merge_key=extra.get("key", ""),
-        retain_keys="retainKeys" in strategies,
         default=extra.get("default"),
         key_default=extra.get("default", None if "o" in flags else _ZEROS.get(expression)),
     )

@@ -133,6 +133,13 @@ class Store:
         self._bytes, self._limit = 0, log_bytes
         self._changed: list[Callable[[str, StoreEvent], None]] = []
 
+    def begin_with(self, other: Collection, revision: int) -> None:
+        """Of an empty store: holds these objects at their revisions, without the events that led to them."""
+        self.revision = revision
+        self._collections[other.name] = Collection(
+            other.name, dict(other.items), list(other.keys), compacted=revision
+        )
+
     def collection(self, resource: str) -> Collection:
         found = self._collections.get(resource)
         if found is None:

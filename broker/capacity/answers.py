@@ -16,7 +16,8 @@ from typing import Final, Literal
 from broker.capacity.launches import Distribution, LaunchGroup
 from broker.capacity.model import Inventory, Option, Pool
 from broker.capacity.shortages import Scope, Shortages, class_scope, placement_scope, quota_scope
-from providers.model import ErrorClass, LaunchError, ProviderError
+from providers.launch import LaunchError
+from providers.model import ErrorClass, ProviderError
 
 SPILLED: Final = "SpilledToOnDemand"  # no code of EC2's: it launches elsewhere without an error
 
@@ -28,7 +29,7 @@ class ErrorPolicy:
     """The reaction to one class of errors.
 
     `marks`: the resource that is remembered as short. `elsewhere`: the claim's other options are tried at
-    once. `stops`: the claim waits until the configuration changes. `repeats`: the same call is made again
+    once. `stops`: the claim waits until the configuration changes. With neither, the same call is made again
     later. `refresh`: EC2 is described again first. `sweep`: unused launch templates are deleted now.
     `reason` is the condition's; with `by_code` it is the error's own code. `quiet`: no event, since the
     condition is transient. `next_step` is a sentence.
@@ -39,7 +40,6 @@ class ErrorPolicy:
     next_step: str
     elsewhere: bool = False
     stops: bool = False
-    repeats: bool = False
     refresh: bool = False
     sweep: bool = False
     by_code: bool = False
@@ -116,26 +116,22 @@ ANSWERS: Final[Mapping[ErrorClass, ErrorPolicy]] = {
     ),
     ErrorClass.THROTTLING: ErrorPolicy(
         marks="nothing",
-        repeats=True,
         reason="RequestLimitExceeded",
         next_step="EC2 limits the rate of calls; the same call is made again later",
     ),
     ErrorClass.TRANSIENT: ErrorPolicy(
         marks="nothing",
-        repeats=True,
         reason="InternalError",
         next_step="EC2 failed; the same call is made again with the same token",
     ),
     ErrorClass.TEMPLATE_GONE: ErrorPolicy(
         marks="nothing",
-        repeats=True,
         refresh=True,
         reason="LaunchTemplateNotFound",
         next_step="the launch template is made again, then the call",
     ),
     ErrorClass.PROFILE_UNKNOWN: ErrorPolicy(
         marks="nothing",
-        repeats=True,
         quiet=True,
         reason="InstanceProfileNotReady",
         next_step="EC2 knows a new instance profile within a minute, and the launch is tried again; correct "

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from broker.capacity.compatibility import incompatibility
 from broker.capacity.matching import begins_by, ends_at, launchable
 from broker.capacity.model import Inventory, NodeClass, Option, Pool
-from broker.capacity.type_filter import TypeFilter
+from broker.capacity.type_filter import TypeFilter, Yes
 from broker.capacity.types import (
     TENANCY,
     allocatable,
+    exotic,
     reservation_labels,
     size_key,
     type_labels,
@@ -65,18 +66,29 @@ class Offering:
 
 
 class UnreservedOptions:
-    """Options outside reservations, on-demand or spot, in order."""
+    """Options outside reservations, on-demand or spot, in order: the first `plain` ones are not exotic."""
 
-    def __init__(self, options: Sequence[Option]) -> None:
+    def __init__(self, options: Sequence[Option], plain: int) -> None:
         self.options = tuple(options)
+        self.prices = np.array([math.inf if each.price is None else each.price for each in options])
+        self.unknown = np.isinf(self.prices)
+        self.plain = np.arange(len(options)) < plain
         self._types = _numbered(option.pool.instance_type for option in options)
         self._zones = _numbered(option.pool.zone for option in options)
 
-    def among(self, types: Collection[str], zones: Collection[str]) -> list[Option]:
+    def among(self, types: Collection[str], zones: Collection[str]) -> Yes:
         """The options of these types in these zones."""
         yes = np.ones(len(self.options), dtype=bool)
         for (names, places), wanted in ((self._types, types), (self._zones, zones)):
             yes &= np.array([name in wanted for name in names], dtype=bool)[places]
+        return yes
+
+    def cheapest(self, yes: Yes) -> float:
+        """The least price of these options, of a plain one if there is any; infinite if none is known."""
+        plain = yes & self.plain
+        return float(np.min(self.prices, where=plain if plain.any() else yes, initial=math.inf))
+
+    def these(self, yes: Yes) -> list[Option]:
         return [*compress(self.options, yes.tolist())]
 
 
@@ -154,10 +166,7 @@ def class_catalog(
             if (by := begins_by(odcr := inventory.odcrs.get(each.id, each), now))
         ),
         offerings=_offerings(reserved, node_class, made),
-        unreserved={
-            kind: UnreservedOptions(_unreserved(kind, candidates, zones, node_class.placement))
-            for kind in _UNRESERVED
-        },
+        unreserved={kind: _unreserved(kind, candidates, zones, node_class.placement) for kind in _UNRESERVED},
         type_filter=TypeFilter(
             [each.labels for each in candidates.values()], [each.allocatable for each in candidates.values()]
         ),
@@ -232,10 +241,11 @@ def _live(
 
 def _unreserved(
     kind: CapacityType, candidates: Mapping[str, CandidateType], zones: Collection[str], placement: str
-) -> tuple[Option, ...]:
-    """On-demand or spot pools, cheapest first, then smallest; unknown prices come last."""
+) -> UnreservedOptions:
+    """On-demand or spot pools, plain ones first, then the cheapest, then the smallest; unknown prices come
+    last."""
     market: Market = "spot" if kind == "spot" else "on-demand"
-    found: list[tuple[float, int, Option]] = []
+    found: list[tuple[bool, float, int, Option]] = []
     for rank, candidate in enumerate(candidates.values()):
         type_ = candidate.type
         if kind not in type_.market_types:
@@ -244,9 +254,9 @@ def _unreserved(
             price = type_.spot_prices.get(zone) if kind == "spot" else type_.on_demand_price
             pool = Pool(capacity_type=kind, instance_type=type_.name, zone=zone, placement=placement)
             option = Option(pool=pool, price=price, market=market)
-            found.append((math.inf if price is None else price, rank, option))
-    found.sort(key=lambda each: (each[0], each[1], each[2].pool))
-    return tuple(option for _, _, option in found)
+            found.append((exotic(type_, price), math.inf if price is None else price, rank, option))
+    found.sort(key=lambda each: (*each[:3], each[3].pool))
+    return UnreservedOptions([each[3] for each in found], sum(not each[0] for each in found))
 
 
 def image_for(node_class: NodeClass, type_: InstanceType, odcr: Odcr | None = None) -> Image | None:

@@ -8,6 +8,7 @@ such as bare metal, is not Nitro here, and one without a described EFA has none.
 from __future__ import annotations
 
 from broker.capacity.model import NodeClass
+from broker.text import counted
 from providers.model import InstanceType
 
 
@@ -34,7 +35,7 @@ def _interfaces(type_: InstanceType, node_class: NodeClass) -> str:
         if each.device >= per_card[each.card]:
             return (
                 f"networkInterfaces names device {each.device} of network card {each.card}, "
-                f"which has {per_card[each.card]} interfaces"
+                f"which has {counted(per_card[each.card], 'interface')}"
             )
     efas = sum(each.kind == "efa-only" for each in node_class.interfaces)
     if efas > type_.efa_interfaces:

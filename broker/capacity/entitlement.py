@@ -10,11 +10,13 @@ Kueue's (ClusterQueue: nominalQuota, borrowingLimit, lendingLimit), counted in i
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-Reclaim = Literal["Never", "LowerPriority", "LowerOrNewerEqualPriority", "Any"]
+from broker.quota.model import Preemption
+
 Right = Literal["free", "own", "lent"]
 
 RESERVED_FOR_OTHERS: Final = "ReservedForOthers"
@@ -49,20 +51,6 @@ class Borrower(NamedTuple):
     leaves_for: str = ""
 
 
-class SlotPreemption(NamedTuple):
-    """The claims of lower priority that claims of a queue may preempt.
-
-    `within`: in their own queue. `lower`: other borrowers, if they borrow, up to the threshold.
-    """
-
-    within: bool = False
-    lower: bool = False
-    threshold: int | None = None
-
-
-NO_PREEMPTION: Final = SlotPreemption()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotAvailability:
     """The number of further slots of a lot that may be taken.
@@ -75,11 +63,11 @@ class SlotAvailability:
     quota: int = 0
     room: int = 0
     lendable: int = 0
-    reclaim: Reclaim = "Never"
     borrowers: tuple[Borrower, ...] = ()
 
 
 _NONE: Final = SlotAvailability()
+NO_PREEMPTION: Final = Preemption()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +90,7 @@ class Entitlements:
     peers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     barred: Mapping[str, str] = field(default_factory=dict)
-    rules: Mapping[str, SlotPreemption] = field(default_factory=dict)
+    rules: Mapping[str, Preemption] = field(default_factory=dict)
     held: frozenset[str] = frozenset()
     nominated: Mapping[str, SlotPool | None] = field(default_factory=dict)
 
@@ -161,9 +149,16 @@ class Entitlements:
             return QUOTA_REACHED, f"all {slots} that {self.name(lot.owner)} has quota for are taken"
         return None
 
-    def rule(self, uid: str) -> SlotPreemption:
+    def rule(self, uid: str) -> Preemption:
         """The preemption that the claim's queue may cause."""
         return self.rules.get(self.draws.get(uid, ""), NO_PREEMPTION)
+
+    def by_lot(self) -> dict[SlotPool, tuple[str, ...]]:
+        """The reservations of each lot, by id."""
+        found: dict[SlotPool, list[str]] = defaultdict(list)
+        for odcr_id in sorted(self.lots):
+            found[self.lots[odcr_id]].append(odcr_id)
+        return {lot: tuple(ids) for lot, ids in found.items()}
 
     def name(self, queue: str) -> str:
         """The name as people write it."""

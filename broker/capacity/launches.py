@@ -20,18 +20,17 @@ from broker.capacity.options import any_reservation, on_demand_too, tenancy
 from broker.capacity.plan import order
 from broker.capacity.shortages import Scope, Shortages
 from broker.capacity.template import target_for
-from broker.capacity.types import EFA
+from broker.capacity.types import EFA, exotic
+from broker.text import counted
+from providers.launch import LaunchError, LaunchResult, Override, ReservationTarget
 from providers.model import (
     ErrorClass,
     Image,
     Instance,
     InstanceType,
-    LaunchError,
-    LaunchResult,
     Market,
-    Override,
+    Odcr,
     ProviderError,
-    ReservationTarget,
     Subnet,
 )
 
@@ -47,7 +46,9 @@ class LaunchGroup:
 
     `minimum` > 0: all or nothing below that count. `wave`: calls of a lower wave are made first, so that
     a group or an open match does not take the slot that another launch names. `spills`: EC2 may fall
-    back to On-Demand itself.
+    back to On-Demand itself. `closed`: EC2 must match no open reservation, though the class would let it.
+    `placement_group`: that of the named reservation, if the class has none. `most`: dollars an hour that one
+    instance may cost outside reservations; 0 if no price is known.
     """
 
     node_class: str
@@ -61,6 +62,9 @@ class LaunchGroup:
     gang: str = ""
     minimum: int = 0
     tenancy: str = ""  # empty: that of the class
+    closed: bool = False
+    placement_group: str = ""
+    most: float = 0.0
 
     @property
     def count(self) -> int:
@@ -136,6 +140,9 @@ class _Key(NamedTuple):
     gang: str
     template: str
     tenancy: str
+    closed: bool
+    placement_group: str
+    most: float
 
 
 def group(
@@ -153,7 +160,13 @@ def group(
     for assignment in waiting:
         claim = assignment.claim
         # A plan gives equal claims the same tuple of further options, so its identity identifies it.
-        alike = (claim.node_class, claim.requirements, assignment.option, id(assignment.rest))
+        alike = (
+            claim.node_class,
+            claim.requirements,
+            assignment.option,
+            id(assignment.rest),
+            assignment.closed,
+        )
         if alike not in keys:
             node_class = node_classes[claim.node_class].of_tenancy(tenancy(claim.requirements))
             keys[alike] = _key(assignment, node_class, types)
@@ -177,6 +190,9 @@ def group(
                     gang=key.gang,
                     minimum=len(part) if key.gang else 0,
                     tenancy=key.tenancy,
+                    closed=key.closed,
+                    placement_group=key.placement_group,
+                    most=key.most,
                 )
             )
     return groups
@@ -206,7 +222,7 @@ def distribute(group: LaunchGroup, result: LaunchResult) -> Distribution:
     errors = result.errors or (
         LaunchError(
             code="NoInstances",
-            message=f"EC2 gave {len(usable)} of {group.count} instances and no error",
+            message=f"EC2 gave {len(usable)} of {counted(group.count, 'instance')} and no error",
             class_=ErrorClass.TRANSIENT,
         ),
     )
@@ -246,6 +262,10 @@ def _key(assignment: Assignment, node_class: NodeClass, types: Mapping[str, Inst
     image = image_for(node_class, types[option.pool.instance_type], odcr)
     if image is None:
         raise ValueError(f"EC2NodeClass {node_class.name} has no image for option {option.pool}")
+    pools = _pools(assignment, node_class, image, types)
+    closed = not option.pool.reserved and any(
+        (pool.instance_type, pool.zone) in assignment.closed for pool in pools
+    )
     return _Key(
         wave=_WAVES[_reach(option)],
         node_class=node_class.name,
@@ -255,14 +275,38 @@ def _key(assignment: Assignment, node_class: NodeClass, types: Mapping[str, Inst
             node_class.selection,
             option,
             on_demand_too(wanted),
-            claim_allows_reserved=any_reservation(wanted),
+            claim_allows_reserved=any_reservation(wanted) and not closed,
         ),
         image=image,
-        pools=_pools(assignment, node_class, image, types),
+        pools=pools,
         gang=assignment.claim.gang,
         template=assignment.claim.template,
         tenancy=node_class.tenancy,
+        closed=closed,
+        placement_group=_placement_group(option, odcr, node_class),
+        most=_most(assignment, node_class),
     )
+
+
+def _most(assignment: Assignment, node_class: NodeClass) -> float:
+    """The price ceiling of the cheapest option of the call; 0 if no price is known."""
+    kind = assignment.option.pool.capacity_type
+    if kind == "reserved":
+        return 0.0
+    prices = (
+        option.price
+        for option in (assignment.option, *assignment.rest)
+        if option.pool.capacity_type == kind and option.price is not None
+    )
+    return min(prices, default=0.0) * node_class.defaults.price_ceiling
+
+
+def _placement_group(option: Option, odcr: Odcr | None, node_class: NodeClass) -> str:
+    """The name of a named reservation's placement group, if the class has none: EC2 launches into such a
+    reservation only with its group. A launch by resource group needs no name."""
+    if odcr is None or option.pool.reservation != odcr.id or node_class.placement_group_arn:
+        return ""
+    return odcr.placement_group_arn.rpartition("/")[2]
 
 
 def _pools(
@@ -276,9 +320,12 @@ def _pools(
     pools = dict.fromkeys([first])
     names = {first.instance_type}
     efas = types[first.instance_type].efa_interfaces
+    unusual = exotic(types[first.instance_type], assignment.option.price)
     for option in assignment.rest:
         pool = option.pool
         if pool.capacity_type != first.capacity_type:
+            continue
+        if exotic(types[pool.instance_type], option.price) != unusual:
             continue
         if image_for(node_class, types[pool.instance_type]) != image:
             continue

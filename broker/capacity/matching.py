@@ -19,6 +19,7 @@ from typing import Final
 
 from broker.capacity.model import Inventory, Misfit, NodeClass, ReservationTerm, Resolved, Selection
 from broker.capacity.types import TENANCY
+from broker.text import group_name
 from providers.model import Odcr
 
 # EC2 begins to terminate a block's instances 30 minutes before its end, 60 for UltraServers.
@@ -154,7 +155,8 @@ def _selected(selection: Selection, inventory: Inventory, account_id: str) -> tu
     if selection.group_arn:
         group = inventory.groups.get(selection.group_arn)
         if group is None:
-            message = f"group {selection.group_arn} was not found, or account {account_id} may not read it"
+            name = group_name(selection.group_arn)
+            message = f"group {name} was not found, or account {account_id} may not read it"
             return [], [
                 Misfit(
                     id=selection.group_arn, reason="GroupNotFound", message=message, code="NotFoundException"

@@ -13,15 +13,14 @@ from enum import StrEnum
 
 from broker.capacity.entitlement import NominatedSlot
 from broker.capacity.requirements import Requirements
+from broker.text import counted, pool_name
+from providers.launch import BlockDevice, NetworkInterface, Preference
 from providers.model import (
-    BlockDevice,
     CapacityType,
     ErrorClass,
     Image,
     Market,
-    NetworkInterface,
     Odcr,
-    Preference,
     ReservationGroup,
     Subnet,
 )
@@ -95,12 +94,21 @@ class Kubelet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overhead:
-    """The part of every instance that pods cannot use, as Karpenter's settings of the same names define
-    it."""
+class LaunchDefaults:
+    """Settings of all classes.
+
+    `vm_memory_percent` and `reserved_enis` are the part of every instance that pods cannot use, as
+    Karpenter's settings of the same names define it. `price_ceiling`: no claim buys an instance outside
+    reservations that costs more than so many times its cheapest option. `fallback_premium`: the share that
+    an on-demand option may cost more if it has the type and zone of an open reservation. `gang_hold_seconds`:
+    the time in which free slots are held for a gang that outranks others; 0 holds none.
+    """
 
     vm_memory_percent: float = 0.075
     reserved_enis: int = 0
+    price_ceiling: float = 10.0
+    fallback_premium: float = 0.1
+    gang_hold_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.vm_memory_percent < 1:
@@ -110,9 +118,15 @@ class Overhead:
             )
         if self.reserved_enis < 0:
             raise ValueError(f"--reserved-enis must be a count of at least 0, not {self.reserved_enis}")
+        if not self.price_ceiling >= 1:
+            raise ValueError(f"--price-ceiling must be a factor of at least 1, not {self.price_ceiling}")
+        if not 0 <= self.fallback_premium <= 1:
+            raise ValueError(f"--fallback-premium must be a share from 0 to 1, not {self.fallback_premium}")
+        if not self.gang_hold_seconds >= 0:
+            raise ValueError(f"--gang-hold-seconds must be at least 0, not {self.gang_hold_seconds}")
 
 
-DEFAULT_OVERHEAD = Overhead()
+LAUNCH_DEFAULTS = LaunchDefaults()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +150,7 @@ class NodeClass:
     block_devices: tuple[BlockDevice, ...] = ()
     instance_store_raid0: bool = False
     kubelet: Kubelet = Kubelet()
-    overhead: Overhead = DEFAULT_OVERHEAD
+    defaults: LaunchDefaults = LAUNCH_DEFAULTS
     interfaces: tuple[NetworkInterface, ...] = ()
     tracks_connections: bool = False
     placement_strategy: str = ""
@@ -170,7 +184,8 @@ class Claim:
 
     `gang_size`: the declared number of claims of the gang, if any; it waits until they exist. `requests`
     are in base units: cores, bytes, counts. Claims with unequal `template` (their nodes' settings at
-    start) never share a call.
+    start) never share a call. `min_values`: for each label, the number of different values that must be
+    possible. `since`: when its pods began to wait, if that was before it was `created`.
     """
 
     name: str
@@ -180,9 +195,11 @@ class Claim:
     requests: Mapping[str, float] = field(default_factory=dict)
     priority: int = 0
     created: datetime | None = None
+    since: datetime | None = None
     gang: str = ""
     gang_size: int = 0
     template: str = ""
+    min_values: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -206,6 +223,11 @@ class Pool:
         return f"{where}:{self.reservation}{placed}" if self.reservation else f"{where}{placed}"
 
     @property
+    def shown(self) -> str:
+        """The pool in a message. `str` is its key."""
+        return pool_name(self.capacity_type, self.instance_type, self.zone, self.reservation, self.placement)
+
+    @property
     def reserved(self) -> bool:
         return self.capacity_type == "reserved"
 
@@ -227,21 +249,29 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """An option that was considered and not taken, and the reason; `class_`: that of a remembered refusal."""
+    """An option that was considered and not taken, and the reason; `class_`: that of a remembered refusal.
+
+    `odcr_ids` are those of the option.
+    """
 
     pool: Pool
     reason: str
     message: str
     class_: ErrorClass | None = None
+    odcr_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """A claim and the option for its launch now; `rest` are its remaining options in order."""
+    """A claim and the option for its launch now; `rest` are its remaining options in order.
+
+    `closed`: instance types and zones where the instance must match no open reservation.
+    """
 
     claim: Claim
     option: Option
     rest: tuple[Option, ...] = ()
+    closed: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +292,7 @@ class Solution:
 
     `reserved` claims have a slot; no plan has more than `bound`. `needs` and `ways` are the size of the
     problem: bundles of interchangeable claims, and pairs of needs and slots. `note`: why it is not
-    optimal.
+    optimal. `gaps`: for each level of the objective, how much better another plan could be at most.
     """
 
     solver: str = "nothing to solve"
@@ -273,6 +303,7 @@ class Solution:
     ways: int = 0
     seconds: float = field(default=0.0, compare=False)
     note: str = ""
+    gaps: tuple[tuple[str, float], ...] = ()
 
     @property
     def gap(self) -> float:
@@ -281,11 +312,32 @@ class Solution:
 
     def __str__(self) -> str:
         quality = "optimal" if self.optimal else f"not proven optimal, gap at most {self.gap:.1%}"
-        size = f"{self.needs} needs, {self.ways} ways"
+        size = f"{counted(self.needs, 'need')}, {counted(self.ways, 'way')}"
         summary = (
-            f"{self.solver}: {self.reserved} claims in reservations, {quality}, {self.seconds:.3f} s ({size})"
+            f"{self.solver}: {counted(self.reserved, 'claim')} in reservations, {quality}, "
+            f"{self.seconds:.3f} s ({size})"
         )
-        return f"{summary}; {self.note}" if self.note else summary
+        better = ", ".join(f"{level} {most:g}" for level, most in self.gaps if most)
+        by_level = f"better by at most: {better}" if better else ""
+        return "; ".join(filter(None, (summary, self.note, by_level)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangHold:
+    """Free slots (by reservation) that a gang needs: before a time no claim of lower priority gets them.
+
+    `needs`: the claims of the gang that cannot launch without a slot.
+    """
+
+    gang: str
+    until: datetime
+    priority: int
+    needs: int
+    slots: Mapping[str, int]
+
+    def applies(self, claim: Claim) -> bool:
+        """Whether the slots are held for the claim's gang, or against the claim."""
+        return claim.gang == self.gang or claim.priority < self.priority
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,7 +345,9 @@ class Plan:
     """Claims assigned to pools; `skipped` are the better options that each claim (by uid) did not get.
 
     `awaited`: claims (by uid) that wait for slots of their reservation that others hold. `kept`: the
-    reservation of each claim that keeps a free slot while others of its gang wait.
+    reservation of each claim that keeps a free slot while others of its gang wait. `later`: claims (by uid)
+    for which the time was too short. They are to be planned when the assignments are launched. `holds`: slots
+    that are free and held for a gang.
     """
 
     assignments: tuple[Assignment, ...] = ()
@@ -302,6 +356,8 @@ class Plan:
     solution: Solution = Solution()
     awaited: Mapping[str, NominatedSlot] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
+    later: frozenset[str] = frozenset()
+    holds: tuple[GangHold, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,7 +398,9 @@ class Outcome(StrEnum):
 class Attempt:
     """One attempt for one claim: written once, read by status, events, metrics, journal and explain.
 
-    `also` are further pools with the same result at the same moment.
+    `also` are further pools with the same result at the same moment. `odcr_ids` is the reservation in which
+    the instance runs, or those that the attempt could use if EC2 shows none. Only the history reads
+    `odcr_ids` and `node_pool`.
     """
 
     claim: str
@@ -357,3 +415,5 @@ class Attempt:
     next_step: str = ""
     instance_id: str = ""
     also: tuple[Pool, ...] = ()
+    odcr_ids: tuple[str, ...] = ()
+    node_pool: str = ""

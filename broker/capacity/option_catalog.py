@@ -2,8 +2,11 @@
 
 Invariant: claims that share a `CandidateOptions` are interchangeable: they have the same options, usable
 through the same reservations. A reserved option is usable if one of its reservations has room and is not
-short, any other option if nothing about it is short. Of owned reservations, claims of the same queue share
-their options, and the slots of other owners are kept apart.
+short, any other option if nothing about it is short. If all options outside reservations are short, those
+are usable that may be tried as a last resort (see `shortages`). Of owned reservations, claims of the same
+queue share their options, and the slots of other owners are kept apart. A slot with accelerators is no option
+while the claim has a plain option outside reservations, unless its class names the reservation or its queue
+owns it.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from broker.capacity.model import Claim, Inventory, NodeClass, Option, Skipped
 from broker.capacity.options import choose, soon, suitable, tenancy, wanted
 from broker.capacity.requirements import Requirements
 from broker.capacity.shortages import Shortage, Shortages
+from broker.capacity.types import has_accelerator
+from broker.text import moment
 from providers.model import InstanceType, Odcr
 
 MOST_WITHHELD: Final = 20  # of the reservations closed to a claim; more is noise
@@ -49,7 +54,8 @@ class CandidateOptions:
 
     `lent`: slots of other owners, apart from `slots`. `own`: the reservations (by id) of its queue, with or
     without room. `others`: reservations that it may borrow from; `withheld`: those that it may not use.
-    `soon`: reservations that are not launchable yet, with the latest time until they are.
+    `soon`: reservations that are not launchable yet, with the latest time until they are. `last_resort`: the
+    usable options that are short.
     """
 
     options: tuple[Option, ...]
@@ -64,6 +70,7 @@ class CandidateOptions:
     others: tuple[str, ...] = ()
     withheld: tuple[Skipped, ...] = ()
     soon: tuple[tuple[Odcr, datetime], ...] = ()
+    last_resort: tuple[Option, ...] = ()
 
     def drawing(self, odcr_id: str) -> Option:
         """The option that uses a reservation."""
@@ -82,14 +89,18 @@ class OptionCatalog:
         now: datetime,
         *,
         entitlements: Entitlements = NO_ENTITLEMENTS,
+        all_last_resorts: bool = False,
     ) -> None:
+        """`all_last_resorts`: list them also if an option outside reservations is not short."""
         self._node_classes = node_classes
+        self._all_last_resorts = all_last_resorts
         self._types = types
         self._inventory = inventory
         self._shortages = shortages
         self._now = now
         self._entitlements = entitlements
         self._owned = entitlements.owned
+        self._accelerators = frozenset(name for name, each in types.items() if has_accelerator(each))
         self._known: dict[tuple[str, str], ClassCatalog] = {}
         self._exact: dict[tuple[str, Requirements, frozenset[tuple[str, float]], str], CandidateOptions] = {}
         self._by_need: dict[_Need, CandidateOptions] = {}
@@ -103,10 +114,18 @@ class OptionCatalog:
             self._known[key] = class_catalog(node_class, self._types, self._inventory, self._now)
         return self._known[key]
 
+    def computed(self, claim: Claim) -> CandidateOptions | None:
+        """The options of the claim if they are computed already."""
+        return self._exact.get(self._key(claim))
+
+    def _key(self, claim: Claim) -> tuple[str, Requirements, frozenset[tuple[str, float]], str]:
+        queue = self._entitlements.draws.get(claim.uid, "") if self._owned else ""
+        return claim.node_class, claim.requirements, frozenset(claim.requests.items()), queue
+
     def candidates(self, claim: Claim) -> CandidateOptions:
         """The options of a claim: the same object for interchangeable claims."""
-        queue = self._entitlements.draws.get(claim.uid, "") if self._owned else ""
-        exact = (claim.node_class, claim.requirements, frozenset(claim.requests.items()), queue)
+        exact = self._key(claim)
+        queue = exact[-1]
         if exact in self._exact:
             return self._exact[exact]
         known = self.known(claim)
@@ -137,7 +156,8 @@ class OptionCatalog:
         own: list[str] = []
         others: list[str] = []
         refused: dict[Option, Skipped] = {}
-        ends: list[datetime] = []
+        ends: dict[Option, datetime] = {}
+        accelerated: list[Option] = []
         for place, option in enumerate(options):
             if option.pool.capacity_type != "reserved" and self._calm(known):
                 usable += options[place:]  # the reserved ones come first
@@ -153,22 +173,47 @@ class OptionCatalog:
             state = self._state(option, known)
             if state.refused is None:
                 usable.append(option)
+                if option.pool.instance_type in self._accelerators and state.slots:
+                    accelerated.append(option)
                 (lent if right == "lent" else slots).update(dict.fromkeys(state.slots, option))
                 continue
             refused[option] = state.refused
             if state.until is not None:
-                ends.append(state.until)
+                ends[option] = state.until
+        unreserved = next((option for option in usable if option.pool.capacity_type != "reserved"), None)
+        last_resort: list[Option] = []
+        if unreserved is None or self._all_last_resorts:
+            for option in [each for each in refused if not each.pool.reserved]:
+                state = self._option_state(option, known, last_resort=True)
+                if state.refused is None:
+                    usable.append(option)
+                    last_resort.append(option)
+                    del refused[option], ends[option]
+                elif state.until is not None:
+                    refused[option], ends[option] = state.refused, state.until
+            unreserved = next((option for option in usable if not option.pool.reserved), None)
+        named = known.node_class.selection.reservation_id
+        plain = unreserved and unreserved.pool.instance_type not in self._accelerators
+        if accelerated and not named and unreserved and plain:
+            owned = frozenset(own)
+            valued = {id(option): option for option in accelerated if owned.isdisjoint(option.odcr_ids)}
+            if valued:
+                usable = [option for option in usable if id(option) not in valued]
+                slots = {odcr_id: each for odcr_id, each in slots.items() if id(each) not in valued}
+                lent = {odcr_id: each for odcr_id, each in lent.items() if id(each) not in valued}
+                refused |= {option: _valued(option, unreserved) for option in valued.values()}
         return CandidateOptions(
             options=options,
             usable=tuple(usable),
             slots=slots,
-            unreserved=next((option for option in usable if option.pool.capacity_type != "reserved"), None),
+            unreserved=unreserved,
             refused=refused,
-            retry_at=min(ends, default=None),
+            retry_at=min(ends.values(), default=None),
             suited=suited,
             lent=lent,
             own=tuple(own),
             others=tuple(others),
+            last_resort=tuple(last_resort),
         )
 
     def _whose(self, queue: str) -> Callable[[Odcr], str | None]:
@@ -189,7 +234,12 @@ class OptionCatalog:
     def _limit(self, option: Option, queue: str) -> Skipped | None:
         """Why quota or limits leave the queue nothing of the option now."""
         found = self._entitlements.limit(queue, self._entitlements.lots[option.odcr_ids[0]])
-        return found and Skipped(pool=option.pool, reason=found[0], message=f"{option.pool}: {found[1]}")
+        return found and Skipped(
+            pool=option.pool,
+            odcr_ids=option.odcr_ids,
+            reason=found[0],
+            message=f"{option.pool.shown}: {found[1]}",
+        )
 
     def _withheld(
         self, claim: Claim, suited: Sequence[CandidateType], known: ClassCatalog, queue: str
@@ -197,11 +247,13 @@ class OptionCatalog:
         """The reservations that match the claim but not its queue."""
         for pool, odcr_id in wanted(claim, suited, known):
             if self._entitlements.right(queue, odcr_id) is None:
-                message = f"{pool}: {self._entitlements.why_not(queue, odcr_id)}"
+                message = f"{pool.shown}: {self._entitlements.why_not(queue, odcr_id)}"
                 yield Skipped(pool=pool, reason=RESERVED_FOR_OTHERS, message=message)
 
     def _calm(self, known: ClassCatalog) -> bool:
         """Whether nothing outside reservations is short, so that none of it is checked."""
+        if not self._shortages.by_scope:
+            return True
         key = (known.node_class.name, known.node_class.tenancy)
         if key not in self._calms:
             unreserved = (option for some in known.unreserved.values() for option in some.options)
@@ -215,30 +267,58 @@ class OptionCatalog:
             state = self._states[id(option)] = self._option_state(option, known)
         return state
 
-    def _option_state(self, option: Option, known: ClassCatalog) -> _OptionState:
+    def _option_state(
+        self, option: Option, known: ClassCatalog, *, last_resort: bool = False
+    ) -> _OptionState:
         free = [each for each in option.odcr_ids if self._inventory.free(each)]
         if option.pool.capacity_type == "reserved" and not free:
             return _OptionState(refused=_full(option, self._inventory))
+        if not self._shortages.by_scope:
+            return _OptionState(slots=tuple(free))
         subnets = [each.id for each in known.node_class.subnets if each.zone == option.pool.zone]
         through = replace(option, odcr_ids=tuple(free))
         if short := self._shortages.active(
-            through, self._now, node_class=known.node_class.name, subnet_ids=subnets
+            through,
+            self._now,
+            node_class=known.node_class.name,
+            subnet_ids=subnets,
+            last_resort=last_resort,
         ):
-            return _OptionState(refused=_short(option, short), until=short.until)
+            until = short.next_try if last_resort else short.until
+            return _OptionState(refused=_short(option, short, until), until=until)
         return _OptionState(slots=self._shortages.open_reservations(free, self._now))
 
 
 def _full(option: Option, inventory: Inventory) -> Skipped:
     counts = ", ".join(f"{each} 0 of {_total(each, inventory)}" for each in option.odcr_ids)
-    return Skipped(pool=option.pool, reason="ReservationFull", message=f"{option.pool}: free slots: {counts}")
-
-
-def _short(option: Option, shortage: Shortage) -> Skipped:
-    message = (
-        f"{option.pool}: {': '.join(filter(None, (shortage.code, shortage.message)))} "
-        f"at {shortage.since:%H:%M:%SZ}, not asked again before {shortage.until:%Y-%m-%dT%H:%M:%SZ}"
+    return Skipped(
+        pool=option.pool,
+        odcr_ids=option.odcr_ids,
+        reason="ReservationFull",
+        message=f"{option.pool.shown}: free slots: {counts}",
     )
-    return Skipped(pool=option.pool, reason="BackingOff", message=message, class_=shortage.class_)
+
+
+def _valued(option: Option, plain: Option) -> Skipped:
+    served = f"{plain.pool.shown} serves the claim without one"
+    message = f"{option.pool.shown}: its slots have accelerators, and {served}"
+    return Skipped(
+        pool=option.pool, odcr_ids=option.odcr_ids, reason="AcceleratorNotRequested", message=message
+    )
+
+
+def _short(option: Option, shortage: Shortage, until: datetime) -> Skipped:
+    message = (
+        f"{option.pool.shown}: {': '.join(filter(None, (shortage.code, shortage.message)))} "
+        f"at {moment(shortage.since)}, not asked again before {moment(until)}"
+    )
+    return Skipped(
+        pool=option.pool,
+        odcr_ids=option.odcr_ids,
+        reason="BackingOff",
+        message=message,
+        class_=shortage.class_,
+    )
 
 
 def _total(odcr_id: str, inventory: Inventory) -> int:

@@ -2,18 +2,25 @@
 
 Invariant: every option satisfies the claim's requirements and requests, and its room comes only from
 reservations that are usable now. The claim's karpenter.sh/capacity-type requirement is the fallback policy:
-reserved first, then on-demand, and spot last if it is requested. Without the requirement, reserved and
-on-demand are allowed. Reserved options run from the smaller instance to the larger, then by the soonest end;
-the rest by price.
+reserved first, then spot if it is requested, then on-demand. Without the requirement, reserved and on-demand
+are allowed. Reserved options run from the smaller instance to the larger, then by the soonest end; the rest
+by price.
+
+Outside reservations, types with accelerators, bare metal and unknown prices come after all others. A spot
+option dearer than the cheapest on-demand one is none, nor is an option above the price ceiling. These are
+Karpenter's filters of exotic types and of spot offerings (pkg/providers/instance/filter), and one of ours.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import compress
 from typing import Final
+
+import numpy as np
 
 from broker.capacity.class_catalog import (
     FOREVER,
@@ -26,7 +33,8 @@ from broker.capacity.class_catalog import (
     offering_options,
 )
 from broker.capacity.model import Claim, Inventory, NodeClass, Option, Pool, Skipped
-from broker.capacity.requirements import Requirements
+from broker.capacity.requirements import Requirements, stable
+from broker.capacity.type_filter import Yes
 from broker.capacity.types import (
     CAPACITY_TYPE,
     REGION,
@@ -42,7 +50,7 @@ from broker.capacity.types import (
 )
 from providers.model import CapacityType, InstanceType, Odcr
 
-_ORDER: Final[tuple[CapacityType, ...]] = ("reserved", "on-demand", "spot")
+_ORDER: Final[tuple[CapacityType, ...]] = ("reserved", "spot", "on-demand")
 
 # Labels of the zone and the capacity type; the type alone decides the rest.
 _PLACE_KEYS: Final = frozenset(
@@ -109,6 +117,23 @@ def suitable(
     return tuple(compress(known.candidates.values(), yes.tolist()))
 
 
+def possible_values(
+    key: str, requirements: Requirements, suited: Iterable[CandidateType], known: ClassCatalog
+) -> frozenset[str]:
+    """The values of a label over the types that are offered in a zone which the claim accepts."""
+    key = stable(key)
+    if key == CAPACITY_TYPE:
+        return frozenset(capacity_types(requirements))
+    found: set[str] = set()
+    for each in suited:
+        zones = {zone for zone in each.type.zones if zone in known.zones and requirements.allows(ZONE, zone)}
+        if key == ZONE:
+            found |= zones
+        elif zones and (value := each.labels.get(key)) is not None:
+            found.add(value)
+    return frozenset(found)
+
+
 def choose(
     requirements: Requirements,
     suited: Sequence[CandidateType],
@@ -121,15 +146,95 @@ def choose(
     chosen: list[Option] = []
     if "reserved" in kinds:
         chosen += _reserved(requirements, (each.type.name for each in suited), known, whose)
+    matched = {_place(each) for each in chosen if not each.pool.reservation}
+    return (*chosen, *_unreserved(requirements, suited, known, matched))
+
+
+def too_dear(
+    requirements: Requirements, suited: Sequence[CandidateType], known: ClassCatalog
+) -> tuple[int, float]:
+    """The number of options above the price ceiling, and the ceiling in dollars an hour."""
+    offered = _offered(requirements, suited, known)
+    ceiling = _ceiling(offered, known)
+    prices = (known.unreserved[kind].prices[yes] for kind, yes in offered.items())
+    return sum(int(((some > ceiling) & np.isfinite(some)).sum()) for some in prices), ceiling
+
+
+def _unreserved(
+    requirements: Requirements,
+    suited: Sequence[CandidateType],
+    known: ClassCatalog,
+    matched: Collection[tuple[str, str]],
+) -> list[Option]:
+    """Options outside reservations: plain ones by kind, then the exotic ones by kind.
+
+    `matched`: types and zones of open reservations that the claim may use.
+    """
+    offered = _offered(requirements, suited, known)
+    ceiling = _ceiling(offered, known)
+    for kind, yes in offered.items():
+        some = known.unreserved[kind]
+        most = ceiling
+        if kind == "spot" and "on-demand" in offered:
+            most = min(ceiling, known.unreserved["on-demand"].cheapest(offered["on-demand"]))
+        offered[kind] = yes & ((some.prices <= most) | some.unknown)
+    if len(offered) == 1 and not matched:
+        ((kind, yes),) = offered.items()
+        return known.unreserved[kind].these(yes)  # plain ones come first
+    found: list[Option] = []
+    for plain in (True, False):
+        for kind, yes in offered.items():
+            some = known.unreserved[kind]
+            these = some.these(yes & (some.plain == plain))
+            if matched and kind == "on-demand":
+                these = _matched_first(these, matched, known.node_class.defaults.fallback_premium)
+            found += these
+    return found
+
+
+def _matched_first(
+    options: Sequence[Option], matched: Collection[tuple[str, str]], premium: float
+) -> list[Option]:
+    """By price, where options that EC2 may count in an open reservation may cost a share more.
+
+    EC2 counts a running instance in an open reservation of its type and zone once a slot is free there, so
+    the claim need not be replaced then.
+    """
+
+    def weighed(option: Option) -> float:
+        price = math.inf if option.price is None else option.price
+        return price / (1 + premium) if _place(option) in matched else price
+
+    return sorted(options, key=lambda option: (weighed(option), _place(option) not in matched))
+
+
+def _place(option: Option) -> tuple[str, str]:
+    return option.pool.instance_type, option.pool.zone
+
+
+def _offered(
+    requirements: Requirements, suited: Sequence[CandidateType], known: ClassCatalog
+) -> dict[CapacityType, Yes]:
+    """The class's options outside reservations that match the claim, by kind, in the order of kinds."""
+    types = {each.type.name for each in suited}
+    found: dict[CapacityType, Yes] = {}
     for kind in unreserved_kinds(requirements, known.node_class):
         zones = {
             zone
             for zone, labels in known.zones.items()
             if not requirements.unmet({**labels, CAPACITY_TYPE: kind}, among=_PLACE_KEYS)
         }
-        types = {each.type.name for each in suited}
-        chosen += known.unreserved[kind].among(types, zones)
-    return tuple(chosen)
+        found[kind] = known.unreserved[kind].among(types, zones)
+    return found
+
+
+def _ceiling(offered: Mapping[CapacityType, Yes], known: ClassCatalog) -> float:
+    """The most that an option may cost an hour; infinite if no price is known."""
+    prices = (
+        float(np.min(known.unreserved[kind].prices, where=yes, initial=math.inf))
+        for kind, yes in offered.items()
+    )
+    return min(prices, default=math.inf) * known.node_class.defaults.price_ceiling
 
 
 def unreserved_kinds(requirements: Requirements, node_class: NodeClass) -> tuple[CapacityType, ...]:

@@ -6,30 +6,45 @@ whole or not at all. The result does not depend on the order of the input.
 Of all such assignments this one is the best, in this order: most claims in reservations, the higher priority
 first; fewest claims that wait; least on-demand cost; smallest instances; soonest-ending reservations; the
 older claim before the newer. If time is too short, `Plan.solution` records that, and how far the plan may be
-from the best. For owned reservations this holds within the share that `entitlements` leave each queue;
-unused slots of owners are lent afterwards (see `lending`). A claim that would launch outside reservations
-waits if a reservation that begins within minutes has a slot for it.
+from the best; `Plan.later` has the claims that were not considered. For owned reservations this holds within
+the share that `entitlements` leave each queue; unused slots of owners are lent afterwards (`borrowing`). A
+claim that would launch outside reservations waits if a reservation that begins within minutes has a slot for
+it.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from broker.capacity import reasons
-from broker.capacity.allocation import allocate, lacking
-from broker.capacity.class_catalog import FOREVER
+from broker.capacity.allocation import lacking
+from broker.capacity.assign import AssignedSlots, SlotAssigner
+from broker.capacity.class_catalog import FOREVER, named
 from broker.capacity.entitlement import NO_ENTITLEMENTS, Entitlements, SlotPool
 from broker.capacity.flow import Flow
-from broker.capacity.lending import Borrowed, lend, rationed
-from broker.capacity.model import Assignment, Claim, Inventory, NodeClass, Option, Plan, Skipped, Unplaced
+from broker.capacity.gang_hold import HoldingGang, holding, open_windows, returned
+from broker.capacity.model import (
+    Assignment,
+    Claim,
+    GangHold,
+    Inventory,
+    NodeClass,
+    Option,
+    Plan,
+    Skipped,
+    Solution,
+    Unplaced,
+)
 from broker.capacity.option_catalog import CandidateOptions, OptionCatalog
-from broker.capacity.problem import ClaimDemand, Rank, problem_of
-from broker.capacity.requirements import Requirements
+from broker.capacity.overlap import opted_out, separated
+from broker.capacity.problem import ClaimDemand, Rank
 from broker.capacity.shortages import Shortages
-from broker.capacity.solve import SECONDS, solve
+from broker.capacity.solve import SECONDS
+from broker.capacity.time_budget import ALL, OPTIONS, SLOTS, PlanAdmission, TimeBudget
+from broker.text import counted
 from providers.model import InstanceType, Odcr
 
 
@@ -49,52 +64,62 @@ def plan(
     """Assigns each claim to an option now, or gives the reason why it waits.
 
     `launched` counts the claims of each gang that have their instance. `timer` returns seconds since
-    some moment, and solving takes at most `seconds`; without a timer no time passes.
+    some moment; without a timer no time passes. The whole plan takes at most `seconds`: claims that do not
+    fit into them are planned later.
     """
-    waiting = sorted(claims, key=order)
+    budget = TimeBudget(seconds, timer)
+    everyone = sorted(claims, key=order)
     catalog = OptionCatalog(node_classes, types, inventory, shortages, now, entitlements=entitlements)
     candidates_by_claim: dict[str, CandidateOptions] = {}
     unplaced: dict[str, Unplaced] = {}
-    for claim in waiting:
+    too_few: dict[tuple[int, tuple[tuple[str, int], ...]], Unplaced | None] = {}
+    considered = budget.until(OPTIONS)
+    for claim in everyone:
+        computed = catalog.computed(claim)
+        if not considered.admits(claim, free=computed is not None):
+            continue
         if refusal := reasons.refusal(claim, node_classes):
             unplaced[claim.uid] = refusal
+            continue
+        candidates = computed or catalog.candidates(claim)
+        varied = (id(candidates), claim.min_values)
+        if claim.min_values and varied not in too_few:
+            too_few[varied] = reasons.too_few_values(claim, candidates, catalog.known(claim))
+        if short := too_few.get(varied):
+            unplaced[claim.uid] = replace(short, claim=claim)
         else:
-            candidates_by_claim[claim.uid] = catalog.candidates(claim)
+            candidates_by_claim[claim.uid] = candidates
+    waiting = [each for each in everyone if each.uid in candidates_by_claim or each.uid in unplaced]
     gangs = _gangs(waiting)
     broken: dict[str, _Broken] = {}
     for name, gang in gangs.items():
         if found := _hopeless(gang, candidates_by_claim, (launched or {}).get(name, 0)):
             broken[name] = found
     demands = _demands(waiting, candidates_by_claim, gangs, broken, entitlements)
-    room = rationed(demands, entitlements, inventory) if entitlements.owned else inventory
-    problem = problem_of(demands, room, types)
-    solved = solve(problem, seconds=seconds, timer=timer)
-    absent = solved.absent
-    if (
-        nominated_gangs := frozenset(
-            demands[uid].gang for uid in entitlements.nominated.keys() & demands.keys()
-        )
-        & absent
-    ):
-        # A nominated gang keeps the slots that are already free for it, before all other claims.
-        room = _kept_for(nominated_gangs, demands, room)
-        rest = {uid: demand for uid, demand in demands.items() if demand.gang not in nominated_gangs}
-        problem = problem_of(rest, room, types)
-        solved = solve(problem, seconds=seconds, timer=timer)
-        absent = solved.absent | nominated_gangs
-    dealt = allocate(problem, solved.taken, demands, room)
-    lent, solution = Borrowed(), solved.solution
-    named = {claim.uid: claim for claim in waiting}
-    if entitlements.owned:
-        lent = lend(named, demands, candidates_by_claim, entitlements, inventory, dealt=dealt, absent=absent)
-        dealt |= lent.dealt
-        if more := len(lent.dealt):
-            solver = f"{solution.solver}, then lending" if problem.bundles else "lending"
-            reserved, bound = solution.reserved + more, solution.bound + more
-            solution = replace(solution, solver=solver, reserved=reserved, bound=bound)
-    for name in sorted(absent - lent.whole):
+    by_uid = {claim.uid: claim for claim in waiting}
+    slots = SlotAssigner(
+        claims=by_uid,
+        gangs=gangs,
+        candidates=candidates_by_claim,
+        entitlements=entitlements,
+        inventory=inventory,
+        types=types,
+        budget=budget,
+        timer=timer,
+    )
+    stuck = frozenset(name for name, found in broken.items() if not found.message)
+    assigned = _with_holds(slots, demands, stuck, open_windows(gangs, node_classes, now))
+    dealt, lent, solution = assigned.dealt, assigned.lent, assigned.solution
+    holds = {hold.gang: hold for hold in assigned.holds}
+    for name in sorted(assigned.waits - broken.keys()):
         rank = min(demands[claim.uid].rank for claim in gangs[name])
+        room = returned(assigned.room, holds[name].slots) if name in holds else assigned.room
         broken[name] = _Broken(lacking=lacking(gangs[name], rank, demands, dealt, room))
+    keeps = dict(lent.kept)
+    for name in sorted({by_uid[uid].gang for uid in lent.awaited} - {"", *broken}):
+        # A gang that could launch without the awaited slot waits for it too, and keeps the others.
+        broken[name] = _Broken(lacking=[each.name for each in gangs[name] if each.uid in lent.awaited])
+        keeps |= {each.uid: dealt[each.uid] for each in gangs[name] if each.uid in dealt}
     chosen: dict[str, Option] = {}
     for claim in waiting:
         if claim.uid in demands and claim.gang not in broken and claim.uid not in lent.awaited:
@@ -103,38 +128,97 @@ def plan(
             if option is not None:
                 chosen[claim.uid] = option
     pending = _pending(waiting, chosen, candidates_by_claim, broken, lent.awaited)
-    for name in sorted({named[uid].gang for uid in pending} - {""}):
+    for name in sorted({by_uid[uid].gang for uid in pending} - {""}):
         lacks = [claim.name for claim in gangs[name] if claim.uid in pending]
         broken[name] = _Broken(lacking=[*(broken[name].lacking if name in broken else ()), *lacks])
     for claim in waiting:
         if claim.uid in pending or claim.gang in broken:
             chosen.pop(claim.uid, None)
-    alike: dict[tuple[int, Requirements, frozenset[tuple[str, float]]], Unplaced] = {}
+    explained = budget.until(ALL)
+    alike: dict[tuple[object, ...], Unplaced] = {}
     for claim in waiting:
         if claim.uid not in unplaced and claim.uid not in chosen:
             candidates, known = candidates_by_claim[claim.uid], catalog.known(claim)
-            asked = (id(candidates), claim.requirements, frozenset(claim.requests.items()))
+            held = _holds_about(claim, assigned.holds)
+            asked = (id(candidates), claim.requirements, frozenset(claim.requests.items()), *map(id, held))
+            if not explained.admits(claim, free=asked in alike):
+                continue
             if asked not in alike:
-                alike[asked] = reasons.unplaced(claim, candidates, known, inventory)
+                alike[asked] = reasons.unplaced(claim, candidates, known, inventory, held)
             unplaced[claim.uid] = replace(alike[asked], claim=claim)
             if claim.uid in pending:
                 unplaced[claim.uid] = reasons.pending(unplaced[claim.uid], *pending[claim.uid])
     for name, found in broken.items():
-        considered = [claim for claim in gangs[name] if claim.uid in candidates_by_claim]
-        unplaced |= reasons.gang_incomplete(name, considered, found.lacking, unplaced, found.message)
+        members = [claim for claim in gangs[name] if claim.uid in candidates_by_claim]
+        others = [hold for hold in assigned.holds if hold.gang != name]
+        unplaced |= reasons.gang_incomplete(
+            name, members, found.lacking, unplaced, found.message, holds.get(name), others
+        )
     for uid, awaited in lent.awaited.items():
         unplaced[uid] = reasons.reclaiming(
-            named[uid], candidates_by_claim[uid], awaited, entitlements, inventory
+            by_uid[uid], candidates_by_claim[uid], awaited, entitlements, inventory
         )
-    assignments, skipped = _explained(waiting, chosen, candidates_by_claim, catalog, inventory)
+    assignments, skipped = _explained(
+        waiting, chosen, candidates_by_claim, catalog, inventory, explained, assigned.holds
+    )
+    later = {each.uid for each in everyone} - unplaced.keys() - {each.claim.uid for each in assignments}
+    kept = frozenset(keeps.values()) | assigned.kept
+    assignments = separated(
+        assignments,
+        dealt,
+        kept,
+        entitlements,
+        inventory,
+        lambda claim, odcr_id: named(inventory.odcrs[odcr_id], catalog.known(claim)),
+    )
+    assignments = opted_out(assignments, node_classes, kept, entitlements, inventory)
     return Plan(
         assignments=assignments,
-        unplaced=tuple(unplaced[claim.uid] for claim in waiting if claim.uid in unplaced),
+        unplaced=tuple(
+            reasons.later(claim, len(later), len(everyone)) if claim.uid in later else unplaced[claim.uid]
+            for claim in everyone
+            if claim.uid in later or claim.uid in unplaced
+        ),
         skipped=skipped,
-        solution=solution,
+        solution=_in_part(solution, len(later), len(everyone), seconds) if later else solution,
         awaited=lent.awaited,
-        kept=lent.kept,
+        kept=keeps,
+        later=frozenset(later),
+        holds=assigned.holds,
     )
+
+
+def _with_holds(
+    slots: SlotAssigner,
+    demands: Mapping[str, ClaimDemand],
+    stuck: frozenset[str],
+    windows: Mapping[str, datetime],
+) -> AssignedSlots:
+    """The assignment in which waiting gangs with an open window hold free slots.
+
+    `stuck`: gangs with a claim that no free slot suits. A gang that waits only because another gang holds its
+    slots holds slots itself, against those that it outranks.
+    """
+    assigned = slots.assign(demands)
+    holders: dict[str, HoldingGang] = {}
+    while slots.budget.left(SLOTS) >= 0:
+        more = {
+            name: gang
+            for name in sorted((assigned.waits | stuck) & windows.keys() - holders.keys() - assigned.awaiting)
+            if (gang := holding(slots.gangs[name], windows[name], slots.candidates, slots.inventory))
+        }
+        if not more:
+            break
+        holders |= more
+        assigned = slots.assign(demands, holders)
+    return assigned
+
+
+def _in_part(solution: Solution, later: int, count: int, seconds: float) -> Solution:
+    note = (
+        f"{seconds:g} s were too short: {later} of {counted(count, 'claim is', 'claims are')} planned later"
+    )
+    return replace(solution, optimal=False, note="; ".join(filter(None, (solution.note, note))))
 
 
 def order(claim: Claim) -> tuple[int, datetime, str, str]:
@@ -221,7 +305,7 @@ def _demands(
         priority, created = places[claim.gang] if claim.gang else (claim.priority, claim.created or FOREVER)
         if claim.uid in nominated or claim.gang in first:
             priority = most + 1
-        elif claim.uid in held and not entitlements.rule(claim.uid).within:
+        elif claim.uid in held and entitlements.rule(claim.uid).within == "Never":
             priority = max(priority, top)
         unreserved = candidates.unreserved
         # An unknown price counts as the dearest that is known.
@@ -239,17 +323,6 @@ def _demands(
             slots = (*slots, *lends.to(claim.uid, candidates))
         demands[claim.uid] = ClaimDemand(slots=slots, rank=rank, gang=gang)
     return demands
-
-
-def _kept_for(gangs: frozenset[str], demands: Mapping[str, ClaimDemand], inventory: Inventory) -> Inventory:
-    """The inventory without the free slots that these gangs can use."""
-    debits = Counter(inventory.debits)
-    for demand in demands.values():
-        if demand.gang in gangs:
-            left = replace(inventory, debits=debits)
-            if slot := next((each for each in demand.slots if left.free(each) > 0), ""):
-                debits[slot] += 1
-    return replace(inventory, debits=debits)
 
 
 class _Lends:
@@ -310,24 +383,33 @@ def _pending(
     return {claim.uid: found[next(iter(flow.taken(claim.uid)))] for claim in held}
 
 
+def _holds_about(claim: Claim, holds: Sequence[GangHold]) -> tuple[GangHold, ...]:
+    return tuple(hold for hold in holds if hold.applies(claim)) if holds else ()
+
+
 def _explained(
     waiting: Iterable[Claim],
     chosen: Mapping[str, Option],
     candidates_by_claim: Mapping[str, CandidateOptions],
     catalog: OptionCatalog,
     inventory: Inventory,
+    admission: PlanAdmission,
+    holds: Sequence[GangHold],
 ) -> tuple[tuple[Assignment, ...], dict[str, tuple[Skipped, ...]]]:
     """The assignments, and for each claim the better options that it did not get."""
-    explained: dict[tuple[int, int], tuple[tuple[Option, ...], tuple[Skipped, ...]]] = {}
+    explained: dict[tuple[object, ...], tuple[tuple[Option, ...], tuple[Skipped, ...]]] = {}
     assignments: list[Assignment] = []
     skipped: dict[str, tuple[Skipped, ...]] = {}
     for claim in waiting:
         if (option := chosen.get(claim.uid)) is None:
             continue
         candidates = candidates_by_claim[claim.uid]
-        key = (id(candidates), id(option))
+        held = _holds_about(claim, holds)
+        key = (id(candidates), id(option), *map(id, held))
+        if not admission.admits(claim, free=key in explained):
+            continue
         if key not in explained:
-            explained[key] = reasons.passed(claim, candidates, option, catalog.known(claim), inventory)
+            explained[key] = reasons.passed(claim, candidates, option, catalog.known(claim), inventory, held)
         rest, better = explained[key]
         assignments.append(Assignment(claim=claim, option=option, rest=rest))
         if better:

@@ -215,3 +215,15 @@ def _ranks(values: Iterable[Hashable]) -> Ints:
     given = list(values)
     places = {value: place for place, value in enumerate(sorted(set(given)))}  # type: ignore[type-var]
     return np.array([places[value] for value in given], dtype=np.int64)
+
+
+def in_rank_order(
+    uids: Iterable[str], demands: Mapping[str, ClaimDemand], *, gangs: frozenset[str] | None = None
+) -> list[tuple[str, list[str]]]:
+    """Claims in order of rank; the claims of a gang (of all gangs, or of these) together at the first one."""
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    ranks: dict[str, Rank] = {uid: demands[uid].rank for uid in uids}
+    for uid in sorted(ranks, key=lambda uid: ranks[uid]):
+        gang = demands[uid].gang if gangs is None or demands[uid].gang in gangs else ""
+        found[gang, "" if gang else uid].append(uid)
+    return [(gang, some) for (gang, _), some in found.items()]

@@ -14,26 +14,33 @@ from typing import Final
 
 from broker.capacity.class_catalog import ClassCatalog
 from broker.capacity.entitlement import RECLAIMING, Entitlements, NominatedSlot
-from broker.capacity.model import Claim, Inventory, NodeClass, Option, Skipped, Unplaced
+from broker.capacity.model import Claim, GangHold, Inventory, NodeClass, Option, Skipped, Unplaced
 from broker.capacity.option_catalog import CandidateOptions
-from broker.capacity.options import dropped, misfits, unreserved_kinds
-from broker.capacity.types import ZONE
+from broker.capacity.options import dropped, misfits, possible_values, too_dear, unreserved_kinds
+from broker.capacity.types import INSTANCE_TYPE, ZONE
+from broker.text import counted, nearest
 from providers.model import Odcr
 
+HELD_FOR_GANG: Final = "HeldForGang"
 MOST_REPORTED: Final = 20  # of the options a claim did not get; more is noise
 
 
 def passed(
-    claim: Claim, candidates: CandidateOptions, option: Option, known: ClassCatalog, inventory: Inventory
+    claim: Claim,
+    candidates: CandidateOptions,
+    option: Option,
+    known: ClassCatalog,
+    inventory: Inventory,
+    held: Sequence[GangHold] = (),
 ) -> tuple[tuple[Option, ...], tuple[Skipped, ...]]:
-    """The options after this one, and the better ones that the claim did not get.
+    """The options after this one, and the better ones that the claim did not get. `held`: for other gangs.
 
     A claim launched outside reservations also reports the reservations of its class that do not match
     it.
     """
     rest = candidates.usable[_place(option, candidates.usable) + 1 :]
     better = islice(candidates.options, _place(option, candidates.options))
-    skipped = list(islice(_why_not(better, candidates, inventory), MOST_REPORTED))
+    skipped = list(islice(_why_not(better, candidates, inventory, held), MOST_REPORTED))
     if option.pool.capacity_type != "reserved":
         unfit = chain(candidates.withheld, misfits(claim, candidates.suited, known))
         skipped += islice(unfit, MOST_REPORTED - len(skipped))
@@ -46,17 +53,25 @@ def _place(option: Option, among: Sequence[Option]) -> int:
 
 
 def _why_not(
-    options: Iterable[Option], candidates: CandidateOptions, inventory: Inventory
+    options: Iterable[Option],
+    candidates: CandidateOptions,
+    inventory: Inventory,
+    held: Sequence[GangHold] = (),
 ) -> Iterator[Skipped]:
     for option in options:
-        yield candidates.refused.get(option) or _taken(option, inventory)
+        yield candidates.refused.get(option) or _held(option, held) or _taken(option, inventory)
 
 
 def unplaced(
-    claim: Claim, candidates: CandidateOptions, known: ClassCatalog, inventory: Inventory
+    claim: Claim,
+    candidates: CandidateOptions,
+    known: ClassCatalog,
+    inventory: Inventory,
+    held: Sequence[GangHold] = (),
 ) -> Unplaced:
+    """Why a claim waits. `held`: the slots held for gangs that outrank it."""
     reported = chain(
-        _why_not(candidates.options, candidates, inventory),
+        _why_not(candidates.options, candidates, inventory, held),
         candidates.withheld,
         misfits(claim, candidates.suited, known),
     )
@@ -64,10 +79,19 @@ def unplaced(
     retry_at = candidates.retry_at
     if not candidates.options:
         reason, message = _nothing(claim, candidates, known, skipped)
+    elif holds := [hold for hold in held if _holds_any(hold, candidates.options)]:
+        reason = HELD_FOR_GANG
+        retry_at = min([*filter(None, [retry_at]), *(hold.until for hold in holds)])
+        message = "; ".join(_hold(hold) for hold in holds[:3])
     elif retry_at is not None:
         reason = "BackingOff"
         short = [each for each in candidates.refused.values() if each.reason == reason]
-        message = f"{len(short)} of {len(candidates.options)} options refused lately; {short[0].message}"
+        all_ = counted(len(candidates.options), "option")
+        message = f"{len(short)} of {all_} refused lately; {short[0].message}"
+        count, ceiling = too_dear(claim.requirements, candidates.suited, known)
+        if count:
+            cost = "option costs" if count == 1 else "options cost"
+            message += f"; {count} {cost} more than the ceiling of ${ceiling:.4f} an hour (--price-ceiling)"
     else:
         reason = "AllReservationsFull"
         message = "no free slot: " + "; ".join(each.message for each in skipped[:5])
@@ -98,6 +122,15 @@ def reclaiming(
     return Unplaced(claim=claim, reason=RECLAIMING, message=message, skipped=skipped)
 
 
+def later(claim: Claim, count: int, all_: int) -> Unplaced:
+    """Why a claim is not planned yet."""
+    message = (
+        f"{all_ - count} of {counted(all_, 'claim')} that wait together were planned within --plan-seconds; "
+        "this one is planned after them"
+    )
+    return Unplaced(claim=claim, reason="PlannedLater", message=message)
+
+
 def pending(waits: Unplaced, odcr: Odcr, by: datetime) -> Unplaced:
     """Why a claim waits for a reservation that is not launchable yet."""
     message = (
@@ -107,6 +140,26 @@ def pending(waits: Unplaced, odcr: Odcr, by: datetime) -> Unplaced:
     return replace(waits, reason="ReservationPending", message=message, retry_at=by)
 
 
+def too_few_values(claim: Claim, candidates: CandidateOptions, known: ClassCatalog) -> Unplaced | None:
+    """Why a claim waits whose minValues are not met; None if they are.
+
+    Karpenter launches no such claim either, unless its minValuesPolicy is BestEffort
+    (https://karpenter.sh/docs/concepts/nodepools/#min-values).
+    """
+    if not candidates.suited:
+        return None  # a reason of its own
+    for key, least in claim.min_values:
+        values = sorted(possible_values(key, claim.requirements, candidates.suited, known))
+        if len(values) < least:
+            shown = ", ".join(values[:10]) + (", ..." if len(values) > 10 else "")
+            message = (
+                f"minValues of {key} is {least}, and {counted(len(values), 'value is', 'values are')} "
+                f"possible{f' ({shown})' if values else ''}: allow more, or lower minValues"
+            )
+            return Unplaced(claim=claim, reason="MinValuesNotMet", message=message)
+    return None
+
+
 def _nothing(
     claim: Claim, candidates: CandidateOptions, known: ClassCatalog, skipped: Sequence[Skipped]
 ) -> tuple[str, str]:
@@ -114,24 +167,72 @@ def _nothing(
     considered = len(known.candidates) + len(known.imageless) + len(known.unfit)
     if not candidates.suited:
         why = ", ".join(f"{key} excludes {count}" for key, count in dropped(claim, known).items())
-        return "NoCompatibleInstanceTypes", f"none of {considered} instance types suits: {why}"
-    message = f"{len(candidates.suited)} of {considered} instance types suit, but "
+        message = f"none of {counted(considered, 'instance type')} suits: {why}{_unknown_types(claim, known)}"
+        return "NoCompatibleInstanceTypes", message
+    all_ = counted(considered, "instance type suits", "instance types suit")
+    message = f"{len(candidates.suited)} of {all_}, but "
     if unreserved_kinds(claim.requirements, known.node_class):
         zones = ", ".join(sorted(known.zones))
         message += f"none is offered in a zone of the class ({zones}) that the claim accepts"
-        message += f" ({claim.requirements.describe(ZONE)})"
+        message += f" ({claim.requirements.describe(ZONE)}){_unknown_zones(claim, known)}"
         return "NoCompatibleInstanceTypes", message
     message += "the class has no reservation that the claim can use"
     unfit = [each.message for each in known.node_class.resolved.misfits[:5]]
     return "NoUsableReservation", "; ".join([message, *(each.message for each in skipped[:5]), *unfit])
 
 
+def _holds_any(hold: GangHold, options: Iterable[Option]) -> bool:
+    return any(odcr_id in hold.slots for option in options for odcr_id in option.odcr_ids)
+
+
+def _hold(hold: GangHold) -> str:
+    slots = ", ".join(f"{count} of {odcr_id}" for odcr_id, count in sorted(hold.slots.items()))
+    return (
+        f"free slots ({slots}) are held until {hold.until:%Y-%m-%dT%H:%M:%SZ} for gang {hold.gang} "
+        f"of priority {hold.priority}, which needs {hold.needs} at once"
+    )
+
+
+def _held(option: Option, held: Sequence[GangHold]) -> Skipped | None:
+    """Why a claim does not get an option that has free slots: they are held for a gang."""
+    for hold in held:
+        if _holds_any(hold, [option]):
+            message = f"{option.pool.shown}: {_hold(hold)}"
+            return Skipped(pool=option.pool, odcr_ids=option.odcr_ids, reason=HELD_FOR_GANG, message=message)
+    return None
+
+
+def _unknown_types(claim: Claim, known: ClassCatalog) -> str:
+    """The required instance type that the Region does not have, if the claim allows no other."""
+    types = {*known.candidates, *known.imageless, *known.unfit}
+    wanted = claim.requirements.values(INSTANCE_TYPE) or frozenset()
+    if not wanted or wanted & types:
+        return ""
+    name = min(wanted)
+    return f"; EC2 has no instance type {name!r} in this Region{nearest(name, types)}"
+
+
+def _unknown_zones(claim: Claim, known: ClassCatalog) -> str:
+    """The required zone that the Region does not have, if the claim allows no other."""
+    zones = {*known.zones}.union(*(each.type.zones for each in known.candidates.values()))
+    wanted = claim.requirements.values(ZONE) or frozenset()
+    if not wanted or wanted & zones:
+        return ""
+    name = min(wanted)
+    return f"; this Region has no zone {name!r}{nearest(name, zones)}"
+
+
 def _taken(option: Option, inventory: Inventory) -> Skipped:
     if option.pool.capacity_type != "reserved":
-        return Skipped(pool=option.pool, reason="NotRequired", message=f"{option.pool}: not taken")
+        return Skipped(
+            pool=option.pool,
+            odcr_ids=option.odcr_ids,
+            reason="NotRequired",
+            message=f"{option.pool.shown}: not taken",
+        )
     free = sum(inventory.free(each) for each in option.odcr_ids)
-    message = f"{option.pool}: its {free} free slots went to claims that come before"
-    return Skipped(pool=option.pool, reason="OutbidInPlan", message=message)
+    message = f"{option.pool.shown}: its {counted(free, 'free slot')} went to claims that come before"
+    return Skipped(pool=option.pool, odcr_ids=option.odcr_ids, reason="OutbidInPlan", message=message)
 
 
 def refusal(claim: Claim, node_classes: Mapping[str, NodeClass]) -> Unplaced | None:
@@ -157,22 +258,34 @@ def gang_incomplete(
     lacking: Sequence[str],
     unplaced: Mapping[str, Unplaced],
     message: str = "",
+    hold: GangHold | None = None,
+    others: Iterable[GangHold] = (),
 ) -> dict[str, Unplaced]:
-    """Makes the claims of a gang wait for those without an option, which keep their own reason."""
+    """Makes the claims of a gang wait for those without an option, which keep their own reason.
+
+    `hold`: the slots held for the gang, which all its claims report. `others`: those held for other gangs,
+    which the gang may get at their end.
+    """
     shown = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
     nothing = f"nothing for {shown}" if lacking else "its slots went to claims that make better use of them"
+    if hold is not None:
+        nothing += f"; {_hold(hold)}"
     retries = [
         each.retry_at
         for claim in members
-        if claim.name in lacking and (each := unplaced.get(claim.uid)) and each.retry_at is not None
+        if hold is None
+        and claim.name in lacking
+        and (each := unplaced.get(claim.uid))
+        and each.retry_at is not None
     ]
     return {
         claim.uid: Unplaced(
             claim=claim,
             reason="GangIncomplete",
             message=message or f"gang {gang} launches whole or not at all; {nothing}",
-            retry_at=max(retries, default=None),
+            skipped=unplaced[claim.uid].skipped if hold and claim.uid in unplaced else (),
+            retry_at=max(retries, default=min((other.until for other in others), default=None)),
         )
         for claim in members
-        if claim.name not in lacking
+        if hold is not None or claim.name not in lacking
     }

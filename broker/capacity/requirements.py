@@ -34,6 +34,11 @@ _LONGEST_PREFIX: Final = 253
 _VALUE: Final = re.compile(rf"(?=.{{0,{_LONGEST}}}\Z)([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?", re.ASCII)
 
 
+def stable(key: str) -> str:
+    """The label's present name."""
+    return _RENAMED.get(key, key)
+
+
 class InvalidRequirement(ValueError):
     """A malformed requirement: unknown operator, or values that do not go with it."""
 
@@ -143,7 +148,7 @@ class Requirements:
         by_key: dict[str, _Allowed] = {}
         written: dict[str, tuple[str, ...]] = {}
         for requirement in requirements:
-            key = _RENAMED.get(requirement.key, requirement.key)
+            key = stable(requirement.key)
             by_key[key] = by_key.get(key, _ANYTHING).and_(_allowed(requirement))
             written[key] = (*written.get(key, ()), _text(requirement))
         self._by_key = dict(sorted(by_key.items()))

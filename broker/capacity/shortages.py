@@ -1,10 +1,12 @@
 """Pools that recently refused a launch, remembered until a time.
 
-Invariant: a pool that refused is not requested before its time, and repeated refusals lengthen the wait:
-three minutes, doubled at each repeat up to thirty. A shortage of a reservation ends earlier only if a later
-EC2 description shows slots that were not there at the refusal. A type that is not offered waits for hours, an
-account's vCPU limit a quarter of an hour. A type with a reservation is offered, so a refusal there ends as
-any other.
+Invariant: a pool that refused is not requested before its `next_try`, and repeated refusals lengthen the
+shortage: three minutes, doubled at each repeat up to thirty. A claim that has another pool leaves a short one
+out until the end. A claim whose fallbacks are all short tries pools without capacity after six minutes at
+most: one call asks all of them again, so asking is cheap, and capacity that returns is found soon. Both times
+are published. A shortage of a reservation ends earlier only if a later EC2 description
+shows slots that were not there at the refusal. A type that is not offered waits for hours, an account's vCPU
+limit a quarter of an hour. A type with a reservation is offered, so a refusal there ends as any other.
 
 The scope of a shortage is the resource that refused: a reservation, a (capacity type, instance type, zone),
 such a pool as one class requests it, a placement group in a zone, a subnet, a quota. A refusal in a placement
@@ -24,6 +26,7 @@ from providers.model import ErrorClass
 
 FIRST: Final = timedelta(minutes=3)
 CAP: Final = timedelta(minutes=30)
+LAST_RESORT: Final = timedelta(minutes=6)  # the longest wait for a claim whose fallbacks are all short
 # How long after its end a shortage still counts as "again" when the pool refuses once more.
 MEMORY: Final = timedelta(minutes=30)
 _FIXED: Final[Mapping[ErrorClass, timedelta]] = {
@@ -78,6 +81,18 @@ class Shortage:
     free: int = 0
     message: str = ""
 
+    @property
+    def next_try(self) -> datetime:
+        """The earliest request: by a claim whose fallbacks are all short."""
+        if self.scope.kind != "pool" or self.class_ is not ErrorClass.CAPACITY:
+            return self.until
+        return min(self.until, self.since + LAST_RESORT)
+
+    def plausible(self, now: datetime) -> bool:
+        """Whether a refusal before now can have made it."""
+        longest = _length(self.scope, self.class_, self.step)
+        return self.class_ in _REMEMBERED and self.since <= now and self.until - self.since <= longest
+
     def view(self, now: datetime) -> dict[str, object]:
         """Its values as plain types, for metrics and pages."""
         return {
@@ -88,6 +103,7 @@ class Shortage:
             "code": self.code,
             "message": self.message,
             "since": self.since.isoformat(),
+            "next_try": self.next_try.isoformat(),
             "until": self.until.isoformat(),
             "seconds_left": max(0.0, (self.until - now).total_seconds()),
             "step": self.step,
@@ -113,14 +129,15 @@ class Shortages:
         """Records a refusal. `free`: the room that the inventory still showed in a reservation; `message`:
         EC2's.
 
-        A refusal during a shortage belongs to an earlier call and adds nothing. Classes that do not concern
-        the scope (throttling, permission, ...) raise ValueError.
+        A refusal during a shortage belongs to an earlier call and adds nothing, unless the pool could be
+        asked as a last resort. Classes that do not concern the scope (throttling, permission, ...) raise
+        ValueError.
         """
         if class_ not in _REMEMBERED:
             raise ValueError(f"class {class_.value} is no shortage of {scope}; see answers.scopes")
         known = self.by_scope.get(scope)
         step = 0
-        if known is not None and known.until > now:
+        if known is not None and known.next_try > now:
             if _length(scope, class_, known.step) <= known.until - known.since:
                 return self
             step = known.step
@@ -173,8 +190,11 @@ class Shortages:
         *,
         node_class: str = "",
         subnet_ids: Collection[str] = (),
+        last_resort: bool = False,
     ) -> Shortage | None:
         """The current shortage that blocks an option: of several, the last to end.
+
+        `last_resort`: for a claim whose fallbacks are all short.
 
         A reserved option is short if all its reservations are. `subnet_ids` are those of the class
         in the option's zone: the option is short if all of them are. `node_class` is the class of
@@ -187,10 +207,13 @@ class Shortages:
         if placed := placement_scope(pool):
             through.append(placed)
         found = [self.get(scope, now) for scope in through]
+        if last_resort:
+            found = [each for each in found if each is not None and each.next_try > now]
         reservations = odcr_ids or ((pool.reservation,) if pool.reservation else ())
         for kind, keys in (("reservation", reservations), ("subnet", subnet_ids)):
             found.append(_soonest(self._each(kind, keys, now)))
-        return max((each for each in found if each is not None), key=_ends, default=None)
+        ends = _last_ends if last_resort else _ends
+        return max((each for each in found if each is not None), key=ends, default=None)
 
     def open_reservations(self, odcr_ids: Iterable[str], now: datetime) -> tuple[str, ...]:
         """The reservations that may be requested."""
@@ -252,6 +275,10 @@ def _soonest(each: Collection[Shortage | None]) -> Shortage | None:
 
 def _ends(shortage: Shortage) -> tuple[datetime, Scope]:
     return shortage.until, shortage.scope
+
+
+def _last_ends(shortage: Shortage) -> tuple[datetime, Scope]:
+    return shortage.next_try, shortage.scope
 
 
 def _misled(known: Shortage | None) -> bool:

@@ -9,12 +9,12 @@ solved again with that choice. If there is no time for either, one greedy pass d
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from broker.capacity import gangs, greedy, network
+from broker.capacity import gangs, greedy, network, quality
 from broker.capacity.model import Solution
 from broker.capacity.problem import Ints, SlotProblem, Taken
 
@@ -42,8 +42,10 @@ def solve(problem: SlotProblem, *, seconds: float = SECONDS, timer: Callable[[],
 
 def _exactly(problem: SlotProblem, seconds: float, began: float, timer: Callable[[], float]) -> Solved:
     absent: frozenset[str] = frozenset()
+    relaxed: Taken | None = None
     while True:
         taken = network.solve(problem, at_most=_without(problem, absent))
+        relaxed = relaxed or taken
         present = [gang for gang in problem.gangs if gang not in absent]
         undecided = [gang for gang in present if not _settled(problem, gang, taken)]
         alone = {gang for gang in undecided if greedy.fits(problem, gang, problem.room) is None}
@@ -68,13 +70,20 @@ def _exactly(problem: SlotProblem, seconds: float, began: float, timer: Callable
     note = "" if choice.proven else f"{seconds:g} s were too short to try every choice of gangs"
     bound = taken.reserved if choice.proven else ceiling
     name = "branch and bound over min-cost flows"
-    return _solved(problem, taken, absent, name, choice.proven, bound, timer() - began, note)
+    solved = _solved(problem, taken, absent, name, choice.proven, bound, timer() - began, note)
+    return solved if choice.proven else _with_gaps(problem, solved, relaxed)
 
 
 def _greedily(problem: SlotProblem, note: str, seconds: float) -> Solved:
     taken, launch = greedy.solve(problem)
     absent = frozenset(problem.gangs) - launch
-    return _solved(problem, taken, absent, "greedy", False, greedy.bound(problem, taken), seconds, note)
+    bound = greedy.bound(problem, taken)
+    return _with_gaps(problem, _solved(problem, taken, absent, "greedy", False, bound, seconds, note))
+
+
+def _with_gaps(problem: SlotProblem, solved: Solved, relaxed: Taken | None = None) -> Solved:
+    found = quality.gaps(problem, solved.taken, solved.absent, relaxed)
+    return replace(solved, solution=replace(solved.solution, gaps=found))
 
 
 def _solved(

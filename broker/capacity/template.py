@@ -9,7 +9,7 @@ the broker falls back itself (EC2 API Reference, CapacityReservationSpecificatio
 from __future__ import annotations
 
 from broker.capacity.model import Option, Selection
-from providers.model import ReservationTarget
+from providers.launch import ReservationTarget
 
 _OPEN_MATCHING = ("open", "capacity-reservations-only")
 

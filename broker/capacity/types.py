@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.capacity.model import NodeClass, Threshold
-from providers.model import BlockDevice, InstanceType, Odcr
+from providers.launch import BlockDevice
+from providers.model import InstanceType, Odcr
 
 INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
 ARCH: Final = "kubernetes.io/arch"
@@ -238,6 +239,17 @@ def fits(requests: Mapping[str, float], amounts: Mapping[str, float]) -> str | N
     return f"{short[0]}: requests {_number(wanted)}, the node has {_number(have)}"
 
 
+def has_accelerator(type_: InstanceType) -> bool:
+    """Whether it has a GPU or another accelerator."""
+    return bool(type_.gpus or type_.neurons)
+
+
+def exotic(type_: InstanceType, price: float | None) -> bool:
+    """Whether a call leaves the type out while plainer ones remain: accelerators, bare metal, or an unknown
+    price. The rule is Karpenter's ExoticInstanceTypeFilter (pkg/providers/instance/filter)."""
+    return has_accelerator(type_) or type_.bare_metal or price is None
+
+
 def size_key(type_: InstanceType) -> tuple[int, bool, int, int, str]:
     """Smaller first; types with accelerators, or on bare metal, after all others."""
     accelerators = sum(gpu.count for gpu in type_.gpus) + type_.neurons
@@ -246,7 +258,7 @@ def size_key(type_: InstanceType) -> tuple[int, bool, int, int, str]:
 
 def _memory(type_: InstanceType, node_class: NodeClass) -> float:
     mib = type_.memory_mib - (_ARM_RESERVED_MIB if type_.architecture == "arm64" else 0)
-    return float((mib - math.ceil(mib * node_class.overhead.vm_memory_percent)) * _MIB)
+    return float((mib - math.ceil(mib * node_class.defaults.vm_memory_percent)) * _MIB)
 
 
 def _efas(type_: InstanceType, node_class: NodeClass) -> int:
@@ -273,7 +285,7 @@ def _pods(type_: InstanceType, node_class: NodeClass) -> int:
     if kubelet.max_pods is not None:
         count = kubelet.max_pods
     else:
-        reserved = node_class.overhead.reserved_enis
+        reserved = node_class.defaults.reserved_enis
         count = (
             _pods_by_interfaces(type_, node_class, reserved=reserved) if family.pods_by_interfaces else 110
         )

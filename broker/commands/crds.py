@@ -15,9 +15,11 @@ from broker.apis import names
 from broker.apis.crds import load
 from broker.apis.karpenter_aws_definition import NAME, PROPERTY, definition
 from broker.apis.karpenter_aws_definition import patch as changes
+from broker.commands.crd_skew import VERSION
 from broker.commands.manifests import CRD
 from broker.kube.client import Client
 from broker.kube.errors import Invalid, NotFound
+from broker.version import version
 
 COLUMNS = {"name": "NAME", "did": "DID", "why": "WHY"}
 PROPERTY_COLUMNS = {"version": "VERSION", "property": PROPERTY}
@@ -34,7 +36,7 @@ def install(client: Client) -> list[dict[str, Any]]:
     rows = []
     for crd in load():
         name = crd["metadata"]["name"]
-        crd["metadata"].setdefault("annotations", {})[MARK] = "true"
+        crd["metadata"].setdefault("annotations", {}).update({MARK: "true", VERSION: version()})
         try:
             there = client.get(CRD, name)
         except NotFound:
@@ -42,7 +44,7 @@ def install(client: Client) -> list[dict[str, Any]]:
             rows.append({"name": name, "did": "created", "why": ""})
             continue
         if there["metadata"].get("annotations", {}).get(MARK) == "true":
-            same = version(client.apply(CRD, crd)) == version(there)
+            same = revision(client.apply(CRD, crd)) == revision(there)
             rows.append({"name": name, "did": "unchanged" if same else "updated", "why": ""})
         else:
             why = "made by others (Karpenter's chart, kubectl): left as it is"
@@ -52,7 +54,7 @@ def install(client: Client) -> list[dict[str, Any]]:
     return rows
 
 
-def version(crd: Mapping[str, Any]) -> str:
+def revision(crd: Mapping[str, Any]) -> str:
     return str(crd["metadata"]["resourceVersion"])
 
 

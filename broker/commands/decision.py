@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker.capacity.model import Option, Plan, Skipped
+from broker.text import moment, plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,14 +28,14 @@ def decided(result: Plan, uid: str) -> Decision:
     skipped = result.skipped.get(uid, ()) or (unplaced.skipped if unplaced else ())
     if assigned is not None:
         return Decision(
-            sentence=f"is launched next into {assigned.option.pool}",
+            sentence=f"is launched next into {assigned.option.pool.shown}",
             option=assigned.option,
             rest=assigned.rest,
             skipped=skipped,
         )
     if unplaced is None:
         return unplanned("it is being deleted")
-    again = f"; tried again at {unplaced.retry_at:%H:%M:%SZ}" if unplaced.retry_at else ""
+    again = f"; tried again at {moment(unplaced.retry_at)}" if unplaced.retry_at else ""
     return Decision(sentence=f"waits: {unplaced.reason}: {unplaced.message}{again}", skipped=skipped)
 
 
@@ -45,4 +46,4 @@ def unplanned(why: str) -> Decision:
 
 def because(reason: str, message: str, *, pool: str) -> str:
     """Why an option is not taken; its name has a place of its own."""
-    return ": ".join(filter(None, (reason, message.removeprefix(f"{pool}: "))))
+    return ": ".join(filter(None, (reason, message.removeprefix(f"{plain(pool)}: "))))

@@ -8,31 +8,43 @@ part out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from difflib import get_close_matches
 from itertools import groupby
 from typing import Any
 
 from broker.apis import names
+from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
-from broker.capacity.model import DEFAULT_OVERHEAD, Overhead
+from broker.capacity.model import LAUNCH_DEFAULTS, Attempt, LaunchDefaults, Option
 from broker.commands.decision import because
-from broker.commands.explain_options import Outlook, outlook
-from broker.commands.output import short
+from broker.commands.dry_run import Entitle, listed
+from broker.commands.explain_options import NO_SHORTAGES, Outlook, blocking, outlook
+from broker.commands.output import shortage_name
+from broker.controllers.nodeclaim.published import read_shortages
 from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.controllers.nodeclaim.status import BROKER_CONDITIONS, instance_id
-from broker.controllers.preemption.once import Entitle
 from broker.kube.client import Client
-from broker.kube.errors import NotFound
-from broker.oncall.journal import load
+from broker.kube.conditions import timestamp
+from broker.kube.errors import Forbidden, NotFound
+from broker.oncall.journal import attempt_id, load
+from broker.text import counted, plain
 from providers.base import CapacityProvider
 from providers.model import ProviderError
 
 ATTEMPT_COLUMNS = {"step": "#", "when": "WHEN", "outcome": "OUTCOME", "what": "POOL, AND RESULT"}
 OPTION_COLUMNS = {"step": "#", "verdict": "VERDICT", "free": "FREE", "what": "OPTION, AND WHY NOT"}
+SHORTAGE_COLUMNS = {
+    "pool": "SHORT",
+    "code": "CODE",
+    "since": "SINCE",
+    "next_try": "NEXT TRY",
+    "until": "UNTIL",
+}
 # Alike options and attempts beyond this are one line with a count.
 ALIKE = 3
 
@@ -55,9 +67,6 @@ def claim(client: Client, name: str) -> NodeClaim:
 
 def attempts(one: NodeClaim) -> list[dict[str, Any]]:
     """One row an attempt, oldest first."""
-    recorded = load(
-        one.annotations.get(ATTEMPTS, ""), claim=one.name, node_class=one.spec.node_class_ref.name
-    )
     return [
         {
             "at": f"{attempt.at:%Y-%m-%dT%H:%M:%SZ}",
@@ -68,11 +77,16 @@ def attempts(one: NodeClaim) -> list[dict[str, Any]]:
             "class": str(attempt.class_ or ""),
             "message": attempt.message,
             "instance": attempt.instance_id,
+            "id": attempt_id(attempt),
             "request_id": attempt.request_id,
             "next": attempt.next_step,
         }
-        for attempt in recorded
+        for attempt in _recorded(one)
     ]
+
+
+def _recorded(one: NodeClaim) -> Sequence[Attempt]:
+    return load(one.annotations.get(ATTEMPTS, ""), claim=one.name, node_class=one.spec.node_class_ref.name)
 
 
 def prospects(
@@ -81,7 +95,7 @@ def prospects(
     provider: Callable[[], CapacityProvider],
     *,
     now: datetime,
-    overhead: Overhead = DEFAULT_OVERHEAD,
+    defaults: LaunchDefaults = LAUNCH_DEFAULTS,
     entitle: Callable[[CapacityProvider], Entitle] | None = None,
 ) -> Outlook | None:
     """The options of a waiting claim; None for a claim with an instance, or of another launcher."""
@@ -90,18 +104,51 @@ def prospects(
     claims, _ = client.list(NodeClaim.KIND)
     classes, _ = client.list(EC2NodeClass.KIND)
     try:
+        published, unread = read_shortages(client), ""
+    except Forbidden as error:
+        published, unread = NO_SHORTAGES, f"; shortages of the running broker are left out: {error}"
+    try:
         asked = provider()
-        return outlook(
+        found = outlook(
             one,
             (NodeClaim.decode(each) for each in claims),
             (EC2NodeClass.decode(each) for each in classes),
             asked,
             now=now,
-            overhead=overhead,
+            defaults=defaults,
             entitle=entitle(asked) if entitle is not None else None,
+            published=published,
+            pods=lambda: listed(client, Pod),
         )
+        return replace(found, decision=found.decision + unread)
     except ProviderError as error:
-        return Outlook(decision=f"unknown, because EC2 cannot be read: {error}")
+        tried = (Option(pool=pool) for attempt in _recorded(one) for pool in (attempt.pool, *attempt.also))
+        return Outlook(
+            decision=f"unknown, because EC2 cannot be read: {error}",
+            shortages=blocking(published, tried, now=now, node_class=one.spec.node_class_ref.name),
+        )
+
+
+def shortages(found: Outlook) -> list[dict[str, Any]]:
+    """One row a shortage that keeps the claim from an option."""
+    return [
+        {
+            "scope": shortage.scope.kind,
+            "pool": shortage.scope.key,
+            "code": shortage.code,
+            "class": shortage.class_.value,
+            "message": shortage.message,
+            "since": timestamp(shortage.since),
+            "next_try": timestamp(shortage.next_try),
+            "until": timestamp(shortage.until),
+        }
+        for shortage in found.shortages
+    ]
+
+
+def told_shortages(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """For a person: a scope by its name."""
+    return [{**row, "pool": shortage_name(row)} for row in rows]
 
 
 def document(one: NodeClaim, found: Outlook | None) -> dict[str, Any]:
@@ -120,7 +167,7 @@ def document(one: NodeClaim, found: Outlook | None) -> dict[str, Any]:
         "attempts": attempts(one),
     }
     if found is not None:
-        told |= {"decision": found.decision, "options": list(found.rows)}
+        told |= {"decision": found.decision, "options": list(found.rows), "shortages": shortages(found)}
     return told
 
 
@@ -156,7 +203,7 @@ def told_attempts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         more = len({pool for each in group for pool in (each["pool"], *each["also"])}) - 1
         times = f"{len(group)} times, last\n" if len(group) > 1 else ""
         lines = (
-            short(row["pool"]) + (f" and {more} more pools" if more else ""),
+            plain(row["pool"]) + (f" and {counted(more, 'more pool')}" if more else ""),
             ": ".join(filter(None, (row["code"], row["instance"] or row["message"]))),
             row["request_id"] and f"AWS request {row['request_id']}",
             row["next"] and f"then: {row['next']}",
@@ -164,7 +211,7 @@ def told_attempts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         found.append(
             {
                 "step": step,
-                "when": times + row["at"].replace("T", " ")[5:],
+                "when": times + row["at"].replace("T", " "),
                 "outcome": row["outcome"],
                 "what": "\n".join(filter(None, lines)),
             }
@@ -182,7 +229,7 @@ def told_options(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for step, group in _grouped(rows, alike):
         head, count = group[0], len(group)
         why = because(head["reason"], head["message"], pool=head["pool"])
-        first, last = short(head["pool"]), short(group[-1]["pool"])
+        first, last = plain(head["pool"]), plain(group[-1]["pool"])
         what = f"{first} to {last}, {count} options" if count > 1 else first
         alike_too = f" (and {count - 1} alike)" if count > 1 else ""
         found.append(

@@ -1,53 +1,61 @@
 """The present options of a waiting claim, in the planner's order, and why earlier ones are not taken.
 
 Invariant: nothing is decided here. Classes, options and the plan come from the functions of the launch
-loop, over present data of EC2, all waiting claims, and the refusals on the claims themselves. Nothing is
-changed in EC2 or the cluster. Only the running broker knows two things more: shortages whose claims are
-gone, and slots that it took since EC2's last count.
+loop. Their inputs are present data of EC2, all waiting claims, the refusals on the claims themselves, and the
+shortages that the running broker published. Nothing is changed in EC2 or the cluster. Only the running
+broker knows the slots that it took since EC2's last count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
+from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.answers import launched, scopes, spilled
 from broker.capacity.entitlement import NO_ENTITLEMENTS
 from broker.capacity.model import (
-    DEFAULT_OVERHEAD,
+    LAUNCH_DEFAULTS,
     Attempt,
     Claim,
     Inventory,
+    LaunchDefaults,
     Option,
     Outcome,
-    Overhead,
     Pool,
     Skipped,
 )
 from broker.capacity.option_catalog import OptionCatalog
 from broker.capacity.options import misfits
 from broker.capacity.plan import plan
-from broker.capacity.shortages import Shortages
+from broker.capacity.shortages import Shortage, Shortages
 from broker.commands.decision import decided, unplanned
+from broker.commands.dry_run import Entitle
 from broker.commands.plan import Considered, considered
+from broker.controllers.nodeclaim.planning import in_gangs
 from broker.controllers.nodeclaim.report import ATTEMPTS
-from broker.controllers.preemption.once import Entitle
 from broker.oncall.journal import load
 from providers.base import CapacityProvider
 from providers.model import ErrorClass
 
+NO_SHORTAGES: Final = Shortages()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """`decision` in a sentence; `rows`, one an option, in the order in which they are considered."""
+    """`decision` in a sentence; `rows`, one an option, in the order in which they are considered.
+
+    `shortages` are the current ones that keep the claim from an option.
+    """
 
     decision: str
     rows: Sequence[Mapping[str, Any]] = ()
+    shortages: Sequence[Shortage] = ()
 
 
 def outlook(
@@ -57,10 +65,14 @@ def outlook(
     provider: CapacityProvider,
     *,
     now: datetime,
-    overhead: Overhead = DEFAULT_OVERHEAD,
+    defaults: LaunchDefaults = LAUNCH_DEFAULTS,
     entitle: Entitle | None = None,
+    published: Shortages = NO_SHORTAGES,
+    pods: Callable[[], Iterable[Pod]] = tuple,
 ) -> Outlook:
-    """Raises ProviderError where EC2 cannot be read."""
+    """`published`: the running broker's shortages. `pods`: as of `considered`. Raises ProviderError where EC2
+    cannot be read.
+    """
     every = list(claims)
     waiting = [each for each in every if not each.status.provider_id and not each.deleting]
     named = {each.spec.node_class_ref.name for each in (*waiting, one)}
@@ -70,24 +82,47 @@ def outlook(
         provider,
         now=now,
         where="in the cluster",
-        overhead=overhead,
+        defaults=defaults,
+        pods=pods,
     )
     mine = next((each for each in found.waiting if each.name == one.name), None)
     if mine is None:
         return Outlook(decision=unplanned(found.refused.get(one.name, "it is being deleted")).sentence)
     types = provider.instance_types()
-    shortages = remembered(every, found.inventory, now)
+    current = {shortage.scope: shortage for shortage in published.lasting(now)}
+    shortages = Shortages({**remembered(every, found.inventory, now).by_scope, **current})
     entitlements = NO_ENTITLEMENTS
     if entitle is not None:
         objects = {each.name: each for each in waiting}
         by_uid = {each.uid: objects[each.name] for each in found.waiting}
         entitlements = entitle(by_uid, found.inventory, types)
     result = plan(
-        found.waiting, found.classes, types, found.inventory, shortages, now, entitlements=entitlements
+        found.waiting,
+        found.classes,
+        types,
+        found.inventory,
+        shortages,
+        now,
+        launched=in_gangs(every),
+        entitlements=entitlements,
     )
     made = decided(result, mine.uid)
     catalog = OptionCatalog(found.classes, types, found.inventory, shortages, now, entitlements=entitlements)
-    return Outlook(decision=made.sentence, rows=list(_rows(mine, found, catalog, made.option, made.skipped)))
+    options = catalog.candidates(mine).options
+    return Outlook(
+        decision=made.sentence,
+        rows=list(_rows(mine, found, catalog, made.option, made.skipped)),
+        shortages=blocking(shortages, options, now=now, node_class=mine.node_class),
+    )
+
+
+def blocking(
+    shortages: Shortages, options: Iterable[Option], *, now: datetime, node_class: str
+) -> tuple[Shortage, ...]:
+    """The current shortages that block these options, by scope."""
+    found = (shortages.active(option, now, node_class=node_class) for option in options)
+    by_scope = {shortage.scope: shortage for shortage in found if shortage is not None}
+    return tuple(by_scope[scope] for scope in sorted(by_scope))
 
 
 def remembered(claims: Iterable[NodeClaim], inventory: Inventory, now: datetime) -> Shortages:

@@ -28,6 +28,7 @@ from broker.reservations.flavors import NO_FLAVORS
 from broker.reservations.idle import idle_cost
 from broker.reservations.reading import as_decided
 from broker.reservations.spec import JudgedSpecs, Reservation
+from broker.text import counted
 from providers.base import CapacityProvider
 from providers.model import Odcr
 
@@ -187,10 +188,10 @@ def total(found: Sequence[Mapping[str, Any]], *, account: str) -> str:
     prices = [row["usd_hour"] for row in active]
     unpriced = f", {prices.count(None)} of unknown price" if None in prices else ""
     idle, slots = (sum(row[key] for row in active) for key in ("idle", "total"))
-    where = "1 reservation" if len(active) == 1 else f"{len(active)} reservations"
+    where = counted(len(active), "reservation")
     others = f"; {len(found) - len(active)} not active" if len(found) > len(active) else ""
     cost = sum(price or 0 for price in prices)
-    return f"{account}: {idle} of {slots} slots idle in {where}{unpriced}; {cost:.2f} $/h{others}"
+    return f"{account}: {idle} of {counted(slots, 'slot')} idle in {where}{unpriced}; {cost:.2f} $/h{others}"
 
 
 def _moment(at: datetime | None) -> str | None:

@@ -70,8 +70,8 @@ def read(paths: Iterable[str], *, fill: Callable[[str], str] = str) -> list[dict
                 unfilled += [f"{name}: {field} is {value}" for field, value in _placeholders(document)]
     if unfilled:
         raise BadManifest(
-            f"{'; '.join(unfilled)}: replace each by its value, or set it in the environment, pipe "
-            "the file through envsubst and read it with -f -"
+            f"{'; '.join(unfilled)}: replace each by its value, or set it in the environment and "
+            "pipe the file through envsubst and read it with -f -"
         )
     return documents
 

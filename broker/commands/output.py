@@ -15,7 +15,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-_GROUP = re.compile(r"arn:[\w-]+:resource-groups:[\w-]+:\d+:(?=group/)")
+from broker.text import plain
+from broker.webpage.wording import scope_name
+
 _MONEY = re.compile(r"\d+\.\d\d")
 
 
@@ -58,9 +60,10 @@ def fitting(
     return kept
 
 
-def short(pool: str) -> str:
-    """A pool for a person: a group by its name, since Region and account are the same in every line."""
-    return _GROUP.sub("", pool)
+def shortage_name(row: Mapping[str, Any]) -> str:
+    """The resource of a shortage in a column of its own: a reservation by its id alone."""
+    scope, key = row["scope"], row["pool"]
+    return plain(key) if scope == "reservation" else scope_name(scope, key)
 
 
 def age(length: timedelta) -> str:

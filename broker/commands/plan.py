@@ -7,25 +7,28 @@ ownership of slots. Problems name the field and the way out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from broker.apis import names
+from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Object
-from broker.capacity.entitlement import NO_ENTITLEMENTS
-from broker.capacity.model import DEFAULT_OVERHEAD, Claim, Inventory, NodeClass, Overhead, Plan, Solution
+from broker.capacity.model import LAUNCH_DEFAULTS, Claim, Inventory, LaunchDefaults, NodeClass, Plan, Solution
 from broker.capacity.options import capacity_types
 from broker.capacity.plan import plan
-from broker.capacity.shortages import Shortages
 from broker.capacity.solve import SECONDS
 from broker.commands.decision import Decision, because, decided, unplanned
+from broker.commands.dry_run import DryEviction, DryRun
 from broker.commands.manifests import BadManifest
-from broker.commands.output import short
+from broker.controllers.nodeclaim.planning import in_gangs
+from broker.controllers.nodeclaim.status import instance_id
 from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned
+from broker.controllers.nodeclaim.waiting import waiting_since
 from broker.controllers.nodeclass.resolve import (
     LaunchClass,
     Unresolved,
@@ -33,9 +36,10 @@ from broker.controllers.nodeclass.resolve import (
     selection,
     surroundings,
 )
-from broker.controllers.preemption.once import Entitle
 from broker.kube.client import Client
-from broker.kube.errors import Forbidden, NotFound
+from broker.kube.errors import NotFound
+from broker.quota.slot_model import CLAIM
+from broker.text import plain
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, ProviderError
 
@@ -66,47 +70,55 @@ def rows(
     seconds: float = SECONDS,
     timer: Callable[[], float] = float,
     where: str = "in the files",
-    overhead: Overhead = DEFAULT_OVERHEAD,
-    entitle: Entitle | None = None,
-) -> tuple[list[dict[str, Any]], Solution]:
-    """One row a claim, in the given order, and the solver's result, within `seconds` by `timer`.
+    defaults: LaunchDefaults = LAUNCH_DEFAULTS,
+    dry_run: DryRun,
+) -> tuple[list[dict[str, Any]], list[DryEviction], Solution]:
+    """One row a claim, in the given order; the claims that would be evicted; and the solver's result, within
+    `seconds` by `timer`.
 
-    Raises ProviderError if EC2 cannot be read.
+    Raises ProviderError if EC2 cannot be read, and ApiError.
     """
     given = list(objects)
-    claims = [_told_apart(o) for o in given if isinstance(o, NodeClaim)]
+    known = {claim.name: claim for claim in dry_run.claims}
+    claims = [known[name] for name in dict.fromkeys(o.name for o in given if isinstance(o, NodeClaim))]
     classes = [o for o in given if isinstance(o, EC2NodeClass)]
-    found = considered(classes, claims, provider, now=now, where=where, overhead=overhead)
+    unlaunched = [claim for claim in claims if not claim.status.provider_id and not claim.deleting]
+    open_ = {claim.uid: claim for claim in (*waiting(dry_run), *unlaunched)}
+    found = considered(
+        classes, open_.values(), provider, now=now, where=where, defaults=defaults, pods=dry_run.pods
+    )
     types = provider.instance_types()
-    entitlements = NO_ENTITLEMENTS
-    if entitle is not None:
-        named = {each.uid: each for each in claims}
-        waiting = {each.uid: named[each.uid] for each in found.waiting}
-        entitlements = entitle(waiting, found.inventory, types)
+    shortages = dry_run.shortages(now)
+    by_uid = {planned_.uid: open_[planned_.uid] for planned_ in found.waiting}
     result = plan(
         found.waiting,
         found.classes,
         types,
         found.inventory,
-        Shortages(),
+        shortages,
         now,
-        entitlements=entitlements,
+        launched=in_gangs(dry_run.claims),
+        entitlements=dry_run.entitlements(by_uid, found.inventory, types),
         seconds=seconds,
         timer=timer,
     )
-    return [_row(claim, result, found) for claim in claims], result.solution
+    evictions = dry_run.evictions(result, found.inventory)
+    return [_row(claim, result, found, evictions) for claim in claims], evictions, result.solution
 
 
 def check(objects: Iterable[Object], *, where: str) -> None:
     """Raises BadManifest where there is nothing to plan."""
     if not any(isinstance(each, NodeClaim) for each in objects):
-        raise BadManifest(f"{where}: no NodeClaim to plan (karpenter.sh/v1)")
+        raise BadManifest(
+            f"{where}: no NodeClaim (karpenter.sh/v1) and no pod to plan: add a file that has some"
+        )
 
 
-def classes(client: Client, objects: Sequence[Object]) -> list[EC2NodeClass]:
-    """The cluster's classes that the claims name and the files lack. Raises ApiError."""
+def classes(client: Client, objects: Sequence[Object], dry_run: DryRun) -> list[EC2NodeClass]:
+    """The cluster's classes that waiting claims name and the files lack. Raises ApiError."""
     given = {each.name for each in objects if isinstance(each, EC2NodeClass)}
-    named = {each.spec.node_class_ref.name for each in objects if isinstance(each, NodeClaim)} - given
+    claims = [*waiting(dry_run), *(each for each in objects if isinstance(each, NodeClaim))]
+    named = {claim.spec.node_class_ref.name for claim in claims} - given
     if not named:
         return []
     try:
@@ -116,24 +128,24 @@ def classes(client: Client, objects: Sequence[Object]) -> list[EC2NodeClass]:
     return [EC2NodeClass.decode(each) for each in there if each["metadata"]["name"] in named]
 
 
-def uncounted(client: Client, objects: Iterable[Object]) -> str:
-    """That claims wait in the cluster which the files do not have, and which may go before; empty where none
-    does, or that cannot be seen. Raises ApiError."""
-    given = {each.name for each in objects if isinstance(each, NodeClaim)}
-    try:
-        there, _ = client.list(NodeClaim.KIND)
-    except (NotFound, Forbidden):
-        return ""
-    waiting = [
-        one.name
-        for one in map(NodeClaim.decode, there)
-        if one.spec.node_class_ref.group == names.BROKER
-        and not (one.status.provider_id or one.deleting or one.name in given)
+def waiting(dry_run: DryRun) -> list[NodeClaim]:
+    """The broker's claims without an instance, of the cluster and of the files."""
+    return [
+        claim
+        for claim in dry_run.claims
+        if claim.spec.node_class_ref.group == names.BROKER
+        and not (claim.status.provider_id or claim.deleting)
     ]
-    if not waiting:
+
+
+def also_planned(objects: Iterable[Object], dry_run: DryRun) -> str:
+    """A line about the waiting claims of the cluster that the files do not have; empty without any."""
+    given = {each.name for each in objects if isinstance(each, NodeClaim)}
+    others = sorted(claim.name for claim in waiting(dry_run) if claim.name not in given)
+    if not others:
         return ""
-    some = ", ".join(sorted(waiting)[:3]) + (f" and {len(waiting) - 3} more" if len(waiting) > 3 else "")
-    return f"not counted: NodeClaims that wait in the cluster and may take these slots first: {some}"
+    some = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+    return f"planned with the NodeClaims that wait in the cluster: {some}"
 
 
 def considered(
@@ -143,9 +155,15 @@ def considered(
     *,
     now: datetime,
     where: str = "in the files",
-    overhead: Overhead = DEFAULT_OVERHEAD,
+    defaults: LaunchDefaults = LAUNCH_DEFAULTS,
+    pods: Callable[[], Iterable[Pod]] = tuple,
 ) -> Considered:
-    """Resolves the classes as a launch would and reads the claims. Raises ProviderError."""
+    """Resolves the classes as a launch would and reads the claims. Raises ProviderError.
+
+    A claim that does not exist yet counts as created now. `pods`: the cluster's; read only if the hold of a
+    gang depends on them.
+    """
+    find = cache(lambda: {pod.key: pod for pod in pods()})
     inventory, errors = _inventory(classes, provider, now)
     ready: dict[str, LaunchClass] = {}
     problems: dict[str, str] = {}
@@ -159,7 +177,7 @@ def considered(
                 account_id=provider.account_id(),
                 now=now,
                 group_errors=errors,
-                overhead=overhead,
+                defaults=defaults,
             )
         except Unresolved as error:
             problems[one.name] = f"{error.reason}: {error.message}"
@@ -171,7 +189,9 @@ def considered(
     refused: dict[str, str] = {}
     for claim in claims:
         try:
-            wanted = planned(claim, template=template_key(claim))
+            in_gang = names.GANG in claim.annotations  # only a gang's hold counts from the wait of pods
+            since = waiting_since(claim, lambda key: find().get(key)) if in_gang else None
+            wanted = planned(claim, template=template_key(claim), since=since)
         except BadClaim as error:
             refused[claim.name] = f"{error.reason}: {error.message}"
             continue
@@ -186,16 +206,10 @@ def considered(
         elif wanted.node_class not in ready:
             refused[claim.name] = f"NodeClassNotFound: no EC2NodeClass {wanted.node_class} {where}"
         else:
-            waiting.append(wanted)
+            waiting.append(wanted if wanted.created else replace(wanted, created=now))
     return Considered(
         ready=ready, problems=problems, waiting=tuple(waiting), refused=refused, inventory=inventory
     )
-
-
-def _told_apart(claim: NodeClaim) -> NodeClaim:
-    """A manifest has no uid yet; its name is as unique among the files."""
-    uid = claim.uid or claim.name
-    return claim.model_copy(update={"metadata": claim.metadata.model_copy(update={"uid": uid})})
 
 
 def _inventory(
@@ -215,9 +229,16 @@ def _inventory(
     return Inventory(odcrs=odcrs, groups=groups, described=now), errors
 
 
-def _row(claim: NodeClaim, result: Plan, found: Considered) -> dict[str, Any]:
-    why = found.refused.get(claim.name)
-    made = unplanned(why) if why else decided(result, claim.uid)
+def _row(
+    claim: NodeClaim, result: Plan, found: Considered, evictions: Iterable[DryEviction]
+) -> dict[str, Any]:
+    if claim.status.provider_id:
+        slot = claim.labels.get(names.RESERVATION_ID)
+        made = Decision(sentence=f"runs already: {instance_id(claim)}{f' in {slot}' if slot else ''}")
+    elif why := found.refused.get(claim.name):
+        made = unplanned(why)
+    else:
+        made = decided(result, claim.uid)
     more = f" and {len(made.rest) - 3} more" if len(made.rest) > 3 else ""
     return {
         "claim": claim.name,
@@ -227,12 +248,15 @@ def _row(claim: NodeClaim, result: Plan, found: Considered) -> dict[str, Any]:
         "then": (", ".join(str(o.pool) for o in made.rest[:3]) + more) if made.option else "-",
         "why": _why(made, _misfits(claim, made, found)),
         "launches": made.option is not None,
+        "runs": bool(claim.status.provider_id),
+        "pods": [key for key in claim.annotations.get(names.PODS, "").split(",") if key],
+        "evicts": [each.claim for each in evictions if each.preemptor == f"{CLAIM}{claim.name}"],
     }
 
 
 def told(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The rows for a person."""
-    return [{**row, **{key: short(row[key]) for key in ("pool", "then", "why")}} for row in rows]
+    return [{**row, **{key: plain(row[key]) for key in ("pool", "then", "why")}} for row in rows]
 
 
 def _misfits(claim: NodeClaim, made: Decision, found: Considered) -> list[str]:
@@ -250,6 +274,7 @@ def _why(made: Decision, misfits: Iterable[str]) -> str:
     if made.option is None:
         return made.sentence
     told = [
-        f"{each.pool}: {because(each.reason, each.message, pool=str(each.pool))}" for each in made.skipped
+        f"{each.pool.shown}: {because(each.reason, each.message, pool=str(each.pool))}"
+        for each in made.skipped
     ]
     return "; ".join([*told, *misfits]) or "the best option that it has"

@@ -11,6 +11,16 @@ from broker.kube.errors import ApiError, Forbidden, NotFound, Unavailable
 from broker.kube.transports import ConfigurationError
 from providers.model import ErrorClass, ProviderError
 
+# The message of each has its way out; a permission would not help.
+EXPIRED_CODES = ("ExpiredToken", "ExpiredTokenException", "RequestExpired")
+# AWS does not accept the credentials themselves.
+REFUSED_CODES = (
+    "AuthFailure",
+    "InvalidClientTokenId",
+    "MissingAuthenticationToken",
+    "SignatureDoesNotMatch",
+    "UnrecognizedClientException",
+)
 EXPECTED_ERRORS = (ApiError, ConfigurationError, ProviderError, BadManifest, ValueError)
 
 
@@ -38,6 +48,10 @@ def _told(error: Exception) -> str:
             return f"the cluster: {error}"
         case ProviderError(code="NoCredentials"):
             return f"AWS: {error}"
+        case ProviderError(code=code) if code in EXPIRED_CODES:
+            return f"AWS: {error}"
+        case ProviderError(code=code) if code in REFUSED_CODES:
+            return f"AWS: {error}: AWS does not accept these credentials; --aws-profile names others"
         case ProviderError(class_=ErrorClass.PERMISSION):
             request = f" (request {error.request_id})" if error.request_id else ""
             return (

@@ -7,7 +7,6 @@ credit does so from an instance's end.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -17,19 +16,31 @@ import structlog
 from prometheus_client import Gauge
 
 from broker.capacity.model import Inventory
+from broker.controllers.assumed import AssumptionStore
 from broker.kube.clock import Clock
-from broker.oncall.metrics import REGISTRY
+from broker.oncall.journal import forget_pools
+from broker.oncall.metrics import REGISTRY, GaugeTable
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, Odcr, ProviderError, ReservationGroup
 
-# An end that EC2 does not show within this time is left to the next description.
-REMEMBERED = timedelta(hours=1)
+# Two polls: the third one in a row that fails shows it.
+STALE_AFTER = timedelta(seconds=60)
 
 _log = structlog.get_logger("inventory")
-_SLOTS = Gauge(
-    "capacity_broker_odcr_instances",
-    "Slots of an EC2 capacity reservation, as EC2 last described it.",
-    ["odcr", "instance_type", "zone", "state", "count"],
+_LABELS = ("odcr", "instance_type", "zone", "state")
+_SLOTS = GaugeTable(
+    "capacity_broker_odcr_slots",
+    "All slots of an EC2 capacity reservation, as EC2 last described it.",
+    _LABELS,
+)
+_USED = GaugeTable(
+    "capacity_broker_odcr_used_slots",
+    "Slots of an EC2 capacity reservation that instances use, as EC2 last described it.",
+    _LABELS,
+)
+_UNREADABLE = Gauge(
+    "capacity_broker_inventory_unreadable",
+    "1 while EC2's reservations cannot be described and the last description is too old.",
     registry=REGISTRY,
 )
 _AGE = Gauge(
@@ -43,23 +54,30 @@ class InventoryKeeper:
     """Holds the last description; `refresh` makes a new one, `snapshot` is safe to plan on."""
 
     def __init__(
-        self, provider: CapacityProvider, *, clock: Clock, groups: Callable[[], Collection[str]]
+        self,
+        provider: CapacityProvider,
+        *,
+        clock: Clock,
+        groups: Callable[[], Collection[str]],
+        stale_after: timedelta = STALE_AFTER,
     ) -> None:
+        """`stale_after`: the age from which a description counts as old if the next one fails."""
         self._provider = provider
         self._clock = clock
         self._groups = groups
-        self._lock = threading.Lock()
+        self._stale_after = stale_after
+        self.assumed = AssumptionStore(clock)
         self._inventory = Inventory()
-        self._debits: dict[str, tuple[str, datetime]] = {}  # instance id -> reservation id, when launched
-        self._credits: dict[str, tuple[str, datetime]] = {}  # of ended ones; when last seen alive
-        self._ending: dict[str, datetime] = {}  # instance id -> when it was last seen alive
         self._corrected = False  # a launch contradicted the last description, which the readers do not know
         self._readers: list[Callable[[], None]] = []
         self.group_errors: dict[str, ProviderError] = {}
         self.error: ProviderError | None = None  # why the last description failed
+        # Why the reservations cannot be described, once the last description is old.
+        self.unreadable: ProviderError | None = None
 
     def on_change(self, reader: Callable[[], None]) -> None:
-        """Calls `reader` after a description with changes, or one that succeeds after a failure."""
+        """Calls `reader` after a description with changes, after one that succeeds after a failure, and once
+        EC2 counts as unreadable."""
         self._readers.append(reader)
 
     @property
@@ -73,8 +91,10 @@ class InventoryKeeper:
             odcrs = {odcr.id: odcr for odcr in self._provider.reservations()}
         except ProviderError as error:
             self.error = error
+            self._failed(error, began)
             raise
-        recovered, self.error = self.error is not None, None
+        recovered, self.error, self.unreadable = self.error is not None, None, None
+        _UNREADABLE.set(0)
         groups: dict[str, ReservationGroup] = {}
         errors: dict[str, ProviderError] = {}
         for arn in sorted(set(self._groups())):
@@ -85,26 +105,64 @@ class InventoryKeeper:
                 known = self._inventory.groups.get(arn)
                 if known and error.class_ in (ErrorClass.THROTTLING, ErrorClass.TRANSIENT):
                     groups[arn] = known
-        with self._lock:
-            debits, self._debits = self._debits, {i: d for i, d in self._debits.items() if d[1] >= began}
-            self._credits = {i: c for i, c in self._credits.items() if c[1] >= began}
-            self._ending = {i: at for i, at in self._ending.items() if at >= began - REMEMBERED}
+        assumed = self.assumed
+        with assumed.lock:
+            debits = assumed.debits.values().keys()
+            self._settle(odcrs, began)
+            confirmed = debits != assumed.debits.values().keys()
             before, known_errors = self._inventory, self.group_errors
             self.group_errors = errors
             corrected, self._corrected = self._corrected, False
             self._inventory = Inventory(odcrs=odcrs, groups=groups, described=began)
         _report(self._inventory)
+        forget_pools((before.odcrs.keys() - odcrs.keys()) | (before.groups.keys() - groups.keys()))
         same = (before.odcrs, before.groups, _texts(known_errors)) == (odcrs, groups, _texts(errors))
-        if recovered or corrected or debits.keys() != self._debits.keys() or not same:
+        if recovered or corrected or confirmed or not same:
+            for reader in self._readers:
+                reader()
+
+    def _settle(self, odcrs: Mapping[str, Odcr], began: datetime) -> None:
+        """Drops the assumptions that this description shows.
+
+        A launch during the description may be in it or not. It is in it if fewer slots are free than the
+        launches and ends before leave. If another client took the slot, EC2 refuses the next launch there.
+        """
+        debits, credits_ = self.assumed.debits, self.assumed.credits
+        expected = Counter({id_: odcr.available for id_, odcr in self._inventory.odcrs.items()})
+        expected.subtract(debits.values().values())
+        expected.update(credits_.values().values())
+        for table in (debits, credits_, self.assumed.alive):
+            table.expire(began)
+        expected.subtract(credits_.values().values())
+        overlapping: dict[str, list[str]] = {}
+        for instance_id, odcr_id in debits.values().items():
+            overlapping.setdefault(odcr_id, []).append(instance_id)
+        for odcr_id, instances in overlapping.items():
+            before, odcr = self._inventory.odcrs.get(odcr_id), odcrs.get(odcr_id)
+            if before is not None and odcr is not None and before.total == odcr.total:
+                counted = min(odcr.total, expected[odcr_id] + len(instances)) - odcr.available
+                debits.forget(instances[: max(0, counted)])
+
+    def close(self) -> None:
+        """Ends its part of the metrics: another process leads."""
+        _UNREADABLE.set(0)
+
+    def _failed(self, error: ProviderError, now: datetime) -> None:
+        described = self._inventory.described
+        if described is not None and now - described < self._stale_after:
+            return
+        before, self.unreadable = self.unreadable, error
+        _UNREADABLE.set(1)
+        if before is None or str(before) != str(error):
             for reader in self._readers:
                 reader()
 
     def snapshot(self) -> Inventory:
-        with self._lock:
+        with self.assumed.lock:
             return replace(
                 self._inventory,
-                debits=Counter(r for r, _ in self._debits.values()),
-                credits=Counter(r for r, _ in self._credits.values()),
+                debits=Counter(self.assumed.debits.values().values()),
+                credits=Counter(self.assumed.credits.values().values()),
             )
 
     def odcr(self, odcr_id: str) -> Odcr | None:
@@ -113,8 +171,7 @@ class InventoryKeeper:
 
     def launched(self, *, instance_id: str, odcr_id: str) -> None:
         """Debits a slot that was taken too late for the last description."""
-        with self._lock:
-            self._debits[instance_id] = (odcr_id, self._clock.now())
+        self.assumed.debits.assume(instance_id, odcr_id)
 
     def ending(self, *, instance_id: str, odcr_id: str, alive: bool) -> None:
         """Records whether EC2 shows an ending instance alive. If it has ended, its slot is free.
@@ -122,25 +179,28 @@ class InventoryKeeper:
         A slot is credited only if no description began since the instance was last seen alive: a later one
         may count the slot already.
         """
-        with self._lock:
+        assumed = self.assumed
+        with assumed.lock:
             if alive:
-                self._ending[instance_id] = self._clock.now()
+                assumed.alive.assume(instance_id, None)
                 return
-            last, described = self._ending.pop(instance_id, None), self._inventory.described
-            if self._debits.pop(instance_id, None) is not None:
+            last, described = assumed.alive.since(instance_id), self._inventory.described
+            assumed.alive.forget((instance_id,))
+            if assumed.debits.forget((instance_id,)):
                 return  # no description has shown it as taken
             if odcr_id and last and described and last >= described:
-                self._credits[instance_id] = (odcr_id, last)
+                assumed.credits.assume(instance_id, odcr_id, at=last)
 
     def full(self, odcr_id: str) -> None:
         """Records EC2's refusal for a full reservation: it counts as full until the next description."""
-        with self._lock:
+        with self.assumed.lock:
             odcr = self._inventory.odcrs.get(odcr_id)
             if odcr and odcr.available:
                 self._corrected = True
                 odcrs = {**self._inventory.odcrs, odcr_id: replace(odcr, available=0)}
                 self._inventory = replace(self._inventory, odcrs=odcrs)
-            self._credits = {i: c for i, c in self._credits.items() if c[0] != odcr_id}
+            credited = self.assumed.credits
+            credited.forget(id_ for id_, slot in credited.values().items() if slot == odcr_id)
 
 
 def _texts(errors: Mapping[str, ProviderError]) -> dict[str, str]:
@@ -148,9 +208,8 @@ def _texts(errors: Mapping[str, ProviderError]) -> dict[str, str]:
 
 
 def _report(inventory: Inventory) -> None:
-    _SLOTS.clear()
-    for odcr in inventory.odcrs.values():
-        for count, value in (("total", odcr.total), ("available", odcr.available)):
-            _SLOTS.labels(odcr.id, odcr.instance_type, odcr.zone, odcr.state, count).set(value)
+    odcrs = {(o.id, o.instance_type, o.zone, o.state): o for o in inventory.odcrs.values()}
+    _SLOTS.show({labels: odcr.total for labels, odcr in odcrs.items()})
+    _USED.show({labels: odcr.total - odcr.available for labels, odcr in odcrs.items()})
     if inventory.described:
         _AGE.set(inventory.described.timestamp())

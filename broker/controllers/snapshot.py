@@ -1,39 +1,55 @@
-"""One immutable snapshot of reservations, their specs and flavors, for every loop that decides about them.
+"""One immutable snapshot of reservations, their ODCRs and their users, for each loop that decides about them.
 
 Invariant: loops that read snapshots of one version decide by the same reservations, judged specs, quota
-refusals and flavors. A snapshot never changes. The next one has a higher version, and is built only after
-one of these kinds has changed.
+refusals, flavors, owners of ODCRs, workloads and dedicated clusters. A snapshot never changes. The next one
+has a higher version, and is built only after one of these kinds, or the ownership of ODCRs, has changed.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 
 from broker.apis.core import ResourceQuota
-from broker.apis.kueue import ResourceFlavor
+from broker.apis.kueue import ClusterQueue, ResourceFlavor, Workload
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation, ReservationSpec
+from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.ome_quotas import over_quota
 from broker.apis.ome_rules import Judged
 from broker.kube.informer import Informer
-from broker.quota.usage import Reserved
+from broker.quota.usage import ReservationHolder, Reserved
+from broker.reservations.cluster_holders import Holders, cluster_holders, unqueued
 from broker.reservations.flavors import NO_FLAVORS, FlavorCatalog
+from broker.reservations.kueue_objects import owner_of, owning_cluster, queue_name
+from broker.reservations.odcr_status import NO_ODCRS, OdcrSnapshot
+from broker.reservations.ownership import ReservationProblem
 from broker.reservations.spec import JudgedSpecs, Reservation, reserved_of
+from broker.reservations.workloads import WorkloadHolders
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """`quotas`: the ResourceQuotas of all namespaces."""
+    """`quotas`: the ResourceQuotas of all namespaces. `odcrs`: as the provisioner published them last.
+
+    `queues`: Kueue's ClusterQueues by name, those of others too. `queue_problems`: of the reservations'
+    queues, as their controller reported them.
+    """
 
     version: int
     reservations: Mapping[Reserved, Reservation]
     flavors: FlavorCatalog = NO_FLAVORS
     quotas: Sequence[ResourceQuota] = ()
+    odcrs: OdcrSnapshot = NO_ODCRS
+    clusters: Sequence[DedicatedAICluster] = ()
+    queues: Mapping[str, ClusterQueue] = field(default_factory=dict)
+    workloads: Sequence[Workload] = ()
+    queue_problems: Mapping[Reserved, tuple[ReservationProblem, ...]] = field(default_factory=dict)
     _judged: JudgedSpecs = field(default_factory=JudgedSpecs, repr=False)
+    _holders: WorkloadHolders = field(default_factory=WorkloadHolders, repr=False)
 
     def judged(self, reservation: Reservation) -> Judged:
         """The judged spec of a reservation."""
@@ -89,6 +105,53 @@ class Snapshot:
             }
         )
 
+    def queue(self, reserved: Reserved) -> ClusterQueue | None:
+        """The broker's ClusterQueue of the reservation."""
+        name = queue_name(reserved)
+        return self.queues.get(name) if self._owner(name) == reserved else None
+
+    @cached_property
+    def cluster_holders(self) -> Holders:
+        """The dedicated clusters of each reservation, with the quota that they hold."""
+        return cluster_holders(self.clusters, self.reservations)
+
+    @cached_property
+    def unqueued_clusters(self) -> Holders:
+        """The `cluster_holders` for which Kueue counts no Workload."""
+        queued = {(queue, cluster.name) for _, queue, cluster in self._admitted if cluster is not None}
+        return unqueued(self.cluster_holders, queued)
+
+    @cached_property
+    def workload_holders(self) -> Holders:
+        """The workloads with reserved quota, by name; without those of dedicated clusters."""
+        self._holders.forget(len(self.workloads))
+        owners = {name: owner for name in self.queues if (owner := self._owner(name)) is not None}
+        holders: dict[Reserved, list[ReservationHolder]] = defaultdict(list)
+        for workload, queue, cluster in self._admitted:
+            if cluster is not None or (reserved := owners.get(queue)) is None:
+                continue
+            if (holder := self._holders.of(workload, reserved)) is not None:
+                holders[reserved].append(holder)
+        for of_reservation in holders.values():
+            of_reservation.sort(key=lambda holder: holder.name)
+        return holders
+
+    def _owner(self, name: str) -> Reserved | None:
+        """The reservation that the broker made a ClusterQueue for. Under another name it is none of its."""
+        queue = self.queues.get(name)
+        reserved = owner_of(queue) if queue is not None else None
+        return reserved if reserved is not None and queue_name(reserved) == name else None
+
+    @cached_property
+    def _admitted(self) -> Sequence[tuple[Workload, str, DedicatedAICluster | None]]:
+        """The workloads with quota, their ClusterQueue, and the cluster that the broker made each for."""
+        clusters = {cluster.name: cluster for cluster in self.clusters}
+        return [
+            (workload, admission.cluster_queue, owning_cluster(workload, clusters.get))
+            for workload in self.workloads
+            if (admission := workload.status.admission) is not None
+        ]
+
     def _problems(self, reserved: Reserved, reservation: Reservation) -> tuple[str, ...]:
         return (*self.judged(reservation).problems, *self.refusals.get(reserved, ()))
 
@@ -102,13 +165,20 @@ class SnapshotBuilder:
         cluster_reservations: Informer[ClusterCapacityReservation],
         flavors: Informer[ResourceFlavor],
         quotas: Informer[ResourceQuota],
+        clusters: Informer[DedicatedAICluster],
+        queues: Informer[ClusterQueue],
+        workloads: Informer[Workload],
         specs: JudgedSpecs,
     ) -> None:
         self._reservations = reservations
         self._cluster_reservations = cluster_reservations
         self._flavors = flavors
         self._quotas = quotas
+        self._clusters = clusters
+        self._queues = queues
+        self._workloads = workloads
         self._specs = specs
+        self._holders = WorkloadHolders()
         self._lock = threading.Lock()
         # Each informer's thread draws its own number, so that no two states have the same one.
         self._numbers = count(1)
@@ -116,7 +186,11 @@ class SnapshotBuilder:
         self._flavor_changes = 0
         self._built: tuple[int, bool, Snapshot] | None = None
         self._catalog: tuple[int, bool, FlavorCatalog] | None = None
-        for informer in (reservations, cluster_reservations, quotas):
+        self._odcrs = NO_ODCRS
+        self._problems: Mapping[Reserved, tuple[ReservationProblem, ...]] = {}
+        self._readers: list[Callable[[], None]] = []
+        self._problem_readers: list[Callable[[Reserved], None]] = []
+        for informer in (reservations, cluster_reservations, quotas, clusters, queues, workloads):
             informer.on_change(self._changed)
         flavors.on_change(self._flavor_changed)
 
@@ -135,10 +209,47 @@ class SnapshotBuilder:
                 reservations={reserved_of(reservation): reservation for reservation in listed},
                 flavors=self._flavor_catalog(missing=missing),
                 quotas=self._quotas.cache.list(),
+                odcrs=self._odcrs,
+                clusters=self._clusters.cache.list(),
+                queues={queue.name: queue for queue in self._queues.cache.list()},
+                workloads=self._workloads.cache.list(),
+                queue_problems=self._problems,
                 _judged=self._specs,
+                _holders=self._holders,
             )
             self._built = changes, missing, snapshot
             return snapshot
+
+    def publish(self, odcrs: OdcrSnapshot) -> None:
+        """Replaces the ownership and fulfilment of ODCRs."""
+        with self._lock:
+            if odcrs == self._odcrs:
+                return
+            self._odcrs = odcrs
+            self._changed()
+        for reader in self._readers:
+            reader()
+
+    def on_odcrs(self, reader: Callable[[], None]) -> None:
+        """Calls `reader` after each change by `publish`."""
+        self._readers.append(reader)
+
+    def report(self, reserved: Reserved, problems: Iterable[ReservationProblem]) -> bool:
+        """Replaces the problems of a reservation's queues; returns whether they have changed."""
+        reported = tuple(problems)
+        with self._lock:
+            if self._problems.get(reserved, ()) == reported:
+                return False
+            others = {key: known for key, known in self._problems.items() if key != reserved}
+            self._problems = {**others, reserved: reported} if reported else others
+            self._changed()
+        for reader in self._problem_readers:
+            reader(reserved)
+        return True
+
+    def on_queue_problems(self, reader: Callable[[Reserved], None]) -> None:
+        """Calls `reader` when the problems of a reservation's queues have changed."""
+        self._problem_readers.append(reader)
 
     def _flavor_catalog(self, *, missing: bool) -> FlavorCatalog:
         """The same object until a flavor changes."""

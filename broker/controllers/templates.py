@@ -17,7 +17,7 @@ import structlog
 
 from broker.kube.clock import Clock
 from providers.base import CapacityProvider
-from providers.model import TemplateRef
+from providers.launch import TemplateRef
 
 UNUSED = timedelta(days=1)
 UNUSED_AT_LIMIT = timedelta(minutes=10)

@@ -7,7 +7,9 @@ its example expects.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -26,11 +28,15 @@ from broker.controllers.nodeclaim.status import instance_id, is_true
 from broker.demo import world as account
 from broker.demo.examples import examples
 from broker.demo.kubelets import Kubelets
-from broker.demo.stage import Stage, build, hints, line, prepare, servers, until, until_interrupted, where
+from broker.demo.pods import Workloads
+from broker.demo.session import until_interrupted
+from broker.demo.stage import Stage, build, hints, line, prepare, servers, until, where
 from broker.kube.clock import Clock, SystemClock
 from broker.oncall.http import HttpServer
 from broker.oncall.journal import load
 from broker.settings import Settings
+from broker.text import counted
+from broker.webpage.assembly import OnCallViews
 from providers.model import Instance
 
 COLUMNS = {
@@ -40,6 +46,8 @@ COLUMNS = {
     "before": "REFUSED BEFORE",
     "as": "OK",
 }
+
+WEB_SLOTS = 3
 
 
 def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
@@ -65,34 +73,50 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
             healthy=lambda: {"process": True},
             registries=(*REGISTRIES, registry),
         )
+        page = replace(settings, web=True, web_port=0)
+        views = OnCallViews(page, stage.provider, stage.client, clock=time)
+        views.follow(stage.broker)
+        views.record(stage.scheduler)
         kubelets = Kubelets(stage.client, stage.provider, clock=time)
+        documents = manifests.read([str(examples() / "pods")], fill=stage.world.fill)
+        workloads = Workloads(stage.client, documents, clock=time)
         stage.broker.journal.subscribe(lambda attempt: say(line(attempt)))
         http.start()
-        stage.broker.start()
+        views.start()
+        stage.start()
         kubelets.start()
         try:
             until(lambda: all(stage.broker.ready().values()), time)
             say(f"broker ready; metrics at {http.url}/metrics")
+            say(f"web page at {views.url}")
             given = manifests.read([str(examples())], fill=stage.world.fill)
             claims = [d for d in given if d["kind"] == NodeClaim.KIND.kind]
-            classes = manifests.apply(stage.client, [d for d in given if d not in claims])
+            other = account.rival(aws.endpoint, stage.world, stage.world.names["ODCR_WEB"])
+            served = [d for d in documents if (d["apiVersion"], d["kind"]) in manifests.KINDS]
+            classes = manifests.apply(stage.client, [*served, *(d for d in given if d not in claims)])
             say(f"applied {len(classes)} classes and pools")
-            until(lambda: _classes_told(stage), time)
-            for text in _class_lines(stage):
-                say(text)
+            shown: set[str] = set()
+            until(lambda: _every_class_shown(stage, shown, say), time)
+            say(f"made {len(workloads.names)} pods: a Deployment, a Job and a gang of two")
+            workloads.start()
+            placed = until(lambda: all(workloads.nodes().values()), time)
+            _show_pods(stage, workloads, say)
             say(f"an instance of another user takes the only slot of {stage.world.names['ODCR_FULL']}")
-            account.rival(aws.endpoint, stage.world)
+            account.rival(aws.endpoint, stage.world, stage.world.names["ODCR_FULL"])
             say(f"applied {len(manifests.apply(stage.client, claims))} NodeClaims")
             finished = until(lambda: _all_ready(stage), time)
             say("every claim has a node" if finished else "some claims still wait")
-            good = _closing(stage, out)
+            good = _closing(stage, out) and placed
             if not once:
-                out.print(hints(kubeconfig, aws.endpoint, *_to_try()), soft_wrap=True)
+                _start_return(stage, workloads, other, say, time)
+                out.print(hints(kubeconfig, aws.endpoint, *_to_try(), page=views.url), soft_wrap=True)
                 until_interrupted()
             return 0 if good else 1
         finally:
+            workloads.stop()
             kubelets.stop()
-            stage.broker.stop()
+            stage.stop()
+            views.close()
             http.close()
 
 
@@ -107,22 +131,53 @@ def _to_try() -> Sequence[str]:
     )
 
 
+def _show_pods(stage: Stage, workloads: Workloads, say: Callable[[str], None]) -> None:
+    """One line a pod: its node, and the reservation that EC2 counts the node in."""
+    places = _places(stage)
+    for name, node in sorted(workloads.nodes().items()):
+        say(f"pod {name:<10} on {node or '-'}, {places.get(node, 'no node yet')}")
+
+
+def _places(stage: Stage) -> dict[str, str]:
+    """Where EC2 counts each node, by its name."""
+    slots = {i.id: i.reservation_id for i in stage.provider.instances()}
+    found = ((claim.status.node_name, slots.get(instance_id(claim), "")) for claim in _claims(stage))
+    return {node: f"in a slot of {slot}" if slot else "on-demand" for node, slot in found if node}
+
+
+def _start_return(
+    stage: Stage, workloads: Workloads, other: str, say: Callable[[str], None], clock: Clock
+) -> None:
+    """Frees a slot, and reports the node that returns to it while the demo stays up."""
+    odcr = stage.world.names["ODCR_WEB"]
+    account.leave(stage.aws.endpoint, other)
+    say(f"a slot of {odcr} becomes free: a node returns to it once the slot was idle for a minute")
+
+    def watch() -> None:
+        def returned() -> bool:
+            places = _places(stage)
+            return sum(odcr in places.get(node, "") for node in workloads.nodes().values()) == WEB_SLOTS
+
+        if until(returned, clock):
+            say("the node of one pod has returned to the reservation:")
+            _show_pods(stage, workloads, say)
+
+    threading.Thread(target=watch, name="return", daemon=True).start()
+
+
 def _classes(stage: Stage) -> list[EC2NodeClass]:
     return sorted(map(EC2NodeClass.decode, stage.client.list(EC2NodeClass.KIND)[0]), key=lambda c: c.name)
 
 
-def _classes_told(stage: Stage) -> bool:
-    found = [condition(c.status.conditions, names.RESERVATIONS_RESOLVED) for c in _classes(stage)]
-    return bool(found) and all(each is not None and each.status == "True" for each in found)
-
-
-def _class_lines(stage: Stage) -> list[str]:
-    lines = []
-    for each in _classes(stage):
-        found = condition(each.status.conditions, names.RESERVATIONS_RESOLVED)
-        if found is not None:
-            lines.append(f"class {each.name:<9} {found.reason}: {found.message}")
-    return lines
+def _every_class_shown(stage: Stage, shown: set[str], say: Callable[[str], None]) -> bool:
+    """Shows each class once its reservations are resolved; True after all."""
+    classes = _classes(stage)
+    for node_class in classes:
+        found = condition(node_class.status.conditions, names.RESERVATIONS_RESOLVED)
+        if found is not None and found.status == "True" and node_class.name not in shown:
+            say(f"class {node_class.name:<9} {found.reason}: {found.message}")
+            shown.add(node_class.name)
+    return bool(classes) and len(shown) == len(classes)
 
 
 def _claims(stage: Stage) -> list[NodeClaim]:
@@ -142,7 +197,7 @@ def _closing(stage: Stage, out: Console) -> bool:
     out.print(table("", rows, columns=COLUMNS))
     good = bool(rows) and all(row["as"] == "yes" for row in rows)
     count = sum(row["as"] == "yes" for row in rows)
-    out.print(f"\n{count} of {len(rows)} claims ended as the examples expect.")
+    out.print(f"\n{count} of {counted(len(rows), 'claim')} ended as the examples expect.")
     return good
 
 
@@ -175,5 +230,6 @@ def _expected(claim: NodeClaim, instance: Instance | None, stage: Stage) -> bool
         "open": [stage.world.names["ODCR_OPEN"]],
         "on-demand": [""],
         "none": [""],
+        "web": [stage.world.names["ODCR_WEB"], ""],
     }
     return instance.reservation_id in wanted.get(claim.annotations.get(names.EXPECT, ""), ())

@@ -5,7 +5,6 @@ printing.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import tempfile
 import threading
@@ -19,13 +18,16 @@ from prometheus_client import CollectorRegistry
 from broker import logs
 from broker.apiserver import ApiServer, Cluster
 from broker.apiserver.collector import Collector
-from broker.app import Broker
+from broker.app import LEASE, Broker
 from broker.capacity.model import Attempt, Outcome, Pool
 from broker.commands import crds
 from broker.demo import world as account
 from broker.kube.client import Client
 from broker.kube.clock import Clock
+from broker.kube.identity import NAMESPACE
+from broker.kube.lease import Elector
 from broker.kube.transports import InProcessTransport
+from broker.scheduler import Scheduler
 from broker.settings import Settings
 from providers.aws import AwsProvider
 from providers.local import LocalAws
@@ -37,7 +39,7 @@ DOLLARS = 100.0  # an hour, without a real cost: the examples with purchases can
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Everything that a demo runs on."""
+    """Everything that a demo runs on. The Lease shows other commands that a broker runs."""
 
     aws: LocalAws
     api: ApiServer
@@ -45,6 +47,25 @@ class Stage:
     provider: AwsProvider
     world: account.World
     broker: Broker
+    scheduler: Scheduler
+    elector: Elector
+
+    def start(self) -> None:
+        leading = threading.Event()
+
+        def lead(lost: threading.Event) -> None:
+            leading.set()
+            lost.wait()
+
+        threading.Thread(target=self.elector.run, args=(lead,), name="lease", daemon=True).start()
+        leading.wait()
+        self.broker.start()
+        self.scheduler.start()
+
+    def stop(self) -> None:
+        self.scheduler.stop()
+        self.broker.stop()
+        self.elector.stop()
 
 
 def build(
@@ -78,6 +99,8 @@ def build(
         provider=provider,
         world=world,
         broker=Broker(client, provider, mine, clock=clock),
+        scheduler=Scheduler(client, mine, clock=clock),
+        elector=Elector(client, LEASE, NAMESPACE, settings.identity, clock),
     )
 
 
@@ -132,15 +155,17 @@ def line(attempt: Attempt) -> str:
     return f"[{colour}]{attempt.claim:<14} {word:<8}[/{colour}] {where(attempt.pool):<36} {rest}"
 
 
-def hints(kubeconfig: Path, endpoint: str, *commands: str) -> str:
+def hints(kubeconfig: Path, endpoint: str, *commands: str, page: str = "") -> str:
     """Lines to paste: the command as it was called, and credentials without meaning outside of the demo.
 
     They name the cluster, because otherwise reservations with an owner in their tags count as unowned.
+    `page`: the address of the web page, if it is served.
     """
     called = sys.argv[0] if Path(sys.argv[0]).name == NAME else NAME
     told = (each.replace(NAME, called, 1) if each.startswith(NAME) else each for each in commands)
     return (
-        "\nIt stays up until Ctrl-C. In another terminal, in this folder:\n"
+        f"\nIt stays up until Ctrl-C{f', with a web page at {page}' if page else ''}. "
+        "In another terminal, in this folder:\n"
         f"  export KUBECONFIG={kubeconfig} CLUSTER_NAME={account.CLUSTER}\n"
         # boto3 reads AWS_DEFAULT_REGION only, other SDKs AWS_REGION.
         f"  export AWS_ENDPOINT_URL={endpoint} AWS_REGION={account.REGION} "
@@ -158,11 +183,3 @@ def until(done: Callable[[], object], clock: Clock) -> bool:
             return False
         clock.sleep(0.05)
     return True
-
-
-def until_interrupted() -> None:
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: stopped.set())
-    stopped.wait()
-    sys.stdout.write("\nstopping\n")

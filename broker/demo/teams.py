@@ -9,23 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry
-from rich.console import Console
-
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation
 from broker.commands import manifests
-from broker.commands.output import console, table
+from broker.commands.output import table
 from broker.controllers.nodeclaim.status import instance_id, is_true
 from broker.demo import world as account
 from broker.demo.examples import examples
-from broker.demo.kubelets import Kubelets
-from broker.demo.stage import Stage, build, hints, line, prepare, servers, until, until_interrupted
-from broker.kube.client import Client
+from broker.demo.story import Scene, scene
 from broker.kube.clock import Clock, SystemClock
-from broker.kube.transports import InProcessTransport
 from broker.settings import Settings
 
 TEAMS = ("vision", "speech")
@@ -33,11 +27,6 @@ EXAMPLE = "reservations/borrowing.yaml"
 BEFORE = ("speech-0", "speech-1", "speech-2", "vision-0")
 # The work of the one that is drained goes on in a claim of its own.
 BACK, DRAINED, AGAIN = "vision-1", "speech-2", "speech-2-again"
-TO_TRY = (
-    "kubectl get capacityreservations -A -o wide",
-    f"capacity-broker explain claim {BACK}",
-    "capacity-broker inventory",
-)
 COLUMNS = {
     "claim": "CLAIM",
     "team": "DRAWS FROM",
@@ -50,55 +39,25 @@ COLUMNS = {
 
 def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
     """Runs the demo; the exit code is 0 if every claim ended as expected."""
-    time, out = clock or SystemClock(), console()
-    began = time.monotonic()
-    prepare(settings)
-
-    def say(text: str) -> None:
-        out.print(f"[dim]{time.monotonic() - began:6.1f}s[/dim]  {text}", soft_wrap=True)
-
-    with servers() as (aws, api, folder):
-        kubeconfig = folder / "kubeconfig"
-        kubeconfig.write_text(api.kubeconfig(name="demo"))
-        registry = CollectorRegistry(auto_describe=True)
-        stage = build(settings, aws, api, time, registry, make=account.teams)
-        kubelets = Kubelets(stage.client, stage.provider, clock=time)
-        stage.broker.journal.subscribe(lambda attempt: say(line(attempt)))
-        stage.broker.start()
-        kubelets.start()
-        try:
-            until(lambda: all(stage.broker.ready().values()), time)
-            say("local AWS, a Kubernetes API and the broker are up")
-            good = _Story(stage, time, out, say).tell()
-            if not once:
-                asked = (
-                    "kubectl get capacityreservations -A -o wide",
-                    f"capacity-broker explain claim {BACK}",
-                )
-                out.print(hints(kubeconfig, aws.endpoint, *asked), soft_wrap=True)
-                until_interrupted()
-            return 0 if good else 1
-        finally:
-            kubelets.stop()
-            stage.broker.stop()
+    with scene(settings, clock or SystemClock(), make=account.teams) as made:
+        good = _Story(made).tell()
+        if not once:
+            made.stay("kubectl get capacityreservations -A -o wide", f"capacity-broker explain claim {BACK}")
+    return 0 if good else 1
 
 
 class _Story:
-    def __init__(self, stage: Stage, clock: Clock, out: Console, say: Any) -> None:
-        self._stage = stage
-        # Objects that people write must not look like the broker's own.
-        self._client = Client(InProcessTransport(stage.api.cluster), field_manager="kubectl")
-        self._clock = clock
-        self._out = out
-        self._say = say
-        self._owners = {stage.world.names[team]: team for team in TEAMS}
+    def __init__(self, made: Scene) -> None:
+        self._stage, self._client = made.stage, made.user
+        self._out, self._say, self._until = made.out, made.say, made.until
+        self._owners = {made.stage.world.names[team]: team for team in TEAMS}
 
     def tell(self) -> bool:
         """True if every claim ended as expected."""
         given = manifests.read([str(examples() / EXAMPLE)])
         claims = [each for each in given if each["kind"] == NodeClaim.KIND.kind]
         manifests.apply(self._client, [each for each in given if each not in claims])
-        until(self._active, self._clock)
+        self._until(self._active)
         self._say("vision/gpus owns 3 p5.48xlarge and lends its idle slots; speech/gpus owns 1")
         manifests.apply(self._client, claims)
         self._ready(BEFORE)
@@ -107,13 +66,13 @@ class _Story:
         good = self._table("before", lent, borrowed=2)
         self._say("vision comes back for a slot that is its own")
         self._claim(BACK, 0)
-        until(lambda: self._find(DRAINED) is None or self._said(DRAINED, names.PREEMPTED), self._clock)
+        self._until(lambda: self._find(DRAINED) is None or self._said(DRAINED, names.PREEMPTED))
         if told := self._said(DRAINED, names.PREEMPTED):
             self._say(f"[yellow]{DRAINED}[/yellow] {told}")
         self._claim(AGAIN, 0)
         self._say(f"{AGAIN} is the work that loses its node, in a claim of its own")
         self._ready((BACK, AGAIN))
-        until(lambda: self._find(DRAINED) is None, self._clock)
+        self._until(lambda: self._find(DRAINED) is None)
         there = {"speech-0": "", "speech-1": "", AGAIN: "-", "vision-0": "vision", BACK: "vision"}
         good &= self._table("after", there, borrowed=1) and self._find(DRAINED) is None
         self._out.print(
@@ -160,7 +119,7 @@ class _Story:
             found = [self._find(name) for name in claims]
             return all(each is not None and is_true(each, names.READY) for each in found)
 
-        until(ready, self._clock)
+        self._until(ready)
 
     def _table(self, when: str, wanted: Mapping[str, str], *, borrowed: int) -> bool:
         """Prints where each claim is; whether that is where it should be. Empty: its own, or borrowed."""

@@ -66,10 +66,10 @@ def build(endpoint: str) -> World:
     g6b = _reserve(ec2, "g6.12xlarge", "us-east-1b", 1, "targeted", "inference")
     open_ = _reserve(ec2, "m7i.4xlarge", "us-east-1b", 2, "open", "burst")
     full = _reserve(ec2, "g5.12xlarge", "us-east-1c", 1, "targeted", "somebody-else")
+    web = _reserve(ec2, "c7i.4xlarge", "us-east-1a", 3, "targeted", "web")
     group = _group(ec2, endpoint, "inference", g6a, g6b)
-    return World(
-        names={"ODCR_P5": p5, "GROUP_ARN": group, "ODCR_OPEN": open_, "ODCR_FULL": full, "AMI": image}
-    )
+    ids = {"ODCR_P5": p5, "ODCR_OPEN": open_, "ODCR_FULL": full, "ODCR_WEB": web}
+    return World(names={**ids, "GROUP_ARN": group, "AMI": image})
 
 
 def teams(endpoint: str) -> World:
@@ -77,13 +77,59 @@ def teams(endpoint: str) -> World:
     ec2: EC2Client = client("ec2", endpoint)
     _tag_network(ec2)
     _node_profile(endpoint)
+    group, found = _of_teams(ec2, endpoint)
+    return World(names={**found, "GROUP_ARN": group, "AMI": _image(ec2)})
+
+
+def everything(endpoint: str) -> World:
+    """The account of all examples, after the purchases that some of them request."""
+    world = build(endpoint)
+    ec2: EC2Client = client("ec2", endpoint)
+    _of_teams(ec2, endpoint)
+    for owner, instance_type in (("research/gpus", "g6.12xlarge"), ("production/gpus", "g5.12xlarge")):
+        odcr = _reserve(ec2, instance_type, "us-east-1a", 2, "targeted", owner.partition("/")[0])
+        _own(ec2, odcr, owner)
+        _group(ec2, endpoint, f"capacity-broker.{CLUSTER}.{owner.replace('/', '--')}", odcr)
+    return world
+
+
+def _of_teams(ec2: EC2Client, endpoint: str) -> tuple[str, dict[str, str]]:
+    """The group of two teams, and the reservation of each."""
     found = {}
     for team, count in (("vision", 3), ("speech", 1)):
         found[team] = _reserve(ec2, "p5.48xlarge", "us-east-1a", count, "targeted", team)
-        tag = {"Key": TAG_RESERVATION, "Value": f"{team}/gpus"}
-        ec2.create_tags(Resources=[found[team]], Tags=[tag])  # type: ignore[list-item]
-    group = _group(ec2, endpoint, "h100", *found.values())
-    return World(names={**found, "GROUP_ARN": group, "AMI": _image(ec2)})
+        _own(ec2, found[team], f"{team}/gpus")
+    return _group(ec2, endpoint, "h100", *found.values()), found
+
+
+def _own(ec2: EC2Client, odcr: str, owner: str) -> None:
+    tag = {"Key": TAG_RESERVATION, "Value": owner}
+    ec2.create_tags(Resources=[odcr], Tags=[tag])  # type: ignore[list-item]
+
+
+def plain(endpoint: str) -> World:
+    """An account without reservations."""
+    ec2: EC2Client = client("ec2", endpoint)
+    _tag_network(ec2)
+    _node_profile(endpoint)
+    return World(names={"AMI": _image(ec2)})
+
+
+def team(endpoint: str) -> World:
+    """The account of one team: one p5.48xlarge for its CapacityReservation `team/gpu`."""
+    ec2: EC2Client = client("ec2", endpoint)
+    _tag_network(ec2)
+    _node_profile(endpoint)
+    odcr = _reserve(ec2, "p5.48xlarge", "us-east-1a", 1, "targeted", "team")
+    tag = {"Key": TAG_RESERVATION, "Value": "team/gpu"}
+    ec2.create_tags(Resources=[odcr], Tags=[tag])  # type: ignore[list-item]
+    return World(names={"gpu": odcr, "AMI": _image(ec2)})
+
+
+def grow(endpoint: str, odcr: str, count: int) -> None:
+    """The reservation gets this many instances, as by its owner."""
+    ec2: EC2Client = client("ec2", endpoint)
+    ec2.modify_capacity_reservation(CapacityReservationId=odcr, InstanceCount=count)
 
 
 def _group(ec2: EC2Client, endpoint: str, name: str, *odcrs: str) -> str:
@@ -131,12 +177,11 @@ def _arn(ec2: EC2Client, odcr: str) -> str:
     return found[0]["CapacityReservationArn"]
 
 
-def rival(endpoint: str, world: World) -> None:
-    """An instance of another user takes the only slot of the full reservation, unseen by the broker."""
+def rival(endpoint: str, world: World, odcr: str) -> str:
+    """An instance of another user takes a slot, unseen by the broker. Returns the instance's id."""
     ec2: EC2Client = client("ec2", endpoint)
-    odcr = world.names["ODCR_FULL"]
     found = ec2.describe_capacity_reservations(CapacityReservationIds=[odcr])["CapacityReservations"][0]
-    ec2.run_instances(
+    made = ec2.run_instances(
         ImageId=world.names["AMI"],
         InstanceType=found["InstanceType"],  # type: ignore[arg-type]
         MinCount=1,
@@ -144,3 +189,9 @@ def rival(endpoint: str, world: World) -> None:
         Placement={"AvailabilityZone": found["AvailabilityZone"]},
         CapacityReservationSpecification={"CapacityReservationTarget": {"CapacityReservationId": odcr}},
     )
+    return made["Instances"][0]["InstanceId"]
+
+
+def leave(endpoint: str, instance: str) -> None:
+    """The instance of the other user ends."""
+    client("ec2", endpoint).terminate_instances(InstanceIds=[instance])

@@ -92,6 +92,11 @@ class Cache(Generic[T]):
         """By `Object.key`."""
         return self._objects.get(key)
 
+    def lacks(self, key: str) -> bool:
+        """Whether there is no such object. One that is left out exists."""
+        with self._lock:
+            return key not in self._objects and key not in self._broken
+
     def list(self) -> Values[T]:
         with self._lock:
             return [*self._objects.values()]

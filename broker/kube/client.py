@@ -17,6 +17,7 @@ from urllib.parse import quote
 import orjson
 
 from broker.apis.meta import Kind
+from broker.kube import undeclared
 from broker.kube.errors import ApiError, Expired, Unavailable, from_reply, from_status
 
 Json = dict[str, Any]
@@ -147,6 +148,7 @@ class Client:
         self.field_manager = field_manager
         self._timeout = timeout
         self._guard = guard
+        self._dropped = undeclared.DroppedFields()
 
     def replace(
         self,
@@ -251,14 +253,22 @@ class Client:
     def apply(
         self, kind: Kind, body: Mapping[str, Any], *, subresource: str | None = None, force: bool = True
     ) -> Json:
-        """Server-side apply: `body` holds every field that this manager wants to own, and nothing else."""
-        return self.raw(
-            "PATCH",
-            _path(kind, _namespace(body), _name(body), subresource),
-            self._manager() | {"force": "true" if force else "false"},
-            _typed(kind, body),
-            content_type=CONTENT_TYPES["apply"],
-        )
+        """Server-side apply: `body` holds every field that this manager wants to own, and nothing else.
+
+        Fields of a status that the definition does not declare are left out, as other writes drop them.
+        """
+        path = _path(kind, _namespace(body), _name(body), subresource)
+        query = self._manager() | {"force": "true" if force else "false"}
+        typed = _typed(kind, body)
+        try:
+            return self.raw("PATCH", path, query, typed, content_type=CONTENT_TYPES["apply"])
+        except ApiError as error:
+            unknown = undeclared.paths(error.message) if subresource == "status" else ()
+            if not unknown:
+                raise
+        self._dropped.report(kind.resource, unknown)
+        left = undeclared.without(typed, unknown)
+        return self.raw("PATCH", path, query, left, content_type=CONTENT_TYPES["apply"])
 
     def patch(
         self,
@@ -298,15 +308,15 @@ class Client:
             options["gracePeriodSeconds"] = grace_period
         return self.raw("DELETE", _path(kind, namespace, name), body=options)
 
-    def evict(self, name: str, namespace: str) -> Json:
-        """TooManyRequests where a PodDisruptionBudget does not allow it now."""
-        body = {
+    def evict(self, name: str, namespace: str, *, dry_run: bool = False) -> Json:
+        """TooManyRequests where a PodDisruptionBudget does not allow it now. `dry_run` evicts nothing."""
+        body: Json = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": name, "namespace": namespace},
         }
         path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(name)}/eviction"
-        return self.raw("POST", path, body=body)
+        return self.raw("POST", path, {"dryRun": "All"} if dry_run else None, body)
 
     def raw(
         self,

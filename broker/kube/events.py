@@ -15,6 +15,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal
 
 import structlog
@@ -68,6 +69,22 @@ class Reference:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedEvent:
+    """An event as it was first recorded. Repeats of it are counted on its Event object.
+
+    `labels` are those of the object at that time.
+    """
+
+    about: Reference
+    type: EventType
+    reason: str
+    message: str
+    annotations: Mapping[str, str]
+    at: datetime
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass(slots=True, kw_only=True)
 class _EventSeries:
     """One event about one object, with its count."""
@@ -111,6 +128,11 @@ class Recorder:
         self._turns, self._turned = float(AT_ONCE), clock.monotonic()
         self._stopped = False
         self._thread: threading.Thread | None = None
+        self._readers: list[Callable[[RecordedEvent], None]] = []
+
+    def subscribe(self, reader: Callable[[RecordedEvent], None]) -> None:
+        """Calls `reader` for each new event from now on, on the recording thread."""
+        self._readers.append(reader)
 
     def event(
         self,
@@ -125,7 +147,8 @@ class Recorder:
         subject = about.uid or f"{about.api_version}/{about.kind}/{about.namespace}/{about.name}"
         key = (subject, type, reason, message)
         with self._changed:
-            now, wall = self._clock.monotonic(), timestamp(self._clock.now())
+            now, at = self._clock.monotonic(), self._clock.now()
+            wall, new = timestamp(at), False
             series = self._events.get(key)
             if series is None or now - series.recorded > FORGET:
                 if not (self._room() and self._token(subject, now)):
@@ -142,7 +165,7 @@ class Recorder:
                     recorded=now,
                     due=now,
                 )
-                self._events[key] = series
+                self._events[key], new = series, True
             series.count += 1
             series.last, series.recorded = wall, now
             if series.due is None:
@@ -150,6 +173,18 @@ class Recorder:
             self._unwritten[id(series)] = series
             self._events.move_to_end(key)
             self._changed.notify_all()
+        if new and self._readers:
+            event = RecordedEvent(
+                about=about,
+                type=type,
+                reason=reason,
+                message=message,
+                annotations=annotations or {},
+                at=at,
+                labels={} if isinstance(obj, Reference) else obj.labels,
+            )
+            for reader in self._readers:
+                reader(event)
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import random as random_module
 import threading
-from typing import Generic
+from collections.abc import Callable
+from typing import Any, Generic
 
 import structlog
 from prometheus_client import Counter, Gauge
@@ -25,14 +26,17 @@ from broker.kube.panics import guarded
 
 FIRST, LONGEST = 0.1, 30.0  # seconds of back-off
 ABSENT = 60.0  # at most between two looks for a kind that need not be there
+UNNEEDED = 0.2  # between two looks whether a kind is needed
 HEALTHY = 10.0  # a watch that lived this long ended for a reason of its own
 REFUSALS = 3  # in a row, and the version to watch from is doubted: list again
 # A watch lives this long, and a half-open one 30 s longer: the bound on unnoticed staleness.
 WATCH_SECONDS, WATCH_SPREAD = 120, 60
+INSTALL = "capacity-broker crds install, or the chart that owns it"
 
 STALENESS = Gauge(
     "capacity_broker_kube_cache_staleness_seconds",
-    "Seconds since the last watch event of a kind; the API server sends a bookmark about every minute.",
+    "Seconds since the last watch event of a kind, for the oldest cache of the process; the API server sends "
+    "a bookmark about every minute.",
     ["kind"],
     registry=REGISTRY,
 )
@@ -50,6 +54,15 @@ EVENTS = Counter(
 )
 
 log = structlog.get_logger(__name__)
+
+# The informers that follow, by resource: the broker and the scheduler have one each of nodes and pods.
+_following: dict[str, list[Informer[Any]]] = {}
+_lock = threading.Lock()
+
+
+def _oldest(resource: str) -> float:
+    with _lock:
+        return max((informer.staleness() for informer in _following.get(resource, ())), default=0.0)
 
 
 class Informer(Generic[T]):
@@ -76,6 +89,7 @@ class Informer(Generic[T]):
         self.optional = (
             False  # whether the kind is optional: then its absence is logged once, and retried rarely
         )
+        self.needed: Callable[[], bool] | None = None  # no request is made before this holds
         self._client = client
         self._kind = model.KIND
         self._clock = clock
@@ -96,6 +110,20 @@ class Informer(Generic[T]):
         """Whether a complete list has been read."""
         return self._synced.is_set()
 
+    @property
+    def served(self) -> bool:
+        """Whether a complete list has been read, and the API server serves the kind."""
+        return self.synced and not self.missing
+
+    @property
+    def complete(self) -> bool:
+        """Whether a complete list has been read, or there is none: the kind is not served."""
+        return self.synced or self.missing
+
+    def label(self, name: str) -> str:
+        """The name, and the definition to install if the API server does not serve the kind."""
+        return f"{name}: {self._kind.resource} is not installed" if self.missing else name
+
     def wait_synced(self, timeout: float | None = None) -> bool:
         return self._clock.wait(self._synced, timeout)
 
@@ -110,13 +138,18 @@ class Informer(Generic[T]):
     def start(self) -> None:
         if self._thread is not None:
             raise RuntimeError(f"the informer of {self._kind.resource} was started before")
-        STALENESS.labels(self._kind.resource).set_function(self.staleness)
         self._thread = threading.Thread(target=self._run, name=f"watch {self._kind.resource}", daemon=True)
         self._thread.start()
 
     def stop(self, timeout: float | None = 5.0) -> None:
         """Ends the stream and waits for its thread, which a request under way may hold for `timeout`."""
-        self._stop.set()
+        with _lock:
+            self._stop.set()
+            following = _following.get(self._kind.resource, [])
+            if self in following:
+                following.remove(self)
+                if not following:
+                    STALENESS.remove(self._kind.resource)
         if self._watch is not None:
             self._watch.close()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -124,6 +157,9 @@ class Informer(Generic[T]):
 
     def _run(self) -> None:
         backoff = Backoff(first=FIRST, longest=LONGEST, random=self._random)
+        while self.needed is not None and not self.needed() and not self._stop.wait(UNNEEDED):
+            continue
+        self._measure()
         while not self._stop.is_set():
             began, at_least = self._clock.monotonic(), 0.0
             with guarded("informer", kind=self._kind.resource) as guard:
@@ -133,6 +169,15 @@ class Informer(Generic[T]):
             if self._clock.monotonic() - began >= HEALTHY:
                 backoff.reset()
             self._clock.wait(self._stop, backoff.next(at_least=at_least))
+
+    def _measure(self) -> None:
+        """Begins to count the age of the cache: a cache that was not needed has none."""
+        self._contact = self._clock.monotonic()
+        resource = self._kind.resource
+        with _lock:
+            if not self._stop.is_set():
+                _following.setdefault(resource, []).append(self)
+                STALENESS.labels(resource).set_function(lambda: _oldest(resource))
 
     def follow(self) -> float:
         """One round, in the caller's thread: lists where needed, then watches until the stream ends.
@@ -154,11 +199,13 @@ class Informer(Generic[T]):
             FAILURES.labels(self._kind.resource, error.reason).inc()
             absent = self.optional and isinstance(error, NotFound)
             if str(error) != self.error:  # logged once, however often it is retried
+                kind = self._kind.resource
                 if absent:
-                    log.info("not installed", kind=self._kind.resource)
+                    log.info("not installed", kind=kind)
+                elif self.missing:
+                    log.error("this definition is not installed", kind=kind, way_out=INSTALL)
                 else:
-                    kind, error_text = self._kind.resource, str(error)
-                    log.warning("cannot follow", kind=kind, error=error_text, synced=self.synced)
+                    log.warning("cannot follow", kind=kind, error=str(error), synced=self.synced)
             self.error = str(error)
             if absent:
                 self._absences += 1

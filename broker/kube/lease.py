@@ -11,6 +11,7 @@ import random as random_module
 import secrets
 import threading
 from collections.abc import Callable
+from typing import Final
 
 import structlog
 from prometheus_client import Counter, Gauge
@@ -35,6 +36,9 @@ log = structlog.get_logger(__name__)
 
 class NotLeading(ApiError):
     """A write that was stopped here, since the Lease may be another's by now."""
+
+
+RENEW: Final = 2.0  # seconds between two renewals of a held Lease, and between two tries for one
 
 
 class Lost(threading.Event):
@@ -64,12 +68,11 @@ class Elector:
         clock: Clock,
         *,
         duration: float = 15.0,
-        renew: float = 2.0,
         random: Random = random_module.random,
         ids: Callable[[], str] = lambda: secrets.token_hex(4),
     ) -> None:
-        if renew * 3 > duration:
-            raise ValueError(f"a lease of {duration} s is too short to be renewed every {renew} s")
+        if duration < RENEW * 3:
+            raise ValueError(f"a lease of {duration} s is too short to be renewed every {RENEW} s")
         self._candidate = Candidate(
             # A request that hangs must leave room for another before the end.
             client.replace(timeout=duration / 3),
@@ -80,7 +83,6 @@ class Elector:
             duration=duration,
         )
         self._clock = clock
-        self._renew = renew
         self._random = random
         self._name = name
         self._stop = threading.Event()
@@ -155,7 +157,7 @@ class Elector:
         while not self._stop.is_set():
             if self._try(self._candidate.contend):
                 return True
-            self._clock.wait(self._stop, self._renew * (0.75 + 0.5 * self._random()))
+            self._clock.wait(self._stop, RENEW * (0.75 + 0.5 * self._random()))
         return False
 
     def _try(self, step: Callable[[], bool]) -> bool:
@@ -166,7 +168,7 @@ class Elector:
             return self._candidate.leading
 
     def _renewals(self, lost: Lost, ended: threading.Event) -> None:
-        while not self._clock.wait(ended, self._renew * (0.9 + 0.2 * self._random())):
+        while not self._clock.wait(ended, RENEW * (0.9 + 0.2 * self._random())):
             held = False
             with guarded("lease", lease=self._name):
                 held = self._try(self._candidate.renew)

@@ -84,13 +84,15 @@ class ControllerManager:
         *,
         every: float | None = None,
         batcher: Batcher[K] | None = None,
+        longest: float = 1.0,
         synced: Synced | None = None,
     ) -> Singleton[K]:
-        """A loop that takes all keys at once, and runs every so many seconds without any."""
+        """A loop that takes all keys at once, and runs every so many seconds without any. A change starts a
+        run within `longest` seconds, however many changes follow."""
         loop: Singleton[K] = Singleton(
             name,
             run,
-            batcher=Batcher[K](name, clock=self._clock) if batcher is None else batcher,
+            batcher=Batcher[K](name, clock=self._clock, longest=longest) if batcher is None else batcher,
             clock=self._clock,
             synced=synced or self._synced,
             every=every,

@@ -216,6 +216,9 @@ def _load(where: str, failed: type[ConfigurationError], read: Callable[..., None
         read(client_configuration=configuration)
     except (config.ConfigException, OSError, ValueError, yaml.YAMLError) as error:
         raise failed(f"{where}: {error}") from error
+    except (AttributeError, LookupError, TypeError) as error:
+        # The package reads the content without checking its shape.
+        raise failed(f"{where}: its content is not a kubeconfig") from error
     return configuration
 
 

@@ -1,21 +1,23 @@
 """The record of launch attempts: each Attempt is written once, here, and read by every report.
 
-Status, events, metrics, the web page and `explain` all read the same record, so they cannot disagree. A
-claim's last attempts are also in an annotation of the claim, so that they outlive the process.
+Status, events, metrics, the history, the web page and `explain` all read the same record, so they cannot
+disagree. An attempt's id is computed from its facts, so each of them shows the same one. A claim's last
+attempts are also in an annotation of the claim, so that they outlive the process.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable
+from hashlib import blake2b
 
 import orjson
 import structlog
 from prometheus_client import Counter
 
 from broker.capacity.model import Attempt, Outcome, Pool
-from broker.oncall.metrics import REGISTRY
+from broker.oncall.metrics import REGISTRY, BoundedCounter
 from broker.text import decode_json, decode_time
 from providers.model import ErrorClass
 
@@ -23,11 +25,26 @@ ON_CLAIM = 16
 # Of the pools that had one answer: a fleet asks up to 300, and a claim's annotations hold 256 KiB in all.
 POOLS_ON_CLAIM = 60
 
-_ATTEMPTS = Counter(
-    "capacity_broker_launch_attempts",
-    "Attempts to launch a claim, by outcome.",
-    ["outcome", "class", "code", "pool", "nodeclass"],
-    registry=REGISTRY,
+# Claims without an instance whose first refusal is remembered, to count their fallback.
+_REFUSED_CLAIMS = 10_000
+# The end of the codes of options that the claim does not accept: to skip them is no fallback.
+_UNSUITABLE = "Mismatch"
+
+_ATTEMPTS = BoundedCounter(
+    Counter(
+        "capacity_broker_launch_attempts",
+        "Attempts to launch a claim, by outcome; of several pools with one answer, the first is the label.",
+        ["outcome", "class", "code", "pool", "nodeclass"],
+        registry=REGISTRY,
+    )
+)
+_FALLBACKS = BoundedCounter(
+    Counter(
+        "capacity_broker_launch_fallbacks",
+        "Launches outside the preferred pool, by both capacity types; the reason is the error class.",
+        ["from", "to", "reason", "nodeclass"],
+        registry=REGISTRY,
+    )
 )
 _log = structlog.get_logger("launch")
 
@@ -39,6 +56,7 @@ class Journal:
         self._attempts: deque[Attempt] = deque(maxlen=size)
         self._lock = threading.Lock()
         self._readers: list[Callable[[Attempt], None]] = []
+        self._refused: OrderedDict[str, Attempt] = OrderedDict()  # by claim, the first one since its launch
 
     def subscribe(self, reader: Callable[[Attempt], None]) -> None:
         """Calls `reader` for each attempt from now on, on the writer's thread."""
@@ -47,12 +65,18 @@ class Journal:
     def write(self, attempt: Attempt) -> None:
         with self._lock:
             self._attempts.append(attempt)
-        _ATTEMPTS.labels(
-            attempt.outcome, attempt.class_ or "", attempt.code, str(attempt.pool), attempt.node_class
-        ).inc()
+            self._count_fallback(attempt)
+        _ATTEMPTS.inc(
+            str(attempt.outcome),
+            str(attempt.class_ or ""),
+            attempt.code,
+            str(attempt.pool),
+            attempt.node_class,
+        )
         level = _log.info if attempt.outcome in (Outcome.LAUNCHED, Outcome.ADOPTED) else _log.warning
         level(
             attempt.outcome.lower(),
+            id=attempt_id(attempt),
             claim=attempt.claim,
             nodeclass=attempt.node_class,
             pool=str(attempt.pool),
@@ -72,6 +96,22 @@ class Journal:
         for reader in self._readers:
             reader(attempt)
 
+    def _count_fallback(self, attempt: Attempt) -> None:
+        if attempt.outcome is Outcome.SKIPPED and attempt.code.endswith(_UNSUITABLE):
+            return
+        if attempt.outcome in (Outcome.REFUSED, Outcome.SKIPPED):
+            self._refused.setdefault(attempt.claim, attempt)
+            if len(self._refused) > _REFUSED_CLAIMS:
+                self._refused.popitem(last=False)
+            return
+        preferred = self._refused.pop(attempt.claim, None)
+        if preferred is not None and preferred.pool != attempt.pool:
+            reason = str(preferred.class_ or preferred.code or preferred.outcome.lower())
+            types = preferred.pool.capacity_type, attempt.pool.capacity_type
+            _FALLBACKS.inc(*types, reason, attempt.node_class)
+        elif attempt.outcome is Outcome.SPILLED:
+            _FALLBACKS.inc("reserved", "on-demand", "spilled", attempt.node_class)
+
     def of(self, claim: str) -> list[Attempt]:
         """The claim's attempts, oldest first."""
         with self._lock:
@@ -80,6 +120,30 @@ class Journal:
     def all(self) -> list[Attempt]:
         with self._lock:
             return list(self._attempts)
+
+
+def forget_pools(reservations: Collection[str]) -> None:
+    """Removes the series of pools of these reservations, which EC2 lists no more."""
+    ends = tuple(f":{each}" for each in reservations)
+    if ends:
+        _ATTEMPTS.forget(lambda labels: labels[3].partition("@")[0].endswith(ends))
+
+
+def forget_class(name: str) -> None:
+    """Removes the series of a deleted EC2NodeClass."""
+    for counter in (_ATTEMPTS, _FALLBACKS):
+        counter.forget(lambda labels: labels[-1] == name)
+
+
+def attempt_id(attempt: Attempt) -> str:
+    """The attempt's id in logs, events, history, web page and `explain`."""
+    facts = (attempt.claim, attempt.outcome, attempt.code, attempt.request_id, attempt.instance_id)
+    return short_id(attempt.at.isoformat(), str(attempt.pool), *facts)
+
+
+def short_id(*facts: str) -> str:
+    """Sixteen hexadecimal digits for these facts, always the same."""
+    return blake2b("\x1f".join(facts).encode(), digest_size=8).hexdigest()
 
 
 _SHORT = {

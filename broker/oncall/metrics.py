@@ -1,16 +1,28 @@
-"""The registry that /metrics shows; a metric is defined beside the code that it measures."""
+"""The registry that /metrics shows; a metric is defined beside the code that it measures.
+
+`GaugeTable` and `BoundedCounter` keep the number of series bounded: a row disappears with its object, and a
+counter with many label values drops the series that changed least recently.
+"""
 
 from __future__ import annotations
 
 import gc
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from prometheus_client import (
     CollectorRegistry,
+    Counter,
     GCCollector,
     PlatformCollector,
     ProcessCollector,
     disable_created_metrics,
 )
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.registry import Collector
 
 # No second series for each counter: it is never read.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -20,7 +32,94 @@ ProcessCollector(registry=REGISTRY)
 PlatformCollector(registry=REGISTRY)
 GCCollector(registry=REGISTRY)
 
+# Label sets that one counter keeps.
+LIMIT: Final = 2_000
+
+Rows = Mapping[tuple[str, ...], float]
+
+
+class GaugeTable(Collector):
+    """A gauge with rows that are replaced as a whole: a series exists as long as its object.
+
+    No scrape sees half a replacement. A new leader begins with an empty table, and `clear_tables` empties all
+    tables of a process that leads no more.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        documentation: str,
+        labels: Sequence[str],
+        *,
+        registry: CollectorRegistry = REGISTRY,
+    ) -> None:
+        self.name, self.documentation, self.labels = name, documentation, tuple(labels)
+        self._source: Callable[[], Rows] = _empty
+        registry.register(self)
+
+    def show(self, rows: Rows) -> None:
+        """Replaces all rows."""
+        self._source = lambda: rows
+
+    def follow(self, source: Callable[[], Rows]) -> None:
+        """Calls `source` at each scrape, on the scraping thread, for values that change with time."""
+        self._source = source
+
+    def clear(self) -> None:
+        self._source = _empty
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(self.name, self.documentation, labels=self.labels)
+        for labels, value in self._source().items():
+            family.add_metric(labels, value)
+        yield family
+
+    def describe(self) -> Iterable[Metric]:
+        yield GaugeMetricFamily(self.name, self.documentation, labels=self.labels)
+
+
+class BoundedCounter:
+    """A counter of at most `limit` label sets: beyond them, the least recently counted one is dropped."""
+
+    def __init__(self, counter: Counter, *, limit: int = LIMIT) -> None:
+        self._counter, self._limit = counter, limit
+        self._recent: OrderedDict[tuple[str, ...], None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def inc(self, *labels: str) -> None:
+        with self._lock:
+            self._recent[labels] = None
+            self._recent.move_to_end(labels)
+            if len(self._recent) > self._limit:
+                self._counter.remove(*self._recent.popitem(last=False)[0])
+            self._counter.labels(*labels).inc()
+
+    def forget(self, gone: Callable[[tuple[str, ...]], bool]) -> None:
+        """Removes the series of label sets for which `gone` is true."""
+        with self._lock:
+            for labels in [labels for labels in self._recent if gone(labels)]:
+                del self._recent[labels]
+                self._counter.remove(*labels)
+
+
+def clear_tables() -> None:
+    """Empties every table: this process leads no more, and another one shows the objects."""
+    for collector in list(REGISTRY._collector_to_names):
+        if isinstance(collector, GaugeTable):
+            collector.clear()
+
+
+def forget_object(label: str, name: str) -> None:
+    """Removes every series with this label value, after its object was deleted."""
+    for collector in list(REGISTRY._collector_to_names):
+        if isinstance(collector, MetricWrapperBase) and label in collector._labelnames:
+            collector.remove_by_labels({label: name})
+
 
 def tune_collector() -> None:
     """Decoding big lists is dominated by the cyclic collector at its default thresholds."""
     gc.set_threshold(50_000, 20, 100)
+
+
+def _empty() -> Rows:
+    return {}

@@ -4,6 +4,9 @@ A rule is found by its name: `taints`, `affinity`, `ports`, `resources`, `volume
 `interpod`. `filters` runs them in kube-scheduler's order, and `message` writes its text. Source of all rules:
 Kubernetes 1.36, pkg/scheduler/framework/plugins.
 
+`holds` are room that is kept for pods to come. `holds_match` finds the holds of a pod, `holds_fit` has the
+arithmetic, `holds_choice` the order, and `holds_ledger` all holds with their owners.
+
 Left out, each with its reason:
 
 - Dynamic resource allocation, pod groups and features that nodes declare: no broker decision uses them.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Final
 
 from broker.placement.affinity import NOT_NAMED, node_affinity, node_name
@@ -91,15 +92,22 @@ def filters(pod: PodInfo, node: str, snapshot: PlacementSnapshot) -> tuple[Filte
     return prepare(pod, snapshot).reasons(snapshot.states[node])
 
 
-def fits(pod: PodInfo, snapshot: PlacementSnapshot) -> Fits:
-    """All nodes of the snapshot, sorted into those that fit the pod and the others."""
+def fits(pod: PodInfo, snapshot: PlacementSnapshot, *, enough: int = 0, start: int = 0) -> Fits:
+    """The nodes of the snapshot, sorted into those that fit the pod and the others.
+
+    The check ends once `enough` nodes fit; 0 checks all. `start`: the place of the first node to check.
+    """
     prepared = prepare(pod, snapshot)
     nodes: list[str] = []
     rejected: dict[str, tuple[FilterReason, ...]] = {}
-    for name, state in snapshot.states.items():
+    states = [*snapshot.states.values()]
+    first = start % len(states) if states else 0
+    for state in chain(islice(states, first, None), islice(states, first)):
         reasons = prepared.reasons(state)
         if reasons:
-            rejected[name] = reasons
-        else:
-            nodes.append(name)
+            rejected[state.node.name] = reasons
+            continue
+        nodes.append(state.node.name)
+        if len(nodes) == enough:
+            break
     return Fits(tuple(nodes), rejected, prepared.rejection)

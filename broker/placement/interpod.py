@@ -80,7 +80,7 @@ def _repelled(pod: PodInfo, snapshot: PlacementSnapshot) -> dict[str, set[str]]:
     namespace = snapshot.namespaces.get(pod.namespace, {})
     pairs: dict[str, set[str]] = {}
     for terms, counts in snapshot.repelling.items():
-        matching = [term for term in terms if _matches(term, pod.namespace, pod.labels, namespace)]
+        matching = [term for term in terms if term_matches(term, pod.namespace, pod.labels, namespace)]
         if matching:
             _join(pairs, _pairs(matching, counts, snapshot))
     return pairs
@@ -115,10 +115,13 @@ def _resolved(term: PodTerm, snapshot: PlacementSnapshot) -> PodTerm:
 
 
 def _all_match(terms: Collection[PodTerm], namespace: str, labels: Labels) -> bool:
-    return bool(terms) and all(_matches(term, namespace, labels) for term in terms)
+    return bool(terms) and all(term_matches(term, namespace, labels) for term in terms)
 
 
-def _matches(term: PodTerm, namespace: str, labels: Labels, namespace_labels: Labels | None = None) -> bool:
+def term_matches(
+    term: PodTerm, namespace: str, labels: Labels, namespace_labels: Labels | None = None
+) -> bool:
+    """Whether a term counts a pod with these labels in this namespace."""
     if namespace not in term.namespaces and not matches(term.namespace_selector, namespace_labels or {}):
         return False
     return matches(term.selector, labels)

@@ -14,8 +14,9 @@ def message(fits: Fits) -> str:
     """`0/5 nodes are available: 2 Insufficient cpu, 3 node(s) had untolerated taint(s).`
 
     Each reason counts once for each node that has it. The parts are sorted as text, so that 10 precedes 2.
+    A rejection of the pod itself is named without nodes too.
     """
-    if not fits.total:
+    if not fits.total and fits.rejection is None:
         return NO_NODES
     head = f"{len(fits.nodes)}/{fits.total} nodes are available"
     if fits.rejection is not None:

@@ -133,6 +133,8 @@ class PodInfo:
     anti_affinity: tuple[PodTerm, ...] = ()
     volumes: tuple[PodVolume, ...] = ()
     disks: tuple[PodDisk, ...] = ()
+    # Pods that the node counts for it: a placeholder of kept room may count as none.
+    places: int = 1
     group: LabelGroupKey = field(init=False)
 
     def __post_init__(self) -> None:

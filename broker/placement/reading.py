@@ -38,7 +38,6 @@ from broker.placement.selectors import (
 NODE_NAME = "metadata.name"
 HOSTNAME = "kubernetes.io/hostname"
 ANY_IP = "0.0.0.0"
-ENDED = ("Succeeded", "Failed")
 
 
 def node_info(node: core.Node) -> NodeInfo:
@@ -75,7 +74,7 @@ def namespace_labels(namespaces: Iterable[Object]) -> dict[str, Labels]:
 
 def takes_room(pod: core.Pod) -> bool:
     """Whether the pod counts on its node: bound, and not ended."""
-    return bool(pod.spec.node_name) and pod.status.phase not in ENDED
+    return bool(pod.spec.node_name) and not pod.ended
 
 
 def pod_info(pod: core.Pod) -> PodInfo:

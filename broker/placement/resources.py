@@ -22,7 +22,7 @@ def node_resources_fit(pod: PodInfo, snapshot: PlacementSnapshot) -> Check:
     def check(state: NodeState) -> tuple[FilterReason, ...]:
         allocatable, requested = state.node.allocatable, state.requested
         lacks: list[FilterReason] = []
-        if len(state.pods) >= allocatable.get(PODS, 0):
+        if state.places >= allocatable.get(PODS, 0):
             lacks.append(TOO_MANY_PODS)
         for name, amount in wanted:
             capacity = allocatable.get(name, 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from broker.placement.model import FilterReason, HostPort, LabelGroupKey, NodeInfo, PodInfo, PodTerm
 from broker.placement.selectors import Labels
@@ -26,13 +26,15 @@ class NodeState:
     pods: tuple[PodInfo, ...] = ()
     requested: Mapping[str, int] = field(default_factory=dict)
     ports: frozenset[HostPort] = frozenset()
+    # Pods as the node counts them.
+    places: int = 0
 
     def with_pod(self, pod: PodInfo) -> NodeState:
         requested = {**self.requested}
         for name, amount in pod.requests.items():
             requested[name] = requested.get(name, 0) + amount
         ports = self.ports.union(pod.ports) if pod.ports else self.ports
-        return NodeState(self.node, (*self.pods, pod), requested, ports)
+        return NodeState(self.node, (*self.pods, pod), requested, ports, self.places + pod.places)
 
     def without_pod(self, pod: PodInfo) -> NodeState:
         """Raises ValueError if the node does not have the pod."""
@@ -42,7 +44,7 @@ class NodeState:
         for name, amount in pod.requests.items():
             requested[name] -= amount
         ports = frozenset(port for other in pods for port in other.ports) if pod.ports else self.ports
-        return NodeState(self.node, pods, requested, ports)
+        return NodeState(self.node, pods, requested, ports, self.places - pod.places)
 
 
 # Why a node cannot have a pod; empty if it can.
@@ -76,21 +78,41 @@ class PlacementSnapshot:
     ) -> PlacementSnapshot:
         """From nodes and bound pods. Pods without a node of the snapshot are left out."""
         states = {node.name: NodeState(node) for node in nodes}
-        groups: dict[LabelGroupKey, dict[str, int]] = {}
-        repelling: dict[tuple[PodTerm, ...], dict[str, int]] = {}
-        claims: dict[tuple[str, str], dict[str, int]] = {}
-        for pod in pods:
-            name = pod.node_name
-            state = states.get(name)
-            if state is None:
-                continue
-            states[name] = state.with_pod(pod)
-            _count(groups, pod.group, name)
-            if pod.anti_affinity:
-                _count(repelling, pod.anti_affinity, name)
-            for claim in _claims(pod):
-                _count(claims, claim, name)
-        return cls(states, groups, repelling, claims, namespaces or {}, storage or Storage())
+        empty = cls(states, namespaces=namespaces or {}, storage=storage or Storage())
+        return empty.with_changes(come=pods)
+
+    def with_changes(
+        self,
+        *,
+        nodes: Iterable[NodeInfo] = (),
+        gone: Iterable[PodInfo] = (),
+        come: Iterable[PodInfo] = (),
+    ) -> PlacementSnapshot:
+        """With these nodes as they are now, without the pods `gone`, then with those that `come`.
+
+        Each pod is on the node that it names, and does not count without it. The indexes are copied once,
+        however many pods change. Raises ValueError for a pod that its node does not have.
+        """
+        states = {**self.states}
+        for node in nodes:
+            state = states.get(node.name)
+            states[node.name] = NodeState(node) if state is None else replace(state, node=node)
+        groups, repelling, claims = _Shifts(self.groups), _Shifts(self.repelling), _Shifts(self.claims)
+        for pods, by in ((gone, -1), (come, 1)):
+            for pod in pods:
+                name = pod.node_name
+                state = states.get(name)
+                if state is None:
+                    continue
+                states[name] = state.with_pod(pod) if by > 0 else state.without_pod(pod)
+                groups.shift(pod.group, name, by)
+                if pod.anti_affinity:
+                    repelling.shift(pod.anti_affinity, name, by)
+                for claim in _claims(pod):
+                    claims.shift(claim, name, by)
+        return replace(
+            self, states=states, groups=groups.index, repelling=repelling.index, claims=claims.index
+        )
 
     def with_pod(self, pod: PodInfo, node: str) -> PlacementSnapshot:
         """With an assumed pod. Raises KeyError for an unknown node."""
@@ -127,9 +149,25 @@ def _claims(pod: PodInfo) -> Iterable[tuple[str, str]]:
     return ((pod.namespace, volume.claim) for volume in pod.volumes if not volume.ephemeral)
 
 
-def _count(index: dict[K, dict[str, int]], key: K, node: str) -> None:
-    counts = index.setdefault(key, {})
-    counts[node] = counts.get(node, 0) + 1
+class _Shifts(Generic[K]):
+    """An index whose counts change, and not those of the index that it was made of."""
+
+    def __init__(self, index: Mapping[K, Counts]) -> None:
+        self.index: dict[K, Counts] = {**index}
+        self._copied: dict[K, dict[str, int]] = {}
+
+    def shift(self, key: K, node: str, by: int) -> None:
+        """Counts and entries of zero are removed."""
+        counts = self._copied.get(key)
+        if counts is None:
+            counts = self._copied[key] = {**self.index.get(key, {})}
+        counts[node] = counts.get(node, 0) + by
+        if not counts[node]:
+            del counts[node]
+        if counts:
+            self.index[key] = counts
+        else:
+            self.index.pop(key, None)
 
 
 def _shifted(index: Mapping[K, Counts], key: K, node: str, by: int) -> dict[K, Counts]:

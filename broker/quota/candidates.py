@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from broker.quota.ledger import Entry, QuotaLedger
-from broker.quota.model import Amounts, FlavorResource, Policy, QuotaRequest
+from broker.quota.model import Amounts, FlavorResource, Policy, Preemption, QuotaRequest
 from broker.quota.tree import QuotaNode
 
 Keys = Collection[FlavorResource]
@@ -57,6 +57,18 @@ def borrowers(cohort: QuotaNode, keys: Keys, *, besides: Collection[QuotaNode]) 
             yield from borrowers(node, keys, besides=besides)
         else:
             yield node
+
+
+def outranked(policy: Policy, victim: int, priority: int) -> bool:
+    """Whether the policy allows a victim of this priority, apart from the age of equals."""
+    return policy == "Any" or (policy != "Never" and victim < priority)
+
+
+def below_threshold(rule: Preemption, victim: int, priority: int) -> bool:
+    """Whether a claim of this priority may preempt the victim and borrow afterwards."""
+    if rule.borrow == "Never" or victim >= priority:
+        return False
+    return rule.threshold is None or victim <= rule.threshold
 
 
 def fits(node: QuotaNode, amounts: Amounts, *, borrow: bool) -> bool:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
 
-from broker.quota.candidates import Keys, allowed, borrowers, by_policy, covered, fits
+from broker.quota.candidates import Keys, allowed, below_threshold, borrowers, by_policy, covered, fits
 from broker.quota.ledger import Entry, Merged, QuotaLedger
 from broker.quota.model import AdmittedWorkload, Amounts, PreemptionTarget, QuotaRequest, Reason
 from broker.quota.tree import QuotaNode
@@ -238,7 +238,7 @@ def _reason(case: _Case, source: _Source, workload: AdmittedWorkload, *, borrow:
         return Reason.IN_QUEUE
     reason = Reason.RECLAIM
     if not source.advantage:
-        if _below_threshold(case, workload):
+        if below_threshold(case.node.preemption, workload.priority, case.ask.priority):
             reason = Reason.RECLAIM_WHILE_BORROWING
         elif borrow:
             return None
@@ -251,13 +251,6 @@ def _reason(case: _Case, source: _Source, workload: AdmittedWorkload, *, borrow:
         if not cohort.over_quota(case.needed):
             return None
     return reason
-
-
-def _below_threshold(case: _Case, workload: AdmittedWorkload) -> bool:
-    rule = case.node.preemption
-    if rule.borrow == "Never" or workload.priority >= case.ask.priority:
-        return False
-    return rule.threshold is None or workload.priority <= rule.threshold
 
 
 def give_back(

@@ -136,8 +136,7 @@ class _Streams:
         self._decision = decision
         self.board = Board()
         if decision.ancestors and rule.reclaim != "Never":
-            *_, root = node.path()
-            self.board = board(decision.ledger, root, decision.needed, rule.reclaim, decision.ask)
+            self.board = board(decision.ledger, node.root(), decision.needed, rule.reclaim, decision.ask)
         self.known: dict[QuotaNode, _Stream] = {node: _Stream(self._in_order(node, rule.within))}
         self.refused: dict[QuotaNode, list[Entry]] = {}
 

@@ -52,8 +52,7 @@ def fairly(entries: Sequence[E], changed: Callable[[], Iterable[QuotaNode]] = tu
     """
     waiting: dict[QuotaNode, dict[QuotaNode, E]] = {}
     for each in sorted(entries, key=_rank):
-        *_, root = (each.node, *each.node.path())
-        waiting.setdefault(root, {})[each.node] = each
+        waiting.setdefault(each.node.root(), {})[each.node] = each
     for root, left in waiting.items():
         if len(left) == 1:
             yield from left.values()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.quota.model import Preemption, Reason
 
@@ -60,6 +60,24 @@ class SlotHolder:
     evicted_for: str = ""
 
 
+class VictimRank(NamedTuple):
+    """The order of victims, the smaller first."""
+
+    stays: bool
+    priority: int
+    before: float
+    name: str
+
+
+def victim_order(holder: SlotHolder) -> VictimRank:
+    return VictimRank(not holder.terminating, holder.priority, -holder.since, holder.name)
+
+
+def whole(cluster: str) -> str:
+    """The name under which a cluster holds all of its slots."""
+    return f"cluster/{cluster}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
     """Slots of a dedicated cluster that holds quota for them, not yet used by any of its claims.
@@ -77,6 +95,18 @@ class Promise:
     non_preemptible: bool = False
     later: bool = False
     asking: int = 0
+
+    def holder(self) -> SlotHolder:
+        """A holder of slots in no EC2 reservation yet. A nominated cluster is never a victim for these."""
+        return SlotHolder(
+            name=f"{whole(self.cluster)}/promised",
+            queue=self.queue,
+            odcr_id="",
+            cluster=self.cluster,
+            priority=self.priority,
+            since=self.since,
+            non_preemptible=self.non_preemptible or self.later,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

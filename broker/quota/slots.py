@@ -26,7 +26,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from broker.quota.candidates import fits
 from broker.quota.classical import preempt
@@ -43,20 +43,22 @@ from broker.quota.model import (
     QuotaRequest,
     Reason,
 )
-from broker.quota.slot_model import CLAIM, Member, OwnedSlots, Promise, SlotHolder, SlotRequest, Victim
+from broker.quota.slot_model import (
+    CLAIM,
+    Member,
+    OwnedSlots,
+    Promise,
+    SlotHolder,
+    SlotRequest,
+    Victim,
+    VictimRank,
+    victim_order,
+    whole,
+)
 from broker.quota.tree import QuotaNode, Tree
 
 _SLOTS: Final = "slots"
 _BORROWED: Final = "borrowed slots"
-
-
-class _Rank(NamedTuple):
-    """The order of victims, the smaller first."""
-
-    stays: bool
-    priority: int
-    before: float
-    name: str
 
 
 class SlotTree:
@@ -78,7 +80,7 @@ class SlotTree:
         """
         self._members = {member.name: member for member in members}
         bare = Tree((Queue(name=each.name, cohort=each.cohort) for each in self._members.values()), cohorts)
-        roots = {name: _root(node) for name, node in bare.queues.items()}
+        roots = {name: node.root() for name, node in bare.queues.items()}
         given = tuple(lots)
         owners = {odcr_id: lot.owner for lot in given for odcr_id in lot.slots}
         unattributed: Counter[str] = Counter()
@@ -107,7 +109,7 @@ class SlotTree:
         self._takers: dict[tuple[str, str], list[SlotHolder]] = defaultdict(list)
         self._of: dict[str, list[SlotHolder]] = defaultdict(list)  # by the name of the workload
         self._leaving_for: dict[str, list[SlotHolder]] = defaultdict(list)
-        for each in sorted(self.holders.values(), key=_rank):
+        for each in sorted(self.holders.values(), key=victim_order):
             if each.terminating and each.evicted_for:
                 self._leaving_for[each.evicted_for].append(each)
         self._non_preemptible: Counter[tuple[str, str]] = Counter()  # of each lot: lent, and not reclaimable
@@ -151,9 +153,9 @@ class SlotTree:
         limits = self._members[queue].borrowing_limit.values()
         if node is None or node.parent is None or not any(limit is None or limit > 0 for limit in limits):
             return frozenset()
-        root = _root(node)
+        root = node.root()
         if root not in self._peers:
-            self._peers[root] = frozenset(each.name for each in _below(root))
+            self._peers[root] = frozenset(each.name for each in root.members())
         return self._peers[root]
 
     def takers(self, lot: OwnedSlots) -> tuple[SlotHolder, ...]:
@@ -167,13 +169,13 @@ class SlotTree:
             for each in found
             if each.name not in self._taken and (each.terminating or not each.non_preemptible)
         )
-        return tuple(sorted(some, key=_rank))
+        return tuple(sorted(some, key=victim_order))
 
     def borrows(self, cluster: str) -> bool:
         """Whether a dedicated cluster holds slots of others."""
         return any(
             each.odcr_id and self._lot_of[each.odcr_id].owner != each.queue
-            for each in self._of.get(_whole(cluster), ())
+            for each in self._of.get(whole(cluster), ())
         )
 
     def reclaim(self, wants: Sequence[SlotRequest]) -> tuple[Victim, ...]:
@@ -212,7 +214,7 @@ class SlotTree:
             if fits(node, self._amounts(want.queue, lot, odcr_id), borrow=lot.owner != want.queue):
                 self._admit(want, lot, odcr_id)
                 return None
-        best: tuple[_Rank, AdmittedWorkload, Reason, str, OwnedSlots] | None = None
+        best: tuple[VictimRank, AdmittedWorkload, Reason, str, OwnedSlots] | None = None
         for odcr_id, lot in reach:
             amounts = self._amounts(want.queue, lot, odcr_id)
             ask = QuotaRequest(queue=want.queue, amounts=amounts, priority=want.priority, queued=want.queued)
@@ -223,7 +225,7 @@ class SlotTree:
             if len(targets) != 1:
                 continue
             leaves = targets[0].workload
-            rank = _Rank(not leaves.evicted, leaves.priority, -leaves.reserved, leaves.name)
+            rank = VictimRank(not leaves.evicted, leaves.priority, -leaves.reserved, leaves.name)
             if best is None or rank < best[0]:
                 best = rank, leaves, targets[0].reason, odcr_id, lot
         if best is None:
@@ -262,7 +264,7 @@ class SlotTree:
                 amounts = _sum(amounts, self._ledger.release(fixed).usage)
             self._hold(fixed, each.queue, amounts, each)
             return
-        name = _whole(each.cluster) if each.cluster and each.odcr_id and not each.terminating else each.name
+        name = whole(each.cluster) if each.cluster and each.odcr_id and not each.terminating else each.name
         if name in self._ledger.workloads:
             amounts = _sum(amounts, self._ledger.release(name).usage)
         self._hold(name, each.queue, amounts, each)
@@ -322,7 +324,7 @@ class SlotTree:
             asking.append((lot, count))
         left = each.count - (self._leaving(each) if each.later else 0)
         for lot, count in self._shared_out(each, self._within_reach(each), left):
-            self._count(_promised(each), lot, count)
+            self._count(each.holder(), lot, count)
         for lot, count in asking:
             self._ask(each, lot, -count)
 
@@ -359,7 +361,7 @@ class SlotTree:
         victims."""
         reach = {(lot.owner, lot.flavor): lot for lot in self._within_reach(each)}
         found = 0
-        for holder in sorted((one for one in self.holders.values() if one.terminating), key=_rank):
+        for holder in sorted((one for one in self.holders.values() if one.terminating), key=victim_order):
             place = self._lot_of[holder.odcr_id]
             lot = reach.get((place.owner, place.flavor))
             if lot is None or found == each.count or holder.evicted_for not in ("", each.cluster):
@@ -370,7 +372,7 @@ class SlotTree:
                     self._ledger.admit(gone)
                     continue
                 self._taken.add(holder.name)
-                self._count(_promised(each), lot, 1)
+                self._count(each.holder(), lot, 1)
             found += 1
         return found
 
@@ -399,20 +401,6 @@ def _sum(one: Amounts, other: Amounts) -> dict[FlavorResource, int]:
     return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}
 
 
-def _promised(each: Promise) -> SlotHolder:
-    """A promise as a holder of slots in no EC2 reservation yet. A nominated cluster is never a victim for
-    these."""
-    return SlotHolder(
-        name=f"{_whole(each.cluster)}/promised",
-        queue=each.queue,
-        odcr_id="",
-        cluster=each.cluster,
-        priority=each.priority,
-        since=each.since,
-        non_preemptible=each.non_preemptible or each.later,
-    )
-
-
 def _key(lot: OwnedSlots) -> FlavorResource:
     return FlavorResource(f"{lot.owner}/{lot.flavor}", _SLOTS)
 
@@ -423,22 +411,3 @@ def _place(odcr_id: str) -> FlavorResource:
 
 def _limit(queue: str, flavor: str) -> FlavorResource:
     return FlavorResource(f"{queue}/{flavor}", _BORROWED)
-
-
-def _whole(cluster: str) -> str:
-    return f"cluster/{cluster}"
-
-
-def _rank(holder: SlotHolder) -> _Rank:
-    return _Rank(not holder.terminating, holder.priority, -holder.since, holder.name)
-
-
-def _root(node: QuotaNode) -> QuotaNode:
-    *_, root = (node, *node.path())
-    return root
-
-
-def _below(node: QuotaNode) -> Iterator[QuotaNode]:
-    yield from node.queues
-    for cohort in node.cohorts:
-        yield from _below(cohort)

@@ -69,6 +69,17 @@ class QuotaNode:
             yield node
             node = node.parent
 
+    def root(self) -> QuotaNode:
+        """The top of the tree, which may be the node itself."""
+        *_, root = (self, *self.path())
+        return root
+
+    def members(self) -> Iterator[QuotaNode]:
+        """The queues below."""
+        yield from self.queues
+        for cohort in self.cohorts:
+            yield from cohort.members()
+
     def uses(self, key: FlavorResource) -> int:
         return self.usage.get(key, 0)
 

@@ -47,16 +47,11 @@ class WaitingHeads:
             return
         self._aside.setdefault(head.queue, {})[head.name] = head
         if node is not None:
-            self._stuck.setdefault(_root(node), set()).add(head.queue)
+            self._stuck.setdefault(node.root(), set()).add(head.queue)
 
     def wake(self, queues: Iterable[str]) -> None:
         """After quota was given back in these queues: tries all of their trees again."""
-        for root in dict.fromkeys(_root(n) for name in sorted(queues) if (n := self._tree.queues.get(name))):
+        for root in dict.fromkeys(n.root() for name in sorted(queues) if (n := self._tree.queues.get(name))):
             for name in sorted(self._stuck.pop(root, ())):
                 for head in self._aside.pop(name).values():
                     self.push(head)
-
-
-def _root(node: QuotaNode) -> QuotaNode:
-    *_, root = (node, *node.path())
-    return root

@@ -257,6 +257,17 @@ def detail(
     return state if wrong is None else f"{wrong.reason}: {wrong.message}"
 
 
+def transition(state: State, obstacle: Obstacle | None, detail: str) -> str:
+    """The message of the event of a new state.
+
+    Machines of a flavor can serve a reservation before its own purchase: it is Active, and `detail` is the
+    purchase in progress.
+    """
+    if state == "Active" and obstacle is None and detail != state:
+        return f"machines for the whole quota are there; {detail}"
+    return detail
+
+
 def _ready(
     state: State, obstacle: Obstacle | None, facts: ReservationFacts, *, was_ready: bool
 ) -> ConditionUpdate:

@@ -51,7 +51,8 @@ class DesiredCapacity:
     does not resolve stay as they are. `deleted`: the object is being deleted; `cancels`: surplus ODCRs are
     cancelled, not kept. `ready`: the object has the finalizer. `held`: why nothing may be bought now;
     `frozen`: why nothing may be changed, which implies `held`; `refused`: EC2's refusal, during its back-off.
-    `groups`: its resource group is known; `group` is then that group as last read, or None.
+    `groups`: its resource group is known; `group` is then that group as last read, or None. `minimum`: the
+    instances of a flavor that the caps must allow before any is bought; None: all.
     """
 
     reserved: Reserved
@@ -66,6 +67,7 @@ class DesiredCapacity:
     refused: str = ""
     groups: bool = True
     group: ReservationGroup | None = None
+    minimum: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +87,17 @@ class Caps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OdcrChange:
-    """A new count or end of an ODCR that the broker made. A `count` of 0 cancels it."""
+    """A new count or end of an ODCR that the broker made. A `count` of 0 cancels it.
+
+    `flavor` is empty for an ODCR of no flavor. `moved_to`: the ODCRs that replace it, as text.
+    """
 
     reserved: Reserved
     odcr_id: str
     count: int
     why: str
+    flavor: str = ""
+    moved_to: str = ""
     end: datetime | Unchanged | None = UNCHANGED
 
 
@@ -109,8 +116,8 @@ class GroupChange:
 class FlavorCount:
     """Instances of one flavor: wanted for its quota, usable now (`obtained`), not yet usable (`pending`).
 
-    `code` and `message`: EC2's last refusal of a purchase that is still wanted. `buying`: the shortfall is
-    requested, now or later, or pending.
+    `code` and `message`: EC2's last refusal of a purchase that is still wanted, `retry_at`: its next attempt.
+    `buying`: the shortfall is requested, now or later, or pending.
     """
 
     wanted: int = 0
@@ -119,6 +126,7 @@ class FlavorCount:
     buying: bool = False
     code: str = ""
     message: str = ""
+    retry_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

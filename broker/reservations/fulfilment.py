@@ -105,25 +105,47 @@ def surplus(
             over -= back / needs
             why = f"{back} more than flavor {ask.flavor.name} needs"
         elif end is not UNCHANGED:
-            why = f"its end is to be {wish.terms.end or 'never'}"
+            why = "annotation capacity-broker.io/end-date differs"
         else:
             continue
         end = UNCHANGED if back == odcr.total else end
         changes.append(
-            OdcrChange(reserved=wish.reserved, odcr_id=odcr.id, count=odcr.total - back, why=why, end=end)
+            OdcrChange(
+                reserved=wish.reserved,
+                odcr_id=odcr.id,
+                count=odcr.total - back,
+                why=why,
+                flavor=ask.flavor.name,
+                end=end,
+            )
         )
     return changes
 
 
 def given_back(
-    wish: DesiredCapacity, odcrs: Iterable[Odcr], inventory: Inventory, why: str
+    wish: DesiredCapacity,
+    odcrs: Iterable[Odcr],
+    inventory: Inventory,
+    why: str,
+    *,
+    flavor: str = "",
+    moved_to: str = "",
 ) -> list[OdcrChange]:
     """Reduces each ODCR to its running instances; cancels it if there are none."""
     changes = []
     for odcr in odcrs:
         used = odcr.total - unused(odcr, inventory)
         if used == 0 or (used < odcr.total and odcr.state == ACTIVE):
-            changes.append(OdcrChange(reserved=wish.reserved, odcr_id=odcr.id, count=used, why=why))
+            changes.append(
+                OdcrChange(
+                    reserved=wish.reserved,
+                    odcr_id=odcr.id,
+                    count=used,
+                    why=why,
+                    flavor=flavor,
+                    moved_to=moved_to,
+                )
+            )
     return changes
 
 

@@ -31,6 +31,17 @@ def idle_cost(odcr: Odcr, type_: InstanceType | None, *, account: str = "") -> f
     return None if price is None else odcr.idle * price
 
 
+def cost_of_all(odcr: Odcr, type_: InstanceType | None) -> float | None:
+    """On-Demand price of all slots in US dollars an hour, used ones included; None while it is not known.
+
+    A capacity block is paid in advance and costs nothing by the hour.
+    """
+    if odcr.reservation_type == "capacity-block":
+        return 0.0
+    price = type_.price(odcr.platform, odcr.tenancy) if type_ else None
+    return None if price is None else odcr.total * price
+
+
 def idle_since(odcr: Odcr, *, before: int, since: datetime | None, now: datetime) -> datetime | None:
     """The time since which as many slots as now are idle, or None. At the last pass `before` slots were
     idle, since `since`.

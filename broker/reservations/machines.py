@@ -28,7 +28,7 @@ from broker.quota.usage import Reserved
 from broker.reservations.endings import NOTICES
 from broker.reservations.ownership import Ownership
 from broker.reservations.sizing import ACCELERATORS, supply
-from broker.text import exact
+from broker.text import exact, moment
 from providers.model import InstanceType, Odcr
 
 Flavors = Mapping[str, Mapping[str, str]]
@@ -128,7 +128,7 @@ def slots(
     `starting`: how long a node that is not initialized counts.
     """
     has = whole(supply(type_))
-    ending = f"{odcr.id} ends at {odcr.end:%Y-%m-%d %H:%M} UTC" if odcr.end and expires(odcr, now) else ""
+    ending = f"{odcr.id} ends at {moment(odcr.end)}" if odcr.end and expires(odcr, now) else ""
     rest = odcr.total
     for node in sorted(nodes, key=lambda each: each.name)[: odcr.total]:
         rest -= 1
@@ -164,7 +164,8 @@ def _unusable(node: Node, now: datetime, starting: timedelta) -> str:
     if since is None or now - since < starting:
         return ""
     minutes = starting.total_seconds() / 60
-    return why(node) or f"node {node.name} was not initialized within {minutes:g} minutes"
+    limit = f"{minutes:g} minute{'' if minutes == 1 else 's'}"
+    return why(node) or f"node {node.name} was not initialized within {limit}"
 
 
 def expires(odcr: Odcr, now: datetime) -> bool:

@@ -21,6 +21,7 @@ from typing import Final
 
 from broker.quota.usage import Reserved
 from broker.reservations.sizing import InstanceFlavor
+from broker.text import group_name
 from providers.model import ENDED_STATES, Odcr, ReservationGroup
 
 TAG_RESERVATION: Final = "capacity-broker.io/reservation"
@@ -264,7 +265,8 @@ def _unallowed(
     if elsewhere(odcr, cluster):
         mend = f"it is {_whose(odcr)}: take it out of this reservation's annotations and group"
     elif group is not None and elsewhere(group, cluster):
-        mend = f"its group {group.arn} is {_whose(group)}: take that out of this reservation's annotations"
+        named = f"its group {group_name(group.arn)} is {_whose(group)}"
+        mend = f"{named}: take that out of this reservation's annotations"
     return ReservationProblem(
         reason="AdoptionNotAllowed",
         message=f"{odcr.id} is not adopted: {mend}; or have the broker's --adopt-by-annotation allow {where}",
@@ -299,7 +301,7 @@ def _absent(
         found.append(
             ReservationProblem(
                 reason="GroupNotFound",
-                message=f"group {claimant.group_arn} was not found: correct the annotation",
+                message=f"group {group_name(claimant.group_arn)} was not found: correct the annotation",
             )
         )
     return found

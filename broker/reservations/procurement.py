@@ -19,7 +19,6 @@ from datetime import datetime
 
 from broker.capacity.model import Inventory
 from broker.capacity.shortages import Shortage
-from broker.capacity.types import TENANCY
 from broker.quota.usage import Reserved
 from broker.reservations.desired import (
     LATEST_VISIBLE,
@@ -41,14 +40,23 @@ from broker.reservations.fulfilment import (
     given_back,
     surplus,
 )
-from broker.reservations.ownership import TAG_FLAVOR, Ownership, ReservationProblem, made_here
-from broker.reservations.purchases import LEDGER, HeldRecord, Purchase, PurchaseIntent
+from broker.reservations.ownership import Ownership, ReservationProblem, made_here
+from broker.reservations.purchase_obstacles import (
+    ADVICE,
+    GONE,
+    UNSURE,
+    misfit,
+    not_adopted,
+    retained,
+    running,
+    undescribed,
+)
+from broker.reservations.purchases import HeldRecord, Purchase, PurchaseIntent
 from broker.reservations.refusals import Refusals
 from broker.reservations.sizing import size
-from broker.reservations.spending import Spending, costs
-from providers.model import ENDED_STATES, ErrorClass, InstanceType, Odcr
-
-DELETION_POLICY = "capacity-broker.io/deletion-policy"
+from broker.reservations.spending import Spending, odcr_text
+from broker.text import moment
+from providers.model import ENDED_STATES, InstanceType, Odcr
 
 
 def plan(
@@ -69,17 +77,11 @@ def plan(
     `intents`: purchases with an unknown result; `lost`: owned ODCRs that are not described. Both count
     against the caps, even if their reservation no longer wants them.
     """
+    spending = Spending(inventory.odcrs.values(), holdings.owner, cluster=cluster, types=types, caps=caps)
     planner = _Planner(
-        inventory,
-        holdings,
-        types=types,
-        refusals=refusals,
-        caps=caps,
-        cluster=cluster,
-        now=now,
-        intents=intents,
-        lost=lost,
+        inventory, holdings, types=types, refusals=refusals, spending=spending, cluster=cluster, now=now
     )
+    planner.count_unshown(intents, lost)
     outlooks: dict[Reserved, FulfilmentStatus] = {}
     for wish in wishes:
         outlooks[wish.reserved] = planner.deleted(wish) if wish.deleted else planner.wanted(wish)
@@ -119,11 +121,9 @@ class _Planner:
         *,
         types: Mapping[str, InstanceType],
         refusals: Refusals,
-        caps: Caps,
+        spending: Spending,
         cluster: str,
         now: datetime,
-        intents: Iterable[PurchaseIntent],
-        lost: Iterable[HeldRecord],
     ) -> None:
         self._inventory = inventory
         self._holdings = holdings
@@ -131,19 +131,9 @@ class _Planner:
         self._refusals = refusals
         self._cluster = cluster
         self._now = now
-        self._spending = Spending(
-            inventory.odcrs.values(), holdings.owner, cluster=cluster, types=types, caps=caps
-        )
+        self._spending = spending
         self._intents: dict[Reserved, list[PurchaseIntent]] = {}
-        for intent in intents:
-            if count := intent.unshown(inventory.odcrs):
-                self._intents.setdefault(intent.reserved, []).append(intent)
-                self._spending.add(intent.reserved, intent.instance_type, intent, count, shown=False)
         self._lost: dict[Reserved, list[HeldRecord]] = {}
-        for record in lost:
-            self._lost.setdefault(record.reserved, []).append(record)
-            if record.bought:
-                self._spending.add(record.reserved, record.instance_type, record, record.total, shown=False)
         self._made: dict[Reserved, list[Odcr]] = {}
         self._owned: dict[Reserved, list[str]] = {}
         for id_, reserved in holdings.owner.items():
@@ -155,6 +145,17 @@ class _Planner:
         self.changes: list[OdcrChange] = []
         self.regroups: list[GroupChange] = []
         self.again: datetime | None = None
+
+    def count_unshown(self, intents: Iterable[PurchaseIntent], lost: Iterable[HeldRecord]) -> None:
+        """Counts the purchases that EC2 does not show, and the ODCRs that it no longer describes."""
+        for intent in intents:
+            if count := intent.unshown(self._inventory.odcrs):
+                self._intents.setdefault(intent.reserved, []).append(intent)
+                self._spending.add(intent.reserved, intent.instance_type, intent, count, shown=False)
+        for record in lost:
+            self._lost.setdefault(record.reserved, []).append(record)
+            if record.bought:
+                self._spending.add(record.reserved, record.instance_type, record, record.total, shown=False)
 
     def wanted(self, wish: DesiredCapacity) -> FulfilmentStatus:
         """Buys, trims and groups the ODCRs of a reservation that is not deleted."""
@@ -190,12 +191,18 @@ class _Planner:
             if wish.terms.end is None or wish.terms.end > self._now:
                 self.changes += surplus(wish, ask, at, self._inventory)
             if at.complete:
-                why = f"replaced in flavor {name}"
-                self.changes += given_back(wish, at.strays, self._inventory, why)
+                self.changes += given_back(
+                    wish,
+                    at.strays,
+                    self._inventory,
+                    "replaced",
+                    flavor=name,
+                    moved_to=" and ".join(f"{odcr_text(each)} ({each.id})" for each in at.placed),
+                )
             count = at.counted(ask, sized.count - ask.released)
             if refusal is not None:
-                told = f"{refusal.message}; {_TO_DO[refusal.class_]}"
-                count = replace(count, code=refusal.code, message=told)
+                told = f"{refusal.message}; {ADVICE[refusal.class_]}"
+                count = replace(count, code=refusal.code, message=told, retry_at=refusal.until)
             waits = not wish.held and (not wish.ready or wish.reserved in self._intents or bool(wish.refused))
             if refusal is not None or len(self.purchases) > before or (waits and at.share < 1):
                 count = replace(count, buying=True)
@@ -206,7 +213,7 @@ class _Planner:
                     wish, left_over, self._inventory, "nothing of it is wanted any more"
                 )
         elif left_over:
-            problems.append(_kept(left_over, self._types))
+            problems.append(retained(left_over, self._types))
         self._regroup(wish)
         return FulfilmentStatus(counts=counts, problems=tuple(problems))
 
@@ -223,12 +230,12 @@ class _Planner:
             self.regroups.append(GroupChange(reserved=wish.reserved, drop=True))
         waiting = {odcr.id for odcr in left} - {each.odcr_id for each in changes if not each.count}
         problems = (
-            [ReservationProblem(reason="InstancesRunning", message=_running(waiting))] if waiting else []
+            [ReservationProblem(reason="InstancesRunning", message=running(waiting))] if waiting else []
         )
         lost = [record.id for record in self._lost.get(wish.reserved, ()) if record.bought]
         if lost:  # once the object is gone, an ODCR that EC2 describes again would never be released
             problems.append(
-                ReservationProblem(reason="ReservationNotDescribed", message=f"{', '.join(lost)} {_GONE}")
+                ReservationProblem(reason="ReservationNotDescribed", message=f"{', '.join(lost)} {GONE}")
             )
         unsure = bool(lost) or wish.reserved in self._intents
         settled = not left and not unsure and wish.groups and wish.group is None
@@ -244,30 +251,6 @@ class _Planner:
         return FulfilmentStatus(
             counts=counts, problems=(ReservationProblem(reason="PurchaseSkipped", message=why),)
         )
-
-    def _refused(self, wish: DesiredCapacity, ask: FlavorDemand) -> str:
-        """Why nothing is bought for the flavor while the object names ODCRs that would serve it."""
-        for id_, claims in sorted(self._holdings.refused.items()):
-            odcr = self._inventory.odcrs[id_]
-            if wish.reserved in claims and (
-                odcr.tags.get(TAG_FLAVOR) == ask.flavor.name or ask.flavor.admits(odcr)
-            ):
-                return f"{id_} would serve it, and is not adopted although the reservation names it"
-        return ""
-
-    def _gone(self, wish: DesiredCapacity, ask: FlavorDemand) -> str:
-        """Why nothing is bought for the flavor while an owned ODCR is not described: it may exist."""
-        flavor = ask.flavor
-        ids = [
-            record.id
-            for record in self._lost.get(wish.reserved, ())
-            if record.flavor == flavor.name
-            or (
-                record.instance_type in flavor.instance_types
-                and (record.zone in flavor.zones or record.zone_id in flavor.zones)
-            )
-        ]
-        return f"{', '.join(ids)} {_GONE}" if ids else ""
 
     def _repeated(
         self, wish: DesiredCapacity, ask: FlavorDemand, at: FlavorFulfilment
@@ -310,19 +293,21 @@ class _Planner:
             return None
         why = (
             wish.held
-            or _unlike(wish, ask, at)
-            or self._refused(wish, ask)
-            or self._gone(wish, ask)
-            or wish.refused
+            or misfit(wish, ask, at)
+            or not_adopted(wish, ask, self._holdings, self._inventory)
+            or undescribed(ask, self._lost.get(wish.reserved, ()))
         )
         repeated = self._repeated(wish, ask, at)
         if not why and repeated is None and self._unsure(wish, ask):
-            why = _UNSURE
+            why = UNSURE
         if wish.terms.end is not None and wish.terms.end <= self._now:
-            why = f"its end, {wish.terms.end:%Y-%m-%dT%H:%M:%SZ}, has passed: set a later one, or none"
-        if why:
+            why = f"its end, {moment(wish.terms.end)}, has passed: set a later one, or none"
+        if why or wish.refused:
             problems.append(
-                ReservationProblem(reason="PurchaseSkipped", message=f"flavor {ask.flavor.name}: {why}")
+                ReservationProblem(
+                    reason="PurchaseSkipped" if why else "PurchaseRefused",
+                    message=f"flavor {ask.flavor.name}: {why or wish.refused}",
+                )
             )
             return None
         if repeated is not None:
@@ -332,10 +317,19 @@ class _Planner:
         wanted = {name: at.more(name) for name, _ in places}
         room = {name: max(0, self._spending.room(wish.reserved, name, wish.terms)) for name in wanted}
         first = places[0][0]
+        has = at.obtained + at.pending
+        part = {
+            name: wish.minimum is not None and has + room[name] >= min(wish.minimum, has + wanted[name])
+            for name in wanted
+        }
         if room[first] < wanted[first]:
-            problems.append(self._spending.problem(wish.reserved, first, wish.terms, wanted[first]))
+            below = 0 if part[first] else has + room[first]
+            problems.append(
+                self._spending.problem(wish.reserved, first, wish.terms, wanted[first], below=below)
+            )
+        room = {name: count if part[name] or count >= wanted[name] else 0 for name, count in room.items()}
         most = {name: min(wanted[name], room[name], MOST) for name in wanted}
-        refusal: Shortage | None = None
+        refusal, retry_at = None, None
         for halved in range(max(most.values()).bit_length()):
             for name, zone in places:
                 count = most[name] >> halved
@@ -346,8 +340,11 @@ class _Planner:
                     self._purchase(wish, ask, at, name, zone, count)
                     return None
                 refusal = refusal or lasting
-                self.again = min(self.again or lasting.until, lasting.until)
-        return refusal
+                retry_at = min(retry_at or lasting.until, lasting.until)
+        if refusal is None or retry_at is None:
+            return None
+        self.again = min(self.again or retry_at, retry_at)
+        return replace(refusal, until=retry_at)
 
     def _purchase(
         self, wish: DesiredCapacity, ask: FlavorDemand, at: FlavorFulfilment, name: str, zone: str, count: int
@@ -394,53 +391,3 @@ class _Planner:
                     reserved=wish.reserved, join=tuple(sorted(wanted - members)), leave=tuple(sorted(foreign))
                 )
             )
-
-
-# Advice to people about a refusal of a place. The broker retries there later.
-_TO_DO: Mapping[ErrorClass, str] = {
-    ErrorClass.CAPACITY: "it is asked again, also elsewhere and for fewer: nothing is to be done, or let the "
-    "flavor be in more zones or of more types",
-    ErrorClass.QUOTA: "ask AWS for a higher limit in Service Quotas, or lower the quota of the reservation",
-    ErrorClass.NOT_OFFERED: "correct the type or the zone in the nodeLabels of the flavor",
-    ErrorClass.UNSUPPORTED: "correct the type, the platform or the tenancy that is asked for",
-}
-_UNSURE = "EC2 may have made a purchase whose answer was lost: nothing is bought until it would be shown"
-_GONE = (
-    "was held and EC2 does not describe it at all, not even as ended: it counts as held until EC2 does, or "
-    f"until an operator removes its key from ConfigMap kube-system/{LEDGER}"
-)
-
-
-def _unlike(wish: DesiredCapacity, ask: FlavorDemand, at: FlavorFulfilment) -> str:
-    """Why no purchase would be of the flavor: it would be repeated for ever."""
-    mend = "in the nodeLabels of its ResourceFlavor"
-    if labels := ask.flavor.never_bought:
-        return (
-            f"nothing that is bought has {' and '.join(labels)}: leave that out {mend}, or reserve it in EC2"
-        )
-    tenancy = ask.flavor.labels.get(TENANCY, wish.terms.tenancy)
-    if tenancy != wish.terms.tenancy:
-        return (
-            f"it would have tenancy {wish.terms.tenancy}, and {TENANCY} of the flavor is {tenancy}: "
-            "nothing could use it, correct one of them"
-        )
-    if at.unlike:
-        ids = ", ".join(sorted(odcr.id for odcr in at.unlike))
-        return f"{ids} was bought for it and is not as its labels say (another zone id?): correct them {mend}"
-    return ""
-
-
-def _kept(odcrs: Sequence[Odcr], types: Mapping[str, InstanceType]) -> ReservationProblem:
-    told = ", ".join(sorted(f"{odcr.id} ({odcr.total} {odcr.instance_type})" for odcr in odcrs))
-    return ReservationProblem(
-        reason="Retained",
-        message=f"{told}: {costs(odcrs, types)}: no longer wanted, and kept since annotation "
-        f"{DELETION_POLICY} is Retain: cancel it in EC2, or set the annotation to Cancel",
-    )
-
-
-def _running(ids: Iterable[str]) -> str:
-    return (
-        f"instances still run in {', '.join(sorted(ids))}: they are given back when those have ended; drain "
-        "their nodes to end them sooner"
-    )

@@ -16,14 +16,14 @@ from typing import Final
 
 from broker.apis import names, spelling
 from broker.apis.ome_rules import Judged
-from broker.apis.reservation_spec import ARN
+from broker.apis.reservation_spec import ARN, malformed_ids
 from broker.quota.usage import Reserved
 from broker.reservations.desired import DesiredCapacity, FlavorDemand, PurchaseSpec
 from broker.reservations.flavors import Flavors
 from broker.reservations.ownership import BROKER, OwnershipClaim, ReservationProblem
 from broker.reservations.sizing import FlavorProblem, InstanceFlavor, Sizing
 from broker.reservations.spec import Reservation, reserved_of
-from broker.text import InvalidText, decode_time, quantity, shortened
+from broker.text import InvalidText, decode_time, decode_whole, quantity, shortened
 
 # Annotation -> allowed value -> meaning. The first value is the default.
 _CHOICES: Final[Mapping[str, Mapping[str, str]]] = {
@@ -34,6 +34,7 @@ _CHOICES: Final[Mapping[str, Mapping[str, str]]] = {
     names.SIZING: {"accelerator": "accelerator", "max": "largest"},
 }
 INVALID: Final = "InvalidAnnotation"
+_MOST_INSTANCES: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,7 @@ def read(
     problems: list[ReservationProblem] = []
     said = {key: _choice(one, key, problems) for key in _CHOICES}
     end = _end(one, problems)
+    minimum = _minimum(one, problems)
     ids, group_arn = _ids(one, problems), _group_arn(one, problems)
     unknown = spelling.misspelt(one.KIND.kind, one.annotations)
     invalid = bool(problems) or any(each.meant in names.BUYING_TERMS for each in unknown)
@@ -107,6 +109,7 @@ def read(
         cancels=said[names.DELETION_POLICY] == "cancel",
         ready=names.RESERVED_FINALIZER in one.metadata.finalizers,
         frozen="an annotation of the reservation is not understood: mend it" if invalid else "",
+        minimum=minimum,
     )
     return ParsedReservation(
         one=one,
@@ -150,15 +153,31 @@ def _end(one: Reservation, problems: list[ReservationProblem]) -> datetime | Non
         return None
 
 
+def _minimum(one: Reservation, problems: list[ReservationProblem]) -> int | None:
+    """The least instances of a flavor; None: all."""
+    given = one.annotations.get(names.MINIMUM, "").strip()
+    if given in ("", "all"):
+        return None
+    try:
+        return decode_whole(given, least=1, most=_MOST_INSTANCES)
+    except InvalidText:
+        message = (
+            f"annotation {names.MINIMUM} is {shortened(given)}: write all, or a number of instances from 1"
+        )
+        problems.append(ReservationProblem(reason=INVALID, message=message))
+        return None
+
+
 def _ids(one: Reservation, problems: list[ReservationProblem]) -> frozenset[str]:
-    given = [each.strip() for each in one.annotations.get(names.ADOPT_IDS, "").split(",")]
-    for each in given:
-        if each and not each.startswith("cr-"):
-            message = (
-                f"annotation {names.ADOPT_IDS} has {shortened(each)}: write EC2's ids (cr-0123456789abcdef0)"
-            )
-            problems.append(ReservationProblem(reason=INVALID, message=message))
-    return frozenset(each for each in given if each.startswith("cr-"))
+    given = one.annotations.get(names.ADOPT_IDS, "")
+    malformed = malformed_ids(given)
+    problems += [ReservationProblem(reason=INVALID, message=malformed_id(each)) for each in malformed]
+    return frozenset(id_ for each in given.split(",") if (id_ := each.strip()) and id_ not in malformed)
+
+
+def malformed_id(id_: str) -> str:
+    """The message about an id that EC2 cannot have given."""
+    return f"annotation {names.ADOPT_IDS} has {shortened(id_)}: write EC2's ids (cr-0123456789abcdef0)"
 
 
 def _group_arn(one: Reservation, problems: list[ReservationProblem]) -> str:

@@ -38,6 +38,7 @@ from broker.capacity.types import (
     type_labels,
     zone_labels,
 )
+from broker.text import nearest
 from providers.model import InstanceType, Odcr
 
 Sizing = Literal["accelerator", "largest"]
@@ -154,13 +155,14 @@ def flavor_of(
     if INSTANCE_TYPE in wanted and wanted[INSTANCE_TYPE] not in types:
         return problem(
             "InstanceTypeUnknown",
-            f"EC2 has no instance type {wanted[INSTANCE_TYPE]!r} in this region: "
-            f"correct {INSTANCE_TYPE} in the nodeLabels of its ResourceFlavor",
+            f"EC2 has no instance type {wanted[INSTANCE_TYPE]!r} in this Region"
+            f"{nearest(wanted[INSTANCE_TYPE], types)}: correct {INSTANCE_TYPE} in the nodeLabels of its "
+            "ResourceFlavor",
         )
     chosen = [each for each in types.values() if _is(each, wanted)]
     if not chosen:
         told = ", ".join(f"{key}={value}" for key, value in sorted(wanted.items()))
-        return problem("InstanceTypeUnknown", f"no instance type in this region has the labels {told}")
+        return problem("InstanceTypeUnknown", f"no instance type in this Region has the labels {told}")
     said = node_labels.get(ZONE) or node_labels.get(ZONE_ID)
     places = (said,) if said else tuple(dict.fromkeys(zones)) or _offering(chosen)
     made = InstanceFlavor(
@@ -169,6 +171,14 @@ def flavor_of(
         zones=places,
         labels=dict(node_labels),
     )
+    known = _offering([*types.values()])
+    unknown = [zone for zone in places if not is_zone_id(zone) and zone not in known]
+    if unknown and len(unknown) == len(places):
+        field = f"{ZONE} in the nodeLabels of its ResourceFlavor" if said else "--buy-zones of the broker"
+        return problem(
+            "ZoneUnknown",
+            f"this Region has no zone {unknown[0]!r}{nearest(unknown[0], known)}: correct {field}",
+        )
     if next(made.places(types), None) is None:
         offered = ", ".join(_offering(chosen)) or "none"
         return problem(

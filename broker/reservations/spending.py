@@ -19,9 +19,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from broker.apis import names
 from broker.quota.usage import Reserved
 from broker.reservations.desired import Caps
 from broker.reservations.ownership import ReservationProblem, made_here, named_in
+from broker.text import counted
 from providers.model import ENDED_STATES, InstanceType, Odcr
 
 _CAP, _UNKNOWN = "SpendingCapReached", "PriceUnknown"
@@ -51,11 +53,17 @@ def costs(odcrs: Iterable[Odcr], types: Mapping[str, InstanceType]) -> str:
         count += odcr.total
         each = price(types, odcr.instance_type, odcr)
         if each is None:
-            unpriced.add(_described(odcr.instance_type, odcr))
+            unpriced.add(product_text(odcr.instance_type, odcr))
         else:
             dollars += odcr.total * each
     without = f" without {', '.join(sorted(unpriced))}, whose price is not known" if unpriced else ""
-    return f"{count} instances, {dollars:.2f} dollars an hour{without}"
+    return f"{counted(count, 'instance')}, {dollars:.2f} dollars an hour{without}"
+
+
+def odcr_text(odcr: Odcr) -> str:
+    """`3 p5.48xlarge in us-east-1a`, with terms that are not the defaults."""
+    open_ = ", open to any matching instance" if odcr.match_criteria == "open" else ""
+    return f"{odcr.total} {product_text(odcr.instance_type, odcr)} in {odcr.zone}{open_}"
 
 
 class Spending:
@@ -96,7 +104,7 @@ class Spending:
             if not shown:
                 self._unshown[scope] += count
             if each is None:
-                self._unpriced.setdefault(scope, set()).add(_described(instance_type, product))
+                self._unpriced.setdefault(scope, set()).add(product_text(instance_type, product))
             else:
                 self._dollars[scope] = self._dollars.get(scope, 0.0) + count * each
 
@@ -105,19 +113,26 @@ class Spending:
         return min(room for room, _, _ in self._rooms(reserved, instance_type, product, 0))
 
     def problem(
-        self, reserved: Reserved, instance_type: str, product: Product, wanted: int
+        self, reserved: Reserved, instance_type: str, product: Product, wanted: int, *, below: int = 0
     ) -> ReservationProblem:
-        """Why no more than `room` of the `wanted` are bought. It gives the value that each limiting option
-        needs, the widest scope first.
+        """Why not all of the `wanted` are bought. It gives the cost of all, and the value that each limiting
+        option needs, the widest scope first. `below`: the instances that the flavor could have with a part
+        of them, if none is bought because that is below its minimum.
         """
         rooms = [each for each in self._rooms(reserved, instance_type, product, wanted) if each[0] < wanted]
         room, reason, _ = min(rooms, key=lambda each: each[0])
-        what, price_ = _described(instance_type, product), price(self._types, instance_type, product)
-        cost = f"one costs {price_:.2f} dollars an hour, " if price_ else ""
+        what, price_ = product_text(instance_type, product), price(self._types, instance_type, product)
+        cost = f" for {wanted * price_:.2f} dollars an hour" if price_ else ""
+        each = f", {price_:.2f} each" if price_ and wanted > 1 else ""
+        only = f"{max(0, room)} may be bought"
+        ways = "lower the quota"
+        if room > 0 and below:
+            only += ", so none is"
+            ways += f', or allow a part by annotation {names.MINIMUM}: "{below}"'
         return ReservationProblem(
             reason=reason,
-            message=f"{wanted} more {what} are wanted and {max(0, room)} may be bought: {cost}"
-            f"{'; '.join(why for _, _, why in rooms)}; or lower the quota",
+            message=f"{wanted} more {what} {'is' if wanted == 1 else 'are'} wanted{cost}{each}, and {only}: "
+            f"{'; '.join(why for _, _, why in rooms)}; or {ways}",
         )
 
     def _rooms(
@@ -138,7 +153,8 @@ class Spending:
                 yield (
                     int(instances) - has,
                     _CAP,
-                    f"{has} instances are bought {where}{unshown}, and --buy-instances{ending} is "
+                    f"{counted(has, 'instance is', 'instances are')} bought {where}{unshown}, and "
+                    f"--buy-instances{ending} is "
                     f"{instances:g}: set it to {has + wanted}",
                 )
             if math.isinf(dollars):
@@ -154,7 +170,7 @@ class Spending:
             elif each > 0:
                 # Floating-point error must not round a whole number down.
                 room = math.floor((dollars - spent) / each + 1e-9)
-                cost = f"{spent:.2f} are spent {where}{unshown}"
+                cost = f"{spent:.2f} dollars an hour are spent {where}{unshown}"
                 off = ", so buying is off" if dollars == 0 else ""
                 needed = math.ceil((spent + wanted * each) * 100 - 1e-6) / 100
                 yield room, _CAP, f"{cost}, and {option}{off}: set it to {needed:.2f} or more"
@@ -166,7 +182,7 @@ def _scopes(reserved: Reserved | None) -> tuple[Scope, ...]:
     return (ALL, (reserved.namespace,), (reserved.namespace, reserved.name)) if reserved else (ALL,)
 
 
-def _described(instance_type: str, product: Product) -> str:
+def product_text(instance_type: str, product: Product) -> str:
     """`m5.large`, with platform and tenancy unless they are the defaults."""
     more = [
         value

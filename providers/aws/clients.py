@@ -149,6 +149,12 @@ class Aws:
             return self._session.client("sqs", endpoint_url=self._endpoint, config=self._config)
 
     @cached_property
+    def eks(self) -> Any:
+        """Made for one call at the start, and only if the cluster's facts are not configured."""
+        with self._making:
+            return self._session.client("eks", endpoint_url=self._endpoint, config=self._config)
+
+    @cached_property
     def pricing(self) -> PricingClient:
         """The Price List API answers in a Region of its own."""
         with self._making:

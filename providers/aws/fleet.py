@@ -21,15 +21,8 @@ import structlog
 from providers.aws import errors, instances, tags
 from providers.aws.clients import Aws, request_id
 from providers.aws.tags import Owner
-from providers.model import (
-    ErrorClass,
-    Instance,
-    LaunchError,
-    LaunchRequest,
-    LaunchResult,
-    Override,
-    ProviderError,
-)
+from providers.launch import LaunchError, LaunchRequest, LaunchResult, Override
+from providers.model import ErrorClass, Instance, ProviderError
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import (
@@ -98,9 +91,14 @@ def fleet_request(request: LaunchRequest, *, cluster: str, uid: str = "") -> Cre
         built["OnDemandOptions"] = {
             "AllocationStrategy": "prioritized" if prioritized else "lowest-price",
             **_all_or_nothing(request),
+            **_ceiling(request),
         }
     elif request.market == "spot":
-        built["SpotOptions"] = {"AllocationStrategy": "price-capacity-optimized", **_all_or_nothing(request)}
+        built["SpotOptions"] = {
+            "AllocationStrategy": "price-capacity-optimized",
+            **_all_or_nothing(request),
+            **_ceiling(request),
+        }
     elif request.market == "interruptible-capacity-reservation":
         built["ReservedCapacityOptions"] = {"ReservationTypes": ["interruptible-capacity-reservation"]}
     return built  # type: ignore[return-value]
@@ -140,6 +138,11 @@ def _override(override: Override) -> FleetLaunchTemplateOverridesRequestTypeDef:
     if override.priority is not None:
         built["Priority"] = override.priority
     return built
+
+
+def _ceiling(request: LaunchRequest) -> dict[str, str]:
+    """EC2's own limit of the fleet's price, in dollars an hour."""
+    return {"MaxTotalPrice": f"{request.max_price:.4f}"} if request.max_price > 0 else {}
 
 
 def _all_or_nothing(request: LaunchRequest) -> dict[str, Any]:

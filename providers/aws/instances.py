@@ -163,6 +163,7 @@ def _instance(item: InstanceTypeDef, owner: Owner) -> Instance:
         state=item.get("State", {}).get("Name", "pending"),
         image_id=item.get("ImageId", ""),
         subnet_id=item.get("SubnetId", ""),
+        security_group_ids=frozenset(group["GroupId"] for group in item.get("SecurityGroups", ())),
         reservation_id=item.get("CapacityReservationId", ""),
         lifecycle=item.get("InstanceLifecycle", ""),
         tenancy=placement.get("Tenancy") or "default",

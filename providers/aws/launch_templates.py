@@ -23,16 +23,15 @@ from typing import TYPE_CHECKING, Any
 from providers.aws import errors, tags
 from providers.aws.clients import Aws
 from providers.aws.clock import utc
-from providers.model import (
+from providers.launch import (
     BlockDevice,
     ConnectionTracking,
-    ErrorClass,
     NetworkInterface,
-    ProviderError,
     ReservationTarget,
     Template,
     TemplateRef,
 )
+from providers.model import ErrorClass, ProviderError
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import (

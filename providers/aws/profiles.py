@@ -17,7 +17,8 @@ from typing import Any
 from providers.aws import errors, tags
 from providers.aws.cache import TtlCache
 from providers.aws.clients import Aws
-from providers.model import ErrorClass, ProfileRef, ProviderError, owned_prefix
+from providers.launch import ProfileRef
+from providers.model import ErrorClass, ProviderError, owned_prefix
 
 PAGE = 1000
 

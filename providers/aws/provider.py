@@ -7,18 +7,20 @@ pools of one type and zone, a target that EC2 rejects) raises ValueError and is 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
 from providers.aws import (
+    eks,
     fleet,
     group_changes,
     groups,
     instance_types,
     instances,
+    leftovers,
     network,
     reservation_changes,
     reservations,
@@ -35,35 +37,51 @@ from providers.aws.profiles import Profiles
 from providers.aws.queue import Queues
 from providers.aws.tags import Owner
 from providers.aws.type_store import TypeStore
+from providers.launch import (
+    Bootstrap,
+    LaunchRequest,
+    LaunchResult,
+    Override,
+    ProfileRef,
+    Template,
+    TemplateRef,
+)
 from providers.model import (
     UNCHANGED,
-    Bootstrap,
+    EksCluster,
     ErrorClass,
     Image,
     Instance,
     InstanceType,
-    LaunchRequest,
-    LaunchResult,
     Market,
     Odcr,
     OdcrRequest,
-    Override,
     PlacementGroup,
-    ProfileRef,
     ProviderError,
     QueueMessage,
     ReservationGroup,
     SecurityGroup,
     Selector,
     Subnet,
-    Template,
-    TemplateRef,
     Unchanged,
 )
 
 TYPES_TTL = 3600.0
 # The version of an alias's images if no cluster reports its own.
 KUBERNETES = "1.32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CatalogSources:
+    """Where instance types and their prices come from.
+
+    `isolated_vpc`: no call to AWS's price list. `offers`: platforms and tenancies to know prices of, besides
+    Linux/UNIX on default tenancy. `folder` keeps instance types between runs.
+    """
+
+    isolated_vpc: bool = False
+    offers: Collection[tuple[str, str]] = ()
+    folder: Path | None = None
 
 
 class AwsProvider:
@@ -79,12 +97,8 @@ class AwsProvider:
         kubernetes_version: str | Callable[[], str] = KUBERNETES,
         clock: AwsClock | None = None,
         registry: CollectorRegistry | None = None,
-        isolated_vpc: bool = False,
-        offers: Collection[tuple[str, str]] = (),
-        type_folder: Path | None = None,
+        catalog: CatalogSources = CatalogSources(),
     ) -> None:
-        """`isolated_vpc`: no call to AWS's price list. `offers`: platforms and tenancies to know prices of,
-        besides Linux/UNIX on default tenancy. `type_folder` keeps instance types between runs."""
         self.cluster = cluster
         clock = clock or AwsSystemClock()
         self._aws = Aws(
@@ -105,9 +119,9 @@ class AwsProvider:
         self._types: TtlCache[str, Mapping[str, InstanceType]] = TtlCache(
             ttl=TYPES_TTL, monotonic=clock.monotonic
         )
-        self._store = TypeStore(type_folder, ttl=TYPES_TTL) if type_folder else None
+        self._store = TypeStore(catalog.folder, ttl=TYPES_TTL) if catalog.folder else None
         self._endpoint = endpoint_url or ""
-        self._prices = Prices(self._aws, isolated=isolated_vpc, offers=offers)
+        self._prices = Prices(self._aws, isolated=catalog.isolated_vpc, offers=catalog.offers)
         self._priced: tuple[Mapping[str, InstanceType], int, Mapping[str, InstanceType]] | None = None
         self._account: TtlCache[str, str] = TtlCache(ttl=TYPES_TTL, monotonic=clock.monotonic)
 
@@ -119,6 +133,10 @@ class AwsProvider:
             return str(self._aws.call(self._aws.sts.get_caller_identity)["Account"])
 
         return (self._account.get if cached else self._account.renew)("account", asked)
+
+    def cluster_facts(self) -> EksCluster:
+        """Of the EKS cluster with this provider's cluster name."""
+        return eks.describe(self._aws, self.cluster)
 
     def reservations(self) -> Sequence[Odcr]:
         return reservations.reservations(self._reservations)
@@ -259,6 +277,12 @@ class AwsProvider:
 
     def untag(self, ids: Collection[str], keys: Collection[str]) -> None:
         instances.remove_tags(self._aws, ids, keys)
+
+    def broker_tags(self) -> Mapping[str, Mapping[str, str]]:
+        return leftovers.tagged(self._aws)
+
+    def groups_of(self, cluster_uid: str) -> Sequence[ReservationGroup]:
+        return leftovers.groups_of(self._aws, cluster_uid)
 
     def receive(self, queue: str, *, wait: int) -> Sequence[QueueMessage]:
         return self._queues.receive(queue, wait=wait)

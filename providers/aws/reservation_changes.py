@@ -106,7 +106,7 @@ def _require_unused(seen: Odcr, count: int, *, operation: str) -> None:
     if count < used and seen.state not in ENDED_STATES:
         raise ProviderError(
             "InstancesRunning",
-            f"{seen.id} has {used} of its {seen.total} instances in use, so it is not made {count}: it is "
+            f"{seen.id} has {used} of its {seen.total} slots in use, so it is not made {count}: it is "
             "given back as they end",
             class_=ErrorClass.RESERVATION_FULL,
             operation=operation,

@@ -39,10 +39,12 @@ USED: Mapping[str, Collection[str]] = {
         "DescribeSecurityGroups",
         "DescribeSpotPriceHistory",
         "DescribeSubnets",
+        "DescribeTags",
         "ModifyCapacityReservation",
         "RunInstances",
         "TerminateInstances",
     ),
+    "eks": ("DescribeCluster",),
     "iam": (
         "AddRoleToInstanceProfile",
         "CreateInstanceProfile",

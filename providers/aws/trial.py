@@ -17,7 +17,8 @@ import structlog
 from providers.aws import errors, fleet, tags
 from providers.aws.clients import Aws
 from providers.aws.launch_templates import LaunchTemplates, template_data
-from providers.model import LaunchRequest, Market, Override, ProviderError, Template
+from providers.launch import LaunchRequest, Override, Template
+from providers.model import Market, ProviderError
 
 _log = structlog.get_logger("aws.trial")
 

@@ -17,7 +17,7 @@ from providers.aws import userdata_bottlerocket
 from providers.aws.userdata_al2023 import al2023
 from providers.aws.userdata_bottlerocket import bottlerocket
 from providers.aws.userdata_common import refused
-from providers.model import Bootstrap
+from providers.launch import Bootstrap
 
 # EC2's limit, before base64.
 LARGEST = 16384

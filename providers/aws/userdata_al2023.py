@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from providers.aws.userdata_common import refused, taint
-from providers.model import Bootstrap
+from providers.launch import Bootstrap
 
 NODE_CONFIG = "application/node.eks.aws"
 SHELL = "text/x-shellscript"

@@ -15,7 +15,7 @@ from typing import Any
 import tomli_w
 
 from providers.aws.userdata_common import refused, taint
-from providers.model import Bootstrap
+from providers.launch import Bootstrap
 
 _TABLES = (
     ("settings", "kubernetes", "node-labels"),

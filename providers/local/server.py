@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 import urllib.request
+from functools import cache
 from types import TracebackType
 
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
@@ -36,6 +37,8 @@ class LocalAws:
         listener = socket.create_server((host, port), backlog=128)
         bound = listener.getsockname()[1]
         application = DomainDispatcherApplication(create_backend_app)
+        # moto lists its own folder to answer this, for each request.
+        application.get_backend_for_host = cache(application.get_backend_for_host)  # type: ignore[method-assign]
         self._server = make_server(
             host,
             bound,

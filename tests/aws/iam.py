@@ -181,6 +181,8 @@ def asks(operation: str, params: Json, account: Account) -> Iterator[Ask]:
                 yield Ask("ssm:GetParameters", f"arn:aws:ssm:{REGION}:{whose}:parameter{name}")
         case "GetProducts":
             yield Ask("pricing:GetProducts", "*")
+        case "DescribeCluster":
+            yield Ask("eks:DescribeCluster", f"arn:aws:eks:{REGION}:{ACCOUNT}:cluster/{params['name']}")
         case _ if operation.startswith("Describe"):
             yield Ask(f"ec2:{operation}", "*")
         case _:

@@ -17,7 +17,16 @@ TOLD = {
     "steady": {"Kubernetes writes"},
     "restart": {"launches", "claims and nodes written again"},
     "reservations": {"  writes a reservation", "writes in 5 passes at rest"},
+    "returning": {
+        "hours on demand that an idle slot could have served",
+        "passes above the budget of 10 %",
+    },
+    "overlap": {"worlds that lose a slot", "worlds that lose a slot, with owners"},
+    "starve": {"gangs launched within one hold", "plans that hold a slot after the window"},
+    "packing": {"pods without a machine"},
+    "placement": {"pods without a node", "oversubscribed nodes"},
     "startup": {"inventory: CPU time"},
+    "page": {"recording an attempt, CPU time of the caller"},
 }
 
 

@@ -9,18 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from broker import cli
+from broker.apis.capacity_broker import OnDemandCapacityReservation
+from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apis.kueue import Namespace
+from broker.apis.koordinator import KoordinatorReservation
+from broker.apis.kueue import ClusterQueue, Namespace
 from broker.apis.ome import CapacityReservation
 from broker.commands import manifests, troubles
 from broker.commands.crds import install
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound, Unavailable
+from providers.aws import errors
 from providers.local import LocalAws
 from providers.model import ErrorClass, ProviderError
+from tests.kueue import definitions as kueue
 
 from .kit import ACCOUNT, REGION, World, claim, files, node_class, run
 
@@ -41,6 +47,86 @@ def test_plan_uses_every_slot_then_falls_back_and_says_why(world: World, tmp_pat
         "on-demand:p5.48xlarge:us-east-1a",
     ]
     assert "went to claims that come before" in rows[2]["why"]
+
+
+def workloads() -> list[dict[str, Any]]:
+    """A NodePool of the broker's group; pods for it, of a Deployment and a Job; and one that is too large."""
+    template = {"spec": claim("any", "reserved", "on-demand")["spec"]}
+    return [
+        body("karpenter.sh/v1", "NodePool", "pool", template=template),
+        body("apps/v1", "Deployment", "web", replicas=3, template={"spec": asking("4")}),
+        body("batch/v1", "Job", "job", parallelism=2, template={"spec": asking("4")}),
+        body("v1", "Pod", "wide", **asking("9")),
+    ]
+
+
+def asking(accelerators: str) -> dict[str, Any]:
+    limits = {"nvidia.com/gpu": accelerators}
+    return {"containers": [{"name": "c", "image": "x", "resources": {"limits": limits}}]}
+
+
+def body(version: str, kind: str, name: str, **spec: Any) -> dict[str, Any]:
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+@pytest.mark.covers("KRP-35")
+def test_plan_of_pods_shows_the_claims_that_applying_would_make(world: World, tmp_path: Path) -> None:
+    """Five pods of four accelerators on machines of eight: three claims, of which two have slots."""
+    path = files(tmp_path, node_class(world), *workloads())
+    code, rows = planned(world, path)
+    assert code == 1  # one pod gets no machine
+    assert sorted(row["pool"].partition(":")[0] for row in rows) == ["on-demand", "reserved", "reserved"]
+    assert all(row["claim"].startswith("pool-") for row in rows)
+    result = run("plan", "-f", path, "--aws-endpoint", world.endpoint)
+    assert "pod default/wide: NodePool pool: " in result.stdout
+    assert "Insufficient nvidia.com/gpu" in result.stdout
+
+
+@pytest.mark.covers("USR-01", "KRP-35")
+def test_plan_of_pods_counts_the_cluster_s_pods_rooms_and_groups(
+    world: World, cluster: tuple[Client, str], tmp_path: Path
+) -> None:
+    client, kubeconfig = cluster
+    install(client)
+    waits = {"metadata": {"name": "waits", "namespace": "default"}, "spec": asking("8")}
+    client.create(Pod.KIND, waits)
+    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node"}
+    status = {"status": {"conditions": [said]}}
+    client.patch(Pod.KIND, "waits", status, namespace="default", subresource="status")
+    room = {"cpu": "8", "pods": "10", "memory": "8Gi"}
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+    client.create(
+        Node.KIND, {"metadata": {"name": "kept"}, "status": {"allocatable": room, "capacity": room}}
+    )
+    client.patch(Node.KIND, "kept", {"status": {"conditions": [ready]}}, subresource="status")
+    kept = {"metadata": {"name": "r"}, "spec": {"template": {"spec": held("7")}, "owners": [{}], "ttl": "0s"}}
+    client.create(KoordinatorReservation.KIND, kept)
+    placed = {"phase": "Available", "nodeName": "kept", "allocatable": {"cpu": "7"}}
+    client.patch(KoordinatorReservation.KIND, "r", {"status": placed}, subresource="status")
+    group = body("scheduling.x-k8s.io/v1alpha1", "PodGroup", "team", minMember=2)
+    member = body("v1", "Pod", "member", **asking("8"))
+    member["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "team"}
+    pool, *_ = workloads()
+    cron = body("batch/v1", "CronJob", "night", jobTemplate={"spec": {"template": {"spec": asking("8")}}})
+    documents = (node_class(world), pool, cron, group, member, body("v1", "Pod", "small", **held("2")))
+    path = files(tmp_path, *documents)
+    asked = ("plan", "-f", path, "--aws-endpoint", world.endpoint, "--kubeconfig", kubeconfig)
+    lines = run(*asked).stdout.splitlines()
+    assert "CronJob default/night: one run of it is planned" in lines
+    assert "planned with the pods that wait in the cluster: default/waits" in lines
+    assert (
+        "pod default/member: gang default/team has 1 of 2 pods: it gets machines once all of them exist"
+        in lines
+    )
+    made = [line.partition(": for pods ")[2] for line in lines if line.startswith("NodeClaim pool-")]
+    # No pod is on the node: a reservation holds its room.
+    assert sorted(made) == ["default/night-run-0", "default/small, default/waits"]
+    rows = json.loads(run(*asked, "-o", "json").stdout)
+    assert sorted(", ".join(row["pods"]) for row in rows) == sorted(made)
+
+
+def held(cpu: str) -> dict[str, Any]:
+    return {"containers": [{"name": "c", "image": "x", "resources": {"requests": {"cpu": cpu}}}]}
 
 
 @pytest.mark.covers("KRP-20")
@@ -192,6 +278,39 @@ def test_plan_and_explain_say_the_same_of_whose_the_slots_are(
     assert told == [row["decision"] for row in rows]
 
 
+@pytest.mark.covers("USR-01")
+def test_plan_tells_objects_apart_by_kind_namespace_and_name(world: World, tmp_path: Path) -> None:
+    """Two reservations of one name, one in each namespace, without a uid: each owns one ODCR."""
+    second = world.ec2.create_capacity_reservation(
+        InstanceType="p5.48xlarge",
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone="us-east-1a",
+        InstanceCount=1,
+        InstanceMatchCriteria="targeted",
+    )["CapacityReservation"]["CapacityReservationId"]
+    other = {**OWNED, "metadata": {"name": "gpus", "namespace": "speech"}}
+    classes = []
+    for namespace, odcr in (("vision", world.odcr), ("speech", second)):
+        tag = {"Key": "capacity-broker.io/reservation", "Value": f"{namespace}/gpus"}
+        world.ec2.create_tags(Resources=[odcr], Tags=[tag])
+        target = {"capacityReservationTarget": {"capacityReservationId": odcr}}
+        made = node_class(world, capacityReservationSpec=target)
+        classes.append({**made, "metadata": {"name": namespace}})
+    claims = []
+    for namespace in ("vision", "speech"):
+        made = drawing(f"own-{namespace}", f"{namespace}/gpus")
+        made["spec"]["nodeClassRef"]["name"] = namespace
+        claims.append(made)
+    stranger = drawing("stranger", "vision/gpus")
+    stranger["spec"]["nodeClassRef"]["name"] = "speech"
+    runs = drawing("runs", "vision/gpus") | {"status": {"providerID": "aws:///us-east-1a/i-1"}}
+    code, rows = planned(world, files(tmp_path, OWNED, other, *classes, *claims, stranger, runs))
+    assert (code, [row["launches"] for row in rows]) == (1, [True, True, False, False])
+    assert [row["pool"].rpartition(":")[2] for row in rows[:2]] == [world.odcr, second]
+    assert f"{second} belongs to speech/gpus; the claim draws from vision/gpus" in rows[2]["decision"]
+    assert (rows[3]["runs"], rows[3]["decision"]) == (True, "runs already: i-1")
+
+
 def test_plan_without_the_cluster_s_name_says_what_it_leaves_out(world: World, tmp_path: Path) -> None:
     """A reservation with the tag of a cluster belongs to that cluster alone."""
     asked = ("plan", "-f", files(tmp_path, node_class(world), claim("c-0")), "--aws-endpoint", world.endpoint)
@@ -208,12 +327,12 @@ def test_plan_without_a_cluster_says_what_it_goes_by(world: World, tmp_path: Pat
     assert told.stderr.startswith("the files alone are planned with, and no cluster: none is configured")
 
 
-def test_plan_names_the_claims_of_the_cluster_that_it_does_not_count(
+def test_plan_counts_the_claims_that_wait_in_the_cluster(
     world: World, cluster: tuple[Client, str], tmp_path: Path
 ) -> None:
     client, kubeconfig = cluster
     install(client)
-    for name in ("w-0", "w-1", "w-2", "w-3", "c-0"):
+    for name in ("w-0", "w-1", "w-2", "w-3", "z-0"):
         client.create(NodeClaim.KIND, claim(name))
     theirs = claim("theirs")
     theirs["spec"]["nodeClassRef"]["group"] = "karpenter.k8s.aws"
@@ -221,9 +340,10 @@ def test_plan_names_the_claims_of_the_cluster_that_it_does_not_count(
     client.create(NodeClaim.KIND, claim("runs"))
     there = {"metadata": {"name": "runs"}, "status": {"providerID": "aws:///us-east-1a/i-1"}}
     client.apply(NodeClaim.KIND, there, subresource="status")
-    path = files(tmp_path, node_class(world), claim("c-0"))
-    told = run("plan", "-f", path, "--aws-endpoint", world.endpoint, "--kubeconfig", kubeconfig)
-    assert told.stderr.splitlines()[0].endswith("may take these slots first: w-0, w-1, w-2 and 1 more")
+    path = files(tmp_path, node_class(world), claim("z-0"))
+    result = run("plan", "-f", path, "--aws-endpoint", world.endpoint, "--kubeconfig", kubeconfig)
+    assert result.stderr.splitlines()[0].endswith("that wait in the cluster: w-0, w-1, w-2 and 1 more")
+    assert "waits: AllReservationsFull: " in " ".join(result.stdout.split()), "older claims have both slots"
 
 
 def test_plan_without_claims_is_no_success(
@@ -234,7 +354,7 @@ def test_plan_without_claims_is_no_success(
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 2
-    assert f"{path}: no NodeClaim to plan" in capsys.readouterr().err
+    assert f"{path}: no NodeClaim (karpenter.sh/v1) and no pod to plan" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -253,7 +373,7 @@ def test_plan_without_claims_is_no_success(
             (
                 "spec.amiSelectorTerms[0].id is ${AMI}; ",
                 "bad.yaml: spec.role is ${ROLE}: replace",
-                "envsubst",
+                "or set it in the environment and pipe the file through envsubst",
             ),
         ),
     ],
@@ -299,9 +419,10 @@ def test_each_command_shows_its_own_options_under_headings() -> None:
         assert headings[each] == ["Options", "Cluster that instances join", "AWS", "Kubernetes"]
     assert headings["crds patch"] == ["Options", "Kubernetes"]
     assert headings["demo"] == ["Options", "Log"]
-    assert len(headings["run"]) == 11
+    assert len(headings["run"]) == 14
 
 
+@pytest.mark.covers("USR-25")
 def test_kubectl_s_plugin_is_the_same_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -311,6 +432,111 @@ def test_kubectl_s_plugin_is_the_same_command(
         made.load()()
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith("Usage: kubectl odcr idle [OPTIONS]")
+
+
+@pytest.mark.covers("USR-25")
+def test_version_and_completion_need_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert re.fullmatch(r"capacity-broker \d+\.\d+\.\d+\n", run("--version").stdout)
+    monkeypatch.setenv("_CAPACITY_BROKER_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "capacity-broker expl")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert run().stdout.split() == ["explain"]
+
+
+def reserve(client: Client) -> None:
+    """A CapacityReservation research/gpus."""
+    client.create(Namespace.KIND, {"metadata": {"name": "research"}})
+    quota = {"name": "nvidia.com/gpu", "nominalQuota": "8"}
+    flavors = [{"name": "h100", "resources": [quota]}]
+    groups = [{"coveredResources": ["nvidia.com/gpu"], "flavors": flavors}]
+    body = {"metadata": {"name": "gpus", "namespace": "research"}, "spec": {"resourceGroups": groups}}
+    client.create(CapacityReservation.KIND, body)
+
+
+@pytest.mark.parametrize(
+    ("name", "way_out"),
+    [
+        ("gpus", "no ClusterCapacityReservation 'gpus': write NAMESPACE/NAME to name a CapacityReservation"),
+        ("nope/gpus", "no CapacityReservation 'gpus' in namespace 'nope': `kubectl get capacityreservations"),
+    ],
+)
+def test_unknown_reservation_of_a_verb_is_named_with_its_namespace(
+    cluster: tuple[Client, str], name: str, way_out: str
+) -> None:
+    client, kubeconfig = cluster
+    install(client)
+    error = run("hold", name, "--kubeconfig", kubeconfig).exception
+    assert isinstance(error, troubles.EXPECTED_ERRORS) and troubles.told(error).startswith(way_out)
+
+
+@pytest.fixture
+def reserved(cluster: tuple[Client, str], monkeypatch: pytest.MonkeyPatch) -> Client:
+    """A cluster with the reservation research/gpus, which commands reach without an option."""
+    client, kubeconfig = cluster
+    monkeypatch.setenv("KUBECONFIG", kubeconfig)
+    install(client)
+    reserve(client)
+    return client
+
+
+def test_adopt_reports_ids_that_ec2_does_not_show_and_where_to_look_next(reserved: Client) -> None:
+    client = reserved
+    shown, ended, unknown = (f"cr-0123456789abcdef{n}" for n in range(3))
+    for id_, state in ((shown, "active"), (ended, "cancelled")):
+        client.create(OnDemandCapacityReservation.KIND, {"metadata": {"name": id_}})
+        body = {"status": {"state": state}}
+        client.patch(OnDemandCapacityReservation.KIND, id_, body, subresource="status")
+    good = run("adopt", "research/gpus", shown)
+    assert good.exit_code == 0
+    assert "`kubectl describe capacityreservation -n research gpus` shows" in good.stderr
+    bad = run("adopt", "research/gpus", shown, ended, unknown, "-o", "json")
+    assert bad.exit_code == 1 and json.loads(bad.stdout)
+    assert f"EC2 showed the broker no reservation {unknown} when it last looked" in bad.stderr
+    assert f"reservation {ended} has ended (cancelled)" in bad.stderr
+
+
+def test_hold_reports_a_reservation_without_a_queue(reserved: Client) -> None:
+    client = reserved
+    without_kueue = "the cluster has no Kueue, so research/gpus has no queue that could be held"
+    assert without_kueue in run("hold", "research/gpus").stderr
+    kueue.install(client)
+    assert "no ClusterQueue research--gpus exists" in run("hold", "research/gpus").stderr
+    client.create(ClusterQueue.KIND, {"metadata": {"name": "research--gpus"}, "spec": {}})
+    assert run("hold", "research/gpus").stderr == ""
+
+
+@pytest.mark.covers("USR-25")
+def test_verbs_change_one_annotation_and_report_it(reserved: Client) -> None:
+    client = reserved
+
+    def annotations() -> dict[str, str]:
+        obj = client.get(CapacityReservation.KIND, "gpus", namespace="research")
+        return dict(obj["metadata"].get("annotations", {}))
+
+    domain, one, two = "capacity-broker.io", "cr-0123456789abcdef0", "cr-0123456789abcdef1"
+    ran = run("hold", "research/gpus", "-o", "json")
+    assert json.loads(ran.stdout) == [
+        {
+            "reservation": "research/gpus",
+            "annotation": f"{domain}/stop-policy",
+            "before": None,
+            "now": "Hold",
+        }
+    ]
+    assert annotations() == {f"{domain}/stop-policy": "Hold"}
+    assert run("hold", "research/gpus", "--drain").exit_code == 0
+    assert annotations() == {f"{domain}/stop-policy": "HoldAndDrain"}
+    assert run("resume", "research/gpus").exit_code == 0
+    assert annotations() == {}
+    assert run("give-back", "research/gpus").exit_code == 0
+    assert run("adopt", "research/gpus", one).exit_code == 0
+    assert run("adopt", "research/gpus", one, two).exit_code == 0
+    assert annotations() == {
+        f"{domain}/deletion-policy": "Cancel",
+        f"{domain}/reservation-ids": f"{one},{two}",
+    }
+    with pytest.raises(ValueError, match="'cr-xyz' is no id of EC2"):
+        cli.app(["adopt", "research/gpus", "cr-xyz"], standalone_mode=False)
 
 
 def test_inventory_counts_what_idles(world: World) -> None:
@@ -389,6 +615,10 @@ def test_no_cluster_is_one_line_and_exit_2(
             "(request req-1): let your user or role do DescribeCapacityReservations",
         ),
         (
+            ProviderError("InvalidClientTokenId", "The token is invalid", class_=ErrorClass.PERMISSION),
+            "AWS does not accept these credentials; --aws-profile names others",
+        ),
+        (
             ProviderError("Unavailable", "try later", class_=ErrorClass.TRANSIENT),
             "AWS: call: Unavailable",
         ),
@@ -399,6 +629,17 @@ def test_what_goes_wrong_outside_is_one_line_with_the_way_out(error: Exception, 
     said = troubles.told(error)
     assert words in said
     assert "\n" not in said
+
+
+@pytest.mark.covers("USR-06")
+@pytest.mark.parametrize("code", ["ExpiredToken", "ExpiredTokenException", "RequestExpired"])
+def test_expired_credentials_have_one_way_out(code: str) -> None:
+    answer: Any = {"Error": {"Code": code, "Message": "The provided token has expired"}}
+    said = troubles.told(
+        errors.translate(ClientError(answer, "DescribeInstances"), operation="DescribeInstances")
+    )
+    assert "renew them (aws sso login, or the role of the process)" in said
+    assert "let your user or role" not in said and "--aws-profile" not in said
 
 
 def test_no_credentials_is_one_line_with_the_way_out(

@@ -12,7 +12,13 @@ from broker.demo.stage import hints
 
 
 def test_the_lines_to_paste_name_the_cluster_whose_reservations_these_are() -> None:
-    told = hints(Path("/tmp/of-the-demo"), "http://127.0.0.1:1", "capacity-broker inventory")
+    told = hints(
+        Path("/tmp/of-the-demo"),
+        "http://127.0.0.1:1",
+        "capacity-broker inventory",
+        page="http://127.0.0.1:2/",
+    )
+    assert "with a web page at http://127.0.0.1:2/. In another terminal" in told
     lines = [shlex.split(each) for each in told.splitlines() if each.strip().startswith("export ")]
     assert len(lines) == 3, "the README counts them"
     said = dict(word.split("=", 1) for line in lines for word in line[1:])

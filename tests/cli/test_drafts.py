@@ -47,3 +47,31 @@ def test_a_cluster_that_has_or_shows_none_leaves_those_of_the_files(status: int)
     client, _ = drafted([FLAVOR], lambda: Client(Cluster(status)))
     items, _ = client.list(ResourceFlavor.KIND)
     assert [each["metadata"]["name"] for each in items] == ["mine"]
+
+
+class Paged:
+    """Answers a list in two pages, the second one with the flavor of the files."""
+
+    def request(self, request: Request, *, timeout: float) -> Reply:
+        last = "continue" in request.query
+        name = "mine" if last else "theirs"
+        kept = {"name": name, "uid": f"uid-{name}", "labels": {"kept": "yes"}, "resourceVersion": "1"}
+        metadata = {} if last else {"continue": "next"}
+        return Reply(status=200, body=orjson.dumps({"metadata": metadata, "items": [{"metadata": kept}]}))
+
+    def stream(self, request: Request, *, timeout: float) -> Stream:
+        raise NotImplementedError
+
+
+def test_object_of_the_files_keeps_the_identity_of_the_clusters_on_any_page() -> None:
+    new = {**FLAVOR, "metadata": {"name": "new", "labels": {"a": "b"}}}
+    mine = {**FLAVOR, "metadata": {"name": "mine", "labels": {"a": "b"}}, "spec": {"nodeLabels": {"x": "y"}}}
+    client, _ = drafted([new, mine], lambda: Client(Paged()))
+    items, _ = client.list(ResourceFlavor.KIND)
+    assert [(each["metadata"]["name"], each["metadata"]["uid"]) for each in items] == [
+        ("theirs", "uid-theirs"),
+        ("mine", "uid-mine"),
+        ("new", "ResourceFlavor//new"),
+    ]
+    assert items[1]["metadata"]["labels"] == {"kept": "yes", "a": "b"}
+    assert items[1]["spec"] == {"nodeLabels": {"x": "y"}}

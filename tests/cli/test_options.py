@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import botocore.session
 import pytest
+import yaml
 
 from broker.options import problems, without_effect
 from broker.settings import Settings
@@ -20,6 +26,7 @@ RIGHT = {
     "--cluster-endpoint": "https://blue.example",
     "--cluster-ca": "LS0t",
     "--region": "us-east-1",
+    "--http-port": "0",
 }
 CASES = [
     ("--cluster-name", "demo.eu", "letters, digits, - and _"),
@@ -116,7 +123,7 @@ def test_all_that_is_wrong_is_reported_at_once(
     assert main("run", "--region", "us-esat-1", "--cluster-endpoint", "x", *words, "--buy-dollars", "0") == 2
     lines = capsys.readouterr().err.splitlines()
     named = [word for line in lines for word in line.split() if word.startswith("--")]
-    wanted = {*once, "--region", "--cluster-endpoint", "--poll-seconds", "--cluster-name", "--cluster-ca"}
+    wanted = {*once, "--region", "--cluster-endpoint", "--poll-seconds", "--cluster-name"}
     assert wanted - {"--buy-dollars"} == {*named} - {"--buy-dollars"}
     assert any("--poll-seconds (BROKER_POLL_SECONDS) is 'soon'" in line for line in lines)
 
@@ -161,3 +168,121 @@ def test_caps_of_a_part_have_no_effect_while_buying_is_paused() -> None:
     assert not problems(paused, ["buy_dollars", "buy_dollars_each"])
     assert without_effect(paused) == ["--buy-dollars-each (BROKER_BUY_DOLLARS_EACH)"]
     assert not without_effect(replace(paused, buy_dollars=1.0))
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[socket.socket]:
+    """An API server for the user's kubeconfig that takes no connection; it is asked whether one came."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        path = tmp_path / "config"
+        path.write_text(kubeconfig(listener.getsockname()[1]))
+        monkeypatch.setenv("KUBECONFIG", str(path))
+        yield listener
+
+
+def kubeconfig(port: int) -> str:
+    return yaml.safe_dump(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "here",
+            "clusters": [{"name": "here", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+            "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
+            "users": [{"name": "me", "user": {}}],
+        }
+    )
+
+
+def connected(listener: socket.socket) -> bool:
+    try:
+        listener.accept()[0].close()
+    except BlockingIOError:
+        return False
+    return True
+
+
+@pytest.mark.covers("USR-07")
+@pytest.mark.parametrize("option", ["--http-port", "--webhook-port"])
+def test_port_in_use_is_one_line_before_anything_is_connected(
+    capsys: pytest.CaptureFixture[str], server: socket.socket, option: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        number = str(other.getsockname()[1])
+        assert main("run", *ran(option, number)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"capacity-broker: {option} (")
+    assert line.endswith(f"is {number}: another process has it at 127.0.0.1; write a free port")
+    assert not connected(server)
+
+
+@pytest.mark.covers("USR-07")
+def test_one_port_for_two_servers_is_in_use(
+    capsys: pytest.CaptureFixture[str], server: socket.socket
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        number = str(other.getsockname()[1])
+    assert main("run", *ran("--http-port", number, "--webhook-port", number)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("capacity-broker: --webhook-port (")
+    assert not connected(server)
+
+
+@pytest.mark.covers("USR-07")
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"a: [b",
+        b"\xff\x00\x01",
+        b"{}",
+        b"[1]",
+        b"just words",
+        b"current-context: here\ncontexts: [1]",
+        b"current-context: here\ncontexts: [{name: here, context: {cluster: x, user: y}}]",
+        b"current-context: here\ncontexts: [{name: here, context: 3}]",
+        None,
+    ],
+)
+@pytest.mark.parametrize("command", [("run", *[word for pair in RIGHT.items() for word in pair]), ("idle",)])
+def test_unreadable_kubeconfig_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: tuple[str, ...], content: bytes | None
+) -> None:
+    path = tmp_path / "broken"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    assert main(*command, "--region", "us-east-1", "--kubeconfig", str(path)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("capacity-broker: the cluster: kubeconfig ")
+    assert str(path) in line
+
+
+@pytest.mark.covers("USR-07")
+def test_wrong_log_level_is_one_line_before_anything_is_connected(server: socket.socket) -> None:
+    """In a process of its own, with the option in the environment."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "broker.cli", "run", *ran()],
+        env={**os.environ, "BROKER_LOG_LEVEL": "loud"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    (line,) = ended.stderr.splitlines()
+    assert "--log-level (BROKER_LOG_LEVEL) is 'loud'" in line
+    assert "debug, info, warning, error" in line
+    assert not connected(server)
+
+
+@pytest.mark.covers("USR-07")
+def test_run_with_right_options_connects(server: socket.socket) -> None:
+    """The counterpart of the tests above: their server would be asked."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "broker.cli", "run", *ran()], stderr=subprocess.PIPE
+    ) as process:
+        server.settimeout(60)
+        server.accept()[0].close()
+        process.kill()

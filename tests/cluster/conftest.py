@@ -8,17 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from broker.apiserver import Cluster
 from broker.kube.client import Transport
 from broker.kube.transports import HttpTransport, InProcessTransport
 from providers.local import LocalAws
 from tests.cluster.stack import Stack
 from tests.controlplane.client import Api
+from tests.support.definitions import defined
 from tests.support.direct import local_aws_here
 from tests.support.servers import REAL
 from tests.support.service_models import models_read_once
 
 __all__ = ["models_read_once"]
+
+
+# Seconds that EC2 shows changes late, beside the real API server only.
+LAG = 0.3
 
 
 @pytest.fixture(scope="session")
@@ -30,18 +34,22 @@ def local_aws() -> Iterator[LocalAws]:
 @pytest.fixture(params=["embedded", pytest.param("real", marks=REAL)])
 def stack(request: pytest.FixtureRequest, local_aws: LocalAws, tmp_path: Path) -> Iterator[Stack]:
     """Both API servers with the CRDs and an account, without a broker: `stack.start()` starts one."""
-    if request.config.getoption("--lag") and request.node.get_closest_marker("prompt"):
+    lag: float | None = request.config.getoption("--lag")
+    prompt = request.node.get_closest_marker("prompt") is not None
+    if lag and prompt:
         pytest.skip("asserts what the broker does at its first look")
+    if lag is None:
+        lag = LAG if request.param == "real" and not prompt else 0.0
     local_aws.reset()
     transport: Transport
     if request.param == "embedded":
-        transport = InProcessTransport(Cluster())
+        transport = InProcessTransport(defined())
     else:
         api: Api = request.getfixturevalue("real")
         file = tmp_path / "kubeconfig"
         file.write_text(api.kubeconfig())
         transport = HttpTransport.from_kubeconfig(file)
-    made = Stack(local_aws, transport, lag=request.config.getoption("--lag"))
+    made = Stack(local_aws, transport, lag=lag)
     try:
         yield made
     finally:

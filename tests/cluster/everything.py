@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.coordination import Lease
 from broker.apis.core import Node, Pod, ResourceQuota
+from broker.apis.crds import KIND as CRD
+from broker.apis.godel import GodelDeployment, GodelReplicaSet, GodelReservation
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.koordinator import KoordinatorReservation
 from broker.apis.kueue import (
     AdmissionCheck,
     ClusterQueue,
@@ -22,8 +27,12 @@ from broker.apis.kueue import (
     WorkloadPriorityClass,
 )
 from broker.apis.meta import Object
+from broker.apis.nos import CompositeElasticQuota, ElasticQuota
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
+from broker.apis.policy import PodDisruptionBudget
+from broker.apis.storage import CsiNode, PersistentVolume, PersistentVolumeClaim, StorageClass
+from broker.apis.workloads import DaemonSet, SchedulingPodGroup
 from tests.cluster import objects
 from tests.cluster.stack import Stack
 
@@ -101,7 +110,72 @@ def bodies(stack: Stack) -> dict[type[Object], Json]:
         Namespace: _named(),
         ResourceQuota: _named({"hard": {"requests.cpu": "4"}}),
         OnDemandCapacityReservation: _named(),
+        **_rooms(),
+        **_workloads(),
     }
+
+
+def _rooms() -> dict[type[Object], Json]:
+    """The kinds of room on nodes, and of elastic quota."""
+    pod = objects.pod("", node="")["spec"]
+    return {
+        KoordinatorReservation: _named(
+            {
+                "template": {"spec": {**pod, "schedulerName": "koord-scheduler"}},
+                "owners": [{"labelSelector": {"matchLabels": {"app": "demo"}}}],
+                "ttl": "1h",
+            }
+        ),
+        GodelReservation: _named(),
+        ElasticQuota: _named({"min": {"cpu": "1"}, "max": {"cpu": "2"}}),
+        CompositeElasticQuota: _named({"namespaces": ["other"], "min": {"cpu": "1"}, "max": {"cpu": "2"}}),
+    }
+
+
+def _workloads() -> dict[type[Object], Json]:
+    """The kinds that pods come from, and those that limit them."""
+    labels = {"app": "demo"}
+    template = {"metadata": {"labels": labels}, "spec": objects.pod("", node="")["spec"]}
+    workload = {"selector": {"matchLabels": labels}, "template": template}
+    disk = {"capacity": {"storage": "1Gi"}, "csi": {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}}
+    request = {"resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "gp3"}
+    return {
+        DaemonSet: _named(workload),
+        GodelDeployment: _named(workload),
+        GodelReplicaSet: _named(workload),
+        PodDisruptionBudget: _named({"selector": {"matchLabels": labels}}),
+        PersistentVolumeClaim: _named({"accessModes": ["ReadWriteOnce"], **request}),
+        PersistentVolume: _named({"accessModes": ["ReadWriteOnce"], **disk}),
+        StorageClass: _named(provisioner="ebs.csi.aws.com"),
+        CsiNode: _named({"drivers": []}),
+        SchedulingPodGroup: _named({"minMember": 2}),
+    }
+
+
+@contextmanager
+def pod_groups(stack: Stack) -> Iterator[None]:
+    """With the scheduler-plugins' definition of a PodGroup, which provisioning reads."""
+    kind = SchedulingPodGroup.KIND
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": kind.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
+    name = f"{kind.plural}.{kind.group}"
+    spec = {
+        "group": kind.group,
+        "names": {
+            "kind": kind.kind,
+            "plural": kind.plural,
+            "singular": "podgroup",
+            "listKind": "PodGroupList",
+        },
+        "scope": "Namespaced",
+        "versions": [version],
+    }
+    approved = {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/scheduler-plugins"}
+    stack.client.create(CRD, {"metadata": {"name": name, "annotations": approved}, "spec": spec})
+    try:
+        yield
+    finally:
+        stack.client.delete(CRD, name)
 
 
 def put(stack: Stack, model: type[Object], body: Json, name: str) -> Json:

@@ -97,15 +97,17 @@ def claim(
 
 
 def node_pool(name: str, *, node_class: str) -> Json:
+    """A pool that keeps its nodes, also without pods."""
     return {
         "metadata": {"name": name},
         "spec": {
+            "disruption": {"consolidateAfter": "Never"},
             "template": {
                 "spec": {
                     "nodeClassRef": {"group": names.BROKER, "kind": "EC2NodeClass", "name": node_class},
                     "requirements": [_in(names.CAPACITY_TYPE, [RESERVED, ON_DEMAND])],
                 }
-            }
+            },
         },
     }
 

@@ -28,7 +28,8 @@ from broker.commands.manifests import CRD
 from broker.controllers.nodeclaim.status import instance_id, is_true
 from broker.demo.kubelets import Kubelets
 from broker.kube.client import Client, Transport
-from broker.kube.errors import AlreadyExists, ApiError, NotFound
+from broker.kube.errors import ApiError, NotFound
+from broker.scheduler import Scheduler
 from broker.settings import Settings
 from providers.aws import AwsProvider
 from providers.local import LocalAws
@@ -125,6 +126,7 @@ class Stack:
         self.aws = Account(server)
         self.settings = SETTINGS
         self.broker: Broker | None = None
+        self.scheduler: Scheduler | None = None
         self.current: Provider | None = None
         self.kubelets = self._kubelets()
         self._kubelets_started = False
@@ -161,7 +163,16 @@ class Stack:
             self.kubelets.start()
         return self.broker
 
+    def start_scheduler(self) -> Scheduler:
+        """Starts a scheduler beside the broker, under the same settings."""
+        self.scheduler = Scheduler(Client(self.tap), self.settings, clock=self.clock)
+        self.scheduler.start()
+        return self.scheduler
+
     def stop(self) -> None:
+        if self.scheduler is not None:
+            self.scheduler.stop()
+            self.scheduler = None
         if self.broker is not None:
             self.broker.stop()
             self.broker = None
@@ -455,11 +466,10 @@ class Stack:
         return "\n".join(lines)
 
     def _install_crds(self) -> None:
+        there = {crd["metadata"]["name"] for crd in self.client.list(CRD)[0]}
         for crd in _crds():
-            try:
+            if crd["metadata"]["name"] not in there:
                 self.client.create(CRD, crd)
-            except AlreadyExists:
-                continue
         for model in (EC2NodeClass, NodeClaim, NodePool):
             self.until(lambda m=model: self._served(m), f"{model.KIND.plural} served")  # type: ignore[misc]
 

@@ -65,7 +65,9 @@ def test_an_id_becomes_a_term_once_a_pool_of_karpenter_s_uses_the_class(stack: S
     assert terms(stack) == [] and record(stack) is None
     pool(stack)
     until_terms(stack, {"id": odcr})
-    assert stack.until_class(ADVISED, "True", reason="TermsWritten").message.endswith("1 reservations by id")
+    assert stack.until_class(ADVISED, "True", reason="TermsWritten").message.endswith(
+        "Karpenter selects 1 reservation by id"
+    )
 
 
 @pytest.mark.covers("KRP-31")

@@ -115,6 +115,7 @@ def test_hostile_objects_stop_no_other_claim_and_meet_no_bug(stack: Stack) -> No
     odcr = stack.aws.odcr(count=2 * OBJECTS // BATCH + 8)  # some of the hostile claims launch
     stack.node_class("good", id_=odcr)
     broker = stack.start(kubelets=False)
+    stack.start_scheduler()
     before, chance, tried, refused = _bugs(), random.Random(SEED), 0, 0
     kinds = [*bodies(stack).items()]
     while tried < OBJECTS:
@@ -135,6 +136,7 @@ def test_hostile_objects_stop_no_other_claim_and_meet_no_bug(stack: Stack) -> No
         assert all(broker.ready().values())
     stack.stop()
     fresh = stack.start(kubelets=False)
+    stack.start_scheduler()
     stack.claim("bystander", node_class="good")
     stack.until_launched("bystander")
     assert all(fresh.ready().values()) and _bugs() - before == Counter()

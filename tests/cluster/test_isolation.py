@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import cycle
 from typing import Any
@@ -26,7 +26,7 @@ from broker.kube.controller import ReconcileOutcome, Result, attempt
 from broker.kube.errors import ApiError
 from broker.kube.isolation import LEFT_OUT, REASON
 from broker.kube.singleton import Singleton
-from tests.cluster.everything import bodies, put
+from tests.cluster.everything import bodies, pod_groups, put
 from tests.cluster.objects import ON_DEMAND
 from tests.cluster.stack import SETTINGS, Stack
 from tests.cluster.test_losses import RELIST, vanish
@@ -80,7 +80,14 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "decode", decode)
 
 
+@pytest.fixture
+def pod_groups_served(stack: Stack) -> Iterator[None]:
+    with pod_groups(stack):
+        yield
+
+
 @pytest.mark.covers("SAF-50")
+@pytest.mark.usefixtures("pod_groups_served")
 def test_an_object_that_fails_anywhere_is_left_out_and_reported_and_the_others_go_on(
     stack: Stack, hostile: None
 ) -> None:
@@ -88,12 +95,12 @@ def test_an_object_that_fails_anywhere_is_left_out_and_reported_and_the_others_g
     stack.until(lambda: ready(stack.client, "v1beta2"), "Kueue's kinds are served")
     odcr = stack.aws.odcr(count=4)
     stack.node_class("good", id_=odcr)
-    broker = stack.start(kubelets=False)
+    broker, scheduler = stack.start(kubelets=False), stack.start_scheduler()
     stack.claim("before", node_class="good")
     stack.until_launched("before")
 
     kinds = bodies(stack)
-    watched = {each.cache._model for each in broker.informers}
+    watched = {each.cache._model for part in (broker, scheduler) for each in part.informers}
     assert {model.__name__ for model in watched} - {model.__name__ for model in kinds} == {
         "CustomResourceDefinition"
     }
@@ -125,6 +132,7 @@ def test_an_object_that_fails_anywhere_is_left_out_and_reported_and_the_others_g
 
     stack.stop()
     fresh = stack.start(kubelets=False)
+    stack.start_scheduler()
     stack.claim("after", node_class="good")
     stack.until_launched("after")
     assert all(fresh.ready().values())
@@ -150,7 +158,7 @@ class Walk:
     the object is judged, while a value made of it is translated, or while other objects are in scope too."""
 
     def __init__(self) -> None:
-        self.caches: Sequence[cache.Cache[Any]] = ()
+        self.caches: Mapping[str, Sequence[cache.Cache[Any]]] = {}  # by pass
         self.fails: dict[tuple[str, str], tuple[str, str]] = {}  # object → the pass that fails, and how
 
     def attempt(self, name: str, work: Callable[[], Result | None], **more: Any) -> ReconcileOutcome:
@@ -163,7 +171,7 @@ class Walk:
     def read(self, name: str) -> None:
         texts: list[str] = []
         before: Object | None = None
-        for each in [value for some in self.caches for value in some.list()]:
+        for each in [value for some in self.caches.get(name, ()) for value in some.list()]:
             pass_, way = self.fails.get((each.KIND.kind, each.name), ("", ""))
             if pass_ != name:
                 way = ""
@@ -180,6 +188,7 @@ class Walk:
 
 
 @pytest.mark.covers("SAF-50")
+@pytest.mark.usefixtures("pod_groups_served")
 def test_no_pass_has_a_path_around_the_guard_whatever_kind_it_fails_on(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,25 +198,28 @@ def test_no_pass_has_a_path_around_the_guard_whatever_kind_it_fails_on(
     walk = Walk()
     monkeypatch.setattr(singleton, "attempt", walk.attempt)
     monkeypatch.setattr(controller, "attempt", walk.attempt)
-    broker = stack.start(kubelets=False)
+    parts = (stack.start(kubelets=False), stack.start_scheduler())
     stack.claim("before", node_class="good")
     stack.until_launched("before")
-    walk.caches = [each.cache for each in broker.informers]
-    passes = cycle(sorted({loop.name for loop in broker.loops}))
+    walk.caches = {
+        loop.name: [each.cache for each in part.informers] for part in parts for loop in part.loops
+    }
+    passes = cycle(sorted(walk.caches))
     made = {
         (model, f"{way}-{model.__name__.lower()}"): way
         for model in bodies(stack)
         if model is not Lease  # read by its name
         for way in WAYS
     }
-    assert len(made) >= 2 * len({loop.name for loop in broker.loops})
+    assert len(made) >= 2 * len(walk.caches)
     before = {model: left_out(model) for model, _ in made}
     for (model, name), way in made.items():
-        walk.fails[model.KIND.kind, name] = next(passes), way
+        reads = (one for one in passes if any(each._model is model for each in walk.caches[one]))
+        walk.fails[model.KIND.kind, name] = next(reads), way
         put(stack, model, bodies(stack)[model], name)
 
     def reported() -> set[tuple[str, str]]:
-        for loop in broker.loops:
+        for loop in (loop for part in parts for loop in part.loops):
             waiting: Any = loop.batcher if isinstance(loop, Singleton) else loop.queue
             waiting.add("nothing" if loop.name != "annotations" else ("NodeClaim", "nothing"))
         return {
@@ -219,7 +231,8 @@ def test_no_pass_has_a_path_around_the_guard_whatever_kind_it_fails_on(
     wanted = {(model.KIND.kind, name) for model, name in made}
     stack.until(lambda: wanted <= reported(), "each is reported", step=1.0)
     assert reported() == wanted
-    assert all(left_out(model) - count >= len(WAYS) for model, count in before.items())
+    few = {model.__name__ for model, count in before.items() if left_out(model) - count < len(WAYS)}
+    assert few == set()
     stack.claim("beside", node_class="good")
     stack.until_launched("beside")
     stack.close()

@@ -174,7 +174,7 @@ def test_delete_drains_then_terminates_then_lets_go(stack: Stack) -> None:
     stack.delete(NodeClaim, "c-0")
 
     says = stack.until(
-        lambda: (c := stack.claim_says("c-0", names.DRAINED)) and "1 pods left" in c.message and c, "draining"
+        lambda: (c := stack.claim_says("c-0", names.DRAINED)) and "1 pod left" in c.message and c, "draining"
     )
     assert says and "guarded" in says.message
     stack.until_event("c-0", "EvictionBlocked")

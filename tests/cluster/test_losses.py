@@ -99,7 +99,7 @@ def test_claim_with_a_ready_node_survives_a_listing_without_its_instance(stack: 
     with capture_logs() as logs:
         stack.advance(RELIST)
         stack.until_gone(NodeClaim, claim)
-        (line,) = stack.until(
+        line, *_ = stack.until(
             lambda: [each for each in [*logs] if each["event"] == "claim ends: its instance is gone"],
             "it is logged",
         )

@@ -105,6 +105,7 @@ def test_kubectl_shows_every_reservation(stack: Stack) -> None:
         "Source": "terraform",
         "NodeClasses": "batch,training",
         "Idle-USD/h": f"{2 * price:.2f}",
+        "Stale": None,
         "Kind": "default",
         "Match": "targeted",
         "Platform": "Linux/UNIX",

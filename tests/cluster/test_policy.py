@@ -129,9 +129,9 @@ def test_when_every_reservation_turns_out_full_it_falls_back_in_the_same_pass(st
 def test_a_launch_under_open_that_ec2_spills_is_reported_and_labelled_as_ec2_has_it(stack: Stack) -> None:
     odcr = stack.aws.odcr(criteria="open")
     stack.node_class(preference="open")
+    stack.before_launch(lambda: stack.aws.rival(odcr))
     stack.start(poll_seconds=600.0)
     stack.until_class(names.RESERVATIONS_RESOLVED, "True")
-    stack.aws.rival(odcr)
     stack.claim(capacity=(RESERVED, ON_DEMAND))
     stack.until_launched("c-0")
     assert stack.reservation_of("c-0") == ""

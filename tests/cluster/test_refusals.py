@@ -41,7 +41,7 @@ def test_a_quota_never_marks_the_reservation(stack: Stack, stage: str) -> None:
     assert "VcpuLimitExceeded" in told
     assert stack.aws.free(odcr) == 1
     resolved = stack.class_says(names.RESERVATIONS_RESOLVED)
-    assert resolved is not None and resolved.message == "1 usable with 1 of 1 slots free"
+    assert resolved is not None and resolved.message == "1 usable with 1 of 1 slot free"
 
 
 @pytest.mark.covers("KRP-18", "KRP-24")

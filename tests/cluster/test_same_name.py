@@ -2,57 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import pytest
 
 from broker.apis import names
-from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodeClaim
-from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apiserver import Cluster
-from broker.app import Broker
-from broker.commands.manifests import CRD
 from broker.controllers.nodeclaim.status import instance_id
-from broker.kube.client import Client
 from broker.kube.identity import cluster_uid
-from broker.kube.transports import InProcessTransport
-from tests.cluster import objects
 from tests.cluster.account import CLUSTER, A, tags
 from tests.cluster.objects import ON_DEMAND
 from tests.cluster.stack import Stack
+from tests.cluster.twin import Twin
 
 GRACE = 130.0  # more than an orphan's grace time, and EC2 is listed anew
-
-
-class Twin:
-    """Another cluster of the same name, and its broker."""
-
-    def __init__(self, stack: Stack) -> None:
-        self.client = Client(InProcessTransport(Cluster()), field_manager="test")
-        for crd in load_crds():
-            self.client.create(CRD, crd)
-        self.uid = cluster_uid(self.client)
-        provider = stack.provider()
-        provider.instance_types()
-        settings = replace(stack.settings, orphan_grace_seconds=0.0)
-        self.broker = Broker(self.client, provider, settings, clock=stack.clock)
-        body = objects.node_class(
-            "gpu",
-            image=stack.aws.image,
-            subnets=[stack.aws.subnets[A]],
-            security_group=stack.aws.security_group,
-            spec=objects.reservation_spec(preference="none"),
-        )
-        self.client.create(EC2NodeClass.KIND, body)
-
-    def claim(self, name: str, **more: Any) -> None:
-        body = objects.claim(name, node_class="gpu", types=("m5.large",), capacity=(ON_DEMAND,), **more)
-        self.client.create(NodeClaim.KIND, body)
-
-    def instance(self, name: str) -> str:
-        return instance_id(NodeClaim.decode(self.client.get(NodeClaim.KIND, name)))
 
 
 def marked(stack: Stack, **more: str) -> str:
@@ -115,6 +76,7 @@ def test_cluster_of_the_same_name_neither_adopts_nor_ends_nor_sweeps(stack: Stac
     stack.delete(NodeClaim, "lost")
 
     twin = Twin(stack)
+    twin.node_class()
     twin.claim("theirs")
     twin.broker.start()
     try:

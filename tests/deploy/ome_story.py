@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from broker.admission.certificates import Unusable, read
 from broker.admission.keeper import NAME, SECRET
-from broker.admission.webhook import EVERY, Webhook
+from broker.admission.webhook import EVERY, Webhook, WebhookService
 from broker.apis.admission import Secret, ValidatingWebhookConfiguration
 from broker.apis.kueue import AdmissionCheck, Workload
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
@@ -43,14 +43,10 @@ def reviewing(stack: Stack, client: Client) -> Iterator[MovableClock]:
     clock = MovableClock()
     webhook = Webhook(
         client,
-        namespace=helm.NAMESPACE,
-        service=helm.RELEASE,
-        host="127.0.0.1",
-        port=0,
+        WebhookService(namespace=helm.NAMESPACE, service=helm.RELEASE, host="127.0.0.1", port=0, url=True),
         default_cohort="",
         strict=False,
         clock=clock,
-        url=True,
     )
     webhook.start()
     try:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from broker.controllers.capacityreservation.metrics import ReservationMetrics, Shown
-from broker.controllers.nodeclaim import losses
+from broker import monitoring
+from broker.controllers.capacityreservation.metrics import TABLES, Shown, show
+from broker.oncall import dashboards, rules
+from broker.oncall.catalog import UnknownSeries
 from broker.quota.model import FlavorResource
 from broker.quota.usage import Reserved
 from tests.deploy import helm
-from tests.support import exposition
 
+CASES = Path(__file__).with_name("alerts.yaml")
 RULES: Any = yaml.safe_load((helm.CHART / "rules" / "reservations.yaml").read_text())
-ALERTS, BROKERS = ({rule["alert"]: rule for rule in group["rules"]} for group in RULES["groups"])
+ALERTS, BROKERS = ({rule["alert"]: rule for rule in group["rules"]} for group in RULES["groups"][:2])
 GPU, CPU = FlavorResource("h100", "nvidia.com/gpu"), FlavorResource("h100", "cpu")
 
 
@@ -25,10 +30,9 @@ BRIM = Shown(state="Failed", total={GPU: 64, CPU: 1_024_000}, used={GPU: 60, CPU
 
 def samples(shown: Shown = BRIM) -> dict[str, list[tuple[dict[str, str], float]]]:
     """The series of a reservation; by default of one that is full and not Active."""
-    made = ReservationMetrics()
-    made.show({Reserved("team", "gpus"): shown}, {("nvidia.com/gpu", "no flavor"): 8})
+    show({Reserved("team", "gpus"): shown}, {("nvidia.com/gpu", "no flavor"): 8})
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
-    for family in made.collect():
+    for family in (family for table in TABLES for family in table.collect()):
         found[family.name] = [(each.labels, each.value) for each in family.samples]
     return found
 
@@ -69,8 +73,9 @@ def test_the_pages_alerts_are_shipped_in_a_form_that_works() -> None:
     assert (high["for"], high["labels"]["severity"]) == ("5m", "warning")
     assert (failed["for"], failed["labels"]["severity"]) == ("1m", "critical")
     assert high["expr"] == "capacity_reservation_allocated / (capacity_reservation_total > 0) > 0.9"
-    assert failed["expr"] == 'capacity_reservation_lifecycle_state{state="Active"} == 0'
+    assert failed["expr"].startswith('capacity_reservation_lifecycle_state{state="Active"} == 0 unless on ')
     for rule in ALERTS.values():
+        assert rule["labels"].keys() == {"severity"}
         named = re.findall(r"capacity_reservation_[a-z_]+", rule["expr"])
         assert named and set(named) <= set(found)
         labels = set.intersection(*({*labels} for name in named for labels, _ in found[name]))
@@ -78,14 +83,53 @@ def test_the_pages_alerts_are_shipped_in_a_form_that_works() -> None:
         assert used <= labels | {"state"}
 
 
-def test_alerts_about_the_broker_are_over_series_that_it_shows() -> None:
-    series = {line.split()[2] for line in exposition.text().splitlines() if line.startswith("# TYPE")}
-    for rule in BROKERS.values():
-        (name,) = re.findall(r"capacity_broker_[a-z_]+", rule["expr"])
-        assert name in series
-        assert rule["labels"].keys() == {"severity"}
-        assert rule["annotations"].keys() == {"summary", "description"}
-    assert losses.MASS_LOSS in BROKERS["CapacityBrokerMassLoss"]["expr"]
+@pytest.mark.covers("USR-10", "CAP-15")
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is in Debian's package prometheus")
+def test_alerts_fire_for_what_needs_a_person_and_page_for_nothing_else() -> None:
+    """The cases of alerts.yaml, as Prometheus evaluates them: Creating and Updating do not page."""
+    for command in (
+        ["check", "rules", str(helm.CHART / "rules" / "reservations.yaml")],
+        ["test", "rules", str(CASES)],
+    ):
+        ran = subprocess.run(["promtool", *command], capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.covers("CAP-15")
+def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:
+    cases = [
+        check for each in yaml.safe_load(CASES.read_text())["tests"] for check in each["alert_rule_test"]
+    ]
+    alerts = {each.name for each in rules.ALERTS}
+    assert {case["alertname"] for case in cases if case["exp_alerts"]} == alerts
+    quiet = {case["alertname"] for case in cases if not case["exp_alerts"]}
+    assert alerts - quiet <= {"CapacityBrokerMassLoss"}
+
+
+@pytest.mark.covers("CAP-15")
+def test_deployed_rules_and_dashboards_are_generated_from_the_metric_definitions() -> None:
+    assert monitoring.main(["--check"]) == 0
+    catalog = monitoring.catalog()
+    lost = {name: each for name, each in catalog.items() if name != "capacity_broker_leading"}
+    with pytest.raises(UnknownSeries, match="capacity_broker_leading"):
+        rules.rules(lost)
+    with pytest.raises((UnknownSeries, KeyError), match="capacity_broker_leading"):
+        dashboards.files(lost)
+    for each in dashboards.DASHBOARDS:
+        for panel in dashboards.model(each, catalog)["panels"]:
+            assert panel["description"] in {defined.meaning for defined in catalog.values()}
+
+
+def test_the_chart_has_the_dashboards_where_they_are_asked_for() -> None:
+    assert not [each for each in helm.render() if each["metadata"]["name"].endswith("-dashboard")]
+    found = [
+        each
+        for each in helm.render({**helm.GIVEN, "dashboards": {"enabled": True}})
+        if each["metadata"]["name"].endswith("-dashboard")
+    ]
+    texts = {name: text for each in found for name, text in each["data"].items()}
+    assert texts == dict(dashboards.files(monitoring.catalog()))
+    assert {each["metadata"]["labels"]["grafana_dashboard"] for each in found} == {"1"}
 
 
 def test_the_chart_has_them_where_the_operator_is_asked_to() -> None:
@@ -93,4 +137,8 @@ def test_the_chart_has_them_where_the_operator_is_asked_to() -> None:
     asked = {**helm.GIVEN, "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}}}
     rule = helm.one(helm.render(asked), "PrometheusRule")
     assert rule["spec"] == RULES
+    moved = {**asked, "prometheusRule": {"enabled": True, "runbooks": "https://wiki.example/runbooks/"}}
+    first = helm.one(helm.render(moved), "PrometheusRule")["spec"]["groups"][0]["rules"][0]
+    url = "https://wiki.example/runbooks/capacity-reservation-utilization-high.md"
+    assert first["annotations"]["runbook_url"] == url
     assert rule["metadata"]["labels"]["release"] == "prometheus"

@@ -14,12 +14,15 @@ import yaml
 from broker.admission.keeper import SECRET
 from broker.apis import names
 from broker.app import LEASE
+from broker.controllers.nodeclaim import published
 from broker.controllers.nodeclaim.calls import RECORDS
 from broker.kube.identity import NAME, NAMESPACE
+from broker.notifications.record import NAME as NOTIFICATIONS
 from broker.options import problems
 from broker.reservations.desired import Caps
 from broker.reservations.purchases import LEDGER
 from broker.run import serve
+from broker.scheduler import SCHEDULER_LEASE
 from broker.settings import Settings
 from providers.model import PLATFORMS
 from tests.controlplane.client import Api
@@ -30,8 +33,6 @@ REQUIRED = {
     "image.repository": "",
     "image.digest": "",
     "clusterName": "CLUSTER_NAME",
-    "clusterEndpoint": "CLUSTER_ENDPOINT",
-    "clusterCABundle": "CLUSTER_CA_BUNDLE",
     "region": "AWS_REGION",
 }
 # Options that a pod leaves alone, each with the reason.
@@ -62,11 +63,19 @@ def environment(manifests: list[Json]) -> dict[str, Any]:
 
 def test_every_variable_is_an_option_and_every_option_is_there_or_left_out_for_a_reason() -> None:
     assert set(environment(helm.render())) == set(variables()) - set(NOT_IN_A_POD)
+    assert environment(helm.render())["BROKER_SCHEDULER"] == "on"
 
 
 def test_what_is_not_said_is_the_options_own_default() -> None:
     set_here = {*REQUIRED.values(), "BROKER_NAMESPACE", "HOSTNAME", "BROKER_HTTP_HOST", "BROKER_LOG_FORMAT"}
-    set_here |= {"BROKER_WEBHOOK_PORT"}
+    set_here |= {
+        "BROKER_SCHEDULER",  # YAML reads on as true
+        "CLUSTER_ENDPOINT",
+        "CLUSTER_CA_BUNDLE",
+        "BROKER_WEBHOOK_PORT",
+        "BROKER_WEB",
+        "BROKER_HISTORY",
+    }
     defaults = variables()
     for name, value in environment(helm.render()).items():
         if name not in set_here:
@@ -102,12 +111,10 @@ def _without(values: Json, path: str) -> None:
 
 def test_what_the_process_refuses_to_start_without_the_chart_requires() -> None:
     nobody: Any = None
-    endpoint = "https://prod.example"
-    for missing in (Settings(cluster_endpoint=endpoint), Settings(cluster_name="prod")):
-        with pytest.raises(ValueError, match="not set") as refused:
-            serve(missing, nobody, nobody)
-        named = re.findall(r"\(([A-Z_]+)\)", str(refused.value))
-        assert named and set(named) < set(REQUIRED.values())
+    with pytest.raises(ValueError, match="not set") as refused:
+        serve(Settings(cluster_endpoint="https://prod.example", cluster_ca="Y2E="), nobody, nobody)
+    named = re.findall(r"\(([A-Z_]+)\)", str(refused.value))
+    assert named and set(named) < set(REQUIRED.values())
 
 
 @pytest.mark.parametrize(
@@ -292,15 +299,73 @@ def rules(file: str) -> list[Json]:
 
 def test_rights_that_go_with_a_value_go_without_it() -> None:
     manifests = helm.render({**helm.GIVEN, "advise": False})
-    assert role(manifests)["rules"] == [*rules("cluster"), *rules("ome"), *rules("webhook")]
+    assert role(manifests)["rules"] == [
+        *rules("cluster"),
+        *rules("ome"),
+        *rules("rooms"),
+        *rules("scheduler"),
+        *rules("webhook"),
+    ]
     assert environment(manifests)["BROKER_ADVISE"] == "false"
     manifests = helm.render({**helm.GIVEN, "keepDefinition": True})
-    files = ("cluster", "ome", "webhook", "advisor", "definition")
+    files = ("cluster", "ome", "rooms", "scheduler", "webhook", "advisor", "definition")
     assert role(manifests)["rules"] == [rule for file in files for rule in rules(file)]
     assert environment(manifests)["BROKER_KEEP_DEFINITION"] == "true"
     manifests = helm.render({**helm.GIVEN, "webhook": {"enabled": False}})
-    assert role(manifests)["rules"] == [*rules("cluster"), *rules("ome"), *rules("advisor")]
-    assert helm.one(manifests, "Role")["rules"] == rules("system-namespace")
+    assert role(manifests)["rules"] == [
+        *rules("cluster"),
+        *rules("ome"),
+        *rules("rooms"),
+        *rules("scheduler"),
+        *rules("advisor"),
+    ]
+    assert helm.one(manifests, "Role")["rules"] == [
+        *rules("system-namespace"),
+        *rules("scheduler-namespace"),
+    ]
+    manifests = helm.render({**helm.GIVEN, "schedulerNames": ""})
+    assert rules("scheduler")[0] not in role(manifests)["rules"]
+    assert environment(manifests)["BROKER_SCHEDULER_NAMES"] == ""
+    assert helm.one([each for each in manifests if each["metadata"].get("namespace") == NAMESPACE], "Role")[
+        "rules"
+    ] == rules("system-namespace")
+
+
+def test_scheduler_in_pods_of_its_own_takes_its_rights_with_it() -> None:
+    manifests = helm.render({**helm.GIVEN, "scheduler": {"separate": True, "replicas": 3}})
+    name = f"{helm.RELEASE}-scheduler"
+    own = {each["kind"]: each for each in manifests if each["metadata"]["name"] == name}
+    broker = role(manifests, "Deployment")["spec"]["template"]["spec"]
+    pod = own["Deployment"]["spec"]["template"]["spec"]
+    assert own["Deployment"]["spec"]["replicas"] == 3
+    assert (broker["serviceAccountName"], pod["serviceAccountName"]) == (helm.RELEASE, name)
+    assert own["ServiceAccount"]["metadata"].get("annotations") is None  # no role in AWS
+    parts = {
+        spec["serviceAccountName"]: {each["name"]: each.get("value") for each in spec["containers"][0]["env"]}
+        for spec in (broker, pod)
+    }
+    assert (parts[helm.RELEASE]["BROKER_SCHEDULER"], parts[name]["BROKER_SCHEDULER"]) == ("off", "only")
+    assert {key: value for key, value in parts[name].items() if parts[helm.RELEASE].get(key) != value} == {
+        "BROKER_SCHEDULER": "only"
+    }
+    given = {f"{each['kind']} {each['metadata']['name']}": each.get("rules") for each in manifests}
+    assert given[f"ClusterRole {helm.RELEASE}"] == [
+        rule for file in ("cluster", "ome", "rooms", "webhook", "advisor") for rule in rules(file)
+    ]
+    assert given[f"ClusterRole {name}"] == [
+        rule for file in ("rooms", "scheduler", "scheduler-alone") for rule in rules(file)
+    ]
+    assert given[f"Role {helm.RELEASE}"] == rules("system-namespace")
+    assert given[f"Role {name}"] == rules("scheduler-namespace")
+    for kind in ("ClusterRoleBinding", "RoleBinding"):
+        assert [each["name"] for each in own[kind]["subjects"]] == [name] == [own[kind]["roleRef"]["name"]]
+    labels = own["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    for kind in ("Service", "NetworkPolicy", "PodDisruptionBudget", "ServiceMonitor"):
+        spec = own[kind]["spec"]
+        selector = spec.get("podSelector") or spec["selector"]
+        assert selector.get("matchLabels", selector).items() <= labels.items()
+    theirs = role(manifests, "Deployment")["spec"]["selector"]["matchLabels"]
+    assert not theirs.items() <= labels.items()  # neither the webhook's Service nor a budget meets it
 
 
 def test_the_roles_hold_the_rules_and_are_bound_to_the_pods_account() -> None:
@@ -311,8 +376,8 @@ def test_the_roles_hold_the_rules_and_are_bound_to_the_pods_account() -> None:
     assert account["annotations"] == helm.GIVEN["serviceAccount"]["annotations"]
     webhook = f"{helm.RELEASE}-webhook"
     for kind, name, namespace, files in (
-        ("ClusterRole", helm.RELEASE, None, ("cluster", "ome", "webhook", "advisor")),
-        ("Role", helm.RELEASE, NAMESPACE, ("system-namespace",)),
+        ("ClusterRole", helm.RELEASE, None, ("cluster", "ome", "rooms", "scheduler", "webhook", "advisor")),
+        ("Role", helm.RELEASE, NAMESPACE, ("system-namespace", "scheduler-namespace")),
         ("Role", webhook, helm.NAMESPACE, ("webhook-namespace",)),
     ):
         given, binding = role(manifests, kind, name), role(manifests, f"{kind}Binding", name)
@@ -326,7 +391,13 @@ def test_the_roles_hold_the_rules_and_are_bound_to_the_pods_account() -> None:
         assert binding["subjects"] == [
             {"kind": "ServiceAccount", "name": account["name"], "namespace": helm.NAMESPACE}
         ]
-    for name, limited in ((helm.RELEASE, [[LEASE], [NAME], [*RECORDS, LEDGER]]), (webhook, [[SECRET]])):
+    for name, limited in (
+        (
+            helm.RELEASE,
+            [[LEASE], [NAME], [*RECORDS, NOTIFICATIONS, LEDGER, published.NAME], [SCHEDULER_LEASE]],
+        ),
+        (webhook, [[SECRET]]),
+    ):
         given = role(manifests, "Role", name)
         assert [r["resourceNames"] for r in given["rules"] if "resourceNames" in r] == limited
 
@@ -343,6 +414,7 @@ def test_metrics_are_scraped_where_the_operator_is_asked_to() -> None:
     manifests = helm.render()
     service, monitor = helm.one(manifests, "Service"), helm.one(manifests, "ServiceMonitor")
     (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["honorLabels"] is True  # or `namespace` would be the broker's
     assert (endpoint["path"], endpoint["port"]) == ("/metrics", service["spec"]["ports"][0]["name"])
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     without = helm.render({**helm.GIVEN, "serviceMonitor": {"enabled": False}})
@@ -435,3 +507,41 @@ def test_helm_installs_upgrades_and_tells_what_to_do_next(real: Api, tmp_path: P
     assert (
         real.request("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles/capacity-broker").status == 404
     )
+
+
+EXPOSED: Json = {"host": "0.0.0.0", "userHeader": "X-Forwarded-User", "proxies": ["10.0.1.7/32"]}
+
+
+def test_a_web_page_that_others_reach_needs_authentication() -> None:
+    with pytest.raises(helm.Refused, match=r"web\.host is 0\.0\.0\.0"):
+        helm.render({**helm.GIVEN, "web": {"host": "0.0.0.0"}})
+    with pytest.raises(helm.Refused, match=r"web\.proxies is required"):
+        helm.render({**helm.GIVEN, "web": {**EXPOSED, "proxies": []}})
+    with pytest.raises(helm.Refused, match="/web/proxies"):
+        helm.render({**helm.GIVEN, "web": {**EXPOSED, "proxies": ["0.0.0.0/0"]}})
+
+
+def test_the_web_page_has_a_port_and_rights_only_where_others_reach_it() -> None:
+    alone = helm.render()
+    assert "web" not in {each["name"] for each in container(alone)["ports"]}
+    assert rules("web")[0] not in role(alone)["rules"]
+    peers = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}}]
+    policy = {**helm.GIVEN["networkPolicy"], "webFrom": peers}
+    manifests = helm.render({**helm.GIVEN, "web": EXPOSED, "networkPolicy": policy})
+    given = environment(manifests)
+    assert (given["BROKER_WEB_HOST"], given["BROKER_WEB_PROXIES"]) == ("0.0.0.0", "10.0.1.7/32")
+    assert "web" in {each["name"] for each in container(manifests)["ports"]}
+    assert "web" in {each["targetPort"] for each in helm.one(manifests, "Service")["spec"]["ports"]}
+    ingress = helm.one(manifests, "NetworkPolicy")["spec"]["ingress"]
+    assert {"ports": [{"port": "web"}], "from": peers} in ingress
+    held = role(manifests)["rules"]
+    assert rules("web")[0] in held and rules("web-tokens")[0] not in held
+    held = role(helm.render({**helm.GIVEN, "web": {"tokens": True}}))["rules"]
+    assert rules("web")[0] in held and rules("web-tokens")[0] in held
+
+
+def test_the_volume_of_the_history_has_twice_its_limit() -> None:
+    manifests = helm.render({**helm.GIVEN, "history": {"mebibytes": 300}})
+    volumes = helm.one(manifests, "Deployment")["spec"]["template"]["spec"]["volumes"]
+    assert [v["emptyDir"]["sizeLimit"] for v in volumes if v["name"] == "history"] == ["600Mi"]
+    assert environment(manifests)["BROKER_HISTORY_MEBIBYTES"] == "300"

@@ -101,7 +101,14 @@ def test_it_runs_as_the_user_that_the_chart_names_on_one_base() -> None:
     pod = helm.CHART / "templates" / "deployment.yaml"
     (user,) = set(re.findall(r"runAs(?:User|Group): (\d+)", pod.read_text()))
     assert instructions("USER") == [f"{user}:{user}"]
-    assert {line.split()[0] for line in instructions("FROM")} == {"python:3.11-slim"}
+    assert {line.split()[0] for line in instructions("FROM")} == {"${BASE}"}
+
+
+@pytest.mark.covers("USR-33")
+def test_base_is_pinned_by_digest() -> None:
+    (base,) = instructions("ARG")
+    assert re.fullmatch(r"BASE=python:3\.11-slim@sha256:[0-9a-f]{64}", base)
+    assert LINES.index(f"ARG {base}") < next(n for n, line in enumerate(LINES) if line.startswith("FROM"))
 
 
 def test_everything_is_installed_by_hash() -> None:

@@ -28,11 +28,14 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Kind
 from broker.app import LEASE, Broker
 from broker.controllers.nodeclaim.calls import RECORDS
+from broker.controllers.nodeclaim.published import read_shortages
 from broker.controllers.reservations.mirror import BROKER, MADE_BY
 from broker.kube.client import Client
 from broker.kube.errors import AlreadyExists
 from broker.kube.identity import NAMESPACE as SYSTEM
+from broker.notifications.record import NotificationRecord
 from broker.run import lead
+from tests.cluster.everything import pod_groups
 from tests.cluster.karpenter import installed, pool, served, until_terms
 from tests.cluster.objects import ON_DEMAND, PDB, RESERVED
 from tests.cluster.stack import SETTINGS, Stack
@@ -45,6 +48,12 @@ from tests.deploy.strict import Json
 CLUSTER_RULES: list[Json] = [
     rule
     for file in ("cluster", "ome", "webhook", "advisor", "definition")
+    for rule in yaml.safe_load((helm.CHART / "rbac" / f"{file}.yaml").read_text())
+]
+# Room on nodes has a story of its own.
+SCHEDULER_RULES: list[Json] = [
+    rule
+    for file in ("rooms", "scheduler", "scheduler-alone")
     for rule in yaml.safe_load((helm.CHART / "rbac" / f"{file}.yaml").read_text())
 ]
 # Inside of a namespace, by its name.
@@ -117,6 +126,7 @@ def leading(stack: Stack, recording: Recording) -> Iterator[Broker]:
         "namespace": helm.NAMESPACE,
         "keep_definition": True,
         "buy_dollars": 1000.0,
+        "scheduler_names": "",
     }
     thread = threading.Thread(
         target=lead,
@@ -161,6 +171,15 @@ def life(stack: Stack, broker: Broker, recording: Recording) -> None:
     stack.claim("c-2", capacity=(RESERVED, ON_DEMAND), pool="gpu")
     stack.until_ready("c-2")
     stack.until(lambda: _told(stack), "the pool is told that its reservation is full")
+
+    code = "InsufficientInstanceCapacity"
+    stack.control.fault(action="CreateFleet", stage="launch", times=1, code=code, message="none left")
+    stack.claim("c-3", capacity=(ON_DEMAND,))
+    stack.until(lambda: read_shortages(stack.client).by_scope, "the shortage is published")
+    stack.delete(NodeClaim, "c-3")
+
+    sent = NotificationRecord(broker.client)
+    sent.write(sent.read())
 
     # From here on nobody but the broker removes nodes.
     stack.kubelets.stop()
@@ -235,7 +254,7 @@ def test_every_call_in_the_code_is_allowed() -> None:
     """Also those that no claim's life comes to."""
     allowed = {
         f"{verb} {group}/{resource}"
-        for rule in (*CLUSTER_RULES, *chain(*OWN_RULES.values()))
+        for rule in (*CLUSTER_RULES, *SCHEDULER_RULES, *chain(*OWN_RULES.values()))
         for verb in rule["verbs"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
@@ -253,7 +272,7 @@ def alike(grant: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def test_the_roles_are_enough_and_no_more(stack: Stack) -> None:
     recording = Recording(stack.tap, ACCOUNT)
-    with installed(stack), kueue(stack) as world, granted(stack.client):
+    with installed(stack), pod_groups(stack), kueue(stack) as world, granted(stack.client):
         with leading(stack, recording) as broker, reviewing(stack, Client(recording)) as webhook:
             life(stack, broker, recording)
             story(world, webhook)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,17 +25,26 @@ def pages() -> list[Path]:
 
 def blocks(page: Path, language: str) -> list[str]:
     """The texts of the page's blocks in this language, without the indentation of the list they are in."""
+    return [text for found, text in parts(page) if found == language]
+
+
+def parts(page: Path) -> list[tuple[str, str]]:
+    """Language and text of every block, in order."""
     return [
-        re.sub(f"^{found[1]}", "", found[3], flags=re.MULTILINE)
+        (found[2], re.sub(f"^{found[1]}", "", found[3], flags=re.MULTILINE))
         for found in _FENCE.finditer(page.read_text())
-        if found[2] == language
     ]
 
 
 def steps(page: Path) -> list[Step]:
     """Every command of the page's console blocks, in order."""
+    return step_list(blocks(page, "console"))
+
+
+def step_list(texts: Iterable[str]) -> list[Step]:
+    """Every command of console blocks, in order."""
     found: list[Step] = []
-    for block in blocks(page, "console"):
+    for block in texts:
         for line in block.splitlines(keepends=True):
             if line.startswith("$ "):
                 found.append(Step(line[2:].rstrip("\n"), ""))

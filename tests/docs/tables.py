@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import get_type_hints
 
 import yaml
-from prometheus_client import CollectorRegistry
-from prometheus_client.metrics import MetricWrapperBase
 
+from broker import monitoring
 from broker.apis import reservation_spec
 from broker.apis.ome import ReservationSpec
 from broker.apis.ome_clusters import DedicatedAICluster
@@ -26,13 +25,9 @@ from broker.capacity import shortages
 from broker.capacity.answers import ANSWERS, ErrorPolicy
 from broker.capacity.model import Option, Pool, Selection
 from broker.capacity.template import target_for
-from broker.kube.metrics import REGISTRY as KUBE
-from broker.oncall.metrics import REGISTRY
 from broker.settings import Settings
 from providers.aws import errors
-from providers.aws.metrics import CallMetrics
 from providers.model import CapacityType, ErrorClass
-from tests.support import exposition
 from tests.unit.apis import test_ome
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -221,19 +216,11 @@ def _chart_values() -> dict[str, str]:
 
 def metrics() -> str:
     """Everything of the broker's own that /metrics shows."""
-    exposition.define()
-    registry = CollectorRegistry()
-    CallMetrics(registry)
-    found: dict[str, MetricWrapperBase] = {}
-    for each in (REGISTRY, KUBE, registry):
-        for collector in each._collector_to_names:
-            if isinstance(collector, MetricWrapperBase):
-                found[collector._name + ("_total" if collector._type == "counter" else "")] = collector
     return table(
         ("metric", "type", "labels", "meaning"),
         (
-            (f"`{name}`", str(m._type), ", ".join(f"`{label}`" for label in m._labelnames), m._documentation)
-            for name, m in sorted(found.items())
+            (f"`{each.name}`", each.kind, ", ".join(f"`{label}`" for label in each.labels), each.meaning)
+            for each in monitoring.catalog().values()
         ),
     )
 
@@ -244,10 +231,16 @@ def permissions() -> str:
     files = (
         ("cluster", "the cluster"),
         ("ome", "the cluster"),
+        ("rooms", "the cluster, with `schedulerNames`"),
+        ("scheduler", "the cluster, with `schedulerNames`: the scheduler"),
+        ("scheduler-alone", "the cluster, with `scheduler.separate`: the scheduler"),
         ("webhook", "the cluster, with `webhook.enabled`"),
+        ("web", "the cluster, with `web.userHeader` or `web.tokens`"),
+        ("web-tokens", "the cluster, with `web.tokens`"),
         ("advisor", "the cluster, with `advise`"),
         ("definition", "the cluster, with `keepDefinition`"),
         ("system-namespace", "`kube-system`"),
+        ("scheduler-namespace", "`kube-system`, with `schedulerNames`: the scheduler"),
         ("webhook-namespace", "its namespace, with `webhook.enabled`"),
     )
     for file, where in files:

@@ -138,7 +138,7 @@ def test_the_chart_installs_with_the_values_that_are_shown() -> None:
         each.split("=", 1)
         for each in re.findall(r"--set (\S+?=(?:\$\(.*?\)|\S+))", install.replace("\\\n", " "))
     )
-    required = {"clusterName", "region", "clusterEndpoint", "clusterCABundle"}
+    required = {"clusterName", "region"}
     assert set(given) == required | {"image.repository", "image.digest", "'networkPolicy.apiServerCIDRs"}
     values = {key: helm.GIVEN.get(key, value) for key, value in given.items() if "." not in key}
     image = {**helm.GIVEN["image"], "repository": given["image.repository"]}

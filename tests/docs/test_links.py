@@ -10,7 +10,7 @@ import pytest
 
 from tests.docs.blocks import DOCS, ROOT
 
-PARTS = ("use", "operate", "reference", "contribute")
+PARTS = ("use", "operate", "reference", "contribute", "runbooks")
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 FENCE = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`[^`\n]*`")

@@ -12,7 +12,7 @@ import yaml
 from broker.apis import fielddocs
 from tests.docs.blocks import DOCS, ROOT, blocks, pages
 
-PARTS = ("Use", "Operate", "Reference", "Contribute")
+PARTS = ("Use", "Operate", "Reference", "Contribute", "Runbooks")
 TERMS = (
     "OME",
     "CapacityReservation",
@@ -65,7 +65,7 @@ def schema_paths(schema: dict[str, Any], path: str = "") -> Iterator[str]:
 
 
 @pytest.mark.covers("USR-30")
-def test_the_index_has_four_parts_in_order_and_their_folders() -> None:
+def test_the_index_has_its_parts_in_order_and_their_folders() -> None:
     index = (DOCS / "README.md").read_text()
     assert re.findall(r"^## (.+)$", index, re.MULTILINE) == list(PARTS)
     assert sorted(path.name for path in DOCS.iterdir() if path.is_dir()) == sorted(p.lower() for p in PARTS)
@@ -93,9 +93,9 @@ def test_one_entry_page_leads_to_every_page_about_reservations() -> None:
 def test_the_reference_has_every_field_of_every_definition() -> None:
     assert fielddocs.drift(fielddocs.FOLDER) == []
     definitions = [yaml.safe_load(path.read_text()) for path in sorted((ROOT / "crds").glob("*.yaml"))]
-    assert len(definitions) == 8
+    assert len(definitions) == 12
     for definition in definitions:
-        text = (fielddocs.FOLDER / f"{definition['spec']['names']['singular']}.md").read_text()
+        text = (fielddocs.FOLDER / fielddocs.page_name(definition)).read_text()
         for version in definition["spec"]["versions"]:
             section = text.split(f"\n## {version['name']}\n")[1].split("\n## ")[0]
             documented = set(re.findall(r"^\| `(\S+)` \|", section, re.MULTILINE))
@@ -129,3 +129,20 @@ def test_every_picture_parses() -> None:
 @pytest.mark.parametrize("diagram", ["a[b", 'a["b]', "subgraph x\na --> b", "a(b]"])
 def test_a_broken_picture_is_found(diagram: str) -> None:
     assert not balanced(diagram)
+
+
+@pytest.mark.covers("USR-20")
+def test_second_paragraph_names_the_makers_of_claims_and_when_to_use_each() -> None:
+    _, _, paragraph, *_ = (ROOT / "README.md").read_text().split("\n\n")
+    ways = " ".join(paragraph.split()).split(": use it if ")
+    assert len(ways) == 4
+    for way, words in zip(
+        ways,
+        (
+            ("NodeClaim", "Karpenter makes claims from pods", "advisor"),
+            ("The broker makes claims from pods", "capacity-broker.io"),
+            ("People", "other controllers", "dedicated clusters", "make claims"),
+        ),
+        strict=False,
+    ):
+        assert [word for word in words if word not in way] == []

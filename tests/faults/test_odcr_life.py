@@ -8,6 +8,7 @@ each call that changes something: that is before the next one as well, and a rea
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -114,7 +115,7 @@ class Team(World):
     def quiet(self, held: dict[str, int]) -> bool:
         """Whether the broker holds it for done, and EC2 has just this."""
         assert self.process is not None
-        state = self.process.broker.ome.holdings.state(RESERVED)
+        state = self.process.broker.ome.reads.snapshot().odcrs.status(RESERVED)
         done = state.obtained == state.wanted == sum(held.values()) and not state.pending
         return (done if held else self.object() is None) and self.held() == held
 
@@ -303,7 +304,30 @@ def test_a_purchase_that_may_have_been_made_is_made_again_as_the_same_and_a_new_
     team.untouched()
 
 
-@pytest.mark.covers("CAP-05")
+def refusals(team: Team) -> list[Event]:
+    """The Warnings with an error code of EC2 about a purchase."""
+    events = [Event.decode(each) for each in team.client.list(Event.KIND)[0]]
+    return [each for each in events if each.message.startswith("EC2 refused ")]
+
+
+@pytest.mark.covers("USR-09")
+def test_purchase_that_the_account_may_not_make_is_one_event(fresh: LocalAws) -> None:
+    team = Team(fresh, 0)
+    team.control.fault(action="CreateCapacityReservation", code="UnauthorizedOperation", status=403, times=-1)
+    process = team.start()
+    team.ask(2)
+    process.run(30.0)
+    process.broker.recorder.flush()
+    events = [Event.decode(each) for each in team.client.list(Event.KIND)[0]]
+    warnings = [each for each in events if each.type == "Warning" and each.involved_object.name == "training"]
+    assert [(each.reason, each.count) for each in warnings] == [("UnauthorizedOperation", 1)]
+    problems = process.broker.ome.reads.snapshot().odcrs.status(RESERVED).problems
+    (told,) = [each for each in problems if each.reason == "PurchaseRefused"]
+    assert re.search(r"^flavor h100: .*UnauthorizedOperation.*; the next attempt is at 20\d\d-", told.message)
+    assert told.message in team.status().lifecycle_detail
+
+
+@pytest.mark.covers("CAP-05", "USR-09")
 def test_ec2_refuses_for_an_hour_and_then_gives_half(fresh: LocalAws) -> None:
     team = Team(fresh, 0)
     labels = {"spec": {"nodeLabels": {names.ZONE: None}}}
@@ -318,11 +342,17 @@ def test_ec2_refuses_for_an_hour_and_then_gives_half(fresh: LocalAws) -> None:
     status = team.status()
     assert status.capacity_reservation_lifecycle_state == "Creating"
     assert "InsufficientInstanceCapacity" in status.lifecycle_detail
+    assert re.search(r"; the next attempt is at 20\d\d-\d\d-\d\dT[\d:]+Z", status.lifecycle_detail)
+    process.broker.recorder.flush()
+    (event,) = refusals(team)
+    assert event.message.startswith(f"EC2 refused 8 {P5} in {ZONES[0]}: ") and event.count > 1
+    assert f"other requests were refused ({P5} in {ZONES[0]}, {P5} in {ZONES[1]}, " in event.message
+    assert event.message.endswith(", down to 1)")
 
     team.control.pool(instance_type=P5, zone=B, size=4)
     process.until(lambda: team.held() == {B: 4}, "half is had", seconds=3600.0)
     process.run(60.0)
-    state = process.broker.ome.holdings.state(RESERVED)
+    state = process.broker.ome.reads.snapshot().odcrs.status(RESERVED)
     assert (state.wanted, state.obtained) == (8, 4)
     detail = team.status().lifecycle_detail
     assert "InsufficientInstanceCapacity" in detail and "4 of 8" in detail, detail
@@ -340,7 +370,7 @@ def test_an_accounts_limit_is_used_up_and_told(fresh: LocalAws) -> None:
     team.ask(8)
     process.until(lambda: team.held() == {A: 3}, "what the limit allows is had")
     process.run(60.0)
-    (count,) = process.broker.ome.holdings.state(RESERVED).flavors.values()
+    (count,) = process.broker.ome.reads.snapshot().odcrs.status(RESERVED).flavors.values()
     assert (count.wanted, count.obtained) == (8, 3)
     assert count.code in team.status().lifecycle_detail and "imit" in count.code
     assert "ask AWS for a higher limit in Service Quotas" in team.status().lifecycle_detail
@@ -352,7 +382,7 @@ def test_a_group_that_is_edited_by_hand_is_put_right(fresh: LocalAws) -> None:
     team.ask(2)
     process.until(lambda: team.quiet({A: 2}) and len(team.grouped()) == 1, "it is there, and grouped")
     (mine,) = team.grouped()
-    arn = process.broker.ome.holdings.state(RESERVED).group_arn
+    arn = process.broker.ome.reads.snapshot().odcrs.status(RESERVED).group_arn
     team.aws.join(arn, team.others[1])
     mine_arn = team.aws.reservation(mine)["CapacityReservationArn"]
     team.aws.groups.ungroup_resources(Group=arn, ResourceArns=[mine_arn])
@@ -440,9 +470,9 @@ def test_annotation_takes_nothing_from_its_holder_and_the_older_of_two_allowed_c
     adopts = {names.ADOPT_IDS: one}
     team.client.create(KIND, bought.wanted(1, annotations=adopts))
     process.run(60.0)
-    holdings = process.broker.ome.holdings
-    (told,) = holdings.state(RESERVED).problems
-    assert (holdings.holdings().owner, told.reason) == ({}, "AdoptionNotAllowed")
+    odcrs = process.broker.ome.reads.snapshot().odcrs
+    (told,) = odcrs.status(RESERVED).problems
+    assert (odcrs.owned.owner, told.reason) == ({}, "AdoptionNotAllowed")
     assert "--adopt-by-annotation allow namespace default" in told.message
 
     team.settings = replace(team.settings, adopt_by_annotation=f"default={one}")
@@ -453,10 +483,10 @@ def test_annotation_takes_nothing_from_its_holder_and_the_older_of_two_allowed_c
     process.run(60.0)
     process = team.start()  # which was not there when one of them began
     process.run(60.0)
-    holdings = process.broker.ome.holdings
-    assert holdings.holdings().owner == {one: RESERVED}
-    assert holdings.state(RESERVED).problems == ()
-    (told,) = holdings.state(Reserved("default", "serving")).problems
+    odcrs = process.broker.ome.reads.snapshot().odcrs
+    assert odcrs.owned.owner == {one: RESERVED}
+    assert odcrs.status(RESERVED).problems == ()
+    (told,) = odcrs.status(Reserved("default", "serving")).problems
     assert told.reason == "ReservationDisputed"
     assert f"{one} belongs to default/training and stays with it" in told.message
     status = CapacityReservation.decode(team.client.get(KIND, "serving", namespace="default")).status
@@ -471,19 +501,21 @@ def test_group_is_adopted_by_its_tag(fresh: LocalAws) -> None:
     team.client.create(KIND, bought.wanted(1, annotations={names.ADOPT_GROUP: arn}))
     process = team.start()
     process.run(60.0)
-    (told,) = process.broker.ome.holdings.state(RESERVED).problems
+    (told,) = process.broker.ome.reads.snapshot().odcrs.status(RESERVED).problems
     assert told.reason == "AdoptionNotAllowed"
     # Another cluster's broker keeps it for an object of the same name.
     theirs = {names.TAG_CLUSTER: "prod", names.TAG_CLUSTER_UID: "uid-of-prod"}
     team.aws.groups.tag(Arn=arn, Tags={names.TAG_RESERVATION: "default/training", **theirs})
     process.run(600.0)
-    (told,) = process.broker.ome.holdings.state(RESERVED).problems
+    (told,) = process.broker.ome.reads.snapshot().odcrs.status(RESERVED).problems
     assert told.reason == "AdoptionNotAllowed"
     assert "is of cluster 'prod' with UID uid-of-prod by its tags" in told.message
-    assert process.broker.ome.holdings.holdings().owner == {} and team.made() == []
+    assert process.broker.ome.reads.snapshot().odcrs.owned.owner == {} and team.made() == []
     team.aws.groups.untag(Arn=arn, Keys=[*theirs])
-    process.until(lambda: process.broker.ome.holdings.holdings().owner == {there: RESERVED}, "it is adopted")
-    assert process.broker.ome.holdings.state(RESERVED).problems == ()
+    process.until(
+        lambda: process.broker.ome.reads.snapshot().odcrs.owned.owner == {there: RESERVED}, "it is adopted"
+    )
+    assert process.broker.ome.reads.snapshot().odcrs.status(RESERVED).problems == ()
 
 
 def adopting(team: Team) -> tuple[str, str]:
@@ -507,7 +539,7 @@ def test_while_its_group_cannot_be_read_what_is_in_there_is_not_bought_again(
     if not read_before:
         team.ask(1, annotations={**CANCEL, names.ADOPT_GROUP: arn})
     process.run(900.0)
-    state = process.broker.ome.holdings.state(RESERVED)
+    state = process.broker.ome.reads.snapshot().odcrs.status(RESERVED)
     told = {each.reason: each.message for each in state.problems}
     assert (team.made(), state.obtained) == ([], int(read_before))
     # Its own group cannot be read either.
@@ -528,7 +560,7 @@ def test_a_group_that_is_not_there_is_not_bought_anew(fresh: LocalAws, wrong: st
     process = team.start()
     team.ask(1, annotations={**CANCEL, names.ADOPT_GROUP: wrong.format(arn)})
     process.run(300.0)
-    told = {each.reason for each in process.broker.ome.holdings.state(RESERVED).problems}
+    told = {each.reason for each in process.broker.ome.reads.snapshot().odcrs.status(RESERVED).problems}
     assert (team.made(), told) == ([], {reason, "PurchaseSkipped"})
     right = {"metadata": {"annotations": {names.ADOPT_GROUP: arn}}}
     team.client.patch(KIND, "training", right, namespace="default")
@@ -543,7 +575,7 @@ def test_what_its_namespace_has_no_room_for_is_not_bought(fresh: LocalAws) -> No
     process = team.start()
     team.ask(2)
     process.run(300.0)
-    (told,) = process.broker.ome.holdings.state(RESERVED).problems
+    (told,) = process.broker.ome.reads.snapshot().odcrs.status(RESERVED).problems
     assert (team.made(), told.reason) == ([], "PurchaseSkipped")
     assert "ResourceQuota gpus allows nvidia.com/gpu 8" in told.message
     raised = {"spec": {"hard": {"nvidia.com/gpu": "16"}}}
@@ -627,7 +659,10 @@ def test_what_ec2_refuses_to_change_is_told_with_what_it_was_and_when_it_is_trie
     team.control.fault(action="CancelCapacityReservation", code="UnauthorizedOperation", status=403, times=-1)
     team.end()
     process.run(60.0)
-    told = {each.reason: each.message for each in process.broker.ome.holdings.state(RESERVED).problems}
+    told = {
+        each.reason: each.message
+        for each in process.broker.ome.reads.snapshot().odcrs.status(RESERVED).problems
+    }
     assert told["ChangeRefused"].startswith(f"cancelling {made['CapacityReservationId']} was refused: ")
     assert "UnauthorizedOperation" in told["ChangeRefused"]
-    assert told["ChangeRefused"].endswith("it is tried again every 5 minutes")
+    assert re.search(r"; the next attempt is at 20\d\d-\d\d-\d\dT[\d:]+Z$", told["ChangeRefused"])

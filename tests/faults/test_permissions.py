@@ -14,8 +14,9 @@ from botocore.exceptions import ClientError
 from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
 from providers.aws import AwsProvider, clients
+from providers.launch import Override, Template
 from providers.local import LocalAws
-from providers.model import Override, Selector, Template, owned_prefix
+from providers.model import ProviderError, Selector, owned_prefix
 from tests.aws import iam
 from tests.aws.iam import ACCOUNT, CLUSTER, REGION, Guard
 from tests.cluster.account import PROFILE, A
@@ -76,7 +77,7 @@ def test_all_that_the_broker_does_is_allowed(
     process.until(lambda: team.quiet({A: 2}) and len(team.grouped()) == 1, "it is bought")
     team.ask_for(3)
     process.until(lambda: team.quiet({A: 3}), "it has grown")
-    arn = process.broker.ome.holdings.state(TRAINING).group_arn
+    arn = process.broker.ome.reads.snapshot().odcrs.status(TRAINING).group_arn
     team.node_class(group=arn)
     as_role = {"spec": {"role": "nodes", "instanceProfile": None, "tags": {"team": "blue"}}}
     team.client.patch(EC2NodeClass.KIND, "gpu", as_role)
@@ -102,6 +103,8 @@ def test_all_that_the_broker_does_is_allowed(
     provider.tag([odcr], {f"capacity-broker.io/advised/{CLUSTER}/gpu": "true"})
     provider.untag([odcr], [f"capacity-broker.io/advised/{CLUSTER}/gpu"])
     provider.images([Selector(alias="al2023@latest")])
+    with pytest.raises(ProviderError, match="ResourceNotFound"):
+        provider.cluster_facts()
     provider.try_launch(
         Template(image_id=owner.image, tags={"team": "blue"}),
         owner="gpu",

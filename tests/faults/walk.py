@@ -21,12 +21,9 @@ import boto3
 import pytest
 
 from broker.apis.core import ConfigMap
-from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apiserver import Cluster
 from broker.app import Broker
-from broker.commands.manifests import CRD
 from broker.controllers.nodeclaim.calls import RECORDS
 from broker.controllers.nodeclaim.status import instance_id
 from broker.kube.client import READS, Client, Reply, Request, Stream, Transport
@@ -44,6 +41,7 @@ from providers.model import Odcr
 from tests.cluster import objects
 from tests.cluster.account import A, Account
 from tests.cluster.stack import SETTINGS, Provider
+from tests.support.definitions import defined
 
 # The calls of a launch and an end; the others only read.
 LOOPS = ("inventory", "nodeclass", "launch", "nodeclaim", "terminations")
@@ -109,19 +107,24 @@ class Gate:
 
 
 def points(gate: Gate) -> list[Point]:
-    """One for each world that a process may leave behind: its changes by then, and the time.
+    """The first and the last moment of each world that a process may leave behind: between them, only time
+    passes.
 
     Its memory dies with it, and a read leaves no trace: before one call is before every other of the same
     moment, up to the next change.
     """
-    found: dict[tuple[int, float], Point] = {}
-    changed = 0
-    for number, (what, time) in enumerate(zip(gate.calls, gate.times, strict=True)):
-        found.setdefault((changed, time), Point(number, "before"))
+    found: list[Point] = []
+    first = last = Point(0, "before")
+    for number, what in enumerate(gate.calls):
+        last = Point(number, "before")
         if not reads(what):
-            changed += 1
-            found.setdefault((changed, time), Point(number, "after"))
-    return list(found.values())
+            found += _moments(gate, first, last)
+            first = last = Point(number, "after")
+    return found + _moments(gate, first, last)
+
+
+def _moments(gate: Gate, first: Point, last: Point) -> list[Point]:
+    return [first] if gate.times[first.call] == gate.times[last.call] else [first, last]
 
 
 def reads(what: str) -> bool:
@@ -212,11 +215,9 @@ class World:
         self._told = self.lag = 0.0
         self.hidden = 0.0  # for how long EC2 shows nothing at all of a new reservation
         self.aws = account(server)
-        self.cluster = Cluster()
+        self.cluster = defined()
         self.transport = InProcessTransport(self.cluster)
         self.client = Client(self.transport, field_manager="test")
-        for crd in _crds():
-            self.client.create(CRD, crd)
         self.process: Process | None = None
 
     def late(self, seconds: float) -> None:
@@ -276,11 +277,6 @@ class World:
             self.process.bury()
         self.process = Process(self, gate or Gate())
         return self.process
-
-
-@cache
-def _crds() -> list[objects.Json]:
-    return list(load_crds())
 
 
 _accounts: dict[str, Account] = {}

@@ -45,8 +45,9 @@ def node_pool(
     types: Sequence[str],
     capacity: Sequence[str] = (RESERVED, ON_DEMAND),
     requirements: Sequence[Json] = (),
+    group: str = names.KARPENTER_AWS,
 ) -> Json:
-    """A NodePool of Karpenter's with lasting nodes: no disruption, no expiry."""
+    """A NodePool with lasting nodes: no disruption, no expiry. `group`: whose it is."""
     return {
         "kind": "NodePool",
         "metadata": {"name": name},
@@ -54,7 +55,7 @@ def node_pool(
             "template": {
                 "spec": {
                     "nodeClassRef": {
-                        "group": names.KARPENTER_AWS,
+                        "group": group,
                         "kind": "EC2NodeClass",
                         "name": node_class,
                     },

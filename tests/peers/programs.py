@@ -67,6 +67,11 @@ class Program:
         self._process.terminate()
         self._process.wait(timeout=PATIENCE)
 
+    def cpu_seconds(self) -> float:
+        """User and system time of the process so far."""
+        times = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
+
     def lines(self) -> list[str]:
         return self._log.read_text(errors="replace").splitlines()
 

@@ -36,6 +36,7 @@ from broker.kube.client import Client
 from broker.kube.clock import SystemClock
 from broker.kube.transports import HttpTransport
 from providers.aws import AwsProvider
+from providers.aws.provider import CatalogSources
 from providers.local.control import Control
 from providers.model import Instance
 from tests.cluster.account import CLUSTER, REGION, Account
@@ -74,7 +75,9 @@ class Machines(AwsProvider):
     """EC2 as the played machines see it: every instance, whichever program launched it."""
 
     def __init__(self, endpoint: str) -> None:
-        super().__init__(cluster=CLUSTER, region=REGION, endpoint_url=endpoint, isolated_vpc=True)
+        super().__init__(
+            cluster=CLUSTER, region=REGION, endpoint_url=endpoint, catalog=CatalogSources(isolated_vpc=True)
+        )
         # To read all types takes half a minute.
         self._aws.ec2.meta.events.register("provide-client-params.ec2.DescribeInstanceTypes", _only_these)
 
@@ -101,8 +104,11 @@ class LocalAccount:
 class Stage:
     """`with Stage() as stage:` gives a client, an account, and the logs of everyone."""
 
-    def __init__(self, *, poll_seconds: float = 2.0) -> None:
+    def __init__(self, *, poll_seconds: float = 2.0, cluster: str = CLUSTER, broker: bool = True) -> None:
+        """`broker`: with it and its definitions from the start."""
         self._poll = poll_seconds
+        self._cluster = cluster
+        self._with_broker = broker
         self._exits = ExitStack()
         self._brokers: list[Program] = []
 
@@ -120,12 +126,14 @@ class Stage:
             self.aws = Account(LocalAccount(self.endpoint))
             self._make_account()
             self.karpenter = self._start_karpenter()
-            self._start_broker()
+            if self._with_broker:
+                self._start_broker()
             self.kubelets = Kubelets(self._client(), Machines(self.endpoint), clock=SystemClock(), every=1.0)
             self.kubelets.start()
             self._exits.callback(self.kubelets.stop)
             self._wait_for_karpenter()
-            self._brokers[-1].until(self._broker_ready, "ready")
+            if self._with_broker:
+                self._brokers[-1].until(self._broker_ready, "ready")
             self._exits = self._exits.pop_all()
         return self
 
@@ -188,6 +196,12 @@ class Stage:
         self._start_broker()
         self._brokers[-1].until(self._broker_ready, "ready")
 
+    def restart_karpenter(self, *, gates: str) -> None:
+        """Another Karpenter, with these feature gates; returns when it is ready."""
+        self.karpenter.end()
+        self.karpenter = self._start_karpenter(gates)
+        self._wait_for_karpenter()
+
     # ---- output and calls of the peers
 
     def karpenter_errors(self) -> list[Json]:
@@ -238,7 +252,11 @@ class Stage:
         path.write_text(self.plane.kubeconfig(user=user))
         return path
 
-    def _environment(self, user: str) -> dict[str, str]:
+    def start(self, name: str, command: Sequence[str], environment: Json) -> Program:
+        """Another program, which ends with the stage."""
+        return self._start(name, command, environment)
+
+    def environment(self, user: str) -> dict[str, str]:
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_REGION": REGION,
@@ -254,13 +272,14 @@ class Stage:
     def _install_crds(self) -> None:
         """Karpenter's CRDs as released, then the broker's remaining ones."""
         self.install_karpenter()
-        crds.install(self.client)
+        if self._with_broker:
+            crds.install(self.client)
         until(lambda: all(map(_established, self.client.list(CRD)[0])), "every definition is established")
 
     def _make_account(self) -> None:
         """Karpenter's calls to AWS besides EC2: the cluster, for its service range."""
         self.aws.client("eks").create_cluster(
-            name=CLUSTER,
+            name=self._cluster,
             roleArn="arn:aws:iam::123456789012:role/cluster",
             resourcesVpcConfig={"subnetIds": list(self.aws.subnets.values())},
             kubernetesNetworkConfig={"serviceIpv4Cidr": "10.96.0.0/24"},
@@ -270,20 +289,21 @@ class Stage:
     def _ca(self) -> str:
         return b64encode(self.plane.ca.read_bytes()).decode()
 
-    def _start_karpenter(self) -> Program:
+    def _start_karpenter(self, gates: str = "") -> Program:
         self._metrics, self._health = free_port(), free_port()
         command = [
             str(BUILT / "karpenter"),
-            *("-cluster-name", CLUSTER),
+            *("-cluster-name", self._cluster),
             *("-cluster-endpoint", self.plane.url),
             *("-metrics-port", str(self._metrics)),
             *("-health-probe-port", str(self._health)),
             "-isolated-vpc=true",  # no Pricing API: it has a table of its own
             "-disable-dry-run=true",
             "-disable-leader-election=true",
+            *(("-feature-gates", gates) if gates else ()),
         ]
         return self._start(
-            "karpenter", command, {**self._environment(KARPENTER), "SYSTEM_NAMESPACE": "kube-system"}
+            "karpenter", command, {**self.environment(KARPENTER), "SYSTEM_NAMESPACE": "kube-system"}
         )
 
     def _wait_for_karpenter(self) -> None:
@@ -298,7 +318,7 @@ class Stage:
 
     def _start_broker(self) -> None:
         options = [
-            *("--cluster-name", CLUSTER),
+            *("--cluster-name", self._cluster),
             *("--cluster-endpoint", self.plane.url),
             *("--cluster-ca", self._ca),
             *("--http-port", "0"),
@@ -307,7 +327,7 @@ class Stage:
             *("--log-format", "json"),
         ]
         command = [sys.executable, "-m", "broker.cli", "run", *options]
-        self._brokers.append(self._start(f"broker-{len(self._brokers)}", command, self._environment(BROKER)))
+        self._brokers.append(self._start(f"broker-{len(self._brokers)}", command, self.environment(BROKER)))
 
     def _broker_ready(self) -> bool:
         """The leader with everything read; a standby, which it is at first, would report ready too."""

@@ -53,6 +53,26 @@ def find() -> tuple[str, Path]:
     )
 
 
+def offline(folder: Path) -> dict[str, str]:
+    """Copies terraform/ into the folder. Returns the environment of runs there."""
+    _, mirror = find()
+    shutil.copytree(
+        TERRAFORM, folder / "terraform", ignore=shutil.ignore_patterns(".terraform*", "*.tfstate*")
+    )
+    settings = folder / "cli.tfrc"
+    settings.write_text(
+        f"provider_installation {{\n  filesystem_mirror {{ path = {json.dumps(str(mirror))} }}\n}}\n"
+        "disable_checkpoint = true\n"
+    )
+    return {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "AWS_"))} | {
+        "TF_CLI_CONFIG_FILE": str(settings),
+        "TF_IN_AUTOMATION": "1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        # Every run decodes the provider's whole schema; fewer collections save a third of the work.
+        "GOGC": "400",
+    }
+
+
 @dataclass
 class Terraform:
     """One root module with its state."""
@@ -65,25 +85,8 @@ class Terraform:
     @classmethod
     def prepare(cls, folder: Path, example: str, **variables: Any) -> "Terraform":
         """A copy of terraform/ in the folder, initialized at one of its examples."""
-        program, mirror = find()
-        shutil.copytree(
-            TERRAFORM, folder / "terraform", ignore=shutil.ignore_patterns(".terraform*", "*.tfstate*")
-        )
-        settings = folder / "cli.tfrc"
-        settings.write_text(
-            f"provider_installation {{\n  filesystem_mirror {{ path = {json.dumps(str(mirror))} }}\n}}\n"
-            "disable_checkpoint = true\n"
-        )
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(("TF_", "AWS_"))
-        } | {
-            "TF_CLI_CONFIG_FILE": str(settings),
-            "TF_IN_AUTOMATION": "1",
-            "AWS_EC2_METADATA_DISABLED": "true",
-            # Every run decodes the provider's whole schema; fewer collections save a third of the work.
-            "GOGC": "400",
-        }
-        terraform = cls(program, folder / "terraform" / "examples" / example, environment, variables)
+        environment = offline(folder)
+        terraform = cls(find()[0], folder / "terraform" / "examples" / example, environment, variables)
         terraform.run("init", "-input=false", "-no-color")
         return terraform
 

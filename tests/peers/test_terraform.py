@@ -14,7 +14,6 @@ import yaml
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace, ResourceFlavor
 from broker.apis.ome import CapacityReservation
-from broker.apiserver import Cluster
 from broker.kube.transports import InProcessTransport
 from providers.aws import AwsProvider
 from providers.aws.notices import TYPES
@@ -25,6 +24,7 @@ from tests.cluster.stack import Stack
 from tests.peers import terraform
 from tests.peers.terraform import Terraform, TerraformFailed, TerraformMissing
 from tests.peers.test_terraform_policy import allowed
+from tests.support.definitions import defined
 
 pytestmark = pytest.mark.peers
 
@@ -88,7 +88,7 @@ class Account:
 
 def reserved(aws: LocalAws, flavors_yaml: str, *, gpus: dict[str, int]) -> dict[str, Any]:
     """A broker's view of a CapacityReservation ml/training of the flavors that Terraform printed."""
-    stack = Stack(aws, InProcessTransport(Cluster()))
+    stack = Stack(aws, InProcessTransport(defined()))
     try:
         flavors_alone(stack)
         for document in yaml.safe_load_all(flavors_yaml):

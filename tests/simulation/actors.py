@@ -179,9 +179,16 @@ def strip(world: World, rng: random.Random) -> None:
     """Removes a record that the broker wrote for itself."""
     if (chosen := _a_claim(world, rng)) is None:
         return
+    _remember_launch(world, chosen)
     noted = {"metadata": {"annotations": {rng.choice((names.LAUNCH, names.ATTEMPTS)): None}}}
     world.client.patch(NodeClaim.KIND, chosen["metadata"]["name"], noted)
     world.facts.broken_by_hand = True
+
+
+def _remember_launch(world: World, claim: Json) -> None:
+    """Keeps the launch that a claim names, which no check sees again if the launch is under way now."""
+    if launch := claim["metadata"].get("annotations", {}).get(names.LAUNCH):
+        world.facts.launches[launch].add(claim["metadata"]["uid"])
 
 
 def force_away(world: World, rng: random.Random) -> None:
@@ -189,6 +196,7 @@ def force_away(world: World, rng: random.Random) -> None:
     if (chosen := _a_claim(world, rng)) is None:
         return
     name = chosen["metadata"]["name"]
+    _remember_launch(world, chosen)
     world.client.delete(NodeClaim.KIND, name)
     world.facts.forced.add(chosen["metadata"]["uid"])
     world.client.patch(NodeClaim.KIND, name, {"metadata": {"finalizers": None}})

@@ -230,7 +230,7 @@ def usurp(world: World, rng: random.Random) -> None:
         return
 
     def happens() -> None:
-        hanging = next((p for p in world.running if p.broker is not None and p.leading), None)
+        hanging = next((p for p in world.running if p.leads), None)
         world.time.advance(200.0)
         for process in world.running:
             for _ in range(40):

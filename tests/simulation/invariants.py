@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +13,7 @@ from broker.apis import names
 from broker.apis.core import ConfigMap, Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.koordinator import KoordinatorReservation
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.reservations.desired import LATEST_VISIBLE
@@ -24,19 +25,19 @@ from tests.simulation.missing import (
     missed,
     purchase_unclear,
 )
+from tests.simulation.rooms_watch import RoomsWatch
 from tests.simulation.setting import BORROWER, OWNER
+from tests.simulation.violation import Violation
 from tests.simulation.world import World, condition, ready
 
 Json = dict[str, Any]
-MADE = (NodeClaim.KIND, DedicatedAICluster.KIND, CapacityReservation.KIND, EC2NodeClass.KIND)
-
-
-class Violation(BaseException):
-    """Something does not hold that must."""
-
-    def __init__(self, invariant: str, message: str) -> None:
-        super().__init__(f"{invariant}: {message}")
-        self.invariant = invariant
+MADE = (
+    NodeClaim.KIND,
+    DedicatedAICluster.KIND,
+    CapacityReservation.KIND,
+    EC2NodeClass.KIND,
+    KoordinatorReservation.KIND,
+)
 
 
 class Watch:
@@ -45,12 +46,12 @@ class Watch:
     def __init__(self, world: World) -> None:
         self._world = world
         self._seen: tuple[int, int] = (-1, -1)
-        self._launches: dict[str, set[str]] = defaultdict(set)  # launch id -> uids of claims that named it
         self._changed_at = float("-inf")  # when the broker last changed an EC2 reservation
         self._calls: set[str] = set()  # tokens of calls that could buy something
         self._homes: dict[str, str] = {}  # claim's uid -> its instance, once it has one
         self._foreign: dict[str, tuple[Any, ...]] = {}
         self._claims: dict[str, Json] = {}  # by uid, as they were at the last look
+        self._rooms = RoomsWatch(world)
         world.gate.watchers.append(self._call)
         world.gate.api_watchers.append(self._write)
 
@@ -83,8 +84,8 @@ class Watch:
         """A call is written on its claims before it is made, since its answer may be lost."""
         for claim in self._world.claims():
             if launch := claim["metadata"].get("annotations", {}).get(names.LAUNCH):
-                self._launches[launch].add(claim["metadata"]["uid"])
-        if not self._launches[token] and not self._world.facts.broken_by_hand:
+                self._world.facts.launches[launch].add(claim["metadata"]["uid"])
+        if not self._world.facts.launches[token] and not self._world.facts.broken_by_hand:
             raise Violation("intent first", f"launch {token} is of no claim")
 
     def _recorded(self, token: str) -> None:
@@ -157,11 +158,15 @@ class Watch:
         self._ended_first(claims)
         self._launched_alive(claims)
         self._claims = claims
-        leading = [p.name for p in world.running if p.broker is not None and p.leading]
-        if len(leading) > 1:
-            raise Violation("one leader", f"{' and '.join(leading)} lead")
+        for acts in (
+            [p.name for p in world.running if p.leads],
+            [p.name for p in world.running if p.schedules],
+        ):
+            if len(acts) > 1:
+                raise Violation("one leader", f"{' and '.join(acts)} lead")
         self._within_count()
         self._bought()
+        self._rooms.check()
 
     def _one_each(self) -> None:
         claims = self._world.claims()
@@ -178,14 +183,14 @@ class Watch:
         world = self._world
         for claim in world.claims():
             if launch := claim["metadata"].get("annotations", {}).get(names.LAUNCH):
-                self._launches[launch].add(claim["metadata"]["uid"])
+                self._world.facts.launches[launch].add(claim["metadata"]["uid"])
         made: Counter[str] = Counter()
         for instance in world.all_instances():
             if launch := world.tags(instance.id).get(names.TAG_LAUNCH):
                 made[launch] += 1
         for launch, count in made.items():
-            if count > len(self._launches[launch]):
-                claims = len(self._launches[launch])
+            if count > len(self._world.facts.launches[launch]):
+                claims = len(self._world.facts.launches[launch])
                 raise Violation("bought once", f"launch {launch} of {claims} claims made {count} instances")
 
     def _needed(self, claims: Mapping[str, Json]) -> None:
@@ -195,7 +200,7 @@ class Watch:
             return
         held = {instance_of(c): c for c in claims.values()}
         for instance in world.instances():
-            asked = self._launches[world.tags(instance.id).get(names.TAG_LAUNCH, "")]
+            asked = self._world.facts.launches[world.tags(instance.id).get(names.TAG_LAUNCH, "")]
             if instance.id in held or len(asked) != 1:
                 continue
             claim = claims.get(next(iter(asked)))
@@ -301,6 +306,7 @@ class Watch:
         world = self._world
         if self._look_at_others() != self._foreign:
             raise Violation("foreign", f"{self._foreign} became {self._look_at_others()}")
+        self._rooms.settled()
         claims = [c for c in world.claims() if c["metadata"]["name"] != "karpenters"]
         alive = {i.id for i in world.instances()}
         for claim in claims:

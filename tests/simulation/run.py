@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from tests.simulation import setting
 from tests.simulation.chance import reseed
 from tests.simulation.faults import attempt
-from tests.simulation.invariants import Violation, Watch
+from tests.simulation.invariants import Watch
 from tests.simulation.process import NEVER, Process, Step
-from tests.simulation.schedule import ACTS, LIVE, PAUSE, RUN, Op, schedule
+from tests.simulation.rooms import kubelets
+from tests.simulation.schedule import ACTS, LIVE, PAUSE, RUN, Op, about_rooms, schedule
+from tests.simulation.violation import Violation
 from tests.simulation.world import Lab, World
 
 MACHINES = 10.0  # seconds between two looks of the machines
@@ -72,7 +74,7 @@ class _Run:
 
     def whole(self, operations: Sequence[Op]) -> None:
         world = self._world
-        setting.begin(world, random.Random(f"setting {self._seed}"))
+        setting.begin(world, random.Random(f"setting {self._seed}"), rooms=about_rooms(self._seed))
         self._watch.begin()
         for op in operations:
             self._do(op)
@@ -132,13 +134,13 @@ class _Run:
     def _housekeeping(self) -> None:
         """Background progress: machines, EC2's own clock, and a killed process that is started again."""
         world = self._world
-        wanted = 2 if world.settings.leader_election else 1
-        if len(world.running) < wanted and world.time.seconds >= world.restart_at:
+        if len(world.running) < len(world.roles) and world.time.seconds >= world.restart_at:
             world.start()
         if world.time.seconds >= self._machines_at:
             self._machines_at = world.time.seconds + MACHINES
             world.settle_ec2()
             world.machines()
+            kubelets(world)
 
     def _pass(self, most: float) -> None:
         """Time goes on to when something is due, by no more than `most`."""
@@ -176,6 +178,7 @@ class _Run:
         world = self._world
         world.gate.armed.clear()
         world.gate.api_faults.clear()
+        world.gate.api_gone_until = world.gate.api_slow_until = 0.0
         world.control.clear_faults()
         world.control.clear_pools()
         world.control.lag(0)

@@ -22,10 +22,19 @@ PER = {GPUS: 8, BOUGHT: 4}  # accelerators of an instance
 OTHER_CLUSTER = "green"
 
 
-def begin(world: World, rng: random.Random) -> None:
+# The option `scheduler` of each process, without and with leader election.
+ROLES = ((("off",), ("off", "off")),)
+ROOM_ROLES = (
+    (("on",), ("on", "on")),
+    (("off", "only"), ("off", "only", "only")),
+)
+
+
+def begin(world: World, rng: random.Random, *, rooms: bool) -> None:
     """Two to four reservations, a group, classes that use them, two teams, and resources of others."""
     leaders = rng.random() < 0.3
     world.set(leader_election=leaders)
+    world.roles = tuple(rng.choice(ROOM_ROLES if rooms else ROLES)[leaders])
     aws = world.aws
     first = aws.odcr(SMALL, A, rng.randint(1, 3))
     second = aws.odcr(MEDIUM, B, rng.randint(1, 2))
@@ -45,7 +54,7 @@ def begin(world: World, rng: random.Random) -> None:
     if rng.random() < 0.5:
         buy(world, "bought", rng.randint(1, 3), cancel=rng.random() < 0.7)
     _others(world)
-    for _ in range(2 if leaders else 1):
+    for _ in world.roles:
         world.start()
 
 
@@ -61,7 +70,9 @@ def reserve(world: World, name: str, body: Json, annotations: Mapping[str, str] 
 
 def buy(world: World, name: str, instances: int, *, cancel: bool) -> None:
     """A reservation that the broker buys for."""
-    marks = {names.RESERVATION_POLICY: "Manage"} | ({names.DELETION_POLICY: "Cancel"} if cancel else {})
+    marks = {names.RESERVATION_POLICY: "Manage", names.MINIMUM: "1"} | (
+        {names.DELETION_POLICY: "Cancel"} if cancel else {}
+    )
     reserve(world, name, spec(BOUGHT, quotas={GPU: str(PER[BOUGHT] * instances)}), marks)
     asked(world, name, instances)
 

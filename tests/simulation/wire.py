@@ -51,7 +51,7 @@ class Armed:
     left: int
     when: When
     does: Callable[[], None]
-    of: str = ""  # only calls that begin so count
+    of: str = ""  # only calls with this in their name or path count
 
 
 @dataclass
@@ -63,6 +63,9 @@ class Gate:
     acting: str = ""  # the process that takes a step; empty for the world's own calls
     armed: list[Armed] = field(default_factory=list)
     api_faults: deque[ApiFault] = field(default_factory=deque)
+    api_gone_until: float = 0.0  # of the world's time
+    api_slow_until: float = 0.0
+    api_seconds: float = 0.0  # that a call takes while the API server is slow
     calls: int = 0
     faults: int = 0  # that were injected
     api_writes: list[str] = field(default_factory=list)  # of processes, the Lease's left out
@@ -95,7 +98,7 @@ class Gate:
 
     def _fire(self, when: When, what: str) -> None:
         for one in [*self.armed]:
-            if one.when != when or not what.startswith(one.of):
+            if one.when != when or one.of not in what:
                 continue
             one.left -= 1
             if one.left <= 0 and one in self.armed:
@@ -103,6 +106,16 @@ class Gate:
                 self.faults += 1
                 with self.world_acts():
                     one.does()
+
+    @property
+    def gone(self) -> bool:
+        """Whether the API server cannot be reached."""
+        return self.time.seconds < self.api_gone_until
+
+    def delayed(self) -> None:
+        """A call to a slow API server takes its time."""
+        if self.time.seconds < self.api_slow_until:
+            self.time.advance(self.api_seconds)
 
     @contextmanager
     def world_acts(self) -> Iterator[None]:
@@ -151,15 +164,21 @@ class Wire:
         self._cluster, self._gate, self._process, self._events = cluster, gate, process, events
 
     def request(self, request: Request, *, timeout: float) -> Reply:
-        del timeout
+        """A request that hangs for longer than `timeout` does not arrive; an answer that does is not read."""
         gate, what = self._gate, f"{request.method} {request.path}"
+        until = gate.time.seconds + timeout
         if not gate.acting:  # a killed process sends nothing more
             raise Killed(what)
         gate.trace(f"{self._process} {what}", f"{request.query} {(request.body or b'').decode()}")
+        gate.delayed()
         gate.before(what)
+        if gate.time.seconds > until:
+            raise Unavailable(0, "Lost", f"{what} was given up")
         write = request.method not in READS
         leased = "/leases/" in request.path or request.path.endswith("/leases")
         fault = gate.api_faults.popleft() if gate.api_faults and not leased else ""
+        if gate.gone:
+            fault = "away"
         if fault:
             gate.faults += 1
             gate.trace(f"{self._process} {what} {fault}")
@@ -170,17 +189,19 @@ class Wire:
         for watcher in gate.api_watchers if write else ():
             watcher(request.method, request.path)
         answer = self._cluster.handle(_served(request))
-        if write and not leased and answer.status < 300:
+        if write and not leased and answer.status < 300 and "dryRun" not in request.query:
             gate.api_writes.append(what)
         if write:
             gate.trace(f"{self._process} {what} {answer.status}")
         gate.after(what)
-        if fault == "lost":
+        if fault == "lost" or gate.time.seconds > until:
             raise Unavailable(0, "Lost", f"the answer to {what} was lost")
         return Reply(status=answer.status, headers=answer.headers, body=answer.body)
 
     def stream(self, request: Request, *, timeout: float) -> Stream:
         del timeout
+        if self._gate.gone:
+            raise Unavailable(0, "Lost", f"{request.path} cannot be watched")
         answer = self._cluster.handle(_served(request))
         if not isinstance(answer.stream, WatchStream):
             raise from_reply(answer.status, answer.body, answer.headers)

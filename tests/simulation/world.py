@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -26,13 +27,10 @@ from moto.moto_api._internal import mock_random
 
 from broker.apis import names
 from broker.apis.core import Node, Pod
-from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Kind
-from broker.apiserver import Cluster
 from broker.apiserver.collector import Collector
-from broker.commands.manifests import CRD
 from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
 from broker.settings import Settings
@@ -47,6 +45,7 @@ from tests.simulation.chance import EPOCH, Time, ruled
 from tests.simulation.memo import Memo
 from tests.simulation.process import Process
 from tests.simulation.wire import Gate, Session, core
+from tests.support.definitions import defined
 from tests.support.direct import local_aws_here
 
 Json = dict[str, Any]
@@ -149,11 +148,6 @@ def _forget_aws(seed: str) -> None:
     mock_random.seed(f"{seed} moto")
 
 
-@cache
-def definitions() -> list[Json]:
-    return list(load_crds())
-
-
 @dataclass
 class Facts:
     """Facts about the history of the world that the invariants need and cannot see in it."""
@@ -162,6 +156,8 @@ class Facts:
     foreign: set[str] = field(default_factory=set)  # ids in EC2 that are another cluster's or a person's
     shrunk: set[str] = field(default_factory=set)  # EC2 reservations that were ended or resized by others
     forced: set[str] = field(default_factory=set)  # uids of claims that were deleted past their finalizer
+    # Launch id -> uids of the claims that named it.
+    launches: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     ahead: float = 0.0  # how far in the future, in seconds, a process may have dated its writes
     broken_by_hand: bool = False  # a record that the broker wrote for itself was removed
     clusters: dict[str, int] = field(default_factory=dict)  # dedicated cluster -> most instances asked
@@ -184,10 +180,8 @@ class World:
         self.settings = SETTINGS
         self.control = Control()
         self.aws = Account(lab.server)
-        self.cluster = Cluster(clock=lambda: EPOCH.timestamp() + self.time.seconds, seed=1)
+        self.cluster = defined(clock=lambda: EPOCH.timestamp() + self.time.seconds, seed=1)
         self.client = Client(InProcessTransport(self.cluster), field_manager="user")
-        for definition in definitions():
-            self.client.create(CRD, definition)
         self.collector = Collector(self.cluster)
         self.processes: list[Process] = []
         self.stubborn: set[str] = set()  # instances with a machine that never joins
@@ -195,6 +189,7 @@ class World:
         self.random = random.Random(seed)
         self._started = 0
         self.restart_at = 0.0
+        self.roles: tuple[str, ...] = ("on",)  # the option `scheduler` of each process
 
     def close(self) -> None:
         for process in self.processes:
@@ -210,8 +205,12 @@ class World:
         return self.random.choice((1, 1, 2, 3, 10, 100))
 
     def start(self, *, skew: float = 0.0) -> Process:
+        """Starts a process for the first role that none has."""
         self._started += 1
-        process = Process(self, f"p{self._started}", skew=skew)
+        missing = [*self.roles]
+        for each in self.running:
+            missing.remove(each.scheduler)
+        process = Process(self, f"p{self._started}", skew=skew, scheduler=missing[0])
         self.processes = [each for each in self.processes if each.alive]
         self.processes.append(process)
         return process

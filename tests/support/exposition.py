@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import sys
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-import broker
 from broker.app import REGISTRIES
+from broker.monitoring import define
 from providers.aws import AwsProvider
-
-
-def define() -> None:
-    """Imports everything of the broker's that defines a metric."""
-    for module in pkgutil.walk_packages(broker.__path__, "broker."):
-        if not module.name.startswith(("broker.apiserver", "broker.demo")):
-            importlib.import_module(module.name)  # a metric is defined where it is counted
 
 
 def text() -> str:

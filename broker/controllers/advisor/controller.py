@@ -33,6 +33,7 @@ from broker.kube.conditions import ConditionUpdate, timestamp
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import Forbidden, Invalid
+from broker.text import counted, group_name
 from providers.base import CapacityProvider
 
 LOOK_AGAIN = 300.0
@@ -126,7 +127,8 @@ class Advisor:
         unread = spec.group_arn not in self._inventory.snapshot().groups
         if unread and error:  # a group that is not found may be created again at once
             # The request id is left out: the same error at the next poll needs no write.
-            raise Unresolved("GroupUnreadable", f"{error.operation}: {error.code} for {spec.group_arn}")
+            where = f"group {group_name(spec.group_arn)}"
+            raise Unresolved("GroupUnreadable", f"{error.operation}: {error.code} for {where}")
         return self._resolved.found(node_class.name)
 
     def _keep(
@@ -274,8 +276,8 @@ class Advisor:
             node_class,
             "Warning",
             verdicts.YIELDED,
-            f"{record.by} removed the broker's selector terms {record.removed} times: the broker stops "
-            f"writing them; condition {names.RESERVATIONS_ADVISED} has the term to copy",
+            f"{record.by} removed the broker's selector terms {counted(record.removed, 'time')}: the broker "
+            f"stops writing them; condition {names.RESERVATIONS_ADVISED} has the term to copy",
         )
         return record.by
 

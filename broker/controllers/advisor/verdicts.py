@@ -16,6 +16,7 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import ConditionStatus, condition
 from broker.controllers.advisor.terms import MOST, PATIENCE, Advice, Term
 from broker.kube.conditions import ConditionUpdate, condition_body, remove_condition, set_conditions
+from broker.text import counted
 
 TYPES = (names.RESERVATIONS_ADVISED, names.RESERVED_ALLOWED)
 YIELDED = "ListKeptByOthers"
@@ -50,7 +51,7 @@ def advised(
     if not usable:
         return _verdict("True", "NothingToSelect", "no reservation is usable: see ReservationsResolved")
     how = "by one tag" if advice.form == "tag" else "by id"
-    return _verdict("True", "TermsWritten", f"Karpenter selects {usable} reservations {how}")
+    return _verdict("True", "TermsWritten", f"Karpenter selects {counted(usable, 'reservation')} {how}")
 
 
 def yielded(offer: Term, manager: str, *, held: bool) -> ConditionUpdate:

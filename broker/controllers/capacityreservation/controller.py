@@ -20,8 +20,7 @@ from broker.apis.ome import CapacityReservation
 from broker.controllers.capacityreservation import status
 from broker.controllers.capacityreservation.look import Cloud, ReservationSnapshot, ReservationSnapshotBuilder
 from broker.controllers.capacityreservation.marks import CohortLabels
-from broker.controllers.capacityreservation.metrics import METRICS, Shown
-from broker.controllers.capacityreservation.sources import Sources
+from broker.controllers.capacityreservation.metrics import Shown, show
 from broker.controllers.ome.reads import OmeReads
 from broker.controllers.reservations.each import each
 from broker.kube.cache import Cache
@@ -45,7 +44,7 @@ _log = structlog.get_logger("reservation")
 class ReconciledReservation:
     """Inputs of a reservation's last reconcile, and until when they hold (monotonic)."""
 
-    one: Reservation
+    reservation: Reservation
     facts: ReservationFacts
     cloud: Cloud
     group_arn: str
@@ -59,8 +58,7 @@ class ReservationController:
         self,
         client: Client,
         reads: OmeReads,
-        look: ReservationSnapshotBuilder,
-        sources: Sources,
+        snapshots: ReservationSnapshotBuilder,
         *,
         clock: Clock,
         recorder: Recorder,
@@ -68,8 +66,7 @@ class ReservationController:
     ) -> None:
         self._client = client
         self._reads = reads
-        self._look = look
-        self._sources = sources
+        self._snapshots = snapshots
         self._clock = clock
         self._recorder = recorder
         self._limits = limits
@@ -83,81 +80,86 @@ class ReservationController:
         if not reservations:
             # Without reservations the metrics of earlier ones are removed, and no machine is read.
             self._forget(())
-            METRICS.show({})
+            show({})
             return None
-        view = self._look.take(reservations, self._clock.now(), moment)
+        snapshot = self._snapshots.take(reservations, self._clock.now(), moment)
         self._forget(reservations)
-        due = [view.until]
+        due = [snapshot.until]
         try:
-            each(reservations, lambda one: due.append(self._turn(one, view, moment)))
+            each(reservations, lambda reservation: due.append(self._reconcile(reservation, snapshot, moment)))
         finally:
-            self._measure(view)
+            self._measure(snapshot)
         until = min(due)
         return Result(requeue_after=max(until - moment, 0.0)) if until < float("inf") else None
 
     def _all(self) -> list[Reservation]:
         return list(self._reads.snapshot().reservations.values())
 
-    def _turn(self, one: Reservation, view: ReservationSnapshot, moment: float) -> float:
+    def _reconcile(self, reservation: Reservation, snapshot: ReservationSnapshot, moment: float) -> float:
         """Reconciles one reservation; returns until when it cannot change by time alone (monotonic)."""
-        reserved = reserved_of(one)
-        facts, cloud = view.facts[reserved], view.cloud[reserved]
-        group_arn = self._sources.group_arn(reserved)
-        known = self._known.get(one.uid)
+        reserved = reserved_of(reservation)
+        facts, cloud = snapshot.facts[reserved], snapshot.cloud[reserved]
+        group_arn = snapshot.group_arns[reserved]
+        known = self._known.get(reservation.uid)
         if (
             known is not None
-            and known.one is one
+            and known.reservation is reservation
             and moment < known.until
             and (known.facts, known.cloud, known.group_arn) == (facts, cloud, group_arn)
         ):
             return known.until
-        deleting = one.deleting  # as in the facts: the response to a write may be newer
-        marked = self._marks.keep(one, facts.judged.spec.cohort)
-        one = self._cached(one, marked)
-        before = one.status.capacity_reservation_lifecycle_state
-        one, left = self._say(one, facts, cloud, group_arn)
+        deleting = reservation.deleting  # as in the facts: the response to a write may be newer
+        marked = self._marks.keep(reservation, facts.judged.spec.cohort)
+        reservation = self._cached(reservation, marked)
+        before = reservation.status.capacity_reservation_lifecycle_state
+        reservation, left = self._write_status(reservation, facts, cloud, group_arn)
         if deleting and not facts.left:
-            self._release(one)
-        if one.status.capacity_reservation_lifecycle_state != before or one.deleting != deleting:
-            self._known.pop(one.uid, None)
+            self._release(reservation)
+        if (
+            reservation.status.capacity_reservation_lifecycle_state != before
+            or reservation.deleting != deleting
+        ):
+            self._known.pop(reservation.uid, None)
             return moment  # the next pass reconciles the new state
         until = moment + max(left, SOON)
-        self._known[one.uid] = ReconciledReservation(
-            one=one, facts=facts, cloud=cloud, group_arn=group_arn, until=until
+        self._known[reservation.uid] = ReconciledReservation(
+            reservation=reservation, facts=facts, cloud=cloud, group_arn=group_arn, until=until
         )
         return until
 
-    def _say(
-        self, one: Reservation, facts: ReservationFacts, cloud: Cloud, group_arn: str
+    def _write_status(
+        self, reservation: Reservation, facts: ReservationFacts, cloud: Cloud, group_arn: str
     ) -> tuple[Reservation, float]:
         """Writes the status if it differs. Returns the object, and the seconds until its state may change
         by time alone.
         """
-        now, told = self._clock.now(), one.status
-        before = told.capacity_reservation_lifecycle_state
+        now, current = self._clock.now(), reservation.status
+        before = current.capacity_reservation_lifecycle_state
         obstacle = next(verdicts.obstacles(facts), None)
-        ready = condition(told.conditions, verdicts.READY)
-        lacking = condition(told.conditions, verdicts.PROVISIONED)
+        ready = condition(current.conditions, verdicts.READY)
+        lacking = condition(current.conditions, verdicts.PROVISIONED)
         since = lacking.last_transition_time if lacking is not None and lacking.status != "True" else None
         lasted = (now - since).total_seconds() if since is not None else 0.0
         state = advance(
             before,
             obstacle,
-            deleting=one.deleting,
-            changed=ready is not None and ready.observed_generation != one.metadata.generation,
+            deleting=reservation.deleting,
+            changed=ready is not None and ready.observed_generation != reservation.metadata.generation,
             lasted=lasted,
             limits=self._limits,
         )
-        first = before is None and not one.deleting
+        first = before is None and not reservation.deleting
         was_ready = ready is not None and ready.status == "True"
         anew = before == "Failed" and state == "Updating"
-        said = verdicts.condition_updates(facts, state, obstacle, first=first, was_ready=was_ready, anew=anew)
-        detail = state if first else verdicts.detail(state, obstacle, said, facts)
-        made = status.body(
-            told,
-            one.metadata.generation,
+        updates = verdicts.condition_updates(
+            facts, state, obstacle, first=first, was_ready=was_ready, anew=anew
+        )
+        detail = state if first else verdicts.detail(state, obstacle, updates, facts)
+        body = status.body(
+            current,
+            reservation.metadata.generation,
             state,
-            said,
+            updates,
             detail,
             facts,
             cloud,
@@ -165,61 +167,69 @@ class ReservationController:
             known=not first,
             now=now,
         )
-        if not status.same(told, made):
-            one = self._write(one, made)
+        if not status.same(current, body):
+            reservation = self._write(reservation, body)
             if state != before:
-                self._tell(one, before, state, detail)
+                self._report(reservation, before, state, verdicts.transition(state, obstacle, detail))
         left = float("inf") if state in ("Failed", "Deleting") else patience(state, obstacle, self._limits)
-        return one, left - lasted
+        return reservation, left - lasted
 
-    def _write(self, one: Reservation, made: dict[str, Any]) -> Reservation:
-        patch = {"metadata": {"uid": one.uid}, "status": status.patch(one.status, made)}
+    def _write(self, reservation: Reservation, body: dict[str, Any]) -> Reservation:
+        patch = {"metadata": {"uid": reservation.uid}, "status": status.patch(reservation.status, body)}
         answer = self._client.patch(
-            one.KIND, one.name, patch, namespace=one.namespace or None, subresource="status"
+            reservation.KIND,
+            reservation.name,
+            patch,
+            namespace=reservation.namespace or None,
+            subresource="status",
         )
-        return self._cached(one, answer)
+        return self._cached(reservation, answer)
 
-    def _cached(self, one: Reservation, answer: Mapping[str, Any] | None) -> Reservation:
+    def _cached(self, reservation: Reservation, answer: Mapping[str, Any] | None) -> Reservation:
         """The object after a write of ours, as every reader sees it from now on."""
         if answer is None:
-            return one
+            return reservation
         cache: Cache[Any] = (
             self._reads.reservations.cache
-            if isinstance(one, CapacityReservation)
+            if isinstance(reservation, CapacityReservation)
             else self._reads.cluster_reservations.cache
         )
         cache.observe(answer)
-        found: Reservation | None = cache.find(one.key)
-        return found if found is not None and found.uid == one.uid else type(one).decode(answer)
+        found: Reservation | None = cache.find(reservation.key)
+        return (
+            found if found is not None and found.uid == reservation.uid else type(reservation).decode(answer)
+        )
 
-    def _release(self, one: Reservation) -> None:
-        patch = remove_finalizer(one, names.RESERVED_FINALIZER)
+    def _release(self, reservation: Reservation) -> None:
+        patch = remove_finalizer(reservation, names.RESERVED_FINALIZER)
         if patch is None:
             return
-        _log.info("reservation released", reservation=one.key)
+        _log.info("reservation released", reservation=reservation.key)
         try:
-            answer = self._client.patch(one.KIND, one.name, patch, namespace=one.namespace or None)
+            answer = self._client.patch(
+                reservation.KIND, reservation.name, patch, namespace=reservation.namespace or None
+            )
         except Conflict:
-            _log.info("reservation changed meanwhile, looked at again", reservation=one.key)
+            _log.info("reservation changed meanwhile, looked at again", reservation=reservation.key)
             return
-        self._cached(one, answer)
+        self._cached(reservation, answer)
 
-    def _tell(self, one: Reservation, before: State | None, state: State, detail: str) -> None:
+    def _report(self, reservation: Reservation, before: State | None, state: State, detail: str) -> None:
         """Reports a transition, as `kubectl describe` shows it."""
-        _log.info("reservation", reservation=one.key, state=state, before=before, why=detail)
-        self._recorder.event(one, "Warning" if state == "Failed" else "Normal", state, detail)
+        _log.info("reservation", reservation=reservation.key, state=state, before=before, why=detail)
+        self._recorder.event(reservation, "Warning" if state == "Failed" else "Normal", state, detail)
 
     def _forget(self, reservations: Sequence[Reservation]) -> None:
-        alive = {one.uid for one in reservations}
+        alive = {reservation.uid for reservation in reservations}
         self._known = {uid: known for uid, known in self._known.items() if uid in alive}
-        self._look.forget(alive)
+        self._snapshots.forget(alive)
         self._marks.forget(alive)
 
-    def _measure(self, view: ReservationSnapshot) -> None:
+    def _measure(self, snapshot: ReservationSnapshot) -> None:
         shown = {}
-        for one in self._all():
-            facts = view.facts.get(reserved_of(one))
+        for reservation in self._all():
+            facts = snapshot.facts.get(reserved_of(reservation))
             if facts is not None:
-                state = one.status.capacity_reservation_lifecycle_state
-                shown[reserved_of(one)] = Shown(state=state, total=facts.nominal, used=facts.used)
-        METRICS.show(shown, view.unattributed)
+                state = reservation.status.capacity_reservation_lifecycle_state
+                shown[reserved_of(reservation)] = Shown(state=state, total=facts.nominal, used=facts.used)
+        show(shown, snapshot.unattributed)

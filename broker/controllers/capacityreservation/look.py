@@ -16,11 +16,11 @@ from typing import Final
 import structlog
 
 from broker.apis import names
-from broker.apis.core import Node, Pod
+from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.ome_rules import Judged
 from broker.controllers.capacityreservation.others import IsAttributed, UnattributedUseReader
-from broker.controllers.capacityreservation.sources import Sources
+from broker.controllers.capacityreservation.views import ReservationViews
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.ome.reads import OmeReads
 from broker.kube import bisection
@@ -39,12 +39,14 @@ from broker.quota.model import UNLIMITED, Amounts, FlavorResource
 from broker.quota.resolve import Names, UnresolvedName
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations import conditions as verdicts
-from broker.reservations.conditions import ReservationFacts
+from broker.reservations.conditions import ReservationFacts, Trouble
 from broker.reservations.flavors import FlavorCatalog
 from broker.reservations.machines import Flavors, MachineReader, MachineSnapshot
+from broker.reservations.odcr_status import purchase_troubles, remedies
 from broker.reservations.ownership import Ownership
 from broker.reservations.queues import queue
 from broker.reservations.spec import Reservation, reserved_of
+from broker.text import moment
 from providers.base import CapacityProvider
 from providers.model import InstanceType, Odcr, ProviderError
 
@@ -72,6 +74,7 @@ class ReservationSnapshot:
 
     facts: Mapping[Reserved, ReservationFacts]
     cloud: Mapping[Reserved, Cloud]
+    group_arns: Mapping[Reserved, str]
     unattributed: Mapping[tuple[str, str], int] = field(default_factory=dict)
     until: float = float("inf")
 
@@ -85,54 +88,53 @@ class ReservationSnapshotBuilder:
         reads: OmeReads,
         nodes: Cache[Node],
         claims: Cache[NodeClaim],
-        pods: Cache[Pod],
         inventory: InventoryKeeper,
-        sources: Sources,
-        *,
-        steady_seconds: float,
-        starting_seconds: float,
+        views: ReservationViews,
+        others: UnattributedUseReader,
+        hardware: MachineReader,
     ) -> None:
         self._provider = provider
         self._reads = reads
         self._nodes = nodes
         self._claims = claims
         self._inventory = inventory
-        self._sources = sources
-        self._steady_seconds = steady_seconds
-        self._hardware = MachineReader(starting_seconds=starting_seconds)
-        self.others = UnattributedUseReader(nodes, pods, steady_seconds=steady_seconds)
+        self._views = views
+        self._hardware = hardware
+        self._others = others
         self._steadied: SteadyMachines | None = None
         self._types: Mapping[str, InstanceType] = {}
         self._judgements: dict[str, tuple[tuple[int, str], JudgedQuota]] = {}
-        self._users: dict[str, tuple[list[ReservationHolder], tuple[ReservationHolder, ...], Amounts]] = {}
+        self._users: dict[
+            str, tuple[Sequence[ReservationHolder], tuple[ReservationHolder, ...], Amounts]
+        ] = {}
 
     def take(self, reservations: Sequence[Reservation], now: datetime, moment: float) -> ReservationSnapshot:
-        sources, holdings = self._sources, self._sources.holdings()
+        views = self._views
+        claims = self._claims.list()
         try:
             self._types = self._provider.instance_types()
         except ProviderError as error:
             _log.info("instance types as they were", error=str(error))
         snapshot = self._reads.snapshot()
+        holdings = snapshot.odcrs.owned
         judged = {reserved_of(one): self._judge(one) for one in reservations}
         flavors = self._flavors(snapshot.flavors, judged.values())
-        seen = self._seen(holdings, flavors, now)
-        self._steadied, machines = steady(self._steadied, seen.machines, moment, self._steady_seconds)
+        seen = self._seen(holdings, flavors, claims, now)
+        steady_seconds = self._others.steady_seconds
+        self._steadied, machines = steady(self._steadied, seen.machines, moment, steady_seconds)
         claimants = _claimants(reservations, judged)
         shared = bisection.bisected(
             lambda some: shares(some, machines, sold=verdicts.SOLD), claimants, lambda one: str(one.reserved)
         )
         common, own = _outs(machines)
-        holders: dict[Reserved, list[ReservationHolder]] = defaultdict(list)
-        for source in sources.holders:
-            for reserved, some in source().items():
-                holders[reserved] += some
+        holders = views.holders(snapshot, claims)
         added = {
-            reserved_of(one): self._added(one, holders.get(reserved_of(one), [])) for one in reservations
+            reserved_of(one): self._added(one, holders.get(reserved_of(one), ())) for one in reservations
         }
-        queued = {reserved: sources.queue(reserved) for reserved in added}
-        others, steadily = self.others.look(
+        queued = {reserved: views.queue(reserved, snapshot) for reserved in added}
+        others, steadily = self._others.look(
             machines,
-            self._claims.list(),
+            claims,
             (each for some in holders.values() for each in some),
             kin=_kin(judged),
             kueue=any(each is not None for each in queued.values()),
@@ -148,8 +150,11 @@ class ReservationSnapshotBuilder:
         )
         facts: dict[Reserved, ReservationFacts] = {}
         cloud: dict[Reserved, Cloud] = {}
+        group_arns: dict[Reserved, str] = {}
         for one in reservations:
             reserved = reserved_of(one)
+            odcrs = snapshot.odcrs.status(reserved)
+            group_arns[reserved] = odcrs.group_arn
             mine, held = judged[reserved], holdings.of(reserved)
             cloud[reserved] = tuple((flavor, odcr) for flavor in sorted(held) for odcr in held[flavor])
             named = sorted({key.flavor for key in mine.nominal})
@@ -172,24 +177,28 @@ class ReservationSnapshotBuilder:
                 taken=used_up.get(reserved, {}),
                 takers=others.where(reserved, named) if reserved in used_up else (),
                 queue=queued[reserved],
-                hindered=tuple(sources.hindered(reserved)),
-                remedies=tuple(sources.remedies(reserved)),
-                troubles=tuple(trouble for source in sources.troubles for trouble in source(reserved)),
+                hindered=tuple(
+                    Trouble(reason=problem.reason, message=problem.message)
+                    for problem in snapshot.queue_problems.get(reserved, ())
+                ),
+                remedies=tuple(remedies(odcrs, reserved)),
+                troubles=tuple(purchase_troubles(odcrs)),
                 holders=users,
                 used=used,
-                priority_missing=priority if priority and not sources.priority(priority) else "",
-                left=tuple(left for source in sources.left for left in source(one)) if one.deleting else (),
+                priority_missing=priority if priority and self._reads.priority(priority) is None else "",
+                left=tuple(views.left(one, snapshot)) if one.deleting else (),
             )
-        due = (began + self._steady_seconds for began in self._steadied.since.values())
+        due = (began + steady_seconds for began in self._steadied.since.values())
         return ReservationSnapshot(
             facts=facts,
             cloud=cloud,
+            group_arns=group_arns,
             unattributed=seen.unattributed,
             until=min((steadily, *due)),
         )
 
     def _added(
-        self, one: Reservation, holders: list[ReservationHolder]
+        self, one: Reservation, holders: Sequence[ReservationHolder]
     ) -> tuple[tuple[ReservationHolder, ...], Amounts]:
         """Its users by name, and their total; added up again only after a change."""
         known = self._users.get(one.uid)
@@ -209,8 +218,10 @@ class ReservationSnapshotBuilder:
         flavors = catalog.usable(sorted(name for name in named if name in self._types))
         return {name: flavor.spec.node_labels for name, flavor in flavors.items()}
 
-    def _seen(self, holdings: Ownership, flavors: Flavors, now: datetime) -> MachineSnapshot:
-        inventory, nodes, claims = self._inventory.snapshot(), self._nodes.list(), self._claims.list()
+    def _seen(
+        self, holdings: Ownership, flavors: Flavors, claims: Sequence[NodeClaim], now: datetime
+    ) -> MachineSnapshot:
+        inventory, nodes = self._inventory.snapshot(), self._nodes.list()
         return self._hardware.look(nodes, claims, inventory, holdings, flavors, self._types, now)
 
     def _judge(self, one: Reservation) -> JudgedQuota:
@@ -291,7 +302,7 @@ def _age(one: Reservation) -> float:
 
 
 def _begins(odcr: Odcr) -> str:
-    when = f", starts at {odcr.start:%Y-%m-%d %H:%M} UTC" if odcr.start is not None else ""
+    when = f", starts at {moment(odcr.start)}" if odcr.start is not None else ""
     return f"{odcr.id} is {odcr.state}{when}"
 
 

@@ -28,7 +28,6 @@ from broker.reservations.sizing import ACCELERATORS
 IsAttributed = Callable[[str, Reserved | None], bool]
 
 _SOLD = frozenset(ACCELERATORS)
-_OVER = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +59,7 @@ class UnattributedUseReader:
 
     def __init__(self, nodes: Cache[Node], pods: Cache[Pod], *, steady_seconds: float) -> None:
         self._nodes, self._pods = nodes, pods
-        self._steady = steady_seconds
+        self.steady_seconds = steady_seconds
         self._known: dict[str, Mapping[str, int]] = {}  # by node: accelerators that its pods use
         self._stale: set[str] = set()
         self._readers: list[Callable[[], None]] = []
@@ -89,10 +88,10 @@ class UnattributedUseReader:
             self._shown, self._since = found, None
             return found, float("inf")
         self._since = moment if self._since is None else self._since
-        if moment >= self._since + self._steady:
+        if moment >= self._since + self.steady_seconds:
             self._shown, self._since = found, None
             return found, float("inf")
-        return self._shown, self._since + self._steady
+        return self._shown, self._since + self.steady_seconds
 
     def _find(
         self,
@@ -163,7 +162,7 @@ def _says(claim: NodeClaim) -> bool:
 
 def _counted(pod: Pod | None) -> tuple[tuple[str, str, int], ...]:
     """Node, resource and amount of each accelerator that a pod has."""
-    if pod is None or not pod.spec.node_name or pod.status.phase in _OVER:
+    if pod is None or not pod.spec.node_name or pod.ended:
         return ()
     asked = (*pod.spec.containers, *pod.spec.init_containers)
     if not any(_SOLD & {*each.resources.limits, *each.resources.requests} for each in asked):

@@ -9,17 +9,14 @@ not count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.apis.kueue import ResourceFlavor
-from broker.apis.ome import ReservationSpec
 from broker.apis.units import units
 from broker.controllers.nodeclaim.translate import priority_of
-from broker.controllers.ome.reads import OmeReads
-from broker.kube.cache import Cache
+from broker.controllers.snapshot import Snapshot
 from broker.quota.hardware import attribute
 from broker.quota.model import Amounts, FlavorResource, Queue
 from broker.quota.resolve import Names, UnresolvedName
@@ -31,15 +28,17 @@ RESERVED: Final = "reserved"  # the capacity type of an instance in an ODCR
 
 
 def drawing(
-    claims: Iterable[NodeClaim],
-    specs: Mapping[Reserved, ReservationSpec],
-    flavors: Mapping[str, ResourceFlavor],
+    claims: Iterable[NodeClaim], snapshot: Snapshot
 ) -> Mapping[Reserved, tuple[ReservationHolder, ...]]:
-    """The holders among these claims, by reservation. `specs`: those judged without problems."""
+    """The holders among these claims, by reservation. Only specs without problems have holders."""
+    drawing_claims = [claim for claim in claims if names.DRAWS_FROM in claim.annotations]
+    if not drawing_claims:
+        return {}
+    specs, flavors = snapshot.specs, snapshot.resource_flavors
     by_name = Names(specs)
     made: dict[Reserved, Queue] = {}
     found: dict[Reserved, list[ReservationHolder]] = {}
-    for claim in sorted(claims, key=lambda each: each.name):
+    for claim in sorted(drawing_claims, key=lambda each: each.name):
         if names.DEDICATED in claim.labels or not claim.status.provider_id:
             continue
         if claim.labels.get(names.CAPACITY_TYPE, RESERVED) != RESERVED:
@@ -67,23 +66,6 @@ def drawing(
         )
         found.setdefault(reserved, []).append(one)
     return {reserved: tuple(holders) for reserved, holders in found.items()}
-
-
-def drawers(
-    reads: OmeReads,
-    claims: Cache[NodeClaim],
-    *,
-    kueue: Callable[[], bool],
-) -> Callable[[], Mapping[Reserved, tuple[ReservationHolder, ...]]]:
-    """A function that runs `drawing` on the caches; its result is empty if Kueue counts quota."""
-
-    def found() -> Mapping[Reserved, tuple[ReservationHolder, ...]]:
-        if kueue() or not (some := [each for each in claims.list() if names.DRAWS_FROM in each.annotations]):
-            return {}
-        snapshot = reads.snapshot()
-        return drawing(some, snapshot.specs, snapshot.resource_flavors)
-
-    return found
 
 
 def share(queue: Queue, flavor: str, has: Mapping[str, int]) -> Amounts:

@@ -13,14 +13,14 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.units import CPU
-from broker.controllers.dedicatedaicluster.admission import ClusterAdmission
 from broker.controllers.dedicatedaicluster.drawing import share
 from broker.controllers.nodeclaim.translate import priority_of
-from broker.controllers.preemption.nominated import nominated
+from broker.controllers.preemption.claims import nominated
 from broker.quota.candidates import fits
 from broker.quota.joint import QuotaState
 from broker.quota.model import Amounts
 from broker.quota.tree import QuotaNode, Tree
+from broker.reservations.cluster_admission import ClusterAdmission
 from broker.reservations.sizing import supply
 from providers.model import InstanceType
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from broker.apis import names
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.controllers.kueue.ownership import short
 from broker.kube.client import Client
 from broker.kube.errors import Conflict
+from broker.reservations.kueue_objects import short
 
 Json = dict[str, Any]
 

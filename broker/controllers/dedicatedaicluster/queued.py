@@ -34,11 +34,11 @@ from broker.controllers.dedicatedaicluster.machines import dedicated
 from broker.controllers.dedicatedaicluster.settle import Evicted
 from broker.controllers.dedicatedaicluster.wanted import ClusterDemand
 from broker.controllers.kueue.answers import BY_CHECK, refused
-from broker.controllers.kueue.ownership import BROKER
 from broker.controllers.kueue.render import CHECK
 from broker.kube.conditions import ConditionUpdate, condition_body, owner_reference, set_conditions
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, held_of
 from broker.quota.model import Amounts, FlavorResource
+from broker.reservations.kueue_objects import BROKER
 from broker.reservations.sizing import ACCELERATORS
 
 Json = dict[str, Any]

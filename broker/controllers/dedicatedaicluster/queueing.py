@@ -8,18 +8,15 @@ ClusterQueue that admitted it, or the LocalQueue in which it waits. `queued` der
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from broker.apis import names
 from broker.apis.kueue import LocalQueue, Workload
-from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.dedicatedaicluster import queued
 from broker.controllers.dedicatedaicluster.settle import ClusterStatus, Evicted
 from broker.controllers.dedicatedaicluster.wanted import ClusterDemand
 from broker.controllers.dedicatedaicluster.world import ClusterSnapshot, ClusterState
 from broker.controllers.kueue.answers import is_parked
-from broker.controllers.kueue.ownership import BROKER, BY_RESERVATION, queue_name
 from broker.controllers.kueue.render import CHECK
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
@@ -28,17 +25,9 @@ from broker.kube.errors import AlreadyExists, Conflict, NotFound
 from broker.quota.entitled import AdmissionDecision
 from broker.quota.model import Amounts
 from broker.quota.usage import Reserved
+from broker.reservations.kueue_objects import BY_RESERVATION, owning_cluster, queue_name
 
 Json = dict[str, Any]
-
-
-def holding(reads: OmeReads) -> Collection[tuple[str, str]]:
-    """Pairs of a ClusterQueue and a cluster, by the value of its label, that holds quota there."""
-    return {
-        (each.status.admission.cluster_queue, each.labels[names.DEDICATED])
-        for each in reads.workloads.cache.list()
-        if each.labels.get(names.DEDICATED) and each.status.admission is not None
-    }
 
 
 class ClusterQueueing:
@@ -56,16 +45,15 @@ class ClusterQueueing:
     def known(self) -> bool:
         """Whether Workloads and LocalQueues are both read: Kueue's kinds may appear one after the other."""
         reads = self._reads
-        return all(each.synced and not each.missing for each in (reads.workloads, reads.local_queues))
+        return reads.workloads.served and reads.local_queues.served
 
     def look(self) -> None:
         """Reads the Workloads of all clusters from the cache."""
         self._mine = {}
-        for each in self._reads.workloads.cache.list():
-            if each.labels.get(names.MANAGED_BY) == BROKER and names.DEDICATED in each.labels:
-                for owner in each.metadata.owner_references:
-                    if owner.kind == DedicatedAICluster.KIND.kind:
-                        self._mine.setdefault(owner.uid, []).append(each)
+        for workload in self._reads.workloads.cache.list():
+            cluster = owning_cluster(workload, self._reads.clusters.cache.get)
+            if cluster is not None:
+                self._mine.setdefault(cluster.uid, []).append(workload)
         for some in self._mine.values():
             some.sort(key=lambda each: each.name)
 

@@ -10,9 +10,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.controllers.dedicatedaicluster.admission import status
 from broker.controllers.dedicatedaicluster.settle import CONDITIONS, ClusterStatus
 from broker.kube.conditions import condition_body, set_conditions
+from broker.reservations.cluster_admission import status
 
 Json = dict[str, Any]
 

@@ -19,7 +19,6 @@ from broker.apis.meta import Condition, condition
 from broker.apis.ome import DedicatedState
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.units import written
-from broker.controllers.dedicatedaicluster.admission import ClusterAdmission, by_flavor, held, told
 from broker.controllers.dedicatedaicluster.machines import (
     AT_ONCE,
     ClaimChanges,
@@ -35,8 +34,9 @@ from broker.quota.entitled import AdmissionDecision, AdmissionPhase, Eviction, S
 from broker.quota.model import Amounts, Reason
 from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import Reserved
+from broker.reservations.cluster_admission import ClusterAdmission, by_flavor, held, told
 from broker.reservations.sizing import ACCELERATORS, FlavorProblem, Sized
-from broker.text import quantity
+from broker.text import counted, quantity
 
 QUOTA_RESERVED: Final = "QuotaReserved"
 PREEMPTED: Final = "Preempted"
@@ -162,7 +162,7 @@ def _leave(facts: ClusterFacts, mine: ClusterAdmission | None) -> ClusterStatus:
         state, reason, why = "UPDATING", said[PREEMPTED].reason, said[PREEMPTED].message
     else:
         state, reason, why = "UPDATING", "ReservationChanged", f"it moves to reservation {facts.reserved}"
-    detail = f"{why}: {len(there)} instances left{_unread(facts)}" if there else why
+    detail = f"{why}: {counted(len(there), 'instance')} left{_unread(facts)}" if there else why
     if done:
         said[QUOTA_RESERVED] = ConditionUpdate(
             type=QUOTA_RESERVED, status="False", reason=reason, message=why
@@ -255,14 +255,16 @@ def _serve(facts: ClusterFacts, mine: ClusterAdmission, size: Size) -> ClusterSt
     if not whole and not problems:
         reason, state = "InstancesPending", state if state == "FAILED" else _pending(cluster)
         trouble = _unread(facts) or _trouble(alive, facts.down)
-        some = f"{len(ready)} of {sum(counts.values())} instances are ready{trouble}"
+        some = (
+            f"{len(ready)} of {counted(sum(counts.values()), 'instance is', 'instances are')} ready{trouble}"
+        )
         detail = f"{detail}; {some}" if detail else some
     serving = whole and not problems
     said[READY] = ConditionUpdate(
         type=READY,
         status="True" if serving else "False",
         reason="InstancesReady" if serving else reason,
-        message=f"{len(ready)} instances are ready" if serving else detail,
+        message=counted(len(ready), "instance is ready", "instances are ready") if serving else detail,
     )
     return ClusterStatus(
         state=state,

@@ -17,12 +17,12 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import ReservationSpec
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
-from broker.controllers.dedicatedaicluster.admission import ClusterAdmission, held
 from broker.controllers.dedicatedaicluster.drawing import drawing
 from broker.controllers.dedicatedaicluster.flavors import rule
 from broker.controllers.dedicatedaicluster.settle import terminating
 from broker.controllers.dedicatedaicluster.wanted import ClusterDemand, DemandError, cluster_demand
-from broker.controllers.ome.reads import OmeReads
+from broker.controllers.snapshot import Snapshot
+from broker.kube.cache import Cache
 from broker.quota.assign import SharingRules
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, ClusterRequest, entitle, held_of
 from broker.quota.joint import GROWTH, QuotaState
@@ -30,6 +30,7 @@ from broker.quota.model import AdmittedWorkload, Amounts, Strategy
 from broker.quota.resolve import Names, UnresolvedName
 from broker.quota.slot_model import CLAIM
 from broker.quota.usage import Reserved
+from broker.reservations.cluster_admission import ClusterAdmission, held
 from broker.reservations.queues import queues
 from broker.reservations.spec import Reservation
 
@@ -153,7 +154,8 @@ def _parts(
 
 
 def look(
-    reads: OmeReads,
+    snapshot: Snapshot,
+    profiles: Cache[DedicatedAIClusterProfile],
     claims: Sequence[NodeClaim],
     *,
     priority: Callable[[str], int | None],
@@ -163,16 +165,15 @@ def look(
     apart: Callable[[NodeClaim, Reserved], bool] = lambda *_: False,
     strategies: Sequence[Strategy] = (),
 ) -> ClusterSnapshot:
-    """Builds the snapshot from the caches. `claims`: those that draw from a reservation. `firm`: whether a
-    claim is non-preemptible. `home`: whether its slot belongs to no other reservation. `at`: the queue that
+    """Builds the clusters' part of a decision. `claims`: those that draw from a reservation. `firm`: whether
+    a claim is non-preemptible. `home`: whether its slot belongs to no other reservation. `at`: the queue that
     owns its slot. `apart`: whether its slot is none of those that its reservation's quota stands for."""
-    snapshot = reads.snapshot()
     known, specs, barred = snapshot.reservations, snapshot.specs, snapshot.barred
     flavors = snapshot.resource_flavors
     by_name = Names(known)
 
     def asking(cluster: DedicatedAICluster) -> ClusterState:
-        profile = reads.profiles.cache.get(cluster.spec.profile) if cluster.spec.profile else None
+        profile = profiles.get(cluster.spec.profile) if cluster.spec.profile else None
         asked = cluster_demand(cluster, profile)
         reserved = by_name.resolve(cluster.spec.capacity_reservation_id)
         mine = None if isinstance(reserved, UnresolvedName) else known[reserved]
@@ -200,13 +201,9 @@ def look(
         reservations=known,
         specs=specs,
         flavors=flavors,
-        asking=[
-            asking(each)
-            for each in sorted(reads.clusters.cache.list(), key=lambda one: one.name)
-            if _ours(each)
-        ],
+        asking=[asking(each) for each in sorted(snapshot.clusters, key=lambda one: one.name) if _ours(each)],
         strategies=strategies,
-        others=[*_others(claims, specs, flavors, firm, home, at, apart)],
+        others=[*_others(claims, snapshot, firm, home, at, apart)],
     )
 
 
@@ -221,15 +218,14 @@ def _ours(cluster: DedicatedAICluster) -> bool:
 
 def _others(
     claims: Sequence[NodeClaim],
-    specs: Mapping[Reserved, ReservationSpec],
-    flavors: Mapping[str, ResourceFlavor],
+    snapshot: Snapshot,
     firm: Callable[[NodeClaim], bool],
     home: Callable[[NodeClaim, Reserved], bool],
     at: Callable[[NodeClaim], frozenset[str]],
     apart: Callable[[NodeClaim, Reserved], bool],
 ) -> Iterable[AdmittedWorkload]:
     by_name = {claim.name: claim for claim in claims}
-    for reserved, holders in drawing(claims, specs, flavors).items():
+    for reserved, holders in drawing(claims, snapshot).items():
         for each in holders:
             if apart(by_name[each.name], reserved):
                 continue

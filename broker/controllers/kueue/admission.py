@@ -13,22 +13,26 @@ Kueue then queues the workload again, reserves quota, and requests the check ane
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
 import structlog
 
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import QUOTA_RESERVED, AdmissionCheckState, Workload
 from broker.apis.meta import condition
+from broker.controllers.assumed import UnattributedSlots
 from broker.controllers.kueue.answers import (
     PARKED,
     WAITS,
     CheckAnswer,
     backoff,
     body,
-    demands,
     is_evicted,
     is_parked,
     parked_body,
@@ -37,18 +41,19 @@ from broker.controllers.kueue.answers import (
     refused,
     retry,
 )
-from broker.controllers.kueue.ownership import WAITING, owner_of
 from broker.controllers.kueue.render import CHECK
 from broker.controllers.kueue.room import PodGroup
 from broker.controllers.kueue.supply import DemandCache, SupplySnapshot
-from broker.controllers.kueue.view import reserves
 from broker.controllers.ome.reads import OmeReads
+from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.controller import Result
 from broker.kube.errors import Conflict, NotFound
 from broker.quota.usage import ReservationHolder, Reserved
-from broker.reservations.ownership import Ownership
+from broker.reservations.kueue_objects import WAITING, owner_of
+from broker.reservations.slots import unnamed
+from broker.reservations.workloads import reserves
 from broker.settings import Settings
 from providers.base import CapacityProvider
 
@@ -69,7 +74,7 @@ class CheckRejection:
 
 class AdmissionCheckController:
     """`run` is one pass over all waiting workloads. `others`: holders of instances besides Kueue's workloads;
-    `strange`: by ODCR id, slots with unattributed instances."""
+    `nodes` and `claims`: the instances of this cluster."""
 
     def __init__(
         self,
@@ -77,27 +82,29 @@ class AdmissionCheckController:
         reads: OmeReads,
         provider: CapacityProvider,
         *,
-        holdings: Callable[[], Ownership],
-        others: Callable[[Reserved], Iterable[ReservationHolder]],
+        others: Callable[[], Mapping[Reserved, Sequence[ReservationHolder]]],
         settings: Settings,
         clock: Clock,
-        strange: Callable[[Ownership], Mapping[str, int]] = lambda _: {},
+        nodes: Cache[Node],
+        claims: Cache[NodeClaim],
     ) -> None:
-        self._strange = strange
+        self._nodes, self._claims = nodes, claims
+        self._unattributed = UnattributedSlots()
         self._client = client
         self._reads = reads
         self._provider = provider
-        self._holdings = holdings
         self._others = others
         self._settings = settings
         self._clock = clock
         # Refused requests by workload uid: after the eviction Kueue no longer shows them.
         self._refused: dict[str, CheckRejection] = {}
-        self._memo = DemandCache()
+        self._memo = DemandCache(reads.clusters.cache)
 
     def run(self, _items: Sequence[str] = ()) -> Result | None:
-        holdings = self._holdings()
-        strange = self._strange(holdings)  # also without requests: only lasting uses count
+        holdings = self._reads.snapshot().odcrs.owned
+        unattributed = self._unattributed.count(  # also without requests: only lasting uses count
+            unnamed(holdings, self._instances() if holdings.odcrs else {}), self._clock.now()
+        )
         workloads = self._reads.workloads.cache
         asked = [each for each in workloads.by(WAITING, CHECK) if reserves(each) and not is_evicted(each)]
         parked = workloads.by(PARKED, CHECK)
@@ -107,8 +114,8 @@ class AdmissionCheckController:
             self._reads,
             self._provider,
             holdings,
-            self._others,
-            strange=strange,
+            self._others(),
+            unattributed=unattributed,
             now=self._clock.now(),
             memo=self._memo,
         )
@@ -125,6 +132,16 @@ class AdmissionCheckController:
         self._forget()
         return Result(requeue_after=due) if due < float("inf") else None
 
+    def _instances(self) -> Mapping[str, int]:
+        """The instances of this cluster by ODCR: Nodes, and claims with an instance that is no Node yet."""
+        known = Counter(node.labels.get(names.RESERVATION_ID, "") for node in self._nodes.list())
+        known.update(
+            claim.labels.get(names.RESERVATION_ID, "")
+            for claim in self._claims.list()
+            if claim.status.provider_id and not claim.status.node_name
+        )
+        return known
+
     def _answer(self, workload: Workload, look: SupplySnapshot) -> CheckAnswer:
         admission = workload.status.admission
         name = admission.cluster_queue if admission else ""
@@ -135,7 +152,7 @@ class AdmissionCheckController:
                 f"ClusterQueue {name} is of no reservation; take the check {CHECK} out of its "
                 "admissionChecksStrategy"
             )
-        wanted = demands(workload)
+        wanted = self._memo.demands(workload)
         short, used = look.place(reserved, wanted)
         if not short:
             return ready(workload, used, look.labels(used))

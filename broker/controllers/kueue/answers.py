@@ -22,11 +22,12 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from broker.apis import names
-from broker.apis.kueue import EVICTED, AdmissionCheckState, CheckState, PodSetAssignment, Workload
+from broker.apis.kueue import EVICTED, AdmissionCheckState, CheckState, Workload
 from broker.apis.meta import condition
 from broker.controllers.kueue.room import InstanceSlots, PodGroup, is_accelerated
 from broker.kube.conditions import timestamp
-from broker.text import quantity
+from broker.reservations.workloads import assigned
+from broker.text import counted, quantity
 
 Json = dict[str, Any]
 
@@ -49,8 +50,12 @@ class CheckAnswer:
     updates: Mapping[str, Mapping[str, str]] | None = None
 
 
-def demands(workload: Workload) -> Mapping[str, tuple[PodGroup, ...]]:
-    """The pods that an admission needs in each flavor, without those that were given back."""
+def demands(workload: Workload, *, dedicated: bool = False) -> Mapping[str, tuple[PodGroup, ...]]:
+    """The pods that an admission needs in each flavor, without those that were given back.
+
+    `dedicated`: the Workload is a dedicated cluster's. Its pod sets are shares of instances, which are
+    counted by their accelerators.
+    """
     found: dict[str, list[PodGroup]] = {}
     admission = workload.status.admission
     back = {each.name: each.count for each in workload.status.reclaimable_pods}
@@ -65,19 +70,11 @@ def demands(workload: Workload) -> Mapping[str, tuple[PodGroup, ...]]:
                 by_flavor.setdefault(flavor, {})[resource] = quantity(amount) / count
         for flavor, amounts in by_flavor.items():
             found.setdefault(flavor, []).append(PodGroup(count=left, each=amounts))
-    if names.DEDICATED in workload.labels:
-        # Its pod sets are shares of instances, which are counted by their accelerators.
+    if dedicated:
         found = {
             flavor: [one for one in some if is_accelerated(one)] or some for flavor, some in found.items()
         }
     return {flavor: tuple(some) for flavor, some in found.items()}
-
-
-def assigned(workload: Workload, assignment: PodSetAssignment) -> int:
-    """The number of pods for which a set's usage was counted."""
-    if assignment.count is not None:
-        return assignment.count
-    return next((each.count for each in workload.spec.pod_sets if each.name == assignment.name), 0)
 
 
 def ready(
@@ -125,12 +122,14 @@ def pending(why: str) -> CheckAnswer:
 def shortage(flavor: str, pods: Sequence[PodGroup], own: Sequence[InstanceSlots], *, borrows: bool) -> str:
     """The shortage of a flavor, as text."""
     wanted = ", ".join(
-        f"{each.count} pods of " + ", ".join(f"{amount:g} {name}" for name, amount in each.counted.items())
+        f"{counted(each.count, 'pod')} of "
+        + ", ".join(f"{amount:g} {name}" for name, amount in each.counted.items())
         for each in pods
     )
     has = sum(each.count for each in own)
     where = "it and its cohort's idle ones have" if borrows else "they have"
-    return f"flavor {flavor}: {has} reserved instances are active, and {where} no room for {wanted}"
+    active = counted(has, "reserved instance is active", "reserved instances are active")
+    return f"flavor {flavor}: {active}, and {where} no room for {wanted}"
 
 
 def body(workload: Workload, check: str, answer: CheckAnswer, now: datetime) -> Json:

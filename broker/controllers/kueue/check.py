@@ -13,14 +13,17 @@ from typing import Any, Final
 from broker.apis import names
 from broker.apis.kueue import ACTIVE, AdmissionCheck, ClusterQueue
 from broker.apis.meta import condition
-from broker.controllers.kueue.ownership import BROKER, owner_of
 from broker.controllers.kueue.render import CHECK, CONTROLLER
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import ConditionUpdate, condition_body, set_conditions
+from broker.kube.controller import Result
 from broker.kube.errors import ApiError, NotFound
+from broker.kube.watches import Signal
+from broker.reservations.kueue_objects import BROKER, owner_of
 from broker.reservations.ownership import ReservationProblem
+from broker.reservations.spec import Reservation
 
 Json = dict[str, Any]
 TERMINATING: Final = "AdmissionCheckTerminating"
@@ -36,6 +39,7 @@ class AdmissionCheckKeeper:
         self._reads = reads
         self._clock = clock
         self.error: ApiError | None = None  # the error that prevented the last write of the check
+        self.failed = Signal()  # after each such error
 
     @property
     def problem(self) -> ReservationProblem | None:
@@ -75,11 +79,21 @@ class AdmissionCheckKeeper:
         found = self._found()
         return self.problem is not None or (found is not None and _active(found))
 
-    def run(self, *, wanted: bool) -> None:
+    def run(self) -> Result | None:
+        """Raises ApiError."""
+        reservations = self._reads.snapshot().reservations.values()
+        try:
+            self.keep(wanted=any(map(uses_check, reservations)))
+        except ApiError:
+            self.failed()
+            raise
+        return None
+
+    def keep(self, *, wanted: bool) -> None:
         """`wanted`: whether a reservation uses the check. It also stays while a queue of the broker names it:
         until then Kueue would only keep it terminating, and block a new one. Raises ApiError."""
         informer = self._reads.checks
-        if not informer.synced or informer.missing or self.problem is not None:
+        if not informer.served or self.problem is not None:
             return
         found = self._found()
         if not wanted and not self._named():
@@ -130,6 +144,10 @@ class AdmissionCheckKeeper:
 
     def _found(self) -> AdmissionCheck | None:
         return self._reads.checks.cache.get(CHECK)
+
+
+def uses_check(reservation: Reservation) -> bool:
+    return not reservation.deleting and reservation.annotations.get(names.ADMISSION) != "Off"
 
 
 def names_check(queue: ClusterQueue) -> bool:

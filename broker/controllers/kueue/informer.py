@@ -22,16 +22,16 @@ T = TypeVar("T", bound=Object)
 class ServedInformer(Informer[T]):
     """`kind` has the version that was served last, which writes to these objects use."""
 
-    _arrived: Callable[[], None] | None = None
-    _left: Callable[[], None] | None = None
+    _arrived: tuple[Callable[[], None], ...] = ()
+    _left: tuple[Callable[[], None], ...] = ()
 
     def on_listed(self, reader: Callable[[], None]) -> None:
         """Calls `reader` after each complete list: the kind is served, perhaps newly."""
-        self._arrived = reader
+        self._arrived += (reader,)
 
     def on_missing(self, reader: Callable[[], None]) -> None:
         """Calls `reader` after each list that found the kind in no version: Kueue is not installed."""
-        self._left = reader
+        self._left += (reader,)
 
     @property
     def kind(self) -> Kind:
@@ -45,12 +45,12 @@ class ServedInformer(Informer[T]):
             except NotFound:
                 if version == VERSIONS[-1]:
                     self.missing = True
-                    if self._left is not None:
-                        self._left()
+                    for reader in self._left:
+                        reader()
                     raise
                 continue
-            if self._arrived is not None:
-                self._arrived()
+            for reader in self._arrived:
+                reader()
             return
 
     def _stream(self) -> None:

@@ -18,10 +18,24 @@ from broker.apis.kueue import ClusterQueue, LocalQueue, StopPolicy
 from broker.apis.kueue_versions import cluster_queue_spec
 from broker.apis.meta import Object
 from broker.apis.ome_rules import Judged
-from broker.controllers.kueue.check import AdmissionCheckKeeper
+from broker.controllers.kueue.check import AdmissionCheckKeeper, uses_check
 from broker.controllers.kueue.cohorts import cycle
 from broker.controllers.kueue.informer import ServedInformer
-from broker.controllers.kueue.ownership import (
+from broker.controllers.kueue.render import (
+    CHECK,
+    cluster_queue,
+    differs,
+    leftover,
+    local_queue,
+    skeleton,
+)
+from broker.controllers.ome.reads import OmeReads
+from broker.kube.client import Client
+from broker.kube.controller import Result
+from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable
+from broker.kube.events import Recorder, Reference
+from broker.quota.usage import Reserved
+from broker.reservations.kueue_objects import (
     BY_RESERVATION,
     Reservation,
     local_queue_name,
@@ -31,21 +45,6 @@ from broker.controllers.kueue.ownership import (
     queue_name,
     reserved_of,
 )
-from broker.controllers.kueue.render import (
-    CHECK,
-    cluster_queue,
-    differs,
-    leftover,
-    local_queue,
-    skeleton,
-)
-from broker.controllers.kueue.view import STOPPED, KueueView
-from broker.controllers.ome.reads import OmeReads
-from broker.kube.client import Client
-from broker.kube.controller import Result
-from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable
-from broker.kube.events import Recorder, Reference
-from broker.quota.usage import Reserved
 from broker.reservations.ownership import ReservationProblem
 from broker.settings import Settings
 
@@ -55,6 +54,7 @@ M = TypeVar("M", ClusterQueue, LocalQueue)
 CONFLICT: Final = "ObjectConflict"
 REFUSED: Final = "QueueRefused"
 REVERTED: Final = "EditReverted"
+STOPPED: Final = "QueueStopped"  # by the reservation's own annotation
 REMOVED: Final = "KueueRemoved"
 TERMINATING: Final = "QueueTerminating"
 UNMARKED: Final = "QueueMarkRemoved"
@@ -72,7 +72,6 @@ class QueueController:
         self,
         client: Client,
         reads: OmeReads,
-        view: KueueView,
         check: AdmissionCheckKeeper,
         *,
         settings: Settings,
@@ -80,7 +79,6 @@ class QueueController:
     ) -> None:
         self._client = client
         self._reads = reads
-        self._view = view
         self._check = check
         self._settings = settings
         self._recorder = recorder
@@ -99,7 +97,7 @@ class QueueController:
             if not error.status:
                 raise  # no answer came: the API server failed, not Kueue
             problems = (_refusal(f"ClusterQueue {queue_name(reserved)}", error),)
-        news = self._view.tell(reserved, problems)
+        news = self._reads.snapshots.report(reserved, problems)
         if news and reservation is not None:
             for each in problems:
                 self._recorder.event(Reference.of(reservation), "Warning", each.reason, each.message)
@@ -110,7 +108,7 @@ class QueueController:
         self, reserved: Reserved, reservation: Reservation | None
     ) -> Generator[ReservationProblem, None, None]:
         """Reconciles the reservation's queues and yields the problems. Raises ApiError."""
-        if not self._view.present:
+        if not self._reads.kueue:
             if self._was_present and reservation is not None:
                 yield ReservationProblem(reason=REMOVED, message=_removed(reserved))
             return
@@ -125,7 +123,7 @@ class QueueController:
             self._stop(reserved, "Hold")
             self._made.pop((ClusterQueue.KIND.kind, f"/{queue_name(reserved)}"), None)
             return
-        if self._asks(reservation) and not self._check.settled:
+        if uses_check(reservation) and not self._check.settled:
             # A queue with an inactive check admits no workload. The check's change triggers a reconcile.
             if self._check.error is not None:
                 yield _refusal(f"AdmissionCheck {CHECK}", self._check.error)
@@ -153,7 +151,7 @@ class QueueController:
                 message=f"annotation {names.ADMISSION} is {chosen!r}: write {' or '.join(ADMISSION)}; it "
                 "counts as Hold",
             )
-        check = CHECK if self._asks(reservation) else ""
+        check = CHECK if uses_check(reservation) else ""
         if check and self._check.problem:
             yield self._check.problem
             check = ""
@@ -287,7 +285,7 @@ class QueueController:
         """Whether a dedicated cluster holds quota of the reservation."""
         return any(
             each.status.admission is not None and each.status.admission.reservation == str(reserved)
-            for each in self._reads.clusters.cache.list()
+            for each in self._reads.snapshot().clusters
         )
 
     def _delete(self, informer: ServedInformer[Any], obj: Object) -> None:
@@ -299,9 +297,6 @@ class QueueController:
             return
         if raw.get("kind") == informer.kind.kind:
             informer.cache.observe(raw)
-
-    def _asks(self, reservation: Reservation) -> bool:
-        return reservation.annotations.get(names.ADMISSION) != "Off"
 
     def _left_out(self, reserved: Reserved) -> bool:
         reads = self._reads.reservations if reserved.namespace else self._reads.cluster_reservations

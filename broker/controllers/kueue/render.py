@@ -25,7 +25,9 @@ from broker.apis.ome import (
     QuotaGroup,
     ReservationSpec,
 )
-from broker.controllers.kueue.ownership import (
+from broker.kube.conditions import owner_reference
+from broker.quota.usage import Reserved
+from broker.reservations.kueue_objects import (
     Reservation,
     label,
     local_queue_name,
@@ -33,8 +35,6 @@ from broker.controllers.kueue.ownership import (
     queue_name,
     reserved_of,
 )
-from broker.kube.conditions import owner_reference
-from broker.quota.usage import Reserved
 from broker.text import exact
 
 Json = dict[str, Any]

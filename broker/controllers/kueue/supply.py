@@ -7,24 +7,25 @@ them or takes none. A reservation that may borrow gets the idle instances of its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
 from broker.apis.kueue import Workload
 from broker.apis.meta import Object
+from broker.apis.ome_clusters import DedicatedAICluster
 from broker.capacity.matching import launchable
 from broker.controllers.kueue.answers import demands, shortage
 from broker.controllers.kueue.cohorts import root
-from broker.controllers.kueue.ownership import BY_QUEUE, queue_name
 from broker.controllers.kueue.render import CHECK
 from broker.controllers.kueue.room import InstanceRoom, InstanceSlots, Placed, PodGroup
-from broker.controllers.kueue.view import reserves
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.cache import Cache
 from broker.quota.usage import ReservationHolder, Reserved
+from broker.reservations.kueue_objects import BY_QUEUE, owning_cluster, queue_name
 from broker.reservations.ownership import Ownership
 from broker.reservations.sizing import FlavorProblem, flavor_of, supply
+from broker.reservations.workloads import reserves
 from providers.base import CapacityProvider
 
 # Flavors with these problems are not reserved in EC2: there is nothing to wait for.
@@ -36,13 +37,15 @@ Pool = tuple[frozenset[Reserved], str]  # the owners of the instances, and the f
 class DemandCache:
     """Caches the demands of workloads, one version of each."""
 
-    def __init__(self) -> None:
-        self._demands: dict[str, tuple[str, Mapping[str, tuple[PodGroup, ...]]]] = {}
+    def __init__(self, clusters: Cache[DedicatedAICluster]) -> None:
+        self._clusters = clusters
+        self._demands: dict[str, tuple[tuple[str, bool], Mapping[str, tuple[PodGroup, ...]]]] = {}
 
     def demands(self, workload: Workload) -> Mapping[str, tuple[PodGroup, ...]]:
+        version = _version(workload), owning_cluster(workload, self._clusters.get) is not None
         known = self._demands.get(workload.key)
-        if known is None or known[0] != _version(workload):
-            known = self._demands[workload.key] = (_version(workload), demands(workload))
+        if known is None or known[0] != version:
+            known = self._demands[workload.key] = version, demands(workload, dedicated=version[1])
         return known[1]
 
     def forget(self, workloads: Cache[Workload]) -> None:
@@ -63,16 +66,16 @@ class SupplySnapshot:
         reads: OmeReads,
         provider: CapacityProvider,
         holdings: Ownership,
-        others: Callable[[Reserved], Iterable[ReservationHolder]],
+        others: Mapping[Reserved, Sequence[ReservationHolder]],
         *,
-        strange: Mapping[str, int],
+        unattributed: Mapping[str, int],
         now: datetime,
-        memo: DemandCache | None = None,
+        memo: DemandCache,
     ) -> None:
-        """`strange`: the number of slots with unattributed instances, by ODCR id."""
-        self._strange = strange
+        """`unattributed`: the number of slots with unattributed instances, by ODCR id."""
+        self._unattributed = unattributed
         self._now = now
-        self._memo = memo or DemandCache()
+        self._memo = memo
         self._reads = reads
         self._types = provider.instance_types()
         self._holdings = holdings
@@ -114,7 +117,7 @@ class SupplySnapshot:
                     break
             else:
                 short.append(shortage(flavor, pods, self._slots(own, flavor), borrows=wider != own))
-                if lost := sum(self._strange.get(each.odcr, 0) for each in self._slots(wider, flavor)):
+                if lost := sum(self._unattributed.get(each.odcr, 0) for each in self._slots(wider, flavor)):
                     short[-1] += f"; instances that are no nodes of this cluster have {lost} more"
         for room, placed in done if short else ():
             room.free(placed)
@@ -138,7 +141,7 @@ class SupplySnapshot:
         return tuple(
             InstanceSlots(
                 odcr=odcr.id,
-                count=max(0, odcr.total - self._strange.get(odcr.id, 0)),
+                count=max(0, odcr.total - self._unattributed.get(odcr.id, 0)),
                 each=supply(self._types[odcr.instance_type]),
             )
             for reserved in sorted(whose)
@@ -159,7 +162,7 @@ class SupplySnapshot:
         for workload in self._reads.workloads.cache.by(BY_QUEUE, queue_name(reserved)):
             if reserves(workload) and not _asked(workload):
                 yield from self._memo.demands(workload).get(flavor, ())
-        for holder in self._others(reserved):
+        for holder in self._others.get(reserved, ()):
             amounts = {
                 key.resource: amount / (1000 if key.resource == "cpu" else 1)
                 for key, amount in holder.usage.items()

@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 
 from broker.apis import names
+from broker.apis.hashes import VERSION, class_hash
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.adopt import capacity_type
 from broker.capacity.answers import answer
@@ -39,7 +40,8 @@ from broker.kube.conditions import ConditionUpdate
 from broker.kube.errors import ApiError
 from broker.kube.panics import guarded
 from broker.oncall.journal import Journal
-from providers.model import Instance, InstanceType, LaunchError
+from providers.launch import LaunchError
+from providers.model import Instance, InstanceType
 
 Story = tuple[LaunchedClaim, Sequence[Attempt]]  # a claim with its instance, and all attempts for it
 Begin = Callable[[Callable[[Story], bool], Sequence[Story]], Callable[[], Sequence[bool]]]
@@ -102,6 +104,7 @@ class Binder:
                     message=first.message,
                     next_step="the next option is taken",
                     also=tuple(each.pool for each in alike),
+                    odcr_ids=tuple(id_ for each in (first, *alike) for id_ in each.odcr_ids),
                 )
                 for first, *alike in _alike(skipped.get(pair.claim.uid, ()), asked)
             ]
@@ -115,6 +118,7 @@ class Binder:
                 instance_id=pair.instance.id,
                 request_id=result.request_id,
                 message=_spill(option, elsewhere) if pair.spilled else "",
+                odcr_ids=(elsewhere,) if elsewhere else option.odcr_ids,
             )
             attempts += [*passed, made]
             stories.append((pair, [*before.get(pair.claim.uid, ()), *passed, made]))
@@ -155,12 +159,20 @@ class Binder:
                     request_id=result.request_id,
                     next_step=answer(first.class_, option=option).next_step,
                     also=tuple(each.pool for each in others),
+                    odcr_ids=tuple(id_ for each in (option, *others) for id_ in each.odcr_ids),
                 )
             )
         return attempts
 
     def record(self, claim: str, ready: LaunchClass, **what: Any) -> Attempt:
-        attempt = Attempt(claim=claim, node_class=ready.source.name, at=self._clock.now(), **what)
+        cached = self._claims.get(claim)
+        attempt = Attempt(
+            claim=claim,
+            node_class=ready.source.name,
+            at=self._clock.now(),
+            node_pool=cached.labels.get(names.NODEPOOL, "") if cached is not None else "",
+            **what,
+        )
         self._journal.write(attempt)
         return attempt
 
@@ -199,7 +211,9 @@ class Binder:
             labels: dict[str, str | None] = {**_requirement_labels(now), **now.labels}
             labels |= {key: None for key in names.RESERVATION_LABELS if key in now.labels}
             metadata = missing_finalizer(now) | {"labels": labels | facts}
-            return metadata | {"annotations": self._reporter.remembered(now, attempts)}
+            return metadata | {
+                "annotations": {**self._reporter.remembered(now, attempts), **_class_stamp(ready)}
+            }
 
         running = provider_id(instance)
         changes = [ConditionUpdate(type=names.LAUNCHED, status="True", reason="Launched")]
@@ -240,6 +254,11 @@ class Binder:
         return True
 
 
+def _class_stamp(ready: LaunchClass) -> dict[str, str]:
+    """The hash of the class that the instance was launched with, for drift."""
+    return {names.NODECLASS_HASH: class_hash(ready.source), names.NODECLASS_HASH_VERSION: VERSION}
+
+
 def _alike(skipped: Iterable[Skipped], asked: Collection[Pool]) -> list[list[Skipped]]:
     """Groups adjacent options that were skipped for the same reason; their order stays."""
     left = (each for each in skipped if each.pool not in asked)
@@ -262,7 +281,7 @@ def _requirement_labels(claim: NodeClaim) -> dict[str, str]:
 
 
 def _spill(option: Option, elsewhere: str) -> str:
-    wanted = ", ".join(option.odcr_ids) or str(option.pool)
+    wanted = ", ".join(option.odcr_ids) or option.pool.shown
     if elsewhere:
         return f"EC2 counts it in {elsewhere}, not in {wanted}"
     return f"EC2 launched it on demand: {wanted} had no free slot left when it was asked"

@@ -29,7 +29,8 @@ from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from broker.kube.identity import NAMESPACE
 from broker.text import InvalidText, decode_json
-from providers.model import CapacityType, LaunchRequest
+from providers.launch import LaunchRequest
+from providers.model import CapacityType
 
 RECORDS: Final = tuple(f"capacity-broker-launches-{number}" for number in range(8))
 
@@ -39,6 +40,8 @@ _log = structlog.get_logger("launch")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetCall:
     """One fleet call: its claims, its class as it was then, and its pools.
+
+    `closed`: EC2 must match no open reservation, though the class would let it.
 
     `claims` are uids. `reservation` is the reservation of its pools (`capacity.model.Pool`), `odcrs` are the
     reservations that it may run in. `request` is None if the record cannot be read: another version may have
@@ -52,6 +55,7 @@ class FleetCall:
     capacity_type: CapacityType = "on-demand"
     reservation: str = ""
     odcrs: tuple[str, ...] = ()
+    closed: bool = False
     request: LaunchRequest | None = None
 
 

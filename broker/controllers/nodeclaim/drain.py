@@ -14,12 +14,10 @@ from datetime import datetime, timedelta
 from itertools import groupby
 
 from broker.apis import names
-from broker.apis.core import Pod, Toleration
-from broker.text import InvalidText, decode_duration
+from broker.apis.core import Pod
+from broker.placement.disruption_pods import owned_by, protected, static, tolerates_drain
 
-NO_SCHEDULE = "NoSchedule"
 STUCK_AFTER = timedelta(minutes=1)
-STATIC_POD = "kubernetes.io/config.mirror"
 CRITICAL = frozenset({"system-cluster-critical", "system-node-critical"})
 
 
@@ -36,20 +34,11 @@ def evictable(waiting: Iterable[Pod], now: datetime) -> list[Pod]:
 
 def kept(pod: Pod, now: datetime) -> bool:
     """Whether the pod's annotation forbids its eviction: always, or for a time after its start."""
-    said = pod.annotations.get(names.DO_NOT_DISRUPT, "")
-    if said == "true":
-        return True
-    try:
-        length = decode_duration(said)
-    except InvalidText:
-        return False  # as in Karpenter
-    if length <= timedelta(0):
-        return False
-    return pod.status.start_time is None or now - pod.status.start_time < length
+    return protected(pod.annotations.get(names.DO_NOT_DISRUPT, ""), pod.status.start_time, now)
 
 
 def _group(pod: Pod) -> tuple[bool, bool]:
-    return pod.spec.priority_class_name in CRITICAL, _owned_by(pod, "DaemonSet")
+    return pod.spec.priority_class_name in CRITICAL, owned_by(pod, "DaemonSet")
 
 
 def _holds_up(pod: Pod, now: datetime) -> bool:
@@ -58,22 +47,8 @@ def _holds_up(pod: Pod, now: datetime) -> bool:
     It does not wait for finished or static pods, nor for pods that tolerate the drain. Nor does it wait for
     pods that their kubelet should have ended a minute ago (Karpenter's IsStuckTerminating).
     """
-    if pod.status.phase in ("Succeeded", "Failed") or STATIC_POD in pod.annotations or _owned_by(pod, "Node"):
+    if pod.ended or static(pod):
         return False
     if pod.metadata.deletion_timestamp and now - pod.metadata.deletion_timestamp > STUCK_AFTER:
         return False
-    return not any(map(_tolerates_drain, pod.spec.tolerations))
-
-
-def _owned_by(pod: Pod, kind: str) -> bool:
-    return any(owner.kind == kind for owner in pod.metadata.owner_references)
-
-
-def _tolerates_drain(toleration: Toleration) -> bool:
-    """Whether it tolerates karpenter.sh/disrupted:NoSchedule, which has no value."""
-    if toleration.effect not in ("", NO_SCHEDULE):
-        return False
-    if toleration.operator == "Exists":
-        return toleration.key in ("", names.DISRUPTED_TAINT)
-    same = toleration.key == names.DISRUPTED_TAINT and not toleration.value
-    return same and toleration.operator in ("", "Equal")
+    return not tolerates_drain(pod)

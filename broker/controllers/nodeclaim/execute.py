@@ -33,14 +33,8 @@ from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError
 from broker.kube.identity import NAMESPACE
 from broker.oncall.journal import Journal
-from providers.model import (
-    ErrorClass,
-    Instance,
-    LaunchRequest,
-    LaunchResult,
-    ProviderError,
-    TemplateRef,
-)
+from providers.launch import LaunchRequest, LaunchResult, TemplateRef
+from providers.model import ErrorClass, Instance, ProviderError
 
 _log = structlog.get_logger("launch")
 
@@ -165,6 +159,7 @@ class Executor:
             self._request(group, ready, ref, call.launch),
             count=count,
             minimum=count if group.gang else 0,
+            max_price=call.request.max_price,  # prices change, and a limit launches nothing more
         )
         if (ref.name, ref.id) != (call.request.template.name, call.request.template.id):
             return "the launch template would be another"
@@ -244,6 +239,7 @@ class Executor:
             capacity_type=asked.assignments[0].option.pool.capacity_type,
             reservation=asked.assignments[0].option.pool.reservation,
             odcrs=asked.assignments[0].option.odcr_ids,
+            closed=asked.closed,
             request=request,
         )
         try:
@@ -264,6 +260,7 @@ class Executor:
             market="spot" if group.capacity_type == "spot" else group.market,
             minimum=group.minimum,
             context=ready.source.spec.context,
+            max_price=group.count * group.most,
             tags=instance_tags(ready, launch=launch, cluster=self._cluster.name),
         )
 

@@ -6,9 +6,11 @@ anything is launched. A pool that refused is not tried again in the pass, so the
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -21,12 +23,14 @@ from broker.controllers.nodeclaim.execute import NOT_RECORDED, Executor
 from broker.controllers.nodeclaim.launch_pass import LaunchPass
 from broker.controllers.nodeclaim.losses import Losses
 from broker.controllers.nodeclaim.planning import Planner
+from broker.controllers.nodeclaim.published import PublishedShortages
 from broker.controllers.nodeclaim.recovery import Recovery
 from broker.controllers.nodeclaim.report import Reporter
 from broker.controllers.nodeclaim.results import RETRY, LaunchResults
 from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned
 from broker.controllers.nodeclaim.unchanged import UnchangedInputs
+from broker.controllers.nodeclaim.waiting import waiting_since
 from broker.controllers.nodeclaim.waves import FleetWaves
 from broker.controllers.nodeclaim.writers import Writers
 from broker.controllers.nodeclass.controller import NodeClassController
@@ -34,10 +38,12 @@ from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.kube.clock import Clock
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError
+from broker.text import moment
 from providers.model import ErrorClass, InstanceType, ProviderError
 
 ROUNDS = 64
 LONGEST_WAIT = 60.0
+LONGEST_CREATION = 10.0  # a slow API server does not stop launches
 REMEMBERED = "BackingOff"  # the planner's reason for a shortage that is not over
 
 
@@ -50,6 +56,7 @@ class LaunchSteps:
     planner: Planner
     waves: FleetWaves
     results: LaunchResults
+    published: PublishedShortages
 
 
 class Launcher:
@@ -67,7 +74,7 @@ class Launcher:
         writers: Writers,
         clock: Clock,
     ) -> None:
-        self._claims, self._owns = caches.claims, caches.owns
+        self._claims, self._pods, self._owns = caches.claims, caches.pods, caches.owns
         self._provider, self._inventory, self._view = ec2.provider, ec2.inventory, ec2.view
         self._classes = classes
         self._executor = executor
@@ -77,9 +84,11 @@ class Launcher:
         self._writers = writers
         self._clock = clock
         self._announced: deque[tuple[Scope, str, str]] = deque()
+        self._creation = threading.Lock()
         self._unchanged = UnchangedInputs()
         self._unreported = False  # whether a claim could not be written in this pass
-        self._unsure: frozenset[str] | None = None  # whether a claim could not be written in this pass
+        self._unsure: frozenset[str] | None = None  # claims of calls whose answer is not known
+        self._restored = False  # whether the shortages of the leader before are known
 
     @property
     def shortages(self) -> Shortages:
@@ -88,6 +97,13 @@ class Launcher:
     def launching(self, uid: str) -> bool:
         """Whether a call for this claim is under way, or its answer is not known."""
         return uid in self._steps.waves.launching or self._unsure is None or uid in self._unsure
+
+    def creating(self) -> AbstractContextManager[object]:
+        """Held while claims that are planned together are created: no pass begins meanwhile. For any thread.
+
+        Otherwise the first of them could take slots that only later ones can use.
+        """
+        return self._creation
 
     def announced(self, scope: Scope, *, code: str, message: str) -> None:
         """Counts EC2's announcement that a pool is exhausted as a refusal. For any thread."""
@@ -101,7 +117,7 @@ class Launcher:
 
     def run(self, _items: Sequence[str]) -> Result | None:
         """Makes one pass. Raises ProviderError if EC2 cannot be read at all."""
-        claims = [claim for claim in self._claims.list() if self._owns(claim)]
+        claims = self._created()
         waiting = [c for c in claims if not c.status.provider_id and not c.deleting]
         try:
             self._executor.calls.load()
@@ -125,9 +141,8 @@ class Launcher:
         except ProviderError as error:
             self._blind(waiting, error)
             raise
-        self._results.shortages = self._results.shortages.observed(
-            self._inventory.snapshot(), self._clock.now()
-        )
+        self._restore_shortages()
+        self._results.shortages = self.shortages.observed(self._inventory.snapshot(), self._clock.now())
         self._record_announced()
         self._results.holds.keep({claim.uid for claim in waiting})
         inputs = self._planner.inputs(
@@ -149,10 +164,20 @@ class Launcher:
         self._executor.tidy(self._claims.list())
         self._steps.waves.raise_panic()
         now = self._clock.now()
+        self._steps.published.publish(self.shortages, now)
         wakes = [at for at in (*retry_at, *self._results.holds.ends()) if at > now]
         if not self._unreported:
             self._unchanged.passed(inputs, now=now, wakes=min(wakes, default=None))
         return self._again(wakes)
+
+    def _created(self) -> list[NodeClaim]:
+        """The claims; those that are created together are all among them, or none is."""
+        held = self._creation.acquire(timeout=LONGEST_CREATION)
+        try:
+            return [claim for claim in self._claims.list() if self._owns(claim)]
+        finally:
+            if held:
+                self._creation.release()
 
     def _waits_for_call(self) -> frozenset[str]:
         return self._executor.calls.waiting(self._claims.list())
@@ -172,6 +197,11 @@ class Launcher:
         """Writes why the claim waits; if the write fails, the next pass repeats it."""
         if not self._reporter.waiting(claim, **status):
             self._unreported = True
+
+    def _restore_shortages(self) -> None:
+        if not self._restored:
+            self._results.shortages = self._steps.published.restored(self._clock.now())
+            self._restored = True
 
     def _record_announced(self) -> None:
         """Records the shortages that EC2 announced since the last pass."""
@@ -202,7 +232,8 @@ class Launcher:
         now = self._clock.now()
         for claim in waiting:
             try:
-                wanted = planned(claim, template=template_key(claim))
+                since = waiting_since(claim, self._pods.find)
+                wanted = planned(claim, template=template_key(claim), since=since)
                 ready = self._classes.ready(wanted.node_class)
             except (BadClaim, Unresolved) as error:
                 if not (isinstance(error, Unresolved) and error.passing):
@@ -231,23 +262,32 @@ class Launcher:
         left = [unplaced for unplaced in result.unplaced if unplaced.claim.uid in work.waiting]
         self._writers.each(lambda unplaced: self._report_unplaced(unplaced, work), left)
         cut_off = any(assignment.claim.uid in work.waiting for assignment in result.assignments)
+        cut_off = cut_off or not result.later.isdisjoint(work.waiting)
         soon = [self._clock.now() + RETRY[0]] if cut_off else []
         return [*soon, *(unplaced.retry_at for unplaced in left if unplaced.retry_at)]
 
     def _rounds(self, work: LaunchPass) -> Plan:
-        """Repeats plan and launch until a plan launches nothing; returns the last plan."""
+        """Repeats plan and launch until a plan launches nothing; returns the last plan.
+
+        A plan of many unlike claims may end before it considered all of them: the next one continues.
+        """
         result = Plan()
+        aside: dict[str, Unplaced] = {}
         for _ in range(ROUNDS):
             if not work.waiting:
                 self._planner.slots.planned(Plan())  # no claim waits for a slot any more
                 break
             now, inventory = self._clock.now(), self._inventory.snapshot()
             result = self._planner.plan(work, self.shortages, inventory, now)
-            if not result.assignments:
+            waits = _set_aside(result, work)
+            aside |= waits
+            if not result.assignments and not waits:
                 break
             work.skipped = result.skipped
-            self._steps.waves.run(result, work, inventory, now)
-        return result
+            if result.assignments:
+                self._steps.waves.run(result, work, inventory, now)
+        work.waiting |= {uid: unplaced.claim for uid, unplaced in aside.items()}
+        return replace(result, unplaced=(*result.unplaced, *aside.values()))
 
     def _report_unplaced(self, unplaced: Unplaced, work: LaunchPass) -> None:
         uid = unplaced.claim.uid
@@ -257,11 +297,13 @@ class Launcher:
         # EC2's refusal, new or remembered, explains more than that no option is left.
         if refused and refused[-1].class_:
             reason = answer(refused[-1].class_).reason
-            message = f"{refused[-1].pool}: {refused[-1].code}: {refused[-1].message}; {unplaced.message}"
+            message = (
+                f"{refused[-1].pool.shown}: {refused[-1].code}: {refused[-1].message}; {unplaced.message}"
+            )
         elif reason == REMEMBERED:
             reason = next((answer(s.class_).reason for s in unplaced.skipped if s.class_), reason)
         if unplaced.retry_at:
-            message += f"; tried again at {unplaced.retry_at:%Y-%m-%dT%H:%M:%SZ}"
+            message += f"; tried again at {moment(unplaced.retry_at)}"
         known = self._claims.get(unplaced.claim.name) or work.objects[uid]
         self._report(
             known,
@@ -270,3 +312,20 @@ class Launcher:
             attempts=attempts,
             skipped=unplaced.skipped,
         )
+
+
+def _set_aside(result: Plan, work: LaunchPass) -> dict[str, Unplaced]:
+    """Takes claims that wait out of the pass if a plan did not consider all of it, so that others are next.
+
+    Claims with a nominated slot stay: a plan without them would end the nomination.
+    """
+    if not result.later:
+        return {}
+    waits = {
+        each.claim.uid: each
+        for each in result.unplaced
+        if each.claim.uid not in result.later and each.claim.uid not in result.awaited
+    }
+    for uid in waits:
+        work.waiting.pop(uid, None)
+    return waits

@@ -9,7 +9,8 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity.launches import Distribution, LaunchedClaim, LaunchGroup, LeftOver
 from broker.capacity.model import Attempt, Claim, NodeClass, Skipped
 from broker.controllers.nodeclass.resolve import LaunchClass
-from providers.model import ErrorClass, InstanceType, LaunchError
+from providers.launch import LaunchError
+from providers.model import ErrorClass, InstanceType
 
 GANG_INCOMPLETE = LaunchError(
     code="GangIncomplete",

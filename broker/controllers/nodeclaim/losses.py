@@ -32,6 +32,7 @@ from broker.kube.errors import ApiError, NotFound
 from broker.kube.events import Recorder
 from broker.kube.partial import PartialObject
 from broker.oncall.metrics import REGISTRY
+from broker.text import counted
 
 # If one listing lacks more than both, it is not believed.
 FEW, SHARE = 3, 0.1
@@ -162,8 +163,9 @@ def _reason(claim: NodeClaim) -> str:
 
 
 def _mass(claim: NodeClaim, missing: int, registered: int) -> str:
+    all_ = counted(registered, "registered claim has", "registered claims have")
     return (
-        f"EC2 does not list instance {instance_id(claim)}. {missing} of {registered} registered claims have "
+        f"EC2 does not list instance {instance_id(claim)}. {missing} of {all_} "
         "the reason MassLoss: too many were missing at once, so none of these ends, nor any that vanishes "
         "meanwhile, until EC2 lists each or it is deleted. Check the broker's role, account and Region; if "
         "the instance is gone, delete this NodeClaim"

@@ -7,7 +7,7 @@ setting lets the broker take over Karpenter's claims, only while Karpenter's own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from broker.apis import names
 from broker.apis.coordination import Lease
@@ -18,7 +18,6 @@ KARPENTER_LEASE_SELECTOR = "metadata.name=karpenter-leader-election"
 
 DURATION = 15  # seconds, if the Lease has no duration
 
-Owns = Callable[[NodeClaim], bool]
 Record = tuple[object, ...]
 
 

@@ -191,4 +191,5 @@ def _report(made: Plan) -> None:
         needs=solution.needs,
         ways=solution.ways,
         **({"note": solution.note} if solution.note else {}),
+        **({"gaps": dict(solution.gaps)} if solution.gaps else {}),
     )

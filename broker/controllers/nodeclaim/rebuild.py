@@ -18,7 +18,9 @@ from broker.capacity.options import offered, tenancy
 from broker.capacity.shortages import Shortages
 from broker.controllers.nodeclaim.calls import FleetCall
 from broker.controllers.nodeclass.resolve import LaunchClass
-from providers.model import InstanceType, Override
+from broker.text import counted
+from providers.launch import Override
+from providers.model import InstanceType
 
 
 class Differs(Exception):
@@ -38,19 +40,23 @@ def rebuilt(
     if request is None or not request.overrides:
         raise Differs("its record cannot be read")
     if len(set(call.claims)) != request.count:
-        raise Differs(f"it asks for {request.count} instances for {len(set(call.claims))} claims")
+        raise Differs(
+            f"it asks for {counted(request.count, 'instance')} for {counted(len(set(call.claims)), 'claim')}"
+        )
     if request.token != call.launch:
         raise Differs("its client token is not its launch id")
     plan = ready.plan
     known = class_catalog(plan.of_tenancy(tenancy(claims[0].requirements)), types, inventory, now)
     chosen: dict[object, tuple[Option, ...]] = {}
     assignments = []
+    places = frozenset((override.instance_type, override.zone) for override in request.overrides)
+    closed = places if call.closed else frozenset()
     for claim in claims:
         alike = (claim.requirements, frozenset(claim.requests.items()))
         if alike not in chosen:
             chosen[alike] = tuple(_option(call, override, claim, known) for override in request.overrides)
         first, *_ = chosen[alike]
-        assignments.append(Assignment(claim=claim, option=first, rest=chosen[alike][1:]))
+        assignments.append(Assignment(claim=claim, option=first, rest=chosen[alike][1:], closed=closed))
     try:
         groups = launches.group(
             assignments, node_classes={plan.name: plan}, types=types, shortages=Shortages(), now=now

@@ -32,7 +32,8 @@ from broker.controllers.nodeclaim.report import Reporter
 from broker.controllers.nodeclaim.results import LaunchResults
 from broker.controllers.nodeclaim.status import provider_id
 from broker.kube.clock import Clock
-from providers.model import Instance, LaunchRequest, ProviderError
+from providers.launch import LaunchRequest
+from providers.model import Instance, ProviderError
 
 UNCONFIRMED = "LaunchNotConfirmed"
 _log = structlog.get_logger("launch")

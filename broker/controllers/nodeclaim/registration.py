@@ -37,6 +37,7 @@ MARK = f"{names.BROKER}/nodeclass"
 # The reason to keep a claim: its Node is left out of the cache.
 NODE_LEFT_OUT = "NodeLeftOut"
 REGISTRATION_TIMEOUT = timedelta(minutes=15)
+REGISTRATION_TIMED_OUT = "RegistrationTimeout"
 LOOK_AGAIN = 60.0  # seconds, for a Node that is left out
 # Taints of a node that is not ready yet; their writer removes them (karpenter pkg/scheduling/taints.go).
 EPHEMERAL = frozenset(
@@ -163,12 +164,14 @@ class Registration:
         left = REGISTRATION_TIMEOUT.total_seconds() - waited
         if left > 0:
             return Result(requeue_after=left)
-        self._recorder.event(
-            claim,
-            "Warning",
-            "RegistrationTimeout",
-            f"no node joined within {REGISTRATION_TIMEOUT}; the claim is deleted and its instance terminated",
+        why = (
+            f"no node joined within {REGISTRATION_TIMEOUT}; the claim is deleted and its instance terminated"
         )
+        late = ConditionUpdate(
+            type=names.REGISTERED_CONDITION, status="False", reason=REGISTRATION_TIMED_OUT, message=why
+        )
+        write(self._client, self._claims, claim, late, now=now)  # read for the health of its NodePool
+        self._recorder.event(claim, "Warning", REGISTRATION_TIMED_OUT, why)
         self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
         return None
 
@@ -247,6 +250,11 @@ def is_ready(node: Node) -> bool:
     """Whether the kubelet reports the node as ready."""
     ready = condition(node.status.conditions, names.READY)
     return ready is not None and ready.status == "True"
+
+
+def disrupted(node: Node) -> bool:
+    """Whether the node's taint keeps new pods off it, because it is about to end."""
+    return any(taint.key == names.DISRUPTED_TAINT for taint in node.spec.taints)
 
 
 def _unread(node: PartialObject) -> ConditionUpdate:

@@ -13,26 +13,26 @@ from datetime import datetime
 import structlog
 
 from broker.apis import names
-from broker.apis.core import Pod
+from broker.apis.core import UNSCHEDULABLE, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import Condition, condition
 from broker.capacity.model import Attempt, Outcome, Skipped
 from broker.capacity.requirements import InvalidRequirement, Requirements
-from broker.controllers.nodeclaim.status import instance_id, patch, write
+from broker.controllers.nodeclaim.status import instance_id, patch, pods_of, write
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import ConditionUpdate, condition_body, set_conditions
 from broker.kube.errors import ApiError, NotFound
-from broker.kube.events import Recorder
-from broker.oncall.journal import dump, load
+from broker.kube.events import EventType, Recorder
+from broker.oncall.journal import attempt_id, dump, load
 from broker.text import quantities
 from providers.model import ErrorClass
 
 ATTEMPTS = names.ATTEMPTS
 AVAILABLE, LIMIT_EXCEEDED = "Available", "LimitExceeded"
 # The reasons for a skipped option that mean LimitExceeded if the option is a reservation.
-FULL = frozenset({"ReservationFull", "OutbidInPlan", "BackingOff"})
+FULL = frozenset({"ReservationFull", "OutbidInPlan", "HeldForGang", "BackingOff"})
 MOST_PODS = 10
 PREFERENCE = "PreferNoSchedule"  # a taint that keeps no pod off
 
@@ -48,7 +48,7 @@ def limit(attempt: Attempt) -> ConditionUpdate | None:
             type=names.CAPACITY_RESERVATION,
             status="True",
             reason=AVAILABLE,
-            message=f"{attempt.pool} took {attempt.claim}",
+            message=f"{attempt.pool.shown} took {attempt.claim}",
         )
     short = (
         attempt.outcome is Outcome.SPILLED
@@ -60,7 +60,7 @@ def limit(attempt: Attempt) -> ConditionUpdate | None:
             type=names.CAPACITY_RESERVATION,
             status="False",
             reason=LIMIT_EXCEEDED,
-            message=": ".join(filter(None, (str(attempt.pool), attempt.code, attempt.message))),
+            message=": ".join(filter(None, (attempt.pool.shown, attempt.code, attempt.message))),
         )
     return None
 
@@ -154,13 +154,18 @@ class Reporter:
         self, claim: NodeClaim, kind: str, reason: str, message: str, attempts: Iterable[Attempt] = ()
     ) -> None:
         """Records an event on the claim, and a warning also on its pods, with the AWS request ids."""
-        ids = sorted({a.request_id for a in attempts if a.request_id})
+        made = list(attempts)
+        ids = sorted({a.request_id for a in made if a.request_id})
         text = f"{message} (AWS request {', '.join(ids)})" if ids else message
-        self._recorder.event(claim, "Normal" if kind == "Normal" else "Warning", reason, text)
+        marks = {names.ATTEMPT_IDS: ",".join(map(attempt_id, made)), names.AWS_REQUESTS: ",".join(ids)}
+        marks = {key: value for key, value in marks.items() if value}
+        type_: EventType = "Normal" if kind == "Normal" else "Warning"
+        self._recorder.event(claim, type_, reason, text, annotations=marks)
         if kind == "Normal":
             return
         for pod in self._pods_for(claim):
-            self._recorder.event(pod, "Warning", reason, f"NodeClaim {claim.name}: {text}")
+            about_claim = f"NodeClaim {claim.name}: {text}"
+            self._recorder.event(pod, "Warning", reason, about_claim, annotations=marks)
 
     def lost(self, claim: NodeClaim, why: str) -> None:
         """Deletes a claim whose instance is gone from EC2, as Karpenter would, and logs why."""
@@ -175,8 +180,7 @@ class Reporter:
 
     def _pods_for(self, claim: NodeClaim) -> list[Pod]:
         """The pods named on the claim; if none are named, the waiting pods that it would take."""
-        named = [key.strip() for key in claim.annotations.get(names.PODS, "").split(",") if key.strip()]
-        if named:
+        if named := pods_of(claim):
             return [pod for key in named if (pod := self._pods.find(key))]
         return [pod for pod in self._pods.list() if would_take(claim, pod)][:MOST_PODS]
 
@@ -212,8 +216,8 @@ class Reporter:
 
 def would_take(claim: NodeClaim, pod: Pod) -> bool:
     """Whether an unschedulable pod would fit the claim's node."""
-    scheduled = condition(pod.status.conditions, "PodScheduled")
-    if pod.spec.node_name or scheduled is None or scheduled.reason != "Unschedulable":
+    scheduled = pod.scheduled
+    if pod.spec.node_name or scheduled is None or scheduled.reason != UNSCHEDULABLE:
         return False
     try:
         wanted = Requirements.of((r.key, r.operator, r.values) for r in claim.spec.requirements)

@@ -192,7 +192,7 @@ class LaunchResults:
         if claim and worst:
             attempts = work.attempts.pop(uid, [])
             last = next((a for a in reversed(attempts) if a.code == worst.code), None)
-            where = f"{last.pool}: " if last else ""
+            where = f"{last.pool.shown}: " if last else ""
             known = self._claims.get(claim.name) or work.objects[uid]
             self._reporter.waiting(
                 known,

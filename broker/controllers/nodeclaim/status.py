@@ -10,7 +10,7 @@ write, as the cache has it. An apply from an older copy would undo that write.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from operator import is_
 from typing import Any
@@ -35,7 +35,11 @@ BROKER_CONDITIONS = (
     names.INSTANCE_LISTED,
     names.PREEMPTED,
     names.RECLAIMING,
+    names.DRIFTED,
+    names.CONSOLIDATABLE,
+    names.DISRUPTION_REASON,
 )
+_FIELDS = ("nodeName", "providerID", "imageID", "capacity", "allocatable", "lastPodEventTime")
 STEPS = (names.LAUNCHED, names.REGISTERED_CONDITION, names.INITIALIZED_CONDITION)
 MESSAGE_LIMIT = 1000
 _TURNS = tuple(threading.Lock() for _ in range(64))  # a claim always has the same lock
@@ -51,18 +55,28 @@ def instance_id(claim: NodeClaim) -> str:
     return claim.status.provider_id.rpartition("/")[2]
 
 
+def pods_of(claim: NodeClaim) -> list[str]:
+    """The keys of the pods that the claim was made for."""
+    keys = (key.strip() for key in claim.annotations.get(names.PODS, "").split(","))
+    return [key for key in keys if key]
+
+
 def provider_id(instance: Instance) -> str:
     """The instance's name in claims and nodes."""
     return f"aws:///{instance.zone}/{instance.id}"
 
 
 def body(
-    claim: NodeClaim, *changes: ConditionUpdate, now: datetime, fields: Mapping[str, Any] | None = None
+    claim: NodeClaim,
+    *changes: ConditionUpdate,
+    now: datetime,
+    fields: Mapping[str, Any] | None = None,
+    clear: Collection[str] = (),
 ) -> dict[str, Any] | None:
-    """The apply body after these changes; None if nothing changes."""
+    """The apply body after these changes, without the conditions to clear; None if nothing changes."""
     said: tuple[Condition, ...] = tuple(c for c in claim.status.conditions if c.type in BROKER_CONDITIONS)
     mine = set_conditions(
-        said,
+        tuple(c for c in said if c.type not in clear) if clear else said,
         *changes,
         now=now,
         observed_generation=claim.metadata.generation,
@@ -71,15 +85,12 @@ def body(
     mine = _with_ready(mine, now=now, generation=claim.metadata.generation)
     if not fields and len(mine) == len(said) and all(map(is_, mine, said)):
         return None  # so for most claims, without comparing the whole status
-    own = {
-        key: value
-        for key, value in claim.status.wire().items()
-        if key in ("nodeName", "providerID", "imageID", "capacity", "allocatable")
-    }
+    own = {key: value for key, value in claim.status.wire().items() if key in _FIELDS}
     status = own | dict(fields or {}) | {"conditions": [condition_body(c) for c in mine]}
     before = own | {"conditions": [condition_body(c) for c in said]}
     if not changed(before, status):
         return None
+    # An apply without a condition of the broker removes it.
     return {
         "apiVersion": claim.KIND.api_version,
         "kind": claim.KIND.kind,
@@ -95,11 +106,12 @@ def write(
     *changes: ConditionUpdate,
     now: datetime,
     fields: Mapping[str, Any] | None = None,
+    clear: Collection[str] = (),
 ) -> NodeClaim:
     """Applies the changes to the claim as last written, and returns the result. Raises ApiError."""
     with _TURNS[hash(claim.uid) % len(_TURNS)]:
         claim = _newer(claim, cache.get(claim.name))
-        wanted = body(claim, *changes, now=now, fields=fields)
+        wanted = body(claim, *changes, now=now, fields=fields, clear=clear)
         if wanted is None:
             return claim
         return taken(cache, client.apply(NodeClaim.KIND, wanted, subresource="status"))

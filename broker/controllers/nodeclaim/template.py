@@ -17,7 +17,13 @@ from broker.capacity.launches import LaunchGroup
 from broker.capacity.types import EFA
 from broker.controllers.nodeclass.resolve import LaunchClass
 from providers.base import CapacityProvider
-from providers.model import Bootstrap, ConnectionTracking, MetadataOptions, NetworkInterface, Template
+from providers.launch import (
+    Bootstrap,
+    ConnectionTracking,
+    MetadataOptions,
+    NetworkInterface,
+    Template,
+)
 
 UNREGISTERED = f"{names.UNREGISTERED_TAINT}:NoExecute"
 # The kubelet may set only these of Kubernetes' own labels on its node (NodeRestriction admission).
@@ -74,7 +80,7 @@ def template(
         ),
         detailed_monitoring=bool(spec.detailed_monitoring),
         tenancy=group.tenancy or ready.plan.tenancy,
-        placement_group=selector.name if selector else "",
+        placement_group=selector.name if selector else group.placement_group,
         placement_group_id=selector.id if selector else "",
         associate_public_ip=spec.associate_public_ip_address,
         interfaces=ready.plan.interfaces or _efa_interfaces(claim, group, provider),

@@ -29,7 +29,8 @@ from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import NotFound, TooManyRequests
 from broker.kube.partial import PartialObject
-from broker.text import InvalidText, decode_duration
+from broker.placement.disruption_pods import NO_SCHEDULE
+from broker.text import InvalidText, counted, decode_duration
 from providers.model import ProviderError
 
 BY_NODE = "nodeName"
@@ -118,7 +119,7 @@ class Termination:
                     type=names.DRAINED,
                     status="Unknown",
                     reason="Draining",
-                    message=f"{len(left)} pods left on node {node.name}, {self._first(left)}",
+                    message=f"{counted(len(left), 'pod')} left on node {node.name}, {self._first(left)}",
                 ),
                 now=self._clock.now(),
             )
@@ -128,7 +129,9 @@ class Termination:
             type=names.DRAINED,
             status="True",
             reason=reason,
-            message=f"{len(left)} pods end with their instance" if left else "",
+            message=counted(len(left), "pod ends with its instance", "pods end with their instance")
+            if left
+            else "",
         )
         write(self._client, self._claims, claim, change, now=self._clock.now())
         return False
@@ -157,7 +160,7 @@ class Termination:
         return seen is not None and seen.gone
 
     def _close(self, node: Node) -> None:
-        disrupted = {"key": names.DISRUPTED_TAINT, "effect": drain.NO_SCHEDULE}
+        disrupted = {"key": names.DISRUPTED_TAINT, "effect": NO_SCHEDULE}
         there = any((t.key, t.effect) == tuple(disrupted.values()) for t in node.spec.taints)
         if there and names.NODE_NO_BALANCERS in node.labels:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import lru_cache
 from typing import Final
 
@@ -25,8 +26,11 @@ class BadClaim(Exception):
         self.message = message
 
 
-def planned(claim: NodeClaim, *, template: str) -> Claim:
-    """The claim as the planner reads it; `template` is its template key. Raises BadClaim."""
+def planned(claim: NodeClaim, *, template: str, since: datetime | None = None) -> Claim:
+    """The claim as the planner reads it; `template` is its template key. Raises BadClaim.
+
+    `since`: as of `waiting_since`; without it, the claim waits since its creation.
+    """
     ref = claim.spec.node_class_ref
     if not ref.name:
         raise BadClaim(
@@ -55,9 +59,11 @@ def planned(claim: NodeClaim, *, template: str) -> Claim:
         requests=requests,
         priority=_priority(claim),
         created=claim.metadata.creation_timestamp,
+        since=since,
         gang=claim.annotations.get(names.GANG, ""),
         gang_size=_gang_size(claim),
         template=template,
+        min_values=tuple((r.key, r.min_values) for r in claim.spec.requirements if r.min_values),
     )
 
 

@@ -32,7 +32,8 @@ from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from broker.kube.controller import Result
 from providers.base import CapacityProvider
-from providers.model import ErrorClass, Override, ProviderError
+from providers.launch import Override
+from providers.model import ErrorClass, ProviderError
 
 SETTLED: Final = 5.0  # seconds after a class was resolved: claims that wait for it go first
 APART: Final = 2.0  # seconds between two trials; each is four calls, or up to 16 if launches are denied

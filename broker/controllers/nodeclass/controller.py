@@ -17,9 +17,10 @@ import structlog
 
 from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.capacity.model import DEFAULT_OVERHEAD, Overhead, Resolved, Selection
+from broker.capacity.model import LAUNCH_DEFAULTS, LaunchDefaults, Resolved, Selection
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclass.resolve import (
+    NOT_FOUND,
     LaunchClass,
     ServiceNetwork,
     Surroundings,
@@ -29,7 +30,7 @@ from broker.controllers.nodeclass.resolve import (
     selection,
     unread,
 )
-from broker.controllers.nodeclass.status import status_patch
+from broker.controllers.nodeclass.status import REASONS, described, status_patch
 from broker.controllers.nodeclass.write import patch_status
 from broker.kube.cache import Cache
 from broker.kube.conditions import ConditionUpdate, changed
@@ -43,12 +44,6 @@ from providers.model import ErrorClass, ProviderError
 LOOK_AGAIN = 300.0
 LOOK_AGAIN_UNRESOLVED = 30.0
 SOON = 0.2
-
-REASONS = {
-    ErrorClass.PERMISSION: "Unauthorized",
-    ErrorClass.THROTTLING: "RequestLimitExceeded",
-    ErrorClass.TRANSIENT: "ProviderUnavailable",
-}
 
 Written = tuple[str, int, str]
 
@@ -75,14 +70,14 @@ class NodeClassController:
         cache: Cache[EC2NodeClass],
         *,
         describe: Callable[[], None],
-        overhead: Overhead = DEFAULT_OVERHEAD,
+        defaults: LaunchDefaults = LAUNCH_DEFAULTS,
         network: Callable[[], ServiceNetwork] = ServiceNetwork,
     ) -> None:
         self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
         self._provider = provider
         self._inventory = inventory
         self._cache = cache
-        self._overhead = overhead
+        self._defaults = defaults
         self._network = network
         self._describe = describe  # requests a new description of the reservations
         self._lock = threading.Lock()
@@ -149,7 +144,7 @@ class NodeClassController:
             )
         if known is None:
             raise Unresolved(
-                "NodeClassNotFound",
+                NOT_FOUND,
                 f"spec.nodeClassRef.name {name!r}: no such EC2NodeClass; create it or delete the claim",
             )
         raise Unresolved("NodeClassNotReady", f"EC2NodeClass {name} has not been resolved yet", passing=True)
@@ -191,7 +186,7 @@ class NodeClassController:
                 account_id=self._provider.account_id(),
                 now=self._clock.now(),
                 group_errors=self._inventory.group_errors,
-                overhead=self._overhead,
+                defaults=self._defaults,
             )
             if obstacle is not None:
                 raise obstacle
@@ -281,6 +276,7 @@ class NodeClassController:
             node_class,
             outcome,
             limit=limit,
+            described=described(node_class, self._inventory.unreadable, self._inventory.snapshot().described),
             now=self._clock.now(),
             keep=keep,
         )

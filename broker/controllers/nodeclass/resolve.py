@@ -21,14 +21,23 @@ from broker.apis.karpenter_aws_terms import (
 )
 from broker.apis.meta import Model
 from broker.capacity.matching import resolve_class
-from broker.capacity.model import DEFAULT_OVERHEAD, Inventory, NodeClass, Overhead, ReservationTerm, Selection
+from broker.capacity.model import (
+    LAUNCH_DEFAULTS,
+    Inventory,
+    LaunchDefaults,
+    NodeClass,
+    ReservationTerm,
+    Selection,
+)
 from broker.controllers.nodeclass.shape import block_devices, interfaces, kubelet
+from broker.text import group_name, plain
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, Image, PlacementGroup, ProviderError, SecurityGroup, Selector, Subnet
 
 # The families for which the broker writes user data.
 FAMILIES = ("AL2023", "Bottlerocket", "Custom")
 LINUX = "Linux/UNIX"
+NOT_FOUND = "NodeClassNotFound"
 _MORE = ("name", "owner", "alias", "ssm_parameter")
 
 
@@ -193,7 +202,7 @@ def launch_class(
     account_id: str,
     now: datetime,
     group_errors: Mapping[str, ProviderError],
-    overhead: Overhead = DEFAULT_OVERHEAD,
+    defaults: LaunchDefaults = LAUNCH_DEFAULTS,
 ) -> LaunchClass:
     """Resolves the class's selection against EC2's description.
 
@@ -216,7 +225,7 @@ def launch_class(
         kubelet=settings,
         block_devices=devices,
         instance_store_raid0=node_class.spec.instance_store_policy == "RAID0",
-        overhead=overhead,
+        defaults=defaults,
         interfaces=interfaces(node_class),
         tracks_connections=node_class.spec.connection_tracking is not None,
         nested_virtualization=cpu is not None and cpu.nested_virtualization == "enabled",
@@ -228,7 +237,7 @@ def launch_class(
         replace(plan, tenancy="dedicated"), inventory, account_id=account_id, now=now, platforms=platforms
     )
     misfits = tuple(
-        replace(misfit, code=why.code, message=f"group {misfit.id} could not be read: {why.message}")
+        replace(misfit, code=why.code, message=_unread(misfit.id, why))
         if (why := group_errors.get(misfit.id))
         else misfit
         for misfit in found.misfits
@@ -295,3 +304,7 @@ def _nothing(field: str, terms: Sequence[Model]) -> str:
         return f"spec.{field} is empty: add a term"
     shown = orjson.dumps([term.wire() for term in terms]).decode()
     return f"spec.{field} {shown} selects nothing in this region: check the ids and tags"
+
+
+def _unread(arn: str, why: ProviderError) -> str:
+    return f"group {group_name(arn)} could not be read: {plain(why.message)}"

@@ -8,7 +8,7 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.karpenter_aws_launch import BlockDeviceMapping
 from broker.capacity.model import Kubelet, Threshold
 from broker.text import quantities, quantity
-from providers.model import BlockDevice, NetworkInterface
+from providers.launch import BlockDevice, NetworkInterface
 
 GIB = 2**30
 

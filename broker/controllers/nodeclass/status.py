@@ -16,8 +16,14 @@ from broker.apis.meta import Condition, ConditionStatus, condition
 from broker.capacity.model import Resolved, Selection
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.kube.conditions import ConditionUpdate, condition_body, set_conditions, timestamp
-from providers.model import Odcr
+from broker.text import counted, group_name, plain
+from providers.model import ErrorClass, Odcr, ProviderError
 
+REASONS = {
+    ErrorClass.PERMISSION: "Unauthorized",
+    ErrorClass.THROTTLING: "RequestLimitExceeded",
+    ErrorClass.TRANSIENT: "ProviderUnavailable",
+}
 INVALID_SPEC = "InvalidCapacityReservationSpec"
 # Karpenter's condition. If it exists, Karpenter rewrites the class's list of reservations each minute, and
 # launches into that list. Then only the broker's condition reports the broker's result.
@@ -34,8 +40,9 @@ def verdicts(outcome: LaunchClass | Unresolved, *, slots: bool = False) -> list[
         zones = sorted({subnet.zone for subnet in around.subnets})
         text = (
             f"{around.family} images {_listed(i.id for i in around.images)}; "
-            f"{len(around.subnets)} subnets in {_listed(zones)}; "
-            f"{len(around.security_groups)} security groups; instance profile {around.instance_profile}"
+            f"{counted(len(around.subnets), 'subnet')} in {_listed(zones)}; "
+            f"{counted(len(around.security_groups), 'security group')}; "
+            f"instance profile {around.instance_profile}"
         )
         if unapplied := outcome.kubelet_not_applied:
             text += f"; fields of spec.kubelet that {around.family} does not apply: {', '.join(unapplied)}"
@@ -75,6 +82,25 @@ def verdicts(outcome: LaunchClass | Unresolved, *, slots: bool = False) -> list[
     ]
 
 
+def described(
+    node_class: EC2NodeClass, error: ProviderError | None, since: datetime | None
+) -> ConditionUpdate | None:
+    """The condition about an EC2 that cannot be read, or that can be read again; None if it always could."""
+    if error is not None:
+        last = f"since {timestamp(since)}, so their slots may have changed" if since else "yet"
+        return ConditionUpdate(
+            type=names.RESERVATIONS_DESCRIBED,
+            status="False",
+            reason=REASONS.get(error.class_, "ProviderError"),
+            message=f"EC2 has not described the reservations {last}: {error}",
+        )
+    if condition(node_class.status.conditions, names.RESERVATIONS_DESCRIBED) is None:
+        return None
+    return ConditionUpdate(
+        type=names.RESERVATIONS_DESCRIBED, status="True", reason="Described", message="EC2 can be read"
+    )
+
+
 def _resolved(selection: Selection, found: Resolved, *, slots: bool) -> ConditionUpdate:
     status: ConditionStatus = "False"
     starting = "; ".join(
@@ -87,7 +113,7 @@ def _resolved(selection: Selection, found: Resolved, *, slots: bool) -> Conditio
         free = sum(odcr.available for odcr in found.usable)
         total = sum(odcr.total for odcr in found.usable)
         status, reason = "True", "ReservationsFound"
-        text = f"{len(found.usable)} usable with {free} of {total} slots free"
+        text = f"{len(found.usable)} usable with {free} of {counted(total, 'slot')} free"
         text += ": " + _listed(map(_slots, found.usable), most=8) if slots else ""
         text += f"; {starting}" if starting else ""
     elif found.pending:
@@ -96,7 +122,7 @@ def _resolved(selection: Selection, found: Resolved, *, slots: bool) -> Conditio
         reason, text = found.misfits[0].reason, "nothing usable"
     else:
         reason, text = "ReservationsNotFound", f"{_asked(selection)} finds no reservation in this region"
-    left = [f"{m.id}: {m.message}" + (f" ({m.code})" if m.code else "") for m in found.misfits]
+    left = [f"{plain(m.id)}: {m.message}" + (f" ({m.code})" if m.code else "") for m in found.misfits]
     shown = "; ".join([text, *left[:8], *([f"and {len(left) - 8} more"] if len(left) > 8 else [])])
     return ConditionUpdate(type=names.RESERVATIONS_RESOLVED, status=status, reason=reason, message=shown)
 
@@ -106,7 +132,7 @@ def _asked(selection: Selection) -> str:
         return f"preference {selection.preference}"
     if selection.terms:
         return "capacityReservationSelectorTerms"
-    return selection.reservation_id or selection.group_arn
+    return selection.reservation_id or f"group {group_name(selection.group_arn)}"
 
 
 def status_patch(
@@ -114,6 +140,7 @@ def status_patch(
     outcome: LaunchClass | Unresolved,
     *,
     limit: ConditionUpdate | None,
+    described: ConditionUpdate | None = None,
     now: datetime,
     keep: bool = False,
 ) -> dict[str, Any]:
@@ -130,6 +157,7 @@ def status_patch(
         conditions,
         *verdicts(outcome, slots=karpenters),
         *([limit] if limit and turned else []),
+        *([described] if described else []),
         now=now,
         observed_generation=node_class.metadata.generation,
     )

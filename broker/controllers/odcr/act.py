@@ -12,18 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, fields, replace
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import Final
 
 import structlog
 from prometheus_client import Counter
 
 from broker.apis import names
 from broker.capacity.model import Inventory
+from broker.controllers.assumed import AssumptionStore
+from broker.controllers.odcr.change_events import ChangeEvents
 from broker.controllers.odcr.groups import Groups
 from broker.controllers.odcr.ledger import PurchaseLedger, attempt_id
-from broker.controllers.odcr.recent import RecentChanges
 from broker.kube.client import Client
-from broker.kube.clock import Clock
 from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
 from broker.quota.usage import Reserved
@@ -32,8 +32,9 @@ from broker.reservations.ownership import ReservationProblem
 from broker.reservations.purchases import TAG_PURCHASE, Purchase, PurchaseIntent
 from broker.reservations.reading import ParsedReservation
 from broker.reservations.refusals import OF_A_PLACE, Refusals
+from broker.text import moment
 from providers.base import CapacityProvider
-from providers.model import ENDED_STATES, ErrorClass, OdcrRequest, ProviderError
+from providers.model import ENDED_STATES, UNCHANGED, ErrorClass, Odcr, OdcrRequest, ProviderError
 
 PAUSE: Final = timedelta(minutes=5)  # after a refusal that the same call would get again
 # States of an earlier purchase that has ended since: a new ODCR is never in them.
@@ -69,17 +70,17 @@ class OdcrExecutor:
         provider: CapacityProvider,
         groups: Groups,
         ledger: PurchaseLedger,
+        assumed: AssumptionStore,
         *,
-        clock: Clock,
         recorder: Recorder,
     ) -> None:
         self._client = client
         self._ledger = ledger
         self._provider = provider
         self._groups = groups
-        self._clock = clock
-        self._recorder = recorder
-        self.recent = RecentChanges()
+        self._assumed = assumed
+        self._clock = assumed.clock
+        self.events = ChangeEvents(recorder)
         self.refusals = Refusals()
         self._paused: dict[str, tuple[datetime, Reserved, str]] = {}  # request -> end, reservation, reason
 
@@ -119,11 +120,13 @@ class OdcrExecutor:
             return
         CHANGES.labels(change, "done").inc()
         self.refusals = self.refusals.succeeded(purchase.instance_type, purchase.zone, purchase.count)
-        where = f"{purchase.count} {purchase.instance_type} in {purchase.zone}"
-        self._tell(reading, "Normal", "InstancesReserved", f"reserved {where}: {odcr}")
+        self.events.bought(purchase, reading, odcr)
 
-    def change(self, change: OdcrChange, reading: ParsedReservation) -> None:
-        """Resizes or cancels an ODCR. Raises ApiError, and ProviderError if it is transient."""
+    def change(self, change: OdcrChange, reading: ParsedReservation, odcr: Odcr) -> None:
+        """Resizes or cancels an ODCR. Raises ApiError, and ProviderError if it is transient.
+
+        `odcr`: as it is now.
+        """
 
         def call() -> None:
             if change.count == 0:
@@ -134,14 +137,10 @@ class OdcrExecutor:
         kind = "cancel" if change.count == 0 else "resize"
         if not self._call(_what(change), change.reserved, kind, call):
             return
-        self.recent.changed(change.odcr_id, change.count, self._clock.now(), end=change.end)
+        self._assumed.changes.assume(change.odcr_id, (change.count, change.end))
         for intent in [each for each in self._ledger.intents.values() if each.odcr_id == change.odcr_id]:
             del self._ledger.intents[intent.attempt_id]  # the later change holds
-        if change.count == 0:
-            reason, done = "ReservationGivenBack", f"gave back all of {change.odcr_id}"
-        else:
-            reason, done = "ReservationResized", f"{change.odcr_id} is of {change.count} now"
-        self._tell(reading, "Normal", reason, f"{done}: {change.why}")
+        self.events.changed(change, reading, odcr)
 
     def regroup(self, step: GroupChange, reading: ParsedReservation, inventory: Inventory) -> None:
         """Changes a resource group. Raises like `change`. `reading`'s wish has the group."""
@@ -169,7 +168,7 @@ class OdcrExecutor:
         self._ledger.release(reading.one.uid, reading.one.metadata.generation, counts)
         self._ledger.flush()
         listed = ", ".join(f"{count} of flavor {name}" for name, count in sorted(counts.items()) if count)
-        self._tell(reading, "Normal", "IdleReleased", f"nobody used {listed}: no longer kept for it")
+        self.events.publish(reading, "Normal", "IdleReleased", f"{listed} was idle: no longer kept for it")
 
     # ---- how
 
@@ -221,7 +220,7 @@ class OdcrExecutor:
             _log.info("answered of an earlier purchase", reservation=str(reading.reserved), odcr=odcr.id)
             self._ledger.intents.pop(intent.attempt_id, None)
             return ""
-        self.recent.made(odcr, self._clock.now())
+        self._assumed.purchases.assume(odcr.id, odcr)
         if odcr.state in ENDED_STATES:
             raise ProviderError(
                 "ReservationFailed",
@@ -233,7 +232,7 @@ class OdcrExecutor:
 
     def _grow(self, intent: PurchaseIntent) -> str:
         self._provider.resize_reservation(intent.odcr_id, count=intent.total)
-        self.recent.changed(intent.odcr_id, intent.total, self._clock.now())
+        self._assumed.changes.assume(intent.odcr_id, (intent.total, UNCHANGED))
         return intent.odcr_id
 
     def _call(self, what: str, reserved: Reserved, change: str, call: Callable[[], None]) -> bool:
@@ -254,7 +253,6 @@ class OdcrExecutor:
     def _refused(
         self, purchase: Purchase, reading: ParsedReservation, intent: PurchaseIntent, error: ProviderError
     ) -> None:
-        where = f"{purchase.count} {purchase.instance_type} in {purchase.zone}"
         # EC2 replays the result of a call that it carried out before: a refused call made nothing.
         if error.class_ in OF_A_PLACE or not (error.lost or isinstance(purchase, PurchaseIntent)):
             self._ledger.intents.pop(intent.attempt_id, None)
@@ -266,27 +264,17 @@ class OdcrExecutor:
             if error.class_ in _PASSING:
                 raise error
             self._pause(_request(reading), purchase.reserved, error)
-        self._tell(reading, "Warning", error.code, f"EC2 refused {where}: {error.message}")
+        self.events.refused(purchase, reading, error)
 
     def _pause(self, what: str, reserved: Reserved, error: ProviderError, *, doing: str = "") -> None:
-        minutes = PAUSE.total_seconds() / 60
-        why = (
-            f"{doing} was refused: {error}; it is tried again every {minutes:g} minutes"
-            if doing
-            else str(error)
-        )
-        self._paused[what] = (self._clock.now() + PAUSE, reserved, why)
+        until = self._clock.now() + PAUSE
+        refused = f"{doing} was refused: {error}" if doing else str(error)
+        self._paused[what] = (until, reserved, f"{refused}; the next attempt is at {moment(until)}")
 
     def paused(self, step: OdcrChange | GroupChange, now: datetime) -> bool:
         """Whether EC2 refused exactly this step recently."""
         known = self._paused.get(_what(step))
         return known is not None and known[0] > now
-
-    def _tell(
-        self, reading: ParsedReservation, type_: Literal["Normal", "Warning"], reason: str, message: str
-    ) -> None:
-        _log.info(message, reservation=str(reading.reserved), reason=reason)
-        self._recorder.event(reading.one, type_, reason, message)
 
 
 def _request(reading: ParsedReservation) -> str:

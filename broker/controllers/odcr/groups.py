@@ -9,17 +9,26 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
+import structlog
+
+from broker.capacity.model import Inventory
 from broker.quota.usage import Reserved
+from broker.reservations.ownership import Adopters
+from broker.reservations.reading import ParsedReservation
+from broker.text import group_name
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, ProviderError, ReservationGroup, owned_prefix
 
 EVERY: Final = timedelta(minutes=5)
 LONGEST: Final = 128  # characters of a group's name (Resource Groups API, CreateGroup)
 _UNUSUAL: Final = re.compile(r"[^a-zA-Z0-9_.-]")
+
+_log = structlog.get_logger("holdings")
 
 
 class Groups:
@@ -63,6 +72,28 @@ class Groups:
             if group is not None:
                 self._last[arn] = group
         return group
+
+    def adopted(
+        self, readings: Iterable[ParsedReservation], inventory: Inventory, adopters: Adopters, now: datetime
+    ) -> tuple[Mapping[str, ReservationGroup], Mapping[str, str]]:
+        """The existing groups that objects name, and why others are unknown."""
+        groups, unread = {}, {}
+        named: dict[str, set[str]] = {}
+        for reading in readings:
+            named.setdefault(reading.claimant.group_arn, set()).add(reading.reserved.namespace)
+        for arn in sorted(named.keys() - {""}):
+            try:
+                group = inventory.groups.get(arn) or self.named(arn, now)
+                if group and not all(adopters.allow(namespace, arn) for namespace in named[arn]):
+                    group = self.tagged(group, now)
+            except ProviderError as error:
+                _log.warning("group not read", group=arn, error=str(error))
+                unread[arn] = f"group {group_name(arn)} could not be read: {error}"
+                continue
+            if group is not None:
+                self.seen(group)
+                groups[arn] = group
+        return groups, unread
 
     def named(self, arn: str, now: datetime) -> ReservationGroup | None:
         """Like `look`, with the last known group if it cannot be read now."""

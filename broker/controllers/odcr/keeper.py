@@ -16,20 +16,18 @@ import structlog
 
 from broker.capacity.model import Inventory
 from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.odcr import metrics
 from broker.controllers.odcr.act import ObjectChanged, OdcrExecutor
 from broker.controllers.odcr.groups import Groups
 from broker.controllers.odcr.ledger import PurchaseLedger
 from broker.controllers.odcr.messages import group_arn_of, not_offered, shortage_detail
 from broker.controllers.odcr.parting import DeletionNotices
 from broker.controllers.odcr.stops import StopEvents
-from broker.controllers.odcr.view import OdcrStatus, OwnershipView
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.bisection import bisected
-from broker.kube.client import Client
-from broker.kube.clock import Clock
+from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, NotFound, Unavailable
-from broker.kube.events import Recorder
 from broker.option_rules import listed
 from broker.quota.usage import Reserved
 from broker.reservations.desired import (
@@ -40,12 +38,14 @@ from broker.reservations.desired import (
 )
 from broker.reservations.fulfilment import unused
 from broker.reservations.idle_release import IdleTracker
+from broker.reservations.odcr_status import NO_ODCRS, OdcrSnapshot, OdcrStatus
 from broker.reservations.ownership import Ownership, ReservationProblem, resolve_ownership
 from broker.reservations.procurement import observed, plan
 from broker.reservations.purchases import held_now, missing, still_open
 from broker.reservations.reading import ParsedReservation, read
 from broker.reservations.spec import Reservation
 from broker.settings import Settings
+from broker.text import group_name
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, InstanceType, Odcr, ProviderError, ReservationGroup
 
@@ -73,21 +73,21 @@ class OdcrProvisioner:
 
     def __init__(
         self,
-        client: Client,
+        context: ControllerContext,
         provider: CapacityProvider,
         reads: OmeReads,
         inventory: InventoryKeeper,
-        view: OwnershipView,
         *,
         settings: Settings,
-        clock: Clock,
-        recorder: Recorder,
+        publish: Callable[[OdcrSnapshot], None],
         describe: Callable[[], None],
     ) -> None:
+        client, clock, recorder = context.client, context.clock, context.recorder
         self._provider = provider
         self._reads = reads
         self._inventory = inventory
-        self._view = view
+        self._publish_odcrs = publish
+        self._published = NO_ODCRS
         self._settings = settings
         self._clock = clock
         self._describe = describe
@@ -100,13 +100,12 @@ class OdcrProvisioner:
         self._ungrouped: dict[Reserved, tuple[ReservationProblem, ...]] = {}  # problems of unread groups
         self._idle = IdleTracker(ttl=timedelta(seconds=settings.release_idle_seconds), cluster=self._cluster)
         self._offers = settings.offers
-        self._adopters = settings.adopters
         self._looks_again = False  # whether an operator may have removed entries of the ledger
         self._parting = DeletionNotices(recorder, region=settings.region, cluster=self._cluster)
         self._stops = StopEvents(recorder)
         self._ledger = PurchaseLedger(client)
         self._actor = OdcrExecutor(
-            client, provider, self._groups, self._ledger, clock=clock, recorder=recorder
+            client, provider, self._groups, self._ledger, inventory.assumed, recorder=recorder
         )
 
     def run(self) -> Result | None:
@@ -114,7 +113,7 @@ class OdcrProvisioner:
         inventory = self._inventory.snapshot()
         self._ledger.load(again=self._looks_again)
         if not self._reads.snapshot().reservations and not self._ledger.intents and not self._ledger.held:
-            self._view.publish(Ownership(), {}, {})
+            self._show(OdcrSnapshot(ownership=Ownership()))
             return None
         if inventory.described is None:
             self._unseen()
@@ -167,8 +166,8 @@ class OdcrProvisioner:
         types: Mapping[str, InstanceType],
     ) -> ProvisioningState:
         now = self._clock.now()
-        described, inventory = inventory, self._actor.recent.seen(inventory)
-        groups, unread = self._adopted(readings.values(), inventory, now)
+        described, inventory = inventory, self._inventory.assumed.shown(inventory)
+        groups, unread = self._groups.adopted(readings.values(), inventory, self._settings.adopters, now)
 
         def whose(some: Sequence[ParsedReservation]) -> Ownership:
             return resolve_ownership(
@@ -177,7 +176,7 @@ class OdcrProvisioner:
                 [each.claimant for each in some],
                 cluster=self._cluster,
                 unread=unread,
-                adopters=self._adopters,
+                adopters=self._settings.adopters,
                 holders={id_: record.reserved for id_, record in self._ledger.held.items()},
             )
 
@@ -259,7 +258,8 @@ class OdcrProvisioner:
         """Adds the state of this process, the namespace's quotas and its resource group."""
         named, frozen = reading.claimant.group_arn, reading.wish.frozen
         if named and named not in groups and not reading.one.deleting:
-            frozen = frozen or f"it is not known what group {named} has, which may be all that is wanted"
+            why = f"it is not known what group {group_name(named)} has, which may be all that is wanted"
+            frozen = frozen or why
         if unread := self._ledger.problem():  # the invalid entry may concern an ODCR to release
             frozen = frozen or unread.message
         one, terms = reading.one, reading.wish.terms
@@ -282,28 +282,6 @@ class OdcrProvisioner:
                 why = f"group {group}, which the broker keeps for it, could not be read: {error}"
                 self._ungrouped[wish.reserved] = (ReservationProblem(reason="GroupUnreadable", message=why),)
             return replace(wish, groups=False)
-
-    def _adopted(
-        self, readings: Iterable[ParsedReservation], inventory: Inventory, now: datetime
-    ) -> tuple[Mapping[str, ReservationGroup], Mapping[str, str]]:
-        """The existing groups that objects name, and why others are unknown."""
-        found, unread = {}, {}
-        named: dict[str, set[str]] = {}
-        for each in readings:
-            named.setdefault(each.claimant.group_arn, set()).add(each.reserved.namespace)
-        for arn in sorted(named.keys() - {""}):
-            try:
-                group = inventory.groups.get(arn) or self._groups.named(arn, now)
-                if group and not all(self._adopters.allow(namespace, arn) for namespace in named[arn]):
-                    group = self._groups.tagged(group, now)
-            except ProviderError as error:
-                _log.warning("group not read", group=arn, error=str(error))
-                unread[arn] = f"group {arn} could not be read: {error}"
-                continue
-            if group is not None:
-                self._groups.seen(group)
-                found[arn] = group
-        return found, unread
 
     # ---- act
 
@@ -335,7 +313,8 @@ class OdcrProvisioner:
             now = self._clock.now()
             for change in seen.plan.changes:
                 if not self._actor.paused(change, now) and change.count >= self._used(change, seen):
-                    self._actor.change(change, seen.readings[change.reserved])
+                    odcr = seen.inventory.odcrs[change.odcr_id]
+                    self._actor.change(change, seen.readings[change.reserved], odcr)
             for _ in range(2):  # a group is made, then filled
                 seen = self._again(seen)
                 for step in seen.plan.regroups:
@@ -343,6 +322,7 @@ class OdcrProvisioner:
                         self._actor.regroup(step, seen.readings[step.reserved], seen.inventory)
         except (ApiError, ProviderError) as error:
             first = first or error
+        self._actor.events.end_pass(seen.readings)
         return self._again(seen), first
 
     def _used(self, change: OdcrChange, seen: ProvisioningState) -> int:
@@ -383,7 +363,7 @@ class OdcrProvisioner:
             for each in self._readings({}).values()
             if each.one.deleting and not (each.managed and each.wish.cancels)
         }
-        self._view.settle(free)
+        self._show(replace(self._published, settled=free))
 
     def _publish(self, seen: ProvisioningState) -> None:
         now = self._clock.now()
@@ -411,7 +391,12 @@ class OdcrProvisioner:
                 self._parting.tell(reading, seen.inventory, seen.holdings, seen.types)
         self._stops.end_pass()
         self._parting.forget(settled.values())
-        self._view.publish(seen.holdings, states, settled)
+        self._show(OdcrSnapshot(ownership=seen.holdings, statuses=states, settled=settled))
+
+    def _show(self, odcrs: OdcrSnapshot) -> None:
+        self._published = odcrs
+        metrics.show(odcrs)
+        self._publish_odcrs(odcrs)
 
 
 def _object(reading: ParsedReservation) -> Reservation:

@@ -8,8 +8,9 @@ from broker.reservations.desired import (
     FlavorCount,
     PurchaseSpec,
 )
+from broker.reservations.odcr_status import next_attempt
 from broker.reservations.reading import ParsedReservation
-from broker.text import shortened
+from broker.text import counted, shortened
 from providers.model import ReservationGroup
 
 
@@ -39,10 +40,11 @@ def shortage_detail(counts: Mapping[str, FlavorCount]) -> str:
     for name, count in counts.items():
         if count.obtained >= count.wanted:
             continue
-        part = f"flavor {name}: {count.obtained} of {count.wanted} instances are reserved"
+        verb = "is" if 1 in (count.obtained, count.wanted) else "are"
+        part = f"flavor {name}: {count.obtained} of {counted(count.wanted, 'instance')} {verb} reserved"
         if count.pending:
-            part += f", {count.pending} more are pending"
+            part += f", {counted(count.pending, 'more is', 'more are')} pending"
         if count.code:
-            part += f"; EC2 says {count.code}: {count.message}"
+            part += f"; EC2 says {count.code}: {count.message}{next_attempt(count)}"
         parts.append(part)
     return "; ".join(parts)

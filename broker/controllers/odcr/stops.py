@@ -1,4 +1,4 @@
-"""A Warning event on a CapacityReservation when something stops buying for it, once for each change."""
+"""A Warning event on a CapacityReservation when buying or an adoption stops, once for each change."""
 
 from __future__ import annotations
 
@@ -10,12 +10,24 @@ from broker.reservations.ownership import ReservationProblem
 from broker.reservations.reading import INVALID
 from broker.reservations.spec import Reservation
 
-STOPPING: Final = frozenset({"SpendingCapReached", "PriceUnknown", "PurchaseSkipped", INVALID})
+STOPPING: Final = frozenset(
+    {
+        "SpendingCapReached",
+        "PriceUnknown",
+        "PurchaseSkipped",
+        INVALID,
+        # Adoptions that an annotation asks for, and that cannot be done.
+        "AdoptionNotAllowed",
+        "GroupNotFound",
+        "ReservationDisputed",
+        "ReservationNotFound",
+    }
+)
 
 
 class StopEvents:
-    """Reports each problem that stops buying once. One process, one thread. `end_pass` forgets problems that
-    were not reported in the pass.
+    """Reports each problem that stops buying or an adoption once. One process, one thread. `end_pass`
+    forgets problems that were not reported in the pass.
     """
 
     def __init__(self, recorder: Recorder) -> None:

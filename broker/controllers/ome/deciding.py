@@ -8,7 +8,7 @@ decided here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from broker.apis import names
@@ -16,15 +16,15 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.units import CPU
 from broker.capacity.entitlement import NominatedSlot
 from broker.capacity.model import Inventory
-from broker.controllers.dedicatedaicluster.admission import ClusterAdmission
 from broker.controllers.dedicatedaicluster.drawing import share
 from broker.controllers.dedicatedaicluster.headroom import without_room
 from broker.controllers.dedicatedaicluster.keeper import NOT_YET, ClusterController, ClusterPass
 from broker.controllers.ome.shared import ReservationDependencies
-from broker.controllers.preemption.entitler import EntitlementReader
-from broker.controllers.preemption.nominated import nominated, want
+from broker.controllers.preemption.claims import nominated, slot_request
+from broker.controllers.preemption.entitlements import EntitlementReader
 from broker.controllers.preemption.reclaim import Preemptor
 from broker.controllers.reservations.each import each
+from broker.controllers.snapshot import Snapshot
 from broker.kube.bisection import bisected_among
 from broker.kube.controller import Result
 from broker.quota import part
@@ -32,6 +32,7 @@ from broker.quota.entitled import AdmissionPhase
 from broker.quota.joint import JointDecision, QuotaState, SlotState, WaitingClaim, decide
 from broker.quota.model import AdmittedWorkload, Amounts
 from broker.quota.slot_model import CLAIM
+from broker.reservations.cluster_admission import ClusterAdmission
 from broker.reservations.queues import queues
 from broker.reservations.sizing import supply
 
@@ -44,93 +45,139 @@ class PreemptionController:
     def __init__(
         self,
         shared: ReservationDependencies,
-        entitler: EntitlementReader,
-        reclaimer: Preemptor,
+        entitlements: EntitlementReader,
+        preemptor: Preemptor,
         keeper: ClusterController,
-        *,
-        kueue: Callable[[], bool],
     ) -> None:
         self._shared = shared
-        self._entitler = entitler
-        self._reclaimer = reclaimer
+        self._assumed = shared.inventory.assumed
+        self._entitlements = entitlements
+        self._preemptor = preemptor
         self._keeper = keeper
-        self._kueue = kueue
-        entitler.held_back = self._held_back
+        entitlements.held_back = self._held_back
 
     def run(self, _items: Sequence[str] = ()) -> Result | None:
         """Raises ProviderError; ApiError after everything else had its turn."""
-        with self._entitler.alone():
-            awaiting = self._reclaimer.waiting()
-            this = self._keeper.observe()
-            decided = self._decide(this, awaiting)
-            admitted, later = (
-                {} if this is None else self._keeper.given(this, decided, standing)
-                for standing in (AdmissionPhase.ADMITTED, AdmissionPhase.PREEMPTING)
-            )
-            self._entitler.decided(admitted, decided, later=later)
+        with self._assumed.alone():
+            awaiting = self._preemptor.waiting()
+            snapshot = self._shared.reads.snapshot()
+            observed = self._keeper.observe(snapshot)
+            decided = self._decide(snapshot, observed, awaiting, self._shared.inventory.snapshot())
+            self._assume(snapshot, observed, decided)
         waits = [LOOK_AGAIN] if awaiting else []
         if self._keeper.waits:
             waits.append(NOT_YET)
 
         def clusters() -> None:
-            soonest = None if this is None else self._keeper.act(this, None if self._kueue() else decided)
+            soonest = (
+                None
+                if observed is None
+                else self._keeper.act(observed, None if self._shared.reads.kueue else decided)
+            )
             waits.extend([] if soonest is None else [soonest])
 
         # An error in one step must not skip the others.
-        each((self._reclaimer.settle, lambda: self._reclaimer.act(decided), clusters), lambda step: step())
+        each((self._preemptor.clear, lambda: self._preemptor.act(decided), clusters), lambda step: step())
         return Result(requeue_after=min(waits)) if waits else None
 
+    def _assume(self, snapshot: Snapshot, observed: ClusterPass | None, decided: JointDecision) -> None:
+        """Records the decision before it is written, so that the next plan and the next decision know it.
+
+        Plans keep the quota of a nominated cluster, and the next decision considers it first.
+        """
+        admitted, nominated_ = (
+            {} if observed is None else self._keeper.given(observed, decided, phase)
+            for phase in (AdmissionPhase.ADMITTED, AdmissionPhase.PREEMPTING)
+        )
+        evicted_for = {name: eviction.preemptor for name, eviction in decided.evictions.items()}
+        evicted_for |= {
+            f"{CLAIM}{victim.holder.name}": f"{CLAIM}{victim.want.name}" for victim in decided.victims
+        }
+        clusters = snapshot.clusters
+        names_ = {cluster.name for cluster in clusters if cluster.uid not in admitted}
+        names_ |= {f"{CLAIM}{claim.name}" for claim in self._shared.caches.claims.list()}
+        active = {cluster.uid for cluster in clusters if cluster.status.dac_lifecycle_state == "ACTIVE"}
+        with self._assumed.lock:
+            self._assumed.served.confirm(active)
+            self._assumed.decided(
+                admitted=admitted,
+                nominated=nominated_,
+                evicted=decided.evictions.keys(),
+                evicted_for=evicted_for,
+            )
+            self._assumed.evicted_for.confirm(self._assumed.evicted_for.values().keys() - names_)
+
+    def _nominated_clusters(self, snapshot: Snapshot) -> Collection[str]:
+        """The names of the clusters nominated in the last decision."""
+        uids = self._assumed.nominated.values()
+        return {cluster.name for cluster in snapshot.clusters if cluster.uid in uids}
+
+    def decide(self, inventory: Inventory) -> JointDecision:
+        """The decision that a pass would make now. Writes nothing. Raises ProviderError."""
+        snapshot = self._shared.reads.snapshot()
+        return self._decide(snapshot, self._keeper.observe(snapshot), self._preemptor.waiting(), inventory)
+
     def _decide(
-        self, this: ClusterPass | None, awaiting: Sequence[tuple[NodeClaim, NominatedSlot]]
+        self,
+        snapshot: Snapshot,
+        observed: ClusterPass | None,
+        awaiting: Sequence[tuple[NodeClaim, NominatedSlot]],
+        inventory: Inventory,
     ) -> JointDecision:
-        shared = self._shared
-        if not awaiting and (this is None or self._kueue()):
+        if not awaiting and (observed is None or self._shared.reads.kueue):
             return JointDecision()
-        if not shared.inventory.described:
-            return JointDecision() if this is None else _decided(self._keeper.quota(this, ()), None, (), ())
-        inventory = shared.inventory.snapshot()
+        if inventory.described is None:
+            return (
+                JointDecision()
+                if observed is None
+                else _decided(self._keeper.quota(observed, ()), None, (), ())
+            )
         asking = {claim.uid for claim, _ in awaiting}
-        places = self._entitler.places(inventory, shared.provider.instance_types(), waiting=asking)
-        made = _Shares(this, places, inventory)
-        quota = None if this is None else self._keeper.quota(this, self._launching(places, made))
+        types = self._shared.provider.instance_types()
+        places = self._entitlements.places(snapshot, inventory, types, waiting=asking)
+        shares = _Shares(observed, places, inventory)
+        quota = None if observed is None else self._keeper.quota(observed, self._launching(places, shares))
         waiting = []
         for claim, slot in awaiting:
-            usage = {} if names.DEDICATED in claim.labels else made.of(slot.queue, slot.odcr_ids[0])
-            waiting.append(
-                WaitingClaim(
-                    want=want(claim, slot.queue, slot.odcr_ids), usage=usage, nominated=nominated(claim)
-                )
-            )
-        return _decided(quota, places, waiting, self._entitler.nominated)
+            usage = {} if names.DEDICATED in claim.labels else shares.of(slot.queue, slot.odcr_ids[0])
+            request = slot_request(claim, slot.queue, slot.odcr_ids)
+            waiting.append(WaitingClaim(want=request, usage=usage, nominated=nominated(claim)))
+        return _decided(quota, places, waiting, self._nominated_clusters(snapshot))
 
     def _held_back(
-        self, claims: Mapping[str, NodeClaim], draws: Mapping[str, str], later: Mapping[str, ClusterAdmission]
+        self,
+        snapshot: Snapshot,
+        claims: Mapping[str, NodeClaim],
+        draws: Mapping[str, str],
+        later: Mapping[str, ClusterAdmission],
     ) -> Collection[str]:
         """The claims that would take quota which clusters (by uid) are nominated for."""
-        this = self._keeper.observe()
-        quota = None if this is None else self._keeper.quota(this, ())
-        if this is None or quota is None:
+        observed = self._keeper.observe(snapshot)
+        quota = None if observed is None else self._keeper.quota(observed, ())
+        if observed is None or quota is None:
             return ()
         named = {
-            one.cluster.name: later[one.cluster.uid] for one in this.world.asking if one.cluster.uid in later
+            state.cluster.name: later[state.cluster.uid]
+            for state in observed.world.asking
+            if state.cluster.uid in later
         }
         waiting = [
             (each, draws[uid])
             for uid, each in claims.items()
             if names.DEDICATED not in each.labels and uid in draws
         ]
-        return without_room(quota, named, waiting, flavors=this.world.flavors, types=this.types)
+        return without_room(quota, named, waiting, flavors=observed.world.flavors, types=observed.types)
 
-    def _launching(self, places: SlotState | None, made: _Shares) -> Iterable[AdmittedWorkload]:
+    def _launching(self, places: SlotState | None, shares: _Shares) -> Iterable[AdmittedWorkload]:
         """Claims of no cluster that have a slot and no instance yet. They are non-preemptible."""
-        for one in places.holders if places is not None else ():
-            claim = None if one.cluster else self._shared.claims.get(one.name)
+        for holder in places.holders if places is not None else ():
+            claim = None if holder.cluster else self._shared.caches.claims.get(holder.name)
             if claim is not None and not claim.status.provider_id:
                 yield AdmittedWorkload(
-                    name=f"{CLAIM}{one.name}",
-                    queue=one.queue,
-                    usage=made.of(one.queue, one.odcr_id),
-                    priority=one.priority,
+                    name=f"{CLAIM}{holder.name}",
+                    queue=holder.queue,
+                    usage=shares.of(holder.queue, holder.odcr_id),
+                    priority=holder.priority,
                     non_preemptible=True,
                 )
 
@@ -156,16 +203,18 @@ def _decided(
 class _Shares:
     """The part of a reservation's quota that a slot without an instance stands for."""
 
-    def __init__(self, this: ClusterPass | None, places: SlotState | None, inventory: Inventory) -> None:
-        self._types = {} if this is None else this.types
+    def __init__(self, observed: ClusterPass | None, places: SlotState | None, inventory: Inventory) -> None:
+        self._types = {} if observed is None else observed.types
         self._inventory = inventory
-        self._queues = {} if this is None else {one.name: one for one in queues(this.world.specs)[0]}
+        self._queues = (
+            {} if observed is None else {queue.name: queue for queue in queues(observed.world.specs)[0]}
+        )
         self._flavors = {id_: lot.flavor for lot in (places.lots if places else ()) for id_ in lot.slots}
 
     def of(self, queue: str, odcr_id: str) -> Amounts:
-        mine, odcr = self._queues.get(queue), self._inventory.odcrs.get(odcr_id)
+        member, odcr = self._queues.get(queue), self._inventory.odcrs.get(odcr_id)
         kind = None if odcr is None else self._types.get(odcr.instance_type)
-        if mine is None or kind is None or odcr_id not in self._flavors:
+        if member is None or kind is None or odcr_id not in self._flavors:
             return {}
-        has = {name: int(value * 1000 if name == CPU else value) for name, value in supply(kind).items()}
-        return share(mine, self._flavors[odcr_id], has)
+        supplied = {name: int(value * 1000 if name == CPU else value) for name, value in supply(kind).items()}
+        return share(member, self._flavors[odcr_id], supplied)

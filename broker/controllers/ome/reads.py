@@ -25,7 +25,11 @@ from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
 from broker.controllers.kueue.answers import PARKED, by_parked
 from broker.controllers.kueue.informer import ServedInformer
-from broker.controllers.kueue.ownership import (
+from broker.controllers.snapshot import Snapshot, SnapshotBuilder
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.informer import Informer
+from broker.reservations.kueue_objects import (
     BY_QUEUE,
     BY_RESERVATION,
     WAITING,
@@ -34,10 +38,6 @@ from broker.controllers.kueue.ownership import (
     by_reservation,
     by_waiting,
 )
-from broker.controllers.snapshot import Snapshot, SnapshotBuilder
-from broker.kube.client import Client
-from broker.kube.clock import Clock
-from broker.kube.informer import Informer
 from broker.reservations.spec import JudgedSpecs
 from broker.settings import Settings
 
@@ -74,7 +74,14 @@ class OmeReads:
         for informer in (self.reservations, self.cluster_reservations):
             informer.on_change(lambda old, new: specs.forget(old.uid) if old and not new else None)
         self.snapshots = SnapshotBuilder(
-            self.reservations, self.cluster_reservations, self.flavors, self.quotas, specs
+            self.reservations,
+            self.cluster_reservations,
+            self.flavors,
+            self.quotas,
+            self.clusters,
+            self.cluster_queues,
+            self.workloads,
+            specs,
         )
 
     @property
@@ -97,8 +104,18 @@ class OmeReads:
         }
 
     def snapshot(self) -> Snapshot:
-        """Reservations, specs and flavors as the caches have them now."""
+        """Reservations, their specs and their users as the caches have them now."""
         return self.snapshots.take()
 
+    @property
+    def kueue(self) -> bool:
+        """Whether Kueue's ClusterQueues are served."""
+        return self.cluster_queues.served
+
+    def priority(self, name: str) -> int | None:
+        """The value of a priority class, Kueue's own first; None if there is none of that name."""
+        found = self.workload_priorities.cache.get(name) or self.priorities.cache.get(name)
+        return None if found is None else found.value
+
     def synced(self) -> bool:
-        return all(each.synced or each.missing for each in self.named.values())
+        return all(each.complete for each in self.named.values())

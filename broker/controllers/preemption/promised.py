@@ -16,13 +16,14 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.controllers.dedicatedaicluster.admission import EPOCH, ClusterAdmission, by_flavor, held
 from broker.controllers.dedicatedaicluster.machines import flavor_name
 from broker.controllers.dedicatedaicluster.settle import Size, terminating
+from broker.controllers.preemption.claims import cluster_of
 from broker.quota.model import Amounts
 from broker.quota.resolve import Names
 from broker.quota.slot_model import Promise
 from broker.quota.usage import Reserved
+from broker.reservations.cluster_admission import EPOCH, ClusterAdmission, by_flavor, held
 from broker.reservations.sizing import FlavorProblem
 
 RESERVED: Final = "reserved"
@@ -46,15 +47,6 @@ class ClusterHolding:
     asking: Mapping[str, int] = field(default_factory=dict)
 
 
-def cluster_of(claim: NodeClaim) -> tuple[str, str]:
-    """The uid and the name of the cluster that owns a claim, empty without one."""
-    if names.DEDICATED in claim.labels:
-        for owner in claim.metadata.owner_references:
-            if owner.kind == DedicatedAICluster.KIND.kind:
-                return owner.uid, owner.name
-    return "", ""
-
-
 def cluster_holdings(
     clusters: Iterable[DedicatedAICluster],
     claims: Iterable[NodeClaim],
@@ -73,55 +65,55 @@ def cluster_holdings(
     considered by themselves. `admitted`, by uid: recent decisions that the status of a cluster may not show
     yet; `later`: nominations.
     """
-    there = list(clusters)
-    if not there:
+    known = list(clusters)
+    if not known:
         return []
-    listed = [*claims]
-    has = _counted(listed, lambda claim: bool(claim.status.provider_id) or claim.uid in settled)
-    asks = _counted(listed, lambda claim: not claim.status.provider_id and claim.uid in asking)
-    found = []
-    for each in there:
-        reserved = by_name.resolve(each.spec.capacity_reservation_id)
-        has_some = held(each)
-        mine = admitted.get(each.uid) or has_some
-        if mine is None and isinstance(reserved, Reserved):
-            mine = ClusterAdmission(reserved=reserved, since=EPOCH, usage={})
+    all_claims = [*claims]
+    has = _counted(all_claims, lambda claim: bool(claim.status.provider_id) or claim.uid in settled)
+    asking_now = _counted(all_claims, lambda claim: not claim.status.provider_id and claim.uid in asking)
+    holdings = []
+    for cluster in known:
+        reserved = by_name.resolve(cluster.spec.capacity_reservation_id)
+        has_some = held(cluster)
+        admission = admitted.get(cluster.uid) or has_some
+        if admission is None and isinstance(reserved, Reserved):
+            admission = ClusterAdmission(reserved=reserved, since=EPOCH, usage={})
         # A cluster that gave everything back, and waits again, still has its condition Preempted.
-        leaves = terminating(each, reserved) if has_some else each.deleting
-        if mine is not None and not leaves:
-            found.append(
+        leaves = terminating(cluster, reserved) if has_some else cluster.deleting
+        if admission is not None and not leaves:
+            holdings.append(
                 ClusterHolding(
-                    name=each.name,
-                    held=mine,
-                    size=sizes(mine.reserved),
-                    has=has.get(each.uid, {}),
-                    reserved=_takes_reserved(each, flavors),
-                    later=later.get(each.uid),
-                    asking=asks.get(each.uid, {}),
+                    name=cluster.name,
+                    held=admission,
+                    size=sizes(admission.reserved),
+                    has=has.get(cluster.uid, {}),
+                    reserved=_takes_reserved(cluster, flavors),
+                    later=later.get(cluster.uid),
+                    asking=asking_now.get(cluster.uid, {}),
                 )
             )
-    return found
+    return holdings
 
 
 def _counted(claims: Iterable[NodeClaim], counts: Callable[[NodeClaim], bool]) -> dict[str, Counter[str]]:
     """The number of these claims that count, by the uid of their cluster and by flavor."""
-    found: dict[str, Counter[str]] = {}
+    counted: dict[str, Counter[str]] = {}
     for claim in claims:
         uid, _ = cluster_of(claim)
         if uid and not claim.deleting and counts(claim):
-            found.setdefault(uid, Counter())[flavor_name(claim)] += 1
-    return found
+            counted.setdefault(uid, Counter())[flavor_name(claim)] += 1
+    return counted
 
 
 def _takes_reserved(cluster: DedicatedAICluster, flavors: Iterable[ResourceFlavor]) -> frozenset[str]:
     own = cluster.spec.node_selector.get(names.CAPACITY_TYPE, RESERVED)
     return frozenset(
-        each.name for each in flavors if each.spec.node_labels.get(names.CAPACITY_TYPE, own) == RESERVED
+        flavor.name for flavor in flavors if flavor.spec.node_labels.get(names.CAPACITY_TYPE, own) == RESERVED
     )
 
 
 def promises(
-    those: Iterable[ClusterHolding],
+    holdings: Iterable[ClusterHolding],
     *,
     usage: Mapping[str, Amounts],
     gone: Collection[str],
@@ -132,36 +124,36 @@ def promises(
     `usage`: quota admitted in this decision, by cluster; `gone`: clusters evicted in it. `spared`: the
     promises are non-preemptible.
     """
-    found = []
-    for each in those:
-        if each.name not in gone:
-            mine = replace(each.held, usage=usage.get(each.name, each.held.usage))
-            found += _promised(each, mine, _missing(each, mine.usage), spared=spared)
-    return found
+    missing = []
+    for holding in holdings:
+        if holding.name not in gone:
+            admission = replace(holding.held, usage=usage.get(holding.name, holding.held.usage))
+            missing += _promised(holding, admission, _missing(holding, admission.usage), spared=spared)
+    return missing
 
 
 def nominations(
-    those: Iterable[ClusterHolding], *, usage: Mapping[str, Amounts], gone: Collection[str]
+    holdings: Iterable[ClusterHolding], *, usage: Mapping[str, Amounts], gone: Collection[str]
 ) -> list[Promise]:
     """The slots of nominated clusters beyond those that they hold quota for.
 
     `usage`: all quota that they will hold, by this decision. Without an entry the last decision counts.
     """
-    found = []
-    for each in those:
-        held = each.later
-        if each.name in usage:
-            held = replace(each.later or each.held, usage=usage[each.name])
-        if each.name in gone or held is None:
+    missing = []
+    for holding in holdings:
+        held = holding.later
+        if holding.name in usage:
+            held = replace(holding.later or holding.held, usage=usage[holding.name])
+        if holding.name in gone or held is None:
             continue
-        more = _missing(each, held.usage)
-        more.subtract(_missing(each, each.held.usage))
-        found += _promised(each, held, more, later=True)
-    return found
+        more = _missing(holding, held.usage)
+        more.subtract(_missing(holding, holding.held.usage))
+        missing += _promised(holding, held, more, later=True)
+    return missing
 
 
 def _promised(
-    one: ClusterHolding,
+    holding: ClusterHolding,
     held: ClusterAdmission,
     counts: Mapping[str, int],
     *,
@@ -170,7 +162,7 @@ def _promised(
 ) -> list[Promise]:
     return [
         Promise(
-            cluster=one.name,
+            cluster=holding.name,
             queue=held.reserved.queue,
             flavor=flavor,
             count=count,
@@ -178,18 +170,18 @@ def _promised(
             since=held.since.timestamp(),
             non_preemptible=spared,
             later=later,
-            asking=one.asking.get(flavor, 0),
+            asking=holding.asking.get(flavor, 0),
         )
         for flavor, count in sorted(counts.items())
         if count > 0
     ]
 
 
-def _missing(one: ClusterHolding, usage: Amounts) -> Counter[str]:
+def _missing(holding: ClusterHolding, usage: Amounts) -> Counter[str]:
     """The number of instances by flavor that some quota amounts to, beyond the existing ones."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for flavor, amounts in by_flavor(usage).items():
-        sized = one.size(flavor, amounts)
-        if not isinstance(sized, FlavorProblem) and flavor in one.reserved:
-            found[flavor] = max(0, sized.count - one.has.get(flavor, 0))
-    return found
+        sized = holding.size(flavor, amounts)
+        if not isinstance(sized, FlavorProblem) and flavor in holding.reserved:
+            counts[flavor] = max(0, sized.count - holding.has.get(flavor, 0))
+    return counts

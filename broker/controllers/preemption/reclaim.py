@@ -11,7 +11,6 @@ apis/kueue/v1beta1/workload_types.go): preemptor, victim, reason, and the paths 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
@@ -22,12 +21,13 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.capacity.entitlement import NominatedSlot
+from broker.capacity.model import Plan
+from broker.controllers.assumed import AssumptionStore
 from broker.controllers.nodeclaim.status import write
-from broker.controllers.preemption.entitler import EntitlementReader
+from broker.controllers.preemption.claims import cluster_of
 from broker.controllers.reservations.each import each
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.clock import Clock
 from broker.kube.conditions import ConditionUpdate
 from broker.kube.errors import NotFound
 from broker.kube.events import Recorder
@@ -43,11 +43,13 @@ RECLAIMED = Counter(
     ["reason"],
     registry=REGISTRY,
 )
+# The reason of a claim that is no longer nominated, although it has no instance yet.
+NOT_WAITING: Final = "NotWaiting"
 _log = structlog.get_logger("borrowing")
 
 
 class Preemptor:
-    """Nominates and evicts claims. The launch loop calls `awaited` after each plan; the decision pass calls
+    """Nominates and evicts claims. The launch loop calls `planned` after each plan; the decision pass calls
     the other methods.
     """
 
@@ -55,83 +57,91 @@ class Preemptor:
         self,
         client: Client,
         claims: Cache[NodeClaim],
-        entitler: EntitlementReader,
+        assumed: AssumptionStore,
         *,
-        clock: Clock,
         recorder: Recorder,
         wake: Callable[[], None],
     ) -> None:
         self._client = client
         self._claims = claims
-        self._entitler = entitler
-        self._clock = clock
+        self._assumed = assumed
+        self._clock = assumed.clock
         self._recorder = recorder
         self._wake = wake
-        self._lock = threading.Lock()
-        self._awaited: Mapping[str, NominatedSlot] = {}
-        self._keeping: frozenset[str] = frozenset()
-        self._planned = False
+        claims.on_change(self._confirm)
 
-    def awaited(self, found: Mapping[str, NominatedSlot], kept: Collection[str] = ()) -> None:
-        """Records the claims (by uid, in order) that wait for occupied slots since the last plan. `kept`:
-        claims that have a slot and wait for their gang.
-        """
-        with self._lock:
-            before, self._awaited, self._planned = self._awaited, dict(found), True
-            self._keeping = frozenset(kept)
-        if found or before:
+    def planned(self, plan: Plan) -> None:
+        """Records the claims that the last plan launches, and the claims that wait for occupied slots."""
+        assigned = {self._cluster(assignment.claim.name) for assignment in plan.assignments}
+        left = {self._cluster(unplaced.claim.name) for unplaced in plan.unplaced}
+        with self._assumed.lock:
+            before = self._assumed.awaited.values()
+            self._assumed.planned(plan)
+            self._assumed.served.forget(left - assigned)
+        if plan.awaited or before:
             self._wake()
 
     def waiting(self) -> Sequence[tuple[NodeClaim, NominatedSlot]]:
         """Claims that wait for a slot since the last plan, in order."""
-        with self._lock:
-            awaited = self._awaited
-        there = self._there(awaited)
-        return [(there[uid], slot) for uid, slot in awaited.items() if uid in there]
+        awaited = self._assumed.awaited.values()
+        claims = self._unlaunched(awaited)
+        return [(claims[uid], slot) for uid, slot in awaited.items() if uid in claims]
 
-    def settle(self) -> None:
-        """Clears the nomination of claims that have their slot or launch another way. Raises ApiError."""
-        with self._lock:
-            waiting, planned = self._there({*self._awaited, *self._keeping}), self._planned
+    def clear(self) -> None:
+        """Ends the nomination of claims that have their slot or launch another way. Raises ApiError."""
+        with self._assumed.lock:
+            assumed, planned = self._assumed.slots(), self._assumed.planned_once
+        waiting = self._unlaunched({*assumed.awaited, *assumed.kept, *assumed.launches})
 
-        def settled(claim: NodeClaim) -> None:
-            said = condition(claim.status.conditions, names.RECLAIMING)
-            if said is None or said.status != "True" or claim.uid in waiting or claim.deleting:
+        def clear(claim: NodeClaim) -> None:
+            before = condition(claim.status.conditions, names.RECLAIMING)
+            if before is None or claim.uid in waiting or claim.deleting:
+                return
+            if before.status != "True" and before.reason != NOT_WAITING:
                 return
             if not claim.status.provider_id and not planned:
                 return  # the first plan decides whether it still waits
-            got = claim.labels.get(names.RESERVATION_ID, "")
-            message = f"it has a slot of {got}" if got else "it takes another way"
-            change = ConditionUpdate(
-                type=names.RECLAIMING, status="False", reason="Resolved", message=message
-            )
-            write(self._client, self._claims, claim, change, now=self._clock.now())
+            if change := _outcome(claim):
+                write(self._client, self._claims, claim, change, now=self._clock.now())
 
-        each(self._claims.list(), settled)
+        each(self._claims.list(), clear)
 
-    def _there(self, awaited: Collection[str]) -> Mapping[str, NodeClaim]:
+    def _unlaunched(self, uids: Collection[str]) -> Mapping[str, NodeClaim]:
         return {
             claim.uid: claim
             for claim in self._claims.list()
-            if claim.uid in awaited and not claim.status.provider_id and not claim.deleting
+            if claim.uid in uids and not claim.status.provider_id and not claim.deleting
         }
+
+    def _cluster(self, claim_name: str) -> str:
+        """The uid of the claim's dedicated cluster."""
+        claim = self._claims.get(claim_name)
+        return "" if claim is None else cluster_of(claim)[0]
+
+    def _confirm(self, old: NodeClaim | None, new: NodeClaim | None) -> None:
+        """Records that a claim is gone: EC2 may not show its slot free yet."""
+        if old is None or new is not None:
+            return
+        self._assumed.deleted.confirm((old.uid,))
+        if odcr_id := old.labels.get(names.RESERVATION_ID):
+            self._assumed.ended.assume(old.uid, odcr_id)
 
     def act(self, decided: JointDecision) -> None:
         """Reports to each victim and deletes it. Clusters are evicted by their own controller. Raises
         ApiError after all victims.
         """
-        told: list[tuple[str, Eviction] | Victim] = [*decided.evictions.items(), *decided.victims]
-        each(told, self._act)
+        evictions: list[tuple[str, Eviction] | Victim] = [*decided.evictions.items(), *decided.victims]
+        each(evictions, self._act)
 
-    def _act(self, one: tuple[str, Eviction] | Victim) -> None:
-        if isinstance(one, Victim):
-            self._reclaim(one)
+    def _act(self, decision: tuple[str, Eviction] | Victim) -> None:
+        if isinstance(decision, Victim):
+            self._reclaim(decision)
             return
-        name, eviction = one
+        name, eviction = decision
         claim = self._claims.get(name.removeprefix(CLAIM)) if name.startswith(CLAIM) else None
         if claim is not None:
-            told = _preempted(f"DedicatedAICluster {eviction.preemptor}", claim, eviction)
-            self._leave(claim, told, eviction.reason)
+            message = _preempted(f"DedicatedAICluster {eviction.preemptor}", claim, eviction)
+            self._leave(claim, message, eviction.reason)
         elif eviction.preemptor.startswith(CLAIM):
             owner = self._claims.get(eviction.preemptor.removeprefix(CLAIM))
             if owner is not None:
@@ -139,41 +149,42 @@ class Preemptor:
 
     def _reclaim(self, victim: Victim) -> None:
         holder, owner = self._claims.get(victim.holder.name), self._claims.get(victim.want.name)
-        if holder is None or holder.deleting or owner is None:
+        if holder is None or holder.deleting or owner is None or owner.deleting or owner.status.provider_id:
             return
-        told = _preempted(f"NodeClaim {owner.name} (UID: {owner.uid})", holder, victim)
+        message = _preempted(f"NodeClaim {owner.name} (UID: {owner.uid})", holder, victim)
         self._reclaims(owner, f"NodeClaim {holder.name} (UID: {holder.uid})", victim)
-        self._leave(holder, told, victim.reason)
-        _log.info("slot reclaimed", claim=owner.name, of=holder.name, reason=str(victim.reason), why=told)
+        self._leave(holder, message, victim.reason)
+        _log.info("slot reclaimed", claim=owner.name, of=holder.name, reason=str(victim.reason), why=message)
 
-    def _reclaims(self, owner: NodeClaim, whom: str, why: Victim | Eviction) -> None:
-        message = f"waits for {whom} to give back a slot ({why.reason}); {_paths(why)}"
+    def _reclaims(self, owner: NodeClaim, victim: str, cause: Victim | Eviction) -> None:
+        message = f"waits for {victim} to give back a slot ({cause.reason}); {_paths(cause)}"
         change = ConditionUpdate(
-            type=names.RECLAIMING, status="True", reason=str(why.reason), message=message
+            type=names.RECLAIMING, status="True", reason=str(cause.reason), message=message
         )
-        said = condition(owner.status.conditions, names.RECLAIMING)
-        if said is not None and said.status == "True" and said.message == message:
+        before = condition(owner.status.conditions, names.RECLAIMING)
+        if before is not None and before.status == "True" and before.message == message:
             return
         write(self._client, self._claims, owner, change, now=self._clock.now())
         self._recorder.event(owner, "Normal", "Reclaiming", message)
 
-    def _leave(self, claim: NodeClaim, told: str, reason: Reason) -> None:
+    def _leave(self, claim: NodeClaim, message: str, reason: Reason) -> None:
         if claim.deleting:
             return
-        change = ConditionUpdate(type=names.PREEMPTED, status="True", reason=str(reason), message=told)
+        change = ConditionUpdate(type=names.PREEMPTED, status="True", reason=str(reason), message=message)
         write(self._client, self._claims, claim, change, now=self._clock.now())
-        self._recorder.event(claim, "Warning", "Preempted", told)
+        self._recorder.event(claim, "Warning", "Preempted", message)
         try:
             answer = self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
         except NotFound:
             return
-        self._entitler.leaves(claim.uid)
+        self._assumed.deleted.assume(claim.uid, None)
         if answer.get("kind") == NodeClaim.KIND.kind:  # without a finalizer the response is a Status
             self._claims.observe(answer)
         RECLAIMED.labels(str(reason)).inc()
 
 
-_DUE: Final[Mapping[Reason, str]] = {
+# Kueue's reasons in words.
+REASONS: Final[Mapping[Reason, str]] = {
     Reason.IN_QUEUE: "prioritization in the reservation",
     Reason.RECLAIM: "reclamation within the cohort",
     Reason.RECLAIM_WHILE_BORROWING: "reclamation within the cohort while borrowing",
@@ -181,12 +192,33 @@ _DUE: Final[Mapping[Reason, str]] = {
 }
 
 
-def _preempted(whom: str, claim: NodeClaim, why: Victim | Eviction) -> str:
+def _outcome(claim: NodeClaim) -> ConditionUpdate | None:
+    """The condition of a claim that is no longer nominated; None until its labels show where it runs."""
+    slot = claim.labels.get(names.RESERVATION_ID)
+    capacity_type = claim.labels.get(names.CAPACITY_TYPE)
+    if not claim.status.provider_id:
+        reason, message = NOT_WAITING, "it waits for no occupied slot any more"
+    elif slot:
+        reason, message = "HasSlot", f"it has a slot of {slot}"
+    elif capacity_type:
+        reason, message = (
+            "LaunchedElsewhere",
+            f"it runs in no reservation: its capacity type is {capacity_type}",
+        )
+    else:
+        return None
+    return ConditionUpdate(type=names.RECLAIMING, status="False", reason=reason, message=message)
+
+
+def _preempted(preemptor: str, claim: NodeClaim, cause: Victim | Eviction) -> str:
     """The victim's message."""
     slot = claim.labels.get(names.RESERVATION_ID, "")
-    has = f": it {'has' if why.reason is Reason.IN_QUEUE else 'borrows'} a slot of {slot}" if slot else ""
-    return f"Preempted to accommodate {whom} due to {_DUE[why.reason]} ({why.reason}){has}; {_paths(why)}"
+    slot_text = (
+        f": it {'has' if cause.reason is Reason.IN_QUEUE else 'borrows'} a slot of {slot}" if slot else ""
+    )
+    reason = f"{REASONS[cause.reason]} ({cause.reason})"
+    return f"Preempted to accommodate {preemptor} due to {reason}{slot_text}; {_paths(cause)}"
 
 
-def _paths(why: Victim | Eviction) -> str:
-    return f"preemptor path: {why.preemptor_path}; preemptee path: {why.preemptee_path}"
+def _paths(cause: Victim | Eviction) -> str:
+    return f"preemptor path: {cause.preemptor_path}; preemptee path: {cause.preemptee_path}"

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import structlog
-from prometheus_client import Gauge
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
@@ -25,17 +24,17 @@ from broker.kube.clock import Clock
 from broker.kube.conditions import timestamp
 from broker.kube.controller import Result
 from broker.kube.events import Recorder
-from broker.oncall.metrics import REGISTRY
+from broker.oncall.metrics import GaugeTable
 from broker.reservations.endings import drains, lasting, next_moment, notice
+from broker.text import counted
 from providers.model import Odcr
 
 Told = tuple[str, str, datetime | None, timedelta]  # uid, reservation, its end, the notice
 
-_LEFT = Gauge(
+_LEFT = GaugeTable(
     "capacity_broker_odcr_end_seconds",
     "Seconds until an EC2 capacity reservation ends; negative while EC2 takes its time to end it.",
-    ["odcr", "instance_type", "zone", "reservation_type"],
-    registry=REGISTRY,
+    ("odcr", "instance_type", "zone", "reservation_type"),
 )
 _log = structlog.get_logger("reservations")
 
@@ -113,11 +112,12 @@ class EndingController:
 
 
 def _measure(ending: Iterable[Odcr], clock: Clock) -> None:
-    _LEFT.clear()
-    for odcr in ending:
-        if odcr.end is not None and lasting(odcr):
-            gauge = _LEFT.labels(odcr.id, odcr.instance_type, odcr.zone, odcr.reservation_type)
-            gauge.set_function(lambda end=odcr.end: (end - clock.now()).total_seconds())  # type: ignore[misc]
+    ends = {
+        (odcr.id, odcr.instance_type, odcr.zone, odcr.reservation_type): odcr.end
+        for odcr in ending
+        if odcr.end is not None and lasting(odcr)
+    }
+    _LEFT.follow(lambda: {labels: (end - clock.now()).total_seconds() for labels, end in ends.items()})
 
 
 def _warning(odcr: Odcr, before: timedelta) -> str:
@@ -128,8 +128,8 @@ def _warning(odcr: Odcr, before: timedelta) -> str:
     )
     minutes = int(before.total_seconds() // 60)
     return (
-        f"{_name(odcr)} ends at {_end(odcr)}, in less than {minutes} minutes: {then} and nothing more is "
-        "launched into it; to keep it, set a later end (aws ec2 modify-capacity-reservation "
+        f"{_name(odcr)} ends at {_end(odcr)}, in less than {counted(minutes, 'minute')}: {then} and nothing "
+        "more is launched into it; to keep it, set a later end (aws ec2 modify-capacity-reservation "
         f"--capacity-reservation-id {odcr.id} --end-date-type unlimited)"
     )
 

@@ -21,7 +21,7 @@ from broker.apis.capacity_broker import (
 from broker.capacity.model import Inventory
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.reservations.each import each
-from broker.controllers.reservations.idle import IdleMeter
+from broker.controllers.reservations.idle import measure
 from broker.controllers.reservations.shown import shown
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -63,12 +63,13 @@ class MirrorController:
         self._unsettled = unsettled  # classes with a temporarily unknown selection: they keep the shown one
         self._types: Mapping[str, InstanceType] = {}
         self._account = ""
-        self._meter = IdleMeter()
 
     def run(self) -> Result | None:
         """Raises ApiError, after every object had its turn unless the API server is unavailable."""
         inventory = self._inventory.snapshot()
         if inventory.described is None:
+            if self._inventory.unreadable is not None:
+                each(self._mirrors.list(), self._unread)
             return Result(requeue_after=NOT_YET)
         try:
             self._types = self._provider.instance_types()
@@ -77,7 +78,7 @@ class MirrorController:
             _log.info("prices as they were", error=str(error))
         users, unsettled, now = self._users(), self._unsettled(), self._clock.now()
         since = {id_: self._idle_since(odcr, now) for id_, odcr in inventory.odcrs.items()}
-        self._meter.tell(inventory.odcrs.values(), self._types, since, account=self._account)
+        measure(inventory.odcrs.values(), self._types, since, account=self._account)
         each(
             inventory.odcrs.values(),
             lambda odcr: self._keep(odcr, {*users.get(odcr.id, ())}, unsettled, since[odcr.id]),
@@ -98,9 +99,16 @@ class MirrorController:
         known = self._mirrors.get(odcr.id) or self._create(odcr.id)
         node_classes = sorted({*users, *(n for n in known.status.node_classes if n in unsettled)})
         type_ = self._types.get(odcr.instance_type)
-        wanted = shown(odcr, type_, node_classes, since=since, account=self._account)
+        stale = self._inventory.snapshot().described if self._inventory.unreadable else None
+        wanted = shown(odcr, type_, node_classes, since=since, account=self._account, stale=stale)
         if known.status != wanted:
             self._write(known, wanted)
+
+    def _unread(self, mirror: OnDemandCapacityReservation) -> None:
+        """Marks an object that an earlier process wrote, since this one never read EC2."""
+        if mirror.status.stale_since is None and mirror.labels.get(MADE_BY) == BROKER:
+            now = self._clock.now().replace(microsecond=0)
+            self._write(mirror, mirror.status.model_copy(update={"stale_since": now}))
 
     def _create(self, id_: str) -> OnDemandCapacityReservation:
         answer = self._client.create(

@@ -56,9 +56,10 @@ def shown(
     *,
     since: datetime | None = None,
     account: str = "",
+    stale: datetime | None = None,
 ) -> OnDemandCapacityReservationStatus:
     """`since`: the time since which as many slots were seen idle; `account`: the one that costs are shown
-    for.
+    for; `stale`: the time of the last description while EC2 cannot be read.
     """
     cost = idle_cost(odcr, type_, account=account)
     return OnDemandCapacityReservationStatus(
@@ -79,6 +80,7 @@ def shown(
         node_class_names=",".join(named),
         idle_cost_per_hour="" if cost is None else f"{cost:.2f}",
         idle_since=since,
+        stale_since=_seconds(stale),
     )
 
 

@@ -18,17 +18,15 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.model import Inventory
 from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.instances import InstanceListing, InstanceView
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.report import LIMIT_EXCEEDED
 from broker.controllers.nodeclaim.status import instance_id, is_true, patch, write
 from broker.controllers.reservations.each import each
-from broker.kube.cache import Cache
-from broker.kube.client import Client
-from broker.kube.clock import Clock
 from broker.kube.conditions import ConditionUpdate
+from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
-from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
 from broker.reservations.instance_labels import ENDED, RESERVED, Change, InstanceLabels, instance_labels
 from providers.model import Instance
@@ -55,26 +53,19 @@ class InstanceLabelController:
 
     def __init__(
         self,
-        client: Client,
-        claims: Cache[NodeClaim],
-        nodes: Cache[Node],
+        context: ControllerContext,
+        caches: ClaimCaches,
         inventory: InventoryKeeper,
         view: InstanceView,
         *,
-        clock: Clock,
-        recorder: Recorder,
-        owns: Callable[[NodeClaim], bool],
         relist: Callable[[], None],
     ) -> None:
-        self._client = client
-        self._claims = claims
-        self._nodes = nodes
+        """`relist` requests a new listing if the view is in doubt."""
+        self._client, self._clock, self._recorder = context.client, context.clock, context.recorder
+        self._claims, self._nodes, self._owns = caches.claims, caches.nodes, caches.owns
         self._inventory = inventory
         self._view = view
-        self._clock = clock
-        self._recorder = recorder
-        self._owns = owns
-        self._relist = relist  # requests a new listing if the view is in doubt
+        self._relist = relist
 
     def run(self) -> Result | None:
         """Raises ApiError, after every claim had its turn unless the API server is unavailable."""

@@ -74,10 +74,6 @@ class Ec2Error(EC2ClientError):
         self.http_status = status if status is not None else STATUS.get(code, 400)
 
 
-class ReplyLost(Exception):
-    """The work is done and the response is lost: `call_action` turns this into a dropped connection."""
-
-
 def no_capacity(instance_type: str, zone: str) -> Ec2Error:
     return Ec2Error(
         "InsufficientInstanceCapacity",

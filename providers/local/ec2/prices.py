@@ -47,7 +47,6 @@ PER_VCPU: dict[str, float] = {
     "z": 0.0930,
 }
 ELSE_PER_VCPU = 0.05
-SPOT_SHARE = 0.35
 FAMILY = re.compile(r"^[a-z]+")
 
 

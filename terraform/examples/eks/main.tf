@@ -20,6 +20,17 @@ provider "aws" {
 
 data "aws_caller_identity" "this" {}
 
+data "aws_eks_cluster" "this" {
+  name = var.cluster_name
+}
+
+# The control plane calls the broker's webhook from these.
+data "aws_subnet" "control_plane" {
+  for_each = toset(data.aws_eks_cluster.this.vpc_config[0].subnet_ids)
+
+  id = each.key
+}
+
 # Reservations that Terraform owns, for two teams that share a cohort. Each belongs to the CapacityReservation that it
 # names, and the broker counts it there.
 module "reservations" {
@@ -41,7 +52,7 @@ module "broker_iam" {
   region                  = var.region
   account_id              = data.aws_caller_identity.this.account_id
   node_role_arns          = ["arn:aws:iam::${data.aws_caller_identity.this.account_id}:role/${var.node_role_name}"]
-  reservation_group_names = var.manage_reservations ? ["*"] : values(module.reservations)[*].group_name
+  reservation_group_names = var.manage_reservations ? ["*"] : concat(values(module.reservations)[*].group_name, var.reservation_group_names)
   manage_reservations     = var.manage_reservations
   oidc_provider_arn       = var.oidc_provider_arn
   interruption_queue_arn  = aws_sqs_queue.notices.arn

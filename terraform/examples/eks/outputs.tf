@@ -4,11 +4,13 @@ output "kubernetes_yaml" {
 }
 
 output "helm_values_yaml" {
-  description = "What the chart has to know of this, for helm --values."
+  description = "All values that the chart requires, for helm --values."
   value = yamlencode({
+    image             = var.image
     clusterName       = var.cluster_name
     region            = var.region
     interruptionQueue = aws_sqs_queue.notices.name
+    networkPolicy     = { apiServerCIDRs = sort(distinct(values(data.aws_subnet.control_plane)[*].cidr_block)) }
     serviceAccount    = { name = "capacity-broker", annotations = module.broker_iam.service_account_annotations }
   })
 }

@@ -8,6 +8,19 @@ variable "region" {
   type        = string
 }
 
+variable "image" {
+  description = "Where the broker's image was pushed, and its digest as `docker push` prints it."
+  type = object({
+    repository = string
+    digest     = string
+  })
+
+  validation {
+    condition     = can(regex("^sha256:[0-9a-f]{64}$", var.image.digest))
+    error_message = "image.digest is sha256: and 64 hexadecimal digits."
+  }
+}
+
 variable "node_role_name" {
   description = "Name of the role that nodes get."
   type        = string
@@ -24,6 +37,13 @@ variable "teams" {
       end_date          = optional(string)
     }))
   }))
+  default = {}
+}
+
+variable "reservation_group_names" {
+  description = "Resource groups of reservations that exist already, which launches may target."
+  type        = list(string)
+  default     = []
 }
 
 variable "manage_reservations" {

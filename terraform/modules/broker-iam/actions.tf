@@ -27,6 +27,9 @@ locals {
       "resource-groups:ListGroupResources",
       "tag:GetResources",
     ]
+    # Endpoint and CA of the cluster, once at the start.
+    read_cluster = ["eks:DescribeCluster"]
+
     # Finds the AMI that an alias or an ssm selector stands for.
     read_parameters = ["ssm:GetParameters"]
 

@@ -22,6 +22,12 @@ locals {
       Condition = local.here
     },
     {
+      Sid       = "ReadCluster"
+      Action    = local.actions.read_cluster
+      Resource  = ["arn:${var.partition}:eks:${var.region}:${var.account_id}:cluster/${var.cluster_name}"]
+      Condition = {}
+    },
+    {
       Sid       = "ReadPublishedImages"
       Action    = local.actions.read_parameters
       Resource  = ["arn:${var.partition}:ssm:${var.region}::parameter/aws/service/*", "arn:${var.partition}:ssm:${var.region}:${var.account_id}:parameter/*"]

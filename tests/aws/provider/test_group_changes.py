@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from providers.model import ErrorClass, ProviderError, ReservationTarget
+from providers.launch import ReservationTarget
+from providers.model import ErrorClass, ProviderError
 
 from .world import POOL, World
 

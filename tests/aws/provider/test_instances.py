@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from providers.model import ErrorClass, ProviderError, ReservationTarget, Template, TemplateRef
+from providers.launch import ReservationTarget, Template, TemplateRef
+from providers.model import ErrorClass, ProviderError
 
 from .world import World
 

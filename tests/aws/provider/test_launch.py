@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from providers.model import ErrorClass, ProviderError, ReservationTarget
+from providers.launch import ReservationTarget
+from providers.model import ErrorClass, ProviderError
 
 from .world import P5, World
 

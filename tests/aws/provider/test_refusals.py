@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from providers.aws import AwsProvider
-from providers.model import ErrorClass, ProviderError, ReservationTarget, Selector
+from providers.launch import ReservationTarget
+from providers.model import ErrorClass, ProviderError, Selector
 
 from .world import REGION, World
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from providers.aws import AwsProvider
-from providers.model import ErrorClass, OdcrRequest, ProviderError, Template
+from providers.launch import Template
+from providers.model import ErrorClass, OdcrRequest, ProviderError
 
 from .world import P5, ZONE, World
 

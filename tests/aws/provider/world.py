@@ -7,8 +7,7 @@ from typing import Any
 import boto3
 
 from providers.aws import AwsProvider
-from providers.local import LocalAws
-from providers.model import (
+from providers.launch import (
     LaunchRequest,
     LaunchResult,
     Override,
@@ -16,6 +15,7 @@ from providers.model import (
     Template,
     TemplateRef,
 )
+from providers.local import LocalAws
 from tests.unit.providers.aws.support import ManualClock
 
 REGION = "us-east-1"

@@ -15,7 +15,7 @@ from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.commands import explain
-from broker.controllers.preemption.once import entitlements_once
+from broker.commands.dry_run import DryRun
 from broker.kube.client import Request
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, PDB, RESERVED
@@ -65,7 +65,7 @@ def explained(stack: Stack, name: str) -> Sequence[Mapping[str, Any]]:
         stack.client,
         stack.provider,
         now=stack.clock.now(),
-        entitle=lambda _: entitlements_once(stack.client, stack.settings, stack.clock),
+        entitle=lambda provider: DryRun(stack.client, provider, stack.settings, stack.clock).entitlements,
     )
     assert found is not None
     return found.rows
@@ -106,7 +106,7 @@ def leaving(stack: Stack) -> list[str]:
     return [each.name for each in stack.all(NodeClaim) if each.deleting]
 
 
-@pytest.mark.covers("CAP-09", "OME-032", "OME-034", "OME-035", "OME-054", "OME-055")
+@pytest.mark.covers("CAP-09", "OME-032", "OME-034", "OME-035", "OME-054", "OME-055", "USR-02")
 def test_idle_slots_are_lent_and_drained_when_their_owner_comes_back(stack: Stack) -> None:
     odcr = lending(stack, 2)
     claim(stack, "stranger", "")
@@ -135,6 +135,8 @@ def test_idle_slots_are_lent_and_drained_when_their_owner_comes_back(stack: Stac
     assert "preemptor path: /ml/default--training; preemptee path: /ml/default--research" in event.message
     assert "NodeClaim spare" in stack.until_event("owner", "Reclaiming").message
     stack.until(lambda: not stack.is_true("owner", names.RECLAIMING), "the owner reclaims nothing more")
+    cleared = stack.condition(NodeClaim, "owner", names.RECLAIMING)
+    assert cleared is not None and cleared.message == f"it has a slot of {odcr}"
 
 
 @pytest.mark.covers("OME-036", "OME-037", "OME-040")

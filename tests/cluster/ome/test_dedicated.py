@@ -338,7 +338,7 @@ def test_claim_that_is_left_out_is_not_replaced_and_keeps_the_quota(stack: Stack
     )
     world.until("one", "UPDATING", saying=f"{first.name} is left out")
     stack.delete(DedicatedAICluster, "one")
-    world.until("one", "DELETING", saying="1 instances left")
+    world.until("one", "DELETING", saying="1 instance left")
     assert [each.name for each in world.claims("one")] == [first.name] and world.running() == 1
     stack.edit(NodeClaim, first.name, {"metadata": {"annotations": {"test": "mended"}}})
     stack.until_gone(DedicatedAICluster, "one")

@@ -89,6 +89,7 @@ def test_work_is_bounded_by_the_slots_that_exist_whatever_numbers_are_asked_for(
     stack.node_class("good", id_=stack.aws.odcr(count=SLOTS))
     bugs = _bugs()
     broker = stack.start(kubelets=False)
+    stack.start_scheduler()
     kinds = _bodies(stack)
     put(stack, ResourceFlavor, kinds[ResourceFlavor], "h100")
     put(stack, CapacityReservation, kinds[CapacityReservation], "training")

@@ -14,7 +14,7 @@ from broker.controllers.capacityreservation import look
 from broker.controllers.nodeclaim import planning
 from broker.controllers.odcr import keeper
 from broker.controllers.ome import deciding
-from broker.controllers.preemption.sight import SlotSnapshotBuilder
+from broker.controllers.preemption import slots
 from broker.kube.isolation import REASON
 from broker.quota import part
 from tests.cluster.objects import ON_DEMAND
@@ -32,7 +32,7 @@ def of(reserved: Iterable[Any]) -> list[str]:
 # The place of the failure, the object that it is about, and the names among a call's arguments.
 CASES: dict[str, tuple[Any, str, str, Callable[..., Sequence[str]]]] = {
     "who gets quota": (deciding, "decide", "bad-cluster", part.names),
-    "whose slots": (SlotSnapshotBuilder, "_entitled", QUEUE, lambda _, seen: part.names(None, seen.places)),
+    "whose slots": (slots, "entitlements", QUEUE, lambda seen: part.names(None, seen.state)),
     "what to buy": (keeper, "plan", QUEUE, lambda wishes, *_: of(wishes)),
     "whose reservations": (keeper, "resolve_ownership", QUEUE, lambda _odcrs, _groups, some: of(some)),
     "whose machines": (look, "shares", QUEUE, lambda some, _machines: of(some)),

@@ -28,6 +28,7 @@ from broker.controllers.kueue.answers import WAITS
 from broker.controllers.kueue.render import CHECK, CONTROLLER
 from broker.kube.errors import NotFound
 from broker.quota.usage import Reserved
+from broker.reservations.ownership import ReservationProblem
 from tests.cluster.stack import Stack
 from tests.kueue.definitions import install, ready, uninstall
 from tests.kueue.played import Kueue
@@ -56,7 +57,18 @@ def without_kueue_afterwards(stack: Stack) -> Iterator[None]:
 
 
 def present(broker: Broker) -> bool:
-    return broker.ome.kueue.present
+    return broker.ome.reads.kueue
+
+
+def problems(broker: Broker) -> tuple[ReservationProblem, ...]:
+    return broker.ome.reads.snapshot().queue_problems.get(TEAM, ())
+
+
+def queue_state(broker: Broker) -> tuple[bool, str]:
+    """Whether the team's queue is active, with the reason."""
+    state = broker.ome.views.queue(TEAM, broker.ome.reads.snapshot())
+    assert state is not None
+    return state.active, state.reason
 
 
 def odcr_of_the_team(stack: Stack, *, count: int = 1) -> str:
@@ -237,8 +249,8 @@ def test_somebody_elses_queue_is_left_alone_and_nothing_is_written_at_rest(stack
     )
     assert world.find(LocalQueue, "gpu", "team") is None
     assert world.kueue.raw(ClusterQueue, QUEUE)["spec"] == foreign["spec"] | {"stopPolicy": "None"}
-    assert broker.ome.kueue.problems(TEAM)[0].reason == "ObjectConflict"
-    assert broker.ome.kueue.active(TEAM)[:2] == (False, "ObjectConflict")
+    assert problems(broker)[0].reason == "ObjectConflict"
+    assert queue_state(broker) == (False, "ObjectConflict")
 
     def writes() -> list[tuple[str, str]]:
         return [each for each in stack.tap.writes() if "kueue" in each[1]]
@@ -252,7 +264,7 @@ def test_somebody_elses_queue_is_left_alone_and_nothing_is_written_at_rest(stack
     # The name is free: the reservation gets its queue.
     world.client.delete(ClusterQueue.KIND, QUEUE)
     world.until_queue()
-    stack.until(lambda: not broker.ome.kueue.problems(TEAM), "no problem is left")
+    stack.until(lambda: not problems(broker), "no problem is left")
 
 
 @pytest.mark.covers("OME-083", "OME-099")
@@ -270,7 +282,7 @@ def test_kueue_may_come_later_and_a_flavor_too(stack: Stack) -> None:
     world.until_queue()
     assert present(broker)
     assert world.kueue.judges(QUEUE) == "FlavorNotFound"
-    stack.until(lambda: broker.ome.kueue.active(TEAM)[1] == "FlavorNotFound", "the broker hears of it")
+    stack.until(lambda: queue_state(broker)[1] == "FlavorNotFound", "the broker hears of it")
 
     def told() -> bool:
         status = stack.get(CapacityReservation, "gpu", namespace="team").status
@@ -282,7 +294,7 @@ def test_kueue_may_come_later_and_a_flavor_too(stack: Stack) -> None:
     stack.until(told, "the reservation says that it is not ready, and why")
     world.flavor()
     world.kueue.judges(QUEUE)
-    stack.until(lambda: broker.ome.kueue.active(TEAM)[0], "the queue is active")
+    stack.until(lambda: queue_state(broker)[0], "the queue is active")
 
     def active() -> bool:
         status = stack.get(CapacityReservation, "gpu", namespace="team").status
@@ -310,7 +322,7 @@ def test_kueue_may_come_later_and_a_flavor_too(stack: Stack) -> None:
     )
     stack.polls()
     assert world.kueue.judges(QUEUE) == "Ready"
-    assert broker.ome.kueue.active(TEAM)[0] and active()
+    assert queue_state(broker)[0] and active()
     # No queue names the flavor any more: it goes, and only a reservation that names it again misses it.
     world.flavor("h200")
     uses("h200")
@@ -336,7 +348,7 @@ def test_an_admitted_workload_takes_one_write_and_no_more_cpu_than_in_kueue(stac
     odcr_of_the_team(stack, count=JOBS // 8)
     broker = stack.start(kubelets=False)
     world.until_queue()
-    stack.until(lambda: broker.ome.holdings.holdings().of(TEAM), "the broker knows of the instances")
+    stack.until(lambda: broker.ome.reads.snapshot().odcrs.owned.of(TEAM), "the broker knows of the instances")
     world.kueue.judges(QUEUE)
     stack.until(lambda: state(stack) == "Active", "the reservation is active")
 
@@ -357,7 +369,7 @@ def test_an_admitted_workload_takes_one_write_and_no_more_cpu_than_in_kueue(stac
     assert writes("/workloads/") - told == JOBS
     # The reservation's status is written at intervals, not for each workload.
     assert writes("/capacityreservations/") - shown <= 2 * (time.monotonic() - started) + 2
-    assert broker.ome.kueue.problems(TEAM) == ()
+    assert problems(broker) == ()
 
 
 def state(stack: Stack) -> str:
@@ -490,9 +502,9 @@ def test_a_deleted_reservations_queues_go_once_nobody_holds_their_quota(stack: S
         return queue is not None and queue.deleting and queue.spec.stop_policy == "Hold"
 
     stack.until(leaves, "the ClusterQueue admits nobody new, and waits")
-    assert not broker.ome.kueue.gone(TEAM)
+    assert broker.ome.views.queues_left(TEAM)
     world.kueue.releases(QUEUE)
-    stack.until(lambda: broker.ome.kueue.gone(TEAM), "nothing is left of it")
+    stack.until(lambda: not broker.ome.views.queues_left(TEAM), "nothing is left of it")
     assert world.kueue.queue(QUEUE) is None
     stack.until(lambda: world.find(AdmissionCheck, CHECK) is None, "nobody asks, so the check goes")
 
@@ -534,7 +546,9 @@ def test_a_workload_is_admitted_once_its_reserved_instances_are_there(stack: Sta
 
     def counted() -> int:
         """The number of the team's instances that the broker knows."""
-        return sum(each.total for some in broker.ome.holdings.holdings().of(TEAM).values() for each in some)
+        return sum(
+            each.total for some in broker.ome.reads.snapshot().odcrs.owned.of(TEAM).values() for each in some
+        )
 
     stack.until(lambda: counted() == 1, "the broker knows of the instance")
     world.workload("first")
@@ -552,8 +566,11 @@ def test_a_workload_is_admitted_once_its_reserved_instances_are_there(stack: Sta
     assert world.kueue.settles("second", namespace="team") == "evicted"
     world.kueue.stops("second", namespace="team")
     # Quota is reserved, admitted or not; Kueue took back the second workload's.
-    stack.until(lambda: len(broker.ome.kueue.holders(TEAM)) == 1, "one workload holds quota")
-    (holder,) = broker.ome.kueue.holders(TEAM)
+    stack.until(
+        lambda: len(broker.ome.reads.snapshot().workload_holders.get(TEAM, ())) == 1,
+        "one workload holds quota",
+    )
+    (holder,) = broker.ome.reads.snapshot().workload_holders.get(TEAM, ())
     assert (holder.kind, holder.name, holder.usage) == ("Workload", "team/first", {("h100", GPU): 8})
     # One more instance is added.
     stack.aws.ec2.modify_capacity_reservation(CapacityReservationId=odcr, InstanceCount=2)
@@ -571,7 +588,7 @@ def test_a_workload_that_waits_for_instances_blocks_no_other(stack: Stack, serve
     odcr_of_the_team(stack, count=2)
     broker = stack.start(kubelets=False)
     world.until_queue()
-    stack.until(lambda: broker.ome.holdings.holdings().of(TEAM), "the broker knows of the instances")
+    stack.until(lambda: broker.ome.reads.snapshot().odcrs.owned.of(TEAM), "the broker knows of the instances")
     world.job("a-first")
     world.until_admitted("a-first")
     # Quota for two more instances, of which only one exists: the big job is rejected, and the small one gets

@@ -10,9 +10,9 @@ import pytest
 from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import CapacityReservation
-from broker.controllers.odcr.view import OdcrStatus
 from broker.kube.identity import cluster_uid
 from broker.quota.usage import Reserved
+from broker.reservations.odcr_status import OdcrStatus
 from broker.reservations.purchases import TAG_PURCHASE
 from tests.cluster.account import ACCOUNT, A, B, tags
 from tests.cluster.ome import bought
@@ -23,7 +23,7 @@ from tests.cluster.stack import Stack
 SPEND: dict[str, Any] = {"buy_dollars": 1000.0, "cost_labels": "team"}
 
 
-@pytest.mark.covers("CAP-03", "CAP-04", "OME-095")
+@pytest.mark.covers("CAP-03", "CAP-04", "OME-095", "USR-04")
 def test_instances_are_reserved_grouped_resized_and_given_back(stack: Stack) -> None:
     flavors_alone(stack)
     flavored(stack)
@@ -58,17 +58,30 @@ def test_instances_are_reserved_grouped_resized_and_given_back(stack: Stack) -> 
     ask_for(stack, 1)
     stack.until(lambda: sizes(stack.aws.ec2) == {A: 1}, "it has shrunk")
     assert [each["CapacityReservationId"] for each in ours(stack.aws.ec2)] == [made["CapacityReservationId"]]
+    id_ = made["CapacityReservationId"]
+    for reason, text in (
+        ("InstancesReserved", f"reserved 2 {bought.P5} in {A} for flavor h100: {id_}"),
+        ("ReservationGrown", f"{id_} grew from 2 to 3 {bought.P5} in {A} for flavor h100"),
+        ("ReservationShrunk", f"{id_} shrank from 3 to 1 {bought.P5} in {A}: 2 more than flavor h100 needs"),
+    ):
+        assert stack.until_event("training", reason, kind="CapacityReservation").message == text
 
     stack.client.patch(ResourceFlavor.KIND, "h100", {"spec": {"nodeLabels": {names.ZONE: B}}})
     stack.until(lambda: sizes(stack.aws.ec2) == {B: 1}, "it is replaced in the other zone")
+    (other,) = ours(stack.aws.ec2)
+    moved = stack.until_event("training", "ReservationMoved", kind="CapacityReservation")
+    assert moved.message == (
+        f"flavor h100 moved from 1 {bought.P5} in {A} ({id_}) "
+        f"to 1 {bought.P5} in {B} ({other['CapacityReservationId']})"
+    )
 
     stack.delete(CapacityReservation, "training", namespace="default")
     stack.until(lambda: gone(stack), "the object is gone")
     assert ours(stack.aws.ec2) == []
-    assert broker.ome.holdings.holdings().odcrs == {}
+    assert broker.ome.reads.snapshot().odcrs.owned.odcrs == {}
 
 
-@pytest.mark.covers("CAP-02")
+@pytest.mark.covers("CAP-02", "USR-05")
 def test_nothing_is_bought_unless_the_object_and_the_settings_say_so(stack: Stack) -> None:
     flavors_alone(stack)
     flavored(stack)
@@ -76,7 +89,7 @@ def test_nothing_is_bought_unless_the_object_and_the_settings_say_so(stack: Stac
     ask(stack, 1, name="watched", annotations={})
     ask(stack, 1, name="odd", annotations={names.RESERVATION_POLICY: "manage"})
     ask(stack, 3, name="managed")
-    view = broker.ome.holdings
+    reads = broker.ome.reads
     told = {
         "watched": (),
         "odd": ("InvalidAnnotation",),
@@ -85,10 +98,10 @@ def test_nothing_is_bought_unless_the_object_and_the_settings_say_so(stack: Stac
     for name, reasons in told.items():
         state = Reserved("default", name)
         stack.until(
-            lambda s=state, r=reasons: view.state(s).wanted and _reasons(view.state(s)) == r,  # type: ignore[misc]
+            lambda s=state, r=reasons: (o := reads.snapshot().odcrs.status(s)).wanted and _reasons(o) == r,  # type: ignore[misc]
             f"{name} is told {reasons}",
         )
-    until_told(stack, "managed", "SpendingCapReached: 3 more p5.48xlarge are wanted and 0 may be bought")
+    until_told(stack, "managed", "SpendingCapReached: 3 more p5.48xlarge are wanted for 165.12 dollars")
     until_told(
         stack, "watched", "annotation capacity-broker.io/reservation-policy is Observe: set it to Manage"
     )
@@ -96,14 +109,21 @@ def test_nothing_is_bought_unless_the_object_and_the_settings_say_so(stack: Stac
         event = stack.until_event(name, reason, kind="CapacityReservation")
         assert (event.type, event.message) == (
             "Warning",
-            view.state(Reserved("default", name)).problems[0].message,
+            reads.snapshot().odcrs.status(Reserved("default", name)).problems[0].message,
         )
     assert ours(stack.aws.ec2) == []
     stack.stop()
 
     stack.start(buy_dollars=120.0, buy_dollars_each=120.0, buy_dollars_namespace=120.0)
+    whole = "3 more p5.48xlarge are wanted for 165.12 dollars an hour, 55.04 each"
+    until_told(stack, "managed", f"{whole}, and 2 may be bought, so none is")
+    assert ours(stack.aws.ec2) == [], "a part is not bought unless the reservation allows it"
+    allowed = {"metadata": {"annotations": {names.MINIMUM: "2"}}}
+    stack.client.patch(CapacityReservation.KIND, "managed", allowed, namespace="default")
     stack.until(lambda: sizes(stack.aws.ec2) == {A: 2}, "as many as may be had are")
-    until_told(stack, "managed", "1 more p5.48xlarge are wanted and 0 may be bought")
+    until_told(
+        stack, "managed", "1 more p5.48xlarge is wanted for 55.04 dollars an hour, and 0 may be bought"
+    )
     assert {tags(each)[names.TAG_RESERVATION] for each in ours(stack.aws.ec2)} == {"default/managed"}
 
 
@@ -131,11 +151,14 @@ def test_what_is_there_is_adopted_grouped_and_never_changed(stack: Stack) -> Non
     ask(stack, 10, annotations=annotations)
     # Eight exist, of which two start later: two are bought.
     stack.until(lambda: sum(sizes(ec2).values()) == 2, "the rest is bought")
-    view, training = broker.ome.holdings, Reserved("default", "training")
-    stack.until(lambda: view.state(training).obtained == 8, "all that is active is counted")
-    (count,) = view.state(training).flavors.values()
+    reads, training = broker.ome.reads, Reserved("default", "training")
+    stack.until(
+        lambda: reads.snapshot().odcrs.status(training).obtained == 8, "all that is active is counted"
+    )
+    odcrs = reads.snapshot().odcrs
+    (count,) = odcrs.status(training).flavors.values()
     assert (count.wanted, count.obtained, count.pending) == (10, 8, 2)
-    assert {each.id: each.owner_id for each in view.holdings().of(training)["h100"]}[shared] == "999988887777"
+    assert {each.id: each.owner_id for each in odcrs.owned.of(training)["h100"]}[shared] == "999988887777"
     bought_id = ours(ec2)[0]["CapacityReservationId"]
     arn = stack.until(lambda: str(says(stack).get("reservationGroupARN", "")), "its group is told")
     stack.until(

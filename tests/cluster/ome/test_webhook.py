@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from broker.admission.webhook import Webhook
+from broker.admission.webhook import Webhook, WebhookService
 from broker.apis.core import ResourceQuota
 from broker.apis.meta import Kind
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
@@ -31,12 +31,8 @@ def serving(stack: Stack, **more: Any) -> Iterator[Webhook]:
     settings = {"default_cohort": "shared", "strict": False, **more}
     webhook = Webhook(
         Client(stack.tap),
-        namespace="default",
-        service="unused",
-        host="127.0.0.1",
-        port=0,
+        WebhookService(namespace="default", service="unused", host="127.0.0.1", port=0, url=True),
         clock=SystemClock(),
-        url=True,
         **settings,
     )
     webhook.start()

@@ -11,6 +11,7 @@ from broker.admission.rules import Rules, Unknown
 from broker.apis.core import ResourceQuota
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAIClusterProfile
+from broker.controllers.elasticquota.reading import Quota
 
 Json = dict[str, Any]
 GPU, CPU = "nvidia.com/gpu", "cpu"
@@ -44,6 +45,7 @@ class There:
     hard: Json = field(default_factory=dict)
     profiles: Json = field(default_factory=dict)
     broken: str = ""
+    elastic: Sequence[Quota] = ()
 
     def quotas(self, namespace: str) -> Sequence[ResourceQuota]:
         self._fail()
@@ -53,6 +55,10 @@ class There:
     def reservations(self, namespace: str) -> Sequence[CapacityReservation]:
         self._fail()
         return [CapacityReservation.decode(each) for each in self.reserved]
+
+    def elastic_quotas(self) -> Sequence[Quota]:
+        self._fail()
+        return self.elastic
 
     def profile(self, name: str) -> DedicatedAIClusterProfile | None:
         self._fail()

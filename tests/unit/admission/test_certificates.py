@@ -140,7 +140,7 @@ def test_a_secret_that_cannot_be_served_from_is_told(wrong: str) -> None:
         "not base64": ("ca.crt", "?", "Unable to load|base64|PEM"),
         "no pem": ("ca.crt", b64encode(b"hello").decode(), "Unable to load|PEM"),
         "another's key": ("tls.key", other["tls.key"], "CN=capacity-broker webhook is another certificate's"),
-        "no key": ("ca.key", "", "1 certificates with 0 keys"),
+        "no key": ("ca.key", "", "1 certificate with 0 keys"),
     }
     name, value, said = words[wrong]
     if value is None:

@@ -207,6 +207,18 @@ def test_a_refusal_holds_no_number_of_the_namespace() -> None:
     assert not any(number in message for number in ("127", "61", "66"))
 
 
+@pytest.mark.covers("USR-06")
+def test_malformed_id_is_refused_and_does_not_block_other_updates() -> None:
+    good, wrong = reservation(), reservation()
+    wrong["metadata"]["annotations"] = {"capacity-broker.io/reservation-ids": "cr-0123456789abcdef0,cr-xyz"}
+    for before in (None, good):
+        refused = asked(wrong, before)
+        assert not refused["allowed"]
+        assert "reservation-ids has 'cr-xyz': write EC2's ids" in refused["status"]["message"]
+    other = {**wrong, "metadata": {**wrong["metadata"], "labels": {"a": "b"}}}
+    assert asked(other, wrong)["allowed"]
+
+
 def test_an_annotation_that_means_nothing_is_told_where_it_is_new() -> None:
     wrong = reservation()
     wrong["metadata"]["annotations"] = {"capacity-broker.io/reservation-polcy": "Manage", "mine/own": "x"}

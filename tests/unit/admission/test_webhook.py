@@ -18,7 +18,7 @@ from broker.admission import certificates
 from broker.admission import webhook as webhook_module
 from broker.admission.keeper import SECRET
 from broker.admission.review import answer
-from broker.admission.webhook import EVERY, Webhook
+from broker.admission.webhook import EVERY, Webhook, WebhookService
 from broker.apis.admission import Secret
 from broker.apis.crds import load
 from broker.apis.ome import CapacityReservation
@@ -51,10 +51,7 @@ class World:
         """Starts a replica on port `at`, once it has a certificate; the Service points to it."""
         webhook = Webhook(
             self.client,
-            namespace="ns",
-            service="capacity-broker",
-            host="127.0.0.1",
-            port=at,
+            WebhookService(namespace="ns", service="capacity-broker", host="127.0.0.1", port=at),
             default_cohort="",
             strict=False,
             clock=self.clock,

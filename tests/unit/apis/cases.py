@@ -45,6 +45,11 @@ RESERVATION_SPECS = (
     Case(name="None, as the first design wrote it too", given=preference("None")),
     Case(name="capacity-reservations-only alone", given=preference("capacity-reservations-only")),
     Case(name="an id", given=target(capacityReservationId=ID)),
+    Case(
+        name="an id with letters that EC2 does not use",
+        given=target(capacityReservationId="cr-xyz"),
+        refused=BAD_ID,
+    ),
     Case(name="an id of another length", given=target(capacityReservationId="cr-0a1b2c3d")),
     Case(name="the longest id", given=target(capacityReservationId="cr-" + "0" * 61)),
     Case(name="a group", given=target(capacityReservationResourceGroupArn=ARN)),

@@ -19,6 +19,7 @@ CHECKOUT = crdgen.CHECKOUT
 
 def test_crd_files_equal_the_models() -> None:
     assert crdgen.drift(CHECKOUT) == []
+    assert crdgen.drift(crdgen.CHART) == []
 
 
 def test_drift_is_named(tmp_path: Path) -> None:
@@ -41,6 +42,7 @@ def test_check_fails_on_drift_and_names_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(crdgen, "CHECKOUT", tmp_path / "crds")
+    monkeypatch.setattr(crdgen, "CHART", tmp_path / "chart")
     assert crdgen.main([]) == 0
     assert crdgen.main(["--check"]) == 0
     (tmp_path / "crds" / "karpenter.sh_nodepools.yaml").write_text("")
@@ -56,10 +58,14 @@ def test_load_gives_the_definitions() -> None:
         "ec2nodeclasses.karpenter.k8s.aws",
         "nodeclaims.karpenter.sh",
         "nodepools.karpenter.sh",
+        "compositeelasticquotas.nos.nebuly.com",
+        "elasticquotas.nos.nebuly.com",
         "capacityreservations.ome.io",
         "clustercapacityreservations.ome.io",
         "dedicatedaiclusterprofiles.ome.io",
         "dedicatedaiclusters.ome.io",
+        "reservations.scheduling.godel.kubewharf.io",
+        "reservations.scheduling.koordinator.sh",
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 from broker.capacity.compatibility import incompatibility
 from broker.capacity.model import Selection
 from broker.capacity.options import options
-from providers.model import NetworkInterface
+from providers.launch import NetworkInterface
 
 from .builders import NOW, claim, inventory, node_class, odcr, type_
 
@@ -37,7 +37,7 @@ BIG = {"interfaces_per_card": (2, 1), "efa_interfaces": 1}
         (
             BIG,
             {"interfaces": (nic(0, 0), nic(1, 1))},
-            "networkInterfaces names device 1 of network card 1, which has 1 interfaces",
+            "networkInterfaces names device 1 of network card 1, which has 1 interface",
         ),
         (BIG, {"interfaces": (nic(0, 0), nic(0, 1, "efa-only"))}, ""),
         (

@@ -10,16 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.capacity.entitlement import Borrower, Entitlements, Reclaim, SlotAvailability, SlotPool
+from broker.capacity.entitlement import Borrower, Entitlements, SlotAvailability, SlotPool
 from broker.capacity.model import Claim, Inventory, NodeClass, Plan, Selection
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
+from broker.quota.model import Policy, Preemption
 
 from .builders import GROUP, NOW, TYPES, chosen, claim, inventory, node_class, odcr, refusals
 
 OPEN = Selection(preference="open")
 ANY: Sequence[str] = ("reserved", "on-demand")
 A, B = SlotPool("a", "f"), SlotPool("b", "f")
+POLICIES: Sequence[Policy] = ("Never", "LowerPriority", "Any")
 AT = "reserved:m5.xlarge:us-east-1a:"
 
 
@@ -27,10 +29,11 @@ def entitled(
     draws: Mapping[str, str] | None = None, *, lots: Mapping[str, SlotPool] | None = None, **more: object
 ) -> Entitlements:
     """`a` owns cr-a, `b` owns cr-b; both have room for one and lend it, and b may borrow one."""
-    terms = SlotAvailability(quota=1, room=1, lendable=1, reclaim="Any")
+    terms = SlotAvailability(quota=1, room=1, lendable=1)
     given: dict[str, object] = {
         "lots": {"cr-a": A, "cr-b": B} if lots is None else lots,
         "terms": {A: terms, B: terms},
+        "rules": {name: Preemption(reclaim="Any") for name in ("a", "b")},
         "draws": {f"uid-{name}": queue for name, queue in (draws or {}).items()},
         "borrow": {B: 1},
         "peers": {"b": frozenset({"a", "b"})},
@@ -67,7 +70,7 @@ def test_claim_without_entitlement_reports_the_owner(queue: str, message: str) -
     (left,) = made.unplaced
     assert left.reason == "NoUsableReservation"
     assert [(each.reason, each.message) for each in left.skipped] == [
-        ("ReservedForOthers", f"{AT}cr-a: {message}")
+        ("ReservedForOthers", f"cr-a (m5.xlarge, us-east-1a): {message}")
     ]
     assert chosen(planned([claim("c", kinds=ANY)], classes, world, given)) == {
         "c": "on-demand:m5.large:us-east-1a"
@@ -131,26 +134,25 @@ def test_quota_and_limits_leave_slots_idle_with_a_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "priority", "waits"),
+    ("policy", "priority", "waits"),
     [("Any", 0, True), ("LowerPriority", 1, True), ("LowerPriority", 0, False), ("Never", 9, False)],
 )
 def test_a_claim_waits_for_a_lent_slot_as_far_as_its_reservation_may_have_it_back(
-    rule: Reclaim, priority: int, waits: bool
+    policy: Policy, priority: int, waits: bool
 ) -> None:
     world = inventory(odcr("cr-a", total=1, free=0))
-    lent = {A: SlotAvailability(quota=1, room=0, reclaim=rule, borrowers=(Borrower("cr-a", 0),))}
+    lent = {A: SlotAvailability(quota=1, room=0, borrowers=(Borrower("cr-a", 0),))}
     one = claim("c", kinds=ANY, priority=priority)
     classes = node_class(Selection(reservation_id="cr-a"), world)
-    made = planned([one], classes, world, entitled({"c": "a"}, terms=lent))
+    rules = {"a": Preemption(reclaim=policy)}
+    made = planned([one], classes, world, entitled({"c": "a"}, terms=lent, rules=rules))
     assert refusals(made) == ({"c": "ReclaimingSlots"} if waits else {})
     assert [*made.awaited] == (["uid-c"] if waits else [])
 
 
 def test_no_more_claims_wait_than_slots_come_back() -> None:
     world = inventory(odcr("cr-a", total=2, free=0))
-    lent = {
-        A: SlotAvailability(quota=2, room=0, reclaim="Any", borrowers=(Borrower("cr-a", 0, coming=True),))
-    }
+    lent = {A: SlotAvailability(quota=2, room=0, borrowers=(Borrower("cr-a", 0, coming=True),))}
     claims = [claim(name, kinds=ANY) for name in ("c0", "c1")]
     classes = node_class(Selection(reservation_id="cr-a"), world)
     made = planned(claims, classes, world, entitled({"c0": "a", "c1": "a"}, terms=lent))
@@ -160,7 +162,7 @@ def test_no_more_claims_wait_than_slots_come_back() -> None:
 
 def test_gang_keeps_its_free_slots_while_it_waits_for_the_rest() -> None:
     world = inventory(odcr("cr-a", total=2, free=1), groups={GROUP: ["cr-a"]})
-    lent = {A: SlotAvailability(quota=2, room=1, lendable=1, reclaim="Any", borrowers=(Borrower("cr-a", 0),))}
+    lent = {A: SlotAvailability(quota=2, room=1, lendable=1, borrowers=(Borrower("cr-a", 0),))}
     gang = [claim(name, kinds=["reserved"], gang="g") for name in ("g0", "g1")]
     draws = {"g0": "a", "g1": "a", "b": "b"}
     classes = node_class(Selection(group_arn=GROUP), world)
@@ -171,6 +173,17 @@ def test_gang_keeps_its_free_slots_while_it_waits_for_the_rest() -> None:
         [*gang], classes, world, entitled(draws, terms={A: SlotAvailability(quota=2, room=1, lendable=1)})
     )
     assert not alone.awaited
+
+
+@pytest.mark.covers("SAF-40")
+def test_gang_that_may_fall_back_keeps_its_slots_while_one_of_its_claims_waits_for_another() -> None:
+    world = inventory(odcr("cr-a", total=2, free=1), groups={GROUP: ["cr-a"]})
+    lent = {A: SlotAvailability(quota=2, room=1, lendable=1, borrowers=(Borrower("cr-a", 0),))}
+    gang = [claim(name, kinds=ANY, gang="g") for name in ("g0", "g1")]
+    classes = node_class(Selection(group_arn=GROUP), world)
+    made = planned(gang, classes, world, entitled({"g0": "a", "g1": "a"}, terms=lent))
+    assert refusals(made) == {"g0": "GangIncomplete", "g1": "ReclaimingSlots"}
+    assert [*made.awaited] == ["uid-g1"] and made.kept == {"uid-g0": "cr-a"}
 
 
 def test_a_gang_launches_on_its_own_slots_and_borrowed_ones_together() -> None:
@@ -213,9 +226,8 @@ def worlds(draw: st.DrawFn) -> World:
             for id_ in ids
             if owners[id_] == queue and draw(st.booleans())
         )
-        rule: Reclaim = draw(st.sampled_from(["Never", "LowerPriority", "Any"]))
         terms[SlotPool(queue, "f")] = SlotAvailability(
-            quota=quota, room=room, lendable=draw(st.integers(0, room)), reclaim=rule, borrowers=borrowers
+            quota=quota, room=room, lendable=draw(st.integers(0, room)), borrowers=borrowers
         )
     claims = [
         claim(
@@ -233,8 +245,20 @@ def worlds(draw: st.DrawFn) -> World:
         draws={each.uid: queue for each in claims if (queue := draw(st.sampled_from(["", *QUEUES])))},
         borrow={SlotPool(queue, "f"): draw(few) for queue in QUEUES},
         peers={queue: frozenset(QUEUES) for queue in draw(st.lists(st.sampled_from(QUEUES), unique=True))},
+        rules={queue: Preemption(reclaim=draw(st.sampled_from(POLICIES))) for queue in QUEUES},
     )
     return World(inventory=made, claims=claims, entitlements=entitlements)
+
+
+@pytest.mark.covers("SAF-40")
+@settings(max_examples=300)
+@given(worlds())
+def test_a_gang_launches_together_or_waits_together(world: World) -> None:
+    classes = node_class(Selection(group_arn=GROUP), world.inventory)
+    made = planned(world.claims, classes, world.inventory, world.entitlements)
+    gang = {each.uid for each in world.claims if each.gang}
+    launched = {each.claim.uid for each in made.assignments}
+    assert gang <= launched or not gang & launched
 
 
 @settings(max_examples=300)

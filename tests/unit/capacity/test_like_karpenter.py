@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from broker.capacity.model import Kubelet, NodeClass, Overhead, Threshold
+from broker.capacity.model import Kubelet, LaunchDefaults, NodeClass, Threshold
 from broker.capacity.types import WELL_KNOWN, allocatable, capacity, type_labels, zone_labels
 from providers.aws.instance_types import instance_type
-from providers.model import BlockDevice, NetworkInterface
+from providers.launch import BlockDevice, NetworkInterface
 
 from .builders import node_class
 
@@ -39,12 +39,12 @@ CLASSES = {
     "custom-raid": node_class(
         family="Custom",
         instance_store_raid0=True,
-        overhead=Overhead(reserved_enis=1),
+        defaults=LaunchDefaults(reserved_enis=1),
         block_devices=(BlockDevice(device_name="/dev/sda", volume_size_gib=50),),
     ),
     "nics": node_class(
         family="AL2023",
-        overhead=Overhead(reserved_enis=1),
+        defaults=LaunchDefaults(reserved_enis=1),
         interfaces=(
             NetworkInterface(card=0, device=0),
             NetworkInterface(card=0, device=1, kind="efa-only"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -59,13 +60,20 @@ def test_shouldnt_fall_back_to_on_demand_or_spot_when_compatible_reserved_offeri
     assert chosen(made) == {
         "c0": "reserved:m5.xlarge:us-east-1a",
         "c1": "reserved:m5.xlarge:us-east-1a",
-        "c2": "on-demand:m5.large:us-east-1a",
+        "c2": "spot:m5.large:us-east-1a",
     }
     (told,) = made.skipped["uid-c2"]
     assert (told.reason, told.message) == (
         "OutbidInPlan",
-        "reserved:m5.xlarge:us-east-1a: its 2 free slots went to claims that come before",
+        "open reservations (m5.xlarge, us-east-1a): its 2 free slots went to claims that come before",
     )
+
+
+def test_one_slot_that_went_to_another_claim_is_reported_in_the_singular() -> None:
+    world = inventory(odcr("cr-1", free=1))
+    claims = [claim(f"c{n}", kinds=["reserved", "on-demand"]) for n in range(2)]
+    (skipped,) = planned(claims, node_class(OPEN, world), world).skipped["uid-c1"]
+    assert "its 1 free slot went to claims that come before" in skipped.message
 
 
 def test_full_reservation_falls_back_to_on_demand_and_reports_its_slots() -> None:
@@ -74,7 +82,7 @@ def test_full_reservation_falls_back_to_on_demand_and_reports_its_slots() -> Non
     assert chosen(made) == {"claim-1": "on-demand:m5.large:us-east-1a"}
     (told,) = made.skipped["uid-claim-1"]
     assert told.reason == "ReservationFull"
-    assert told.message == "reserved:m5.xlarge:us-east-1a:cr-1: free slots: cr-1 0 of 4"
+    assert told.message == "cr-1 (m5.xlarge, us-east-1a): free slots: cr-1 0 of 4"
 
 
 def test_reserved_alone_never_leaves_the_reservations() -> None:
@@ -98,7 +106,7 @@ def test_a_reservation_that_refused_is_passed_over_for_the_next_reserved_one_bef
     (told,) = made.skipped["uid-claim-1"]
     assert told.reason == "BackingOff"
     assert told.message == (
-        f"reserved:m5.xlarge:us-east-1a:{GROUP}: ReservationCapacityExceeded at 12:00:00Z, "
+        "group gpus (m5.xlarge, us-east-1a): ReservationCapacityExceeded at 2026-11-01T12:00:00Z, "
         "not asked again before 2026-11-01T12:03:00Z"
     )
 
@@ -160,6 +168,29 @@ def test_launch_in_another_zone_while_one_is_short(scope: Scope, gone: str) -> N
         [claim(types=["m5.large"])], node_class(), inventory(), shortages=known, now=NOW + minutes(3)
     )
     assert chosen(later) == {"claim-1": gone}
+
+
+@pytest.mark.covers("KRP-19")
+def test_claim_whose_fallbacks_are_all_short_tries_them_in_one_call_every_six_minutes() -> None:
+    known, zones = Shortages(), ("us-east-1a", "us-east-1b")
+    at = [NOW, NOW + minutes(3), NOW + minutes(9)]  # the third refusal is remembered for 12 minutes
+    for now in at:
+        for zone in zones:
+            scope = Scope("pool", f"on-demand:m5.large:{zone}")
+            known = known.record(scope, class_=ErrorClass.CAPACITY, code="Insufficient", now=now)
+
+    def made(now: datetime, *types: str) -> Plan:
+        wanted = claim(types=types, zones=zones)
+        return planned([wanted], node_class(), inventory(), shortages=known, now=now)
+
+    (waits,) = made(at[-1] + minutes(5), "m5.large").unplaced
+    assert (waits.reason, waits.retry_at) == ("BackingOff", at[-1] + minutes(6))
+    assert f"{at[-1] + minutes(6):%H:%M}" in waits.message
+    (tried,) = made(at[-1] + minutes(6), "m5.large").assignments
+    assert [each.pool.zone for each in (tried.option, *tried.rest)] == [*zones]
+    # With another way, the pools that are short are left out until their time is over.
+    (other,) = made(at[-1] + minutes(6), "m5.large", "m5.xlarge").assignments
+    assert {each.pool.instance_type for each in (other.option, *other.rest)} == {"m5.xlarge"}
 
 
 GROUPED = "arn:aws:ec2:us-east-1:123456789012:placement-group/mpi"
@@ -416,12 +447,22 @@ def test_no_compatible_instance_type_reports_the_excluding_requirements() -> Non
     )
 
 
+@pytest.mark.covers("USR-06")
+def test_type_or_zone_that_does_not_exist_is_named_with_the_nearest_name() -> None:
+    kind = claim("c", ("node.kubernetes.io/instance-type", "In", ["m5.lagre"]))
+    (waits,) = planned([kind], node_class(), inventory()).unplaced
+    assert "EC2 has no instance type 'm5.lagre' in this Region; the nearest name is m5.large" in waits.message
+    (waits,) = planned([claim(zones=["us-est-1a"])], node_class(), inventory()).unplaced
+    assert waits.message.endswith("this Region has no zone 'us-est-1a'; the nearest name is us-east-1a")
+
+
 def test_zone_outside_the_class_is_reported() -> None:
     (waits,) = planned([claim(zones=["us-east-1f"])], node_class(), inventory()).unplaced
     assert waits.reason == "NoCompatibleInstanceTypes"
     assert waits.message == (
         "5 of 5 instance types suit, but none is offered in a zone of the class "
-        "(us-east-1a, us-east-1b, us-east-1c) that the claim accepts (one of us-east-1f)"
+        "(us-east-1a, us-east-1b, us-east-1c) that the claim accepts (one of us-east-1f); "
+        "this Region has no zone 'us-east-1f'; the nearest name is us-east-1c"
     )
 
 
@@ -540,9 +581,7 @@ def test_plan_reports_its_solver() -> None:
     world = inventory(odcr("cr-1", free=2))
     claims = [claim(f"c{n}", kinds=["reserved"]) for n in range(3)]
     made = planned(claims, node_class(OPEN, world), world)
-    assert str(made.solution) == (
-        "min-cost flow: 2 claims in reservations, optimal, 0.000 s (1 needs, 1 ways)"
-    )
+    assert str(made.solution) == ("min-cost flow: 2 claims in reservations, optimal, 0.000 s (1 need, 1 way)")
 
 
 # ---- reservations that are about to begin

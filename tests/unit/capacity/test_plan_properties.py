@@ -247,7 +247,7 @@ def test_every_claim_is_assigned_once_within_its_requirements_or_reports_a_reaso
             assert requirements.allows("topology.kubernetes.io/zone", option.pool.zone)
             assert kind != "spot"
         kinds = [option.pool.capacity_type for option in (one.option, *one.rest)]
-        assert kinds == sorted(kinds, key=["reserved", "on-demand", "spot"].index)
+        assert kinds == sorted(kinds, key=["reserved", "spot", "on-demand"].index)
         assert one.option not in one.rest
     for waits in made.unplaced:
         assert waits.reason and waits.message

@@ -298,6 +298,7 @@ def test_the_view_is_plain_values_in_a_fixed_order() -> None:
         "code": "Code",
         "message": "",
         "since": "2026-11-01T12:00:00+00:00",
+        "next_try": "2026-11-01T12:03:00+00:00",
         "until": "2026-11-01T12:03:00+00:00",
         "seconds_left": 120.0,
         "step": 0,
@@ -354,3 +355,34 @@ def test_shortage_length_is_bounded_by_class_and_step(
             fixed = shortage.class_ in (ErrorClass.QUOTA, ErrorClass.NOT_OFFERED)
             if not fixed or shortage.scope.kind == "reservation":
                 assert length == min(CAP, FIRST * 2**shortage.step)
+
+
+@pytest.mark.covers("KRP-19")
+def test_last_resort_is_asked_after_three_minutes_and_then_every_six() -> None:
+    known, now, waits = Shortages(), NOW, []
+    for _ in range(6):
+        known = short(known=known, now=now)
+        shortage = known.by_scope[POOL]
+        option = on_demand()
+        assert known.active(option, shortage.next_try - timedelta(seconds=1), last_resort=True) == shortage
+        assert known.active(option, shortage.next_try, last_resort=True) is None
+        waits.append((shortage.next_try - now, shortage.until - now))
+        now = shortage.next_try
+    assert waits == [(minutes(min(6, length)), minutes(length)) for length in (3, 6, 12, 24, 30, 30)]
+
+
+@pytest.mark.covers("KRP-19")
+@pytest.mark.parametrize(
+    ("scope", "class_"),
+    [
+        (RESERVATION, FULL),
+        (quota_scope(on_demand().pool), ErrorClass.QUOTA),
+        (POOL, ErrorClass.NOT_OFFERED),
+    ],
+)
+def test_shortage_that_asking_does_not_end_is_no_last_resort(scope: Scope, class_: ErrorClass) -> None:
+    known = Shortages()
+    for _ in range(3):
+        now = NOW if scope not in known.by_scope else known.by_scope[scope].until
+        known = short(scope, class_=class_, known=known, now=now)
+    assert known.by_scope[scope].next_try == known.by_scope[scope].until

@@ -118,6 +118,7 @@ def test_no_choice_of_gangs_is_better(of: SlotProblem) -> None:
     assert objective(of, got.taken, got.absent) == max(objective(of, *each) for each in choices(of))
 
 
+@pytest.mark.covers("SAF-44")
 @given(problems(), st.sampled_from([0.0, 0.5, 2.0]))
 def test_result_without_time_is_valid_and_within_its_reported_bound(of: SlotProblem, step: float) -> None:
     got = solve(of, seconds=1.0 if step else 0.0, timer=ticking(step))
@@ -128,6 +129,25 @@ def test_result_without_time_is_valid_and_within_its_reported_bound(of: SlotProb
         assert got.solution.note
         assert got.solution.reserved <= most <= got.solution.bound
         assert 0 <= got.solution.gap <= 1
+        gaps = dict(got.solution.gaps)
+        reached = {name: level for name, level in levels(of, got.taken, got.absent).items() if name in gaps}
+        assert gaps.keys() - reached.keys() <= {"instance sizes", "reservation ends"}
+        for taken, absent in choices(of):
+            for name, level in levels(of, taken, absent).items():
+                assert level - reached[name] <= gaps[name] + 1e-6, name
+
+
+def levels(of: SlotProblem, taken: Taken, absent: frozenset[str]) -> dict[str, float]:
+    """The levels that are compared with all other plans, larger if better."""
+    if not of.bundles:
+        return {}
+    high, low, launched, cost, *_ = objective(of, taken, absent)
+    asked = sorted({-each.rank.priority for each in of.bundles}, reverse=True)
+    by_priority = {1: high, 0: high + low}
+    return {f"claims at priority {each} and above": by_priority[each] for each in asked} | {
+        "claims that wait": launched,
+        "on-demand dollars an hour": cost,
+    }
 
 
 @given(problems())

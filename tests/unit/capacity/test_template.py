@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from broker.capacity.model import Option, ReservationTerm, Selection
 from broker.capacity.template import check, target_for
-from providers.model import ReservationTarget
+from providers.launch import ReservationTarget
 
 from .builders import GROUP, on_demand, reserved, spot
 
@@ -20,6 +20,7 @@ ID_TARGET = ReservationTarget(preference="capacity-reservations-only", reservati
 GROUP_TARGET = ReservationTarget(preference="capacity-reservations-only", group_arn=GROUP)
 
 
+@pytest.mark.covers("KRP-12")
 @pytest.mark.parametrize(
     ("selection", "option", "falls_back", "target"),
     [
@@ -54,6 +55,7 @@ def test_a_claim_that_excludes_reserved_opts_out_of_open_matching() -> None:
     assert target == ReservationTarget(preference="none")
 
 
+@pytest.mark.covers("KRP-12")
 @pytest.mark.parametrize(
     ("selection", "option", "message"),
     [

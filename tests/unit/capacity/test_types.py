@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.capacity.model import Kubelet, Overhead, Threshold
+from broker.capacity.model import Kubelet, LaunchDefaults, Threshold
 from broker.capacity.types import (
     WELL_KNOWN,
     allocatable,
@@ -19,7 +19,8 @@ from broker.capacity.types import (
     type_labels,
     zone_labels,
 )
-from providers.model import BlockDevice, Gpu, NetworkInterface
+from providers.launch import BlockDevice, NetworkInterface
+from providers.model import Gpu
 
 from .builders import TYPES, node_class, odcr, type_
 
@@ -207,7 +208,7 @@ def test_a_hard_eviction_threshold_counts_and_a_hundred_percent_means_none(
 @pytest.mark.parametrize(("percent", "mib"), [(0.075, 15155), (0.0, 16384), (0.05, 15564)])
 def test_hypervisor_overhead_is_a_setting(percent: float, mib: int) -> None:
     """16,384 MiB less the share, rounded up to a whole MiB."""
-    made = node_class(overhead=Overhead(vm_memory_percent=percent))
+    made = node_class(defaults=LaunchDefaults(vm_memory_percent=percent))
     assert capacity(TYPES["m5.xlarge"], made)["memory"] == mib * MIB
 
 
@@ -232,10 +233,10 @@ PRIMARY = NetworkInterface(card=0, device=0)
 def test_interfaces_without_addresses_carry_no_pods(
     reserved: int, interfaces: tuple[NetworkInterface, ...], pods: int
 ) -> None:
-    made = node_class(overhead=Overhead(reserved_enis=reserved), interfaces=interfaces)
+    made = node_class(defaults=LaunchDefaults(reserved_enis=reserved), interfaces=interfaces)
     assert capacity(M5, made)["pods"] == pods
     kept = capacity(M5, made)["memory"] - allocatable(M5, made)["memory"]
-    counted = replace(made, overhead=Overhead())
+    counted = replace(made, defaults=LaunchDefaults())
     unreserved = int(capacity(M5, counted)["pods"])
     assert kept == (11 * unreserved + 255 + 100) * MIB, "what kubelet keeps is as without reserved ones"
 
@@ -272,7 +273,7 @@ def test_neuron_devices_and_their_cores() -> None:
 )
 def test_a_setting_that_cannot_be_names_itself(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
-        Overhead(**given)
+        LaunchDefaults(**given)
 
 
 @pytest.mark.parametrize(

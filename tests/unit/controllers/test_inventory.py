@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -21,9 +21,11 @@ class Ec2:
         self.members: tuple[str, ...] = ("cr-1",)
         self.refused: ErrorClass | None = None
         self.group_refused: ErrorClass | None = None
+        self.meanwhile: Callable[[], object] = lambda: None
 
     def reservations(self) -> Sequence[Odcr]:
         self.calls += 1
+        self.meanwhile()
         if self.refused:
             raise ProviderError("Refused", "no", class_=self.refused)
         return [
@@ -123,6 +125,25 @@ def test_an_instance_that_no_description_has_counted_gives_back_what_it_took(wor
     world.ended("i-1")
     world.gone("i-1")
     assert world.free == 2
+
+
+@pytest.mark.covers("KRP-30")
+@pytest.mark.parametrize("counted", [0, 1, 2])
+def test_launch_during_a_description_takes_one_slot(world: World, counted: int) -> None:
+    """Whether EC2 counts none, one or both of the launches already."""
+
+    def launches() -> None:
+        for name in ("i-1", "i-2"):
+            world.keeper.launched(instance_id=name, odcr_id="cr-1")
+
+    world.described(4)
+    world.keeper.launched(instance_id="i-0", odcr_id="cr-1")
+    world.ec2.meanwhile = launches
+    world.described(3 - counted)
+    assert world.free == 1
+    world.ec2.meanwhile = lambda: None
+    world.described(1)
+    assert world.free == 1
 
 
 def test_what_ec2_says_is_full_is_full_whatever_ended_before(world: World) -> None:

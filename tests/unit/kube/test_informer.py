@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +16,7 @@ from structlog.testing import capture_logs
 from broker.kube.clock import FakeClock
 from broker.kube.errors import ApiError, TooManyRequests, Unavailable
 from broker.kube.informer import Informer
+from broker.kube.metrics import REGISTRY
 from tests.support.kube_server import GONE, NO_ANSWER, Json, Server, Thing, status, thing
 
 
@@ -44,6 +47,36 @@ def followed(server: Server, clock: FakeClock) -> Iterator[Informer[Thing]]:
 
 def sizes(one: Informer[Thing]) -> dict[str, int]:
     return {obj.name: obj.size for obj in one.cache.list()}
+
+
+class Gadget(Thing):
+    KIND = replace(Thing.KIND, kind="Gadget", plural="gadgets")  # no other test has a cache of it
+
+
+def test_the_oldest_cache_of_a_kind_that_follows_is_measured(clock: FakeClock) -> None:
+    """The broker and the scheduler follow the same kinds in one process."""
+    served = [Server(), Server()]
+    broker, scheduler = (Informer(server.client, Gadget, clock=clock) for server in served)
+
+    def age() -> float | None:
+        labels = {"kind": Gadget.KIND.resource}
+        return REGISTRY.get_sample_value("capacity_broker_kube_cache_staleness_seconds", labels)
+
+    needed = threading.Event()
+    scheduler.needed = needed.is_set
+    broker.start()
+    clock.until(lambda: bool(served[0].streams))
+    scheduler.start()
+    clock.advance(20)
+    assert age() == broker.staleness() == 20  # it has no age before it is needed
+    needed.set()
+    clock.until(lambda: bool(served[1].streams))
+    assert scheduler.staleness() < 20 <= broker.staleness()
+    assert age() == broker.staleness()
+    broker.stop()
+    assert age() == scheduler.staleness()
+    scheduler.stop()
+    assert age() is None
 
 
 def test_it_lists_then_follows(server: Server, clock: FakeClock) -> None:

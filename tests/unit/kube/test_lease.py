@@ -164,7 +164,7 @@ def test_two_processes_under_one_name_are_told_apart() -> None:
 
 def test_a_duration_too_short_to_be_renewed_is_refused() -> None:
     with pytest.raises(ValueError, match="too short to be renewed every 2"):
-        Elector(Server().client, NAME, NAMESPACE, "one", FakeClock(), duration=5, renew=2)
+        Elector(Server().client, NAME, NAMESPACE, "one", FakeClock(), duration=5)
 
 
 def test_writes_of_one_who_does_not_lead_are_stopped_and_reads_are_not() -> None:

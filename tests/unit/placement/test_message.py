@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from broker.placement.filters import fits
+from broker.placement.filters import Fits, fits
 from broker.placement.message import message
+from broker.placement.model import FilterReason
 from tests.unit.placement.builders import node, pod, world
 
 
@@ -32,3 +33,8 @@ def test_fitting_nodes_are_counted_in_front() -> None:
         "1/2 nodes are available: 1 node(s) were unschedulable."
     )
     assert message(fits(pod(), world([node()]))) == "1/1 nodes are available"
+
+
+def test_a_rejection_is_named_in_an_empty_cluster() -> None:
+    refusal = FilterReason("Quota", "pod is over its quota", True)
+    assert message(Fits((), {}, refusal)) == "0/0 nodes are available: pod is over its quota."

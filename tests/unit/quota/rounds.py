@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -25,6 +25,7 @@ from broker.apiserver import Cluster
 from broker.capacity.model import Inventory, NodeClass, Plan, Selection
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
+from broker.controllers.assumed import AssumptionStore
 from broker.controllers.dedicatedaicluster.keeper import ClusterController
 from broker.controllers.nodeclaim.planning import in_gangs
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
@@ -33,9 +34,9 @@ from broker.controllers.nodeclaim.translate import planned
 from broker.controllers.ome.deciding import PreemptionController
 from broker.controllers.ome.reads import OmeReads
 from broker.controllers.ome.shared import ReservationDependencies
-from broker.controllers.preemption.entitler import EntitlementReader
+from broker.controllers.preemption.entitlements import EntitlementReader
 from broker.controllers.preemption.reclaim import Preemptor
-from broker.controllers.preemption.sight import SlotSnapshotBuilder
+from broker.controllers.preemption.slots import SlotSnapshotBuilder
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
@@ -45,8 +46,10 @@ from broker.kube.transports import InProcessTransport
 from broker.quota.entitled import AdmissionDecision
 from broker.quota.joint import JointDecision
 from broker.quota.usage import Reserved
+from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.settings import Settings
+from tests.support.caches import claim_caches
 from tests.unit.capacity.builders import (
     CAPACITY_TYPE,
     GROUP,
@@ -223,9 +226,9 @@ def patched(world: World) -> Iterator[dict[str, AdmissionDecision]]:
     verdicts: dict[str, AdmissionDecision] = {}
     act = world.keeper.act
 
-    def acting(this: Any, decided: JointDecision | None) -> float | None:
+    def acting(observed: Any, decided: JointDecision | None) -> float | None:
         verdicts.update(decided.decisions if decided is not None else {})
-        return act(this, decided)
+        return act(observed, decided)
 
     world.keeper.act = acting  # type: ignore[method-assign]
     try:
@@ -241,6 +244,7 @@ class World:
         self.setting = setting
         self.number = 0
         self.drains: list[Drain] = []
+        self.after_plan: Callable[[], None] = lambda: None
         self.decisions: Mapping[str, AdmissionDecision] = {}
         self.plan = Plan()
         self.made: dict[str, int] = {}
@@ -259,7 +263,10 @@ class World:
         self.reads.reservations.cache.replace([each.body for each in setting.reservations], 1)
         self.owner = {id_: Reserved("ns", owner) for id_, (owner, _, _) in setting.slots.items() if owner}
         self.total = {id_: count for id_, (_, _, count) in setting.slots.items()}
-        self.holdings = Ownership(owner=self.owner, flavor={id_: setting.slots[id_][1] for id_ in self.owner})
+        self.ownership = Ownership(
+            owner=self.owner, flavor={id_: setting.slots[id_][1] for id_ in self.owner}
+        )
+        self.reads.snapshots.publish(OdcrSnapshot(ownership=self.ownership))
         world = self.inventory()
         self.node_class: NodeClass = node_class(Selection(group_arn=GROUP), world, name=CLASS)
         self.start()
@@ -269,48 +276,37 @@ class World:
 
     def start(self) -> None:
         """A new process: its only input are the objects."""
+        self.assumed = AssumptionStore(self.clock)
+        caches = claim_caches(self.claims, self.nodes, self.pods)
         self.entitler = EntitlementReader(
             SlotSnapshotBuilder(
                 self.reads,
-                lambda: self.holdings,
-                self.claims,
-                self.nodes,
-                self.pods,
+                caches,
                 settings=self.settings,
-                clock=self.clock,
-                owns=lambda _: True,
-                kueue=lambda: False,
-            )
+                assumed=self.assumed,
+            ),
+            self.assumed,
         )
         recorder = Recorder(self.store, "test", self.clock)
         self.reclaimer = Preemptor(
-            self.store, self.claims, self.entitler, clock=self.clock, recorder=recorder, wake=lambda: None
+            self.store, self.claims, self.assumed, recorder=recorder, wake=lambda: None
         )
         shared = ReservationDependencies(
             client=self.store,
             provider=cast(Any, SimpleNamespace(instance_types=lambda: TYPES)),
             reads=self.reads,
-            claims=self.claims,
-            nodes=self.nodes,
-            pods=self.pods,
-            inventory=cast(Any, SimpleNamespace(described=True, snapshot=self.inventory)),
+            caches=caches,
+            inventory=cast(Any, SimpleNamespace(snapshot=self.inventory, assumed=self.assumed)),
             settings=self.settings,
             clock=self.clock,
             recorder=recorder,
-            owns=lambda _: True,
             describe=lambda: None,
-            replan=lambda: None,
-            synced=lambda: True,
         )
         self.keeper = ClusterController(
             shared,
             priority=lambda name: int(name[1:]) if name else None,
-            kueue=lambda: False,
-            owners=lambda: self.owner,
         )
-        self.decider = PreemptionController(
-            shared, self.entitler, self.reclaimer, self.keeper, kueue=lambda: False
-        )
+        self.decider = PreemptionController(shared, self.entitler, self.reclaimer, self.keeper)
 
     # -- the state
 
@@ -363,6 +359,7 @@ class World:
         self.store.now = self.clock.now().isoformat()
         self._arrive()
         made = self._launch()
+        self.after_plan()
         before = {each.name: each for each in self.claims.list()}
         with patched(self) as verdicts:
             self.decider.run()
@@ -420,12 +417,12 @@ class World:
         )
 
     def _launch(self) -> Plan:
-        self.entitler.begin()
+        self.assumed.begin_pass({claim.uid for claim in self.waiting})
         made = Plan()
         for _ in range(4):
             objects = {each.uid: each for each in self.waiting}
             world = self.inventory()
-            with self.entitler.alone():
+            with self.assumed.alone():
                 made = plan(
                     [planned(each, template="t") for each in objects.values()],
                     {CLASS: self.node_class},
@@ -436,8 +433,7 @@ class World:
                     launched=in_gangs(self.claims.list()),
                     entitlements=self.entitler.entitlements(objects, world, TYPES),
                 )
-                self.entitler.take(made)
-                self.reclaimer.awaited(made.awaited, made.kept)
+                self.reclaimer.planned(made)
             if not made.assignments:
                 break
             for each in made.assignments:

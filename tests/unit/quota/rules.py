@@ -8,9 +8,14 @@ from collections.abc import Iterable, Iterator
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.controllers.dedicatedaicluster.admission import held
+from broker.capacity.entitlement import KEPT
+from broker.controllers.preemption.claims import slot_request
 from broker.quota.entitled import AdmissionPhase
-from tests.unit.quota.rounds import GPU, Drain, World
+from broker.quota.slot_model import SlotRequest
+from broker.quota.slots import SlotTree
+from broker.quota.usage import Reserved
+from broker.reservations.cluster_admission import held
+from tests.unit.quota.rounds import GPU, TYPES, Drain, World
 from tests.unit.quota.worlds import LAST, setting
 
 QUIET = 6  # rounds without a change that are rest
@@ -23,6 +28,8 @@ def violations(seed: int) -> list[str]:
 
 def check(world: World) -> Iterator[str]:
     """Runs the world to rest. Returns the violations, each with the rule first."""
+    unlike: list[str] = []
+    world.after_plan = lambda: unlike.extend(_unlike_policy(world))
     before: object = None
     due: dict[str, tuple[int, object]] = {}
     quiet = 0
@@ -56,6 +63,7 @@ def check(world: World) -> Iterator[str]:
         state = world.state()
         quiet = quiet + 1 if state == before and world.number > LAST + 2 else 0
         before = state
+    yield from unlike
     if quiet < QUIET:
         yield f"no rest: {len(world.drains)} drains in {world.number} rounds"
         return
@@ -167,3 +175,42 @@ def _idle(world: World) -> Iterator[str]:
                 and borrowed[mine.name, flavor] < mine.borrowing.get(flavor, 99)
             ):
                 yield f"idle: lendable {id_} though {claim.name} waits"
+
+
+def _unlike_policy(world: World) -> Iterator[str]:
+    """Where the plan and the slot policy differ: a claim that waits for a slot without a holder that gives
+    it, or a claim that launches elsewhere although a holder would give its slot.
+    """
+    if world.plan.assignments:
+        return  # planned again before the decision
+    waiting = {each.uid: each for each in world.waiting}
+    slots = {uid: slot for uid, slot in world.plan.awaited.items() if uid in waiting}
+    wants = [slot_request(waiting[uid], slot.queue, slot.odcr_ids) for uid, slot in slots.items()]
+    draws = world.entitler.entitlements(waiting, world.inventory(), TYPES).draws if waiting else {}
+    for claim in waiting.values():
+        if names.DEDICATED in claim.labels or names.GANG in claim.annotations or draws[claim.uid] == KEPT:
+            continue
+        state = world.entitler.places(
+            world.reads.snapshot(), world.inventory(), TYPES, waiting={*slots, claim.uid}
+        )
+        if state is None:
+            return
+        tree = state.slots({}, ())
+        asked = [] if claim.uid in slots else [_any_slot(world, claim, tree)]
+        victims = {victim.want.name for victim in tree.reclaim([*wants, *asked])}
+        if asked and claim.name in victims:
+            yield f"does not wait, although a holder would leave: {claim.name}, in round {world.number}"
+        if not asked and f"want/{claim.name}" not in tree._ledger.workloads:
+            yield f"waits, although no holder would leave: {claim.name}, in round {world.number}"
+
+
+def _any_slot(world: World, claim: NodeClaim, tree: SlotTree) -> SlotRequest:
+    """The claim's request for a slot of its own reservation, or else of one that it may borrow from."""
+    types = next(each.values for each in claim.spec.requirements if each.key == names.INSTANCE_TYPE)
+    queue = Reserved(*claim.annotations[names.DRAWS_FROM].split("/")).queue
+    may = {queue, *tree.peers(queue)}
+    ids = [
+        id_ for id_, one in world.owner.items() if one.queue in may and world.setting.slots[id_][1] in types
+    ]
+    own = [id_ for id_ in ids if world.owner[id_].queue == queue]
+    return slot_request(claim, queue, (*own, *(id_ for id_ in ids if id_ not in own)))

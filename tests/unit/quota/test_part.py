@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from broker.controllers.ome import deciding
-from broker.controllers.preemption import sight
-from broker.controllers.preemption.slot_values import SlotSnapshot
+from broker.controllers.preemption import slots
 from broker.kube.suspects import CulpritFound
 from broker.quota import part
 from broker.quota.joint import QuotaState, SlotState, WaitingClaim
+from broker.reservations.slots import Slots, entitlements
 from tests.unit.quota.rounds import World
 from tests.unit.quota.rules import check
 from tests.unit.quota.worlds import setting
@@ -88,24 +88,24 @@ def test_the_one_that_a_decision_fails_on_is_named(seed: int, monkeypatch: pytes
 
 
 def test_name_on_which_a_plan_fails_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, tried = sight.SlotSnapshotBuilder._entitled, set[str]()
+    real, tried = entitlements, set[str]()
 
-    def each_once(self: sight.SlotSnapshotBuilder, seen: SlotSnapshot) -> object:
-        for bad in {*part.names(None, seen.places)} - tried:
+    def each_once(snapshot: Slots) -> object:
+        for bad in {*part.names(None, snapshot.state)} - tried:
 
-            def fails(self: sight.SlotSnapshotBuilder, seen: SlotSnapshot, bad: str = bad) -> object:
-                if bad in part.names(None, seen.places):
+            def fails(snapshot: Slots, bad: str = bad) -> object:
+                if bad in part.names(None, snapshot.state):
                     raise ZeroDivisionError
-                return real(self, seen)
+                return real(snapshot)
 
-            monkeypatch.setattr(sight.SlotSnapshotBuilder, "_entitled", fails)
+            monkeypatch.setattr(slots, "entitlements", fails)
             with pytest.raises(CulpritFound) as caught:
-                self.entitled(seen)
+                slots.entitled(snapshot)
             assert caught.value.suspect == bad
             tried.add(bad)
-        monkeypatch.setattr(sight.SlotSnapshotBuilder, "_entitled", each_once)
-        return real(self, seen)
+        monkeypatch.setattr(slots, "entitlements", each_once)
+        return real(snapshot)
 
-    monkeypatch.setattr(sight.SlotSnapshotBuilder, "_entitled", each_once)
+    monkeypatch.setattr(slots, "entitlements", each_once)
     assert [*check(World(setting(1)))] == []
     assert len(tried) > 3

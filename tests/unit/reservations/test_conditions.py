@@ -16,11 +16,9 @@ from broker.apis.units import MOST
 from broker.apiserver import Cluster
 from broker.controllers.capacityreservation import status
 from broker.controllers.capacityreservation.marks import label_of
-from broker.controllers.capacityreservation.wire import sources
-from broker.controllers.dedicatedaicluster.view import ClusterUsage
-from broker.controllers.kueue.view import KueueView
-from broker.controllers.odcr.view import OdcrStatus, OwnershipView
+from broker.controllers.capacityreservation.views import ReservationViews
 from broker.controllers.ome.reads import OmeReads
+from broker.controllers.snapshot import Snapshot
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
 from broker.kube.conditions import ConditionUpdate
@@ -38,8 +36,10 @@ from broker.reservations.conditions import (
     deciding,
     detail,
     obstacles,
+    transition,
 )
 from broker.reservations.desired import FlavorCount
+from broker.reservations.odcr_status import OdcrSnapshot, OdcrStatus, purchase_troubles, remedies
 from broker.reservations.ownership import Ownership, ReservationProblem
 from providers.model import Odcr
 
@@ -221,7 +221,7 @@ DRY = {GPU: 64, MEMORY: 15 * TI}
         ),
         (facts(refused=("ResourceQuota five allows 5",)), "Ready", "QuotaExceeded", "allows 5"),
         (
-            facts(HALF, pending=("cr-1 is scheduled, starts at 2027-01-01 00:00 UTC",)),
+            facts(HALF, pending=("cr-1 is scheduled, starts at 2027-01-01T00:00:00Z",)),
             "Ready",
             "CloudReservationPending",
             "cr-1 is scheduled, starts at 2027-01-01",
@@ -338,20 +338,14 @@ def test_what_is_amiss_has_its_reason_and_a_way_out(
 
 
 def asked(state: OdcrStatus) -> tuple[Sequence[str], list[str]]:
-    """The views' reports on a reservation with this state: the remedies, and the reasons of its obstacles."""
-    holdings, clock = OwnershipView(), FakeClock()
-    reads = OmeReads(Client(InProcessTransport(Cluster())), clock=clock)
-    clusters = ClusterUsage(reads.clusters.cache, known=list)
-    team = Reserved("a", "r")
-    holdings.publish(Ownership(), {team: state}, {})
-    made = sources(holdings, KueueView(reads), clusters)
-    return made.remedies(team), [each.reason for source in made.troubles for each in source(team)]
+    """The remedies for a reservation with this state, and the reasons of its obstacles."""
+    return remedies(state, Reserved("a", "r")), [each.reason for each in purchase_troubles(state)]
 
 
 def test_where_nothing_is_bought_it_is_said_what_would_buy_or_bring_it() -> None:
     short = {"h100": FlavorCount(wanted=8, obtained=4)}
     counted, way = asked(OdcrStatus(flavors=short))[0]
-    assert counted == "flavor h100: 4 of 8 instances are EC2 reservations of its own"
+    assert counted == "flavor h100: 4 of 8 instances are in EC2 reservations of its own"
     for named in (
         "annotation capacity-broker.io/reservation-policy is Observe: set it to Manage",
         "--buy-dollars",
@@ -380,15 +374,14 @@ def test_where_nothing_is_bought_it_is_said_what_would_buy_or_bring_it() -> None
     ],
 )
 def test_what_a_deleted_one_waits_for_in_ec2_is_said(reason: str, detail: str, waits_for: str) -> None:
-    holdings, clock = OwnershipView(), FakeClock()
-    reads = OmeReads(Client(InProcessTransport(Cluster())), clock=clock)
+    reads = OmeReads(Client(InProcessTransport(Cluster())), clock=FakeClock())
     told_ = ReservationProblem(reason=reason, message="instances still run in cr-1")
     state = OdcrStatus(managed=True, problems=(told_,), detail=detail)
-    holdings.publish(Ownership(), {Reserved("a", "r"): state}, {})
-    made = sources(holdings, KueueView(reads), ClusterUsage(reads.clusters.cache, known=list))
+    odcrs = OdcrSnapshot(ownership=Ownership(), statuses={Reserved("a", "r"): state})
+    views = ReservationViews(reads=reads)
+    snapshot = Snapshot(version=1, reservations={}, odcrs=odcrs)
     one = CapacityReservation.decode({"metadata": {"name": "r", "namespace": "a", "uid": "u"}})
-    (left,) = made.left
-    assert left(one) == [waits_for]
+    assert views.left(one, snapshot) == [waits_for]
 
 
 @pytest.mark.covers("OME-068")
@@ -631,3 +624,15 @@ def test_a_group_without_accelerators_is_missed_by_itself() -> None:
 def test_a_cohort_as_a_label(cohort: str, label: str) -> None:
     assert label_of(cohort) == label
     assert len(label_of(f"{cohort[:53]}...{cohort}")) <= 63
+
+
+def test_event_of_an_active_reservation_names_its_machines_before_its_purchase() -> None:
+    """Machines of its flavor serve it, and its own EC2 reservation is still being bought."""
+    bought = Trouble(reason="CloudReservationPending", message="0 of 2 instances are reserved", pending=True)
+    full = facts(troubles=(bought,))
+    assert next(obstacles(full), None) is None
+    updates = condition_updates(full, "Active", None, first=False, was_ready=False)
+    assert transition("Active", None, detail("Active", None, updates, full)) == (
+        "machines for the whole quota are there; CloudReservationPending: 0 of 2 instances are reserved"
+    )
+    assert transition("Active", None, "Active") == "Active"

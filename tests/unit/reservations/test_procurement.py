@@ -64,9 +64,8 @@ def wish(
     ask = FlavorDemand(flavor=flavor, nominal={GPU: float(gpus)})
     asks = more.pop("asks", {flavor.name: ask})
     names = more.pop("flavor_names", tuple(asks))
-    return DesiredCapacity(
-        reserved=reserved, asks=asks, flavor_names=names, groups=more.pop("groups", False), **more
-    )
+    more = {"groups": False, "minimum": 1, **more}
+    return DesiredCapacity(reserved=reserved, asks=asks, flavor_names=names, **more)
 
 
 def ours(
@@ -307,7 +306,7 @@ def test_one_call_adds_no_more_than_ec2_takes() -> None:
     ("more", "reason"),
     [
         ({"held": "no"}, "PurchaseSkipped"),
-        ({"refused": "no"}, "PurchaseSkipped"),
+        ({"refused": "no"}, "PurchaseRefused"),
         ({"frozen": "no"}, "PurchaseSkipped"),
         ({"terms": PurchaseSpec(end=NOW)}, "PurchaseSkipped"),
         ({"ready": False}, None),
@@ -349,7 +348,7 @@ def test_a_ratio_that_no_count_serves_buys_by_the_accelerator_and_says_so() -> N
             Caps(dollars=800.0),
             (ours("cr-1", 5, reserved=OTHER),),
             [(P5, A, 3)],
-            "500.00 are spent in all, and --buy-dollars is 800: set it to 1300.00",
+            "500.00 dollars an hour are spent in all, and --buy-dollars is 800: set it to 1300.00",
         ),
         (Caps(dollars=800.0), (ours("cr-1", 8, reserved=OTHER, state="pending"),), [], "--buy-dollars"),
         (
@@ -371,7 +370,43 @@ def test_nothing_is_bought_beyond_the_caps_and_the_reason_has_the_numbers(
     assert (told.reason if told else "", bool(told)) == ("SpendingCapReached" if says else "", bool(says))
     if told:
         assert says in told.message
-        assert f"8 more {P5} are wanted and {sum(each[2] for each in bought)} may be bought" in told.message
+        assert f"8 more {P5} are wanted for 800.00 dollars an hour, 100.00 each, and " in told.message
+        assert f" {sum(each[2] for each in bought)} may be bought: " in told.message
+
+
+@pytest.mark.covers("USR-05")
+@pytest.mark.parametrize(
+    ("gpus", "minimum", "there", "bought"),
+    [
+        (64, None, (), []),
+        (64, 4, (), []),
+        (64, 3, (), [(P5, A, 3)]),
+        (64, 1, (), [(P5, A, 3)]),
+        (24, None, (), [(P5, A, 3)]),
+        (8, None, (), [(P5, A, 1)]),
+        # Held instances count toward the minimum, and more of them is a purchase as any other.
+        (64, None, (theirs("cr-1", 6),), [(P5, A, 2)]),
+        (64, None, (theirs("cr-1", 4),), []),
+        (64, 7, (theirs("cr-1", 4),), [(P5, A, 3)]),
+        (64, 8, (theirs("cr-1", 4),), []),
+    ],
+)
+def test_goal_beyond_a_cap_is_bought_in_part_only_from_the_minimum_on(
+    gpus: int, minimum: int | None, there: tuple[Odcr, ...], bought: list[tuple[str, str, int]]
+) -> None:
+    found = planned(wish(gpus, minimum=minimum), there=there, caps=Caps(dollars=350.0))
+    assert buys(found) == bought
+    wanted = gpus // 8 - sum(each.total for each in there)
+    if wanted > 3:
+        (told,) = found.outlooks[TEAM].problems
+        assert told.reason == "SpendingCapReached"
+        whole = f"{wanted} more {P5} are wanted for {wanted}00.00 dollars an hour, 100.00 each, and 3 may be"
+        assert whole in told.message
+        has = sum(each.total for each in there)
+        way = f'or allow a part by annotation capacity-broker.io/minimum: "{has + 3}"'
+        assert (way in told.message) != bool(bought)
+    else:
+        assert reasons(found) == []
 
 
 _OPTION = re.compile(r"--buy-([a-z-]+) is [0-9.]+(?:, so buying is off)?: set it to ([0-9.]+)")

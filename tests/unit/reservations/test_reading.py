@@ -13,18 +13,23 @@ from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_rules import judge
+from broker.apiserver import Cluster
 from broker.capacity.model import Inventory
+from broker.controllers.assumed import AssumptionStore
 from broker.controllers.odcr.groups import EVERY, LONGEST, Groups
-from broker.controllers.odcr.recent import RecentChanges
-from broker.controllers.odcr.view import OwnershipView
+from broker.controllers.ome.reads import OmeReads
+from broker.kube.client import Client
+from broker.kube.clock import FakeClock
+from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
 from broker.reservations.desired import LATEST_VISIBLE
 from broker.reservations.flavors import FlavorCatalog
 from broker.reservations.idle_release import IdleTracker
+from broker.reservations.odcr_status import NO_ODCRS, OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.reservations.purchases import UNSHOWN
 from broker.reservations.reading import ParsedReservation, read
-from providers.model import ErrorClass, Odcr, ProviderError, ReservationGroup
+from providers.model import UNCHANGED, ErrorClass, Odcr, ProviderError, ReservationGroup
 from tests.unit.capacity.builders import GROUP, INSTANCE_TYPE, NOW, TYPES, ZONE, ZONES, minutes, odcr
 
 GPU = "nvidia.com/gpu"
@@ -121,6 +126,8 @@ def test_what_the_annotations_say() -> None:
         (names.MATCH_CRITERIA, "any", "write targeted or open"),
         (names.TENANCY, "host", "write default or dedicated"),
         (names.SIZING, "cpu", "write accelerator or max"),
+        (names.MINIMUM, "0", "'0': write all, or a number of instances from 1"),
+        (names.MINIMUM, "some", "'some': write all, or a number of instances from 1"),
         (names.SIZING, "Max", "'Max': write accelerator or max"),
         (names.END_DATE, "next week", "'next week': write a time such as 2027-01-31T00:00:00Z"),
         (names.END_DATE, "2027-01-31T00:00:00", "write a time such as"),
@@ -252,12 +259,12 @@ def shown(*odcrs: Odcr, at: datetime = NOW) -> Inventory:
 
 
 def test_what_was_done_is_in_every_description_until_ec2_must_show_it() -> None:
-    recent = RecentChanges()
-    recent.made(odcr("cr-new", total=2, free=2), NOW)
-    recent.changed("cr-1", 5, NOW)
-    recent.changed("cr-2", 0, NOW)
+    recent = AssumptionStore(FakeClock())
+    recent.purchases.assume("cr-new", odcr("cr-new", total=2, free=2), at=NOW)
+    recent.changes.assume("cr-1", (5, UNCHANGED), at=NOW)
+    recent.changes.assume("cr-2", (0, UNCHANGED), at=NOW)
     late = shown(odcr("cr-1", total=8, free=4), odcr("cr-2"), at=NOW + minutes(1))
-    seen = recent.seen(late).odcrs
+    seen = recent.shown(late).odcrs
     assert {id_: (each.total, each.available, each.state) for id_, each in seen.items()} == {
         "cr-new": (2, 2, "active"),
         "cr-1": (5, 1, "active"),
@@ -265,16 +272,16 @@ def test_what_was_done_is_in_every_description_until_ec2_must_show_it() -> None:
     }
     # A new reservation that EC2 shows is as EC2 shows it; after a while all of them are.
     gone = replace(odcr("cr-new", total=2, free=2), state="cancelled")
-    assert recent.seen(shown(gone, at=NOW + minutes(2))).odcrs["cr-new"].state == "cancelled"
+    assert recent.shown(shown(gone, at=NOW + minutes(2))).odcrs["cr-new"].state == "cancelled"
     after = replace(late, described=NOW + LATEST_VISIBLE)
-    assert recent.seen(after) == after
+    assert recent.shown(after) == after
 
 
 def test_what_was_made_counts_until_ec2_has_shown_it_or_would_have_forgotten_it() -> None:
-    recent = RecentChanges()
-    recent.made(odcr("cr-new", total=2, free=2), NOW)
-    assert "cr-new" in recent.seen(shown(at=NOW + UNSHOWN - minutes(1))).odcrs
-    assert "cr-new" not in recent.seen(shown(at=NOW + UNSHOWN)).odcrs
+    recent = AssumptionStore(FakeClock())
+    recent.purchases.assume("cr-new", odcr("cr-new", total=2, free=2), at=NOW)
+    assert "cr-new" in recent.shown(shown(at=NOW + UNSHOWN - minutes(1))).odcrs
+    assert "cr-new" not in recent.shown(shown(at=NOW + UNSHOWN)).odcrs
 
 
 def test_a_slot_is_idle_only_as_long_as_it_was_seen_so() -> None:
@@ -294,17 +301,24 @@ def test_a_slot_is_idle_only_as_long_as_it_was_seen_so() -> None:
     assert never.over([odcr("cr-1")], NOW + timedelta(days=9)) == 0
 
 
-def test_who_is_deleted_may_go_only_when_a_pass_has_seen_just_that_object_so() -> None:
-    view = OwnershipView()
-    heard: list[int] = []
-    view.on_change(lambda: heard.append(1))
-    assert (view.known, view.settled(TEAM)) == (False, False)
-    view.settle({TEAM: "u-1"})
-    assert [view.settled(TEAM, uid=uid) for uid in ("", "u-1", "u-2")] == [True, True, False]
-    view.publish(Ownership(), {}, {})
-    assert (view.known, view.settled(TEAM)) == (True, False)
-    view.publish(Ownership(), {}, {})
-    assert len(heard) == 2  # the same again is no change
+def test_deleted_object_may_go_only_when_a_pass_has_seen_just_that_object() -> None:
+    assert (NO_ODCRS.known, NO_ODCRS.may_go(TEAM)) == (False, False)
+    settled = OdcrSnapshot(settled={TEAM: "u-1"})
+    assert [settled.may_go(TEAM, uid=uid) for uid in ("", "u-1", "u-2")] == [True, True, False]
+    later = OdcrSnapshot(ownership=Ownership())
+    assert (later.known, later.may_go(TEAM)) == (True, False)
+
+
+def test_only_a_change_of_ownership_makes_a_new_snapshot() -> None:
+    reads = OmeReads(Client(InProcessTransport(Cluster())), clock=FakeClock())
+    changes: list[int] = []
+    reads.snapshots.on_odcrs(lambda: changes.append(reads.snapshot().version))
+    before = reads.snapshot()
+    reads.snapshots.publish(OdcrSnapshot(ownership=Ownership()))
+    after = reads.snapshot()
+    reads.snapshots.publish(OdcrSnapshot(ownership=Ownership()))
+    assert reads.snapshot() is after and changes == [after.version] and after.version > before.version
+    assert (before.odcrs.known, after.odcrs.known) == (False, True)
 
 
 def test_a_cluster_wide_reservation_is_named_alone() -> None:

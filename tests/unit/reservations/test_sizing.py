@@ -74,6 +74,16 @@ def test_what_the_labels_of_a_flavor_mean(
         ({"team": "blue"}, "FlavorWithoutInstanceType", INSTANCE_TYPE),
         ({"kubernetes.io/arch": "amd64"}, "FlavorWithoutInstanceType", INSTANCE_TYPE),
         ({INSTANCE_TYPE: "p9.large"}, "InstanceTypeUnknown", "'p9.large'"),
+        (
+            {INSTANCE_TYPE: "p5.48xlrge"},
+            "InstanceTypeUnknown",
+            "'p5.48xlrge' in this Region; the nearest name is p5.48xlarge",
+        ),
+        (
+            {INSTANCE_TYPE: "p5.48xlarge", ZONE: "us-east-1z"},
+            "ZoneUnknown",
+            f"no zone 'us-east-1z'; the nearest name is {ZONES[0][:-1]}",
+        ),
         ({"karpenter.k8s.aws/instance-family": "p9"}, "InstanceTypeUnknown", "instance-family=p9"),
         ({INSTANCE_TYPE: "p5.48xlarge", ZONE: ZONES[2]}, "InstanceTypeNotOffered", f"{ZONES[0]}, {ZONES[1]}"),
         ({INSTANCE_TYPE: "m5.large", "karpenter.sh/capacity-type": "spot"}, "FlavorNotReserved", "'spot'"),

@@ -18,6 +18,31 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
+{{- /* Not empty if other machines reach the web page. */ -}}
+{{- define "capacity-broker.webReached" -}}
+{{- if and .Values.web.enabled (not (or (hasPrefix "127." .Values.web.host) (eq "::1" .Values.web.host))) }}
+{{- if not (or .Values.web.tokens .Values.web.userHeader) }}{{ fail (printf "web.host is %s, which other machines reach: set web.userHeader with web.proxies, or web.tokens, or write 127.0.0.1" .Values.web.host) }}{{ end -}}
+yes
+{{- end }}
+{{- end }}
+
+{{- /* The scheduler in pods of its own: another name, so that no selector of the broker's meets it. */ -}}
+{{- define "capacity-broker.scheduler" -}}
+{{ include "capacity-broker.name" . }}-scheduler
+{{- end }}
+
+{{- define "capacity-broker.schedulerSelector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}-scheduler
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "capacity-broker.schedulerLabels" -}}
+{{ include "capacity-broker.schedulerSelector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
 {{- define "capacity-broker.image" -}}
 {{ .Values.image.repository }}{{ with .Values.image.tag }}:{{ . }}{{ end }}@{{ .Values.image.digest }}
 {{- end }}
@@ -28,8 +53,6 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
   "image.repository" "where you pushed what `docker build -f deploy/Dockerfile .` made, such as 123456789012.dkr.ecr.us-east-1.amazonaws.com/capacity-broker"
   "image.digest" "the image's digest, as `docker push` prints it: sha256: and 64 hexadecimal digits"
   "clusterName" "the EKS cluster's name, such as prod"
-  "clusterEndpoint" "URL of the API server (aws eks describe-cluster --name NAME --query cluster.endpoint), such as https://0123456789ABCDEF.gr7.us-east-1.eks.amazonaws.com"
-  "clusterCABundle" "base64 of the API server's CA (aws eks describe-cluster --name NAME --query cluster.certificateAuthority.data), such as LS0tLS1CRUdJTi..."
   "region" "the cluster's AWS Region, such as us-east-1"
 }}
 {{- if and .Values.networkPolicy.enabled .Values.webhook.enabled }}
@@ -41,5 +64,6 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- range splitList "." $path }}{{ $value = get ($value | default dict) . }}{{ end }}
 {{- if not $value }}{{ $missing = append $missing (printf "  %s is required: %s" $path $what) }}{{ end }}
 {{- end }}
+{{- if and .Values.web.enabled .Values.web.userHeader (not .Values.web.proxies) }}{{ $missing = append $missing "  web.proxies is required: the CIDRs of the proxies that may set web.userHeader, such as {10.0.1.7/32}" }}{{ end }}
 {{- if $missing }}{{ fail (printf "values are missing:\n%s" (join "\n" $missing)) }}{{ end }}
 {{- end }}

@@ -16,7 +16,7 @@ from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.spelling import misspelt
 from broker.apiserver import Cluster
-from broker.controllers.annotations.teller import EVERYBODY, AnnotationReporter, ours
+from broker.controllers.annotations.reporter import DRAWING, AnnotationReporter, user_annotations
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
@@ -130,7 +130,7 @@ def test_who_draws_is_told_when_the_reservation_goes_and_not_while_it_is_there()
     told = Told(one(NodeClaim, {names.DRAWS_FROM: "ml/gpus"}))
     assert told.says() == {}
     told.known = []
-    told.teller.run([EVERYBODY])
+    told.teller.run([DRAWING])
     assert list(told.says()) == ["ReservationNotFound"]
 
 
@@ -158,13 +158,19 @@ def pool(own: dict[str, str], template: dict[str, str]) -> Any:
             "UnknownAnnotation",
             "write it in spec.template.metadata.annot",
         ),
+        (pool({names.RETURN_TO_RESERVATIONS: "true"}, {}), "", ""),
+        (
+            pool({}, {names.RETURN_TO_RESERVATIONS: "true"}),
+            "UnknownAnnotation",
+            "in spec.template.metadata.annotations of a NodePool means nothing: write it in metadata.annot",
+        ),
     ],
 )
 def test_of_a_pool_its_template_decides(seen: NodePool, reason: str, says: str) -> None:
     told = Told(seen).says()
     assert list(told) == ([reason] if reason else [])
     assert all(says in message for message, _ in told.values())
-    assert bool(ours(seen))
+    assert bool(user_annotations(seen))
 
 
 def test_a_namespace_draws_from_what_has_none() -> None:

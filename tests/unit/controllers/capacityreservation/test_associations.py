@@ -10,28 +10,31 @@ import pytest
 from broker.apis import crds, names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import ClusterQueue, Namespace, ResourceFlavor, Workload
 from broker.apis.meta import Kind
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apiserver import Cluster
 from broker.controllers.inventory import InventoryKeeper
-from broker.controllers.kueue.ownership import mark
-from broker.controllers.ome.loops import OmeLoops
+from broker.controllers.ome.controllers import reservation_controllers
 from broker.controllers.ome.reads import OmeReads
 from broker.controllers.ome.shared import ReservationDependencies
+from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
 from broker.kube.errors import NotFound
 from broker.kube.events import Recorder
 from broker.kube.informer import Informer
-from broker.kube.singleton import Singleton
 from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
+from broker.reservations.kueue_objects import mark
+from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.settings import Settings
 from tests.kueue.definitions import definitions, install
 from tests.kueue.played import Kueue
+from tests.support.caches import claim_caches
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -64,28 +67,22 @@ class World:
         self.claims = Informer(self.client, NodeClaim, clock=clock)
         nodes, pods = Informer(self.client, Node, clock=clock), Informer(self.client, Pod, clock=clock)
         self.reads = OmeReads(self.client, clock=clock)
-        loops = OmeLoops(
+        controllers = reservation_controllers(
             ReservationDependencies(
                 client=Client(transport),
                 provider=nothing,
                 reads=self.reads,
-                claims=self.claims.cache,
-                nodes=nodes.cache,
-                pods=pods.cache,
+                caches=claim_caches(self.claims.cache, nodes.cache, pods.cache),
                 inventory=inventory,
                 settings=Settings(),
                 clock=clock,
                 recorder=Recorder(self.client, "test", clock),
-                owns=lambda _: True,
                 describe=lambda: None,
-                replan=lambda: None,
-                synced=lambda: True,
-            )
+            ),
+            classes=Cache(EC2NodeClass),
         )
-        loops.holdings.publish(Ownership(), {}, {})
-        (self.loop,) = [
-            each for each in loops.loops if isinstance(each, Singleton) and each.name == "reservation"
-        ]
+        self.reads.snapshots.publish(OdcrSnapshot(ownership=Ownership()))
+        self.use = controllers.use
         self.client.create(Namespace.KIND, {"metadata": {"name": "team"}})
         self.client.create(
             ResourceFlavor.KIND,
@@ -104,7 +101,7 @@ class World:
                 informer.read()
             except NotFound:
                 assert informer.missing
-        self.loop.step(())
+        self.use.run()
         raw = self.client.get(CapacityReservation.KIND, "gpu", namespace="team")
         return [each["name"] for each in raw["status"].get("associationUsages", ())]
 

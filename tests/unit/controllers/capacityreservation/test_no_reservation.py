@@ -8,8 +8,7 @@ from datetime import datetime
 from broker.apiserver import Cluster
 from broker.controllers.capacityreservation.controller import ReservationController
 from broker.controllers.capacityreservation.look import ReservationSnapshot, ReservationSnapshotBuilder
-from broker.controllers.capacityreservation.metrics import METRICS, Shown
-from broker.controllers.capacityreservation.sources import Sources
+from broker.controllers.capacityreservation.metrics import TABLES, Shown, show
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
@@ -39,12 +38,11 @@ def test_without_reservations_nothing_is_looked_at_and_figures_of_earlier_ones_g
         client,
         OmeReads(client, clock=clock),
         look,
-        Sources(),
         clock=clock,
         recorder=Recorder(client, "test", clock),
         limits=Limits(creating=600, updating=600),
     )
-    METRICS.show({Reserved("team", "gpu"): Shown(state="Active")}, {("nvidia.com/gpu", "no flavor"): 8})
+    show({Reserved("team", "gpu"): Shown(state="Active")}, {("nvidia.com/gpu", "no flavor"): 8})
     assert keeper.run() is None
-    assert not [sample for family in METRICS.collect() for sample in family.samples]
+    assert not [sample for table in TABLES for family in table.collect() for sample in family.samples]
     assert look.alive is not None and not look.alive

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from broker.apis.kueue import ClusterQueue, Workload
-from broker.controllers.capacityreservation.loop import UsageThrottle
-from broker.controllers.kueue.view import counts_as, shows
+from broker.controllers.capacityreservation.throttle import UsageThrottle
+from broker.controllers.capacityreservation.views import shows
 from broker.kube.controller import Result
+from broker.reservations.workloads import counts_as
 
 Json = dict[str, object]
 

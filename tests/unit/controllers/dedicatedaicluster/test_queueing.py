@@ -10,13 +10,11 @@ import pytest
 from broker.apis.kueue import PODS_READY, CheckState, ClusterQueue, LocalQueue, Namespace, Workload
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apiserver import Cluster
-from broker.controllers.dedicatedaicluster.admission import held
 from broker.controllers.dedicatedaicluster.queueing import ClusterQueueing
 from broker.controllers.dedicatedaicluster.settle import ClusterStatus, Evicted
 from broker.controllers.dedicatedaicluster.wanted import ClusterDemand
 from broker.controllers.dedicatedaicluster.world import ClusterSnapshot, ClusterState
 from broker.controllers.kueue.answers import CheckAnswer, body, parked_body
-from broker.controllers.kueue.ownership import mark
 from broker.controllers.kueue.render import CHECK
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
@@ -25,6 +23,8 @@ from broker.kube.transports import InProcessTransport
 from broker.quota.entitled import AdmissionPhase
 from broker.quota.model import FlavorResource
 from broker.quota.usage import Reserved
+from broker.reservations.cluster_admission import held
+from broker.reservations.kueue_objects import mark
 from tests.kueue.definitions import install
 from tests.kueue.played import Kueue
 
@@ -51,6 +51,8 @@ class Stage:
         self.clock = FakeClock()
         self.kueue = Kueue(transport, now=self.clock.now)
         self.reads = OmeReads(self.client, clock=self.clock)
+        known: Json = {"metadata": {"name": "c", "uid": "12345678-a", "resourceVersion": "1"}, "spec": {}}
+        self.reads.clusters.cache.replace([known], 1)
         self.queueing = ClusterQueueing(self.client, self.reads, self.clock)
 
     def passes(self, *, wants: int, holds: int = 0) -> Evicted | None:

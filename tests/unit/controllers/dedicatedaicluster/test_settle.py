@@ -13,7 +13,6 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.dedicatedaicluster import report
-from broker.controllers.dedicatedaicluster.admission import ClusterAdmission, held
 from broker.controllers.dedicatedaicluster.settle import (
     ClusterFacts,
     ClusterStatus,
@@ -27,6 +26,7 @@ from broker.quota.entitled import AdmissionDecision, AdmissionPhase, Eviction, S
 from broker.quota.model import FlavorResource, Reason
 from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import Reserved
+from broker.reservations.cluster_admission import ClusterAdmission, held
 from broker.reservations.sizing import FlavorProblem, Sized
 
 Json = dict[str, Any]

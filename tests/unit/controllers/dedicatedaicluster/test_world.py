@@ -92,7 +92,8 @@ def world(
     reads.clusters.cache.replace(clusters, 1)
     reads.flavors.cache.replace([flavor], 1)
     return look(
-        reads,
+        reads.snapshot(),
+        reads.profiles.cache,
         claims or [],
         priority=PRIORITIES.get,
         firm=lambda claim: claim.name in firm,

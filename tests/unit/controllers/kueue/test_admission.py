@@ -26,11 +26,8 @@ from broker.apis.kueue import (
 from broker.apis.meta import Kind
 from broker.apiserver import Cluster
 from broker.controllers.kueue.admission import AdmissionCheckController
-from broker.controllers.kueue.ownership import BROKER, mark
 from broker.controllers.kueue.render import CHECK
-from broker.controllers.kueue.strangers import UnattributedInstances
 from broker.controllers.ome.reads import OmeReads
-from broker.controllers.preemption.terms import SlotQuotaReader
 from broker.controllers.snapshot import SnapshotBuilder
 from broker.kube.cache import Cache
 from broker.kube.client import Client, Request, Stream
@@ -40,8 +37,11 @@ from broker.kube.errors import NotFound
 from broker.kube.transports import InProcessTransport
 from broker.quota.model import FlavorResource
 from broker.quota.usage import ReservationHolder, Reserved
+from broker.reservations.kueue_objects import BROKER, mark
+from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.reservations.sizing import FlavorProblem
+from broker.reservations.slots import reservation_slots
 from broker.reservations.spec import JudgedSpecs
 from broker.settings import Settings
 from providers.base import CapacityProvider
@@ -99,17 +99,20 @@ class World:
             self.reads.cluster_reservations,
             self.reads.flavors,
             self.reads.quotas,
+            self.reads.clusters,
+            self.reads.cluster_queues,
+            self.reads.workloads,
             JudgedSpecs(strict=settings is not None and settings.strict),
         )
         self.answerer = AdmissionCheckController(
             Client(self.transport),
             self.reads,
             cast(CapacityProvider, Types()),
-            holdings=lambda: Ownership(odcrs=self.holdings),
-            others=lambda reserved: self.others.get(reserved, ()),
+            others=lambda: self.others,
             settings=settings or Settings(),
             clock=self.clock,
-            strange=UnattributedInstances(self.nodes, self.claims, clock=self.clock).look,
+            nodes=self.nodes,
+            claims=self.claims,
         )
 
     def kind(self, model: type[Any]) -> Kind:
@@ -178,6 +181,7 @@ class World:
 
     def look(self) -> None:
         reads = self.reads
+        reads.snapshots.publish(OdcrSnapshot(ownership=Ownership(odcrs=dict(self.holdings))))
         for informer in (reads.workloads, reads.cluster_queues, reads.flavors, reads.cohorts):
             informer.read()
 
@@ -616,6 +620,6 @@ def test_a_reservation_that_strictness_refuses_lends_and_borrows_nothing(
     one = world.reads.reservations.cache.get(wrong.name, wrong.namespace)
     assert one is not None
     snapshot = world.reads.snapshot()
-    [terms] = [slots for slots in SlotQuotaReader().said(snapshot, unknown, {}, 1) if slots.reserved == wrong]
+    terms = reservation_slots(one, snapshot.judged(one), unknown, {})
     specs, barred = snapshot.specs, snapshot.barred
     assert (bool(terms.barred), wrong in barred, wrong not in specs) == (strict, strict, strict)

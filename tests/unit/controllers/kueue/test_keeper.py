@@ -24,11 +24,10 @@ from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apiserver import Cluster
+from broker.controllers.capacityreservation.views import ReservationViews
 from broker.controllers.kueue.check import AdmissionCheckKeeper, names_check
 from broker.controllers.kueue.keeper import QueueController
-from broker.controllers.kueue.ownership import BROKER, mark, owner_of, queue_name
 from broker.controllers.kueue.render import CHECK, CONTROLLER
-from broker.controllers.kueue.view import KueueView
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
@@ -36,6 +35,8 @@ from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailab
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
+from broker.reservations.kueue_objects import BROKER, mark, owner_of, queue_name
+from broker.reservations.ownership import ReservationProblem
 from broker.settings import Settings
 from tests.cluster.taps import Tap
 from tests.kueue.definitions import install
@@ -73,12 +74,15 @@ class World:
         client = Client(self.tap)
         clock = FakeClock()
         self.reads = OmeReads(client, clock=clock)
-        self.view = KueueView(self.reads)
+        self.views = ReservationViews(reads=self.reads)
         self.check = AdmissionCheckKeeper(client, self.reads, clock=clock)
         self.recorder = Recorder(client, "test", clock)
         self.keeper = QueueController(
-            client, self.reads, self.view, self.check, settings=Settings(), recorder=self.recorder
+            client, self.reads, self.check, settings=Settings(), recorder=self.recorder
         )
+
+    def reported(self, reserved: Reserved = TEAM) -> tuple[ReservationProblem, ...]:
+        return self.reads.snapshot().queue_problems.get(reserved, ())
 
     def reserve(self, **more: Any) -> None:
         meta = {"name": "gpu", "namespace": "team", "finalizers": ["test/held"]}
@@ -96,7 +100,7 @@ class World:
 
     def keeps(self) -> None:
         self.look()
-        self.check.run(wanted=True)
+        self.check.keep(wanted=True)
         self.keeper.reconcile(KEY)
 
     def writes(self) -> int:
@@ -126,7 +130,7 @@ class World:
         return {each["reason"]: each["message"] for each in self.client.list(Event.KIND)[0]}
 
     def problems(self) -> list[str]:
-        return [each.reason for each in self.view.problems(TEAM)]
+        return [each.reason for each in self.reported()]
 
 
 @pytest.fixture
@@ -224,7 +228,7 @@ def test_a_queue_is_held_by_an_annotation_of_its_reservation(
     # Kueue reports that it is stopped, and the reservation itself has no problem.
     assert world.kueue.judges(QUEUE) == ("Stopped" if problems else "Ready")
     world.look()
-    assert world.view.active(TEAM)[0]
+    assert (state := world.views.queue(TEAM, world.reads.snapshot())) is not None and state.active
     assert set(world.events()) == set(problems), "a change of the annotation is no hand edit"
     world.edit({"metadata": {"annotations": {names.STOP_POLICY: None}}})
     world.keeps()
@@ -307,7 +311,7 @@ def test_a_shared_reservation_has_a_queue_in_each_namespace_that_says_so(world: 
 
     # In `team` the reservation of that namespace, which uses the name, keeps it.
     assert queues() == {"team": TEAM, "red": shared, "green": shared, "blue": shared}
-    assert [each.reason for each in world.view.problems(shared)] == ["ObjectConflict"]
+    assert [each.reason for each in world.reported(shared)] == ["ObjectConflict"]
     assert world.local().spec.cluster_queue == QUEUE and world.problems() == []
     world.client.patch(Namespace.KIND, "red", {"metadata": {"annotations": None}})
     world.client.delete(Namespace.KIND, "blue")  # which waits for its content
@@ -327,7 +331,7 @@ def test_names_that_read_the_same_are_queues_of_their_own(world: World) -> None:
     world.keeper.reconcile("team/x--gpu")
     world.keeper.reconcile("team--x/gpu")
     made = [Reserved("team", "gpu"), Reserved("team", "x--gpu"), Reserved("team--x", "gpu")]
-    assert [world.view.problems(each) for each in made] == [()] * 3
+    assert [world.reported(each) for each in made] == [()] * 3
     queues = [world.kueue.queue(queue_name(each)) for each in made]
     assert [owner_of(each) if each else None for each in queues] == made
     assert next(each.name for each in queues if each) == "team--gpu"
@@ -359,10 +363,10 @@ def test_a_deleted_reservation_takes_its_queues_with_it(
     queue = world.queue()
     assert queue.deleting and queue.spec.stop_policy == stop
     assert world.at_rest()
-    assert world.view.left(TEAM) == (f"ClusterQueue {QUEUE}", "LocalQueue team/gpu")
+    assert world.views.queues_left(TEAM) == [f"ClusterQueue {QUEUE}", "LocalQueue team/gpu"]
     world.client.patch(LocalQueue.KIND, "gpu", {"metadata": {"finalizers": None}}, namespace="team")
     world.look()
-    assert world.view.left(TEAM) == (f"ClusterQueue {QUEUE}",)
+    assert world.views.queues_left(TEAM) == [f"ClusterQueue {QUEUE}"]
     # If it is created again under the same name, it waits for the old queue's end.
     world.edit({"metadata": {"finalizers": None}})
     world.reserve()
@@ -382,17 +386,17 @@ def test_a_namespace_that_ends_while_its_reservation_is_used(world: World) -> No
     # A namespace's content ends in any order, and no object can be created there any more.
     world.client.delete(LocalQueue.KIND, "gpu", namespace="team")
     world.keeps()
-    (told,) = world.view.problems(TEAM)
+    (told,) = world.reported()
     assert told.reason == "QueueRefused" and "because it is being terminated" in told.message
     assert not world.queue().deleting
     world.client.delete(CapacityReservation.KIND, "gpu", namespace="team")
     world.keeps()
     assert world.queue().deleting and world.queue().spec.stop_policy == "Hold"
     assert world.problems() == [] and world.at_rest()
-    assert world.view.left(TEAM) == (f"ClusterQueue {QUEUE}",)
+    assert world.views.queues_left(TEAM) == [f"ClusterQueue {QUEUE}"]
     world.kueue.releases(QUEUE)
     world.keeps()
-    assert world.view.left(TEAM) == () and world.kueue.queue(QUEUE) is None
+    assert world.views.queues_left(TEAM) == [] and world.kueue.queue(QUEUE) is None
 
 
 def test_a_deleted_reservation_drains_nobody_while_a_dedicated_cluster_holds_quota_of_it(
@@ -423,12 +427,12 @@ def test_the_check_stays_until_the_last_queue_of_the_brokers_that_names_it_is_go
     world.edit({"metadata": {"finalizers": None}})
     world.client.delete(CapacityReservation.KIND, "gpu", namespace="team")
     world.keeps()
-    world.check.run(wanted=False)
+    world.check.keep(wanted=False)
     check = AdmissionCheck.decode(world.kueue.raw(AdmissionCheck, CHECK))
     assert world.queue().deleting and not check.deleting
     world.kueue.releases(QUEUE)
     world.look()
-    world.check.run(wanted=False)
+    world.check.keep(wanted=False)
     with pytest.raises(NotFound):
         world.client.get(AdmissionCheck.KIND, CHECK)
 
@@ -436,7 +440,7 @@ def test_the_check_stays_until_the_last_queue_of_the_brokers_that_names_it_is_go
 def test_a_check_that_is_being_deleted_is_asked_and_told(world: World) -> None:
     world.reserve()
     world.look()
-    world.check.run(wanted=True)
+    world.check.keep(wanted=True)
     world.client.patch(AdmissionCheck.KIND, CHECK, {"metadata": {"finalizers": ["kueue.x-k8s.io/in-use"]}})
     world.client.delete(AdmissionCheck.KIND, CHECK)
     world.keeps()
@@ -502,7 +506,7 @@ def test_a_queue_that_lost_its_mark_is_told_apart_from_anothers(
     }
     world.client.patch(model.KIND, name, {"metadata": marks}, namespace=namespace)
     world.keeps()
-    (problem,) = world.view.problems(TEAM)
+    (problem,) = world.reported()
     assert (problem.reason, words.format(kubectl) in problem.message) == (reason, True), problem.message
     assert world.at_rest()
     # Follows the advice in the message.
@@ -552,9 +556,9 @@ def test_the_reservation_names_what_kueue_refused(
     world.reserve()
     world.look()
     with suppress(ApiError):
-        world.check.run(wanted=True)
+        world.check.keep(wanted=True)
     waits = world.keeper.reconcile(KEY)
-    (problem,) = world.view.problems(TEAM)
+    (problem,) = world.reported()
     assert (problem.reason, error.message in problem.message) == (reason, True), problem.message
     assert waits is not None and waits.requeue_after == again
     assert world.events()[reason] == problem.message
@@ -632,7 +636,7 @@ def test_cohorts_that_are_each_others_parents_are_told(world: World) -> None:
         world.client.create(Cohort.KIND, {"metadata": {"name": name}, "spec": {"parentName": parent}})
     world.reserve(cohort="ai")
     world.keeps()
-    (problem,) = world.view.problems(TEAM)
+    (problem,) = world.reported()
     assert problem.reason == "CohortCycle" and "ai in all in ai" in problem.message
 
 
@@ -651,7 +655,7 @@ def test_what_kueue_refuses_is_told_in_its_words_and_done_once_it_is_taken(world
     world.edit({"spec": {"resourceGroups": [twice]}})
     for _ in range(2):
         world.keeps()
-        (told,) = world.view.problems(TEAM)
+        (told,) = world.reported()
         assert told.reason == "QueueRefused" and "Too many: 2" in told.message
         assert [each.name for each in world.queue().spec.resource_groups[0].flavors] == ["h100"]
     world.recorder.flush()
@@ -659,7 +663,7 @@ def test_what_kueue_refuses_is_told_in_its_words_and_done_once_it_is_taken(world
     assert {each.reason for each in events} == {"QueueRefused"}  # and no event blames a manual edit
     world.edit({"spec": SPEC})
     world.keeps()
-    assert world.view.problems(TEAM) == () and world.at_rest()
+    assert world.reported() == () and world.at_rest()
 
 
 def test_a_priority_class_is_kueues_before_kubernetes(world: World) -> None:
@@ -670,7 +674,7 @@ def test_a_priority_class_is_kueues_before_kubernetes(world: World) -> None:
     ):
         world.client.create(model.KIND, {"metadata": {"name": name}, "value": value})
     world.look()
-    assert [world.view.priority(name) for name in ("both", "pods", "none")] == [2, 3, None]
+    assert [world.reads.priority(name) for name in ("both", "pods", "none")] == [2, 3, None]
 
 
 def test_without_kueue_nothing_is_written_and_nobody_waits() -> None:
@@ -680,9 +684,9 @@ def test_without_kueue_nothing_is_written_and_nobody_waits() -> None:
         client.create(crds.KIND, body)
     tap = Tap(InProcessTransport(cluster))
     reads = OmeReads(Client(tap), clock=FakeClock())
-    view = KueueView(reads)
+    views = ReservationViews(reads=reads)
     for informer in reads.named.values():
         with suppress(NotFound):
             informer.read()
     assert reads.synced() and reads.cluster_queues.missing
-    assert not view.present and view.gone(TEAM) and view.holders(TEAM) == () and view.all() == {}
+    assert not reads.kueue and not views.queues_left(TEAM) and reads.snapshot().workload_holders == {}

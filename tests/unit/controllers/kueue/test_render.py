@@ -14,7 +14,6 @@ from broker.apis.kueue import ClusterQueue, LocalQueue
 from broker.apis.kueue_versions import cluster_queue_spec, read_cluster_queue
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_rules import judge
-from broker.controllers.kueue.ownership import Reservation, owner_of, queue_name, short
 from broker.controllers.kueue.render import (
     CHECK,
     NOBODY,
@@ -25,6 +24,7 @@ from broker.controllers.kueue.render import (
     skeleton,
 )
 from broker.quota.usage import Reserved
+from broker.reservations.kueue_objects import Reservation, owner_of, queue_name, short
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"

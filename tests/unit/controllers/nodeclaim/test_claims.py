@@ -226,7 +226,7 @@ def test_only_what_concerns_reservations_turns_their_condition(
 
 
 def test_a_status_says_all_that_is_ours_and_nothing_of_others() -> None:
-    theirs = {"type": "Consolidatable", "status": "True", "reason": "x", "message": ""}
+    theirs = {"type": "ConsistentStateFound", "status": "True", "reason": "x", "message": ""}
     one = claim(status={"providerID": "aws:///a/i-1", "conditions": [theirs]})
     body = status.body(one, LAUNCHED, now=NOW)
     assert body is not None
@@ -323,7 +323,7 @@ class Told:
     def __init__(self) -> None:
         self.events: list[tuple[str, str, str, str]] = []
 
-    def event(self, about: Object, kind: str, reason: str, message: str) -> None:
+    def event(self, about: Object, kind: str, reason: str, message: str, **_: Any) -> None:
         self.events.append((about.name, kind, reason, message))
 
 

@@ -8,11 +8,8 @@ import pytest
 
 from broker.apis import names
 from broker.apis.core import Node
-from broker.apis.crds import load
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
-from broker.apiserver import Cluster
-from broker.commands.manifests import CRD
 from broker.controllers.nodeclaim.instances import Missing
 from broker.controllers.nodeclaim.losses import FEW, MASS_LOSS, Losses
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
@@ -25,6 +22,7 @@ from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from tests.cluster.objects import ON_DEMAND, claim
 from tests.cluster.taps import Tap, status_of
+from tests.support.definitions import defined
 
 REGISTERED = 39  # 4 of 39 are too many, 4 of 41 are not
 MISSING = ("c-0", "c-1", "c-2", "c-3")
@@ -34,9 +32,8 @@ class World:
     """Registered claims without Nodes; a listing lacks some of them."""
 
     def __init__(self) -> None:
-        self.tap = Tap(InProcessTransport(Cluster()))
+        self.tap = Tap(InProcessTransport(defined()))
         self.client, self.clock = Client(self.tap), FakeClock()
-        self.client.create(CRD, next(d for d in load() if d["spec"]["names"]["kind"] == "NodeClaim"))
         self.claims: Cache[NodeClaim] = Cache(NodeClaim)
         self.nodes: Cache[Node] = Cache(Node, indexes={BY_PROVIDER_ID: lambda each: [each.spec.provider_id]})
         self.ended: set[str] = set()

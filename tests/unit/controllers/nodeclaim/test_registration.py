@@ -8,16 +8,14 @@ import pytest
 
 from broker.apis import names
 from broker.apis.core import Node
-from broker.apis.crds import load
 from broker.apis.karpenter import NodeClaim
-from broker.apiserver import Cluster
-from broker.commands.manifests import CRD
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID, Registration
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
+from tests.support.definitions import defined
 
 STARTUP = {"key": "example.com/starting", "effect": "NoSchedule", "value": "true"}
 GPU = "nvidia.com/gpu"
@@ -69,9 +67,7 @@ ROWS: tuple[tuple[str, dict[str, Any], str], ...] = (
 
 @pytest.mark.covers("KRP-23")
 def test_a_node_takes_pods_when_it_is_ready_and_has_lost_what_kept_them_off() -> None:
-    client, clock = Client(InProcessTransport(Cluster())), FakeClock()
-    for crd in load():
-        client.create(CRD, crd)
+    client, clock = Client(InProcessTransport(defined())), FakeClock()
     claims: Cache[NodeClaim] = Cache(
         NodeClaim, indexes={BY_PROVIDER_ID: lambda each: [each.status.provider_id]}
     )

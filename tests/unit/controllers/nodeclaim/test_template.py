@@ -17,20 +17,18 @@ from broker.controllers.nodeclaim.translate import planned
 from broker.controllers.nodeclass.resolve import LaunchClass, ServiceNetwork, Surroundings
 from broker.controllers.templates import TemplateSweeper
 from broker.kube.clock import FakeClock
-from providers.model import (
+from providers.launch import (
     BlockDevice,
     Bootstrap,
     ConnectionTracking,
-    Image,
-    InstanceType,
     MetadataOptions,
     NetworkInterface,
     Override,
     ReservationTarget,
-    SecurityGroup,
     Template,
     TemplateRef,
 )
+from providers.model import Image, InstanceType, SecurityGroup
 
 EFA = "vpc.amazonaws.com/efa"
 SPEC: dict[str, Any] = {

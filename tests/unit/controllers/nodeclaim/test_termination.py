@@ -8,10 +8,7 @@ import pytest
 
 from broker.apis import names
 from broker.apis.core import Node, Pod
-from broker.apis.crds import load
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.apiserver import Cluster
-from broker.commands.manifests import CRD
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.termination import Termination
@@ -21,15 +18,14 @@ from broker.kube.clock import FakeClock
 from broker.kube.context import ControllerContext
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
+from tests.support.definitions import defined
 
 
 @pytest.mark.covers("KRP-23", "KRP-25")
 def test_a_claim_that_got_its_instance_meanwhile_keeps_its_finalizer() -> None:
     """The launch loop writes the providerID between the read of the claim and the removal of its
     finalizer."""
-    client, clock = Client(InProcessTransport(Cluster())), FakeClock()
-    for crd in load():
-        client.create(CRD, crd)
+    client, clock = Client(InProcessTransport(defined())), FakeClock()
     spec = {
         "nodeClassRef": {"group": names.BROKER, "kind": "EC2NodeClass", "name": "gpu"},
         "requirements": [],

@@ -9,11 +9,8 @@ from typing import Any
 import pytest
 
 from broker.apis import names
-from broker.apis.crds import load
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
-from broker.apiserver import Cluster
-from broker.commands.manifests import CRD
 from broker.controllers.nodeclaim.status import write
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -21,6 +18,7 @@ from broker.kube.conditions import ConditionUpdate
 from broker.kube.transports import InProcessTransport
 from tests.cluster.objects import RESERVED, claim
 from tests.cluster.taps import Tap, status_of
+from tests.support.definitions import defined
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ID = "aws:///us-east-1a/i-1"
@@ -36,9 +34,8 @@ class World:
     """One claim, and a cache without a watch."""
 
     def __init__(self) -> None:
-        self.tap = Tap(InProcessTransport(Cluster()))
+        self.tap = Tap(InProcessTransport(defined()))
         self.client = Client(self.tap)
-        self.client.create(CRD, next(d for d in load() if d["spec"]["names"]["kind"] == "NodeClaim"))
         made = claim("c-0", node_class="gpu", types=("m5.large",), capacity=(RESERVED,))
         self.claims: Cache[NodeClaim] = Cache(NodeClaim)
         self.first = NodeClaim.decode(self.client.create(NodeClaim.KIND, made))

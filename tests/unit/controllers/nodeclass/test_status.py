@@ -192,7 +192,7 @@ def test_the_list_stays_as_it_was_while_aws_cannot_be_asked() -> None:
     ("chosen", "asked"),
     [
         (Selection(preference="open"), "preference open"),
-        (Selection(group_arn="arn:1"), "arn:1"),
+        (Selection(group_arn="arn:aws:resource-groups:us-east-1:123456789012:group/gpus"), "group gpus"),
         (Selection(terms=(ReservationTerm(tags={"a": "b"}),)), "capacityReservationSelectorTerms"),
     ],
 )

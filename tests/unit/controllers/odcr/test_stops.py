@@ -1,4 +1,6 @@
-"""A stop of purchases is a Warning event on its object: at its start, and when its message changes."""
+"""A stop of purchases or of an adoption is a Warning event on its object, at its start and when its message
+changes.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,8 @@ TRAINING = CapacityReservation.decode({"metadata": {"name": "training", "namespa
 CAP = ReservationProblem(reason="SpendingCapReached", message="--buy-dollars is 0")
 RAISED = ReservationProblem(reason="SpendingCapReached", message="--buy-dollars is 8")
 SKIPPED = ReservationProblem(reason="PurchaseSkipped", message="flavor h100: why")
+NOT_ALLOWED = ReservationProblem(reason="AdoptionNotAllowed", message="cr-1 is not adopted: why")
+NO_ID = ReservationProblem(reason="ReservationNotFound", message="EC2 shows this account no cr-2")
 OTHER = ReservationProblem(reason="ChangeRefused", message="cancelling cr-1 was refused")
 
 
@@ -44,9 +48,10 @@ class Recorded:
             [[ReservationProblem(reason="PriceUnknown", message="m")]],
             [ReservationProblem(reason="PriceUnknown", message="m")],
         ),
+        ([[NOT_ALLOWED, NO_ID], [NOT_ALLOWED, NO_ID]], [NOT_ALLOWED, NO_ID]),
     ],
 )
-def test_stop_of_buying_is_one_event_for_each_change(
+def test_stop_of_buying_or_adopting_is_one_event_for_each_change(
     passes: list[list[ReservationProblem]], warned: list[ReservationProblem]
 ) -> None:
     recorded = Recorded()

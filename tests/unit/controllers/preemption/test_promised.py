@@ -11,12 +11,12 @@ import pytest
 from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.controllers.dedicatedaicluster.admission import ClusterAdmission
 from broker.controllers.preemption.promised import cluster_holdings, nominations, promises
 from broker.quota.model import FlavorResource
 from broker.quota.resolve import Names
 from broker.quota.slot_model import Promise
 from broker.quota.usage import Reserved
+from broker.reservations.cluster_admission import ClusterAdmission
 from broker.reservations.sizing import Sized
 
 GPU = "nvidia.com/gpu"

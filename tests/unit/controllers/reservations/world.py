@@ -8,17 +8,19 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from broker.apis import names
-from broker.apis.core import Node
-from broker.apis.karpenter import NodeClaim
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Kind, Object
 from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.instances import InstanceView
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.reservations.endings import EndingController
 from broker.controllers.reservations.standing import InstanceLabelController
 from broker.kube.cache import Cache
 from broker.kube.clock import FakeClock
+from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError
 from providers.model import Instance, Odcr
 
@@ -89,7 +91,7 @@ class Told:
     def __init__(self) -> None:
         self.events: list[tuple[str, str, str]] = []  # name, reason, message
 
-    def event(self, obj: Object, type: str, reason: str, message: str) -> None:  # noqa: A002
+    def event(self, obj: Object, type: str, reason: str, message: str, **_: Any) -> None:  # noqa: A002
         self.events.append((obj.name, reason, message))
 
     def of(self, reason: str) -> list[str]:
@@ -112,14 +114,16 @@ class World:
         self.relisted = 0
         self.users: dict[str, list[str]] = {}
         self.standing = InstanceLabelController(
-            client,
-            self.claims,
-            self.nodes,
+            ControllerContext(client=client, recorder=recorder, clock=self.clock),
+            ClaimCaches(
+                claims=self.claims,
+                nodes=self.nodes,
+                pods=Cache(Pod),
+                pools=Cache(NodePool),
+                owns=self._owns,
+            ),
             self.inventory,
             self.view,
-            clock=self.clock,
-            recorder=recorder,
-            owns=self._owns,
             relist=self._relist,
         )
         self.endings = EndingController(

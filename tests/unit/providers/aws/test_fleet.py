@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from providers.aws.fleet import client_token, fleet_request
 from providers.aws.launch_templates import template_name
-from providers.model import ErrorClass, LaunchRequest, Override, ProviderError, Template, TemplateRef
+from providers.launch import LaunchRequest, Override, Template, TemplateRef
+from providers.model import ErrorClass, ProviderError
 
 from .support import ManualClock, Wire, answer, provider, refusal
 
@@ -283,3 +284,12 @@ def test_a_full_spread_placement_group_is_full_in_that_zone_alone(code: str) -> 
     Wire(aws).reply("CreateFleet", (200, answer("CreateFleet", f"<errorSet>{refused}</errorSet>")))
     (error,) = aws.launch(request()).errors
     assert (error.code, error.class_) == (code, ErrorClass.SPREAD_FULL)
+
+
+@pytest.mark.covers("KRP-37")
+@pytest.mark.parametrize(("market", "options"), [("on-demand", "OnDemandOptions"), ("spot", "SpotOptions")])
+def test_fleet_has_ec2s_own_limit_of_its_price(market: str, options: str) -> None:
+    limited = fleet_request(request(market=market, max_price=12.5), cluster="blue")
+    assert limited[options]["MaxTotalPrice"] == "12.5000"  # type: ignore[literal-required]
+    unlimited = fleet_request(request(market=market), cluster="blue")
+    assert "MaxTotalPrice" not in unlimited[options]  # type: ignore[literal-required]

@@ -11,17 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from providers.aws.launch_templates import template_data, template_name
-from providers.model import (
+from providers.launch import (
     BlockDevice,
     ConnectionTracking,
-    ErrorClass,
     MetadataOptions,
     NetworkInterface,
-    ProviderError,
     ReservationTarget,
     Template,
     TemplateRef,
 )
+from providers.model import ErrorClass, ProviderError
 
 from .support import Wire, answer, provider, refusal
 

@@ -12,6 +12,7 @@ from providers.aws import AwsProvider
 from providers.aws.clients import price_list_region
 from providers.aws.prices import PRICES
 from providers.aws.pricing import FAMILIES, PRODUCT
+from providers.aws.provider import CatalogSources
 from providers.model import ErrorClass, ProviderError
 
 from .support import ManualClock, Wire, answer, provider, refusal
@@ -123,7 +124,7 @@ def test_a_refresh_brings_the_list_s_prices_and_each_zone_s_spot_price(aws: AwsP
 
 
 def test_an_isolated_vpc_asks_for_spot_prices_alone() -> None:
-    aws = provider(isolated_vpc=True)
+    aws = provider(catalog=CatalogSources(isolated_vpc=True))
     wired(aws)
     with Stubber(aws._aws.pricing):  # any call would be an error
         aws.refresh_prices()
@@ -176,7 +177,7 @@ def test_prices_are_by_platform_and_tenancy_and_unknown_where_the_list_has_none(
         ("Linux/UNIX", "dedicated"),
         ("BeOS", "default"),
     }
-    aws = provider(offers=offers | {("Linux/UNIX", "default")})
+    aws = provider(catalog=CatalogSources(offers=offers | {("Linux/UNIX", "default")}))
     wired(aws)
     bare = {"productFamily": FAMILIES[1][0], "tenancy": FAMILIES[1][1]}
     plain = {"productFamily": FAMILIES[0][0], "tenancy": "Shared"}

@@ -14,7 +14,7 @@ from botocore.model import Shape, StructureShape
 import providers.aws
 from providers.aws.service_models import USED, LeanFiles, lean_loader
 
-CALLED = re.compile(r"aws\.(ec2|iam|ssm)\.([a-z]+_[a-z_]+)")
+CALLED = re.compile(r"aws\.(ec2|eks|iam|ssm)\.([a-z]+_[a-z_]+)")
 
 
 def _sources() -> str:

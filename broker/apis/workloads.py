@@ -1,0 +1,50 @@
+"""apps and scheduling.x-k8s.io as far as pods need machines: DaemonSets, and the size of pod groups.
+
+https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/daemon-set-v1/,
+https://github.com/kubernetes-sigs/scheduler-plugins (apis/scheduling/v1alpha1/types.go)
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from broker.apis.core import Pod, PodSpec
+from broker.apis.meta import Kind, Model, Object, ObjectMeta
+
+
+class PodTemplate(Model):
+    """The pods that a workload makes."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+
+    def pod(self, name: str, namespace: str) -> Pod:
+        """A pod as the workload would make it."""
+        meta = self.metadata.model_copy(update={"name": name, "namespace": namespace})
+        return Pod(metadata=meta, spec=self.spec)
+
+
+class DaemonSetSpec(Model):
+    template: PodTemplate = PodTemplate()
+
+
+class DaemonSet(Object):
+    KIND: ClassVar[Kind] = Kind(
+        group="apps", version="v1", kind="DaemonSet", plural="daemonsets", namespaced=True
+    )
+
+    spec: DaemonSetSpec = DaemonSetSpec()
+
+
+class PodGroupSpec(Model):
+    min_member: int = 0
+
+
+class SchedulingPodGroup(Object):
+    """The scheduler-plugins' group of pods that are scheduled together."""
+
+    KIND: ClassVar[Kind] = Kind(
+        group="scheduling.x-k8s.io", version="v1alpha1", kind="PodGroup", plural="podgroups", namespaced=True
+    )
+
+    spec: PodGroupSpec = PodGroupSpec()

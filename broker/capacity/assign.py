@@ -1,0 +1,222 @@
+"""Assigns slots to demands: own and unowned slots, then lent ones, then both at once if that is better.
+
+Invariant: a gang that binds is whole, or it has no slot; the gangs that wait are named. A slot that is held
+for a gang goes to no claim of lower priority that the gang could not have it back from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from broker.capacity.allocation import allocate
+from broker.capacity.borrowing import Borrowed, lend
+from broker.capacity.entitlement import Entitlements
+from broker.capacity.gang_hold import (
+    HoldingGang,
+    first_come,
+    from_borrowers,
+    from_its_queue,
+    held_for,
+    merged,
+    without,
+)
+from broker.capacity.model import Claim, GangHold, Inventory, Solution
+from broker.capacity.option_catalog import CandidateOptions
+from broker.capacity.problem import ClaimDemand, SlotProblem, problem_of
+from broker.capacity.rationing import rationed
+from broker.capacity.sharing import share
+from broker.capacity.solve import Solved, solve
+from broker.capacity.time_budget import SLOTS, TimeBudget
+from providers.model import InstanceType
+
+NO_HOLDERS: Mapping[str, HoldingGang] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignedSlots:
+    """The reservation of each claim (by uid) that has a slot, and the gangs that wait.
+
+    `lent`: the part that owners lend, and the slots that claims wait for. `room`: the slots that could be
+    assigned. `kept`: reservations with free slots for nominated gangs, or for gangs that hold them.
+    """
+
+    dealt: Mapping[str, str]
+    waits: frozenset[str]
+    solution: Solution
+    room: Inventory
+    lent: Borrowed = field(default_factory=Borrowed)
+    kept: frozenset[str] = frozenset()
+    holds: tuple[GangHold, ...] = ()
+
+    awaiting: frozenset[str] = frozenset()  # gangs that wait for slots which others give back
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotAssigner:
+    """Assigns slots to demands of one plan. `claims`: all that wait, by uid."""
+
+    claims: Mapping[str, Claim]
+    gangs: Mapping[str, Sequence[Claim]]
+    candidates: Mapping[str, CandidateOptions]
+    entitlements: Entitlements
+    inventory: Inventory
+    types: Mapping[str, InstanceType]
+    budget: TimeBudget
+    timer: Callable[[], float] = field(repr=False)
+
+    def assign(
+        self, all_demands: Mapping[str, ClaimDemand], holders: Mapping[str, HoldingGang] = NO_HOLDERS
+    ) -> AssignedSlots:
+        """`holders`: gangs that wait, and hold the free slots that they could use."""
+        entitlements = self.entitlements
+        demands = {uid: each for uid, each in all_demands.items() if each.gang not in holders}
+        room = rationed(all_demands, entitlements, self.inventory) if entitlements.owned else self.inventory
+        held = self._held(demands, first_come(holders.values()), room)
+        room = without(room, _sum(held))
+        problem, solved = self._solved(demands, room)
+        absent = solved.absent
+        kept: frozenset[str] = frozenset()
+        uids = entitlements.nominated.keys() & demands.keys()
+        if nominated := frozenset(demands[uid].gang for uid in uids) & absent:
+            # A nominated gang keeps the slots that are already free for it, before all other claims.
+            left = _kept_for(nominated, demands, room)
+            kept = frozenset(each for each in left.debits if left.debits[each] > room.debits.get(each, 0))
+            room = left
+            rest = {uid: demand for uid, demand in demands.items() if demand.gang not in nominated}
+            problem, solved = self._solved(rest, room)
+            absent = solved.absent | nominated
+        assigned = AssignedSlots(
+            dealt=allocate(problem, solved.taken, demands, room),
+            waits=absent,
+            solution=solved.solution,
+            room=room,
+            kept=kept,
+        )
+        unlent: Mapping[str, Mapping[str, int]] = {}
+        if entitlements.owned:
+            unlent = self._held_unlent(first_come(holders.values()), assigned.dealt)
+            assigned = self._lent(demands, assigned, held=_sum(held), unlent=_sum(unlent))
+        holds = [
+            merged(gang, held.get(gang.name, {}), unlent.get(gang.name, {}))
+            for gang in first_come(holders.values())
+        ]
+        return replace(
+            assigned,
+            waits=assigned.waits | holders.keys(),
+            kept=assigned.kept.union(*(hold.slots for hold in holds)),
+            holds=tuple(hold for hold in holds if hold.slots),
+        )
+
+    def _solved(self, demands: Mapping[str, ClaimDemand], room: Inventory) -> tuple[SlotProblem, Solved]:
+        problem = problem_of(demands, room, self.types)
+        return problem, solve(problem, seconds=max(0.0, self.budget.left(SLOTS)), timer=self.timer)
+
+    def _held(
+        self, demands: Mapping[str, ClaimDemand], holders: Sequence[HoldingGang], room: Inventory
+    ) -> dict[str, Mapping[str, int]]:
+        """The slots that each gang holds after the claims that it does not outrank have theirs."""
+        held: dict[str, Mapping[str, int]] = {}
+        for priority, gangs in groupby(holders, key=lambda gang: gang.priority):
+            before = {uid: each for uid, each in demands.items() if -each.rank.priority >= priority}
+            problem, solved = self._solved(before, room)
+            left = without(room, Counter(allocate(problem, solved.taken, before, room).values()))
+            for gang in gangs:
+                slots = held_for(gang, left, lendable=from_its_queue(self.entitlements))
+                left, room = without(left, slots), without(room, slots)
+                held[gang.name] = slots
+        return held
+
+    def _held_unlent(
+        self, holders: Sequence[HoldingGang], dealt: Mapping[str, str]
+    ) -> dict[str, Mapping[str, int]]:
+        """The slots that each gang holds against borrowers, which would not give them back."""
+        held: dict[str, Mapping[str, int]] = {}
+        left = without(self.inventory, Counter(dealt.values()))
+        for gang in holders:
+            held[gang.name] = held_for(gang, left, lendable=from_borrowers(self.entitlements))
+            left = without(left, held[gang.name])
+        return held
+
+    def _lent(
+        self,
+        demands: Mapping[str, ClaimDemand],
+        assigned: AssignedSlots,
+        *,
+        held: Mapping[str, int],
+        unlent: Mapping[str, int],
+    ) -> AssignedSlots:
+        """The same with the slots that owners lend, and with those that claims wait to get back.
+
+        `held`: slots held for gangs against claims of any queue; `unlent`: against borrowers.
+        """
+        inventory = without(self.inventory, unlent)
+        entitlements, candidates = self.entitlements, self.candidates
+        dealt, absent, solution = dict(assigned.dealt), assigned.waits, assigned.solution
+        lent = lend(self.claims, demands, candidates, entitlements, inventory, dealt=dealt, absent=absent)
+        firm = frozenset(dealt)
+        dealt |= lent.dealt
+        if more := len(lent.dealt):
+            solver = f"{solution.solver}, then lending" if solution.needs else "lending"
+            reserved, bound = solution.reserved + more, solution.bound + more
+            solution = replace(solution, solver=solver, reserved=reserved, bound=bound)
+        wait = {self.claims[uid].gang for uid in lent.awaited} - {""}
+        aside = {each.uid for name in wait for each in self.gangs[name]}
+        used = Counter(dealt.values())
+        free = {odcr_id: self.inventory.free(odcr_id) - used[odcr_id] for odcr_id in {*held, *unlent}}
+        still_held = {
+            odcr_id: min(left, max(held.get(odcr_id, 0), unlent.get(odcr_id, 0)))
+            for odcr_id, left in free.items()
+        }
+        shared = share(
+            {uid: demand for uid, demand in demands.items() if uid not in aside},
+            candidates,
+            entitlements,
+            without(self.inventory, still_held),
+            self.types,
+            dealt={uid: odcr_id for uid, odcr_id in dealt.items() if uid not in aside},
+            firm=firm,
+            kept={uid: odcr_id for uid, odcr_id in (dealt | dict(lent.kept)).items() if uid in aside},
+            awaits={uid: slot.lot for uid, slot in lent.awaited.items()},
+            seconds=max(0.0, self.budget.left(SLOTS)),
+        )
+        if shared is not None:
+            dealt = {uid: odcr_id for uid, odcr_id in dealt.items() if uid in aside} | dict(shared.dealt)
+            still = {uid: slot for uid, slot in lent.awaited.items() if uid not in dealt}
+            lent = replace(lent, awaited=still, whole=lent.whole | shared.whole & absent)
+            solution = replace(
+                solution,
+                solver=f"{solution.solver}, then integer programming",
+                optimal=solution.optimal and shared.proven,
+                reserved=len(dealt),
+                bound=max(solution.bound, len(dealt)),
+                note="; ".join(filter(None, (solution.note, shared.note))),
+            )
+        return replace(
+            assigned,
+            dealt=dealt,
+            waits=absent - lent.whole,
+            lent=lent,
+            solution=solution,
+            awaiting=frozenset(self.claims[uid].gang for uid in lent.awaited),
+        )
+
+
+def _kept_for(gangs: frozenset[str], demands: Mapping[str, ClaimDemand], inventory: Inventory) -> Inventory:
+    """The inventory without the free slots that these gangs can use."""
+    debits = Counter(inventory.debits)
+    for demand in demands.values():
+        if demand.gang in gangs:
+            left = replace(inventory, debits=debits)
+            if slot := next((each for each in demand.slots if left.free(each) > 0), ""):
+                debits[slot] += 1
+    return replace(inventory, debits=debits)
+
+
+def _sum(held: Mapping[str, Mapping[str, int]]) -> Mapping[str, int]:
+    total: Counter[str] = Counter()
+    for slots in held.values():
+        total.update(slots)
+    return total

@@ -1,0 +1,157 @@
+"""Holds free slots for a gang that outranks the claims which would take them, for a bounded time.
+
+Invariant: a slot is held only while the gang's window is open, against claims of lower priority, and not
+beyond the number of slots that the gang needs. The window begins when the first waiting claim of the gang
+was made, or the claims before it that gave way. So it survives a restart, and neither a claim that joins the
+gang later nor a new set of claims renews it. Of several gangs,
+the one that comes first holds first; the others hold what it leaves, so two gangs never hold parts of what
+one of them could launch with. A gang that the reservations could not serve even if they were empty holds
+nothing.
+
+A slot that the gang's reservation can have back is lent meanwhile: to borrowers if the owner reclaims, and to
+claims of its own queue if that preempts within itself (see `entitlement`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from broker.capacity.entitlement import Entitlements
+from broker.capacity.flow import Flow
+from broker.capacity.model import Claim, GangHold, Inventory, NodeClass
+from broker.capacity.option_catalog import CandidateOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldingGang:
+    """A gang that may hold slots until a time: the usable reservations of each claim that needs one."""
+
+    name: str
+    until: datetime
+    priority: int
+    created: datetime
+    slots: Mapping[str, tuple[str, ...]]  # by claim (uid)
+
+
+def open_windows(
+    gangs: Mapping[str, Sequence[Claim]], node_classes: Mapping[str, NodeClass], now: datetime
+) -> dict[str, datetime]:
+    """The end of each gang's window, if that is open."""
+    ends: dict[str, datetime] = {}
+    for name, gang in gangs.items():
+        node_class = node_classes.get(gang[0].node_class)
+        if node_class is None or not node_class.defaults.gang_hold_seconds:
+            continue
+        begun = [claim.since or claim.created for claim in gang if claim.created is not None]
+        if len(begun) == len(gang):
+            until = min(filter(None, begun)) + timedelta(seconds=node_class.defaults.gang_hold_seconds)
+            if until > now:
+                ends[name] = until
+    return ends
+
+
+def holding(
+    gang: Sequence[Claim],
+    until: datetime,
+    candidates: Mapping[str, CandidateOptions],
+    inventory: Inventory,
+) -> HoldingGang | None:
+    """The gang as a holder of slots; None if there are too few slots for it, free or not."""
+    if any(claim.uid not in candidates for claim in gang):
+        return None
+    must = [claim for claim in gang if not candidates[claim.uid].unreserved]
+    reach = {
+        claim.uid: tuple(
+            odcr_id
+            for option in candidates[claim.uid].options
+            if option.pool.reserved
+            for odcr_id in option.odcr_ids
+        )
+        for claim in must
+    }
+    total = {
+        odcr_id: odcr.total
+        for odcr_id in {each for ids in reach.values() for each in ids}
+        if (odcr := inventory.odcrs.get(odcr_id)) is not None and not odcr.unlaunchable
+    }
+    flow: Flow[str, str] = Flow(
+        {uid: tuple(each for each in ids if each in total) for uid, ids in reach.items()}, total
+    )
+    if not must or not all(flow.add(claim.uid) for claim in must):
+        return None
+    return HoldingGang(
+        name=gang[0].gang,
+        until=until,
+        priority=max(claim.priority for claim in gang),
+        created=min(claim.created for claim in gang if claim.created is not None),
+        slots={claim.uid: tuple(candidates[claim.uid].slots) for claim in must},
+    )
+
+
+def first_come(gangs: Iterable[HoldingGang]) -> list[HoldingGang]:
+    """The gangs in the order in which they hold slots."""
+    return sorted(gangs, key=lambda gang: (-gang.priority, gang.created, gang.name))
+
+
+def held_for(
+    gang: HoldingGang, room: Inventory, *, lendable: Callable[[str, str], bool]
+) -> Mapping[str, int]:
+    """The free slots that the gang holds, by reservation.
+
+    `lendable`: whether a claim (by uid) can have a slot of a reservation back, so that it needs no hold.
+    """
+    edges = {uid: tuple(each for each in ids if not lendable(uid, each)) for uid, ids in gang.slots.items()}
+    flow: Flow[str, str] = Flow(edges, {each: room.free(each) for ids in edges.values() for each in ids})
+    for uid in edges:
+        flow.add(uid)
+    held: Counter[str] = Counter()
+    for uid in edges:
+        held.update(flow.taken(uid))
+    return held
+
+
+def from_its_queue(entitlements: Entitlements) -> Callable[[str, str], bool]:
+    """Whether a claim can have a slot back from other claims of its queue."""
+
+    def lendable(uid: str, odcr_id: str) -> bool:
+        return _own(entitlements, uid, odcr_id) and entitlements.rule(uid).within != "Never"
+
+    return lendable
+
+
+def from_borrowers(entitlements: Entitlements) -> Callable[[str, str], bool]:
+    """Whether a claim can have a slot back from borrowers of lower priority."""
+
+    def lendable(uid: str, odcr_id: str) -> bool:
+        return _own(entitlements, uid, odcr_id) and entitlements.rule(uid).reclaim != "Never"
+
+    return lendable
+
+
+def _own(entitlements: Entitlements, uid: str, odcr_id: str) -> bool:
+    lot = entitlements.lots.get(odcr_id)
+    return lot is not None and lot.owner == entitlements.draws.get(uid)
+
+
+def without(inventory: Inventory, taken: Mapping[str, int]) -> Inventory:
+    """The inventory without these slots."""
+    return replace(inventory, debits=Counter(inventory.debits) + Counter(taken)) if taken else inventory
+
+
+def returned(inventory: Inventory, held: Mapping[str, int]) -> Inventory:
+    """The inventory with these slots free again."""
+    return replace(inventory, debits=Counter(inventory.debits) - Counter(held))
+
+
+def merged(gang: HoldingGang, *held: Mapping[str, int]) -> GangHold:
+    """The hold of a gang: of the parts that hold it against different claims, the larger of each."""
+    slots: dict[str, int] = {}
+    for part in held:
+        for odcr_id, count in part.items():
+            slots[odcr_id] = max(count, slots.get(odcr_id, 0))
+    return GangHold(
+        gang=gang.name, until=gang.until, priority=gang.priority, needs=len(gang.slots), slots=slots
+    )

@@ -1,0 +1,122 @@
+"""Makes EC2's choice of a reservation equal to the plan's, where calls could take each other's slots.
+
+Invariant: in any order of the calls of one wave, and with any member that EC2 picks, every planned claim
+finds a slot. Calls that name a reservation are made first. A group or an open match is called as such only
+if no other call of its wave, and no kept slot, shares a reservation with it. Otherwise each claim names the
+member that the plan gave it. EC2 documents no order among several matching reservations (EC2 User Guide,
+"Launch instances into Capacity Reservations in a group").
+
+An instance outside reservations opts out of open matching wherever EC2 could place it into a slot that
+belongs to an owner, or that is kept. EC2 knows no owners: it matches on instance type, zone, platform and
+tenancy.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from broker.capacity.entitlement import KEPT, Entitlements
+from broker.capacity.model import Assignment, Claim, Inventory, NodeClass, Option
+
+Place = tuple[str, str]  # an instance type in a zone
+_NOWHERE: frozenset[Place] = frozenset()
+
+
+def separated(
+    assignments: Sequence[Assignment],
+    slots: Mapping[str, str],
+    kept: Collection[str],
+    entitlements: Entitlements,
+    inventory: Inventory,
+    member: Callable[[Claim, str], Option],
+) -> tuple[Assignment, ...]:
+    """The assignments, with members named where calls could take each other's slots.
+
+    `slots`: the reservation that the plan gave each claim (by uid). `kept`: reservations with slots that
+    claims keep while they wait. `member`: the option that names a reservation.
+    """
+    crowded = _crowded((each.option for each in assignments), kept, entitlements, inventory)
+    if not crowded:
+        return tuple(assignments)
+    named = {
+        id(each.option)
+        for each in {id(each.option): each for each in assignments}.values()
+        if _spans(each.option) and _reach(each.option) in crowded
+    }
+    return tuple(
+        replace(each, option=member(each.claim, slots[each.claim.uid])) if id(each.option) in named else each
+        for each in assignments
+    )
+
+
+def opted_out(
+    assignments: Sequence[Assignment],
+    node_classes: Mapping[str, NodeClass],
+    kept: Collection[str],
+    entitlements: Entitlements,
+    inventory: Inventory,
+) -> tuple[Assignment, ...]:
+    """The assignments, with the places where an instance outside reservations must match no open one."""
+    places = _places({*kept, *entitlements.lots}, inventory)
+    everywhere = _places(inventory.odcrs, inventory) if KEPT in entitlements.barred else _NOWHERE
+    if not places and not everywhere:
+        return tuple(assignments)
+
+    def closed(assignment: Assignment) -> frozenset[Place]:
+        claim = assignment.claim
+        if assignment.option.pool.reserved or node_classes[claim.node_class].selection.preference != "open":
+            return _NOWHERE
+        return everywhere if entitlements.draws.get(claim.uid) == KEPT else places
+
+    return tuple(replace(each, closed=there) if (there := closed(each)) else each for each in assignments)
+
+
+def _crowded(
+    options: Iterable[Option], kept: Collection[str], entitlements: Entitlements, inventory: Inventory
+) -> frozenset[frozenset[str]]:
+    """The reaches that share a reservation with another reach, or could take a kept or owned slot."""
+    reaches: dict[frozenset[str], bool] = {}  # and whether a call of it is an open match
+    known: set[int] = set()
+    for option in options:
+        if id(option) not in known and _spans(option):
+            known.add(id(option))
+            reach = _reach(option)
+            reaches[reach] = reaches.get(reach, False) or not option.pool.reservation
+    by_member: dict[str, list[frozenset[str]]] = defaultdict(list)
+    for reach in reaches:
+        for odcr_id in reach:
+            by_member[odcr_id].append(reach)
+
+    def crowded(reach: frozenset[str], is_open: bool) -> bool:
+        odcrs = [inventory.odcrs[each] for each in reach if each in inventory.odcrs]
+        if any(len(by_member[each]) > 1 or each in kept for each in reach):
+            return True
+        # A launch has one image, so it reaches the members of one platform only.
+        if len({odcr.platform for odcr in odcrs}) > 1:
+            return True
+        others = _places({*kept, *entitlements.lots} - reach, inventory) if is_open else _NOWHERE
+        return any((odcr.instance_type, odcr.zone) in others for odcr in odcrs)
+
+    return frozenset(reach for reach, is_open in reaches.items() if crowded(reach, is_open))
+
+
+def _places(odcr_ids: Iterable[str], inventory: Inventory) -> frozenset[Place]:
+    """The places in which EC2 would match one of these reservations without a target."""
+    odcrs = (inventory.odcrs[each] for each in odcr_ids if each in inventory.odcrs)
+    return frozenset(
+        (odcr.instance_type, odcr.zone)
+        for odcr in odcrs
+        if odcr.match_criteria == "open" and odcr.state in ("active", "pending", "scheduled")
+    )
+
+
+def _spans(option: Option) -> bool:
+    """Whether EC2 picks the reservation: the option is a group or an open match."""
+    named = option.pool.reservation and not option.pool.reservation.startswith("arn:")
+    return option.pool.reserved and not named
+
+
+def _reach(option: Option) -> frozenset[str]:
+    return frozenset(option.odcr_ids)

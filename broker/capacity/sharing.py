@@ -1,0 +1,373 @@
+"""Gives own, unowned and lent slots at once, if owners first and borrowers afterwards leave a slot idle.
+
+Invariant: each claim that own and unowned slots serve keeps a slot, though maybe another one. No quota,
+borrowing limit or lending limit is exceeded, and a binding gang is whole or absent. Of all such assignments
+the result is the best in the order of the plan's objective.
+
+The limits join claims of one queue with slots of one owner, across the network of claims and slots. So the
+optimum is found by integer programming: a variable counts the claims of a kind in equal reservations (SCIP,
+branch and cut). The levels of the objective are solved one after another, and each is held from then on. If
+there are too many variables, the program has the claims without a slot and those whose slots they could use,
+as far as there is room. All others keep their slots, and the result is not proven.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from ortools.linear_solver import pywraplp
+
+from broker.capacity.class_catalog import FOREVER
+from broker.capacity.entitlement import Entitlements, SlotPool
+from broker.capacity.matching import ends_at
+from broker.capacity.model import Inventory
+from broker.capacity.option_catalog import CandidateOptions
+from broker.capacity.problem import ClaimDemand
+from broker.capacity.types import size_key
+from providers.model import InstanceType
+
+MOST_VARIABLES: Final = 20_000
+_NEAR: Final = 1e-6
+
+
+class _ClaimKind(NamedTuple):
+    """Claims with equal choices. `firm`: each of them keeps a slot."""
+
+    queue: str
+    slots: tuple[str, ...]
+    priority: int  # negated
+    held: bool
+    falls_back: bool
+    cost: float
+    gang: str
+    firm: bool
+
+
+_Place = tuple[_ClaimKind, str]  # a kind in a reservation
+_Level = Mapping[_Place, float]  # the value of one claim there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """The reservation of each claim (by uid), and the gangs that are whole.
+
+    Not `proven`: a better assignment may exist, and `note` has the reason.
+    """
+
+    dealt: Mapping[str, str]
+    whole: frozenset[str] = frozenset()
+    proven: bool = True
+    note: str = ""
+
+
+def share(
+    demands: Mapping[str, ClaimDemand],
+    candidates: Mapping[str, CandidateOptions],
+    entitlements: Entitlements,
+    inventory: Inventory,
+    types: Mapping[str, InstanceType],
+    *,
+    dealt: Mapping[str, str],
+    firm: Collection[str],
+    kept: Mapping[str, str],
+    awaits: Mapping[str, SlotPool],
+    seconds: float,
+) -> Shared | None:
+    """A better assignment than `dealt`; None if there is none.
+
+    `firm`: claims that keep a slot. `kept`: slots that other claims keep while they wait; `demands` has no
+    such claim. `awaits`: claims that wait for a slot of a lot otherwise.
+    """
+    debits = Counter(inventory.debits)
+    debits.update(kept.values())
+    inventory = replace(inventory, debits=debits)
+    reach: dict[str, tuple[int, int]] = {}
+    usable: dict[tuple[int, int], tuple[str, ...]] = {}  # equal claims share their slots
+    for uid, demand in demands.items():
+        key = reach[uid] = (id(demand.slots), id(candidates[uid].lent))
+        if key not in usable:
+            usable[key] = (*demand.slots, *candidates[uid].lent)
+    if all(uid in dealt or not usable[reach[uid]] for uid in demands):
+        return None
+    equal = EqualSlots.of(usable.values(), inventory, entitlements, types)
+    first = {key: equal.first(slots) for key, slots in usable.items()}
+    kinds: dict[_ClaimKind, list[str]] = defaultdict(list)
+    for uid, demand in demands.items():
+        rank = demand.rank
+        kinds[
+            _ClaimKind(
+                queue=entitlements.draws.get(uid, ""),
+                slots=first[reach[uid]],
+                priority=rank.priority,
+                held=not rank.unheld,
+                falls_back=rank.falls_back,
+                cost=-rank.cost,
+                gang=demand.gang,
+                firm=uid in firm,
+            )
+        ].append(uid)
+    used = Counter(equal.alike[slot] for uid, slot in dealt.items() if uid in demands)
+    idle = any(equal.room[slot] > used[slot] for kind in kinds for slot in kind.slots)
+    if not (idle or len(dealt) > len(firm)):
+        return None
+    note, fixed = "", dict[str, str]()
+    if (count := sum(len(kind.slots) for kind in kinds)) > MOST_VARIABLES:
+        note = f"{count:,} ways to lend slots are more than {MOST_VARIABLES:,}: only a part was compared"
+        chosen = _first(kinds, dealt)
+        others = [uid for kind, uids in kinds.items() if kind not in chosen for uid in uids]
+        fixed = {uid: dealt[uid] for uid in others if uid in dealt}
+        kinds = {kind: kinds[kind] for kind in chosen}
+    taken: Counter[_Limit] = Counter()
+    for uid, slot in (*kept.items(), *fixed.items()):
+        taken.update(limit for limit, _ in _limits(entitlements.draws.get(uid, ""), slot, entitlements))
+    taken.update(_Limit("quota", lot) for lot in awaits.values())
+    room = Counter(equal.room)
+    room.subtract(equal.alike[slot] for slot in fixed.values())
+    program = _Program(kinds, room, entitlements, taken)
+    at = {uid: equal.alike[slot] for uid, slot in dealt.items() if uid in demands}
+    before = Counter((kind, at[uid]) for kind, uids in kinds.items() for uid in uids if uid in at)
+    better = program.better(before, at, _levels(kinds), _ties(kinds, inventory, types), seconds)
+    if better is None:
+        return Shared(dealt=dealt, proven=False, note=note) if note else None
+    if not better.proven and not note:
+        note = f"{seconds:.3g} s were too short to compare all ways to lend slots"
+    moved = {uid: slot for uid, slot in better.dealt.items() if uid not in fixed}
+    return replace(
+        better,
+        dealt=fixed | equal.spread(moved, dealt, inventory, Counter(fixed.values())),
+        proven=better.proven and not note,
+        note=note,
+    )
+
+
+def _first(kinds: Mapping[_ClaimKind, Sequence[str]], dealt: Mapping[str, str]) -> Mapping[_ClaimKind, None]:
+    """The kinds to decide about if there are too many: those with claims left out, the first in front, then
+    those whose slots they could use. A gang comes whole or not at all.
+    """
+    gangs: dict[str, list[_ClaimKind]] = defaultdict(list)
+    for kind in kinds:
+        gangs[kind.gang or f"\0{len(gangs)}"].append(kind)
+    units = sorted(gangs.values(), key=lambda unit: min(_order(kind) for kind in unit))
+    lacking = [unit for unit in units if any(uid not in dealt for kind in unit for uid in kinds[kind])]
+    found: dict[_ClaimKind, None] = {}
+    left, reached = MOST_VARIABLES, set[str]()
+    for unit, share_ in [*((unit, 0.5) for unit in lacking), *((unit, 0.0) for unit in units)]:
+        count = sum(len(kind.slots) for kind in unit)
+        near = share_ or any(not reached.isdisjoint(kind.slots) for kind in unit)
+        if near and left - count >= MOST_VARIABLES * share_ and unit[0] not in found:
+            found |= dict.fromkeys(unit)
+            left -= count
+            reached.update(slot for kind in unit for slot in kind.slots)
+    return found
+
+
+def _order(kind: _ClaimKind) -> tuple[int, bool, bool, float]:
+    return kind.priority, not kind.held, kind.falls_back, -kind.cost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EqualSlots:
+    """Reservations that the same claims can use, of one owner, size and end, count as one: the first of them.
+
+    `room`: the free slots of all of them.
+    """
+
+    alike: Mapping[str, str]
+    members: Mapping[str, Sequence[str]]
+    room: Mapping[str, int]
+
+    @staticmethod
+    def of(
+        usable: Iterable[tuple[str, ...]],
+        inventory: Inventory,
+        entitlements: Entitlements,
+        types: Mapping[str, InstanceType],
+    ) -> EqualSlots:
+        users: dict[str, list[int]] = defaultdict(list)
+        for number, slots in enumerate(sorted({tuple(sorted({*slots})) for slots in usable})):
+            for slot in slots:
+                users[slot].append(number)
+        members: dict[tuple[object, ...], list[str]] = defaultdict(list)
+        for slot in sorted(users):
+            odcr = inventory.odcrs[slot]
+            size, end = size_key(types[odcr.instance_type])[:4], ends_at(odcr)
+            members[tuple(users[slot]), entitlements.lots.get(slot), size, end].append(slot)
+        return EqualSlots(
+            alike={slot: some[0] for some in members.values() for slot in some},
+            members={some[0]: some for some in members.values()},
+            room={some[0]: sum(map(inventory.free, some)) for some in members.values()},
+        )
+
+    def first(self, slots: Iterable[str]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.alike[slot] for slot in slots))
+
+    def spread(
+        self,
+        dealt: Mapping[str, str],
+        before: Mapping[str, str],
+        inventory: Inventory,
+        used: Mapping[str, int],
+    ) -> dict[str, str]:
+        """The reservation of each claim; the one before if that is equal. `used`: by other claims."""
+        left = {slot: inventory.free(slot) - used.get(slot, 0) for slot in self.alike}
+        found: dict[str, str] = {}
+        for uid, slot in dealt.items():
+            same = before.get(uid, "")
+            if self.alike.get(same) == slot and left[same] > 0:
+                found[uid] = same
+                left[same] -= 1
+        units = {first: (s for s in some for _ in range(left[s])) for first, some in self.members.items()}
+        return found | {uid: next(units[slot]) for uid, slot in dealt.items() if uid not in found}
+
+
+class _Limit(NamedTuple):
+    """A limit of the slots of a lot, or of those that a queue borrows of a flavor."""
+
+    name: str
+    of: SlotPool
+
+
+def _limits(queue: str, slot: str, entitlements: Entitlements) -> list[tuple[_Limit, int]]:
+    """The limits that a claim of the queue counts against in a reservation, with their sizes."""
+    if (lot := entitlements.lots.get(slot)) is None:
+        return []
+    terms = entitlements.of(lot)
+    room = (_Limit("room", lot), terms.room)
+    if lot.owner == queue:
+        return [room, (_Limit("quota", lot), terms.quota)]
+    borrower = SlotPool(queue, lot.flavor)
+    borrowed = (_Limit("borrow", borrower), entitlements.borrow.get(borrower, 0))
+    return [room, (_Limit("lendable", lot), terms.lendable), borrowed]
+
+
+def _levels(kinds: Collection[_ClaimKind]) -> list[_Level]:
+    """Claims in reservations by priority; with held quota; those that cannot fall back; the saved cost."""
+    places = [(kind, slot) for kind in kinds for slot in kind.slots]
+    return [
+        *(
+            {place: 1.0 for place in places if place[0].priority == priority}
+            for priority in sorted({kind.priority for kind in kinds})
+        ),
+        {place: 1.0 for place in places if place[0].held},
+        {place: 1.0 for place in places if not place[0].falls_back},
+        {place: place[0].cost for place in places if place[0].cost},
+    ]
+
+
+def _ties(
+    kinds: Collection[_ClaimKind], inventory: Inventory, types: Mapping[str, InstanceType]
+) -> list[_Level]:
+    """The smaller instance, then the sooner end."""
+    odcrs = {slot: inventory.odcrs[slot] for kind in kinds for slot in kind.slots}
+    sizes = {slot: size_key(types[odcr.instance_type])[:4] for slot, odcr in odcrs.items()}
+    ends = {slot: ends_at(odcr) or FOREVER for slot, odcr in odcrs.items()}
+    by_size = {size: place for place, size in enumerate(sorted(set(sizes.values())))}
+    by_end = {end: place for place, end in enumerate(sorted(set(ends.values())))}
+    return [
+        {(kind, slot): -float(by_size[sizes[slot]]) for kind in kinds for slot in kind.slots},
+        {(kind, slot): -float(by_end[ends[slot]]) for kind in kinds for slot in kind.slots},
+    ]
+
+
+class _Program:
+    """The integer program of these kinds."""
+
+    def __init__(
+        self,
+        kinds: Mapping[_ClaimKind, list[str]],
+        room: Mapping[str, int],
+        entitlements: Entitlements,
+        taken: Mapping[_Limit, int],
+    ) -> None:
+        """`room`: the free slots. `taken`: the part of each limit that claims without a variable use."""
+        self._kinds = kinds
+        solver = pywraplp.Solver.CreateSolver("SCIP")
+        if solver is None:
+            raise RuntimeError("this OR-tools was built without SCIP")
+        self._solver = solver
+        self._claims = {
+            (kind, slot): solver.IntVar(0, min(len(uids), room[slot]), "")
+            for kind, uids in kinds.items()
+            for slot in kind.slots
+        }
+        self._gangs = {kind.gang: solver.BoolVar("") for kind in kinds if kind.gang}
+        self._served()
+        self._limited(room, entitlements, taken)
+
+    def better(
+        self,
+        before: Mapping[_Place, int],
+        dealt: Mapping[str, str],
+        levels: list[_Level],
+        ties: list[_Level],
+        seconds: float,
+    ) -> Shared | None:
+        """The optimum if it is better on a level; then the ties are decided as well."""
+        self._solver.set_time_limit(max(1, round(1000 * seconds / (len(levels) + len(ties)))))
+        better, proven = False, True
+        for number, level in enumerate([*levels, *ties]):
+            if number == len(levels) and not better:
+                return None
+            reached = self._most(level)
+            if reached is None:
+                return Shared(dealt=dealt, proven=False) if not better else self._result(proven=False)
+            value, exact = reached
+            proven = proven and exact
+            now = sum(count * level.get(place, 0.0) for place, count in before.items())
+            better = better or value > now + _NEAR * max(1.0, abs(now))
+        return self._result(proven=proven)
+
+    def _most(self, level: _Level) -> tuple[float, bool] | None:
+        """The most that a level reaches, which is held from then on, and whether that is proven."""
+        objective = self._solver.Objective()
+        objective.Clear()
+        for place, value in level.items():
+            objective.SetCoefficient(self._claims[place], value)
+        objective.SetMaximization()
+        status = self._solver.Solve()
+        if status not in (self._solver.OPTIMAL, self._solver.FEASIBLE):
+            return None
+        reached = float(objective.Value())
+        self._found = {place: round(each.solution_value()) for place, each in self._claims.items()}
+        self._whole = frozenset(gang for gang, each in self._gangs.items() if each.solution_value() > 0.5)
+        held = self._solver.Constraint(reached - _NEAR * max(1.0, abs(reached)), self._solver.infinity())
+        for place, value in level.items():
+            held.SetCoefficient(self._claims[place], value)
+        return reached, status == self._solver.OPTIMAL
+
+    def _result(self, *, proven: bool) -> Shared:
+        dealt: dict[str, str] = {}
+        for kind, uids in self._kinds.items():
+            units = (slot for slot in kind.slots for _ in range(self._found[kind, slot]))
+            dealt |= dict(zip(uids, units, strict=False))
+        return Shared(dealt=dealt, whole=self._whole, proven=proven)
+
+    def _served(self) -> None:
+        """Firm claims have a slot each; gangs have all that they need, or none."""
+        for kind, uids in self._kinds.items():
+            count = len(uids)
+            must = bool(kind.gang) and not kind.falls_back
+            rows = [self._solver.Constraint(count if kind.firm else 0, count)]
+            if kind.gang:
+                rows.append(self._solver.Constraint(0 if must else -count, 0))
+                rows[-1].SetCoefficient(self._gangs[kind.gang], -count)
+            for row in rows:
+                for slot in kind.slots:
+                    row.SetCoefficient(self._claims[kind, slot], 1)
+
+    def _limited(
+        self, room: Mapping[str, int], entitlements: Entitlements, taken: Mapping[_Limit, int]
+    ) -> None:
+        """No reservation, quota, lending limit or borrowing limit is exceeded."""
+        rows: dict[str | _Limit, pywraplp.Constraint] = {}
+        for (kind, slot), variable in self._claims.items():
+            limits: list[tuple[str | _Limit, int]] = [(slot, room[slot])]
+            limits += _limits(kind.queue, slot, entitlements)
+            for limit, size in limits:
+                if limit not in rows:
+                    left = size - (taken.get(limit, 0) if isinstance(limit, _Limit) else 0)
+                    rows[limit] = self._solver.Constraint(0, max(0, left))
+                rows[limit].SetCoefficient(variable, 1)

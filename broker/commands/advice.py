@@ -1,0 +1,121 @@
+"""The commands that help in a situation, the most useful first, each with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import Object, condition
+from broker.commands.situation import Situation
+from broker.text import counted, plain
+from providers.model import ErrorClass
+
+# Rows of (command, reason).
+Rule = Callable[[Situation], Iterator[tuple[str, str]]]
+_ROOM: Final = frozenset({ErrorClass.CAPACITY, ErrorClass.RESERVATION_FULL})
+
+
+def advice(found: Situation, subject: Object | None = None) -> list[dict[str, Any]]:
+    """One row a command."""
+    rows = [row for rule in _RULES for row in rule(found)]
+    if subject is not None and rows:
+        name = f" -n {subject.namespace}" if subject.namespace else ""
+        kind = subject.KIND.plural.removesuffix("es" if subject.KIND.plural.endswith("sses") else "s")
+        rows.append((f"kubectl describe {kind}{name} {subject.name}", "its conditions and events in full"))
+    return [{"command": command, "why": why} for command, why in dict.fromkeys(rows)]
+
+
+def _oldest(found: Situation) -> Iterator[tuple[str, str]]:
+    if waiting := found.waiting:
+        yield (
+            f"capacity-broker explain claim {waiting[0].name}",
+            "every option of the claim that waits longest, and why it is not taken",
+        )
+
+
+def _held(found: Situation) -> Iterator[tuple[str, str]]:
+    for obj in found.reservations:
+        if policy := obj.annotations.get(names.STOP_POLICY, ""):
+            yield (
+                f"capacity-broker resume {obj.key}",
+                f"its queue is held ({policy}): it admits no workloads",
+            )
+
+
+def _idle(found: Situation) -> Iterator[tuple[str, str]]:
+    """Free slots beside claims that wait are of another type or owner."""
+    idle = sum(m.status.available for m in found.mirrors if m.status.state == "active")
+    if idle:
+        count = counted(idle, "reserved slot is", "reserved slots are")
+        beside = " while claims wait" if found.waiting else ""
+        yield "capacity-broker idle", f"{count} free{beside}: the owners, and the cost"
+
+
+def _limits(found: Situation) -> Iterator[tuple[str, str]]:
+    for shortage in found.shortages:
+        if shortage.class_ is ErrorClass.QUOTA:
+            yield (
+                "aws service-quotas list-service-quotas --service-code ec2",
+                f"the account's limit for {shortage.scope.key} is reached: request a higher one",
+            )
+
+
+def _no_fallback(found: Situation) -> Iterator[tuple[str, str]]:
+    """Claims that may only take reservations."""
+    if not any(shortage.class_ in _ROOM for shortage in found.shortages):
+        return
+    only: dict[str, list[NodeClaim]] = {}
+    for claim in found.waiting:
+        types = {
+            value
+            for requirement in claim.spec.requirements
+            if requirement.key == names.CAPACITY_TYPE and requirement.operator == "In"
+            for value in requirement.values
+        }
+        if types == {"reserved"}:
+            only.setdefault(claim.labels.get(names.NODEPOOL, ""), []).append(claim)
+    for pool, claims in only.items():
+        where = f"nodepool {pool}" if pool else f"nodeclaim {claims[0].name}"
+        verb = "edit" if pool else "get -o yaml"
+        count = counted(len(claims), "claim")
+        yield (
+            f"kubectl {verb} {where}",
+            f"{count} may only take reservations: with on-demand in {names.CAPACITY_TYPE} new ones fall back",
+        )
+
+
+def _full(found: Situation) -> Iterator[tuple[str, str]]:
+    for shortage in found.shortages:
+        if shortage.scope.kind == "reservation" and shortage.class_ in _ROOM and found.waiting:
+            yield (
+                "capacity-broker inventory",
+                f"{plain(shortage.scope.key)} is full: the reservations with their owners and free slots",
+            )
+            return
+
+
+def _broken(found: Situation) -> Iterator[tuple[str, str]]:
+    for each in found.classes:
+        launchable = condition(each.status.conditions, names.LAUNCHABLE)
+        if launchable and launchable.status == "False":
+            yield f"kubectl edit ec2nodeclass {each.name}", f"nothing launches from it: {launchable.reason}"
+    for obj in found.reservations:
+        if obj.status.capacity_reservation_lifecycle_state == "Failed":
+            where = f" -n {obj.namespace}" if obj.namespace else ""
+            yield (
+                f"kubectl describe {obj.KIND.plural.removesuffix('s')}{where} {obj.name}",
+                "it has failed: its conditions have the field and the way out",
+            )
+
+
+def _errors(found: Situation) -> Iterator[tuple[str, str]]:
+    if found.shortages:
+        yield (
+            "capacity-broker errors --since 1h --by pool",
+            "how often each pool refused, and EC2's request ids",
+        )
+
+
+_RULES: Final[tuple[Rule, ...]] = (_broken, _oldest, _held, _limits, _no_fallback, _full, _idle, _errors)

@@ -1,0 +1,198 @@
+"""Entitlements and evictions for a command that reads each kind once, by the code of the loops.
+
+It follows no kind and writes nothing. A kind that is not installed, or that the caller may not read, counts
+as empty, as if no reservation owned a slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from broker.apis import names
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import Object
+from broker.capacity.entitlement import Entitlements
+from broker.capacity.model import Inventory, Plan
+from broker.capacity.shortages import Shortages
+from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.nodeclaim.caches import ClaimCaches
+from broker.controllers.nodeclaim.published import read_shortages
+from broker.controllers.ome.reads import OmeReads
+from broker.controllers.ome.shared import ReservationDependencies
+from broker.controllers.preemption.claims import cluster_of
+from broker.controllers.preemption.reclaim import REASONS
+from broker.controllers.preemption.reserved_slots import ReservedSlots
+from broker.informers import Informers
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.errors import Forbidden, NotFound
+from broker.kube.events import Recorder
+from broker.kube.informer import Informer
+from broker.quota.slot_model import CLAIM
+from broker.reservations.odcr_status import OdcrSnapshot
+from broker.reservations.ownership import ALL_ADOPTERS, OwnershipClaim, resolve_ownership
+from broker.reservations.reading import as_decided
+from broker.settings import Settings
+from broker.text import group_name
+from providers.base import CapacityProvider
+from providers.model import InstanceType, ProviderError, ReservationGroup
+
+T = TypeVar("T", bound=Object)
+Entitle = Callable[[Mapping[str, NodeClaim], Inventory, Mapping[str, InstanceType]], Entitlements]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryEviction:
+    """A claim that would be evicted. `preemptor`: the claim or cluster that it would leave for, with its
+    kind.
+    """
+
+    claim: str
+    preemptor: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"would evict NodeClaim {self.claim} for {self.preemptor}: {self.reason}"
+
+
+class DryRun:
+    """`entitlements` first, then `evictions` of the plan that was made with them."""
+
+    def __init__(self, client: Client, provider: CapacityProvider, settings: Settings, clock: Clock) -> None:
+        """Reads the cluster. Raises ApiError."""
+        self._client = client
+        self._provider = provider
+        self._settings = settings
+        self._reads = OmeReads(client, clock=clock, settings=settings)
+        self._cluster = Informers(client, clock=clock)
+        read_once(*self._reads.named.values(), self._cluster.claims)
+        self._slots = ReservedSlots(
+            ReservationDependencies(
+                client=client,
+                provider=provider,
+                reads=self._reads,
+                caches=ClaimCaches(
+                    claims=self._cluster.claims.cache,
+                    nodes=self._cluster.nodes.cache,
+                    pods=self._cluster.pods.cache,
+                    pools=self._cluster.pools.cache,
+                    owns=lambda claim: claim.spec.node_class_ref.group == names.BROKER,
+                ),
+                inventory=InventoryKeeper(provider, clock=clock, groups=tuple),
+                settings=settings,
+                clock=clock,
+                recorder=Recorder(client, "capacity-broker", clock),
+                describe=lambda: None,
+            )
+        )
+
+    @property
+    def claims(self) -> Sequence[NodeClaim]:
+        """The claims of the cluster and of the files."""
+        return self._cluster.claims.cache.list()
+
+    def pods(self) -> Sequence[Pod]:
+        """The pods of the cluster; empty if the caller may not list them. Raises ApiError."""
+        read_once(self._cluster.pods)
+        return self._cluster.pods.cache.list()
+
+    def shortages(self, now: datetime) -> Shortages:
+        """The shortages that the running broker published. Raises ApiError."""
+        return current_shortages(self._client, now)
+
+    def entitlements(
+        self, waiting: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]
+    ) -> Entitlements:
+        """The entitlements of these claims, by uid."""
+        snapshot = self._reads.snapshot()
+        flavors = snapshot.flavors.instances(types, self._settings.bought_zones)
+        claimants = [
+            as_decided(reservation, snapshot.judged(reservation), flavors)
+            for reservation in snapshot.reservations.values()
+        ]
+        groups, unread = self._groups(claimants, inventory)
+        ownership = resolve_ownership(
+            inventory.odcrs.values(),
+            groups,
+            claimants,
+            cluster=self._settings.cluster_name,
+            unread=unread,
+            adopters=ALL_ADOPTERS,
+        )
+        self._reads.snapshots.publish(OdcrSnapshot(ownership=ownership))
+        return self._slots.entitlements(waiting, inventory, types)
+
+    def evictions(self, plan: Plan, inventory: Inventory) -> list[DryEviction]:
+        """The claims that would be evicted for claims of the plan. Raises ApiError, ProviderError."""
+        if not plan.awaited:
+            return []
+        read_once(self._cluster.nodes, self._cluster.pods)  # some claims must not be disrupted
+        self._slots.planned(plan)
+        decision = self._slots.decide(inventory)
+        evictions = [
+            DryEviction(
+                claim=victim.holder.name,
+                preemptor=f"{CLAIM}{victim.want.name}",
+                reason=f"{REASONS[victim.reason]} ({victim.reason})",
+            )
+            for victim in decision.victims
+        ]
+        for name, eviction in decision.evictions.items():
+            preemptor = eviction.preemptor
+            if not preemptor.startswith(CLAIM):
+                preemptor = f"DedicatedAICluster {preemptor}"
+            evictions += [
+                DryEviction(
+                    claim=claim, preemptor=preemptor, reason=f"{REASONS[eviction.reason]} ({eviction.reason})"
+                )
+                for claim in self._members(name)
+            ]
+        return evictions
+
+    def _members(self, victim: str) -> list[str]:
+        """The claims of a victim: one claim, or a dedicated cluster."""
+        if victim.startswith(CLAIM):
+            return [victim.removeprefix(CLAIM)]
+        return [claim.name for claim in self.claims if cluster_of(claim)[1] == victim]
+
+    def _groups(
+        self, claimants: Iterable[OwnershipClaim], inventory: Inventory
+    ) -> tuple[Mapping[str, ReservationGroup], Mapping[str, str]]:
+        """The resource groups that reservations name, and why others are unknown."""
+        groups, unread = {}, {}
+        for arn in sorted({claimant.group_arn for claimant in claimants} - {""}):
+            try:
+                groups[arn] = inventory.groups.get(arn) or self._provider.group(arn)
+            except ProviderError as error:
+                unread[arn] = f"group {group_name(arn)} could not be read: {error}"
+        return groups, unread
+
+
+def read_once(*informers: Informer[Any]) -> None:
+    """Lists each kind into its cache. One that is not installed, or may not be read, stays empty."""
+    for informer in informers:
+        try:
+            informer.read()
+        except (NotFound, Forbidden):
+            continue
+
+
+def listed(client: Client, model: type[T]) -> list[T]:
+    """The objects of a kind; empty if it is not served, or the caller may not list it."""
+    try:
+        return [model.decode(item) for item in client.list(model.KIND)[0]]
+    except (NotFound, Forbidden):
+        return []
+
+
+def current_shortages(client: Client, now: datetime) -> Shortages:
+    """The shortages that the running broker published; none if the caller may not read them."""
+    try:
+        published = read_shortages(client)
+    except Forbidden:
+        return Shortages()
+    return Shortages({shortage.scope: shortage for shortage in published.lasting(now)})

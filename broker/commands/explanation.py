@@ -1,0 +1,288 @@
+"""`capacity-broker explain class|reservation|cluster`: capacity that is short, and the way out, on one page.
+
+An on-call person reads it from the top: the state, the shortages and their age, the claims that wait, the
+attempts, the next step of the broker, the cost, and the commands that help. Each part is a list of rows,
+which a table and JSON show alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from typing import Any, Final
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import Condition, Object, condition
+from broker.capacity.model import Attempt, Outcome
+from broker.capacity.shortages import Shortage
+from broker.commands.advice import advice
+from broker.commands.output import age
+from broker.commands.prices import usd_hour
+from broker.commands.situation import Reservation, Situation, created, happened
+from broker.kube.conditions import timestamp
+from broker.text import counted
+
+ATTEMPTS: Final = 12  # rows; the history and `errors` have all of them
+CLAIMS: Final = 12
+EVENTS: Final = 8
+# By part: the columns for a person. Machines get every key of a row.
+COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
+    "state": {"object": "OBJECT", "state": "STATE", "since": "SINCE", "message": "WHY"},
+    "short": {
+        "pool": "POOL",
+        "code": "CODE",
+        "since": "SINCE",
+        "next_try": "NEXT TRY",
+        "until": "UNTIL",
+        "for": "FOR",
+    },
+    "waiting": {"claim": "CLAIM", "class": "CLASS", "for": "FOR", "message": "WHY"},
+    "tried": {
+        "last": "LAST",
+        "times": "TIMES",
+        "outcome": "OUTCOME",
+        "result": "POOL, AND RESULT",
+    },
+    "events": {"at": "WHEN", "reason": "REASON", "message": "MESSAGE"},
+    "costs": {"what": "WHAT", "count": "COUNT", "usd_hour": "$/H"},
+    "do": {"command": "COMMAND", "why": "WHY"},
+}
+HEADINGS: Final[Mapping[str, str]] = {
+    "state": "State",
+    "short": "Short now",
+    "waiting": "Waiting",
+    "tried": "Tried",
+    "events": "Last events",
+    "costs": "Cost",
+    "do": "You can",
+}
+NOTHING: Final[Mapping[str, str]] = {
+    "state": "all is well",
+    "short": "nothing is short",
+    "waiting": "no claim waits",
+    "tried": "no attempt is recorded",
+    "costs": "no slot is idle, and no instance runs outside reservations",
+    "do": "nothing needs to be done",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """`next` are sentences, the other parts rows; `headline` has the numbers in a line."""
+
+    subject: str
+    headline: str
+    parts: Mapping[str, Sequence[Mapping[str, Any]]]
+    next: Sequence[str]
+    unread: Sequence[str] = ()
+
+    def document(self) -> dict[str, Any]:
+        """Everything, for a machine."""
+        parts = {part: [dict(row) for row in rows] for part, rows in self.parts.items()}
+        return {
+            "subject": self.subject,
+            "headline": self.headline,
+            **parts,
+            "next": list(self.next),
+            "unread": list(self.unread),
+        }
+
+
+def explain(found: Situation, subject: Object | None = None) -> Explanation:
+    """`found`: the part of the situation about the subject; all of it for a cluster."""
+    waiting = found.waiting
+    parts: dict[str, list[dict[str, Any]]] = {
+        "state": list(_state(found, subject)),
+        "short": [_short(shortage, found.now) for shortage in found.shortages],
+        "waiting": [_waits(claim, found.now) for claim in waiting],
+        "tried": _tried(found.attempts),
+        "events": list(_events(found)),
+        "costs": list(_costs(found)),
+    }
+    parts["do"] = advice(found, subject)
+    return Explanation(
+        subject=f"{subject.KIND.kind} {subject.key}" if subject else "the cluster",
+        headline=_headline(found, parts["costs"]),
+        parts=parts,
+        next=list(_next(found)),
+        unread=found.unread,
+    )
+
+
+def _headline(found: Situation, costs: Iterable[Mapping[str, Any]]) -> str:
+    waiting, short = found.waiting, list(found.shortages)
+    waits = counted(len(waiting), "claim waits", "claims wait")
+    if waiting:
+        waits += f", the oldest for {age(found.now - created(waiting[0], found.now))}"
+    since = f", since {timestamp(short[0].since)}" if short else ""
+    prices = [row["usd_hour"] for row in costs]
+    unpriced = " and unknown prices" if None in prices else ""
+    total = sum(price or 0 for price in prices)
+    cost = f"{total:.2f} $/h{unpriced} idle or outside reservations"
+    return f"{counted(len(short), 'shortage')}{since}; {waits}; {cost}"
+
+
+def _state(found: Situation, subject: Object | None) -> Iterator[dict[str, Any]]:
+    """The conditions of the subject; of a cluster, those of every object that is not well."""
+    for obj in (*found.classes, *found.reservations):
+        state = obj.status.capacity_reservation_lifecycle_state if isinstance(obj, Reservation) else None
+        if isinstance(obj, Reservation) and state and (subject or state in ("Failed", "Deleting")):
+            detail = _amounts(obj) if subject else obj.status.lifecycle_detail
+            yield {"object": obj.key, "state": state, "since": None, "message": detail}
+        for each in obj.status.conditions:
+            if subject is not None or each.status == "False":
+                yield _condition(obj, each)
+
+
+def _amounts(reservation: Reservation) -> str:
+    """The accelerators of a reservation in a sentence, and the detail of its state."""
+    summary, detail = reservation.status.summary, reservation.status.lifecycle_detail
+    if summary is None:
+        return detail
+    amounts = (
+        f"{summary.gpu_allocated} of {counted(summary.gpu_total, 'accelerator')} used, "
+        f"{summary.gpu_borrowed} borrowed, {summary.gpu_allocatable} allocatable"
+    )
+    return f"{amounts}; {detail}" if detail else amounts
+
+
+def _condition(obj: Object, each: Condition) -> dict[str, Any]:
+    return {
+        "object": obj.key,
+        "state": f"{each.type}={each.status} {each.reason}",
+        "since": _moment(each.last_transition_time),
+        "message": each.message,
+    }
+
+
+def _short(shortage: Shortage, now: datetime) -> dict[str, Any]:
+    return {
+        "scope": shortage.scope.kind,
+        "pool": shortage.scope.key,
+        "code": shortage.code,
+        "class": shortage.class_.value,
+        "message": shortage.message,
+        "since": timestamp(shortage.since),
+        "next_try": timestamp(shortage.next_try),
+        "until": timestamp(shortage.until),
+        "for": age(now - shortage.since),
+    }
+
+
+def _waits(claim: NodeClaim, now: datetime) -> dict[str, Any]:
+    launched = condition(claim.status.conditions, names.LAUNCHED)
+    return {
+        "claim": claim.name,
+        "class": claim.spec.node_class_ref.name,
+        "pods": [key for key in claim.annotations.get(names.PODS, "").split(",") if key],
+        "since": _moment(claim.metadata.creation_timestamp),
+        "for": age(now - created(claim, now)),
+        "reason": launched.reason if launched else "",
+        "message": launched.message if launched else "the broker has not reported about it yet",
+    }
+
+
+def _tried(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
+    """One row for equal answers of a pool, the newest first."""
+
+    def alike(attempt: Attempt) -> tuple[str, str, str]:
+        return str(attempt.pool), str(attempt.outcome), attempt.code
+
+    rows = []
+    for (pool, outcome, code), members in groupby(sorted(attempts, key=alike), key=alike):
+        group = sorted(members, key=lambda attempt: attempt.at)
+        last = group[-1]
+        rows.append(
+            {
+                "pool": pool,
+                "outcome": outcome,
+                "code": code,
+                "class": str(last.class_ or ""),
+                "times": len(group),
+                "first": timestamp(group[0].at),
+                "last": timestamp(last.at),
+                "message": last.message,
+                "result": ": ".join(filter(None, (code, last.instance_id or last.message))),
+                "request_id": last.request_id,
+                "next": last.next_step,
+                "claims": sorted({attempt.claim for attempt in group}),
+            }
+        )
+    return sorted(rows, key=lambda row: (row["last"], row["pool"]), reverse=True)
+
+
+def _events(found: Situation) -> Iterator[dict[str, Any]]:
+    """The broker's last events, the newest first; attempts have rows of their own."""
+    shown = [event for event in found.events if names.ATTEMPT_IDS not in event.annotations]
+    for event in shown[: -EVENTS - 1 : -1]:
+        about = event.involved_object
+        at = happened(event)
+        yield {
+            "at": _moment(at),
+            "type": event.type,
+            "reason": event.reason,
+            "about": f"{about.kind} {'/'.join(filter(None, (about.namespace, about.name)))}",
+            "message": event.message,
+            "count": event.count or 1,
+        }
+
+
+def _costs(found: Situation) -> Iterator[dict[str, Any]]:
+    """Free slots by reservation, then instances outside reservations by type; the dearest first."""
+    idle: list[dict[str, Any]] = []
+    for mirror in found.mirrors:
+        status = mirror.status
+        if status.available and status.state == "active":
+            cost = float(status.idle_cost_per_hour) if status.idle_cost_per_hour else None
+            what = f"idle slots of {mirror.name} ({status.type}, {status.zone})"
+            idle.append({"what": what, "count": status.available, "usd_hour": cost})
+    outside: dict[str, list[NodeClaim]] = {}
+    for claim in found.claims:
+        kind = claim.labels.get(names.CAPACITY_TYPE, "")
+        if claim.status.provider_id and kind == "on-demand":
+            outside.setdefault(claim.labels.get(names.INSTANCE_TYPE, ""), []).append(claim)
+    rows: list[dict[str, Any]] = [
+        {
+            "what": f"on-demand instances of {type_}, outside reservations",
+            "count": len(claims),
+            "usd_hour": _sum(usd_hour(type_, claim.labels.get(names.ZONE, "")) for claim in claims),
+        }
+        for type_, claims in outside.items()
+    ]
+    yield from sorted((*idle, *rows), key=lambda row: (-(row["usd_hour"] or 0), row["what"]))
+
+
+def _sum(prices: Iterable[float | None]) -> float | None:
+    known = list(prices)
+    return None if None in known else round(sum(price or 0 for price in known), 2)
+
+
+def _next(found: Situation) -> Iterator[str]:
+    """The next steps of the broker, in the words of the last attempts and of the shortages."""
+    waiting = found.waiting
+    for name, claims in groupby(sorted(waiting, key=_class_name), key=_class_name):
+        group = list(claims)
+        steps = dict.fromkeys(
+            attempt.next_step
+            for attempt in found.attempts
+            if attempt.claim in {claim.name for claim in group}
+            and attempt.next_step
+            and attempt.outcome is not Outcome.LAUNCHED
+        )
+        then = "; ".join([*steps][-2:]) or "launched at the next pass that finds room"
+        yield f"{counted(len(group), 'claim')} of class {name}: {then}"
+    if waiting and found.shortages:
+        first = min(found.shortages, key=lambda shortage: shortage.next_try)
+        when = timestamp(first.next_try)
+        yield f"{first.scope.key} is tried again at {when}, the first of those that are short"
+
+
+def _class_name(claim: NodeClaim) -> str:
+    return claim.spec.node_class_ref.name
+
+
+def _moment(at: datetime | None) -> str | None:
+    return timestamp(at) if at else None

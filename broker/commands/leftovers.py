@@ -1,0 +1,89 @@
+"""One thing that the broker left behind, and how it is removed.
+
+Invariant: a removal that fails stops no other. Each is reported with its result, and a missing permission
+by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from broker.commands import troubles
+from broker.kube.errors import ApiError, Conflict, NotFound
+from providers.model import ErrorClass, ProviderError
+
+COLUMNS: Final = {"kind": "KIND", "name": "NAME", "action": "ACTION", "result": "RESULT"}
+STAYS: Final = {"kind": "STAYS", "name": "NAME", "why": "WHY", "command": "REMOVE IT WITH"}
+GONE: Final = (ErrorClass.NOT_FOUND, ErrorClass.RESERVATION_GONE)
+TRIES: Final = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removal:
+    """`remove` returns why it stays, empty if it is removed. `error`: it could not be looked for."""
+
+    kind: str
+    name: str
+    action: str
+    remove: Callable[[], str] = str
+    error: str = ""
+
+    def row(self, result: str) -> dict[str, Any]:
+        return {"kind": self.kind, "name": self.name, "action": self.action, "result": result}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staying:
+    """Something that the command leaves, and the command that removes it."""
+
+    kind: str
+    name: str
+    why: str
+    command: str
+
+    def row(self) -> dict[str, Any]:
+        return {"kind": self.kind, "name": self.name, "why": self.why, "command": self.command}
+
+
+@dataclass(kw_only=True)
+class RemovalPlan:
+    """The removals in their order, and what stays."""
+
+    removals: list[Removal] = field(default_factory=list)
+    stays: list[Staying] = field(default_factory=list)
+
+    def look(self, kind: str, find: Callable[[], Iterator[Removal | Staying]]) -> None:
+        """Adds what `find` yields. A kind that the cluster does not have has nothing to remove."""
+        try:
+            for found in find():
+                if isinstance(found, Removal):
+                    self.removals.append(found)
+                else:
+                    self.stays.append(found)
+        except NotFound:
+            return
+        except troubles.EXPECTED_ERRORS as error:
+            why = f"{troubles.told(error)}; these stay: run the command again"
+            self.removals.append(Removal(kind=kind, name="", action="list", error=why))
+
+
+def apply(removal: Removal) -> str:
+    """The result of a removal: `done`, or `stays: ` or `failed: ` and the reason."""
+    if removal.error:
+        return f"failed: {removal.error}"
+    try:
+        for _ in range(TRIES):
+            try:
+                why = removal.remove()
+            except Conflict:
+                continue  # changed since it was read: `remove` reads it again
+            return f"stays: {why}" if why else "done"
+    except NotFound:
+        return "done"
+    except ProviderError as error:
+        return "done" if error.class_ in GONE else f"failed: {troubles.told(error)}"
+    except (ApiError, ValueError) as error:
+        return f"failed: {troubles.told(error)}"
+    return "failed: it changes faster than it can be written; run the command again"

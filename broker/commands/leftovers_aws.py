@@ -1,0 +1,162 @@
+"""The broker's traces in AWS: tags, launch templates, groups and instance profiles of one cluster.
+
+Invariant: nothing is ended or cancelled. Instances and reservations that the broker bought lose its tags, and
+are listed with the command that ends them. The tags of another cluster are never removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Final
+
+from broker.apis import names
+from broker.commands.leftovers import Removal, RemovalPlan, Staying, apply
+from broker.controllers.advisor.terms import tag_key, tag_prefix
+from broker.text import counted
+from providers.base import CapacityProvider
+from providers.launch import ProfileRef, TemplateRef
+from providers.model import ENDED_STATES, ErrorClass, ProviderError, ReservationGroup
+
+Tags = Mapping[str, Mapping[str, str]]
+# Resources that end with the launch that made them, or are deleted by name.
+SKIPPED: Final = ("fleet-", "lt-")
+NAMED: Final = 3  # ids in one row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """The part of an account that belongs to one cluster."""
+
+    provider: CapacityProvider
+    cluster: str
+    uid: str
+    region: str
+
+    def aws(self, service: str, arguments: str) -> str:
+        return f"aws {service} {arguments} --region {self.region}"
+
+
+def find(account: Account, plan: RemovalPlan, *, classes: Collection[str], keep_terms: bool) -> None:
+    """`classes`: the EC2NodeClasses of the cluster, whose tags select reservations for Karpenter."""
+    provider = account.provider
+    provider.identify(account.uid)
+    plan.look("EC2 tags", lambda: _tagged(account, provider.broker_tags(), classes, keep_terms))
+    if account.cluster:
+        plan.look("launch template", lambda: _templates(account))
+    plan.look("resource group", lambda: _groups(account))
+    if account.cluster:
+        plan.look("instance profile", lambda: _profiles(account))
+
+
+def _tagged(
+    account: Account, found: Tags, classes: Collection[str], keep_terms: bool
+) -> Iterator[Removal | Staying]:
+    ours = {id_: tags for id_, tags in found.items() if tags.get(names.TAG_CLUSTER_UID) == account.uid}
+    instances = account.provider.instances([id_ for id_ in ours if id_.startswith("i-")])
+    ended = {instance.id for instance in instances if not instance.alive}
+    carriers: dict[frozenset[str], list[str]] = {}
+    for id_, tags in sorted(found.items()):
+        advised = {key for key, value in tags.items() if _advises(account, key, value, classes)}
+        mine = {key for key in tags if not key.startswith(f"{names.TAG_ADVISED}/")} if id_ in ours else set()
+        keys = frozenset(mine if keep_terms else mine | advised)
+        if keys and id_ not in ended and not id_.startswith(SKIPPED):
+            carriers.setdefault(keys, []).append(id_)
+        if advised and keep_terms:
+            listed = " ".join(f"Key={key}" for key in sorted(advised))
+            command = account.aws("ec2", f"delete-tags --resources {id_} --tags {listed}")
+            yield Staying(kind="tag", name=id_, why="a selector term finds it", command=command)
+    for keys, ids in carriers.items():
+        for _, alike in groupby(ids, key=lambda id_: id_.partition("-")[0]):
+            yield _untag(account, [*alike], keys)
+    for instance in instances:
+        if instance.alive:
+            where = f"{instance.instance_type} in {instance.zone}, {instance.state}"
+            command = f"terminate-instances --instance-ids {instance.id}"
+            yield Staying(kind="instance", name=instance.id, why=where, command=account.aws("ec2", command))
+    yield from _bought(account, ours)
+
+
+def _advises(account: Account, key: str, value: str, classes: Collection[str]) -> bool:
+    mine = bool(account.cluster) and key.startswith(tag_prefix(account.cluster))
+    return mine and value in classes and key == tag_key(account.cluster, value)
+
+
+def _untag(account: Account, ids: Sequence[str], keys: Collection[str]) -> Removal:
+    shown = ", ".join(ids[:NAMED]) + (f" and {len(ids) - NAMED} more" if len(ids) > NAMED else "")
+    action = f"remove {counted(len(keys), 'tag')} of the broker"
+    return Removal(
+        kind="EC2 tags", name=shown, action=action, remove=partial(_remove_tags, account, ids, keys)
+    )
+
+
+def _remove_tags(account: Account, ids: Sequence[str], keys: Collection[str]) -> str:
+    """EC2 refuses a whole call for one bad resource, so after a refusal each is tried by itself."""
+    try:
+        account.provider.untag(ids, keys)
+    except ProviderError as error:
+        if error.class_ is ErrorClass.PERMISSION or len(ids) == 1:
+            raise
+        refused = [apply(_untag(account, [id_], keys)) for id_ in ids]
+        if failed := [
+            f"{id_}: {result}" for id_, result in zip(ids, refused, strict=True) if result != "done"
+        ]:
+            raise ValueError("; ".join(failed)) from error
+    return ""
+
+
+def _bought(account: Account, ours: Tags) -> Iterator[Staying]:
+    for odcr in account.provider.reservations():
+        if odcr.id in ours and odcr.state not in ENDED_STATES:
+            slots = counted(odcr.total, "instance")
+            why = f"{slots} of {odcr.instance_type} in {odcr.zone}, paid until cancelled"
+            command = f"cancel-capacity-reservation --capacity-reservation-id {odcr.id}"
+            yield Staying(kind="reservation", name=odcr.id, why=why, command=account.aws("ec2", command))
+
+
+def _templates(account: Account) -> Iterator[Removal]:
+    for ref in account.provider.templates():
+        remove = partial(_delete_template, account, ref)
+        yield Removal(kind="launch template", name=ref.name, action="delete", remove=remove)
+
+
+def _delete_template(account: Account, ref: TemplateRef) -> str:
+    account.provider.delete_template(ref)
+    return ""
+
+
+def _groups(account: Account) -> Iterator[Removal]:
+    for group in account.provider.groups_of(account.uid):
+        yield Removal(
+            kind="resource group",
+            name=group.name,
+            action="delete; its reservations stay",
+            remove=partial(_delete_group, account, group),
+        )
+
+
+def _delete_group(account: Account, group: ReservationGroup) -> str:
+    account.provider.delete_group(group.arn)
+    return ""
+
+
+def _profiles(account: Account) -> Iterator[Removal]:
+    for ref in account.provider.instance_profiles():
+        yield Removal(
+            kind="instance profile",
+            name=ref.name,
+            action="delete",
+            remove=partial(_delete_profile, account, ref),
+        )
+
+
+def _delete_profile(account: Account, ref: ProfileRef) -> str:
+    if account.provider.delete_instance_profile(ref):
+        return ""
+    return (
+        "an instance runs with it; once none does: aws iam remove-role-from-instance-profile "
+        f"--instance-profile-name {ref.name} --role-name {ref.role} && "
+        f"aws iam delete-instance-profile --instance-profile-name {ref.name}"
+    )

@@ -1,0 +1,278 @@
+"""The broker's traces in Kubernetes: finalizers, terms, annotations, conditions and objects of its own.
+
+Invariant: fields of users and of other controllers stay. Karpenter's finalizer `karpenter.sh/termination`
+goes only from NodeClaims of the broker's group and from their Nodes, since Karpenter ignores those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from broker.admission.keeper import NAME, SECRET
+from broker.apis import names
+from broker.apis.admission import Secret, ValidatingWebhookConfiguration
+from broker.apis.capacity_broker import OnDemandCapacityReservation
+from broker.apis.coordination import Lease
+from broker.apis.core import ConfigMap, Node, Pod
+from broker.apis.godel import FINALIZER as GODEL_FINALIZER
+from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.kueue import VERSIONS, AdmissionCheck, ClusterQueue, LocalQueue, Workload
+from broker.apis.meta import Kind
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.apis.ome_clusters import DedicatedAICluster
+from broker.app import LEASE
+from broker.commands.crds import MARK as DEFINITION_MARK
+from broker.commands.leftovers import Removal, RemovalPlan, Staying
+from broker.commands.manifests import CRD
+from broker.controllers.advisor.controller import LIST
+from broker.controllers.advisor.terms import Record, load, split
+from broker.controllers.nodeclaim.calls import RECORDS
+from broker.controllers.nodeclaim.published import NAME as SHORTAGES
+from broker.controllers.nodeclaim.registration import MARK
+from broker.kube import identity
+from broker.kube.client import Client
+from broker.kube.errors import NotFound
+from broker.notifications.record import NAME as NOTIFICATIONS
+from broker.reservations.purchases import LEDGER
+from broker.scheduler import SCHEDULER_LEASE
+
+Json = dict[str, Any]
+Strip = Callable[[Json], tuple[Json, list[str]]]  # the merge patch, and what it removes
+
+CONDITIONS: Final = frozenset(
+    (
+        names.CAPACITY_RESERVATION,
+        names.RESERVATION_SPEC_VALID,
+        names.RESERVATIONS_RESOLVED,
+        names.LAUNCHABLE,
+        names.RESERVATIONS_DESCRIBED,
+        names.RESERVATIONS_ADVISED,
+        names.RESERVED_ALLOWED,
+        names.SPEC_SERVED,
+    )
+)
+WRITTEN_ON_CLAIMS: Final = (
+    names.LAUNCH,
+    names.ATTEMPTS,
+    names.WAITING_SINCE,
+    names.REPLACES,
+    names.MOVE,
+    names.TAG_FLAVOR,
+)
+# The broker's objects, dependents first: a queue names the check, and a workload the queue.
+OBJECTS: Final = (Workload.KIND, LocalQueue.KIND, ClusterQueue.KIND, AdmissionCheck.KIND)
+STATE: Final = (*RECORDS, LEDGER, SHORTAGES, NOTIFICATIONS)
+LEASES: Final = (LEASE, SCHEDULER_LEASE)
+
+
+def find(client: Client, plan: RemovalPlan, *, keep_terms: bool) -> None:
+    """Adds everything but the broker's own state, which `state` removes at the end."""
+    look = plan.look
+    look("ValidatingWebhookConfiguration", lambda: _webhook(client))
+    for kind in OBJECTS:
+        look(kind.kind, partial(_queued, client, kind))
+    look("OnDemandCapacityReservation", lambda: _objects(client, OnDemandCapacityReservation.KIND))
+    look("EC2NodeClass", lambda: _stripped(client, EC2NodeClass.KIND, partial(_class, keep_terms=keep_terms)))
+    look("EC2NodeClass/status", lambda: _class_status(client))
+    look("Node, NodeClaim", lambda: _machines(client))
+    for model in (CapacityReservation, ClusterCapacityReservation, DedicatedAICluster):
+        look(
+            model.KIND.kind,
+            partial(_stripped, client, model.KIND, partial(_finalizer, names.RESERVED_FINALIZER)),
+        )
+    look("Pod", lambda: _stripped(client, Pod.KIND, partial(_finalizer, GODEL_FINALIZER)))
+    look("CustomResourceDefinition", lambda: _definitions(client))
+
+
+def state(client: Client) -> list[Removal]:
+    """The Leases and the records of calls and purchases: removed last, since they guard the rest."""
+    kept = [(ConfigMap.KIND, name) for name in STATE] + [(Lease.KIND, name) for name in LEASES]
+    kept.append((ConfigMap.KIND, identity.NAME))
+    found = RemovalPlan()
+    for kind, name in kept:
+        found.look(kind.kind, partial(_named, client, kind, name, identity.NAMESPACE))
+    return found.removals
+
+
+def _named(client: Client, kind: Kind, name: str, namespace: str | None = None) -> Iterator[Removal]:
+    client.get(kind, name, namespace=namespace)
+    shown = f"{namespace}/{name}" if namespace else name
+    yield Removal(
+        kind=kind.kind, name=shown, action="delete", remove=partial(_delete, client, kind, name, namespace)
+    )
+
+
+def _delete(client: Client, kind: Kind, name: str, namespace: str | None) -> str:
+    client.delete(kind, name, namespace=namespace)
+    return ""
+
+
+def _webhook(client: Client) -> Iterator[Removal]:
+    found = client.get(ValidatingWebhookConfiguration.KIND, NAME)
+    services = [hook["clientConfig"].get("service") for hook in found.get("webhooks", ())]
+    yield from _named(client, ValidatingWebhookConfiguration.KIND, NAME)
+    for namespace in sorted({service["namespace"] for service in services if service}):
+        yield from _named(client, Secret.KIND, SECRET, namespace)
+
+
+def _objects(client: Client, kind: Kind, *, label: str = "") -> Iterator[Removal]:
+    for raw in client.list(kind, label_selector=label)[0]:
+        name, namespace = _key(raw)
+        yield Removal(
+            kind=kind.kind,
+            name=_shown(raw),
+            action="delete",
+            remove=partial(_delete, client, kind, name, namespace),
+        )
+
+
+def _queued(client: Client, kind: Kind) -> Iterator[Removal]:
+    """Of Kueue, in the version that the cluster serves."""
+    for version in VERSIONS:
+        with suppress(NotFound):
+            yield from _objects(client, replace(kind, version=version), label=f"{names.MANAGED_BY}={NAME}")
+            return
+
+
+def _key(raw: Mapping[str, Any]) -> tuple[str, str | None]:
+    return raw["metadata"]["name"], raw["metadata"].get("namespace")
+
+
+def _shown(raw: Mapping[str, Any]) -> str:
+    name, namespace = _key(raw)
+    return f"{namespace}/{name}" if namespace else name
+
+
+def _stripped(
+    client: Client,
+    kind: Kind,
+    strip: Strip,
+    raws: list[Json] | None = None,
+    *,
+    subresource: str | None = None,
+) -> Iterator[Removal]:
+    for raw in client.list(kind)[0] if raws is None else raws:
+        _, removed = strip(raw)
+        if removed:
+            yield Removal(
+                kind=kind.kind,
+                name=_shown(raw),
+                action="remove " + ", ".join(removed),
+                remove=partial(_strip, client, kind, _key(raw), strip, subresource),
+            )
+
+
+def _strip(
+    client: Client, kind: Kind, key: tuple[str, str | None], strip: Strip, subresource: str | None
+) -> str:
+    name, namespace = key
+    raw = client.get(kind, name, namespace=namespace)
+    body, removed = strip(raw)
+    if removed:
+        body.setdefault("metadata", {})["resourceVersion"] = raw["metadata"]["resourceVersion"]
+        client.patch(kind, name, body, namespace=namespace, subresource=subresource)
+    return ""
+
+
+def _finalizer(finalizer: str, raw: Json) -> tuple[Json, list[str]]:
+    finalizers = raw["metadata"].get("finalizers", [])
+    if finalizer not in finalizers:
+        return {}, []
+    left = [each for each in finalizers if each != finalizer]
+    return {"metadata": {"finalizers": left or None}}, [f"finalizer {finalizer}"]
+
+
+def _annotations(raw: Json, body: Json, keys: tuple[str, ...]) -> list[str]:
+    """Adds the removal of annotations to a patch."""
+    found = [key for key in keys if key in raw["metadata"].get("annotations", {})]
+    if found:
+        body.setdefault("metadata", {})["annotations"] = dict.fromkeys(found)
+    return [f"annotation {key}" for key in found]
+
+
+def _class(raw: Json, *, keep_terms: bool) -> tuple[Json, list[str]]:
+    body, removed = _finalizer(names.CLASS_FINALIZER, raw)
+    present = list(raw["spec"].get(LIST, ()))
+    record = load(raw["metadata"].get("annotations", {}).get(names.ADVISED)) or Record()
+    theirs, _ = split(present, record)
+    if len(theirs) != len(present) and not keep_terms:
+        body["spec"] = {LIST: theirs or None}
+        removed.append(f"{len(present) - len(theirs)} of {LIST}")
+    return body, removed + _annotations(raw, body, (names.ADVISED, names.ACCEPTED_SPEC))
+
+
+def _class_status(client: Client) -> Iterator[Removal]:
+    yield from _stripped(client, EC2NodeClass.KIND, _class_conditions, subresource="status")
+
+
+def _class_conditions(raw: Json) -> tuple[Json, list[str]]:
+    present = raw.get("status", {}).get("conditions", [])
+    left = [each for each in present if each["type"] not in CONDITIONS]
+    if len(left) == len(present):
+        return {}, []
+    gone = sorted({each["type"] for each in present} & CONDITIONS)
+    return {"status": {"conditions": left}}, [f"condition {type_}" for type_ in gone]
+
+
+def _ours(raw: Json) -> bool:
+    return bool(raw["spec"]["nodeClassRef"].get("group") == names.BROKER)
+
+
+def _machines(client: Client) -> Iterator[Removal | Staying]:
+    """Nodes before claims: a deleting claim without its finalizer takes the Node that it owns along.
+
+    If one of both lists fails, both kinds stay: without the claims, Karpenter's Nodes look like the broker's.
+    """
+    claims: list[Json] = []
+    with suppress(NotFound):  # Nodes may outlive the definition
+        claims = client.list(NodeClaim.KIND)[0]
+    karpenters = {raw.get("status", {}).get("providerID", "") for raw in claims if not _ours(raw)}
+    yield from _stripped(client, Node.KIND, partial(_node, karpenters=karpenters - {""}))
+    yield from _stripped(client, NodeClaim.KIND, _claim, claims)
+    for raw in claims:
+        if _ours(raw) and not raw["metadata"].get("deletionTimestamp"):
+            name = raw["metadata"]["name"]
+            why = (
+                "its instance runs on" if raw.get("status", {}).get("providerID") else "waits for an instance"
+            )
+            yield Staying(kind="NodeClaim", name=name, why=why, command=f"kubectl delete nodeclaim {name}")
+
+
+def _claim(raw: Json) -> tuple[Json, list[str]]:
+    body, removed = _finalizer(names.TERMINATION_FINALIZER, raw) if _ours(raw) else ({}, [])
+    return body, removed + _annotations(raw, body, WRITTEN_ON_CLAIMS)
+
+
+def _node(raw: Json, *, karpenters: Collection[str]) -> tuple[Json, list[str]]:
+    """A Node of a claim of the broker's group. Without its owner it outlives the claim, with its pods.
+
+    `karpenters`: the providerIDs of Karpenter's claims.
+    """
+    metadata = raw["metadata"]
+    if MARK not in metadata.get("annotations", {}):
+        return {}, []
+    body: Json = {}
+    removed: list[str] = []
+    if raw["spec"].get("providerID", "") not in karpenters:
+        body, removed = _finalizer(names.TERMINATION_FINALIZER, raw)
+        owners = metadata.get("ownerReferences", [])
+        left = [each for each in owners if each["kind"] != NodeClaim.KIND.kind]
+        if len(left) != len(owners):
+            body.setdefault("metadata", {})["ownerReferences"] = left or None
+            removed.append("the owner NodeClaim")
+    return body, removed + _annotations(raw, body, (MARK,))
+
+
+def _definitions(client: Client) -> Iterator[Staying]:
+    for raw in client.list(CRD)[0]:
+        if raw["metadata"].get("annotations", {}).get(DEFINITION_MARK) == "true":
+            name = raw["metadata"]["name"]
+            why = "deleted with all of its objects"
+            yield Staying(
+                kind="CustomResourceDefinition", name=name, why=why, command=f"kubectl delete crd {name}"
+            )

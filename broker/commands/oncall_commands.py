@@ -1,0 +1,137 @@
+"""The commands `explain class|reservation|cluster`, `errors` and `watch` of the command line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from broker.commands.help import Command
+from broker.commands.output import Format, show_one, table
+from broker.commands.problems_by import By
+from broker.commands.verb_commands import CLUSTER, Output
+from broker.options import options
+from broker.settings import Settings
+
+if TYPE_CHECKING:
+    from broker.apis.meta import Object
+    from broker.commands.situation import Situation
+    from broker.kube.client import Client
+
+ClassName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the EC2NodeClass.")]
+ReservationName = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="NAMESPACE/NAME of a CapacityReservation, or NAME if only one reservation has it.",
+    ),
+]
+Since = Annotated[str, typer.Option("--since", metavar="DURATION", help="How far back: 30m, 1h, 24h.")]
+Key = Annotated[By, typer.Option("--by", help="What is counted: pool, class or code.")]
+Every = Annotated[
+    float, typer.Option("--every", metavar="SECONDS", min=0.5, help="Seconds between two readings.")
+]
+
+
+def register(app: typer.Typer, explain_app: typer.Typer, client: Callable[[Settings], Client]) -> None:
+    """Adds the commands to the program. `client` connects to the cluster."""
+
+    def situation(settings: Settings) -> Situation:
+        from broker.commands.situation import read
+        from broker.kube.clock import SystemClock
+
+        return read(client(settings), SystemClock().now())
+
+    @explain_app.command("class", cls=Command)
+    @options(*CLUSTER)
+    def explain_class(settings: Settings, name: ClassName, output: Output = Format.TABLE) -> None:
+        """Show the shortages, waiting claims, attempts, next steps and costs of an EC2NodeClass."""
+        from broker.commands.situation import of_class
+
+        subject, found = of_class(situation(settings), name)
+        _explained(found, subject, output)
+
+    @explain_app.command("reservation", cls=Command)
+    @options(*CLUSTER)
+    def explain_reservation(settings: Settings, name: ReservationName, output: Output = Format.TABLE) -> None:
+        """Show the state, shortages, waiting claims, attempts and costs of a reservation."""
+        from broker.commands.situation import of_reservation
+
+        subject, found = of_reservation(situation(settings), name)
+        _explained(found, subject, output)
+
+    @explain_app.command("cluster", cls=Command)
+    @options(*CLUSTER)
+    def explain_cluster(settings: Settings, output: Output = Format.TABLE) -> None:
+        """Show everything that is short or waits in the cluster, since when, and the way out."""
+        _explained(situation(settings), None, output)
+
+    @app.command("errors", cls=Command)
+    @options("history", *CLUSTER)
+    def errors_command(
+        settings: Settings, since: Since = "1h", by: Key = By.POOL, output: Output = Format.TABLE
+    ) -> None:
+        """Count the refusals and problems of the last hour, by pool, class or code. They come from --history
+        if it is set, else from the claims, the published shortages and the events.
+        """
+        from broker.commands import problems
+        from broker.commands.present import page
+        from broker.kube.clock import SystemClock
+        from broker.text import decode_duration
+
+        begin = problems.beginning(SystemClock().now(), decode_duration(since))
+        found = problems.stored(settings.history, begin)
+        if found is None:
+            seen = situation(settings)
+            for note in seen.unread:
+                typer.echo(note, err=True)
+            found = problems.published(seen, begin)
+        rows = problems.rows(found, by)
+        if output is not Format.TABLE:
+            show_one(rows, format_=output)
+        elif not rows:
+            typer.echo(f"no refusal and no problem in the last {since}")
+        else:
+            told, columns = (
+                [*problems.told(rows)],
+                problems.COLUMNS | {"key": f"{by.upper()}, AND LAST RESULT"},
+            )
+            page().print(table("", told, columns=columns))
+
+    @app.command("watch", cls=Command)
+    @options(*CLUSTER)
+    def watch_command(settings: Settings, every: Every = 2.0) -> None:
+        """Show shortages, waiting claims and costs live, until Ctrl-C. On a pipe, print a line a change."""
+        import time
+
+        from broker.commands import situation as situations
+        from broker.commands import watch
+        from broker.commands.present import page
+        from broker.kube.clock import SystemClock
+
+        clock, connected = SystemClock(), client(settings)
+
+        def read() -> Situation:
+            return situations.read(connected, clock.now())
+
+        read()  # an error of the set-up ends the command
+        try:
+            if sys.stdout.isatty():
+                watch.screen(read, time.sleep, every, page(200))
+            else:
+                watch.lines(read, time.sleep, clock.now, every, typer.echo)
+        except KeyboardInterrupt:
+            return
+
+
+def _explained(found: Situation, subject: Object | None, output: Format) -> None:
+    from broker.commands.explanation import explain
+    from broker.commands.present import page, rendered
+
+    told = explain(found, subject)
+    if output is Format.TABLE:
+        page().print(rendered(told))
+    else:
+        show_one(told.document(), format_=output)

@@ -1,0 +1,295 @@
+"""`capacity-broker plan -f` for pods: the claims that the broker would make for the pods of the files.
+
+Pods and workloads of the files count as pods that kube-scheduler found no room for yet. The pods that wait in
+the cluster are planned with them. The code is that of provisioning: existing nodes and claims take pods
+first, and the others are packed. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from broker.apis import names
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.kueue import Namespace, PriorityClass
+from broker.apis.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from broker.apis.workloads import DaemonSet, SchedulingPodGroup
+from broker.capacity.entitlement import Entitlements
+from broker.capacity.model import Inventory, NodeClass
+from broker.commands.dry_run import current_shortages, listed, read_once
+from broker.commands.plan import considered
+from broker.commands.pod_manifests import existing_pods, pods_of, remarks
+from broker.controllers.nodeclass.resolve import NOT_FOUND, LaunchClass, Unresolved
+from broker.controllers.occupancy import NodeOccupancy, OccupancyReader
+from broker.controllers.provisioning.decide import (
+    Decider,
+    LaunchState,
+    ProvisioningCluster,
+    ProvisioningDecision,
+)
+from broker.controllers.provisioning.karpenters import karpenter_pools
+from broker.controllers.provisioning.learned import RoomLearner, fingerprint
+from broker.controllers.provisioning.observe import Ec2Supply
+from broker.controllers.provisioning.pending import pending_pod, pending_reservations, provisionable
+from broker.controllers.provisioning.pools import (
+    PoolNotServed,
+    ServedPool,
+    class_hashes,
+    of_broker,
+    served,
+)
+from broker.controllers.scheduler.reads import SchedulerReads
+from broker.informers import Informers
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.placement.model import PodInfo
+from broker.placement.packing_model import PendingPod
+from broker.placement.reading import pod_info
+from broker.placement.storage import Storage
+from broker.settings import Settings
+from providers.base import CapacityProvider
+from providers.model import InstanceType
+
+Json = Mapping[str, Any]
+Entitle = Callable[[Mapping[str, NodeClaim], Inventory, Mapping[str, InstanceType]], Entitlements]
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodPlan:
+    """`claims`: the documents of the claims that would be made. `notes`: the pods of each of them, and the
+    pods without a new claim.
+
+    `unserved`: the number of pods of the files that get no node at all.
+    """
+
+    claims: Sequence[dict[str, Any]] = ()
+    notes: Sequence[str] = ()
+    unserved: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pools:
+    """The broker's pools of the files and the cluster; `faults`: why others are not served, by name."""
+
+    served: Sequence[ServedPool]
+    faults: Mapping[str, str]
+    classes: Mapping[str, NodeClass]
+    inventory: Inventory
+
+
+def _pools(
+    every: Sequence[NodePool], client: Client, provider: CapacityProvider, settings: Settings, now: datetime
+) -> _Pools:
+    pools = [pool for pool in every if of_broker(pool)]
+    named = {pool.spec.template.spec.node_class_ref.name for pool in pools}
+    classes = [item for item in listed(client, EC2NodeClass) if item.name in named]
+    found = considered(classes, (), provider, now=now, defaults=settings.launch_defaults)
+
+    def ready(name: str) -> LaunchClass:
+        if name in found.ready:
+            return found.ready[name]
+        if name in found.problems:
+            raise Unresolved("NodeClassNotReady", found.problems[name])
+        raise Unresolved(NOT_FOUND, f"there is no EC2NodeClass {name}")
+
+    good: list[ServedPool] = []
+    faults: dict[str, str] = {}
+    for pool in pools:
+        try:
+            good.append(served(pool, ready))
+        except PoolNotServed as error:
+            faults[pool.name] = error.message
+    return _Pools(served=good, faults=faults, classes=found.classes, inventory=found.inventory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pods:
+    """`given`: keys of the files' pods, and of their workloads' pods in the cluster. `all_`: the files' pods
+    with those of the `cluster`. `waiting` need a node.
+    """
+
+    given: frozenset[str]
+    cluster: Sequence[Pod]
+    all_: Sequence[Pod]
+    waiting: Sequence[Pod]
+    notes: Sequence[str]
+
+
+def _pods(documents: Sequence[Json], cluster: Sequence[Pod]) -> _Pods:
+    """A pod of the files that the cluster has already stays as it is there."""
+    there = {pod.key: pod for pod in cluster}
+    given = pods_of(documents, cluster)
+    owned = [pod for document in documents for pod in existing_pods(document, cluster)]
+    new = [pod for pod in given if pod.key not in there]
+    gated = [pod for pod in new if pod.spec.scheduling_gates]
+    fresh = [pod for pod in new if not pod.spec.scheduling_gates and not pod.spec.node_name]
+    notes = [f"pod {pod.key}: it gets no node until its scheduling gates are removed" for pod in gated]
+    for pod in given:
+        if (known := there.get(pod.key)) is not None and known.spec.node_name:
+            notes.append(f"pod {pod.key}: is on {known.spec.node_name} already")
+    others = [pod for pod in there.values() if provisionable(pod)]
+    keys = frozenset(pod.key for pod in (*given, *owned))
+    if names_ := sorted(pod.key for pod in others if pod.key not in keys):
+        notes.append(f"planned with the pods that wait in the cluster: {_some(names_)}")
+    return _Pods(
+        given=keys, cluster=cluster, all_=[*there.values(), *new], waiting=[*others, *fresh], notes=notes
+    )
+
+
+def _some(texts: Sequence[str]) -> str:
+    more = len(texts) - MOST_NAMED
+    return ", ".join(texts[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _pending(
+    pods: _Pods,
+    infos: Mapping[str, PodInfo],
+    spaces: Mapping[str, Namespace],
+    client: Client,
+    group_size: Callable[[str], int],
+) -> list[PendingPod]:
+    values = {item.name: item.value for item in listed(client, PriorityClass)}
+    found = [pending_pod(pod, spaces, group_size, infos[pod.key]) for pod in pods.waiting]
+    return [
+        replace(pending, priority=pod.spec.priority or values.get(pod.spec.priority_class_name, 0))
+        for pending, pod in zip(found, pods.waiting, strict=True)
+    ]
+
+
+def _occupancy(client: Client, settings: Settings, clock: Clock, pods: Sequence[Pod]) -> NodeOccupancy:
+    """The nodes with these pods, and the room that reservations keep."""
+    cluster = Informers(client, clock=clock)
+    served = settings.schedulers
+    reads = SchedulerReads(client, cluster.pods.cache, clock=clock, names=served) if served else None
+    read_once(cluster.nodes, *((reads.koordinator, reads.godel) if reads is not None else ()))
+    reader = OccupancyReader(reads, cluster.nodes.cache, cluster.pods.cache, ttl=settings.reservation_ttl)
+    return reader.read(clock.now(), pods)
+
+
+def _of_broker(claim: NodeClaim) -> bool:
+    return claim.spec.node_class_ref.group == names.BROKER
+
+
+def _storage(client: Client) -> Storage:
+    return Storage.of(
+        claims=listed(client, PersistentVolumeClaim),
+        volumes=listed(client, PersistentVolume),
+        classes=listed(client, StorageClass),
+    )
+
+
+def planned_pods(
+    documents: Sequence[Json],
+    client: Client,
+    provider: CapacityProvider,
+    settings: Settings,
+    clock: Clock,
+    *,
+    entitle: Entitle,
+) -> PodPlan:
+    """The claims for the pods of the documents. Raises BadManifest, ApiError, ProviderError."""
+    if not pods_of(documents):
+        return PodPlan(notes=remarks(documents))
+    cluster = listed(client, Pod)
+    every = listed(client, NodePool)
+    pools = _pools(every, client, provider, settings, clock.now())
+    pods = _pods(documents, cluster)
+    sizes = {group.key: group.spec.min_member for group in listed(client, SchedulingPodGroup)}
+
+    def group_size(key: str) -> int:
+        return sizes.get(key, 0)
+
+    room = _occupancy(client, settings, clock, pods.all_)
+    theirs = karpenter_pools(every)
+    spaces = {space.name: space for space in listed(client, Namespace)}
+    pending = _pending(pods, room.infos, spaces, client, group_size)
+    of_karpenter = {pod.key for pod in pending if any(pool.accepts(pod.info) for pool in theirs)}
+    claims = listed(client, NodeClaim)
+    daemons = [pod_info(d.spec.template.pod(d.name, d.namespace)) for d in listed(client, DaemonSet)]
+    asking_pods = [pod for pod in pending if pod.key not in of_karpenter]
+    asking_pods += pending_reservations(room.unplaced, spaces, group_size)
+    learned = RoomLearner().observe(
+        room.nodes,
+        claims,
+        pods.all_,
+        fingerprint(daemons),
+        classes=class_hashes(pools.served),
+        now=clock.now(),
+    )
+    decision = Decider(
+        pools=pools.served,
+        pending=asking_pods,
+        cluster=ProvisioningCluster(
+            pods=pods.all_,
+            claims=claims,
+            room=room,
+            daemons=daemons,
+            learned=learned,
+            namespaces={name: space.metadata.labels for name, space in spaces.items()},
+            storage=_storage(client),
+            group_size=group_size,
+        ),
+        launches=lambda: LaunchState(
+            supply=Ec2Supply(
+                types=provider.instance_types(),
+                inventory=pools.inventory,
+                shortages=current_shortages(client, clock.now()),
+                now=clock.now(),
+            ),
+            classes=pools.classes,
+            entitle=lambda asking, supply: entitle(asking, supply.inventory, supply.types),
+            owns=_of_broker,
+            launching=lambda _: False,
+        ),
+        now=clock.now(),
+        seconds=settings.plan_seconds,
+        timer=time.thread_time,  # a busy machine changes no answer
+    ).decide()
+    return _reported(decision, documents, pods, of_karpenter, pools.faults)
+
+
+def _reported(
+    decision: ProvisioningDecision,
+    documents: Sequence[Json],
+    pods: _Pods,
+    of_karpenter: Collection[str],
+    faults: Mapping[str, str],
+) -> PodPlan:
+    why = "".join(f"; NodePool {name}: {text}" for name, text in faults.items())
+    packed = decision.packing.reasons if decision.packing else {}
+    reasons = {key: f"{text}{why if key in packed else ''}" for key, text in decision.reasons.items()}
+    on_claims = [
+        f"NodeClaim {item.name}: for pods {_some(sorted(pod.key for pod in item.packed.pods))}"
+        for item in decision.created
+    ]
+    released = [
+        f"NodeClaim {claim.name}: EC2 refuses it; it is deleted, since its pods get room elsewhere"
+        for claim in decision.released
+    ]
+    assigned = decision.assigned
+    fates = {
+        **dict.fromkeys(sorted(of_karpenter), "Karpenter serves it"),
+        **{key: f"NodeClaim {node} is there for it" for key, node in assigned.nominated.items()},
+        **{key: f"fits on {node}" for key, node in assigned.taken.items()},
+        **reasons,
+    }
+    own = {key: fate for key, fate in fates.items() if key in pods.given}
+    notes = [
+        *remarks(documents, pods.cluster),
+        *pods.notes,
+        *released,
+        *on_claims,
+        *(f"pod {key}: {own[key]}" for key in own),
+    ]
+    return PodPlan(
+        claims=[item.body for item in decision.created],
+        notes=notes,
+        unserved=len(reasons.keys() & pods.given),
+    )

@@ -1,0 +1,157 @@
+"""`capacity-broker errors --since 1h --by pool|class|code`: refusals and problems, counted.
+
+With a history the rows are its entries. Without one they are what Kubernetes still has: the attempts on the
+claims, the shortages that the running broker published, and its Warning events. Kubernetes keeps events for
+an hour, and a deleted claim takes its attempts along; the published shortages outlive it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from broker.apis import names
+from broker.capacity.model import Attempt, Outcome
+from broker.commands.problems_by import By
+from broker.commands.situation import Situation, happened
+from broker.history.entries import Entry, microseconds
+from broker.history.store import MEMORY, HistoryStore
+from broker.history.tables import EntryFilter
+from broker.kube.conditions import timestamp
+from broker.oncall.journal import attempt_id
+from broker.text import plain
+
+COLUMNS: Final = {"count": "COUNT", "first": "FIRST", "last": "LAST", "key": ""}
+MOST: Final = 100_000  # entries of the history that are counted
+_LAUNCHES: Final = frozenset({Outcome.LAUNCHED, Outcome.ADOPTED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """`pool` is the object of a problem without a pool; `class_` is the event's reason without a class."""
+
+    at: datetime
+    pool: str
+    class_: str
+    code: str
+    message: str
+    request_id: str = ""
+
+    def key(self, by: By) -> str:
+        return {By.POOL: self.pool, By.CLASS: self.class_, By.CODE: self.code}[by]
+
+
+def stored(location: str, since: datetime) -> list[Problem] | None:
+    """The problems in the history; None without one. Raises SQLAlchemyError, ValueError."""
+    if location in ("", MEMORY):
+        return None
+    history = HistoryStore(location)
+    try:
+        history.open()
+        wanted = EntryFilter(warning=True, since=microseconds(since))
+        return [_of_entry(entry) for entry in history.find(wanted, limit=MOST)]
+    finally:
+        history.close()
+
+
+def published(found: Situation, since: datetime) -> list[Problem]:
+    """The problems that Kubernetes still has."""
+    attempts = [a for a in found.attempts if a.outcome not in _LAUNCHES]
+    seen = {(timestamp(attempt.at), attempt.code) for attempt in attempts}
+    ids = {attempt_id(attempt) for attempt in attempts}
+    problems = [_of_attempt(attempt) for attempt in attempts]
+    for shortage in found.shortages:
+        if (timestamp(shortage.since), shortage.code) not in seen:
+            problems.append(
+                Problem(
+                    at=shortage.since,
+                    pool=shortage.scope.key,
+                    class_=shortage.class_.value,
+                    code=shortage.code,
+                    message=shortage.message,
+                )
+            )
+    for event in found.events:
+        counted = {each.strip() for each in event.annotations.get(names.ATTEMPT_IDS, "").split(",")}
+        if event.type != "Warning" or counted & ids:
+            continue
+        about = event.involved_object
+        name = "/".join(filter(None, (about.namespace, about.name)))
+        problems.append(
+            Problem(
+                at=happened(event) or found.now,
+                pool=f"{about.kind} {name}",
+                class_=event.reason,
+                code=event.reason,
+                message=event.message,
+                request_id=event.annotations.get(names.AWS_REQUESTS, ""),
+            )
+        )
+    return [problem for problem in problems if problem.at >= since]
+
+
+def rows(problems: Iterable[Problem], by: By) -> list[dict[str, Any]]:
+    """One row a key, the most frequent first."""
+    groups: dict[str, list[Problem]] = {}
+    for problem in sorted(problems, key=lambda problem: problem.at):
+        groups.setdefault(problem.key(by), []).append(problem)
+    return [
+        _row(key, group) for key, group in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+    ]
+
+
+def told(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The rows for a person."""
+    for row in found:
+        times = {key: row[key].replace("T", " ") for key in ("first", "last")}
+        result = ": ".join(filter(None, (row["code"], plain(row["message"]))))
+        request = row["request_id"] and f"AWS request {row['request_id']}"
+        lines = filter(None, (plain(row["key"]), result, request))
+        yield {**row, **times, "key": "\n".join(dict.fromkeys(lines))}
+
+
+def beginning(now: datetime, since: timedelta) -> datetime:
+    """The earliest time that counts. Raises ValueError for a duration that is not positive."""
+    if since <= timedelta():
+        raise ValueError("--since is not a positive duration: write one such as 30m or 1h")
+    return now - since
+
+
+def _row(key: str, group: list[Problem]) -> dict[str, Any]:
+    last = group[-1]
+    return {
+        "key": key,
+        "count": len(group),
+        "first": timestamp(group[0].at),
+        "last": timestamp(last.at),
+        "pools": sorted({problem.pool for problem in group}),
+        "class": last.class_,
+        "code": last.code,
+        "message": last.message,
+        "request_id": last.request_id,
+    }
+
+
+def _of_attempt(attempt: Attempt) -> Problem:
+    return Problem(
+        at=attempt.at,
+        pool=str(attempt.pool),
+        class_=str(attempt.class_ or attempt.outcome),
+        code=attempt.code or str(attempt.outcome),
+        message=attempt.message,
+        request_id=attempt.request_id,
+    )
+
+
+def _of_entry(entry: Entry) -> Problem:
+    about = "/".join(filter(None, (entry.namespace, entry.name)))
+    return Problem(
+        at=entry.time,
+        pool=entry.pool or f"{entry.kind} {about}",
+        class_=entry.error_class or entry.outcome,
+        code=entry.code or entry.outcome,
+        message=entry.message,
+        request_id=entry.request_id,
+    )

@@ -1,0 +1,205 @@
+"""The cluster's records that an on-call person needs, read once, and the part of them about one object.
+
+Invariant: only Kubernetes is read, so the answer needs neither the broker nor AWS. A kind that is not
+installed counts as empty. A kind that may not be read counts as empty too, and `unread` reports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from difflib import get_close_matches
+from typing import TypeVar
+
+from broker.apis import names
+from broker.apis.capacity_broker import OnDemandCapacityReservation
+from broker.apis.core import Event
+from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.meta import Object
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.capacity.model import Attempt, Pool
+from broker.capacity.shortages import Shortage, placement_scope, quota_scope
+from broker.controllers.nodeclaim.published import read_shortages
+from broker.controllers.nodeclaim.report import ATTEMPTS
+from broker.kube.client import Client
+from broker.kube.errors import Forbidden, NotFound
+from broker.oncall.journal import load
+
+Reservation = CapacityReservation | ClusterCapacityReservation
+BROKER = "capacity-broker"
+T = TypeVar("T", bound=Object)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """Objects of the cluster, current shortages, and the broker's events, the oldest first."""
+
+    now: datetime
+    claims: Sequence[NodeClaim] = ()
+    classes: Sequence[EC2NodeClass] = ()
+    reservations: Sequence[Reservation] = ()
+    mirrors: Sequence[OnDemandCapacityReservation] = ()
+    shortages: Sequence[Shortage] = ()
+    events: Sequence[Event] = ()
+    unread: tuple[str, ...] = field(default=())
+
+    @property
+    def waiting(self) -> list[NodeClaim]:
+        """The broker's claims without an instance, the oldest first."""
+        found = [c for c in self.claims if not c.status.provider_id and not c.deleting and is_brokers(c)]
+        return sorted(found, key=lambda c: (created(c, self.now), c.name))
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        """The recorded attempts of all claims, the oldest first."""
+        found = [attempt for claim in self.claims for attempt in recorded(claim)]
+        return sorted(found, key=lambda attempt: attempt.at)
+
+
+def is_brokers(claim: NodeClaim) -> bool:
+    return claim.spec.node_class_ref.group == names.BROKER
+
+
+def created(obj: Object, now: datetime) -> datetime:
+    return obj.metadata.creation_timestamp or now
+
+
+def recorded(claim: NodeClaim) -> Sequence[Attempt]:
+    """The attempts in the claim's annotation."""
+    text = claim.annotations.get(ATTEMPTS, "")
+    return load(text, claim=claim.name, node_class=claim.spec.node_class_ref.name)
+
+
+def happened(event: Event) -> datetime | None:
+    return event.last_timestamp or event.event_time or event.first_timestamp
+
+
+def read(client: Client, now: datetime) -> Situation:
+    """Reads the cluster. Raises ApiError, as NotFound if NodeClaims are not installed."""
+    unread: list[str] = []
+    try:
+        shortages = tuple(read_shortages(client).lasting(now))
+    except Forbidden as error:
+        shortages = ()
+        unread.append(f"current shortages are left out: {error}")
+    events = [
+        e for e in _listed(client, Event, unread) if BROKER in (e.reporting_component, e.source.component)
+    ]
+    return Situation(
+        now=now,
+        claims=_listed(client, NodeClaim, unread),
+        classes=_listed(client, EC2NodeClass, unread),
+        reservations=[
+            *_listed(client, CapacityReservation, unread),
+            *_listed(client, ClusterCapacityReservation, unread),
+        ],
+        mirrors=_listed(client, OnDemandCapacityReservation, unread),
+        shortages=sorted(shortages, key=lambda shortage: shortage.since),
+        events=sorted(events, key=lambda event: happened(event) or now),
+        unread=tuple(unread),
+    )
+
+
+def _listed(client: Client, model: type[T], unread: list[str]) -> list[T]:
+    try:
+        return [model.decode(each) for each in client.list(model.KIND)[0]]
+    except NotFound:
+        if model.KIND == NodeClaim.KIND:
+            raise
+    except Forbidden as error:
+        unread.append(f"{model.KIND.plural} are left out: {error}")
+    return []
+
+
+def of_class(everything: Situation, name: str) -> tuple[EC2NodeClass, Situation]:
+    """The class, and the part of the situation about it. Raises ValueError for an unknown name."""
+    known = {each.name: each for each in everything.classes}
+    if name not in known:
+        raise ValueError(_unknown("EC2NodeClass", name, known, "kubectl get ec2nodeclasses"))
+    found = known[name]
+    return found, _part(
+        everything,
+        found,
+        [claim for claim in everything.claims if claim.spec.node_class_ref.name == name],
+        [mirror for mirror in everything.mirrors if name in mirror.status.node_classes],
+    )
+
+
+def of_reservation(everything: Situation, name: str) -> tuple[Reservation, Situation]:
+    """The reservation `NAMESPACE/NAME` or `NAME`, and the part of the situation about it.
+
+    A name without a namespace is that of a ClusterCapacityReservation, else of the only CapacityReservation
+    with it. Raises ValueError for a name that is unknown, or that several namespaces have.
+    """
+    known = {each.key: each for each in everything.reservations}
+    keys = [name] if name in known else [key for key in known if key.rpartition("/")[2] == name]
+    if len(keys) > 1:
+        raise ValueError(
+            f"several namespaces have a CapacityReservation {name!r}: write one of {', '.join(keys)}"
+        )
+    if not keys:
+        raise ValueError(_unknown("CapacityReservation", name, known, "kubectl get capacityreservations -A"))
+    found = known[keys[0]]
+    ids = {each.id for each in found.status.cloud_reservations}
+    return found, _part(
+        everything,
+        found,
+        [
+            claim
+            for claim in everything.claims
+            if claim.annotations.get(names.DRAWS_FROM) == found.key
+            or claim.labels.get(names.RESERVATION_ID, "-") in ids
+        ],
+        [mirror for mirror in everything.mirrors if mirror.name in ids],
+    )
+
+
+def _part(
+    everything: Situation,
+    subject: Object,
+    claims: Sequence[NodeClaim],
+    mirrors: Sequence[OnDemandCapacityReservation],
+) -> Situation:
+    about = {(subject.KIND.kind, subject.key), *((NodeClaim.KIND.kind, claim.name) for claim in claims)}
+    part = replace(everything, claims=claims, mirrors=mirrors)
+    pools = [pool for attempt in part.attempts for pool in (attempt.pool, *attempt.also)]
+    concerns = _concerns(subject, {mirror.name for mirror in mirrors}, pools)
+    return replace(
+        part,
+        classes=[each for each in everything.classes if each is subject],
+        reservations=[each for each in everything.reservations if each is subject],
+        shortages=[shortage for shortage in everything.shortages if concerns(shortage)],
+        events=[event for event in everything.events if _about(event) in about],
+    )
+
+
+def _about(event: Event) -> tuple[str, str]:
+    about = event.involved_object
+    return about.kind, "/".join(filter(None, (about.namespace, about.name)))
+
+
+def _concerns(subject: Object, ids: set[str], pools: Iterable[Pool]) -> Callable[[Shortage], bool]:
+    """Whether a shortage is about these reservations, or about a pool that a claim requested."""
+    tried = tuple(pools)
+    scopes = {str(quota_scope(pool)) for pool in tried} | {f"pool:{pool}" for pool in tried}
+    scopes |= {str(scope) for pool in tried if (scope := placement_scope(pool))}
+    scopes |= {f"reservation:{id_}" for id_ in ids}
+    own = ""
+    if isinstance(subject, EC2NodeClass):
+        own = f"class:{subject.name}:"
+        scopes |= {f"subnet:{subnet.id}" for subnet in subject.status.subnets}
+    return lambda shortage: str(shortage.scope) in scopes or bool(own and str(shortage.scope).startswith(own))
+
+
+def _unknown(kind: str, name: str, known: Iterable[str], command: str) -> str:
+    there = sorted(known)
+    if kind == CapacityReservation.KIND.kind and name.startswith("cr-"):
+        return f"{name} is an EC2 reservation, and no CapacityReservation: capacity-broker inventory shows it"
+    if meant := get_close_matches(name, there, n=3):
+        shown = f"did you mean {' or '.join(meant)}?"
+    else:
+        more = f" and {len(there) - 3} more" if len(there) > 3 else ""
+        shown = f"there are {', '.join(there[:3])}{more}" if there else "there is none at all"
+    return f"no {kind} {name!r} in this cluster: {shown} ({command})"

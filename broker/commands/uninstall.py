@@ -1,0 +1,124 @@
+"""`capacity-broker uninstall`: removes the broker's traces from a cluster and its AWS account.
+
+Invariant: nothing is removed while a broker leads, since it would be made again. No instance is ended and no
+reservation is cancelled. The records of calls and purchases go last, and only if nothing else failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from broker.apis.coordination import Lease
+from broker.apis.core import ConfigMap
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.commands import leftovers_aws, leftovers_kube
+from broker.commands.leftovers import Removal, RemovalPlan, apply
+from broker.commands.leftovers_aws import Account
+from broker.kube import identity
+from broker.kube.client import Client
+from broker.kube.errors import ApiError, NotFound
+from broker.text import decode_time
+
+WOULD: Final = "dry run"
+KEPT: Final = "kept: another removal failed; run the command again"
+
+
+class StillLeads(ValueError):
+    """A broker holds the Lease."""
+
+
+def stored_identity(client: Client) -> dict[str, str]:
+    """Cluster name, account and Region of the first leader; empty if none is stored. Raises ApiError."""
+    try:
+        found = client.get(ConfigMap.KIND, identity.NAME, namespace=identity.NAMESPACE)
+    except NotFound:
+        return {}
+    return dict(found.get("data") or {})
+
+
+def holder(client: Client, now: datetime) -> str:
+    """The process that leads, by the Leases of broker and scheduler; empty if none does. Raises ApiError."""
+    for name in leftovers_kube.LEASES:
+        if found := _holder(client, name, now):
+            return found
+    return ""
+
+
+def _holder(client: Client, name: str, now: datetime) -> str:
+    try:
+        spec = client.get(Lease.KIND, name, namespace=identity.NAMESPACE).get("spec") or {}
+    except NotFound:
+        return ""
+    renewed, lasts = spec.get("renewTime"), timedelta(seconds=spec.get("leaseDurationSeconds") or 15)
+    if not spec.get("holderIdentity") or not renewed or now - decode_time(renewed) > lasts:
+        return ""
+    return str(spec["holderIdentity"])
+
+
+def require_no_leader(client: Client, now: datetime) -> None:
+    """Raises StillLeads if a broker leads."""
+    if found := holder(client, now):
+        raise StillLeads(
+            f"{found} leads: a broker that runs makes everything again. Stop it first: "
+            "helm uninstall capacity-broker --namespace capacity-broker. --force removes all the same"
+        )
+
+
+@dataclass(kw_only=True)
+class Uninstall:
+    """What is removed and what stays, in a cluster and in its account."""
+
+    plan: RemovalPlan = field(default_factory=RemovalPlan)
+    state: list[Removal] = field(default_factory=list)
+
+    def rows(self, *, do: bool) -> Iterator[dict[str, Any]]:
+        """A row for each removal, which is carried out if `do`."""
+        failed = False
+        for removal in self.plan.removals:
+            result = apply(removal) if do or removal.error else WOULD
+            failed = failed or result.startswith("failed")
+            yield removal.row(result)
+        for removal in self.state:
+            yield removal.row(WOULD if not do else KEPT if failed else apply(removal))
+
+    def stays(self) -> list[dict[str, Any]]:
+        return [each.row() for each in self.plan.stays]
+
+
+def find(client: Client, account: Account, *, keep_terms: bool) -> Uninstall:
+    """Reads the cluster and the account. Changes nothing."""
+    found = Uninstall()
+    leftovers_kube.find(client, found.plan, keep_terms=keep_terms)
+    leftovers_aws.find(account, found.plan, classes=_classes(client), keep_terms=keep_terms)
+    found.state = leftovers_kube.state(client)
+    return found
+
+
+def _classes(client: Client) -> frozenset[str]:
+    """The names of the classes; none if they cannot be read, which the plan reports."""
+    try:
+        return frozenset(raw["metadata"]["name"] for raw in client.list(EC2NodeClass.KIND)[0])
+    except ApiError:
+        return frozenset()
+
+
+def account_of(client: Client, provider: Callable[[str, str], Any], *, cluster: str, region: str) -> Account:
+    """The account and Region of the first leader. Raises ValueError for other credentials, and ApiError.
+
+    `provider` connects to a Region for a cluster's name.
+    """
+    stored = stored_identity(client)
+    name = cluster or stored.get("clusterName", "")
+    region = region or stored.get("region", "")
+    connected = provider(name, region)
+    account = Account(provider=connected, cluster=name, uid=identity.cluster_uid(client), region=region)
+    present = {"clusterName": name, "region": region, "accountID": connected.account_id()}
+    for fact, now in present.items():
+        if stored.get(fact, now) != now:
+            raise ValueError(
+                f"{fact} is {now!r}, but the broker of this cluster had {stored[fact]!r}: use that one"
+            )
+    return account

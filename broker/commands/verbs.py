@@ -1,0 +1,121 @@
+"""`capacity-broker hold|resume|give-back|adopt`: the annotations of a CapacityReservation, by name.
+
+Invariant: each verb changes one annotation, from the version that was read, and reports it from what to what.
+A verb that changes nothing writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from broker.apis import names
+from broker.apis.capacity_broker import OnDemandCapacityReservation
+from broker.apis.kueue import ClusterQueue
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.apis.reservation_spec import malformed_ids
+from broker.kube.client import Client
+from broker.kube.errors import ApiError, NotFound
+from broker.reservations.kueue_objects import named, queue_name
+from providers.model import ENDED_STATES
+
+COLUMNS: Final = {"reservation": "RESERVATION", "annotation": "ANNOTATION", "before": "BEFORE", "now": "NOW"}
+
+Change = Callable[[str], str | None]  # from the present value, empty if there is none; None removes it
+
+
+def annotate(client: Client, reservation: str, key: str, change: Change) -> list[dict[str, Any]]:
+    """Changes one annotation of `NAMESPACE/NAME`, or of a ClusterCapacityReservation `NAME`.
+
+    Returns the row to show. Raises ApiError, and ValueError for an invalid or unknown name.
+    """
+    namespace, slash, name = reservation.rpartition("/")
+    if not name or (slash and not namespace) or "/" in namespace:
+        raise ValueError(f"{reservation!r}: write NAMESPACE/NAME, or NAME of a ClusterCapacityReservation")
+    kind = CapacityReservation.KIND if namespace else ClusterCapacityReservation.KIND
+    try:
+        metadata = client.get(kind, name, namespace=namespace or None)["metadata"]
+    except NotFound as error:
+        if not error.details.get("name"):
+            raise  # the cluster does not know the kind
+        raise ValueError(_missing(namespace, name)) from error
+    before = str(metadata.get("annotations", {}).get(key, ""))
+    now = change(before)
+    if (now or "") != before:
+        body = {"metadata": {"resourceVersion": metadata["resourceVersion"], "annotations": {key: now}}}
+        client.patch(kind, name, body, namespace=namespace or None)
+    return [{"reservation": reservation, "annotation": key, "before": before or None, "now": now}]
+
+
+def _missing(namespace: str, name: str) -> str:
+    if namespace:
+        there = f"no CapacityReservation {name!r} in namespace {namespace!r}"
+        return f"{there}: `kubectl get capacityreservations -A` lists them"
+    return f"no ClusterCapacityReservation {name!r}: write NAMESPACE/NAME to name a CapacityReservation"
+
+
+def hold(client: Client, reservation: str, *, drain: bool = False) -> list[dict[str, Any]]:
+    """Admits no more workloads. `drain`: evicts those that run as well."""
+    return annotate(client, reservation, names.STOP_POLICY, lambda _: "HoldAndDrain" if drain else "Hold")
+
+
+def resume(client: Client, reservation: str) -> list[dict[str, Any]]:
+    return annotate(client, reservation, names.STOP_POLICY, lambda _: None)
+
+
+def give_back(client: Client, reservation: str) -> list[dict[str, Any]]:
+    """Lets the broker cancel its purchases that the reservation no longer wants."""
+    return annotate(client, reservation, names.DELETION_POLICY, lambda _: "Cancel")
+
+
+def adopt(client: Client, reservation: str, ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Adds EC2 capacity reservations to those that belong to it."""
+    if malformed := malformed_ids(",".join(ids)):
+        raise ValueError(f"{malformed[0]!r} is no id of EC2: write one such as cr-0123456789abcdef0")
+
+    def added(before: str) -> str:
+        there = [id_ for each in before.split(",") if (id_ := each.strip())]
+        return ",".join(dict.fromkeys([*there, *ids]))
+
+    return annotate(client, reservation, names.ADOPT_IDS, added)
+
+
+def unqueued(client: Client, reservation: str) -> str:
+    """Why the reservation has no queue to hold; empty if it has one, or if that cannot be read."""
+    name = queue_name(named(reservation))
+    try:
+        client.get(ClusterQueue.KIND, name)
+    except NotFound as error:
+        there = (
+            "the cluster has no Kueue" if not error.details.get("name") else f"no ClusterQueue {name} exists"
+        )
+        return f"{there}, so {reservation} has no queue that could be held; one that is made later is held"
+    except ApiError:
+        pass
+    return ""
+
+
+def unadoptable(client: Client, ids: Sequence[str]) -> list[str]:
+    """The ids that cannot be adopted, according to the broker's mirror of EC2; none if it has no mirror."""
+    try:
+        listed, _ = client.list(OnDemandCapacityReservation.KIND)
+    except ApiError:
+        return []
+    mirrors = {mirror.name: mirror for mirror in map(OnDemandCapacityReservation.decode, listed)}
+    found = []
+    for id_ in ids if mirrors else ():
+        if id_ not in mirrors:
+            found.append(f"EC2 showed the broker no reservation {id_} when it last looked: correct the id")
+        elif (state := mirrors[id_].status.state) in ENDED_STATES:
+            found.append(f"reservation {id_} has ended ({state})")
+    return found
+
+
+def adoption_hint(reservation: str) -> str:
+    """The next place to look at after `adopt`."""
+    namespace, _, name = reservation.rpartition("/")
+    kind = f"capacityreservation -n {namespace}" if namespace else "clustercapacityreservation"
+    return (
+        "the broker adopts at its next look at EC2, if its --adopt-by-annotation or a tag allows it: "
+        f"`kubectl describe {kind} {name}` shows an event with the reason if it cannot"
+    )

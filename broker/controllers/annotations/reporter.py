@@ -1,0 +1,114 @@
+"""Reports annotations that have no effect, or that name a missing reservation, on their object.
+
+Invariant: each finding is reported once as a Warning event on its object, again if the message changes, and
+nothing else is written. A claim with an annotation that names no reservation is entitled to no owned slot
+(`Entitlements.barred`), so it never takes a slot of another owner. The annotation of a DedicatedAICluster's
+own claims is reported on the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from broker.apis import names, spelling
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.kueue import Namespace
+from broker.apis.meta import Object
+from broker.kube.cache import Cache
+from broker.kube.controller import Result
+from broker.kube.events import Recorder
+from broker.quota.resolve import Names, UnresolvedName
+from broker.quota.usage import Reserved
+
+Findings = tuple[tuple[str, str], ...]  # reason and message of each event
+Key = tuple[str, str]  # kind, key
+DRAWING: Final = ("", "")  # all objects that draw from a reservation
+# Written on a claim by the broker itself.
+_WRITTEN: Final = frozenset({names.LAUNCH, names.ATTEMPTS, names.WAITING_SINCE, names.REPLACES, names.MOVE})
+WITHOUT: Final = "no slot that belongs to a reservation is for it"
+
+
+class AnnotationReporter:
+    """Reports findings as events. `run` takes the objects with changed annotations. One thread."""
+
+    def __init__(
+        self,
+        caches: Mapping[str, Cache[Any]],
+        reserved: Callable[[], Sequence[Reserved]],
+        *,
+        recorder: Recorder,
+    ) -> None:
+        """`caches` by kind."""
+        self.caches = caches
+        self._reserved = reserved
+        self._recorder = recorder
+        self._reported: dict[Key, tuple[str, Findings]] = {}  # by object: its uid, and the reported findings
+
+    def run(self, keys: Sequence[Key]) -> Result | None:
+        due = [key for key in keys if key != DRAWING]
+        if DRAWING in keys:
+            due += self._drawing()
+        reserved = self._reserved()
+        # A Namespace can draw only from a reservation without a namespace.
+        known = {True: Names(each for each in reserved if not each.namespace), False: Names(reserved)}
+        for kind, key in dict.fromkeys(due):
+            self._report(kind, key, known[kind == Namespace.KIND.kind])
+        return None
+
+    def _report(self, kind: str, key: str, known: Names) -> None:
+        obj = self.caches[kind].find(key)
+        if obj is None or obj.deleting:
+            self._reported.pop((kind, key), None)
+            return
+        findings = tuple(_findings(obj, known))
+        reported = self._reported.get((kind, key), ("", ()))
+        for finding in findings:
+            if (reported[0] != obj.uid) or finding not in reported[1]:
+                self._recorder.event(obj, "Warning", *finding)
+        if findings:
+            self._reported[kind, key] = (obj.uid, findings)
+        else:
+            self._reported.pop((kind, key), None)
+
+    def _drawing(self) -> Iterator[Key]:
+        for kind, cache in self.caches.items():
+            if names.DRAWS_FROM in names.ANNOTATIONS[kind]:
+                yield from ((kind, obj.key) for obj in cache.list() if names.DRAWS_FROM in _effective(obj))
+
+
+def user_annotations(obj: Object | None) -> Mapping[str, str]:
+    """User annotations in the broker's domain; of a pool, its template's, too."""
+    if obj is None:
+        return {}
+    annotations = {**obj.annotations, **_effective(obj)} if isinstance(obj, NodePool) else obj.annotations
+    return {
+        key: value
+        for key, value in annotations.items()
+        if key.startswith(spelling.PREFIX) and key not in _WRITTEN
+    }
+
+
+def _effective(obj: Object) -> Mapping[str, str]:
+    """The annotations that have an effect: a pool's are those of its claims."""
+    return obj.spec.template.metadata.annotations if isinstance(obj, NodePool) else obj.annotations
+
+
+def _findings(obj: Object, known: Names) -> Iterator[tuple[str, str]]:
+    misspelt = (
+        spelling.of_pool(obj.annotations, _effective(obj))
+        if isinstance(obj, NodePool)
+        else spelling.misspelt(obj.KIND.kind, obj.annotations)
+    )
+    for problem in misspelt:
+        yield spelling.REASON, problem.message
+    draws = _effective(obj).get(names.DRAWS_FROM)
+    if draws is None or (isinstance(obj, NodeClaim) and names.DEDICATED in obj.labels):
+        return
+    reserved = known.resolve(draws)
+    if isinstance(reserved, UnresolvedName):
+        without = "its workloads have no queue" if isinstance(obj, Namespace) else WITHOUT
+        yield (
+            reserved.reason,
+            f"annotation {names.DRAWS_FROM} is {draws!r}: {reserved.message}; until then {without}",
+        )

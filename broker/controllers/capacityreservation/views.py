@@ -1,0 +1,117 @@
+"""The views of other controllers that the status of a reservation reads.
+
+Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from broker.apis.karpenter import NodeClaim
+from broker.apis.kueue import ACTIVE, ClusterQueue, LocalQueue
+from broker.apis.meta import condition
+from broker.controllers.dedicatedaicluster.drawing import drawing
+from broker.controllers.kueue.keeper import STOPPED
+from broker.controllers.ome.reads import OmeReads
+from broker.controllers.snapshot import Snapshot
+from broker.quota.usage import ReservationHolder, Reserved
+from broker.reservations.cluster_holders import Holders
+from broker.reservations.conditions import QueueState
+from broker.reservations.kueue_objects import BY_RESERVATION, queue_name
+from broker.reservations.odcr_status import unreleased
+from broker.reservations.spec import Reservation, reserved_of
+from broker.text import counted
+
+# Problems that leave a queue active.
+HARMLESS: Final = frozenset({"AdmissionCheckTerminating", "AnnotationInvalid"})
+BY_POLICY: Final = "Stopped"  # Kueue's reason if a queue's stopPolicy stops it
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReservationViews:
+    reads: OmeReads
+
+    def holders(
+        self, snapshot: Snapshot, claims: Iterable[NodeClaim]
+    ) -> Mapping[Reserved, Sequence[ReservationHolder]]:
+        """The users of each reservation. Claims count by themselves only if Kueue counts no quota."""
+        usages: list[Holders] = [snapshot.cluster_holders, snapshot.workload_holders]
+        if not self.reads.kueue:
+            usages.append(drawing(claims, snapshot))
+        joined: dict[Reserved, list[ReservationHolder]] = defaultdict(list)
+        for usage in usages:
+            for reserved, holders in usage.items():
+                joined[reserved] += holders
+        return joined
+
+    def queue(self, reserved: Reserved, snapshot: Snapshot) -> QueueState | None:
+        """The state of its ClusterQueue; None without Kueue."""
+        if not self.reads.kueue:
+            return None
+        active, reason, message = _active(reserved, snapshot)
+        if not active and reason not in {item.reason for item in snapshot.queue_problems.get(reserved, ())}:
+            message += f" (kubectl describe clusterqueue {queue_name(reserved)})"
+        return QueueState(active=active, reason=reason, message=message)
+
+    def left(self, reservation: Reservation, snapshot: Snapshot) -> Sequence[str]:
+        """The remaining objects of a deleted reservation, as messages. Without any it may go."""
+        reserved, odcrs = reserved_of(reservation), snapshot.odcrs
+        left = [
+            f"DedicatedAICluster {holder.name} holds some: delete it (kubectl delete dedicatedaicluster "
+            f"{holder.name}) or let it name another reservation"
+            for holder in snapshot.cluster_holders.get(reserved, ())
+            if holder.usage
+        ]
+        left += self.queues_left(reserved)
+        if not odcrs.may_go(reserved, uid=reservation.uid):
+            left.append(unreleased(odcrs.status(reserved)))
+        return left
+
+    def queues_left(self, reserved: Reserved) -> Sequence[str]:
+        """The broker's remaining objects in Kueue for the reservation, as text."""
+        if not self.reads.kueue:
+            return ()
+        left = []
+        for queue in self.reads.cluster_queues.cache.by(BY_RESERVATION, str(reserved)):
+            holds = queue.status.reserving_workloads
+            users = counted(holds, "workload that holds", "workloads that hold")
+            left.append(f"ClusterQueue {queue.name}" + (f", for {users} its quota" if holds else ""))
+        for local in self.reads.local_queues.cache.by(BY_RESERVATION, str(reserved)):
+            left.append(f"LocalQueue {local.key}")
+        return left
+
+
+def _active(reserved: Reserved, snapshot: Snapshot) -> tuple[bool, str, str]:
+    """Whether the ClusterQueue is active or stopped on purpose, with reason and message."""
+    name, queue = queue_name(reserved), snapshot.queue(reserved)
+    problems = snapshot.queue_problems.get(reserved, ())
+    if queue is None:
+        if problems:
+            return False, problems[0].reason, problems[0].message
+        return False, "ClusterQueueNotCreated", f"ClusterQueue {name} is not there yet"
+    shown = condition(queue.status.conditions, ACTIVE)
+    if shown is None or shown.status == "Unknown":
+        return (
+            False,
+            "ClusterQueuePending",
+            f"Kueue has not said yet whether ClusterQueue {name} is active: does its controller run?",
+        )
+    if shown.reason == BY_POLICY and any(problem.reason == STOPPED for problem in problems):
+        return True, shown.reason, shown.message  # the stop is intended
+    why = next((problem for problem in problems if problem.reason not in HARMLESS), None)
+    if shown.status != "True" and why is not None:
+        return False, why.reason, f"{why.message}; Kueue says {shown.reason}: {shown.message}"
+    return shown.status == "True", shown.reason, shown.message
+
+
+def shows(queue: ClusterQueue | LocalQueue | None) -> object:
+    """The part of a queue that its reservation's status uses. Kueue updates the rest with every workload."""
+    if queue is None:
+        return None
+    holds = queue.status.reserving_workloads if isinstance(queue, ClusterQueue) and queue.deleting else 0
+    active = condition(queue.status.conditions, ACTIVE) if isinstance(queue, ClusterQueue) else None
+    meta = queue.metadata
+    return meta.uid, meta.labels, meta.annotations, queue.deleting, queue.spec, active, holds

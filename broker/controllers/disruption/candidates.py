@@ -1,0 +1,98 @@
+"""Why a node may not be disrupted now. The texts are Karpenter's (pkg/controllers/state/statenode.go)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from datetime import datetime, timedelta
+from typing import Final
+
+from broker.apis import names
+from broker.apis.core import Pod
+from broker.apis.meta import condition
+from broker.apis.policy import PodDisruptionBudget
+from broker.controllers.disruption.conditions import backing_off
+from broker.controllers.disruption.world import ManagedNode, since
+from broker.controllers.nodeclaim.status import pods_of
+from broker.placement.disruption_pods import blocker
+from broker.placement.quantities import PODS, amounts, pod_requests
+
+# How long a new replacement may stay without pods: those of its predecessor are still to come.
+SETTLING: Final = timedelta(minutes=5)
+
+
+def ready_to_go(node: ManagedNode, now: datetime) -> bool:
+    """Whether the node is initialized, known, and in no other disruption."""
+    listed = condition(node.claim.status.conditions, names.INSTANCE_LISTED)
+    return (
+        node.initialized
+        and node.node is not None
+        and not node.unreadable
+        and not node.claim.deleting
+        and not node.node.deleting
+        and node.replacement is None
+        and not (listed is not None and listed.status == "False")
+        and not backing_off(node.claim, now)
+    )
+
+
+def settling(node: ManagedNode, old: Collection[str], now: datetime) -> bool:
+    """Whether the node replaces another, and waits for its pods. `old`: names of claims that exist."""
+    replaced = node.claim.annotations.get(names.REPLACES, "").partition("/")[0]
+    if not replaced:
+        return False
+    began = since(node.claim, names.INITIALIZED_CONDITION)
+    new = began is None or now - began < SETTLING
+    return replaced in old or (new and node.claim.status.last_pod_event_time is None)
+
+
+def obstacle(
+    node: ManagedNode,
+    budgets: Iterable[PodDisruptionBudget],
+    pod: Callable[[str], Pod | None],
+    now: datetime,
+    *,
+    eventual: bool = False,
+) -> str:
+    """Why the node may not be disrupted; empty if it may.
+
+    `eventual`: the claim's terminationGracePeriod, if it has one, bounds how long pods and reservations
+    hold it up.
+    `pod` finds a pod by its key.
+    """
+    annotated = (node.claim, *((node.node,) if node.node is not None else ()))
+    if any(each.annotations.get(names.DO_NOT_DISRUPT) == "true" for each in annotated):
+        return f'Disruption is blocked through the "{names.DO_NOT_DISRUPT}" annotation'
+    if waited := nominated(node, pod):
+        return f"Node is nominated for a pending pod (Pod={waited})"
+    if eventual and node.claim.spec.termination_grace_period:
+        return ""
+    if node.holds:
+        return f"Node has room that is kept for pods to come (Reservation={', '.join(node.holds)})"
+    return blocker(node.pods, budgets, now)
+
+
+def nominated(node: ManagedNode, pod: Callable[[str], Pod | None]) -> str:
+    """The first pod that the claim was made for and that still waits for a node; empty if there is none.
+
+    A pod for which the node turned out too small does not count: it would keep an empty node for ever.
+    """
+    waiting = (
+        (key, found) for key in pods_of(node.claim) if (found := pod(key)) is not None and waits(found)
+    )
+    return next((key for key, found in waiting if _has_room(node, found)), "")
+
+
+def _has_room(node: ManagedNode, pod: Pod) -> bool:
+    """Whether the node has the resources for one more pod; True until it is initialized."""
+    if not node.initialized or node.node is None:
+        return True
+    room = amounts(node.node.status.allocatable)
+    for each in (pod, *(item for item in node.pods if not item.ended)):
+        for name, amount in (*pod_requests(each.spec).items(), (PODS, 1)):
+            room[name] = room.get(name, 0) - amount
+    return all(amount >= 0 for amount in room.values())
+
+
+def waits(pod: Pod) -> bool:
+    """Whether the pod has no node yet, and may get one."""
+    return not pod.spec.node_name and not pod.deleting and pod.status.phase in ("", "Pending")

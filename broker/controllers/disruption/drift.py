@@ -1,0 +1,76 @@
+"""Compares a claim with its NodePool and its class as they are now.
+
+The order of checks and the reasons are Karpenter's (pkg/controllers/nodeclaim/disruption/drift.go; its AWS
+provider, pkg/cloudprovider/drift.go). A class that cannot be resolved now drifts nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.apis import names
+from broker.apis.hashes import VERSION, class_hash, pool_hash
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.capacity.requirements import InvalidRequirement, Requirements
+from broker.capacity.types import WELL_KNOWN
+from broker.controllers.nodeclass.resolve import LaunchClass
+from providers.model import Instance
+
+# EC2 shows these some time after the launch, and they change with the reservation.
+_SHOWN_LATER: Final = frozenset({names.CAPACITY_TYPE, *names.RESERVATION_LABELS})
+
+
+def drift(claim: NodeClaim, pool: NodePool, ready: LaunchClass | None, instance: Instance | None) -> str:
+    """The reason of the drift; empty without one. `instance`: as EC2 describes it, if it does."""
+    if stale(claim, names.NODEPOOL_HASH, names.NODEPOOL_HASH_VERSION, pool_hash(pool)):
+        return "NodePoolDrifted"
+    if _requirements_differ(claim, pool):
+        return "RequirementsDrifted"
+    if ready is None:
+        return ""
+    if stale(claim, names.NODECLASS_HASH, names.NODECLASS_HASH_VERSION, class_hash(ready.source)):
+        return "NodeClassDrift"
+    return _surroundings_drift(claim, ready, instance)
+
+
+def stale(claim: NodeClaim, hash_key: str, version_key: str, current: str) -> bool:
+    """Whether the claim's hash is of this version and of another content."""
+    annotations = claim.annotations
+    return annotations.get(version_key) == VERSION and annotations.get(hash_key, current) != current
+
+
+def _requirements_differ(claim: NodeClaim, pool: NodePool) -> bool:
+    try:
+        wanted = Requirements.of(
+            [(item.key, item.operator, item.values) for item in pool.spec.template.spec.requirements]
+        )
+    except InvalidRequirement:
+        return False  # reported where claims are made
+    known = claim.labels
+    return any(key in known or key in WELL_KNOWN - _SHOWN_LATER for key in wanted.unmet(known))
+
+
+def _surroundings_drift(claim: NodeClaim, ready: LaunchClass, instance: Instance | None) -> str:
+    around = ready.surroundings
+    image = claim.status.image_id
+    if image and around.images and image not in {each.id for each in around.images}:
+        return "AMIDrift"
+    if instance is not None and instance.described:
+        if instance.subnet_id and instance.subnet_id not in {subnet.id for subnet in around.subnets}:
+            return "SubnetDrift"
+        groups = {group.id for group in around.security_groups}
+        if (
+            instance.security_group_ids
+            and not ready.plan.interfaces
+            and instance.security_group_ids != groups
+        ):
+            return "SecurityGroupDrift"
+    reservation = claim.labels.get(names.RESERVATION_ID, "")
+    return "CapacityReservationDrift" if reservation and reservation not in _selected(ready) else ""
+
+
+def _selected(ready: LaunchClass) -> frozenset[str]:
+    """The reservations that the class selects, usable or not."""
+    both = (ready.plan.resolved, ready.plan.dedicated)
+    live = (odcr.id for resolved in both for odcr in (*resolved.usable, *resolved.pending))
+    return frozenset(live) | {misfit.id for resolved in both for misfit in resolved.misfits}

@@ -1,0 +1,376 @@
+"""Starts disruptions in Karpenter's order: empty nodes, drifted ones, then moves into idle slots.
+
+Source: Karpenter, pkg/controllers/disruption (emptiness.go, drift.go, controller.go).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+
+import structlog
+
+from broker.apis import names
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodePool
+from broker.apis.meta import condition
+from broker.capacity.class_catalog import class_catalog
+from broker.capacity.model import Inventory
+from broker.capacity.options import tenancy
+from broker.capacity.requirements import InvalidRequirement
+from broker.controllers.disruption import conditions
+from broker.controllers.disruption.candidates import obstacle, ready_to_go, settling, waits
+from broker.controllers.disruption.gangs import drifted_units
+from broker.controllers.disruption.moves import MoveKeeper, MoveLabel
+from broker.controllers.disruption.replacements import (
+    Demand,
+    ReplacementPlaces,
+    body,
+    demand,
+    elsewhere,
+    fitting,
+    planned,
+    replacement_name,
+    without,
+)
+from broker.controllers.disruption.report import Cause, DisruptionReporter
+from broker.controllers.disruption.returning import (
+    ReturnInputs,
+    ReturnMove,
+    ReturnSelector,
+    enabled,
+    why_not,
+)
+from broker.controllers.disruption.sources import DisruptionSources
+from broker.controllers.disruption.world import DisruptionWorld, ManagedNode, replaces
+from broker.controllers.nodeclaim.caches import ClaimCaches
+from broker.controllers.nodeclaim.registration import disrupted, is_ready
+from broker.controllers.nodeclaim.status import is_true
+from broker.kube.context import ControllerContext
+from broker.placement.disruption_budgets import BudgetLedger, Reason
+from broker.placement.reading import node_info
+from broker.placement.snapshot import PlacementSnapshot
+from broker.text import counted
+from providers.model import ProviderError
+
+# Pods that became pending a short time ago may still become claims, which come before moves.
+PENDING: Final = timedelta(minutes=1)
+_ID: Final = 8  # characters of a move's id
+
+_log = structlog.get_logger("disruption")
+
+
+class DisruptionMethods:
+    """`run` starts disruptions. Raises ApiError."""
+
+    def __init__(
+        self,
+        context: ControllerContext,
+        caches: ClaimCaches,
+        sources: DisruptionSources,
+        moves: MoveKeeper,
+        reporter: DisruptionReporter,
+    ) -> None:
+        self._client, self._clock = context.client, context.clock
+        self._caches, self._sources = caches, sources
+        self._moves, self._reporter = moves, reporter
+        self.returns = ReturnSelector(sources.slots)
+
+    def run(self, world: DisruptionWorld) -> None:
+        """Starts the disruptions that the budgets allow now."""
+        ledger = world.ledger()
+        free = [node for node in world.nodes if ready_to_go(node, world.now)]
+        ended = self._empty(world, free, ledger)
+        free = [node for node in free if node.claim.uid not in ended]
+        ended |= self._drifted(world, free, ledger)
+        self._return([node for node in free if node.claim.uid not in ended], world, ledger)
+        for pool, error in ledger.errors.items():
+            self._reporter.pool_blocked(world.pools[pool], "", error)
+
+    def _may(self, node: ManagedNode, world: DisruptionWorld, *, eventual: bool = False) -> bool:
+        why = obstacle(node, world.budgets, self._caches.pods.find, world.now, eventual=eventual)
+        if why:
+            self._reporter.blocked(node, why)
+        return not why
+
+    def _allowed(self, node: ManagedNode, ledger: BudgetLedger, reason: Reason) -> bool:
+        """Whether the node's pool allows one more disruption. One that starts then uses it up."""
+        if ledger.left(node.pool.name, reason):
+            return True
+        if ledger.limit(node.pool.name, reason) == 0 and node.pool.name not in ledger.errors:
+            self._reporter.pool_blocked(node.pool, reason, "")
+        return False
+
+    def _empty(self, world: DisruptionWorld, free: Iterable[ManagedNode], ledger: BudgetLedger) -> set[str]:
+        """Ends nodes without pods that need another. Returns the uids of their claims."""
+        ended: set[str] = set()
+        existing = {claim.name for claim in self._caches.claims.list()}
+        for node in free:
+            if node.moving or not is_true(node.claim, names.CONSOLIDATABLE):
+                continue
+            if settling(node, existing, world.now) or not self._may(node, world):
+                continue
+            if not self._allowed(node, ledger, "Empty"):
+                continue
+            with self._reporter.isolated(node):
+                if self._moves.end_empty(node, partial(self._still_empty, node)):
+                    ledger.take(node.pool.name, "Empty")
+                    ended.add(node.claim.uid)
+        return ended
+
+    def _still_empty(self, node: ManagedNode) -> bool:
+        """Reads the API server, since the caches may lack the newest pods and reservations."""
+        assert node.node is not None
+        listed, _ = self._client.list(Pod.KIND, field_selector=f"spec.nodeName={node.node.name}")
+        if replace(node, pods=tuple(map(Pod.decode, listed))).moving:
+            return False
+        return not self._sources.occupancy.keeps_room(self._client, node.node.name, self._clock.now())
+
+    def _drifted(self, world: DisruptionWorld, free: Sequence[ManagedNode], ledger: BudgetLedger) -> set[str]:
+        """Replaces drifted nodes, those that drifted first in front, and those of a gang together."""
+        snapshot: PlacementSnapshot | None = None
+        started: set[str] = set()
+        claims = (claim for claim in self._caches.claims.list() if self._caches.owns(claim))
+        for gang, unit in drifted_units(world, free, claims, self._reporter):
+            # The others end as empty nodes, within the budgets for these.
+            nodes = [node for node in unit if node.moving or node.holds or _stays_empty(node.pool)]
+            if not all(self._may(node, world, eventual=True) for node in nodes):
+                continue
+            if not nodes or not self._all_allowed(nodes, ledger, "Drifted"):
+                continue
+            snapshot = snapshot if snapshot is not None else self._snapshot(world)
+            with self._reporter.isolated(nodes[0]):
+                going = [each.node.name for each in nodes if each.node is not None]
+                done, placed = self._replace(nodes, gang, world, without(snapshot, going))
+                if done:
+                    snapshot = placed
+                    started |= {node.claim.uid for node in nodes}
+            for node in nodes:
+                if node.claim.uid in started or self._replaced(node):
+                    ledger.take(node.pool.name, "Drifted")
+        return started
+
+    def _all_allowed(self, nodes: Sequence[ManagedNode], ledger: BudgetLedger, reason: Reason) -> bool:
+        """Whether the pools allow all of these disruptions at once."""
+        counts = Counter(node.pool.name for node in nodes)
+        for node in nodes:
+            if not self._allowed(node, ledger, reason):
+                return False
+            count = counts[node.pool.name]
+            if ledger.left(node.pool.name, reason) < count:
+                self._reporter.blocked(
+                    node,
+                    f"Its gang is replaced whole, which needs {counted(count, 'disruption')} of NodePool "
+                    f"{node.pool.name} at once: its budgets allow {ledger.limit(node.pool.name, reason)}",
+                )
+                return False
+        return True
+
+    def _replaced(self, node: ManagedNode) -> bool:
+        """Whether a replacement exists, also if a later step of its start was refused."""
+        return any(replaces(claim)[1] == node.claim.uid for claim in self._caches.claims.list())
+
+    def _replace(
+        self, nodes: Sequence[ManagedNode], gang: str, world: DisruptionWorld, snapshot: PlacementSnapshot
+    ) -> tuple[bool, PlacementSnapshot]:
+        """Ends drifted nodes whose pods fit on others; else starts replacements.
+
+        Of a single node, pods that fit on others need none. Each of several nodes gets a replacement for all
+        its pods, so that the pods of a gang stay apart as they are.
+        """
+        usable, placed = self._usable(world), snapshot
+        demands: list[Demand] = []
+        for node in nodes:
+            needed = demand(node, node.moving)
+            left, placed = elsewhere(needed.pods, placed, lambda name: name in usable)
+            demands.append(needed if node.static or len(nodes) > 1 else replace(needed, pods=tuple(left)))
+            if left or node.static:
+                break
+        else:
+            for node in nodes:
+                self._moves.end(node, "Drifted")
+            return True, placed
+        if len(nodes) > 1:
+            demands, placed = [demand(node, node.moving) for node in nodes], snapshot
+        pairs = [(needed, self._places(needed, placed, world.now)) for needed in demands]
+        for needed, places in pairs:
+            if not places.options:
+                pool = needed.node.pool.name
+                self._reporter.blocked(
+                    needed.node, f"Cannot replace it: no instance type of NodePool {pool} holds its pods"
+                )
+        if not all(places.options for _, places in pairs):
+            return False, snapshot
+        reason = condition(nodes[0].claim.status.conditions, names.DRIFTED)
+        why = f"Drifted: {reason.reason if reason else ''}"
+        together = _base(gang) if len(nodes) > 1 else ""
+        return self._begin(pairs, "Drifted", why, world.now, gang=together), placed
+
+    def _places(self, needed: Demand, snapshot: PlacementSnapshot, now: datetime) -> ReplacementPlaces:
+        """The options for a replacement; those in full reservations only beside others."""
+        ready = self._sources.launch_class(needed.node.pool.spec.template.spec.node_class_ref.name)
+        if ready is None:
+            return ReplacementPlaces()
+        try:
+            claim = planned(needed, uid="replacement", name="replacement")
+        except InvalidRequirement:
+            return ReplacementPlaces()
+        inventory = self._sources.ec2.inventory.snapshot()
+        try:
+            types = self._sources.ec2.provider.instance_types()
+        except ProviderError:
+            return ReplacementPlaces()
+        known = class_catalog(ready.plan.of_tenancy(tenancy(claim.requirements)), types, inventory, now)
+        found = fitting(needed, claim, known, snapshot)
+        room = any(
+            not option.pool.reserved or any(inventory.free(id_) for id_ in option.odcr_ids)
+            for option in found
+        )
+        labels = {name: each.labels for name, each in known.candidates.items()}
+        return ReplacementPlaces(options=found, labels=labels) if room else ReplacementPlaces()
+
+    def _begin(
+        self,
+        demands: Sequence[tuple[Demand, ReplacementPlaces]],
+        cause: Cause,
+        why: str,
+        now: datetime,
+        *,
+        capacity_type: str = "",
+        gang: str = "",
+    ) -> bool:
+        label = MoveLabel(
+            id=_move_id([each.node for each, _ in demands], now), size=len(demands), cause=cause
+        )
+        bodies = [
+            (
+                needed.node,
+                body(
+                    needed,
+                    name=replacement_name(needed.node, label.id),
+                    places=places,
+                    move=str(label),
+                    capacity_type=capacity_type,
+                    gang=(f"{gang}.{label.id}", len(demands)) if gang else None,
+                ),
+            )
+            for needed, places in demands
+        ]
+        return self._moves.start(bodies, label, why)
+
+    def _usable(self, world: DisruptionWorld) -> frozenset[str]:
+        """Nodes that may get pods: Ready, and in no disruption."""
+        going = {
+            node.node.name
+            for node in world.nodes
+            if node.node is not None
+            and (node.claim.deleting or node.replacement is not None or not node.initialized)
+        }
+        return frozenset(
+            node.name
+            for node in self._caches.nodes.list()
+            if node.name not in going and is_ready(node) and not node.deleting and not disrupted(node)
+        )
+
+    def _snapshot(self, world: DisruptionWorld) -> PlacementSnapshot:
+        return PlacementSnapshot.of(map(node_info, world.room.nodes), world.room.occupied)
+
+    # ---- return to reservations
+
+    def _return(self, free: Sequence[ManagedNode], world: DisruptionWorld, ledger: BudgetLedger) -> None:
+        """Moves claims into idle slots, in pools that ask for it."""
+        inventory = self._sources.ec2.inventory.snapshot()
+        if inventory.described is None:
+            return
+        self.returns.observe(inventory, world.now)
+        asking: set[str] = set()
+        for pool in world.pools.values():
+            if why := why_not(pool):
+                self._reporter.not_returning(pool, why)
+            elif enabled(pool):
+                asking.add(pool.name)
+        if not asking or self._pods_wait(world.now):
+            return
+        candidates = [
+            node
+            for node in free
+            if node.pool.name in asking
+            and node.moving
+            and is_true(node.claim, names.CONSOLIDATABLE)
+            and node.claim.labels.get(names.CAPACITY_TYPE) != "reserved"
+            and self._may(node, world)
+        ]
+        inputs = self._inputs(inventory)
+        if inputs is None:
+            return
+        budgets = {pool: ledger.left(pool, "Underutilized") for pool in asking}
+        for move in _units(
+            self.returns.select(world, candidates, inputs, partial(self._snapshot, world), budgets)
+        ):
+            counts: dict[str, int] = {}
+            for each in move:
+                counts[each.demand.node.pool.name] = counts.get(each.demand.node.pool.name, 0) + 1
+            if all(ledger.left(name, "Underutilized") >= count for name, count in counts.items()):
+                for name, count in counts.items():
+                    ledger.take(name, "Underutilized", count)
+                with self._reporter.isolated(move[0].demand.node):
+                    self._begin(
+                        [(each.demand, ReplacementPlaces(options=[each.option])) for each in move],
+                        "ReturnToReservation",
+                        "; ".join(each.message for each in move),
+                        world.now,
+                        capacity_type="reserved",
+                        gang=_base(move[0].gang),
+                    )
+
+    def _inputs(self, inventory: Inventory) -> ReturnInputs | None:
+        try:
+            types = self._sources.ec2.provider.instance_types()
+        except ProviderError as error:
+            _log.warning("no claim returns to a reservation: types are unknown", error=str(error))
+            return None
+        return ReturnInputs(
+            claims=[claim for claim in self._caches.claims.list() if self._caches.owns(claim)],
+            classes=self._sources.launch_class,
+            types=types,
+            inventory=inventory,
+            shortages=self._sources.shortages(),
+            seconds=self._sources.plan_seconds,
+            timer=self._clock.monotonic,
+        )
+
+    def _pods_wait(self, now: datetime) -> bool:
+        """Whether a pod got no node a short time ago: it may still become a claim."""
+        found = (pod.scheduled for pod in self._caches.pods.list() if waits(pod))
+        failed = (item.last_transition_time for item in found if item is not None and item.status == "False")
+        return any(at is not None and now - at < PENDING for at in failed)
+
+
+def _units(moves: Iterable[ReturnMove]) -> list[list[ReturnMove]]:
+    """Single moves, and those of each gang."""
+    units: dict[str, list[ReturnMove]] = {}
+    for move in moves:
+        units.setdefault(move.gang or f"\0{move.demand.node.claim.uid}", []).append(move)
+    return list(units.values())
+
+
+def _base(gang: str) -> str:
+    """The name of the gang before an earlier move."""
+    name, dot, suffix = gang.rpartition(".")
+    moved = dot and len(suffix) == _ID and all(char in "0123456789abcdef" for char in suffix)
+    return name if moved else gang
+
+
+def _move_id(nodes: Iterable[ManagedNode], now: datetime) -> str:
+    text = "/".join([*sorted(node.claim.uid for node in nodes), now.isoformat()])
+    return hashlib.sha256(text.encode()).hexdigest()[:_ID]
+
+
+def _stays_empty(pool: NodePool) -> bool:
+    """Whether the pool keeps nodes without pods."""
+    return pool.spec.replicas is not None or pool.spec.disruption.consolidate_after == conditions.NEVER

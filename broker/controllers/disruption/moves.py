@@ -1,0 +1,352 @@
+"""Moves: old claims and the claims that replace them. The new nodes are ready before the old ones drain.
+
+The whole state of a move is on the objects. A replacement names the claim that it replaces, and its move with
+the number of claims in it. The old claim has the condition DisruptionReason, and its Node the taint of
+disruption, while a replacement is under way. So each step follows from the objects, and the process may be
+killed between any two.
+
+Invariant: an old claim is ended only after every replacement of its move is initialized. If a replacement is
+lost, late or incomplete before that, all of them are deleted, the old nodes get pods again, and none of the
+claims is disrupted again for a while. A replacement with pods of its own stays, as a node like any other.
+Once one claim of a move has ended, the move is only completed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, get_args
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import condition
+from broker.apis.policy import PodDisruptionBudget
+from broker.controllers.disruption.candidates import obstacle
+from broker.controllers.disruption.conditions import FAILED
+from broker.controllers.disruption.report import Cause, DisruptionReporter
+from broker.controllers.disruption.world import DisruptionWorld, ManagedNode, replaces, since
+from broker.controllers.nodeclaim.caches import ClaimCaches
+from broker.controllers.nodeclaim.registration import disrupted
+from broker.controllers.nodeclaim.status import is_true, taken, write
+from broker.kube.conditions import ConditionUpdate
+from broker.kube.context import ControllerContext
+from broker.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
+from broker.placement.disruption_pods import NO_SCHEDULE
+from broker.text import InvalidText, decode_whole
+
+# From the start of a move (Karpenter: minRetryDuration in pkg/controllers/disruption/queue.go).
+TIMEOUT: Final = timedelta(minutes=10)
+# A slot that is not had by then was taken by another claim.
+SLOT_TIMEOUT: Final = timedelta(minutes=2)
+# Of each cause: the reason in the condition, which budgets name.
+REASON_OF: Final[Mapping[Cause, str]] = {
+    "Empty": "Empty",
+    "Drifted": "Drifted",
+    "Expired": "Expired",
+    "ReturnToReservation": "Underutilized",
+}
+_MOST: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveLabel:
+    """The value of the annotation MOVE: an id, the number of claims, and the cause."""
+
+    id: str
+    size: int
+    cause: Cause
+
+    def __str__(self) -> str:
+        return f"{self.id}/{self.size}/{self.cause}"
+
+
+def move_label(claim: NodeClaim) -> MoveLabel | None:
+    """None if the annotation is missing or was changed by hand."""
+    id_, _, rest = claim.annotations.get(names.MOVE, "").partition("/")
+    size, _, cause = rest.partition("/")
+    known = next((each for each in get_args(Cause) if each == cause), None)
+    try:
+        return MoveLabel(id=id_, size=decode_whole(size, least=1, most=_MOST), cause=known) if known else None
+    except InvalidText:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """The replacements of one move that exist, each with the node that it replaces, if that exists."""
+
+    label: MoveLabel
+    pairs: tuple[tuple[NodeClaim, ManagedNode | None], ...]
+
+    @property
+    def olds(self) -> list[ManagedNode]:
+        """The old nodes that still have to end."""
+        return [node for _, node in self.pairs if node is not None and not node.claim.deleting]
+
+    @property
+    def committed(self) -> bool:
+        """Whether one of several old claims has ended or ends."""
+        return len(self.olds) < len(self.pairs)
+
+
+def moves_of(world: DisruptionWorld, claims: Iterable[NodeClaim]) -> list[Move]:
+    """All moves with a replacement that is not being deleted."""
+    grouped: dict[MoveLabel, list[tuple[NodeClaim, ManagedNode | None]]] = defaultdict(list)
+    for claim in claims:
+        uid = replaces(claim)[1]
+        label = move_label(claim)
+        if uid is not None and label is not None and not claim.deleting:
+            grouped[label].append((claim, world.by_uid(uid)))
+    return [Move(label=label, pairs=tuple(pairs)) for label, pairs in grouped.items()]
+
+
+class MoveKeeper:
+    """Starts moves, and takes each one step further. Raises ApiError."""
+
+    def __init__(self, context: ControllerContext, caches: ClaimCaches, reporter: DisruptionReporter) -> None:
+        self._client, self._clock = context.client, context.clock
+        self._claims, self._nodes, self._pods = caches.claims, caches.nodes, caches.pods
+        self._reporter = reporter
+
+    def start(
+        self, bodies: Sequence[tuple[ManagedNode, Mapping[str, Any]]], label: MoveLabel, why: str
+    ) -> bool:
+        """Creates the replacements of a move, and keeps new pods off the old nodes.
+
+        False if one of them exists already, from an attempt that is being undone, or cannot be created.
+        """
+        for node, body in bodies:
+            try:
+                created = taken(self._claims, self._client.create(NodeClaim.KIND, body))
+            except AlreadyExists:
+                return False
+            except (Invalid, Forbidden) as error:
+                for each, _ in bodies:
+                    self._fail(each, label.cause, f"its replacement cannot be created: {error}")
+                return False
+            self._reporter.launching(created, label.cause)
+            if label.cause == "ReturnToReservation":
+                self._reporter.returning(node.claim, created, why)
+        for node, _ in bodies:
+            self._mark(node, label.cause, why)
+        return True
+
+    def advance(self, world: DisruptionWorld) -> list[datetime]:
+        """Takes every move one step further. Returns when moves run out of time."""
+        moves = moves_of(world, self._claims.list())
+        wakes: list[datetime] = []
+        for move in moves:
+            for node in move.olds[:1]:
+                with self._reporter.isolated(node):
+                    if wake := self._step(move, world):
+                        wakes.append(wake)
+        for node in world.nodes:
+            if node.replacement is None and not node.claim.deleting:
+                with self._reporter.isolated(node):
+                    self._undo_orphan(node)
+        return wakes
+
+    def _step(self, move: Move, world: DisruptionWorld) -> datetime | None:
+        if not move.olds:
+            return None
+        if move.committed and move.label.size > 1:
+            return self._complete(move, world)
+        if why := self._failure(move, world.now):
+            self._undo(move, why, world)
+            return None
+        for replacement, node in move.pairs:
+            if node is not None and since(node.claim, names.DISRUPTION_REASON) is None:
+                self._mark(node, move.label.cause, _doing(move.label.cause, replacement))
+            elif node is not None:
+                self._taint(node)
+            if not _initialized(replacement):
+                self._reporter.waiting(replacement)
+        if all(_initialized(replacement) for replacement, _ in move.pairs) and self._may_end(move, world):
+            for node in move.olds:
+                self.end(node, move.label.cause)
+            return None
+        begun = [at for node in move.olds if (at := since(node.claim, names.DISRUPTION_REASON))]
+        return min(begun, default=world.now) + TIMEOUT
+
+    def _complete(self, move: Move, world: DisruptionWorld) -> datetime | None:
+        """Ends the other old claims of a committed move. One that is held up or late stays.
+
+        A budget of its pods only delays its drain.
+        """
+        wakes: list[datetime] = []
+        for replacement, node in move.pairs:
+            if node is None or node.claim.deleting:
+                continue
+            held = self._held(node, move.label.cause, (), world.now)
+            if _initialized(replacement) and not held:
+                self.end(node, move.label.cause)
+                continue
+            began = since(node.claim, names.DISRUPTION_REASON)
+            if began is not None and world.now - began < TIMEOUT:
+                wakes.append(began + TIMEOUT)
+            elif began is not None or since(node.claim, names.DISRUPTION_REASON, "False") is not None:
+                pair = replace(move, pairs=((replacement, node),))
+                self._undo(pair, _late(pair), world)
+        return min(wakes, default=None)
+
+    def _may_end(self, move: Move, world: DisruptionWorld) -> bool:
+        """Whether nothing holds up the old nodes by now; else the move waits, until it is late."""
+        held = [self._held(node, move.label.cause, world.budgets, world.now) for node in move.olds]
+        return not any(held)
+
+    def _held(
+        self, node: ManagedNode, cause: Cause, budgets: Iterable[PodDisruptionBudget], now: datetime
+    ) -> bool:
+        """Whether something holds the old node up now; reports it."""
+        why = obstacle(node, budgets, self._pods.find, now, eventual=cause == "Drifted")
+        if why:
+            self._reporter.blocked(node, why)
+        return bool(why)
+
+    def _failure(self, move: Move, now: datetime) -> str:
+        """Why the move is undone; empty if it goes on."""
+        if len(move.pairs) < move.label.size:
+            return f"{len(move.pairs)} of {move.label.size} replacements exist"
+        for replacement, node in move.pairs:
+            if node is None:
+                continue
+            failed = since(node.claim, names.DISRUPTION_REASON, "False")
+            began = since(node.claim, names.DISRUPTION_REASON)
+            if failed is not None:
+                return "the replacement is being undone"
+            if node.unreadable or began is None:
+                continue
+            if now - began >= TIMEOUT:
+                return _late(move)
+            launched = is_true(replacement, names.LAUNCHED)
+            returns = move.label.cause == "ReturnToReservation"
+            if returns and not launched and now - began >= SLOT_TIMEOUT:
+                reason = condition(replacement.status.conditions, names.LAUNCHED)
+                detail = f": {reason.message}" if reason is not None and reason.message else ""
+                return f"replacement {replacement.name} got no slot within {SLOT_TIMEOUT}{detail}"
+        return ""
+
+    def _undo(self, move: Move, why: str, world: DisruptionWorld) -> None:
+        """Gives the move up. The condition comes first: it makes a new process go on undoing."""
+        for node in move.olds:
+            self._fail(node, move.label.cause, why)
+        for replacement, _ in move.pairs:
+            used = world.by_uid(replacement.uid)
+            if used is not None and used.moving:
+                self._keep(replacement)
+            else:
+                self._delete(replacement)
+        for node in move.olds:
+            self._untaint(node)
+
+    def _keep(self, replacement: NodeClaim) -> None:
+        """Makes it a claim of its own: pods came to its node already."""
+        meta = {"uid": replacement.uid, "annotations": {names.MOVE: None, names.REPLACES: None}}
+        try:
+            body = self._client.patch(NodeClaim.KIND, replacement.name, {"metadata": meta})
+        except NotFound:
+            return
+        taken(self._claims, body)
+
+    def _undo_orphan(self, node: ManagedNode) -> None:
+        """Returns a marked claim to service: its replacement is gone."""
+        found = condition(node.claim.status.conditions, names.DISRUPTION_REASON)
+        if found is None:
+            return
+        if found.reason == REASON_OF["Empty"]:
+            self._release(node)  # a stop came between the taint and the deletion
+            return
+        if found.status == "True":
+            self._fail(node, _cause(found.reason), "the replacement is gone")
+        self._untaint(node)
+
+    def _fail(self, node: ManagedNode, cause: Cause, why: str) -> None:
+        if since(node.claim, names.DISRUPTION_REASON, "False") is not None:
+            return
+        self._set(node.claim, "False", FAILED, why)
+        self._reporter.failed(node.claim, cause, f"NodeClaim {node.claim.name} stays: {why}")
+
+    def _mark(self, node: ManagedNode, cause: Cause, why: str) -> None:
+        self._set(node.claim, "True", REASON_OF[cause], why)
+        self._taint(node)
+
+    def _set(self, claim: NodeClaim, status: Any, reason: str, message: str) -> None:
+        change = ConditionUpdate(type=names.DISRUPTION_REASON, status=status, reason=reason, message=message)
+        write(self._client, self._claims, claim, change, now=self._clock.now())
+
+    def end_empty(self, node: ManagedNode, empty: Callable[[], bool]) -> bool:
+        """Ends a node without pods. New pods are kept off it first, then `empty` looks once more."""
+        self._mark(node, "Empty", "no pod on it needs another node")
+        is_empty = False
+        try:
+            is_empty = empty()
+        finally:
+            if not is_empty:
+                self._release(node)
+        if is_empty:
+            self.end(node, "Empty")
+        return is_empty
+
+    def _release(self, node: ManagedNode) -> None:
+        """Gives a node back to pods: it is disrupted no more, and nothing failed."""
+        write(
+            self._client,
+            self._claims,
+            node.claim,
+            now=self._clock.now(),
+            clear={names.DISRUPTION_REASON},
+        )
+        self._untaint(node)
+
+    def end(self, node: ManagedNode, cause: Cause) -> None:
+        """Ends a claim that needs no replacement, or none any more."""
+        if self._delete(node.claim):
+            self._reporter.terminating(node.claim, node.node, cause)
+
+    def _delete(self, claim: NodeClaim) -> bool:
+        try:
+            answer = self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
+        except NotFound:
+            return False
+        if answer.get("kind") == NodeClaim.KIND.kind:
+            taken(self._claims, answer)
+        return True
+
+    def _taint(self, node: ManagedNode) -> None:
+        if node.node is None or disrupted(node.node):
+            return
+        others = [taint.wire() for taint in node.node.spec.taints if taint.key != names.DISRUPTED_TAINT]
+        self._write_taints(node.node, [*others, {"key": names.DISRUPTED_TAINT, "effect": NO_SCHEDULE}])
+
+    def _untaint(self, node: ManagedNode) -> None:
+        if node.node is None:
+            return
+        newest = self._nodes.get(node.node.name) or node.node
+        if disrupted(newest):
+            kept = [taint.wire() for taint in newest.spec.taints if taint.key != names.DISRUPTED_TAINT]
+            self._write_taints(newest, kept)
+
+    def _write_taints(self, node: Node, taints: list[dict[str, Any]]) -> None:
+        body = {"metadata": {"resourceVersion": node.metadata.resource_version}, "spec": {"taints": taints}}
+        self._nodes.observe(self._client.patch(Node.KIND, node.name, body))
+
+
+def _initialized(claim: NodeClaim) -> bool:
+    return is_true(claim, names.INITIALIZED_CONDITION)
+
+
+def _late(move: Move) -> str:
+    """Why the move took too long."""
+    late = next((each.name for each, _ in move.pairs if not _initialized(each)), "")
+    return f"replacement {late} was not ready within {TIMEOUT}" if late else f"it was held up for {TIMEOUT}"
+
+
+def _cause(reason: str) -> Cause:
+    return "ReturnToReservation" if reason == REASON_OF["ReturnToReservation"] else "Drifted"
+
+
+def _doing(cause: Cause, replacement: NodeClaim) -> str:
+    return f"{cause}: NodeClaim {replacement.name} replaces it"

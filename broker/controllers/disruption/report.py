@@ -1,0 +1,105 @@
+"""Events and counts of disruptions, in Karpenter's words (pkg/controllers/disruption/events)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, Literal
+
+import structlog
+from prometheus_client import Counter
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.controllers.disruption.world import ManagedNode
+from broker.kube.errors import ApiError, Conflict, NotFound
+from broker.kube.events import Recorder
+from broker.oncall.metrics import REGISTRY
+
+Cause = Literal["Empty", "Drifted", "Expired", "ReturnToReservation"]
+BLOCKED: Final = "DisruptionBlocked"
+TERMINATING: Final = "DisruptionTerminating"
+LAUNCHING: Final = "DisruptionLaunching"
+WAITING: Final = "DisruptionWaitingReadiness"
+FAILED: Final = "DisruptionFailed"
+RETURNING: Final = "ReturnToReservation"
+
+DISRUPTED = Counter(
+    "capacity_broker_claims_disrupted",
+    "Claims that the broker ended, by reason: Empty, Drifted, Expired, or ReturnToReservation after its "
+    "replacement in a reserved slot was ready.",
+    ["reason", "nodepool"],
+    registry=REGISTRY,
+)
+_FAILED = Counter(
+    "capacity_broker_replacements_failed",
+    "Replacements that were given up, so that the old claim stays, by reason of the disruption.",
+    ["reason"],
+    registry=REGISTRY,
+)
+
+_log = structlog.get_logger("disruption")
+
+
+class DisruptionReporter:
+    """Writes events. A repeated event is counted by the recorder, and not written again."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def blocked(self, node: ManagedNode, message: str) -> None:
+        """Reports why a node is not disrupted. The user's own do-not-disrupt is not reported."""
+        if names.DO_NOT_DISRUPT in message:
+            return
+        for each in (node.node, node.claim):
+            if each is not None:
+                self._recorder.event(each, "Normal", BLOCKED, message)
+
+    def pool_blocked(self, pool: NodePool, reason: str, error: str) -> None:
+        """Reports that the budgets of a pool allow nothing, or cannot be read."""
+        if error:
+            self._recorder.event(pool, "Warning", BLOCKED, f"No disruption is allowed: {error}")
+        else:
+            message = f"No allowed disruptions for disruption reason {reason} due to blocking budget"
+            self._recorder.event(pool, "Normal", BLOCKED, message)
+
+    def not_returning(self, pool: NodePool, message: str) -> None:
+        self._recorder.event(pool, "Warning", BLOCKED, message)
+
+    @contextmanager
+    def isolated(self, node: ManagedNode) -> Iterator[None]:
+        """Reports a refused request on the node that it was about, so that other nodes go on.
+
+        A conflict passes by itself: the next pass reads the newer object.
+        """
+        try:
+            yield
+        except (Conflict, NotFound) as error:
+            _log.debug("object changed meanwhile", claim=node.claim.name, error=str(error))
+        except ApiError as error:
+            _log.warning("disruption did not go on", claim=node.claim.name, error=str(error))
+            self.blocked(node, f"The API server refused a step: {error}")
+
+    def launching(self, replacement: NodeClaim, cause: Cause) -> None:
+        self._recorder.event(replacement, "Normal", LAUNCHING, f"Launching NodeClaim: {cause}")
+
+    def waiting(self, replacement: NodeClaim) -> None:
+        self._recorder.event(replacement, "Normal", WAITING, "Waiting on readiness to continue disruption")
+
+    def returning(self, old: NodeClaim, replacement: NodeClaim, message: str) -> None:
+        for each in (old, replacement):
+            self._recorder.event(each, "Normal", RETURNING, message)
+
+    def terminating(self, claim: NodeClaim, node: Node | None, cause: Cause) -> None:
+        """Reports and counts a claim that ends."""
+        if node is not None:
+            self._recorder.event(node, "Normal", TERMINATING, f"Disrupting Node: {cause}")
+        self._recorder.event(claim, "Normal", TERMINATING, f"Disrupting NodeClaim: {cause}")
+        DISRUPTED.labels(cause, claim.labels.get(names.NODEPOOL, "")).inc()
+        _log.info("claim disrupted", claim=claim.name, reason=cause, node=node.name if node else "")
+
+    def failed(self, claim: NodeClaim, cause: Cause, message: str) -> None:
+        self._recorder.event(claim, "Warning", FAILED, message)
+        _FAILED.labels(cause).inc()
+        _log.warning("replacement failed: the claim stays", claim=claim.name, reason=cause, why=message)

@@ -1,0 +1,43 @@
+"""The inputs of a disruption pass beside the claims' caches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from broker.apis.karpenter import NodePool
+from broker.apis.policy import PodDisruptionBudget
+from broker.capacity.shortages import Shortages
+from broker.controllers.disruption.returning import SlotRights
+from broker.controllers.nodeclaim.caches import Ec2State
+from broker.controllers.nodeclass.controller import NodeClassController
+from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
+from broker.controllers.occupancy import OccupancyReader
+from broker.kube.cache import Cache
+from providers.model import Instance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisruptionSources:
+    """`disrupts`: whether the broker launches a pool's claims, and so disrupts them."""
+
+    budgets: Cache[PodDisruptionBudget]
+    occupancy: OccupancyReader
+    classes: NodeClassController
+    ec2: Ec2State
+    slots: SlotRights
+    shortages: Callable[[], Shortages]
+    disrupts: Callable[[NodePool], bool]
+    plan_seconds: float
+
+    def instances(self) -> Mapping[str, Instance]:
+        """The instances as last described, by id; empty before the first description."""
+        listing = self.ec2.view.listing
+        return listing.instances if listing is not None else {}
+
+    def launch_class(self, name: str) -> LaunchClass | None:
+        """The class as launches use it; None if it cannot launch now."""
+        try:
+            return self.classes.ready(name)
+        except Unresolved:
+            return None

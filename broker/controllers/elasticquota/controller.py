@@ -1,0 +1,119 @@
+"""Status of elastic quotas, and the labels of their pods.
+
+One run looks at all quotas, since a namespace may have only one. Only running pods count, so that the label
+and the sum follow each change of phase. A pod that ended keeps its last label. Source: nos,
+internal/controllers/elasticquota.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import structlog
+
+from broker.apis import nos
+from broker.apis.core import Pod
+from broker.apis.units import units, written
+from broker.controllers.elasticquota.reading import (
+    ElasticPods,
+    Quota,
+    declarations,
+    namespaces_of,
+    quota_id,
+)
+from broker.kube.cache import Cache
+from broker.kube.conditions import ConditionUpdate, changed, condition_body, set_conditions
+from broker.kube.context import ControllerContext
+from broker.kube.errors import ApiError, NotFound
+from broker.quota.elastic_labels import QuotaLabel, labels, used_amounts
+from broker.quota.elastic_resolve import ElasticDeclaration, ElasticProblem, in_force
+
+Json = dict[str, Any]
+BY_NAMESPACE: Final = "namespace"
+RUNNING: Final = "Running"
+log = structlog.get_logger(__name__)
+
+
+class ElasticQuotaController:
+    """`quotas` returns both kinds; `pods` is indexed by namespace."""
+
+    def __init__(
+        self,
+        context: ControllerContext,
+        quotas: Callable[[], Iterable[Quota]],
+        *,
+        pods: Cache[Pod],
+        reading: ElasticPods,
+    ) -> None:
+        self._client, self._clock = context.client, context.clock
+        self._quotas, self._pods, self._reading = quotas, pods, reading
+
+    def run(self, _items: Sequence[str]) -> None:
+        quotas = [quota for quota in self._quotas() if not quota.deleting]
+        declared = {item.id: item for item in declarations(quotas)}
+        _, problems = in_force(declared.values())
+        failures: list[ApiError] = []
+        for quota in quotas:
+            id_ = quota_id(quota)
+            try:
+                self._one(quota, declared[id_], problems.get(id_))
+            except NotFound:
+                continue
+            except ApiError as error:
+                log.warning("quota not written", quota=quota.key, error=str(error))
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def _one(self, quota: Quota, declared: ElasticDeclaration, problem: ElasticProblem | None) -> None:
+        pods = [
+            pod
+            for namespace in namespaces_of(quota)
+            for pod in self._pods.by(BY_NAMESPACE, namespace)
+            if pod.status.phase == RUNNING
+        ]
+        counted = [self._reading.read(pod) for pod in pods]
+        if problem is None:
+            wanted = labels(counted, declared.min)
+            for pod in pods:
+                self._label(pod, wanted[pod.uid])
+        self._status(quota, used_amounts(counted, declared.min, declared.max), problem)
+
+    def _label(self, pod: Pod, label: QuotaLabel) -> None:
+        if pod.labels.get(nos.CAPACITY) == label:
+            return
+        body = {"metadata": {"uid": pod.uid, "labels": {nos.CAPACITY: label}}}
+        self._client.patch(Pod.KIND, pod.name, body, namespace=pod.namespace)
+
+    def _status(self, quota: Quota, used: dict[str, int], problem: ElasticProblem | None) -> None:
+        update = ConditionUpdate(type=nos.IN_FORCE, status="True", reason="InForce")
+        if problem is not None:
+            update = ConditionUpdate(
+                type=nos.IN_FORCE, status="False", reason=problem.reason, message=problem.message
+            )
+        conditions = set_conditions(
+            quota.status.conditions,
+            update,
+            now=self._clock.now(),
+            observed_generation=quota.metadata.generation,
+        )
+        old = quota.status.used
+        gone = dict.fromkeys(old.keys() - used.keys())
+        status: Json = {
+            "used": {**gone, **{name: _shown(old.get(name, ""), name, used[name]) for name in used}},
+            "conditions": [condition_body(item) for item in conditions],
+        }
+        if changed(quota.status.wire(), status):
+            self._client.patch(
+                quota.KIND, quota.name, {"status": status}, namespace=quota.namespace, subresource="status"
+            )
+
+
+def by_namespace(pod: Pod) -> list[str]:
+    return [pod.namespace]
+
+
+def _shown(old: str, name: str, value: int) -> str:
+    """The amount as it was written before, if it is the same."""
+    return old if old and units(name, old) == value else written(name, value)

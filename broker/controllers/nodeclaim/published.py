@@ -1,0 +1,116 @@
+"""The current shortages in a ConfigMap: for the next leader, for `explain`, and for a person with kubectl.
+
+Invariant: the ConfigMap has every current shortage of the leader after each pass. It is written only if these
+differ from the written ones that are not over. The end of a shortage by time alone costs no write: each entry
+has its end, and readers leave out what is over. A new leader begins with these shortages, so that a restart
+neither requests a pool before its time nor forgets why a launch failed. An entry that the broker cannot have
+written is ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final, get_args
+
+import structlog
+
+from broker.apis.core import ConfigMap
+from broker.capacity.shortages import Scope, ScopeKind, Shortage, Shortages
+from broker.kube.client import Client
+from broker.kube.conditions import timestamp
+from broker.kube.errors import ApiError, NotFound
+from broker.kube.identity import NAMESPACE
+from broker.text import decode_object, decode_time
+from providers.model import ErrorClass
+
+NAME: Final = "capacity-broker-shortages"
+KEY: Final = "shortages"
+# A ConfigMap has room for 1 MiB (https://kubernetes.io/docs/concepts/configuration/configmap/).
+MOST: Final = 1000
+MESSAGE: Final = 400
+
+Entries = Mapping[str, Mapping[str, str]]  # by scope
+
+_log = structlog.get_logger("shortages")
+
+
+class PublishedShortages:
+    """For the launch loop alone."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._written: Shortages | None = None
+
+    def restored(self, now: datetime) -> Shortages:
+        """The shortages of the leader before; none if they cannot be read."""
+        try:
+            self._written = read_shortages(self._client)
+        except ApiError as error:
+            _log.warning("shortages of the leader before not read", configmap=NAME, error=str(error))
+            return Shortages()
+        return Shortages({s.scope: s for s in self._written.by_scope.values() if s.plausible(now)})
+
+    def publish(self, shortages: Shortages, now: datetime) -> None:
+        """Writes the current shortages if they have changed. A failed write is repeated by the next pass."""
+        try:
+            if self._written is None:
+                self._written = read_shortages(self._client)
+            current = _entries(shortages, now)
+            if current == _entries(self._written, now):
+                return
+            data = {KEY: json.dumps(current, indent=2, sort_keys=True)}
+            metadata = {"name": NAME, "namespace": NAMESPACE}
+            self._client.apply(ConfigMap.KIND, {"metadata": metadata, "data": data})
+            self._written = shortages
+        except ApiError as error:
+            _log.warning("shortages not published", configmap=NAME, error=str(error))
+
+
+def read_shortages(client: Client) -> Shortages:
+    """The published shortages, also those that are over; without unreadable entries. Raises ApiError."""
+    try:
+        data = client.get(ConfigMap.KIND, NAME, namespace=NAMESPACE).get("data") or {}
+        entries = decode_object(data.get(KEY) or "{}")
+    except (NotFound, ValueError):
+        return Shortages()
+    return Shortages({shortage.scope: shortage for shortage in _decoded(entries)})
+
+
+def _decoded(entries: Mapping[str, Any]) -> Iterable[Shortage]:
+    for text, entry in entries.items():
+        kind, _, key = text.partition(":")
+        if kind not in get_args(ScopeKind):
+            continue
+        try:
+            yield Shortage(
+                scope=Scope(kind, key),  # type: ignore[arg-type]
+                class_=ErrorClass(entry["class"]),
+                code=str(entry["code"]),
+                since=decode_time(entry["since"]),
+                until=decode_time(entry["until"]),
+                step=int(entry.get("step", 0)),
+                free=int(entry.get("free", 0)),
+                message=str(entry.get("message", "")),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            continue
+
+
+def _entries(shortages: Shortages, now: datetime) -> Entries:
+    """The current shortages; of too many, those that end last."""
+    last = sorted(shortages.lasting(now), key=lambda shortage: shortage.until, reverse=True)[:MOST]
+    return {
+        str(shortage.scope): {
+            "class": shortage.class_.value,
+            "code": shortage.code,
+            "since": timestamp(shortage.since),
+            "nextTry": timestamp(shortage.next_try),
+            "until": timestamp(shortage.until),
+            "step": str(shortage.step),
+            "free": str(shortage.free),
+            "message": shortage.message[:MESSAGE],
+        }
+        for shortage in last
+    }

@@ -1,0 +1,151 @@
+"""The life of Gödel reservations: made when a pod is deleted, matched by a back pod, deleted at their end.
+
+Bound pods that want their room kept carry a finalizer. So no deletion is missed while the broker is down,
+and the room stays the pod's until its reservation is there. Source: Gödel, pkg/controller/reservation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from broker.apis import godel
+from broker.apis.core import Pod
+from broker.apis.godel import GodelReservation
+from broker.controllers.nodereservation.godel_reading import GodelAnnotations
+from broker.kube.cache import Cache
+from broker.kube.conditions import add_finalizer, remove_finalizer
+from broker.kube.context import ControllerContext
+from broker.kube.controller import Result
+from broker.kube.errors import AlreadyExists, NotFound
+
+Json = dict[str, Any]
+_FIELDS: Final = (
+    "schedulerName",
+    "priority",
+    "priorityClassName",
+    "nodeSelector",
+    "hostNetwork",
+    "affinity",
+    "tolerations",
+    "initContainers",
+    "containers",
+)
+
+
+class GodelPodController:
+    """Turns deleted pods into reservations."""
+
+    def __init__(
+        self,
+        context: ControllerContext,
+        pods: Cache[Pod],
+        annotations: GodelAnnotations,
+        *,
+        served: Callable[[], bool],
+    ) -> None:
+        self._client, self._pods, self._annotations = context.client, pods, annotations
+        self._served = served
+
+    def reconcile(self, key: str) -> None:
+        pod = self._pods.find(key)
+        if pod is None or not pod.spec.node_name:
+            return
+        held = godel.FINALIZER in pod.metadata.finalizers
+        wanted = self._served() and self._annotations.wanted(pod)
+        if not pod.deleting:
+            self._patch(pod, add_finalizer(pod, godel.FINALIZER) if wanted else None)
+            if held and not wanted:
+                self._patch(pod, remove_finalizer(pod, godel.FINALIZER))
+            return
+        if held:
+            if wanted:
+                self._keep(pod)
+            self._patch(pod, remove_finalizer(pod, godel.FINALIZER))
+
+    def _keep(self, pod: Pod) -> None:
+        """Creates the pod's reservation. One of an earlier pod of this name is replaced."""
+        spec = pod.spec.wire()
+        body: Json = {
+            "metadata": {
+                "name": pod.name,
+                "namespace": pod.namespace,
+                "annotations": {
+                    godel.INDEX: self._annotations.index(pod),
+                    godel.PLACEHOLDER_UID: pod.uid,
+                },
+            },
+            "spec": {
+                "nodename": pod.spec.node_name,
+                "ttl": self._annotations.ttl(pod),
+                "template": {"spec": {name: spec[name] for name in _FIELDS if name in spec}},
+            },
+        }
+        try:
+            self._client.create(GodelReservation.KIND, body)
+        except AlreadyExists:
+            old = GodelReservation.decode(
+                self._client.get(GodelReservation.KIND, pod.name, namespace=pod.namespace)
+            )
+            if old.annotations.get(godel.PLACEHOLDER_UID) == pod.uid:
+                return
+            self._client.delete(GodelReservation.KIND, pod.name, namespace=pod.namespace, uid=old.uid)
+            self._client.create(GodelReservation.KIND, body)
+
+    def _patch(self, pod: Pod, body: Json | None) -> None:
+        if body is not None:
+            try:
+                self._client.patch(Pod.KIND, pod.name, body, namespace=pod.namespace)
+            except NotFound:
+                return
+
+
+class GodelReservationController:
+    """Shows a reservation's phase, and deletes it once it is matched or its time is over."""
+
+    def __init__(
+        self,
+        context: ControllerContext,
+        reservations: Cache[GodelReservation],
+        *,
+        owners: Callable[[str], Sequence[Pod]],
+        ttl: int,
+    ) -> None:
+        self._client, self._clock = context.client, context.clock
+        self._reservations, self._owners, self._ttl = reservations, owners, ttl
+
+    def reconcile(self, key: str) -> Result | None:
+        reservation = self._reservations.find(key)
+        if reservation is None or reservation.deleting:
+            return None
+        owner = next((pod for pod in self._owners(reservation.uid) if pod.spec.node_name), None)
+        if owner is not None:
+            found = {"namespace": owner.namespace, "name": owner.name, "uid": owner.uid}
+            self._show(reservation, {"phase": godel.MATCHED, "currentOwners": found})
+            self._delete(reservation)
+            return None
+        created = reservation.metadata.creation_timestamp or self._clock.now()
+        ends = created + reservation.lives(self._ttl)
+        left = (ends - self._clock.now()).total_seconds()
+        if left <= 0:
+            self._delete(reservation)
+            return None
+        if not reservation.status.phase:
+            self._show(reservation, {"phase": godel.RESERVED})
+        return Result(left)
+
+    def _show(self, reservation: GodelReservation, status: Json) -> None:
+        name, namespace = reservation.name, reservation.namespace
+        body = {"metadata": {"uid": reservation.uid}, "status": status}
+        try:
+            self._client.patch(GodelReservation.KIND, name, body, namespace=namespace, subresource="status")
+        except NotFound:
+            return
+
+    def _delete(self, reservation: GodelReservation) -> None:
+        try:
+            self._client.delete(
+                GodelReservation.KIND, reservation.name, namespace=reservation.namespace, uid=reservation.uid
+            )
+        except NotFound:
+            return

@@ -1,0 +1,149 @@
+"""The life of a Koordinator reservation after its placement: owners, end, deletion.
+
+Invariant: status is recomputed from the pods that name the reservation, never adjusted. Owners are not
+touched by the end of their reservation. Source: Koordinator, pkg/scheduler/plugins/reservation/controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from broker.apis import koordinator as koord
+from broker.apis.core import Node, Pod
+from broker.apis.units import units, written
+from broker.controllers.nodereservation.conditions import EXPIRED, ended_conditions
+from broker.kube.cache import Cache
+from broker.kube.conditions import changed
+from broker.kube.context import ControllerContext
+from broker.kube.controller import Result
+from broker.kube.errors import NotFound
+from broker.placement.holds_reading import deadline, hold_link
+from broker.placement.quantities import pod_requests
+from broker.placement.reading import takes_room
+
+Json = dict[str, Any]
+KEPT: Final = timedelta(hours=24)  # after its end
+UNREADABLE: Final = 60.0  # seconds between two looks for a Node that cannot be read
+BY_RESERVATION: Final = "reservation"
+
+
+def by_reservation(pod: Pod) -> list[str]:
+    """The UID of the reservation that a bound pod takes from."""
+    link = hold_link(pod) if pod.spec.node_name else None
+    return [link.hold] if link else []
+
+
+class KoordinatorController:
+    """`owners` finds the pods of a reservation by its UID.
+
+    `schedulers`: a reservation of another scheduler is left to it.
+    """
+
+    def __init__(
+        self,
+        context: ControllerContext,
+        reservations: Cache[koord.KoordinatorReservation],
+        nodes: Cache[Node],
+        *,
+        owners: Callable[[str], Sequence[Pod]],
+        schedulers: Callable[[], Collection[str]],
+    ) -> None:
+        self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
+        self._reservations, self._nodes, self._owners = reservations, nodes, owners
+        self._schedulers = schedulers
+
+    def reconcile(self, name: str) -> Result | None:
+        reservation = self._reservations.get(name)
+        if reservation is None or reservation.deleting:
+            return None
+        if reservation.scheduler not in self._schedulers():
+            return None
+        if reservation.status.phase in (koord.FAILED, koord.SUCCEEDED):
+            return self._collect(reservation)
+        node = reservation.status.node_name
+        if node and self._nodes.lacks(node):
+            self._expire(reservation, f"node {node} is gone")
+            return None
+        spec = reservation.spec
+        try:
+            ends = deadline(reservation.metadata.creation_timestamp, spec.ttl, spec.expires)
+        except ValueError:
+            ends = None  # the scheduler reports it
+        now = self._clock.now()
+        if ends is not None and ends <= now:
+            self._expire(reservation, "")
+            return None
+        if node:
+            self._write(reservation, self._status(reservation))
+        left = [] if ends is None else [(ends - now).total_seconds()]
+        # The end of a Node that is left out makes no event.
+        left += [UNREADABLE] if node and self._nodes.get(node) is None else []
+        return Result(min(left)) if left else None
+
+    def _status(self, reservation: koord.KoordinatorReservation) -> Json:
+        status = reservation.status
+        owners = sorted(
+            (
+                pod
+                for pod in self._owners(reservation.uid)
+                if takes_room(pod) and pod.spec.node_name == status.node_name
+            ),
+            key=lambda pod: pod.uid,
+        )
+        used: dict[str, int] = {}
+        for pod in owners:
+            for name, amount in pod_requests(pod.spec).items():
+                used[name] = used.get(name, 0) + amount
+        if "pods" in status.allocatable:
+            used["pods"] = len(owners)
+        result: Json = {
+            "currentOwners": [
+                {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid} for pod in owners
+            ],
+            # A merge patch removes an amount without a value.
+            "allocated": {
+                name: _amount(status.allocated.get(name, ""), name, used[name]) if name in used else None
+                for name in status.allocatable
+                if name in used or name in status.allocated
+            },
+        }
+        if owners and reservation.spec.allocate_once:
+            result["phase"] = koord.SUCCEEDED
+            now = self._clock.now()
+            result["conditions"] = ended_conditions(status.conditions, koord.SUCCEEDED, "", now)
+        return result
+
+    def _expire(self, reservation: koord.KoordinatorReservation, message: str) -> None:
+        conditions = ended_conditions(reservation.status.conditions, EXPIRED, message, self._clock.now())
+        self._write(reservation, {"phase": koord.FAILED, "conditions": conditions})
+
+    def _collect(self, reservation: koord.KoordinatorReservation) -> Result | None:
+        """Deletes an ended reservation after a day, or at once if its node is gone."""
+        status = reservation.status
+        ready = next((item for item in status.conditions if item.type == koord.READY), None)
+        if ready is None or ready.reason not in (EXPIRED, koord.SUCCEEDED):
+            return None
+        since = ready.last_transition_time or reservation.metadata.creation_timestamp or self._clock.now()
+        left = (since + KEPT - self._clock.now()).total_seconds()
+        gone = bool(status.node_name) and self._nodes.lacks(status.node_name)
+        if left > 0 and not gone:
+            return Result(left)
+        try:
+            self._client.delete(koord.KoordinatorReservation.KIND, reservation.name, uid=reservation.uid)
+        except NotFound:
+            return None
+        return None
+
+    def _write(self, reservation: koord.KoordinatorReservation, status: Json) -> None:
+        if not changed(reservation.status.wire(), status):
+            return
+        meta = {"uid": reservation.uid, "resourceVersion": reservation.metadata.resource_version}
+        body = {"metadata": meta, "status": status}
+        self._client.patch(koord.KoordinatorReservation.KIND, reservation.name, body, subresource="status")
+
+
+def _amount(old: str, name: str, value: int) -> str:
+    """The amount as it was written before, if it is the same."""
+    return old if old and units(name, old) == value else written(name, value)

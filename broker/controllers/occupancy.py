@@ -1,0 +1,233 @@
+"""Nodes with their pods and the room that reservations keep, as one pass of a loop reads them.
+
+Invariant: the scheduler, provisioning and disruption see the same pods and the same kept room. Both are read
+from the Reservations and the pods alone, by the scheduler's own rules. Kinds that are not served keep
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Final, TypeVar
+
+from pydantic import ValidationError
+
+from broker.apis import godel
+from broker.apis import koordinator as koord
+from broker.apis.core import UNSCHEDULABLE, Node, Pod
+from broker.apis.meta import Object
+from broker.controllers.nodereservation.godel_reading import godel_holds
+from broker.controllers.scheduler.queue import reservation_waits
+from broker.controllers.scheduler.reads import SchedulerReads
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.informer import Informer
+from broker.placement.holds import Consumption, Hold
+from broker.placement.holds_ledger import HoldLedger
+from broker.placement.holds_match import OwnerMatcher
+from broker.placement.holds_reading import hold_link, koordinator_hold, reserve_pod, template_pod
+from broker.placement.model import PodInfo
+from broker.placement.quantities import amounts
+from broker.placement.reading import pod_info, takes_room
+
+T = TypeVar("T", bound=Object)
+# Part of a reservation's key.
+RESERVATION: Final = "reservation/"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeOccupancy:
+    """`infos`: all pods by key. `pods`: those that take room on a node, `bound`: the same for filters.
+
+    `ledger`: the holds.
+    """
+
+    nodes: Sequence[Node] = ()
+    infos: Mapping[str, PodInfo] = field(default_factory=dict)
+    pods: Sequence[Pod] = ()
+    bound: Sequence[PodInfo] = ()
+    ledger: HoldLedger = field(default_factory=HoldLedger)
+    # The reservations that need another node, by `reservation_key`.
+    unplaced: Mapping[str, koord.KoordinatorReservation] = field(default_factory=dict)
+
+    @cached_property
+    def occupied(self) -> tuple[PodInfo, ...]:
+        """The pods on nodes, and those that stand for the idle room of holds."""
+        return (*self.bound, *self.ledger.placeholders())
+
+    @cached_property
+    def held(self) -> Mapping[str, tuple[str, ...]]:
+        """The names of the holds by node, and the pods that become holds as soon as they are gone."""
+        held: dict[str, list[str]] = defaultdict(list)
+        for state in self.ledger.states.values():
+            held[state.hold.node].append(state.hold.name)
+        for pod in self.pods:
+            if _becomes_hold(pod):
+                held[pod.spec.node_name].append(pod.key)
+        return {node: tuple(holders) for node, holders in held.items()}
+
+
+class OccupancyReader:
+    """Without `reads`, the broker places no reservations, and none keeps room."""
+
+    def __init__(
+        self, reads: SchedulerReads | None, nodes: Cache[Node], pods: Cache[Pod], *, ttl: int
+    ) -> None:
+        """`ttl`: seconds that a Gödel reservation without its own lasts."""
+        self._reads, self._nodes, self._pods, self._ttl = reads, nodes, pods, ttl
+        # By uid, with the version. Several loops read; each replaces the whole.
+        self._known: Mapping[str, tuple[str, PodInfo]] = {}
+
+    @property
+    def reservations(self) -> Informer[koord.KoordinatorReservation] | None:
+        """The informer of Koordinator's reservations, for triggers."""
+        return None if self._reads is None else self._reads.koordinator
+
+    def synced(self) -> bool:
+        return self._reads is None or self._reads.synced()
+
+    def read(self, now: datetime, pods: Sequence[Pod] | None = None) -> NodeOccupancy:
+        """`pods`: all pods, if the caller has listed them."""
+        listed = self._pods.list() if pods is None else pods
+        infos = self._infos(listed)
+        taking = [pod for pod in listed if holds_room(pod)]
+        ledger = HoldLedger()
+        if self._reads is not None:
+            koordinator, kept = self._reads.koordinator.cache.list(), self._reads.godel.cache.list()
+            ledger = self._ledger(taking, koordinator, kept, now)
+        return NodeOccupancy(
+            nodes=self._nodes.list(),
+            infos=infos,
+            pods=taking,
+            bound=[infos[pod.key] for pod in taking],
+            ledger=ledger,
+            unplaced=self.unplaced(),
+        )
+
+    def unplaced(self) -> dict[str, koord.KoordinatorReservation]:
+        """The reservations that no node can hold, by `reservation_key`. One for a given node is left out."""
+        if self._reads is None:
+            return {}
+        names = self._reads.served_names()
+        waiting = (item for item in self._reads.koordinator.cache.list() if reservation_waits(item, names))
+        return {reservation_key(item): item for item in waiting if needs_a_node(item)}
+
+    def keeps_room(self, client: Client, node: str, now: datetime) -> bool:
+        """Whether a reservation that the API server has now keeps room on the node. Raises ApiError."""
+        if self._reads is None:
+            return False
+        pods = [pod for pod in self._pods.list() if holds_room(pod)]
+        try:
+            koordinator = _listed(client, self._reads.koordinator, koord.KoordinatorReservation, node)
+            kept = _listed(client, self._reads.godel, godel.GodelReservation, node)
+        except UnreadableReservation:
+            return True
+        ledger = self._ledger(pods, koordinator, kept, now)
+        return node in NodeOccupancy(pods=pods, ledger=ledger).held
+
+    def _infos(self, pods: Iterable[Pod]) -> dict[str, PodInfo]:
+        """By key; each pod is read once per version."""
+        known = self._known
+        infos: dict[str, PodInfo] = {}
+        kept: dict[str, tuple[str, PodInfo]] = {}
+        for pod in pods:
+            version = pod.metadata.resource_version
+            before = known.get(pod.uid)
+            info = before[1] if before is not None and before[0] == version else pod_info(pod)
+            infos[pod.key], kept[pod.uid] = info, (version, info)
+        self._known = kept
+        return infos
+
+    def _ledger(
+        self,
+        pods: Collection[Pod],
+        koordinator: Iterable[koord.KoordinatorReservation],
+        kept: Iterable[godel.GodelReservation],
+        now: datetime,
+    ) -> HoldLedger:
+        present = frozenset(pod.uid for pod in pods)
+        holds = [*koordinator_holds(koordinator), *godel_holds(kept, present, self._ttl)]
+        links = (link for pod in pods if (link := hold_link(pod)))
+        return HoldLedger.of(holds, links, now) if holds else HoldLedger()
+
+
+class UnreadableReservation(Exception):
+    """An object of the node cannot be decoded."""
+
+
+def _listed(client: Client, informer: Informer[T], model: type[T], node: str) -> list[T]:
+    """Without those of other nodes that cannot be decoded. Raises UnreadableReservation."""
+    found: list[T] = []
+    for body in [] if informer.missing else client.list(model.KIND)[0]:
+        try:
+            found.append(model.decode(body))
+        except ValidationError as error:
+            if node in _nodes_named(body):
+                raise UnreadableReservation from error
+    return found
+
+
+def _nodes_named(body: Mapping[str, Any]) -> list[object]:
+    """The values of `nodeName` in spec and status, whatever their types."""
+    parts = [body.get("spec"), body.get("status")]
+    return [part.get("nodeName") for part in parts if isinstance(part, Mapping)]
+
+
+def reservation_key(reservation: koord.KoordinatorReservation) -> str:
+    """The reservation among pods by key. No pod has it: a pod's name has no slash."""
+    return f"{template_pod(reservation).namespace}/{RESERVATION}{reservation.name}"
+
+
+def needs_a_node(reservation: koord.KoordinatorReservation) -> bool:
+    """Whether the scheduler found no node, and a new one may hold the reservation."""
+    template = reservation.spec.template
+    if template is None or template.spec.node_name or reservation.needs_running_pod:
+        return False
+    return any(
+        (item.type, item.status, item.reason) == (koord.SCHEDULED, "False", UNSCHEDULABLE)
+        for item in reservation.status.conditions
+    )
+
+
+def holds_room(pod: Pod) -> bool:
+    """Whether the pod counts on its node. One that ended counts until its room is kept by a reservation."""
+    return takes_room(pod) or _becomes_hold(pod)
+
+
+def _becomes_hold(pod: Pod) -> bool:
+    """Whether the pod ends, and a Gödel reservation is about to keep its room."""
+    return bool(pod.spec.node_name) and pod.deleting and godel.FINALIZER in pod.metadata.finalizers
+
+
+def koordinator_holds(reservations: Iterable[koord.KoordinatorReservation]) -> Iterable[Hold]:
+    """The holds of placed reservations. One that cannot be read keeps its room, closed to all pods."""
+    for reservation in reservations:
+        status = reservation.status
+        if status.phase != koord.AVAILABLE or not status.node_name:
+            continue
+        room = amounts(status.allocatable)
+        try:
+            yield koordinator_hold(reservation, status.node_name, room)
+        except ValueError:
+            yield Hold(
+                id=reservation.uid,
+                name=reservation.name,
+                node=status.node_name,
+                amount=room,
+                matcher=OwnerMatcher(),
+                # An owner that came before does not end one that is shared.
+                consumption=Consumption.ONCE if reservation.spec.allocate_once else Consumption.SHARED,
+                template=_template(reservation),
+            )
+
+
+def _template(reservation: koord.KoordinatorReservation) -> PodInfo | None:
+    """The pod as which it was placed; None for a template that cannot be read."""
+    try:
+        return reserve_pod(reservation)
+    except ValueError:
+        return None

@@ -1,0 +1,132 @@
+"""Events about the ODCRs of a CapacityReservation: from what to what each changed, and EC2's refusals.
+
+Invariant: a purchase that EC2 refuses is one event, however many zones and counts are tried for it. While it
+is refused with the same code the event's text stays, so the recorder counts the repeats. The status has the
+time of the next attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, Literal
+
+import structlog
+
+from broker.apis import names
+from broker.kube.events import Recorder
+from broker.quota.usage import Reserved
+from broker.reservations.desired import OdcrChange
+from broker.reservations.purchases import Purchase
+from broker.reservations.reading import ParsedReservation
+from broker.reservations.spending import odcr_text
+from broker.text import counted, moment
+from providers.model import Odcr, ProviderError, Unchanged
+
+RESERVED: Final = "InstancesReserved"
+GROWN: Final = "ReservationGrown"
+SHRUNK: Final = "ReservationShrunk"
+MOVED: Final = "ReservationMoved"
+END_CHANGED: Final = "ReservationEndChanged"
+RETURNED: Final = "ReservationGivenBack"
+
+_log = structlog.get_logger("holdings")
+
+
+@dataclass(slots=True)
+class _Refusals:
+    """EC2's refusals of one purchase in one pass; the first is of the preferred place and the full count."""
+
+    reading: ParsedReservation
+    tried: list[tuple[Purchase, ProviderError]] = field(default_factory=list)
+
+
+class ChangeEvents:
+    """Publishes what was done to ODCRs. `end_pass` publishes the refused purchases. One thread."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._refused: dict[tuple[Reserved, str], _Refusals] = {}
+        # By reservation and flavor: the object and EC2 code of the published refusal, and its text.
+        self._published: dict[tuple[Reserved, str], tuple[tuple[str, int, str], str]] = {}
+
+    def publish(
+        self,
+        reading: ParsedReservation,
+        type_: Literal["Normal", "Warning"],
+        reason: str,
+        message: str,
+        *,
+        request_id: str = "",
+    ) -> None:
+        """Logs and records an event. The id of AWS's request is beside the text, which repeats keep."""
+        logged = {"aws_request_id": request_id} if request_id else {}
+        _log.info(message, reservation=str(reading.reserved), reason=reason, **logged)
+        marks = {names.AWS_REQUESTS: request_id} if request_id else {}
+        self._recorder.event(reading.one, type_, reason, message, annotations=marks)
+
+    def bought(self, purchase: Purchase, reading: ParsedReservation, odcr_id: str) -> None:
+        self._published.pop((purchase.reserved, purchase.flavor), None)
+        flavor, where = purchase.flavor, f"{purchase.instance_type} in {purchase.zone}"
+        if purchase.odcr_id:
+            before = purchase.total - purchase.count
+            text = f"{odcr_id} grew from {before} to {purchase.total} {where} for flavor {flavor}"
+            self.publish(reading, "Normal", GROWN, text)
+        else:
+            text = f"reserved {purchase.count} {where} for flavor {flavor}: {odcr_id}"
+            self.publish(reading, "Normal", RESERVED, text)
+
+    def changed(self, change: OdcrChange, reading: ParsedReservation, odcr: Odcr) -> None:
+        """`odcr`: as it was before the change."""
+        self.publish(reading, "Normal", *change_text(change, odcr))
+
+    def refused(self, purchase: Purchase, reading: ParsedReservation, error: ProviderError) -> None:
+        key = (purchase.reserved, purchase.flavor)
+        self._refused.setdefault(key, _Refusals(reading)).tried.append((purchase, error))
+
+    def end_pass(self, known: Container[Reserved]) -> None:
+        """`known`: the reservations that there are."""
+        refusals, self._refused = self._refused, {}
+        self._published = {key: each for key, each in self._published.items() if key[0] in known}
+        for key, each in refusals.items():
+            metadata, code = each.reading.one.metadata, each.tried[0][1].code
+            version = (metadata.uid, metadata.generation, code)
+            before, text = self._published.get(key, (None, ""))
+            if before != version:
+                text = refusal_text(each.tried)
+                self._published[key] = (version, text)
+            self.publish(each.reading, "Warning", code, text, request_id=each.tried[0][1].request_id)
+
+
+def change_text(change: OdcrChange, odcr: Odcr) -> tuple[str, str]:
+    """Reason and message of the event for a change of this ODCR."""
+    place = odcr_text(odcr).partition(" ")[2]
+    if change.moved_to:
+        text = f"flavor {change.flavor} moved from {odcr_text(odcr)} ({odcr.id}) to {change.moved_to}"
+        if change.count:
+            text += f"; {odcr.id} keeps the {change.count} with running instances until they end"
+        return MOVED, text
+    if change.count == 0:
+        return RETURNED, f"gave back {odcr_text(odcr)} ({odcr.id}): {change.why}"
+    if change.count != odcr.total:
+        text = f"{odcr.id} shrank from {odcr.total} to {change.count} {place}: {change.why}"
+        return SHRUNK, text
+    return END_CHANGED, f"the end of {odcr.id} changed from {_end(odcr.end)} to {_end(change.end)}"
+
+
+def refusal_text(tried: list[tuple[Purchase, ProviderError]]) -> str:
+    """EC2's answer to the first request for a purchase, and the other requests of the pass."""
+    (first, error), others = tried[0], [purchase for purchase, _ in tried[1:]]
+    text = f"EC2 refused {first.count} {first.instance_type} in {first.zone}: {error.message}"
+    if not others:
+        return text
+    places = sorted({f"{each.instance_type} in {each.zone}" for each in others})
+    least = min(each.count for each in others)
+    fewer = f", down to {least}" if least < first.count else ""
+    more = counted(len(others), "other request was", "other requests were")
+    return f"{text}; {more} refused ({', '.join(places)}{fewer})"
+
+
+def _end(end: datetime | Unchanged | None) -> str:
+    return moment(end) if isinstance(end, datetime) else "never"

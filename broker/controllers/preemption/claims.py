@@ -1,0 +1,113 @@
+"""The part of a single claim in preemption: its cluster, its nomination, and its protection from eviction.
+
+Invariant: a claim is nominated, because victims were evicted for it, as long as its own condition is True, in
+a new process too. The place of its slot follows from the last plan. Preemption for slots and for dedicated
+clusters excludes the same claims. The rule about do-not-disrupt is Karpenter's
+(https://karpenter.sh/docs/concepts/disruption/#pod-level-controls).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import condition
+from broker.apis.ome_clusters import DedicatedAICluster
+from broker.capacity.entitlement import NominatedSlot
+from broker.controllers.nodeclaim.caches import ClaimCaches
+from broker.controllers.nodeclaim.registration import nodes_of
+from broker.controllers.nodeclaim.termination import BY_NODE
+from broker.controllers.nodeclaim.translate import priority_of
+from broker.quota.slot_model import SlotRequest
+from broker.quota.usage import Reserved
+
+
+def cluster_of(claim: NodeClaim) -> tuple[str, str]:
+    """The uid and the name of the cluster that owns a claim, empty without one."""
+    if names.DEDICATED in claim.labels:
+        for owner in claim.metadata.owner_references:
+            if owner.kind == DedicatedAICluster.KIND.kind:
+                return owner.uid, owner.name
+    return "", ""
+
+
+def nominated(claim: NodeClaim) -> bool:
+    """Whether a victim was evicted for this claim, by the claim's own condition."""
+    reclaiming = condition(claim.status.conditions, names.RECLAIMING)
+    return reclaiming is not None and reclaiming.status == "True"
+
+
+def slot_request(claim: NodeClaim, queue: str, odcr_ids: tuple[str, ...]) -> SlotRequest:
+    """The claim's request for a slot in any of these EC2 reservations."""
+    created = claim.metadata.creation_timestamp
+    return SlotRequest(
+        name=claim.name,
+        queue=queue,
+        odcr_ids=odcr_ids,
+        priority=priority_of(claim),
+        queued=created.timestamp() if created is not None else 0.0,
+    )
+
+
+def nominations_of(
+    claims: Sequence[NodeClaim],
+    awaited: Mapping[str, NominatedSlot],
+    kept: Mapping[str, str],
+    *,
+    queue: Callable[[NodeClaim], str],
+) -> Iterator[SlotRequest]:
+    """The nominated ones of these claims, and claims of their gangs that keep a slot meanwhile.
+
+    `awaited` and `kept`, by uid: the slots that claims wait for since the last plan, and the EC2 reservation
+    of each kept slot.
+    """
+    first = [claim for claim in claims if nominated(claim)]
+    gangs = {claim.annotations.get(names.GANG, "") for claim in first} - {""}
+    for claim in (claim for claim in first if claim.uid in awaited):
+        yield slot_request(claim, awaited[claim.uid].queue, awaited[claim.uid].odcr_ids)
+    for claim in claims:
+        if claim.uid in kept and claim.annotations.get(names.GANG) in gangs:
+            yield slot_request(claim, queue(claim), (kept[claim.uid],))
+
+
+def non_preemptible(claim: NodeClaim, caches: ClaimCaches) -> bool:
+    """Whether a claim is never a victim.
+
+    Claims of another launcher are never victims. Neither, by Karpenter's rule, are claims with
+    do-not-disrupt, unless a grace period bounds it. A Node that is left out of the cache may have
+    do-not-disrupt, and cannot be drained.
+    """
+    if not caches.owns(claim):
+        return True
+    if claim.spec.termination_grace_period:
+        return False
+    own_nodes, left_out = nodes_of(caches.nodes, claim)
+    if left_out is not None:
+        return True
+    placed = [pod for node in own_nodes for pod in caches.pods.by(BY_NODE, node.name)]
+    running = [pod for pod in placed if not pod.ended]
+    guarded = (claim, *own_nodes, *running)
+    return any(item.annotations.get(names.DO_NOT_DISRUPT) == "true" for item in guarded)
+
+
+def borrows(claim: NodeClaim, reserved: Reserved, owners: Mapping[str, Reserved]) -> bool:
+    """Whether a claim that draws from `reserved` runs in an EC2 reservation of another owner. `owners` is
+    by the id of the EC2 reservation.
+    """
+    return owners.get(claim.labels.get(names.RESERVATION_ID, ""), reserved) != reserved
+
+
+def unowned(claim: NodeClaim, reserved: Reserved, owners: Mapping[str, Reserved]) -> bool:
+    """Whether a claim runs in an EC2 reservation without an owner, although `reserved` owns slots.
+
+    The quota of `reserved` stands for its own slots.
+    """
+    id_ = claim.labels.get(names.RESERVATION_ID, "")
+    return bool(id_) and id_ not in owners and reserved in owners.values()
+
+
+def occupied_queues(claims: Iterable[NodeClaim], owners: Mapping[str, Reserved]) -> frozenset[str]:
+    """The queues that own the slots of these claims, if known."""
+    ids = {claim.labels.get(names.RESERVATION_ID, "") for claim in claims}
+    return frozenset(owners[id_].queue for id_ in ids & owners.keys())

@@ -1,0 +1,122 @@
+"""Entitlements to slots, for each plan: the owner of each slot, and the slots that each queue may take.
+
+Invariant: no plan is made before the ownership of ODCRs is known, unless it stays unknown for PATIENCE (a
+kind is served and cannot be read). If no kind of reservation is served, or none exists, plans do not wait
+and are not restricted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+import structlog
+
+from broker.apis.karpenter import NodeClaim
+from broker.capacity.entitlement import KEPT, NO_ENTITLEMENTS, WHY_KEPT, Entitlements
+from broker.capacity.model import Inventory
+from broker.controllers.assumed import AssumptionStore
+from broker.controllers.preemption.claims import cluster_of, nominated
+from broker.controllers.preemption.slots import SlotSnapshotBuilder, drawn, entitled
+from broker.controllers.snapshot import Snapshot
+from broker.quota.joint import SlotState
+from broker.reservations.cluster_admission import ClusterAdmission
+from providers.model import InstanceType
+
+# How long a plan waits for unread kinds before launches go on without them.
+PATIENCE: Final = timedelta(seconds=30)
+
+HeldBack = Callable[
+    [Snapshot, Mapping[str, NodeClaim], Mapping[str, str], Mapping[str, ClusterAdmission]], Collection[str]
+]
+
+_log = structlog.get_logger("borrowing")
+
+
+class EntitlementReader:
+    """Reads entitlements from caches and assumptions. Safe to call from any loop. It makes no call and
+    writes nothing.
+    """
+
+    def __init__(self, slots: SlotSnapshotBuilder, assumed: AssumptionStore) -> None:
+        self._slots = slots
+        self._assumed = assumed
+        self._began = slots.clock.monotonic()
+        self._logged: set[str] = set()
+        # The claims that would take quota of nominated clusters, of some claims (by uid) with their queues.
+        self.held_back: HeldBack = lambda *_: ()
+
+    def known(self) -> bool:
+        """Whether a plan may be made: ownership is known, or has been unknown for longer than PATIENCE."""
+        reads = self._slots.reads
+        snapshot = reads.snapshot()
+        empty = not snapshot.reservations
+        if reads.reservations.complete and reads.cluster_reservations.complete and empty:
+            return True
+        if reads.synced() and (empty or snapshot.odcrs.known):
+            return True
+        over = self._slots.clock.monotonic() - self._began > PATIENCE.total_seconds()
+        self._log(over=over)
+        return over
+
+    def _log(self, *, over: bool) -> None:
+        """Logs once that launches wait for kinds that cannot be read, and once that they go on without
+        them.
+        """
+        named = self._slots.reads.named
+        unread = {name: informer for name, informer in named.items() if not informer.complete}
+        step = "launches go on without" if over else "launches wait"
+        if step in self._logged or not (over or any(informer.error for informer in unread.values())):
+            return
+        self._logged.add(step)
+        _log.warning(
+            f"whose slots are whose is not known: {step}",
+            longest_seconds=PATIENCE.total_seconds(),
+            unread={name: informer.error or "not read yet" for name, informer in unread.items()},
+            advice="the broker's role must let it list and watch these kinds",
+        )
+
+    def entitlements(
+        self, claims: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]
+    ) -> Entitlements:
+        """For a plan of these claims, by uid. Other claims planned in this pass keep their assigned slots."""
+        assumed = self._assumed.slots()
+        launches = {uid: odcr_id for uid, odcr_id in assumed.launches.items() if uid not in claims}
+        assumed = replace(assumed, launches=launches)
+        snapshot = self._slots.reads.snapshot()
+        slots = self._slots.take(snapshot, inventory, types, planning=claims.keys(), assumed=assumed)
+        if slots is None:
+            return NO_ENTITLEMENTS
+        draws, barred, names_ = drawn(claims.values(), snapshot)
+        queues = entitled(slots)
+        owners = {uid: cluster_of(claim) for uid, claim in claims.items()}
+        lots = {uid: queues.lots[id_] for uid, id_ in assumed.kept.items() if id_ in queues.lots}
+        lots |= {uid: slot.lot for uid, slot in assumed.awaited.items()}
+        first = {uid for uid, claim in claims.items() if nominated(claim)}
+        first |= {uid for uid, (owner, _) in owners.items() if owner in assumed.served}
+        if assumed.nominated and (kept := self.held_back(snapshot, claims, draws, assumed.nominated)):
+            draws |= dict.fromkeys(kept, KEPT)
+            barred[KEPT] = WHY_KEPT
+        return replace(
+            queues,
+            draws=draws,
+            names={**queues.names, **names_},
+            barred={**queues.barred, **barred},
+            held=frozenset(uid for uid, (_, name) in owners.items() if name in slots.holding),
+            nominated={uid: lots.get(uid) for uid in first},
+        )
+
+    def places(
+        self,
+        snapshot: Snapshot,
+        inventory: Inventory,
+        types: Mapping[str, InstanceType],
+        *,
+        waiting: Collection[str],
+    ) -> SlotState | None:
+        """None if there is no reservation. `waiting`: claims (by uid) that request a slot by themselves."""
+        assumed = replace(self._assumed.slots(), nominated={})  # decided again here
+        slots = self._slots.take(snapshot, inventory, types, planning=waiting, assumed=assumed)
+        return None if slots is None else slots.state

@@ -1,0 +1,274 @@
+"""Builds `Slots` from the caches and the assumptions: for plans, preemption and dry runs alike.
+
+Invariant: it makes no call and writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.capacity.entitlement import Entitlements, SlotPool
+from broker.capacity.model import Inventory
+from broker.controllers.assumed import AssumedSlots, AssumptionStore, UnattributedSlots
+from broker.controllers.dedicatedaicluster.sizes import sizes
+from broker.controllers.nodeclaim.caches import ClaimCaches
+from broker.controllers.nodeclaim.report import launched_at
+from broker.controllers.nodeclaim.translate import priority_of
+from broker.controllers.ome.reads import OmeReads
+from broker.controllers.preemption.claims import cluster_of, nominations_of, non_preemptible
+from broker.controllers.preemption.promised import ClusterHolding, cluster_holdings, nominations, promises
+from broker.controllers.snapshot import Snapshot
+from broker.kube.bisection import bisected_among
+from broker.kube.clock import Clock
+from broker.quota import part
+from broker.quota.joint import SlotState
+from broker.quota.model import Preemption, QuotaCohort
+from broker.quota.resolve import Names, UnresolvedName
+from broker.quota.slot_model import CLAIM, SlotHolder, SlotRequest
+from broker.reservations.slots import (
+    SlotQuotaReader,
+    Slots,
+    entitlements,
+    lots_of,
+    owned_slots,
+    unheld,
+    without_ended,
+)
+from broker.settings import Settings
+from providers.model import InstanceType
+
+# How long a terminating claim counts as giving its slot back.
+DRAINING: Final = timedelta(minutes=10)
+
+
+class SlotSnapshotBuilder:
+    """`take` is safe to call from any loop."""
+
+    def __init__(
+        self,
+        reads: OmeReads,
+        caches: ClaimCaches,
+        *,
+        settings: Settings,
+        assumed: AssumptionStore,
+    ) -> None:
+        self.reads = reads
+        self.clock: Clock = assumed.clock
+        self._caches = caches
+        self._settings = settings
+        self._assumed = assumed
+        self._quota = SlotQuotaReader()
+        self._unattributed = UnattributedSlots()
+
+    def take(
+        self,
+        snapshot: Snapshot,
+        inventory: Inventory,
+        types: Mapping[str, InstanceType],
+        *,
+        planning: Collection[str],
+        assumed: AssumedSlots,
+    ) -> Slots | None:
+        """None if there is no reservation. `planning`: claims (by uid) that are considered by themselves, and
+        not as part of their cluster.
+        """
+        if not snapshot.reservations:
+            return None
+        now = self.clock.now()
+        reservations = self._quota.read(
+            snapshot.reservations,
+            snapshot.judged,
+            snapshot.refusals,
+            lambda: snapshot.flavors.instances(types, self._settings.bought_zones),
+            types,
+            catalog=snapshot.flavors,
+        )
+        lots = lots_of(
+            snapshot.odcrs.owned,
+            inventory,
+            snapshot.reservations.keys(),
+            cluster=self._settings.cluster_name,
+        )
+        rules = {slots.member.name: slots.member.preemption for slots in reservations}
+        holders = without_ended(self._holders(snapshot, lots, assumed, rules), inventory)
+        unattributed, freed = self._unheld(unheld(lots, holders, inventory), now)
+        clusters = self._clusters(snapshot, types, assumed, asking={*planning} - assumed.in_slots.keys())
+        kueue = self.reads.kueue
+        state = SlotState(
+            lots=owned_slots(reservations, lots, inventory, unattributed, now),
+            members=[slots.member for slots in reservations],
+            cohorts=[
+                QuotaCohort(name=cohort.name, parent=cohort.spec.parent_name)
+                for cohort in self.reads.cohorts.cache.list()
+            ],
+            holders=holders,
+            nominated=self._nominated(snapshot, planning, assumed, lots),
+            promises=lambda usage, gone: promises(
+                clusters, usage=usage, gone={*gone, *assumed.evicted}, spared=kueue
+            ),
+            # If Kueue decides about evictions, no cluster is nominated here.
+            nominations=lambda usage, gone: (
+                [] if kueue else nominations(clusters, usage=usage, gone={*gone, *assumed.evicted})
+            ),
+        )
+        return Slots(
+            state=state,
+            reservations=reservations,
+            lots=lots,
+            freed=freed,
+            holding={each.name for each in clusters if each.held.usage} - {*assumed.evicted},
+            stuck={claim.name for claim in self._caches.claims.list() if _stuck(claim, now)},
+        )
+
+    def _unheld(self, uses: Mapping[str, int], now: datetime) -> tuple[dict[str, int], dict[str, int]]:
+        """Of the slots that no claim holds: the unattributed ones, and those that ended claims leave.
+
+        No claim is preempted for a slot that is being freed.
+        """
+        unattributed = self._unattributed.count(uses, now)
+        self._assumed.ended.expire(now)
+        ended = Counter(self._assumed.ended.values().values())
+        return unattributed, {
+            odcr_id: min(ended[odcr_id], uses[odcr_id] - count) for odcr_id, count in unattributed.items()
+        }
+
+    def _nominated(
+        self,
+        snapshot: Snapshot,
+        planning: Collection[str],
+        assumed: AssumedSlots,
+        lots: Mapping[str, SlotPool],
+    ) -> list[SlotRequest]:
+        return [
+            *nominations_of(
+                [claim for claim in self._caches.claims.list() if claim.uid in planning],
+                assumed.awaited,
+                {uid: odcr_id for uid, odcr_id in assumed.kept.items() if odcr_id in lots},
+                queue=lambda claim: drawn((claim,), snapshot)[0].get(claim.uid, ""),
+            )
+        ]
+
+    def _clusters(
+        self,
+        snapshot: Snapshot,
+        types: Mapping[str, InstanceType],
+        assumed: AssumedSlots,
+        *,
+        asking: Collection[str],
+    ) -> Sequence[ClusterHolding]:
+        """The dedicated clusters with the number of their existing instances."""
+        clusters = snapshot.clusters
+        if not clusters:
+            return ()
+        known, flavors = snapshot.reservations, snapshot.resource_flavors
+        return cluster_holdings(
+            clusters,
+            self._caches.claims.list(),
+            by_name=Names(known),
+            flavors=[*flavors.values()],
+            sizes=sizes(flavors, known, types, self._settings),
+            settled={*asking, *assumed.in_slots},
+            asking=asking,
+            admitted=assumed.admitted,
+            later=assumed.nominated,
+        )
+
+    def _holders(
+        self,
+        snapshot: Snapshot,
+        lots: Mapping[str, SlotPool],
+        assumed: AssumedSlots,
+        rules: Mapping[str, Preemption],
+    ) -> list[SlotHolder]:
+        """Claims with an instance in an owned slot, or planned into one."""
+        held = {}
+        top = 0  # the highest waiting priority: a holder that no claim outranks needs no disruption check
+        for claim in self._caches.claims.list():
+            if (odcr_id := held_odcr(claim) or assumed.launches.get(claim.uid, "")) in lots:
+                held[claim.uid] = claim, odcr_id
+            elif not claim.status.provider_id:
+                top = max(top, priority_of(claim))
+        claims = [claim for claim, _ in held.values()]
+        draws, _, _ = drawn(claims, snapshot)
+        since = launched_at(claims)
+        holders = []
+        for claim, odcr_id in held.values():
+            queue, priority = draws.get(claim.uid, ""), priority_of(claim)
+            own = queue == lots[odcr_id].owner
+            rule = rules.get(queue)
+            candidate = not own or (priority < top and rule is not None and rule.within != "Never")
+            _, cluster = cluster_of(claim)
+            holders.append(
+                SlotHolder(
+                    name=claim.name,
+                    queue=queue,
+                    odcr_id=odcr_id,
+                    cluster=cluster,
+                    priority=priority,
+                    since=since[claim.uid].timestamp() if claim.uid in since else float("inf"),
+                    terminating=claim.deleting
+                    or claim.uid in assumed.deleted
+                    or (bool(cluster) and cluster in assumed.evicted),
+                    # A claim without an instance cannot be drained: the next plan decides about it.
+                    non_preemptible=not claim.status.provider_id
+                    or (candidate and self._non_preemptible(claim)),
+                    evicted_for=assumed.evicted_for.get(cluster or f"{CLAIM}{claim.name}", ""),
+                )
+            )
+        return holders
+
+    def _non_preemptible(self, claim: NodeClaim) -> bool:
+        """Whether the claim is never a victim. A dedicated cluster is preempted as a whole, unless Kueue
+        counts its quota.
+        """
+        if names.DEDICATED in claim.labels:
+            return self.reads.kueue
+        return non_preemptible(claim, self._caches)
+
+
+def entitled(slots: Slots) -> Entitlements:
+    """Entitlements of queues, without those of single claims. Raises CulpritFound with the object that this
+    fails on.
+    """
+    return bisected_among(
+        lambda: entitlements(slots),
+        lambda queues: entitlements(slots.only(queues)),
+        lambda: part.names(None, slots.state),
+    )
+
+
+def drawn(
+    waiting: Iterable[NodeClaim], snapshot: Snapshot
+) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """The queue of each claim by uid; for unresolved names also the reason, and the name as written, by
+    queue.
+    """
+    known = Names(snapshot.reservations)
+    draws: dict[str, str] = {}
+    barred: dict[str, str] = {}
+    written: dict[str, str] = {}
+    for claim in waiting:
+        if not (name := claim.annotations.get(names.DRAWS_FROM, "")):
+            continue
+        reserved = known.resolve(name)
+        if isinstance(reserved, UnresolvedName):
+            draws[claim.uid] = queue = f"?{name}"
+            barred[queue], written[queue] = reserved.message, name
+        else:
+            draws[claim.uid] = reserved.queue
+    return draws, barred, written
+
+
+def held_odcr(claim: NodeClaim) -> str:
+    """The ODCR that the claim's instance runs in."""
+    return claim.labels.get(names.RESERVATION_ID, "") if claim.status.provider_id else ""
+
+
+def _stuck(claim: NodeClaim, now: datetime) -> bool:
+    since = claim.metadata.deletion_timestamp
+    return since is not None and now - since > DRAINING

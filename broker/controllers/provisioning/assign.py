@@ -1,0 +1,59 @@
+"""The pods that existing nodes and claims in flight take, and those that need a machine.
+
+Both the provisioning loop and `capacity-broker plan -f` decide with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from broker.apis.core import Pod
+from broker.controllers.provisioning.existing import ExistingNodes
+from broker.controllers.provisioning.pending import incomplete
+from broker.placement.filters import prepare
+from broker.placement.packing_model import PendingPod
+from broker.placement.sequential import settle
+from broker.placement.snapshot import PlacementSnapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodAssignment:
+    """By pod: `nominated`, the claim in flight that was made for it; `taken`, the node or claim with room for
+    it; `reasons`, why it waits. `left` need a machine. `snapshot` has the pods of the first two.
+    """
+
+    nominated: Mapping[str, str]
+    taken: Mapping[str, str]
+    reasons: Mapping[str, str]
+    left: Sequence[PendingPod]
+    snapshot: PlacementSnapshot
+
+
+def assign(
+    pending: Sequence[PendingPod],
+    known: ExistingNodes,
+    pods: Iterable[Pod],
+    group_size: Callable[[str], int],
+) -> PodAssignment:
+    """`pods`: all that exist, which gangs are counted from. `group_size`: the minimum of a PodGroup."""
+    snapshot = known.snapshot
+    nominated: dict[str, str] = {}
+    for pod in pending:
+        node = known.nominated.get(pod.key, "")
+        # Another pod may have taken the room of the claim that was made for this one.
+        if node and not prepare(pod.info, snapshot).reasons(snapshot.states[node]):
+            snapshot = snapshot.with_pod(pod.info, node)
+            nominated[pod.key] = node
+    rest = [pod for pod in pending if pod.key not in nominated]
+    short = incomplete(rest, pods, group_size)
+    reasons = {pod.key: short[pod.gang] for pod in rest if pod.gang in short}
+    rest = [pod for pod in rest if pod.gang not in short]
+    snapshot, taken = settle(rest, snapshot)
+    return PodAssignment(
+        nominated=nominated,
+        taken=taken,
+        reasons=reasons,
+        left=[pod for pod in rest if pod.key not in taken],
+        snapshot=snapshot,
+    )

@@ -1,0 +1,182 @@
+"""The NodeClaim of a packed machine.
+
+The name follows from the pods and the pool: after a stop between two creations, the same claim is not made
+twice. Types are listed cheapest first, at most 60; the launch plan chooses among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, Final
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.capacity.options import capacity_types
+from broker.capacity.types import WELL_KNOWN
+from broker.controllers.nodeclaim.from_pool import listed_types, one_of, pool_claim
+from broker.controllers.nodeclaim.status import is_true
+from broker.controllers.provisioning.pools import ServedPool
+from broker.placement.model import PodInfo
+from broker.placement.packing_model import MachineOption, PackedBin
+from broker.placement.quantities import PODS
+from broker.text import moment
+
+_SUFFIX: Final = 8
+_CHOSEN: Final = frozenset({names.INSTANCE_TYPE, names.ZONE, names.CAPACITY_TYPE})
+_RESERVATION: Final = frozenset(names.RESERVATION_LABELS)
+
+
+def claim_name(pool: str, pods: Iterable[str], taken: Collection[str] = ()) -> str:
+    """The pool's name and a hash of the pods; another one if that one is taken."""
+    text = ",".join(sorted(pods))
+    for attempt in range(len(taken) + 1):
+        digest = sha256(f"{pool}/{text}/{attempt}".encode()).hexdigest()[:_SUFFIX]
+        if (name := f"{pool[: 253 - _SUFFIX - 1]}-{digest}") not in taken:
+            break
+    return name
+
+
+def spent(claim: NodeClaim) -> bool:
+    """Whether the claim serves no pods that still wait: it is ending, or its node's room is for any pod.
+
+    Its name is taken. The name of a claim in flight is not: it keeps its pods from a second claim.
+    """
+    return claim.deleting or is_true(claim, names.INITIALIZED_CONDITION)
+
+
+def manifest(
+    name: str,
+    packed: PackedBin,
+    pool: ServedPool,
+    options: Sequence[MachineOption],
+    daemons: Mapping[str, int],
+    *,
+    gang_claims: int,
+    since: datetime | None = None,
+) -> dict[str, Any]:
+    """The claim's body. `options`: all that packing had. `daemons`: requests of DaemonSets on the machine.
+
+    `gang_claims`: the number of claims of the pods' gang. `since`: when claims before it began to wait.
+    """
+    template = pool.pool.spec.template
+    own = {key: value for key, value in packed.option.node.labels.items() if key not in WELL_KNOWN}
+    chosen = {key: own[key] for key in pool.requirements if key in own}
+    annotations = {names.PODS: ",".join(sorted(pod.key for pod in packed.pods))}
+    first = packed.pods[0]
+    priority = max(pod.priority for pod in packed.pods)
+    if priority and names.PRIORITY not in template.metadata.annotations:
+        annotations[names.PRIORITY] = str(priority)
+    if first.draws_from:
+        annotations[names.DRAWS_FROM] = first.draws_from
+    if first.gang:
+        annotations |= {names.GANG: first.gang, names.GANG_SIZE: str(gang_claims)}
+    if since is not None:
+        annotations[names.WAITING_SINCE] = moment(since)
+    return pool_claim(
+        pool.pool,
+        name,
+        requirements=_requirements(packed, pool, options, chosen),
+        requests=_requests(packed, daemons),
+        labels=chosen,
+        annotations=annotations,
+    )
+
+
+def _requirements(
+    packed: PackedBin, pool: ServedPool, options: Sequence[MachineOption], chosen: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """The pool's requirements, narrowed to the machines that the pods fit.
+
+    If the pods fit fewer values than minValues asks for, it is lowered, as by Karpenter's policy BestEffort
+    (https://karpenter.sh/docs/concepts/nodepools/#min-values): otherwise no machine would come.
+    """
+    zones, fitting = alternatives(packed, options)
+    read = _keys_read(pod.info for pod in packed.pods)
+    cheapest: dict[str, float] = {}
+    for option in fitting:
+        cheapest[option.instance_type] = min(option.cost, cheapest.get(option.instance_type, option.cost))
+    least = {r.key: r.min_values for r in pool.pool.spec.template.spec.requirements if r.min_values}
+    by_type: dict[str, dict[str, set[str]]] = {}
+    for option in fitting if least else ():
+        mine = by_type.setdefault(option.instance_type, {})
+        for key in least:
+            if (value := option.node.labels.get(key)) is not None:
+                mine.setdefault(key, set()).add(value)
+    types = listed_types(sorted(cheapest, key=lambda name: (cheapest[name], name)), least, by_type)
+    kinds: Iterable[str] = capacity_types(pool.requirements)
+    if names.CAPACITY_TYPE in read:
+        kinds = {option.capacity_type for option in fitting}
+    found: list[dict[str, Any]] = []
+    for item in pool.pool.spec.template.spec.requirements:
+        count = min(item.min_values or 0, _variety(item.key, types, fitting))
+        if item.key not in _CHOSEN and item.key not in chosen:
+            found.append(item.model_copy(update={"min_values": count or None}).wire())
+        elif item.key == names.INSTANCE_TYPE and count:
+            found.append({"key": item.key, "operator": "Exists", "minValues": count})
+    found += [one_of(key, [value]) for key, value in sorted(chosen.items())]
+    found.append(one_of(names.INSTANCE_TYPE, types))
+    found.append(one_of(names.ZONE, sorted(zones)))
+    found.append(one_of(names.CAPACITY_TYPE, sorted(kinds)))
+    for key in sorted(_RESERVATION & read):
+        values = {v for option in fitting if (v := option.node.labels.get(key)) is not None}
+        if values:
+            found.append(one_of(key, sorted(values)))
+    return found
+
+
+def _variety(key: str, types: Collection[str], fitting: Iterable[MachineOption]) -> int:
+    """The number of different values that machines of these types have for the label."""
+    if key == names.INSTANCE_TYPE:
+        return len(types)
+    found = {option.node.labels.get(key) for option in fitting if option.instance_type in types}
+    return len(found - {None})
+
+
+def alternatives(packed: PackedBin, options: Sequence[MachineOption]) -> tuple[set[str], list[MachineOption]]:
+    """Zones and options such that the pods fit every offered option of these types in these zones."""
+    own = packed.option
+    good = set(map(id, packed.also))
+    zones = {o.zone for o in packed.also if o.instance_type == own.instance_type} | {own.zone}
+    bad = {
+        o.instance_type
+        for o in options
+        if o.pool == own.pool
+        and o.draws_from == own.draws_from
+        and o.zone in zones
+        and id(o) not in good
+        and _same_labels(o, own)
+    }
+    if own.instance_type in bad:  # some zone or capacity type of the own type does not fit: the own one only
+        return {own.zone}, [
+            o for o in packed.also if o.instance_type == own.instance_type and o.zone == own.zone
+        ]
+    fitting = [o for o in packed.also if o.zone in zones and o.instance_type not in bad]
+    return zones, fitting
+
+
+def _same_labels(option: MachineOption, own: MachineOption) -> bool:
+    """Whether both carry the same labels of the user's own."""
+    return all(
+        option.node.labels.get(key) == value
+        for key, value in own.node.labels.items()
+        if key not in WELL_KNOWN and key != "topology.ebs.csi.aws.com/zone"
+    )
+
+
+def _keys_read(pods: Iterable[PodInfo]) -> set[str]:
+    keys: set[str] = set()
+    for pod in pods:
+        keys |= {item.key for item in pod.node_selector}
+        keys |= {item.key for term in pod.node_terms or () for item in term.expressions}
+    return keys
+
+
+def _requests(packed: PackedBin, daemons: Mapping[str, int]) -> dict[str, int]:
+    total = {**daemons}
+    for pod in packed.pods:
+        total[PODS] = total.get(PODS, 0) + 1
+        for name, amount in pod.info.requests.items():
+            total[name] = total.get(name, 0) + amount
+    return total

@@ -1,0 +1,303 @@
+"""Decides which claims pending pods need, and which claims in flight give way to them.
+
+Both the provisioning loop and `capacity-broker plan -f` decide with it. Existing nodes and claims in flight
+take pods first, and the others are packed into new claims.
+
+Invariant: a claim gives way only if all its pods get room without it, in this decision. So a claim that EC2
+refuses is kept while nothing else could be launched, and each step to another machine follows a new refusal.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from itertools import islice
+from typing import Any, Final
+
+from broker.apis import names
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim
+from broker.capacity.entitlement import Entitlements
+from broker.capacity.model import NodeClass
+from broker.controllers.nodeclaim.planning import in_gangs
+from broker.controllers.nodeclaim.status import pods_of
+from broker.controllers.nodeclaim.waiting import waiting_since
+from broker.controllers.occupancy import NodeOccupancy
+from broker.controllers.provisioning.assign import PodAssignment, assign
+from broker.controllers.provisioning.claims import claim_name, manifest, spent
+from broker.controllers.provisioning.existing import existing
+from broker.controllers.provisioning.learned import LearnedRoom, difference
+from broker.controllers.provisioning.observe import Ec2Supply, LaunchForecast, forecast, offered, stand_ins
+from broker.controllers.provisioning.offers import Offers
+from broker.controllers.provisioning.pools import ServedPool
+from broker.controllers.provisioning.refused import in_flight, refused_long
+from broker.controllers.provisioning.usage import pool_limits
+from broker.placement.model import PodInfo
+from broker.placement.packing import pack
+from broker.placement.packing_model import PackedBin, Packing, PendingPod
+from broker.placement.selectors import Labels
+from broker.placement.storage import Storage
+
+Entitle = Callable[[Mapping[str, NodeClaim], Ec2Supply], Entitlements]
+
+MOST_NAMED: Final = 3  # of the machines that are too small for a pod
+ROUNDS: Final = 3  # of the search for claims that may give way
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvisioningCluster:
+    """The cluster as a decision reads it. `pods`: all that exist; `claims`: all NodeClaims.
+
+    `daemons`: a pod of each DaemonSet. `learned`: the room that nodes really have. `namespaces`: their
+    labels, by name. `group_size`: the minimum of a PodGroup, by `namespace/name`.
+    """
+
+    pods: Sequence[Pod]
+    claims: Sequence[NodeClaim]
+    room: NodeOccupancy
+    daemons: Sequence[PodInfo]
+    learned: LearnedRoom
+    namespaces: Mapping[str, Labels]
+    storage: Storage
+    group_size: Callable[[str], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchState:
+    """The launches under way: EC2's supply, the classes by name, and the entitlements to slots.
+
+    `owns`: whether the broker launches a claim. `launching`: whether a call for a claim (by uid) is under
+    way.
+    """
+
+    supply: Ec2Supply
+    classes: Mapping[str, NodeClass]
+    entitle: Entitle
+    owns: Callable[[NodeClaim], bool]
+    launching: Callable[[str], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewClaim:
+    """A claim to create, and its pods."""
+
+    packed: PackedBin
+    name: str
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvisioningDecision:
+    """`assigned`: the pods that nodes and claims in flight take. `reasons`: why pods wait, by key.
+
+    `released`: claims in flight whose pods get room elsewhere. `packing`: of the others; None if no pod was
+    left.
+    """
+
+    assigned: PodAssignment
+    reasons: Mapping[str, str]
+    created: Sequence[NewClaim] = ()
+    released: Sequence[NodeClaim] = ()
+    packing: Packing | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decider:
+    """`launches` is called only if it is needed, since it reads EC2's instance types.
+
+    `seconds` bound the packing; `timer` returns seconds since some moment.
+    """
+
+    pools: Sequence[ServedPool]
+    pending: Sequence[PendingPod]
+    cluster: ProvisioningCluster
+    launches: Callable[[], LaunchState]
+    now: datetime
+    seconds: float
+    timer: Callable[[], float]
+
+    def decide(self) -> ProvisioningDecision:
+        """Raises ProviderError."""
+        without = self._refused()
+        for _ in range(ROUNDS):
+            found = self._decided(without)
+            kept = _kept(without, found)
+            if not kept:
+                return found
+            without = [claim for claim in without if claim.name not in kept]
+        return self._decided(())
+
+    def _refused(self) -> list[NodeClaim]:
+        """The claims in flight that give way if their pods find room elsewhere; a gang's together."""
+        asking = {pod.key for pod in self.pending}
+        found = [c for c in self.cluster.claims if in_flight(c) and not asking.isdisjoint(pods_of(c))]
+        refused = [claim for claim in found if refused_long(claim, self.now)]
+        if not refused:
+            return []
+        gangs = {gang for claim in refused if (gang := _gang(claim))}
+        found = [
+            claim
+            for claim in found
+            if (_gang(claim) in gangs or claim in refused)
+            and self._state.owns(claim)
+            and not self._state.launching(claim.uid)
+            and claim.uid in self._forecast.stuck
+        ]
+        all_ = Counter(map(_gang, filter(in_flight, self.cluster.claims)))
+        here = Counter(map(_gang, found))
+        return [claim for claim in found if not _gang(claim) or all_[_gang(claim)] == here[_gang(claim)]]
+
+    def _decided(self, without: Sequence[NodeClaim]) -> ProvisioningDecision:
+        """The decision as if these claims did not exist."""
+        gone = {claim.name for claim in without}
+        cluster = self.cluster
+        claims = [claim for claim in cluster.claims if claim.name not in gone]
+        known = existing(
+            cluster.room.nodes,
+            claims,
+            cluster.room.occupied,
+            cluster.daemons,
+            cluster.namespaces,
+            cluster.storage,
+            cluster.learned,
+        )
+        assigned = assign(self.pending, known, cluster.pods, cluster.group_size)
+        if not assigned.left:
+            return ProvisioningDecision(assigned=assigned, reasons=assigned.reasons, released=without)
+        offers = self._offers(assigned.left)
+        packing = pack(
+            assigned.left,
+            offers.options,
+            room=offers.room,
+            limits=pool_limits([pool.pool for pool in self.pools], claims, cluster.room.nodes),
+            snapshot=assigned.snapshot,
+            seconds=self.seconds,
+            timer=self.timer,
+        )
+        return ProvisioningDecision(
+            assigned=assigned,
+            reasons={**assigned.reasons, **_explained(packing, assigned.left, offers)},
+            created=self._created(packing, offers, claims, without),
+            released=without,
+            packing=packing,
+        )
+
+    def _since(self, packed: PackedBin, before: Sequence[NodeClaim]) -> datetime | None:
+        """Since when the pods, or the pods of their gang, wait with these claims; None if with none."""
+        keys, gang = {pod.key for pod in packed.pods}, packed.pods[0].gang
+        begun = (
+            waiting_since(claim, self._pods.get)
+            for claim in before
+            if (gang and _gang(claim) == gang) or not keys.isdisjoint(pods_of(claim))
+        )
+        return min(filter(None, begun), default=None)
+
+    @cached_property
+    def _pods(self) -> Mapping[str, Pod]:
+        return {pod.key: pod for pod in self.cluster.pods}
+
+    @cached_property
+    def _state(self) -> LaunchState:
+        return self.launches()
+
+    @cached_property
+    def _waiting(self) -> Sequence[NodeClaim]:
+        return [
+            claim
+            for claim in self.cluster.claims
+            if not claim.status.provider_id and not claim.deleting and self._state.owns(claim)
+        ]
+
+    @cached_property
+    def _forecast(self) -> LaunchForecast:
+        """The results of a launch plan for the claims that wait now."""
+        state = self._state
+        return forecast(
+            self._waiting,
+            state.classes,
+            state.supply,
+            state.entitle({claim.uid: claim for claim in self._waiting}, state.supply),
+            launched=in_gangs(self.cluster.claims),
+            pod=self._pods.get,
+            seconds=self.seconds,
+            timer=self.timer,
+        )
+
+    def _offers(self, left: Sequence[PendingPod]) -> Offers:
+        state = self._state
+        asking = {claim.uid: claim for claim in self._waiting} | stand_ins(self.pools, left)
+        return offered(
+            self.pools,
+            left,
+            self.cluster.daemons,
+            state.classes,
+            state.supply,
+            state.entitle(asking, state.supply),
+            taken=self._forecast.taken,
+            learned=self.cluster.learned,
+        )
+
+    def _created(
+        self, packing: Packing, offers: Offers, claims: Sequence[NodeClaim], without: Sequence[NodeClaim]
+    ) -> list[NewClaim]:
+        gangs = Counter(item.pods[0].gang for item in packing.bins)
+        # The claims that an earlier run made before it was stopped.
+        gangs.update(claim.annotations[names.GANG] for claim in of_gangs(claims, gangs.keys()))
+        taken = {claim.name for claim in claims if spent(claim)} | {claim.name for claim in without}
+        # Those that a run before deleted belong to the claims that give way.
+        before = [*without, *(claim for claim in claims if claim.deleting and not claim.status.provider_id)]
+        by_name = {pool.pool.name: pool for pool in self.pools}
+        made = []
+        for packed in packing.bins:
+            pool = by_name[packed.option.pool]
+            name = claim_name(pool.pool.name, (pod.info.uid for pod in packed.pods), taken)
+            body = manifest(
+                name,
+                packed,
+                pool,
+                offers.options,
+                packed.option.daemons,
+                gang_claims=gangs[packed.pods[0].gang],
+                since=self._since(packed, before),
+            )
+            made.append(NewClaim(packed=packed, name=name, body=body))
+        return made
+
+
+def of_gangs(claims: Sequence[NodeClaim], gangs: Set[str]) -> list[NodeClaim]:
+    """The claims for pods of these gangs that have no instance yet."""
+    return [
+        claim
+        for claim in claims
+        if claim.annotations.get(names.GANG) in gangs - {""}
+        and names.PODS in claim.annotations
+        and not claim.status.provider_id
+        and not claim.deleting
+    ]
+
+
+def _explained(packing: Packing, pods: Sequence[PendingPod], offers: Offers) -> Mapping[str, str]:
+    """The reasons of packing, with the machines that turned out too small for the pod."""
+    infos = {pod.key: pod.info for pod in pods} if offers.smaller else {}
+    found = dict(packing.reasons)
+    for key, text in packing.reasons.items() if infos else ():
+        lacks = (
+            difference(infos[key], sort, item.expected, item.room, item.node)
+            for sort, item in sorted(offers.smaller.items())
+        )
+        found[key] = "; ".join([text, *islice(filter(None, lacks), MOST_NAMED)])
+    return found
+
+
+def _gang(claim: NodeClaim) -> str:
+    return claim.annotations.get(names.GANG, "")
+
+
+def _kept(without: Sequence[NodeClaim], found: ProvisioningDecision) -> Set[str]:
+    """The names of the claims that cannot give way: a pod of theirs, or of their gang, gets no other room."""
+    homeless = [claim for claim in without if not found.reasons.keys().isdisjoint(pods_of(claim))]
+    gangs = {gang for claim in homeless if (gang := _gang(claim))}
+    return {claim.name for claim in homeless} | {claim.name for claim in without if _gang(claim) in gangs}

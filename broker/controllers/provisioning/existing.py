@@ -1,0 +1,127 @@
+"""Nodes and claims in flight with their pods, as kube-scheduler will see them.
+
+A node that is not initialized has the taints that its claim keeps, and the room that EC2's type gives: as in
+karpenter pkg/controllers/state/statenode.go. A claim without a node is the node that it becomes. Its pods
+are those for which it was made, until it is initialized: they need no other room.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.nodeclaim.registration import EPHEMERAL
+from broker.controllers.nodeclaim.status import is_true, pods_of
+from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
+from broker.placement.affinity import node_affinity
+from broker.placement.model import NodeInfo, PodInfo
+from broker.placement.quantities import PODS, amounts
+from broker.placement.reading import claim_info, node_info
+from broker.placement.selectors import Labels
+from broker.placement.snapshot import NodeState, PlacementSnapshot
+from broker.placement.storage import Storage
+from broker.placement.taints import taint_toleration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExistingNodes:
+    """`snapshot`: nodes and claims in flight. `nominated`: the claim of each waiting pod, by key."""
+
+    snapshot: PlacementSnapshot
+    nominated: Mapping[str, str]
+
+
+def existing(
+    nodes: Sequence[Node],
+    claims: Sequence[NodeClaim],
+    occupied: Iterable[PodInfo],
+    daemons: Sequence[PodInfo],
+    namespaces: Mapping[str, Labels],
+    storage: Storage,
+    learned: LearnedRoom,
+) -> ExistingNodes:
+    """`occupied`: the pods on nodes and of kept room. `daemons`: a pod of each DaemonSet."""
+
+    def future(info: NodeInfo, claim: NodeClaim) -> NodeInfo:
+        sort = MachineSort(claim.labels.get(names.NODEPOOL, ""), info.labels.get(names.INSTANCE_TYPE, ""))
+        return _for_pods(info, daemons, partial(learned.room, sort))
+
+    by_id = {claim.status.provider_id: claim for claim in claims if claim.status.provider_id}
+    made: list[NodeInfo] = []
+    name_of: dict[str, str] = {}  # the node in the snapshot, by claim
+    for node in nodes:
+        claim = by_id.get(node.spec.provider_id)
+        if node.deleting or (claim is not None and claim.deleting):
+            continue
+        if claim is None or node.labels.get(names.INITIALIZED) == "true":
+            made.append(node_info(node))
+        else:
+            made.append(future(_joining(node, claim), claim))
+        if claim is not None:
+            name_of[claim.name] = node.name
+    for claim in claims:
+        if (
+            claim.name not in name_of
+            and not claim.deleting
+            and not is_true(claim, names.INITIALIZED_CONDITION)
+        ):
+            made.append(future(_in_flight(claim), claim))
+            name_of[claim.name] = claim.name
+    snapshot = PlacementSnapshot.of(made, occupied, namespaces=namespaces, storage=storage)
+    return ExistingNodes(snapshot=snapshot, nominated=_nominated(claims, name_of))
+
+
+def _joining(node: Node, claim: NodeClaim) -> NodeInfo:
+    info = node_info(node)
+    startup = {(taint.key, taint.effect) for taint in claim.spec.startup_taints} | EPHEMERAL
+    passing = [
+        taint
+        for taint in info.taints
+        if (taint.key, taint.effect) in startup or taint.key.startswith(names.READINESS_TAINTS)
+    ]
+    coming = claim_info(claim)
+    kept = tuple(dict.fromkeys((*coming.taints, *(t for t in info.taints if t not in passing))))
+    return replace(
+        info,
+        labels={**coming.labels, **info.labels},
+        taints=kept,
+        allocatable={**coming.allocatable, **{n: a for n, a in info.allocatable.items() if a}},
+    )
+
+
+def _in_flight(claim: NodeClaim) -> NodeInfo:
+    """Before the launch, only the requested room is certain."""
+    info = claim_info(claim)
+    return info if info.allocatable else replace(info, allocatable=amounts(claim.spec.resources.requests))
+
+
+def _for_pods(
+    node: NodeInfo,
+    daemons: Iterable[PodInfo],
+    learned: Callable[[Mapping[str, int], Mapping[str, int]], Mapping[str, int]],
+) -> NodeInfo:
+    """The node with its room beside the DaemonSets whose pods will come to it, as far as is known."""
+    overhead: Counter[str] = Counter()
+    empty, state = PlacementSnapshot(), NodeState(node)
+    for daemon in daemons:
+        checks = [f(daemon, empty) for f in (taint_toleration, node_affinity)]
+        if not any(check(state) for check in checks if callable(check)):
+            overhead.update({**daemon.requests, PODS: 1})
+    room = {**node.allocatable}
+    for name, amount in overhead.items():
+        room[name] = room.get(name, 0) - amount
+    return replace(node, allocatable={**room, **learned(node.allocatable, overhead)})
+
+
+def _nominated(claims: Iterable[NodeClaim], name_of: Mapping[str, str]) -> dict[str, str]:
+    return {
+        key: name_of[claim.name]
+        for claim in claims
+        if claim.name in name_of and not claim.deleting and not is_true(claim, names.INITIALIZED_CONDITION)
+        for key in pods_of(claim)
+    }

@@ -1,0 +1,154 @@
+"""The inputs of a provisioning run: one immutable observation of pods, pools, nodes and free slots."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from broker.apis import names
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim, NodeClaimSpec
+from broker.apis.meta import ObjectMeta
+from broker.capacity.entitlement import NO_ENTITLEMENTS, RECLAIMING, Entitlements
+from broker.capacity.model import Inventory, NodeClass, Plan
+from broker.capacity.option_catalog import OptionCatalog
+from broker.capacity.plan import plan
+from broker.capacity.reasons import HELD_FOR_GANG
+from broker.capacity.shortages import Shortages
+from broker.controllers.nodeclaim.translate import BadClaim, planned
+from broker.controllers.nodeclaim.waiting import waiting_since
+from broker.controllers.provisioning.learned import LearnedRoom
+from broker.controllers.provisioning.offers import Offers, offers, stand_in
+from broker.controllers.provisioning.pools import ServedPool
+from broker.placement.model import PodInfo
+from broker.placement.packing_model import PendingPod
+from providers.model import InstanceType
+
+# The reasons of claims that a slot, or the next plan, serves in a moment.
+_WAITS_FOR_SLOT: Final = frozenset({RECLAIMING, HELD_FOR_GANG, "ReservationPending", "PlannedLater"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ec2Supply:
+    """EC2's types and reservations, and the pools that refuse now."""
+
+    types: Mapping[str, InstanceType]
+    inventory: Inventory
+    shortages: Shortages
+    now: datetime
+
+
+def stand_ins(pools: Sequence[ServedPool], pods: Sequence[PendingPod]) -> dict[str, NodeClaim]:
+    """A claim for each pool and each reservation that pods draw from, to read entitlements with."""
+    found: dict[str, NodeClaim] = {}
+    for pool in pools:
+        for draws_from in {pod.draws_from for pod in pods}:
+            uid = stand_in(pool, draws_from)
+            drawn = draws_from or pool.draws_from
+            meta = ObjectMeta(
+                name=uid.replace("/", "-"),
+                uid=uid,
+                labels={names.NODEPOOL: pool.pool.name},
+                annotations={names.DRAWS_FROM: drawn} if drawn else {},
+            )
+            spec = NodeClaimSpec(node_class_ref=pool.pool.spec.template.spec.node_class_ref)
+            found[uid] = NodeClaim(metadata=meta, spec=spec)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchForecast:
+    """`taken`: the slots of each reservation that waiting claims will take or hold.
+
+    `stuck`: the claims (by uid) that nothing can launch now, and for which no slot is held or given back.
+    """
+
+    taken: Counter[str]
+    stuck: frozenset[str]
+
+
+def offered(
+    pools: Sequence[ServedPool],
+    pods: Sequence[PendingPod],
+    daemons: Sequence[PodInfo],
+    classes: Mapping[str, NodeClass],
+    supply: Ec2Supply,
+    entitlements: Entitlements = NO_ENTITLEMENTS,
+    *,
+    taken: Counter[str],
+    learned: LearnedRoom,
+) -> Offers:
+    """The machines that could be opened now, beside those that waiting claims will get."""
+    catalog = OptionCatalog(
+        classes,
+        supply.types,
+        supply.inventory,
+        supply.shortages,
+        supply.now,
+        entitlements=entitlements,
+        all_last_resorts=True,
+    )
+    return offers(pools, pods, daemons, catalog, supply.types, supply.inventory, entitlements, taken, learned)
+
+
+def forecast(
+    waiting: Sequence[NodeClaim],
+    classes: Mapping[str, NodeClass],
+    supply: Ec2Supply,
+    entitlements: Entitlements = NO_ENTITLEMENTS,
+    *,
+    launched: Mapping[str, int],
+    pod: Callable[[str], Pod | None],
+    seconds: float,
+    timer: Callable[[], float],
+) -> LaunchForecast:
+    """The results of a launch plan for claims without an instance. `launched`: as in `plan`.
+
+    `pod`: by `namespace/name`.
+    """
+    claims = []
+    for claim in waiting:
+        try:
+            claims.append(planned(claim, template="", since=waiting_since(claim, pod)))
+        except BadClaim:
+            continue  # it is never launched as it is
+    taken: Counter[str] = Counter()
+    if not claims:
+        return LaunchForecast(taken=taken, stuck=frozenset())
+    made = plan(
+        claims,
+        classes,
+        supply.types,
+        supply.inventory,
+        supply.shortages,
+        supply.now,
+        launched=launched,
+        entitlements=entitlements,
+        seconds=seconds,
+        timer=timer,
+    )
+    for hold in made.holds:
+        taken.update(hold.slots)
+    for assignment in made.assignments:
+        ids = [id_ for id_ in assignment.option.odcr_ids if supply.inventory.free(id_) > taken[id_]]
+        taken.update(ids[:1])
+    return LaunchForecast(taken=taken, stuck=_stuck(made))
+
+
+def _stuck(made: Plan) -> frozenset[str]:
+    """The claims without an option, except those that wait for a slot or for the next plan.
+
+    Claims of a gang are stuck together or not at all.
+    """
+    waits = {hold.gang for hold in made.holds}
+    waits |= {item.claim.gang for item in made.unplaced if item.reason in _WAITS_FOR_SLOT} - {""}
+    return frozenset(
+        item.claim.uid
+        for item in made.unplaced
+        if item.reason not in _WAITS_FOR_SLOT
+        and item.claim.uid not in made.awaited
+        and (not item.claim.gang or item.claim.gang not in waits)
+    )

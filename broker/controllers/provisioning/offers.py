@@ -1,0 +1,240 @@
+"""The machines that served NodePools could open now, by the same options that launches use.
+
+Options come from the launch loop's catalog: requirements, shortages, and the slots that the pool or its pods
+may draw from. A slot that a waiting claim will take is not offered. A reserved slot costs next to nothing, so
+that packing fills slots first; an unknown price is estimated from the type's size. An option that is short,
+and may be tried as a last resort, comes after those of all NodePools that are not short.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from broker.capacity.class_catalog import CandidateType, ClassCatalog
+from broker.capacity.entitlement import Entitlements, SlotPool
+from broker.capacity.model import Claim, Inventory, Option
+from broker.capacity.option_catalog import OptionCatalog
+from broker.capacity.types import CAPACITY_TYPE, WELL_KNOWN, capacity, reservation_labels
+from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
+from broker.controllers.provisioning.pools import ServedPool
+from broker.controllers.provisioning.usage import NODES
+from broker.placement.affinity import node_affinity
+from broker.placement.model import NodeInfo, NodeTaint, PodInfo
+from broker.placement.packing_model import MachineOption, PendingPod
+from broker.placement.quantities import CPU, PODS
+from broker.placement.selectors import IN
+from broker.placement.snapshot import NodeState, PlacementSnapshot
+from broker.placement.taints import taint_toleration
+from providers.model import InstanceType
+
+# A slot is paid for already: its cost only makes packing prefer the smaller instance.
+SLOT_SHARE: Final = 1e-3
+# Dollars an hour of a type without a known price.
+CPU_GUESS: Final = 0.06
+ACCELERATOR_GUESS: Final = 4.0
+# Subtracted from the pool's weight, which is 100 at most, for a last resort.
+LAST_RESORT: Final = 1000
+EBS_ZONE: Final = "topology.ebs.csi.aws.com/zone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offers:
+    """Machine options, and the free slots of each EC2 reservation.
+
+    `smaller`: machines with less room on their nodes than estimated.
+    """
+
+    options: tuple[MachineOption, ...]
+    room: Mapping[str, int]
+    smaller: Mapping[MachineSort, SmallerMachine] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallerMachine:
+    """`expected`: the estimated room for pods; `room`: the learned one, of resources that lack some."""
+
+    expected: Mapping[str, int]
+    room: Mapping[str, int]
+    node: str
+
+
+def stand_in(pool: ServedPool, draws_from: str) -> str:
+    """The uid of the claim that stands for the pool's claims when entitlements are read."""
+    return f"pool/{pool.pool.name}/{draws_from}"
+
+
+def offers(
+    pools: Sequence[ServedPool],
+    pods: Sequence[PendingPod],
+    daemons: Sequence[PodInfo],
+    catalog: OptionCatalog,
+    types: Mapping[str, InstanceType],
+    inventory: Inventory,
+    entitlements: Entitlements,
+    taken: Counter[str],
+    learned: LearnedRoom,
+) -> Offers:
+    """`taken`: slots of each reservation that waiting claims will take."""
+    smaller: dict[MachineSort, SmallerMachine] = {}
+    found: list[MachineOption] = []
+    room: dict[str, int] = {}
+    for pool in pools:
+        for draws_from in sorted({pod.draws_from for pod in pods}):
+            claim = Claim(
+                name=pool.pool.name,
+                uid=stand_in(pool, draws_from),
+                node_class=pool.node_class.name,
+                requirements=pool.requirements,
+            )
+            candidates = catalog.candidates(claim)
+            short = frozenset(map(id, candidates.last_resort))
+            known = catalog.known(claim)
+            for labels in _variants(pool, pods):
+                maker = _Maker(pool, draws_from, labels, daemons, known, types, learned)
+                for option in candidates.usable:
+                    machines = maker.machines(option, inventory)
+                    if id(option) in short:
+                        machines = (replace(item, weight=item.weight - LAST_RESORT) for item in machines)
+                    found += machines
+                smaller |= maker.smaller
+    for id_ in {option.source for option in found if option.source}:
+        room[id_] = max(0, inventory.free(id_) - taken[id_])
+    _within_quota(room, entitlements, {stand_in(p, d) for p in pools for d in {q.draws_from for q in pods}})
+    return Offers(options=tuple(found), room=room, smaller=smaller)
+
+
+def _within_quota(room: dict[str, int], entitlements: Entitlements, uids: Iterable[str]) -> None:
+    """Lowers the room of owned slots to the share of the most entitled queue."""
+    queues = {entitlements.draws.get(uid, "") for uid in uids}
+    by_lot: dict[SlotPool, list[str]] = defaultdict(list)
+    for id_ in sorted(room):
+        if (lot := entitlements.lots.get(id_)) is not None:
+            by_lot[lot].append(id_)
+    for lot, ids in by_lot.items():
+        terms = entitlements.of(lot)
+        most = 0
+        for queue in queues:
+            borrowed = min(terms.lendable, entitlements.borrow.get(SlotPool(queue, lot.flavor), 0))
+            most = max(most, min(terms.room, terms.quota if lot.owner == queue else borrowed))
+        for id_ in ids:
+            room[id_] = min(room[id_], max(0, most))
+            most -= room[id_]
+
+
+def _variants(pool: ServedPool, pods: Iterable[PendingPod]) -> list[dict[str, str]]:
+    """The label values of the user's own that pods select where the pool leaves a choice."""
+    keys = [key for key in pool.requirements if key not in pool.labels and key not in WELL_KNOWN]
+    found: dict[tuple[tuple[str, str], ...], None] = {(): None}
+    for pod in pods if keys else ():
+        asked: dict[str, str] = {}
+        selectors = [pod.info.node_selector, *(term.expressions for term in pod.info.node_terms or ())]
+        for item in (item for selector in selectors for item in selector):
+            if item.key in keys and item.operator == IN and item.key not in asked:
+                value = next((v for v in sorted(item.values) if pool.requirements.allows(item.key, v)), None)
+                if value is not None:
+                    asked[item.key] = value
+        found[tuple(sorted(asked.items()))] = None
+    return [dict(values) for values in found]
+
+
+class _Maker:
+    """Makes the machine options of one pool with one set of labels."""
+
+    def __init__(
+        self,
+        pool: ServedPool,
+        draws_from: str,
+        labels: Mapping[str, str],
+        daemons: Sequence[PodInfo],
+        known: ClassCatalog,
+        types: Mapping[str, InstanceType],
+        learned: LearnedRoom,
+    ) -> None:
+        self._pool, self._draws_from, self._learned = pool, draws_from, learned
+        self.smaller: dict[MachineSort, SmallerMachine] = {}
+        self._labels = {**pool.labels, **labels}
+        self._known, self._types = known, types
+        template = pool.pool.spec.template.spec
+        self._taints = tuple(NodeTaint(t.key, t.value, t.effect) for t in template.taints)
+        empty = PlacementSnapshot()
+        self._daemons = [
+            (pod, [check for f in (taint_toleration, node_affinity) if callable(check := f(pod, empty))])
+            for pod in daemons
+        ]
+        self._capacity: dict[str, dict[str, int]] = {}
+
+    def machines(self, option: Option, inventory: Inventory) -> Iterator[MachineOption]:
+        place = option.pool
+        candidate = self._known.candidates[place.instance_type]
+        zone = self._known.zones.get(place.zone, {})
+        labels = {
+            **candidate.labels,
+            **zone,
+            EBS_ZONE: place.zone,
+            CAPACITY_TYPE: place.capacity_type,
+            **self._labels,
+        }
+        if not option.odcr_ids:
+            yield self._made(option, candidate, labels, _price(option.price, candidate.type))
+            return
+        price = SLOT_SHARE * _price(None, self._types[place.instance_type])
+        for id_ in option.odcr_ids:
+            if (odcr := inventory.odcrs.get(id_)) is not None:
+                # An instance of a group may land in any reservation of it.
+                named = reservation_labels(odcr) if len(option.odcr_ids) == 1 else {}
+                yield self._made(option, candidate, {**labels, **named}, price, id_)
+
+    def _made(
+        self, option: Option, candidate: CandidateType, labels: dict[str, str], cost: float, source: str = ""
+    ) -> MachineOption:
+        name = candidate.type.name
+        node = NodeInfo(name=name, labels=labels, taints=self._taints)
+        estimated = whole(candidate.allocatable)
+        overhead: Counter[str] = Counter()
+        for daemon, checks in self._daemons:
+            if not any(check(NodeState(node)) for check in checks):
+                overhead.update({**daemon.requests, PODS: 1})
+        room = {key: estimated.get(key, 0) - overhead[key] for key in estimated.keys() | overhead.keys()}
+        sort = MachineSort(self._pool.pool.name, name)
+        if less := self._learned.room(sort, estimated, overhead):
+            node_name = self._learned.lessons[sort].node
+            self.smaller[sort] = SmallerMachine(expected=room, room=less, node=node_name)
+            room = {**room, **less}
+        if name not in self._capacity:
+            self._capacity[name] = whole(capacity(candidate.type, self._pool.node_class)) | {NODES: 1}
+        return MachineOption(
+            pool=self._pool.pool.name,
+            node=NodeInfo(
+                name=name,
+                labels=labels,
+                taints=self._taints,
+                allocatable={key: max(0, amount) for key, amount in room.items()},
+            ),
+            instance_type=name,
+            zone=option.pool.zone,
+            capacity_type=option.pool.capacity_type,
+            cost=cost,
+            source=source,
+            draws_from=self._draws_from,
+            weight=self._pool.weight,
+            capacity=self._capacity[name],
+            daemons=overhead,
+        )
+
+
+def whole(amounts: Mapping[str, float]) -> dict[str, int]:
+    """Base units as placement counts them: CPU in milli."""
+    return {name: math.floor(n * 1000 if name == CPU else n) for name, n in amounts.items()}
+
+
+def _price(price: float | None, type_: InstanceType) -> float:
+    if price is None:
+        price = type_.on_demand_price
+    if price is not None:
+        return price
+    accelerators = sum(gpu.count for gpu in type_.gpus) + type_.neurons
+    return type_.vcpus * CPU_GUESS + accelerators * ACCELERATOR_GUESS

@@ -1,0 +1,129 @@
+"""Pods that need a machine: Karpenter's rule, with the pod's gang and its reservation.
+
+The rule is that of karpenter pkg/utils/pod/scheduling.go (IsProvisionable): kube-scheduler marked the pod
+Unschedulable; it is not bound, is nominated to no node, and belongs to no DaemonSet and to no Node.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from broker.apis import names
+from broker.apis.core import UNSCHEDULABLE, Pod
+from broker.apis.koordinator import KoordinatorReservation
+from broker.apis.kueue import Namespace
+from broker.placement.holds_reading import priority, template_pod
+from broker.placement.model import PodInfo
+from broker.placement.packing_model import PendingPod
+from broker.placement.reading import pod_info
+from broker.text import InvalidText, counted, decode_whole
+
+POD_GROUP: Final = "scheduling.x-k8s.io/pod-group"
+KUEUE_GROUP: Final = "kueue.x-k8s.io/pod-group-name"
+KUEUE_COUNT: Final = "kueue.x-k8s.io/pod-group-total-count"
+JOBSET: Final = "jobset.sigs.k8s.io/jobset-name"
+_MOST: Final = 100_000
+_OWNERS: Final = frozenset({("apps/v1", "DaemonSet"), ("v1", "Node")})
+
+
+def provisionable(pod: Pod) -> bool:
+    """Whether the pod needs room that kube-scheduler did not find."""
+    scheduled = pod.scheduled
+    return (
+        scheduled is not None
+        and scheduled.reason == UNSCHEDULABLE
+        and not pod.spec.node_name
+        and not pod.status.nominated_node_name
+        and not pod.deleting
+        and not pod.ended
+        and not any((owner.api_version, owner.kind) in _OWNERS for owner in pod.metadata.owner_references)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodGang:
+    """The gang of a pod: all its pods get machines, or none. `size` 0: unknown."""
+
+    name: str = ""
+    size: int = 0
+
+
+ALONE: Final = PodGang()
+
+
+def gang_of(pod: Pod, group_size: Callable[[str], int]) -> PodGang:
+    """The pod's gang, by the broker's annotation, a PodGroup, Kueue's group, or a JobSet.
+
+    `group_size`: the minimum of a PodGroup by `namespace/name`; 0 if it is unknown.
+    """
+    if name := pod.annotations.get(names.GANG):
+        return PodGang(name=f"{pod.namespace}/{name}", size=_count(pod.annotations.get(names.GANG_SIZE)))
+    if name := pod.labels.get(POD_GROUP):
+        return PodGang(name=f"{pod.namespace}/{name}", size=group_size(f"{pod.namespace}/{name}"))
+    if name := pod.labels.get(KUEUE_GROUP):
+        return PodGang(name=f"{pod.namespace}/{name}", size=_count(pod.annotations.get(KUEUE_COUNT)))
+    if name := pod.labels.get(JOBSET):
+        return PodGang(name=f"{pod.namespace}/{name}")
+    return ALONE
+
+
+def _count(text: str | None) -> int:
+    try:
+        return decode_whole(text or "0", least=0, most=_MOST)
+    except InvalidText:
+        return 0
+
+
+def pending_pod(
+    pod: Pod,
+    namespaces: Mapping[str, Namespace],
+    group_size: Callable[[str], int],
+    info: PodInfo | None = None,
+) -> PendingPod:
+    """The pod for packing. Its reservation is the one that it names, else its namespace's."""
+    gang = gang_of(pod, group_size)
+    namespace = namespaces.get(pod.namespace)
+    drawn = pod.annotations.get(names.DRAWS_FROM, "")
+    if not drawn and namespace is not None:
+        drawn = namespace.annotations.get(names.DRAWS_FROM, "")
+    return PendingPod(
+        info=info or pod_info(pod),
+        priority=pod.spec.priority,
+        gang=gang.name,
+        gang_size=gang.size,
+        draws_from=drawn,
+    )
+
+
+def pending_reservations(
+    reservations: Mapping[str, KoordinatorReservation],
+    namespaces: Mapping[str, Namespace],
+    group_size: Callable[[str], int],
+) -> Iterator[PendingPod]:
+    """Reservations for packing: the pods of their templates, under the keys of the reservations."""
+    for key, reservation in reservations.items():
+        pod = template_pod(reservation)
+        try:
+            info = replace(pod_info(pod), name=key.partition("/")[2])
+        except ValueError:
+            continue  # the scheduler reports it
+        yield replace(pending_pod(pod, namespaces, group_size, info), priority=priority(reservation))
+
+
+def incomplete(
+    pending: Iterable[PendingPod], pods: Iterable[Pod], group_size: Callable[[str], int]
+) -> dict[str, str]:
+    """The reason of each gang that waits for pods which do not exist yet, by the gang's name."""
+    sizes = {pod.gang: pod.gang_size for pod in pending if pod.gang and pod.gang_size}
+    if not sizes:
+        return {}
+    there = Counter(gang_of(pod, group_size).name for pod in pods if not pod.deleting and not pod.ended)
+    return {
+        gang: f"gang {gang} has {there[gang]} of {counted(size, 'pod')}: "
+        "it gets machines once all of them exist"
+        for gang, size in sizes.items()
+        if there[gang] < size
+    }

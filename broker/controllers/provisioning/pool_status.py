@@ -1,0 +1,124 @@
+"""Writes the status of the broker's NodePools as Karpenter writes that of its own.
+
+Fields: the number and the resources of the nodes, and the condition NodeRegistrationHealthy with the
+generation of the class (karpenter pkg/controllers/nodepool/counter and registrationhealth). Karpenter
+counts failures of the last four launches; here one node that never joined makes the condition False, until
+another joins.
+
+Invariant: everything follows from the claims and nodes that exist; a pool at rest is not written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+
+from broker.apis import names
+from broker.apis.hashes import pool_stamp
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.meta import condition
+from broker.controllers.nodeclaim.caches import ClaimCaches
+from broker.controllers.nodeclaim.registration import REGISTRATION_TIMED_OUT
+from broker.controllers.nodeclaim.status import is_true
+from broker.controllers.provisioning.report import write_conditions
+from broker.controllers.provisioning.usage import NODES, pool_usage, shown
+from broker.kube.cache import Cache
+from broker.kube.conditions import ConditionUpdate
+from broker.kube.context import ControllerContext
+from broker.kube.controller import Result
+from broker.kube.errors import ApiError
+
+HEALTHY: Final = "NodeRegistrationHealthy"
+AGAIN: Final = 10.0  # seconds after a refused write
+_log = structlog.get_logger("provisioning")
+
+
+class PoolStatusController:
+    """`run` compares all pools with their nodes. `counts`: the broker launches the pool's claims."""
+
+    def __init__(
+        self,
+        context: ControllerContext,
+        caches: ClaimCaches,
+        classes: Cache[EC2NodeClass],
+        *,
+        counts: Callable[[NodePool], bool],
+    ) -> None:
+        self._client, self._clock = context.client, context.clock
+        self._caches, self._classes, self._counts = caches, classes, counts
+
+    def run(self, _items: Sequence[str]) -> Result | None:
+        """Writes what changed. A pool that cannot be written does not stop the others."""
+        claims = self._caches.claims.list()
+        used = pool_usage(claims, self._caches.nodes.list())
+        by_pool: dict[str, list[NodeClaim]] = {}
+        for claim in claims:
+            by_pool.setdefault(claim.labels.get(names.NODEPOOL, ""), []).append(claim)
+        refused = False
+        for pool in self._caches.pools.list():
+            if pool.deleting or not self._counts(pool):
+                continue
+            try:
+                pool = self._write_resources(pool, used.get(pool.name, {}))
+                self._write_health(pool, by_pool.get(pool.name, ()))
+            except ApiError as error:
+                _log.warning("pool not written", nodepool=pool.name, error=str(error))
+                refused = True
+        return Result(requeue_after=AGAIN) if refused else None
+
+    def _write_resources(self, pool: NodePool, used: Mapping[str, int]) -> NodePool:
+        status, resources = pool.status, shown(used)
+        if (status.nodes, status.resources) == (used.get(NODES, 0), resources):
+            return pool
+        gone: dict[str, Any] = dict.fromkeys(status.resources.keys() - resources.keys())
+        return self._patch(pool, {"nodes": used.get(NODES, 0), "resources": {**gone, **resources}})
+
+    def _write_health(self, pool: NodePool, claims: Sequence[NodeClaim]) -> None:
+        node_class = self._classes.get(pool.spec.template.spec.node_class_ref.name)
+        if node_class is None:
+            return
+        generation = node_class.metadata.generation
+        before = condition(pool.status.conditions, HEALTHY)
+        stale = (
+            before is None
+            or pool.status.node_class_observed_generation != generation
+            or before.observed_generation != pool.metadata.generation
+        )
+        update = _health(pool, claims)
+        if update is None and stale:
+            update = ConditionUpdate(
+                type=HEALTHY,
+                status="Unknown",
+                reason="AwaitingReconciliation",
+                message="no node has joined yet",
+            )
+        if update is not None:
+            write_conditions(self._client, self._caches.pools, pool, update, now=self._clock.now())
+        if pool.status.node_class_observed_generation != generation:
+            self._patch(pool, {"nodeClassObservedGeneration": generation})
+
+    def _patch(self, pool: NodePool, status: Mapping[str, Any]) -> NodePool:
+        answer = self._client.patch(NodePool.KIND, pool.name, {"status": status}, subresource="status")
+        self._caches.pools.observe(answer)
+        return NodePool.decode(answer)
+
+
+def _health(pool: NodePool, claims: Sequence[NodeClaim]) -> ConditionUpdate | None:
+    """By the claims of the pool's present template; None if none of them has shown it yet."""
+    stamp = pool_stamp(pool)
+    present = [claim for claim in claims if claim.annotations | stamp == claim.annotations]
+    if any(is_true(claim, names.REGISTERED_CONDITION) for claim in present):
+        return ConditionUpdate(type=HEALTHY, status="True", reason=HEALTHY)
+    for claim in present:
+        found = condition(claim.status.conditions, names.REGISTERED_CONDITION)
+        if found is not None and found.reason == REGISTRATION_TIMED_OUT:
+            return ConditionUpdate(
+                type=HEALTHY,
+                status="False",
+                reason="RegistrationFailed",
+                message=f"NodeClaim {claim.name}: {found.message}",
+            )
+    return None

@@ -1,0 +1,192 @@
+"""NodePools of the broker's group: the form of their claims, or why the broker serves none of them.
+
+Invariant: a pool with any fault is served not at all, and its conditions name the field and the way out. The
+conditions are Karpenter's (ValidationSucceeded, NodeClassReady, Ready); Karpenter itself writes them on its
+own pools only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from broker.apis import names
+from broker.apis.hashes import class_hash
+from broker.apis.karpenter import NodePool
+from broker.capacity.model import NodeClass
+from broker.capacity.requirements import InvalidRequirement, Requirements
+from broker.capacity.types import WELL_KNOWN
+from broker.controllers.nodeclaim.ownership import KIND
+from broker.controllers.nodeclass.resolve import NOT_FOUND, LaunchClass, Unresolved
+from broker.kube.conditions import ConditionUpdate
+from broker.text import InvalidText, quantities
+
+VALIDATION: Final = "ValidationSucceeded"
+CLASS_READY: Final = "NodeClassReady"
+SERVED: Final = "Served"
+KARPENTER_NOT_RUNNING: Final = "KarpenterNotRunning"
+GROUP_UNKNOWN: Final = "NodeClassGroupUnknown"
+_DOMAINS: Final[Mapping[str, tuple[str, ...]]] = {
+    names.KARPENTER: names.KARPENTER_REQUIREMENT_KEYS,
+    names.KARPENTER_AWS: names.KARPENTER_AWS_REQUIREMENT_KEYS,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedPool:
+    """A pool that can be served. `labels`: those that every node of the pool has by the template.
+
+    `class_hash`: of the present EC2NodeClass.
+    """
+
+    pool: NodePool
+    node_class: NodeClass
+    requirements: Requirements
+    labels: Mapping[str, str]
+    class_hash: str
+
+    @property
+    def weight(self) -> int:
+        return self.pool.spec.weight or 0
+
+    @property
+    def draws_from(self) -> str:
+        return self.pool.spec.template.metadata.annotations.get(names.DRAWS_FROM, "")
+
+
+def class_hashes(pools: Iterable[ServedPool]) -> Mapping[str, str]:
+    """The present hash of each EC2NodeClass of these pools, by its name."""
+    return {pool.node_class.name: pool.class_hash for pool in pools}
+
+
+class PoolNotServed(Exception):
+    """Why a pool is not served: the condition that is False, its reason, and the field with the way out."""
+
+    def __init__(self, condition: str, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.condition, self.reason, self.message = condition, reason, message
+
+
+def of_broker(pool: NodePool) -> bool:
+    """Whether the broker makes claims for the pool's pods."""
+    return pool.spec.template.spec.node_class_ref.group == names.BROKER
+
+
+def without_server(pool: NodePool, *, karpenter_alive: bool) -> ConditionUpdate | None:
+    """The condition of a pool of another group that no controller serves; None if Karpenter serves it."""
+    group = pool.spec.template.spec.node_class_ref.group
+    if group == names.KARPENTER_AWS:
+        reason, why = (
+            KARPENTER_NOT_RUNNING,
+            "Karpenter serves it, and Karpenter's Lease is not renewed",
+        )
+        if karpenter_alive:
+            return None
+    else:
+        reason, why = GROUP_UNKNOWN, "neither Karpenter for AWS nor the broker serves this group"
+    return ConditionUpdate(
+        type=SERVED,
+        status="False",
+        reason=reason,
+        message=f"spec.template.spec.nodeClassRef.group is {group!r}: {why}; or make a NodePool of group "
+        f"{names.BROKER}, which the broker serves",
+    )
+
+
+def served(pool: NodePool, ready: Callable[[str], LaunchClass]) -> ServedPool:
+    """The pool as packing needs it. Raises PoolNotServed; Unresolved if its class is ready in a moment."""
+    spec = pool.spec.template.spec
+    ref = spec.node_class_ref
+    if ref.kind != KIND:
+        raise PoolNotServed(
+            VALIDATION,
+            "NodeClassKindUnknown",
+            f"spec.template.spec.nodeClassRef.kind is {ref.kind!r}: the broker serves kind {KIND} only",
+        )
+    if pool.spec.replicas is not None:
+        raise PoolNotServed(
+            VALIDATION,
+            "ReplicasNotServed",
+            "spec.replicas is set: the broker serves pods only; make a NodePool without replicas",
+        )
+    requirements = _requirements(pool)
+    _limits_readable(pool)
+    try:
+        found = ready(ref.name)
+    except Unresolved as error:
+        if error.passing:
+            raise
+        message = error.message
+        if error.reason == NOT_FOUND:
+            message = (
+                f"spec.template.spec.nodeClassRef.name {ref.name!r}: no such EC2NodeClass; create it or name "
+                "another"
+            )
+        raise PoolNotServed(CLASS_READY, error.reason, message) from error
+    labels = {**requirements.labels(), **pool.spec.template.metadata.labels, names.NODEPOOL: pool.name}
+    return ServedPool(
+        pool=pool,
+        node_class=found.plan,
+        requirements=requirements,
+        labels={key: value for key, value in labels.items() if key not in WELL_KNOWN},
+        class_hash=class_hash(found.source),
+    )
+
+
+def _requirements(pool: NodePool) -> Requirements:
+    spec, field = pool.spec.template.spec, "spec.template.spec.requirements"
+    for item in spec.requirements:
+        domain = item.key.partition("/")[0]
+        allowed = _DOMAINS.get(domain)
+        if allowed is not None and item.key not in allowed:
+            raise PoolNotServed(
+                VALIDATION,
+                "UnknownRequirement",
+                f"{field}: {item.key} is no label that a node gets; remove it, or use another of {domain}",
+            )
+    try:
+        requirements = Requirements.of((r.key, r.operator, r.values) for r in spec.requirements)
+        requirements &= Requirements.of_labels(pool.spec.template.metadata.labels)
+    except InvalidRequirement as error:
+        raise PoolNotServed(VALIDATION, "InvalidRequirements", f"{field}: {error}") from error
+    if problems := requirements.problems():
+        raise PoolNotServed(
+            VALIDATION, "InvalidRequirements", f"{field} can never hold: {'; '.join(problems)}"
+        )
+    return requirements
+
+
+def _limits_readable(pool: NodePool) -> None:
+    try:
+        quantities(pool.spec.limits)
+    except InvalidText as error:
+        raise PoolNotServed(VALIDATION, "InvalidLimits", f"spec.limits: {error}") from error
+
+
+def updates(error: PoolNotServed | None) -> tuple[ConditionUpdate, ...]:
+    """The conditions of a pool that is served, or of one that is not."""
+    if error is None:
+        return (
+            ConditionUpdate(type=VALIDATION, status="True", reason=VALIDATION),
+            ConditionUpdate(type=CLASS_READY, status="True", reason=CLASS_READY),
+            ConditionUpdate(
+                type=names.READY,
+                status="True",
+                reason=names.READY,
+                message="the broker makes claims for its pods",
+            ),
+        )
+    wrong = ConditionUpdate(type=error.condition, status="False", reason=error.reason, message=error.message)
+    others = (
+        [ConditionUpdate(type=VALIDATION, status="True", reason=VALIDATION)]
+        if error.condition == CLASS_READY
+        else []
+    )
+    ready = ConditionUpdate(
+        type=names.READY,
+        status="False",
+        reason=error.reason,
+        message=f"no pod gets a node from this pool: {error.message}",
+    )
+    return (*others, wrong, ready)

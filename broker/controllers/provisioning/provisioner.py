@@ -1,0 +1,394 @@
+"""Makes claims for pending pods, and for reservations of room that no node can hold: observe, pack, create.
+
+Invariant: no pod gets two machines. Claims in flight count with the pods that they were made for; a created
+claim is in the cache at once; and its name follows from its pods. Pods that a ready NodePool of Karpenter
+accepts are Karpenter's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence, Set
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol
+
+import structlog
+from prometheus_client import Counter as Counted
+from prometheus_client import Histogram
+
+from broker.apis import names
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim
+from broker.capacity.entitlement import Entitlements
+from broker.capacity.shortages import Shortages
+from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
+from broker.controllers.nodeclaim.ownership import Lessees
+from broker.controllers.nodeclaim.planning import SlotPolicy, in_gangs
+from broker.controllers.nodeclaim.status import patch, pods_of
+from broker.controllers.nodeclaim.writers import Writers
+from broker.controllers.nodeclass.controller import NodeClassController
+from broker.controllers.nodeclass.resolve import Unresolved
+from broker.controllers.provisioning.decide import (
+    Decider,
+    LaunchState,
+    NewClaim,
+    ProvisioningCluster,
+    ProvisioningDecision,
+    of_gangs,
+)
+from broker.controllers.provisioning.karpenters import karpenter_pools
+from broker.controllers.provisioning.learned import RoomLearner, fingerprint
+from broker.controllers.provisioning.observe import Ec2Supply
+from broker.controllers.provisioning.pending import pending_pod, pending_reservations, provisionable
+from broker.controllers.provisioning.pools import (
+    PoolNotServed,
+    ServedPool,
+    class_hashes,
+    of_broker,
+    served,
+    without_server,
+)
+from broker.controllers.provisioning.reads import ProvisioningReads
+from broker.controllers.provisioning.refused import made_for_pods
+from broker.controllers.provisioning.report import PodReporter, PoolReporter, Waiting
+from broker.kube.context import ControllerContext
+from broker.kube.controller import Result
+from broker.kube.errors import AlreadyExists, ApiError, NotFound, Unavailable
+from broker.oncall.metrics import REGISTRY
+from broker.placement.packing_model import PendingPod
+
+AGAIN: Final = 10.0  # seconds, while pods wait: as Karpenter requeues them
+SOON: Final = 0.5
+PATIENCE: Final = 5.0  # seconds that all pods wait for a class that is resolved in a moment
+_SECONDS = Histogram(
+    "capacity_broker_provisioning_seconds",
+    "Time that a run from pending pods to claims took.",
+    registry=REGISTRY,
+)
+_CREATED = Counted(
+    "capacity_broker_provisioning_claims",
+    "NodeClaims created for pods, by NodePool.",
+    ["nodepool"],
+    registry=REGISTRY,
+)
+_log = structlog.get_logger("provisioning")
+
+
+class LaunchProgress(Protocol):
+    """The launch loop, as provisioning reads it."""
+
+    @property
+    def shortages(self) -> Shortages: ...
+
+    def launching(self, uid: str) -> bool:
+        """Whether a call for this claim is under way, or its answer is not known."""
+
+    def creating(self) -> AbstractContextManager[object]:
+        """Held while claims that are planned together are created."""
+
+
+class Provisioner:
+    """`run` is one run, in one thread."""
+
+    def __init__(
+        self,
+        context: ControllerContext,
+        caches: ClaimCaches,
+        ec2: Ec2State,
+        classes: NodeClassController,
+        reads: ProvisioningReads,
+        slots: SlotPolicy,
+        *,
+        launches: LaunchProgress,
+        seconds: float,
+    ) -> None:
+        self._lessees = Lessees()
+        self._learner = RoomLearner()
+        self._faults: dict[str, str] = {}  # of pools that are not served, by name
+        self._unresolved: dict[str, float] = {}  # since when, by pool
+        self._client, self._clock = context.client, context.clock
+        self._caches, self._ec2, self._classes = caches, ec2, classes
+        self._reads, self._slots = reads, slots
+        self._launches, self._seconds = launches, seconds
+        self._pods = PodReporter(context)
+        self._pools = PoolReporter(context, caches.pools)
+        self._writers = Writers("provisioning")
+
+    def close(self) -> None:
+        self._writers.close()
+
+    def run(self, _items: Sequence[str]) -> Result | None:
+        """Creates the claims that pending pods need. Raises ApiError, ProviderError."""
+        pools = self._served()
+        now = self._clock.monotonic()
+        if any(now - since < PATIENCE for since in self._unresolved.values()):
+            return Result(requeue_after=SOON)  # its pool may have more weight than the others
+        waiting = [pod for pod in self._caches.pods.list() if provisionable(pod)]
+        unplaced = self._reads.occupancy.unplaced()
+        self._pods.keep(item.uid for item in (*waiting, *unplaced.values()))
+        if not any(map(of_broker, self._caches.pools.list())) or not (waiting or unplaced):
+            return None if self._release(()) else Result(requeue_after=AGAIN)
+        if not self._ec2.inventory.described:
+            return Result(requeue_after=1.0)
+        with _SECONDS.time():
+            used = self._serve(pools, waiting)
+        self._release(used)
+        return Result(requeue_after=AGAIN)
+
+    def _release(self, used: Collection[str]) -> bool:
+        """Deletes claims without an instance if neither a pod of theirs nor another, as in `used`, needs
+        them. Whether none was refused. Raises Unavailable.
+        """
+        released = True
+        for claim in self._caches.claims.list():
+            if claim.status.provider_id or claim.deleting or not self._caches.owns(claim):
+                continue
+            needed = claim.name in used or any(self._needs_node(key) for key in pods_of(claim))
+            if made_for_pods(claim) and not needed:
+                released &= self._released(claim)
+        return released
+
+    def _released(self, claim: NodeClaim) -> bool:
+        try:
+            self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
+        except NotFound:
+            return True
+        except Unavailable:
+            raise
+        except ApiError as error:  # the other claims and all pods are served
+            _log.warning("claim not released", claim=claim.name, error=str(error))
+            return False
+        _log.info("claim released: its pods need it no more", claim=claim.name)
+        return True
+
+    def _needs_node(self, key: str) -> bool:
+        pod = self._caches.pods.find(key)
+        if pod is None:
+            return key in self._reads.occupancy.unplaced()
+        return not pod.spec.node_name and not pod.deleting
+
+    # ---- observe
+
+    def _served(self) -> list[ServedPool]:
+        """The pools that can be served; writes the conditions of all pools of the broker's group.
+
+        A pool with a class that is resolved in a moment is left out, and is in `_unresolved`.
+        """
+        found: list[ServedPool] = []
+        leases = self._reads.leases.list()
+        alive = self._lessees.alive(leases, now=self._clock.monotonic())
+        known = bool(leases) or not alive  # a new process learns only in time that there is no Lease
+        self._faults, before, self._unresolved = {}, self._unresolved, {}
+        for pool in sorted(self._caches.pools.list(), key=lambda pool: pool.name):
+            if pool.deleting:
+                continue
+            if not of_broker(pool):
+                if known:
+                    self._pools.other(pool, without_server(pool, karpenter_alive=alive))
+                continue
+            try:
+                found.append(served(pool, self._classes.ready))
+            except Unresolved as error:
+                self._unresolved[pool.name] = before.get(pool.name, self._clock.monotonic())
+                self._faults[pool.name] = error.message
+            except PoolNotServed as error:
+                self._faults[pool.name] = error.message
+                self._pools.write(pool, error)
+            else:
+                self._pools.write(pool, None)
+        return found
+
+    def _serve(self, pools: Sequence[ServedPool], waiting: Sequence[Pod]) -> Collection[str]:
+        """The nodes and claims that pods wait for."""
+        pods = self._caches.pods.list()
+        room = self._reads.occupancy.read(self._clock.now(), pods)
+        infos = room.infos
+        by_name = {namespace.name: namespace for namespace in self._reads.namespaces.list()}
+        theirs = karpenter_pools(self._caches.pools.list())
+        pending = [
+            pending_pod(pod, by_name, self._reads.group_size, infos[pod.key])
+            for pod in waiting
+            if pod.key in infos and not any(pool.accepts(infos[pod.key]) for pool in theirs)
+        ]
+        # Karpenter knows no reservations.
+        pending += pending_reservations(room.unplaced, by_name, self._reads.group_size)
+        claims, daemons, now = self._caches.claims.list(), self._reads.daemons(), self._clock.now()
+        learned = self._learner.observe(
+            room.nodes, claims, pods, fingerprint(daemons), classes=class_hashes(pools), now=now
+        )
+        decision = Decider(
+            pools=pools,
+            pending=pending,
+            cluster=ProvisioningCluster(
+                pods=pods,
+                claims=claims,
+                room=room,
+                daemons=daemons,
+                learned=learned,
+                namespaces={name: namespace.metadata.labels for name, namespace in by_name.items()},
+                storage=self._reads.storage(),
+                group_size=self._reads.group_size,
+            ),
+            launches=lambda: self._launch_state(pools, claims),
+            now=now,
+            seconds=self._seconds,
+            timer=self._clock.monotonic,
+        ).decide()
+        self._log(decision)
+        return self._act(decision, pending, {**{pod.key: pod for pod in waiting}, **room.unplaced})
+
+    def _launch_state(self, pools: Sequence[ServedPool], claims: Sequence[NodeClaim]) -> LaunchState:
+        supply = Ec2Supply(
+            types=self._ec2.provider.instance_types(),
+            inventory=self._ec2.inventory.snapshot(),
+            shortages=self._launches.shortages,
+            now=self._clock.now(),
+        )
+        classes = {pool.node_class.name: pool.node_class for pool in pools}
+        waiting = [c for c in claims if self._caches.owns(c) and not c.status.provider_id and not c.deleting]
+        for name in {claim.spec.node_class_ref.name for claim in waiting} - classes.keys():
+            try:
+                classes[name] = self._classes.ready(name).plan
+            except Unresolved:
+                continue
+
+        def entitle(asking: Mapping[str, NodeClaim], supply: Ec2Supply) -> Entitlements:
+            with self._slots.alone():
+                return self._slots.entitlements(asking, supply.inventory, supply.types)
+
+        return LaunchState(
+            supply=supply,
+            classes=classes,
+            entitle=entitle,
+            owns=self._caches.owns,
+            launching=self._launches.launching,
+        )
+
+    # ---- act
+
+    def _act(
+        self, decision: ProvisioningDecision, pending: Sequence[PendingPod], objects: Mapping[str, Waiting]
+    ) -> Collection[str]:
+        assigned = decision.assigned
+        for key, node in assigned.taken.items():
+            self._pods.nominated(objects[key], node, self._caches.nodes.get(node) is None)
+        faults = "".join(f"; NodePool {name}: {text}" for name, text in self._faults.items())
+        packed = decision.packing.reasons if decision.packing else {}
+        reasons = {key: f"{text}{faults if key in packed else ''}" for key, text in decision.reasons.items()}
+        kept = self._give_way(decision.released)
+        created = [item for item in decision.created if kept.isdisjoint(pod.key for pod in item.packed.pods)]
+        reasons |= self._create(created, objects)
+        self._shrink({pod.gang for pod in pending} - {pod.gang for pod in pending if pod.key in reasons})
+        for key, reason in reasons.items():
+            self._pods.failed(objects[key], reason)
+        return {*assigned.nominated.values(), *assigned.taken.values()}
+
+    def _give_way(self, claims: Sequence[NodeClaim]) -> Set[str]:
+        """Deletes claims that EC2 refuses. Returns the pods of those that could not be deleted.
+
+        A claim that changed since is kept: it may be launched now.
+        """
+
+        def delete(claim: NodeClaim) -> bool:
+            try:
+                self._client.delete(
+                    NodeClaim.KIND,
+                    claim.name,
+                    uid=claim.uid,
+                    resource_version=claim.metadata.resource_version,
+                )
+            except NotFound:
+                return True
+            except Unavailable:
+                raise
+            except ApiError as error:
+                _log.warning("claim not released", claim=claim.name, error=str(error))
+                return False
+            _log.info("claim released: EC2 refuses it, and its pods get room elsewhere", claim=claim.name)
+            return True
+
+        deleted = self._writers.each(delete, claims)
+        kept: set[str] = set()
+        for claim in (claim for claim, gone in zip(claims, deleted, strict=True) if not gone):
+            gang = claim.annotations.get(names.GANG) or claim.name
+            kept.update(*(pods_of(c) for c in claims if gang in (c.annotations.get(names.GANG), c.name)))
+        return kept
+
+    def _log(self, decision: ProvisioningDecision) -> None:
+        packing = decision.packing
+        if packing is not None:
+            _log.info(
+                "packed",
+                pods=len(decision.assigned.left),
+                machines=len(packing.bins),
+                reserved=sum(bool(item.option.source) for item in packing.bins),
+                without=len(packing.reasons),
+                cost=round(packing.cost, 4),
+                bound=round(packing.bound, 4),
+            )
+
+    def _create(self, claims: Sequence[NewClaim], objects: Mapping[str, Waiting]) -> dict[str, str]:
+        """Creates the claims. Raises Unavailable; the next run creates the others.
+
+        A claim that is refused does not stop the others, and is tried again. Returns the reason by pod.
+        """
+        refused: dict[str, str] = {}
+
+        def create(item: NewClaim) -> None:
+            try:
+                self._create_one(item)
+            except Unavailable:
+                raise
+            except ApiError as error:
+                _log.warning("claim not created", claim=item.name, error=str(error))
+                refused.update(
+                    {pod.key: f"NodeClaim {item.name} was refused: {error}" for pod in item.packed.pods}
+                )
+                return
+            for pod in item.packed.pods:
+                self._pods.nominated(objects[pod.key], item.name, True)
+
+        with self._launches.creating():
+            self._writers.each(create, claims)
+        return refused
+
+    def _shrink(self, gangs: Set[str]) -> None:
+        """Lowers the size of gangs, all pods of which have machines, to the number of their claims.
+
+        Why: a run that was stopped may have wanted more claims than the next one. Without this the gang
+        would wait for the others for ever.
+        """
+        claims = of_gangs(self._caches.claims.list(), gangs)
+        sizes = Counter(claim.annotations[names.GANG] for claim in claims)
+        launched = in_gangs(self._caches.claims.list()) if claims else {}
+        for claim in claims:
+            gang = claim.annotations[names.GANG]
+            size, there = sizes[gang], sizes[gang] + launched.get(gang, 0)
+
+            def lower(newest: NodeClaim, size: int = size, there: int = there) -> Mapping[str, Any]:
+                wanted = newest.annotations.get(names.GANG_SIZE, "")
+                never = wanted.isdecimal() and int(wanted) > there
+                return {"annotations": {names.GANG_SIZE: str(size)}} if never else {}
+
+            try:
+                patch(self._client, self._caches.claims, claim, lower)
+            except ApiError as error:
+                _log.warning("gang size not lowered", claim=claim.name, error=str(error))
+
+    def _create_one(self, item: NewClaim) -> None:
+        option = item.packed.option
+        try:
+            answer = self._client.create(NodeClaim.KIND, item.body)
+        except AlreadyExists:
+            return  # by an earlier run, which the cache does not show yet
+        self._caches.claims.observe(answer)
+        _CREATED.labels(option.pool).inc()
+        _log.info(
+            "claim created",
+            claim=item.name,
+            nodepool=option.pool,
+            pods=len(item.packed.pods),
+            instance_type=option.instance_type,
+            zone=option.zone,
+            source=option.source or option.capacity_type,
+        )

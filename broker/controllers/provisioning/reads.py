@@ -1,0 +1,80 @@
+"""The kinds that provisioning reads besides claims: DaemonSets, pod groups, persistent volumes.
+
+Invariant: a kind that is not served delays nothing: it counts as empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker.apis.coordination import Lease
+from broker.apis.kueue import Namespace
+from broker.apis.storage import CsiNode, PersistentVolume, PersistentVolumeClaim, StorageClass
+from broker.apis.workloads import DaemonSet, SchedulingPodGroup
+from broker.controllers.occupancy import OccupancyReader
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.informer import Informer
+from broker.placement.model import PodInfo
+from broker.placement.reading import pod_info
+from broker.placement.storage import Storage
+
+
+class ProvisioningReads:
+    """Complete once each kind is `synced` or `missing`."""
+
+    def __init__(
+        self,
+        client: Client,
+        occupancy: OccupancyReader,
+        *,
+        clock: Clock,
+        namespaces: Cache[Namespace],
+        leases: Cache[Lease],
+    ) -> None:
+        self.occupancy = occupancy
+        self.namespaces, self.leases = namespaces, leases
+        self.daemon_sets = Informer(client, DaemonSet, clock=clock)
+        self.pod_groups = Informer(client, SchedulingPodGroup, clock=clock)
+        self.volume_claims = Informer(client, PersistentVolumeClaim, clock=clock)
+        self.volumes = Informer(client, PersistentVolume, clock=clock)
+        self.storage_classes = Informer(client, StorageClass, clock=clock)
+        self.csi_nodes = Informer(client, CsiNode, clock=clock)
+        for informer in self.named.values():
+            informer.optional = True
+
+    @property
+    def named(self) -> Mapping[str, Informer[Any]]:
+        return {
+            "daemonsets": self.daemon_sets,
+            "podgroups": self.pod_groups,
+            "persistentvolumeclaims": self.volume_claims,
+            "persistentvolumes": self.volumes,
+            "storageclasses": self.storage_classes,
+            "csinodes": self.csi_nodes,
+        }
+
+    def synced(self) -> bool:
+        return self.occupancy.synced() and all(informer.complete for informer in self.named.values())
+
+    def storage(self) -> Storage:
+        return Storage.of(
+            claims=self.volume_claims.cache.list(),
+            volumes=self.volumes.cache.list(),
+            classes=self.storage_classes.cache.list(),
+            nodes=self.csi_nodes.cache.list(),
+        )
+
+    def daemons(self) -> list[PodInfo]:
+        """A pod of each DaemonSet."""
+        return [pod_info(item.spec.template.pod(item.name, item.namespace)) for item in self._daemon_sets()]
+
+    def _daemon_sets(self) -> list[DaemonSet]:
+        return sorted(self.daemon_sets.cache.list(), key=lambda item: item.key)
+
+    def group_size(self, key: str) -> int:
+        """The minimum of a PodGroup, by `namespace/name`; 0 if there is none."""
+        group = self.pod_groups.cache.find(key)
+        return group.spec.min_member if group is not None else 0

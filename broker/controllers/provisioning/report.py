@@ -1,0 +1,116 @@
+"""Reports the results of provisioning: events on pods as Karpenter writes them, conditions on pools.
+
+Invariant: a pool is written only if a condition changes. A pod's failure is repeated only if its text changes
+or after five minutes (karpenter pkg/controllers/provisioning/scheduling/events.go).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+import structlog
+
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodePool
+from broker.apis.koordinator import KoordinatorReservation
+from broker.apis.meta import condition
+from broker.controllers.provisioning.pools import SERVED, PoolNotServed, updates
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.conditions import ConditionUpdate, condition_body, set_conditions
+from broker.kube.context import ControllerContext
+from broker.kube.errors import ApiError, Conflict
+
+Waiting = Pod | KoordinatorReservation
+
+REPEAT: Final = 300.0
+NOMINATED, FAILED = "Nominated", "FailedScheduling"
+_log = structlog.get_logger("provisioning")
+
+
+class PodReporter:
+    """Records events on pods and reservations, each text once while it holds."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._recorder, self._clock = context.recorder, context.clock
+        self._last: dict[str, tuple[str, float]] = {}
+
+    def keep(self, uids: Iterable[str]) -> None:
+        """Forgets all other pods."""
+        kept = {*uids}
+        self._last = {uid: last for uid, last in self._last.items() if uid in kept}
+
+    def nominated(self, pod: Waiting, target: str, claim: bool) -> None:
+        """The node or claim on which kube-scheduler should place the pod."""
+        kind = "nodeclaim" if claim else "node"
+        self._record(pod, "Normal", NOMINATED, f"Pod should schedule on: {kind}/{target}")
+
+    def failed(self, pod: Waiting, reason: str) -> None:
+        """Why no machine is opened for the pod."""
+        self._record(pod, "Warning", FAILED, f"Failed to schedule pod, {reason}")
+
+    def _record(self, pod: Waiting, type_: str, reason: str, message: str) -> None:
+        now = self._clock.monotonic()
+        text, since = self._last.get(pod.uid, ("", 0.0))
+        if text == message and now - since < REPEAT:
+            return
+        self._last[pod.uid] = message, now
+        self._recorder.event(pod, "Normal" if type_ == "Normal" else "Warning", reason, message)
+
+
+class PoolReporter:
+    """Writes the conditions of NodePools."""
+
+    def __init__(self, context: ControllerContext, pools: Cache[NodePool]) -> None:
+        self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
+        self._pools = pools
+
+    def write(self, pool: NodePool, error: PoolNotServed | None) -> None:
+        """`error`: why the pool is not served; None if it is. Other conditions stay."""
+        if self._set(pool, *updates(error)) and error is not None:
+            self._recorder.event(pool, "Warning", error.reason, error.message)
+
+    def other(self, pool: NodePool, update: ConditionUpdate | None) -> None:
+        """Of a pool of another group: the condition that no controller serves it; None once one does."""
+        if update is not None:
+            self._set(pool, update)
+        elif (known := condition(pool.status.conditions, SERVED)) and known.status != "True":
+            self._set(pool, ConditionUpdate(type=SERVED, status="True", reason=SERVED))
+
+    def _set(self, pool: NodePool, *changes: ConditionUpdate) -> bool:
+        """Whether the conditions were changed."""
+        try:
+            return write_conditions(self._client, self._pools, pool, *changes, now=self._clock.now())
+        except ApiError as failure:
+            _log.warning("pool not written", nodepool=pool.name, error=str(failure))
+            return False
+
+
+def write_conditions(
+    client: Client, pools: Cache[NodePool], pool: NodePool, *changes: ConditionUpdate, now: datetime
+) -> bool:
+    """Whether the conditions were changed. Raises ApiError.
+
+    After another writer it tries its version if that is known already; otherwise the next pass does.
+    """
+    for _ in range(3):
+        before = pool.status.conditions
+        after = set_conditions(before, *changes, now=now, observed_generation=pool.metadata.generation)
+        if after == before:
+            return False
+        body = {
+            "metadata": {"resourceVersion": pool.metadata.resource_version},
+            "status": {"conditions": [condition_body(item) for item in after]},
+        }
+        try:
+            pools.observe(client.patch(NodePool.KIND, pool.name, body, subresource="status"))
+        except Conflict:
+            newer = pools.get(pool.name)
+            if newer is None or newer.metadata.resource_version == pool.metadata.resource_version:
+                return False
+            pool = newer
+        else:
+            return True
+    return False

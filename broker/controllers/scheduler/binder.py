@@ -1,0 +1,240 @@
+"""Writes the scheduler's decisions: the annotation of a hold before the bind, and the node of a reservation.
+
+Invariant: a pod carries the annotation only if it takes from the hold. After a failed bind the annotation is
+removed, unless the pod turned out bound. A placement without an answer is read back before the next decision,
+since it may have been carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import orjson
+
+from broker.apis import godel
+from broker.apis import koordinator as koord
+from broker.apis.core import POD_SCHEDULED, UNSCHEDULABLE, Pod
+from broker.apis.units import written
+from broker.controllers.nodereservation.conditions import placed_conditions, unplaced_conditions
+from broker.kube.conditions import changed, timestamp
+from broker.kube.context import ControllerContext
+from broker.kube.errors import ApiError, Forbidden, NotFound, Unavailable
+from broker.placement.holds import Consumption, Hold
+
+Json = dict[str, Any]
+P = TypeVar("P", Pod, koord.KoordinatorReservation)
+FAILED: Final = "FailedScheduling"
+# Causes that another node does not cure. Karpenter, the cluster autoscaler and the broker buy for the reason
+# Unschedulable only (karpenter pkg/utils/pod/scheduling.go, FailedToSchedule).
+QUOTA_EXCEEDED: Final = "QuotaExceeded"
+RESERVATION_REQUIRED: Final = "ReservationRequired"
+INVALID_ANNOTATION: Final = "InvalidAnnotation"
+
+
+class OutcomeUnknown(Unavailable):
+    """A placement may have been carried out: neither its answer nor the object can be read now."""
+
+
+class PlacementWriter:
+    """All writes of the scheduler. Each method raises ApiError."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
+
+    def bind(self, pod: Pod, node: str, hold: Hold | None) -> None:
+        """Raises OutcomeUnknown if the pod may have the node."""
+        self._annotate(pod, allocation(hold))
+        try:
+            self._post(pod, node)
+        except ApiError as error:
+            if self.bound_to(pod, error) != node:
+                raise
+        self._recorder.event(pod, "Normal", "Scheduled", f"Successfully assigned {pod.key} to {node}")
+
+    def reserve(
+        self,
+        reservation: koord.KoordinatorReservation,
+        node: str,
+        room: Mapping[str, int],
+        owners: Sequence[Pod] = (),
+    ) -> koord.KoordinatorReservation:
+        """Gives a reservation its node; returns it as the API server has it then.
+
+        `owners`: running pods that give it their room, annotated first, and freed if the write fails. Raises
+        OutcomeUnknown if the reservation may have the node.
+        """
+        annotation = orjson.dumps({"name": reservation.name, "uid": reservation.uid}).decode()
+        try:
+            for pod in owners:
+                self._annotate(pod, {koord.ALLOCATED: annotation}, unchanged=True)
+            return self._place(reservation, node, room)
+        except ApiError as error:
+            now = self.placed(reservation, error)
+            if now is not None and now.status.node_name:
+                return now
+            for pod in owners:
+                self._release(pod, annotation)
+            raise
+
+    def _place(
+        self, reservation: koord.KoordinatorReservation, node: str, room: Mapping[str, int]
+    ) -> koord.KoordinatorReservation:
+        now = self._clock.now()
+        status = {
+            "phase": koord.AVAILABLE,
+            "nodeName": node,
+            "allocatable": {name: written(name, amount) for name, amount in room.items()},
+            "conditions": placed_conditions(reservation.status.conditions, now),
+        }
+        reply = self._write(reservation, status)
+        self._recorder.event(
+            reservation, "Normal", "Scheduled", f"Successfully assigned {reservation.name} to {node}"
+        )
+        return koord.KoordinatorReservation.decode(reply)
+
+    def reject(self, pod: Pod, message: str, reason: str = UNSCHEDULABLE) -> None:
+        """Reports why no node can have the pod. An unchanged reason is not written again.
+
+        With the reason Unschedulable, a new node may help the pod.
+
+        An annotation that a crash before the bind left behind is removed.
+        """
+        self._annotate(pod, allocation(None))
+        old = pod.scheduled
+        if old is not None and (old.status, old.reason, old.message) == ("False", reason, message):
+            return
+        same = old is not None and old.status == "False" and old.last_transition_time is not None
+        since = old.last_transition_time if same and old else None
+        condition = {
+            "type": POD_SCHEDULED,
+            "status": "False",
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": timestamp(since or self._clock.now()),
+        }
+        self._client.patch(
+            Pod.KIND,
+            pod.name,
+            {"status": {"conditions": [condition]}},
+            namespace=pod.namespace,
+            type="strategic",
+            subresource="status",
+        )
+        self._recorder.event(pod, "Warning", FAILED, message)
+
+    def nominate(self, pod: Pod, node: str, victims: Sequence[Pod]) -> None:
+        """Shows the node that becomes free for the pod, and the evicted pods in kube-scheduler's words.
+
+        The text has no name of another namespace. Source: pkg/scheduler/framework/preemption/executor.go.
+        """
+        status = {"status": {"nominatedNodeName": node}}
+        self._client.patch(Pod.KIND, pod.name, status, namespace=pod.namespace, subresource="status")
+        for victim in victims:
+            text = f"Preempted by pod {pod.uid} on node {node}"
+            self._recorder.event(victim, "Normal", "Preempted", text)
+
+    def unnominate(self, pod: Pod) -> None:
+        """Removes a node that does not become free for the pod after all: then the pod may get a new one."""
+        if pod.status.nominated_node_name:
+            status = {"status": {"nominatedNodeName": None}}
+            self._client.patch(Pod.KIND, pod.name, status, namespace=pod.namespace, subresource="status")
+
+    def protected(self, pod: Pod, victims: Sequence[Pod]) -> None:
+        """Reports pods that a budget keeps from being evicted for the pod."""
+        names = ", ".join(victim.key for victim in victims)
+        text = f"{names} cannot be evicted now: a PodDisruptionBudget protects it; other pods are tried"
+        self._recorder.event(pod, "Warning", "PreemptionBlocked", text)
+
+    def reject_reservation(
+        self, reservation: koord.KoordinatorReservation, message: str, reason: str = UNSCHEDULABLE
+    ) -> None:
+        now = self._clock.now()
+        conditions = unplaced_conditions(reservation.status.conditions, message, now, reason)
+        status = {"phase": koord.PENDING, "conditions": conditions}
+        if changed(reservation.status.wire(), status):
+            self._write(reservation, status)
+            self._recorder.event(reservation, "Warning", FAILED, message)
+
+    def _write(self, reservation: koord.KoordinatorReservation, status: Json) -> Json:
+        meta = {"uid": reservation.uid, "resourceVersion": reservation.metadata.resource_version}
+        body = {"metadata": meta, "status": status}
+        return self._client.patch(
+            koord.KoordinatorReservation.KIND, reservation.name, body, subresource="status"
+        )
+
+    def _post(self, pod: Pod, node: str) -> None:
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        path = Pod.KIND.path(namespace=pod.namespace, name=pod.name, subresource="binding")
+        self._client.raw("POST", path, body=body)
+
+    def _annotate(self, pod: Pod, annotations: Mapping[str, str | None], *, unchanged: bool = False) -> None:
+        """Writes the values, and removes the keys without one: a merge patch does.
+
+        A value is written even if the pod that was read has it: it may have been removed since. `unchanged`:
+        raises Conflict if the pod has changed since it was read.
+        """
+        new = {key: text for key, text in annotations.items() if text is not None or key in pod.annotations}
+        if new:
+            meta: Json = {"uid": pod.uid, "annotations": new}
+            if unchanged:
+                meta["resourceVersion"] = pod.metadata.resource_version
+            self._client.patch(Pod.KIND, pod.name, {"metadata": meta}, namespace=pod.namespace)
+
+    def _release(self, pod: Pod, annotation: str) -> None:
+        """Removes the annotation of a reservation that did not get its node."""
+        try:
+            now = Pod.decode(self._client.get(Pod.KIND, pod.name, namespace=pod.namespace))
+            if now.uid == pod.uid and now.annotations.get(koord.ALLOCATED) == annotation:
+                self._annotate(now, {koord.ALLOCATED: None})
+        except NotFound:
+            return
+
+    def bound_to(self, pod: Pod, error: ApiError | None = None) -> str:
+        """The node that the pod has now. Without one, it loses the annotation of a hold.
+
+        Raises OutcomeUnknown from `error` if the pod cannot be read now, and ApiError.
+        """
+        now = self._present(pod, error)
+        if now is None:
+            return ""
+        if not now.spec.node_name:
+            self._annotate(now, allocation(None))
+        return now.spec.node_name
+
+    def placed(
+        self, reservation: koord.KoordinatorReservation, error: ApiError | None = None
+    ) -> koord.KoordinatorReservation | None:
+        """The reservation as it is now; None if it is gone. Raises as `bound_to`."""
+        return self._present(reservation, error)
+
+    def _present(self, placed: P, error: ApiError | None) -> P | None:
+        try:
+            body = self._client.get(placed.KIND, placed.name, namespace=placed.metadata.namespace)
+        except NotFound:
+            return None
+        except Forbidden:
+            raise  # it will not be readable soon either: the others go on
+        except ApiError as unread:
+            text = f"the result of a placement is unknown: {unread.message}"
+            raise OutcomeUnknown(unread.status, unread.reason, text) from error
+        now = type(placed).decode(body)
+        return now if now.uid == placed.uid else None
+
+
+def allocation(hold: Hold | None) -> dict[str, str | None]:
+    """The annotations of a pod that takes from the hold, or from none."""
+    none: dict[str, str | None] = dict.fromkeys(
+        (koord.ALLOCATED, godel.MATCHED_PLACEHOLDER, godel.MATCHED_UID)
+    )
+    if hold is None:
+        return none
+    if hold.consumption is Consumption.WHOLE:
+        matched = f"{hold.name}-placeholder"
+        return {**none, godel.MATCHED_PLACEHOLDER: matched, godel.MATCHED_UID: hold.id}
+    return {**none, koord.ALLOCATED: orjson.dumps({"name": hold.name, "uid": hold.id}).decode()}

@@ -1,0 +1,112 @@
+"""The pods and reservations that wait for a node, in the order in which they are tried.
+
+Order: priority from high to low, then age, then name. A pod for which others were evicted comes before all
+of other namespaces, so that none of them takes its room first. A pod that failed waits 1 s, doubled with each
+failure up to 10 s, as in kube-scheduler. Only these times are remembered; after a restart all are tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import UTC, datetime
+from typing import Final
+
+from broker.apis import koordinator as koord
+from broker.apis.core import Pod
+from broker.placement.holds_reading import priority
+
+Waiting = Pod | koord.KoordinatorReservation
+
+FIRST: Final = 1.0
+LONGEST: Final = 10.0
+_OLDEST: Final = datetime.min.replace(tzinfo=UTC)
+
+
+def waits(pod: Pod, names: frozenset[str]) -> bool:
+    """Whether the pod wants a node from one of these schedulers, and has no gate."""
+    spec = pod.spec
+    if spec.scheduler_name not in names or spec.node_name or spec.scheduling_gates:
+        return False
+    return not pod.deleting and not pod.ended
+
+
+def reservation_waits(reservation: koord.KoordinatorReservation, names: frozenset[str]) -> bool:
+    """Whether the reservation wants a node from one of these schedulers."""
+    status = reservation.status
+    if reservation.scheduler not in names or status.node_name or reservation.deleting:
+        return False
+    return status.phase in ("", koord.PENDING)
+
+
+def in_turn(waiting: Iterable[Waiting]) -> list[Waiting]:
+    items = [*waiting]
+    # Lowest priority of the nominated pods, by namespace.
+    nominated: dict[str, int] = {}
+    for item in items:
+        if isinstance(item, Pod) and item.status.nominated_node_name:
+            nominated[item.namespace] = min(_level(item), nominated.get(item.namespace, _level(item)))
+
+    def place(item: Waiting) -> tuple[bool, int, datetime, str]:
+        first = isinstance(item, Pod) and _comes_first(item, nominated.get(item.namespace))
+        return (not first, -_level(item), *_age(item))
+
+    return sorted(items, key=place)
+
+
+def _comes_first(pod: Pod, nominated: int | None) -> bool:
+    """Whether the pod is nominated, or goes before one of its namespace that is."""
+    return bool(pod.status.nominated_node_name) or (nominated is not None and _level(pod) > nominated)
+
+
+def _level(item: Waiting) -> int:
+    return item.spec.priority if isinstance(item, Pod) else priority(item)
+
+
+def _age(item: Waiting) -> tuple[datetime, str]:
+    return item.metadata.creation_timestamp or _OLDEST, item.key
+
+
+class SchedulingBackoff:
+    """When each uid may be tried again. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._failures: dict[str, tuple[int, float]] = {}
+
+    def failed(self, uid: str, now: float) -> None:
+        count = self._failures.get(uid, (0, 0.0))[0] + 1
+        self._failures[uid] = (count, now + min(LONGEST, FIRST * 2.0 ** min(count - 1, 8)))
+
+    def succeeded(self, uid: str) -> None:
+        self._failures.pop(uid, None)
+
+    def wait(self, uid: str, now: float) -> float:
+        """Seconds until the next try."""
+        return max(0.0, self._failures.get(uid, (0, 0.0))[1] - now)
+
+    def keep(self, kept: Collection[str]) -> None:
+        """Forgets all but these uids."""
+        self._failures = {uid: entry for uid, entry in self._failures.items() if uid in kept}
+
+
+class UnfitPods:
+    """The pods that no node can have until room is made. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._rejected: dict[str, tuple[Pod, int]] = {}
+
+    def rejected(self, pod: Pod, freed: int) -> None:
+        """`freed` counts the changes that may make room."""
+        self._rejected[pod.uid] = (pod, freed)
+
+    def still(self, pod: Pod, freed: int) -> bool:
+        """Whether nothing happened since that may help the pod."""
+        before, count = self._rejected.get(pod.uid, (None, 0))
+        return before is not None and count == freed and _wants(before) == _wants(pod)
+
+    def keep(self, kept: Collection[str]) -> None:
+        """Forgets all but these uids."""
+        self._rejected = {uid: entry for uid, entry in self._rejected.items() if uid in kept}
+
+
+def _wants(pod: Pod) -> tuple[object, ...]:
+    return pod.spec, pod.labels, pod.annotations

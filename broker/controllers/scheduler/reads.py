@@ -1,0 +1,118 @@
+"""Informers of the kinds that the scheduler honours, all of them optional.
+
+Invariant: a scheduler name is served only while one of its kinds is, and while the project's own scheduler
+does not run: two schedulers of one name would give the same room away twice. A cluster without these kinds
+sees no decision and no write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from broker.apis.core import Pod
+from broker.apis.godel import GodelDeployment, GodelReplicaSet, GodelReservation
+from broker.apis.koordinator import KoordinatorReservation
+from broker.apis.nos import CompositeElasticQuota, ElasticQuota
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.informer import Informer
+from broker.placement.reading import takes_room
+
+# A name of another's scheduler is served with that project's kinds; all other names with any kind.
+KINDS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "koord-scheduler": ("koordinator",),
+    "godel-scheduler": ("godel",),
+    "nos-scheduler": ("elasticquotas", "compositeelasticquotas"),
+}
+
+# The namespaces in which each project installs its scheduler. Pods of users elsewhere decide nothing.
+NAMESPACES_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "koord-scheduler": ("koordinator-system", "kube-system"),
+    "godel-scheduler": ("godel-system", "kube-system"),
+    "nos-scheduler": ("nebuly-nos", "nos-system", "kube-system"),
+}
+BY_SCHEDULER: Final = "scheduler"
+
+
+def scheduler_of(pod: Pod) -> list[str]:
+    """The project's scheduler that a pod is, by its namespace, and by its name or a label."""
+    return [
+        name
+        for name, namespaces in NAMESPACES_OF.items()
+        if pod.namespace in namespaces
+        and (pod.name.startswith(f"{name}-") or pod.name == name or name in pod.labels.values())
+    ]
+
+
+def runs(pod: Pod, now: datetime) -> bool:
+    """Whether the pod's containers may run. A deleted pod has its grace period, and may bind pods in it.
+
+    Its deletionTimestamp is the end of that period, so a pod on a lost node does not count for ever.
+    """
+    ends = pod.metadata.deletion_timestamp
+    return takes_room(pod) and (ends is None or now <= ends)
+
+
+class SchedulerReads:
+    """Complete once each informer is `synced` or `missing`."""
+
+    def __init__(
+        self, client: Client, pods: Cache[Pod], *, clock: Clock, names: Iterable[str], places: bool = True
+    ) -> None:
+        """`pods` has the index `BY_SCHEDULER`. `places`: False for a reader that only needs the kept room."""
+        self._names, self._pods, self._clock, self._places = tuple(names), pods, clock, places
+        self.koordinator = Informer(client, KoordinatorReservation, clock=clock)
+        self.quotas = Informer(client, ElasticQuota, clock=clock)
+        self.composites = Informer(client, CompositeElasticQuota, clock=clock)
+        self.godel = Informer(client, GodelReservation, clock=clock)
+        self.deployments = Informer(client, GodelDeployment, clock=clock)
+        self.replica_sets = Informer(client, GodelReplicaSet, clock=clock)
+        for informer in self.named.values():
+            informer.optional = True
+        # Only placing needs Deployments and ReplicaSets, and only where Gödel's kind is installed.
+        for informer in (self.deployments, self.replica_sets):
+            informer.needed = self._godel_served
+
+    @property
+    def rooms(self) -> Mapping[str, Informer[Any]]:
+        """The kinds that decide who may have which room."""
+        return {
+            "koordinator": self.koordinator,
+            "elasticquotas": self.quotas,
+            "compositeelasticquotas": self.composites,
+            "godel": self.godel,
+        }
+
+    @property
+    def named(self) -> Mapping[str, Informer[Any]]:
+        return {**self.rooms, "deployments": self.deployments, "replicasets": self.replica_sets}
+
+    def all_quotas(self) -> list[ElasticQuota | CompositeElasticQuota]:
+        return [*self.quotas.cache.list(), *self.composites.cache.list()]
+
+    def synced(self) -> bool:
+        if not all(informer.complete for informer in self.rooms.values()):
+            return False
+        return not self._godel_served() or (self.deployments.complete and self.replica_sets.complete)
+
+    def installed(self) -> bool:
+        """Whether the API server serves one of the scheduler's kinds."""
+        return any(informer.served for informer in self.rooms.values())
+
+    def _godel_served(self) -> bool:
+        return self._places and "godel-scheduler" in self._names and self.godel.served
+
+    def served_names(self) -> frozenset[str]:
+        """The scheduler names that are in force now."""
+        served = {name for name, informer in self.named.items() if informer.served}
+        own = {kind for kinds in KINDS_OF.values() for kind in kinds}
+        named = (name for name in self._names if served & set(KINDS_OF.get(name, own)))
+        return frozenset(name for name in named if not self._foreign(name))
+
+    def _foreign(self, name: str) -> bool:
+        """Whether the project's own scheduler runs under this name."""
+        now = self._clock.now()
+        return any(runs(pod, now) for pod in self._pods.by(BY_SCHEDULER, name))

@@ -1,0 +1,72 @@
+"""A story's stage: the demo's servers with a broker that runs, and timed lines for its reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+from rich.console import Console
+
+from broker.commands.output import console
+from broker.demo.kubelets import Kubelets
+from broker.demo.session import until_interrupted
+from broker.demo.stage import Stage, build, hints, line, prepare, servers, until
+from broker.demo.world import World
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.transports import InProcessTransport
+from broker.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """Everything that a story acts on, and prints with."""
+
+    stage: Stage
+    clock: Clock
+    out: Console
+    kubeconfig: Path
+    # Objects that people write must not look like the broker's own.
+    user: Client
+    began: float
+
+    def say(self, text: str) -> None:
+        """One line, with the seconds since the beginning."""
+        passed = self.clock.monotonic() - self.began
+        self.out.print(f"[dim]{passed:6.1f}s[/dim]  {text}", soft_wrap=True)
+
+    def until(self, done: Callable[[], object]) -> bool:
+        """Whether it came true within the demo's patience."""
+        return until(done, self.clock)
+
+    def stay(self, *commands: str) -> None:
+        """Prints commands to try, and stays up until it is interrupted."""
+        self.out.print(hints(self.kubeconfig, self.stage.aws.endpoint, *commands), soft_wrap=True)
+        until_interrupted()
+
+
+@contextmanager
+def scene(settings: Settings, clock: Clock, *, make: Callable[[str], World]) -> Iterator[Scene]:
+    """Local AWS, an API server, kubelets of instances and the broker, ready; `make` makes the account."""
+    out, began = console(), clock.monotonic()
+    prepare(settings)
+    with servers() as (aws, api, folder):
+        kubeconfig = folder / "kubeconfig"
+        kubeconfig.write_text(api.kubeconfig(name="demo"))
+        stage = build(settings, aws, api, clock, CollectorRegistry(auto_describe=True), make=make)
+        user = Client(InProcessTransport(api.cluster), field_manager="kubectl")
+        made = Scene(stage=stage, clock=clock, out=out, kubeconfig=kubeconfig, user=user, began=began)
+        kubelets = Kubelets(stage.client, stage.provider, clock=clock)
+        stage.broker.journal.subscribe(lambda attempt: made.say(line(attempt)))
+        stage.start()
+        kubelets.start()
+        try:
+            made.until(lambda: all(stage.broker.ready().values()))
+            made.say("local AWS, a Kubernetes API and the broker are up")
+            yield made
+        finally:
+            kubelets.stop()
+            stage.stop()

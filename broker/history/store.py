@@ -1,0 +1,315 @@
+"""The database of the history: embedded SQLite, or PostgreSQL by URL, with one set of statements.
+
+Invariant: nothing that a decision needs is here; every caller lives with a database that is gone. Each
+statement is SQLAlchemy Core, so both databases run the same ones.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    and_,
+    create_engine,
+    delete,
+    event,
+    func,
+    or_,
+    select,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import StaticPool
+
+from broker.history.entries import Entry
+from broker.history.tables import (
+    CLAIMS,
+    ENTRIES,
+    METADATA,
+    RESERVATIONS,
+    SHORTAGES,
+    SLOT,
+    USES,
+    Batch,
+    EntryFilter,
+)
+
+MEMORY: Final = "memory"
+# Seconds after which PostgreSQL ends a statement; deleting old rows may take longer.
+STATEMENT_SECONDS: Final = 10
+PRUNE_SECONDS: Final = 120
+# Rows are deleted when this share of the size is in use, a twentieth of them at a time. The rest is for a
+# batch.
+FULL: Final = 0.8
+PART: Final = 20
+# Bytes of SQLite's write-ahead log that stay after a checkpoint.
+JOURNAL: Final = 16 << 20
+
+
+class HistoryStore:
+    """The statements. Each raises SQLAlchemyError while the database cannot be used."""
+
+    def __init__(self, location: str = MEMORY, *, mebibytes: int = 512) -> None:
+        """`location` is `memory`, a path, or a URL of PostgreSQL; nothing is opened yet.
+
+        `mebibytes` limits memory and SQLite's file. Raises ValueError for a URL of another kind.
+        """
+        self._bytes = mebibytes << 20
+        self.url = database_url(location)
+        self._alone = threading.RLock() if self.url.database is None else None
+
+    @cached_property
+    def _engine(self) -> Engine:
+        if not self.bounded:
+            limits = f"-c statement_timeout={STATEMENT_SECONDS}s -c lock_timeout={STATEMENT_SECONDS}s"
+            return create_engine(
+                self.url,
+                pool_size=2,
+                pool_timeout=STATEMENT_SECONDS,
+                pool_pre_ping=True,
+                connect_args={"connect_timeout": 5, "options": limits},
+            )
+        if self.url.database is None:
+            engine = create_engine(self.url, poolclass=StaticPool, connect_args={"check_same_thread": False})
+        else:
+            Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
+            engine = create_engine(self.url, connect_args={"timeout": 2})
+        event.listen(engine, "connect", partial(_tune, limit=self._bytes))
+        return engine
+
+    def open(self) -> None:
+        """Creates missing tables."""
+        with self._lock():
+            METADATA.create_all(self._engine)
+
+    def close(self) -> None:
+        if "_engine" in vars(self):
+            self._engine.dispose()
+
+    def clear(self) -> None:
+        """Deletes everything."""
+        with self._begin() as connection:
+            for table in (ENTRIES, SHORTAGES, USES, RESERVATIONS, CLAIMS):
+                connection.execute(delete(table))
+
+    # ---- writing
+
+    def write(self, batch: Batch) -> None:
+        """One transaction. Entries that are there already stay as they are."""
+        with self._begin() as connection:
+            insert = self._insert
+            if batch.entries:
+                statement = insert(ENTRIES).on_conflict_do_nothing()
+                connection.execute(statement, [asdict(entry) for entry in batch.entries])
+            if batch.reservations:
+                places = [
+                    {"reservation": r, "entry": e, "at": at} for (r, e), at in batch.reservations.items()
+                ]
+                connection.execute(insert(RESERVATIONS).on_conflict_do_nothing(), places)
+            if batch.claims:
+                statement = insert(CLAIMS)
+                statement = statement.on_conflict_do_update(
+                    index_elements=["claim"],
+                    set_={"node_pool": statement.excluded.node_pool, "at": statement.excluded.at},
+                )
+                claims = [{"claim": c, "node_pool": p, "at": at} for c, (p, at) in batch.claims.items()]
+                connection.execute(statement, claims)
+            if batch.refusals:
+                statement = insert(SHORTAGES)
+                statement = statement.on_conflict_do_update(
+                    index_elements=["slot", "pool"],
+                    set_={"count": SHORTAGES.c.count + statement.excluded.count},
+                )
+                rows = [{"slot": s, "pool": p, "count": n} for (s, p), n in batch.refusals.items()]
+                connection.execute(statement, rows)
+            if batch.uses:
+                statement = insert(USES)
+                statement = statement.on_conflict_do_update(
+                    index_elements=["slot", "reservation"],
+                    set_={"total": statement.excluded.total, "used": statement.excluded.used},
+                )
+                samples = [
+                    {"slot": s, "reservation": r, "total": t, "used": u}
+                    for (s, r), (t, u) in batch.uses.items()
+                ]
+                connection.execute(statement, samples)
+
+    def prune(self, *, before: int, rows: int) -> int:
+        """Deletes entries older than `before` (microseconds), and the oldest beyond `rows` or the size.
+
+        Returns the number of deleted entries.
+        """
+        with self._begin() as connection:
+            self._allow_long(connection)
+            count: int = connection.scalar(select(func.count()).select_from(ENTRIES)) or 0
+            if count > rows:
+                newest = select(ENTRIES.c.at).order_by(ENTRIES.c.at.desc()).offset(rows - 1).limit(1)
+                before = max(before, connection.scalar(newest) or 0)
+            gone = _delete_entries(connection, before)
+            for table in (SHORTAGES, USES):
+                _delete_before(connection, table.c.slot, before // 1_000_000 - SLOT)
+        while self._full():
+            with self._begin() as connection:
+                gone += _delete_entries(connection, _of_oldest(connection, ENTRIES.c.at))
+                for table in (SHORTAGES, USES):
+                    _delete_before(connection, table.c.slot, _of_oldest(connection, table.c.slot))
+        return gone
+
+    def size(self) -> int:
+        """The bytes in use of memory or of SQLite's file; 0 for PostgreSQL."""
+        if not self.bounded:
+            return 0
+        with self._begin() as connection:
+            pages, free, each = (
+                int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
+                for name in ("page_count", "freelist_count", "page_size")
+            )
+            return (pages - free) * each
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the size is limited: PostgreSQL has limits of its own."""
+        return self.url.get_backend_name() == "sqlite"
+
+    def _full(self) -> bool:
+        if self.size() <= FULL * self._bytes:
+            return False
+        with self._begin() as connection:
+            return any(connection.scalar(select(table).limit(1)) for table in (ENTRIES, SHORTAGES, USES))
+
+    def _allow_long(self, connection: Connection) -> None:
+        if not self.bounded:
+            connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{PRUNE_SECONDS}s'")
+
+    # ---- reading
+
+    def find(
+        self, wanted: EntryFilter, *, before: tuple[int, str] | None = None, limit: int = 100
+    ) -> list[Entry]:
+        """The newest first; `before` is the place (at, id) of the last one on the page before."""
+        statement = select(ENTRIES).where(*wanted.conditions())
+        if before is not None:
+            at, id_ = before
+            older = and_(ENTRIES.c.at == at, ENTRIES.c.id < id_)
+            statement = statement.where(or_(ENTRIES.c.at < at, older))
+        statement = statement.order_by(ENTRIES.c.at.desc(), ENTRIES.c.id.desc()).limit(limit)
+        with self._begin() as connection:
+            return [Entry(**row) for row in connection.execute(statement).mappings()]
+
+    def count(self, wanted: EntryFilter, *, by: str) -> list[tuple[str, int]]:
+        """Entries by the values of a column, the most frequent first."""
+        column = ENTRIES.c[by]
+        number = func.count().label("number")
+        statement = (
+            select(column, number)
+            .where(*wanted.conditions())
+            .group_by(column)
+            .order_by(number.desc(), column)
+        )
+        with self._begin() as connection:
+            return [(str(value), int(n)) for value, n in connection.execute(statement)]
+
+    def namespaces(self) -> list[str]:
+        """The namespaces of all entries."""
+        with self._begin() as connection:
+            return [str(name) for name in connection.scalars(select(ENTRIES.c.namespace).distinct())]
+
+    def refusals(self, *, since: int, width: int = SLOT) -> list[tuple[int, str, int]]:
+        """(slot, pool, refusals for want of room) since a time in seconds; `width` seconds a slot."""
+        slot = (SHORTAGES.c.slot - SHORTAGES.c.slot % width).label("start")
+        statement = (
+            select(slot, SHORTAGES.c.pool, func.sum(SHORTAGES.c.count))
+            .where(SHORTAGES.c.slot >= since)
+            .group_by(slot, SHORTAGES.c.pool)
+            .order_by(slot, SHORTAGES.c.pool)
+        )
+        with self._begin() as connection:
+            return [(int(s), str(p), int(n)) for s, p, n in connection.execute(statement)]
+
+    def uses(self, reservations: Iterable[str], *, since: int) -> dict[str, list[tuple[int, int, int]]]:
+        """(slot, total, used) of each reservation, oldest first."""
+        found: dict[str, list[tuple[int, int, int]]] = {}
+        statement = (
+            select(USES)
+            .where(USES.c.reservation.in_([*reservations]), USES.c.slot >= since)
+            .order_by(USES.c.slot)
+        )
+        with self._begin() as connection:
+            for row in connection.execute(statement):
+                found.setdefault(row.reservation, []).append((row.slot, row.total, row.used))
+        return found
+
+    # ---- how
+
+    @property
+    def _insert(self) -> Any:
+        return sqlite.insert if self.bounded else postgresql.insert
+
+    @contextmanager
+    def _begin(self) -> Iterator[Connection]:
+        with self._lock(), self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        """In memory there is one connection, which all threads share."""
+        if self._alone is None:
+            yield
+            return
+        with self._alone:
+            yield
+
+
+def _delete_before(connection: Connection, column: Column[Any], before: int) -> int:
+    """Deletes the rows of the column's table with smaller values; the number."""
+    return connection.execute(delete(column.table).where(column < before)).rowcount
+
+
+def _delete_entries(connection: Connection, before: int) -> int:
+    for links in (RESERVATIONS, CLAIMS):
+        _delete_before(connection, links.c.at, before)
+    return _delete_before(connection, ENTRIES.c.at, before)
+
+
+def _of_oldest(connection: Connection, column: Column[Any]) -> int:
+    """The value below which the oldest part of the column's table is, one row at least; 0 without rows."""
+    count = connection.scalar(select(func.count()).select_from(column.table)) or 0
+    part = select(column).order_by(column).offset(min(count - 1, count // PART)).limit(1)
+    return int(connection.scalars(part).one()) + 1 if count else 0
+
+
+def database_url(location: str) -> URL:
+    """The URL of a database in memory, of a file, or of PostgreSQL. Raises ValueError for any other."""
+    if location in ("", MEMORY):
+        return make_url("sqlite+pysqlite://")
+    if "://" not in location:
+        return URL.create("sqlite+pysqlite", database=str(Path(location).expanduser()))
+    try:
+        url = make_url(location)
+    except ArgumentError as error:
+        raise ValueError("not a URL of a database") from error
+    if url.get_backend_name() not in ("postgresql", "postgres"):
+        raise ValueError(f"a database of the kind {url.get_backend_name()!r} is not supported")
+    return url.set(drivername="postgresql+psycopg")
+
+
+def _tune(connection: Any, _record: object, *, limit: int) -> None:
+    """Readers of a file never wait for the writer. A crash of the machine loses the last few transactions.
+
+    The database cannot grow beyond the limit: a write fails before that, and is tried again after a prune.
+    """
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=NORMAL")
+    connection.execute(f"PRAGMA journal_size_limit={JOURNAL}")
+    (page,) = connection.execute("PRAGMA page_size").fetchone()
+    connection.execute(f"PRAGMA max_page_count={max(1, limit // page)}")

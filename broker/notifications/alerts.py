@@ -1,0 +1,114 @@
+"""The alerts of one moment, made from the state that the web page shows. Values in, values out.
+
+Their names, severities and summaries are those of the Prometheus rules, so a receiver needs one routing for
+both. Invariant: the same trouble has the same labels at each look, and so the same id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from broker.kube.conditions import timestamp
+from broker.oncall.journal import short_id
+from broker.oncall.rules import BROKER_ALERTS, RUNBOOKS, Alert
+from broker.text import counted, moment
+from broker.webpage.live import LiveState
+
+MOST: Final = 100  # alerts at a time; a receiver is not flooded by one event
+LONGEST: Final = 1024  # characters of a description
+REPEATS: Final = 2  # refusals again after the first, as in the rule CapacityBrokerShortage
+# The time before the end of a reservation, as in the rule CapacityBrokerReservationEnding.
+ENDING: Final = timedelta(hours=1)
+BLOCK_ENDING: Final = timedelta(hours=2)
+CAP: Final = "SpendingCapReached"
+_RULES: Final[Mapping[str, Alert]] = {each.name: each for each in BROKER_ALERTS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FiringAlert:
+    """One alert. `labels` identify it; `since` is when the trouble began, or was first seen."""
+
+    labels: Mapping[str, str]
+    description: str
+    since: datetime
+
+    @property
+    def id(self) -> str:
+        return short_id(*(f"{key}={value}" for key, value in sorted(self.labels.items())))
+
+    def body(self, now: datetime, ends: datetime | None = None) -> dict[str, Any]:
+        """The alert as Alertmanager's API takes it (https://github.com/prometheus/alertmanager/blob/main/api/
+        v2/openapi.yaml, postableAlert). `ends` is its end, or until when it holds without another message."""
+        rule = _RULES[self.labels["alertname"]]
+        return {
+            "labels": dict(self.labels),
+            "annotations": {
+                "summary": rule.summary,
+                "description": self.description,
+                "runbook_url": f"{RUNBOOKS}/{rule.page}",
+            },
+            "startsAt": timestamp(min(self.since, now)),
+            **({"endsAt": timestamp(ends)} if ends else {}),
+        }
+
+
+def firing_alerts(live: LiveState, *, cluster: str) -> list[FiringAlert]:
+    """The alerts of this moment: at most `MOST`, the most urgent kind first."""
+    found = [*_caps(live), *_ending(live), *_shortages(live)]
+    return [_named(each, cluster) for each in found[:MOST]]
+
+
+def _caps(live: LiveState) -> Iterator[FiringAlert]:
+    for reservation in live.reservations:
+        messages = [text for reason, text in reservation.problems if reason == CAP]
+        if messages:
+            yield _alert(
+                "CapacityBrokerSpendingCapReached",
+                {"capacity_namespace": reservation.namespace, "reservation": reservation.name},
+                f"{reservation.key}: {'; '.join(messages)}",
+                live.now,
+            )
+
+
+def _ending(live: LiveState) -> Iterator[FiringAlert]:
+    for odcr in live.odcrs:
+        before = BLOCK_ENDING if odcr.reservation_type == "capacity-block" else ENDING
+        if odcr.end is None or odcr.state != "active" or live.now < odcr.end - before:
+            continue
+        owner = f", for {odcr.owner}" if odcr.owner else ""
+        yield _alert(
+            "CapacityBrokerReservationEnding",
+            {"odcr": odcr.id, "instance_type": odcr.instance_type, "zone": odcr.zone},
+            f"{odcr.id} ({odcr.total} {odcr.instance_type} in {odcr.zone}{owner}) ends at "
+            f"{moment(odcr.end)}; {odcr.used} in use",
+            odcr.end - before,
+        )
+
+
+def _shortages(live: LiveState) -> Iterator[FiringAlert]:
+    for shortage in live.shortages:
+        if shortage.repeats >= REPEATS:
+            yield _alert(
+                "CapacityBrokerShortage",
+                {"scope": shortage.scope},
+                f"{shortage.scope} refused {counted(shortage.repeats + 1, 'time')} in a row, last at "
+                f"{moment(shortage.since)} with {shortage.code}: {shortage.message} {shortage.way_out}",
+                shortage.since,
+            )
+
+
+def _alert(name: str, labels: Mapping[str, str], description: str, since: datetime) -> FiringAlert:
+    given = {key: value for key, value in labels.items() if value}
+    return FiringAlert(
+        labels={"alertname": name, "severity": _RULES[name].severity, **given},
+        description=description[:LONGEST],
+        since=since,
+    )
+
+
+def _named(alert: FiringAlert, cluster: str) -> FiringAlert:
+    labels = {**alert.labels, "cluster": cluster, "source": "capacity-broker"}
+    return FiringAlert(labels=labels, description=alert.description, since=alert.since)

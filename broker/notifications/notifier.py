@@ -1,0 +1,201 @@
+"""Sends alerts while this process leads, in a thread of its own: no loop of the broker waits for it.
+
+Alertmanager gets every alert at each look, as a heartbeat, with an end that comes by itself if this process
+dies. A webhook gets one message when an alert begins and one when it is over. An alert is over once it was
+absent for `HOLD`: a new leader, which knows little at first, ends none too early, and one that flaps is one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+import structlog
+from prometheus_client import Counter
+from urllib3.util import parse_url
+
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.errors import ApiError
+from broker.kube.panics import guarded
+from broker.notifications.alerts import FiringAlert, firing_alerts
+from broker.notifications.delivery import DeliveryError, Receiver
+from broker.notifications.record import NotificationRecord
+from broker.oncall.metrics import REGISTRY
+from broker.settings import Settings
+from broker.webpage.live import Live
+
+LOOK: Final = 30.0  # seconds
+HOLD: Final = timedelta(minutes=5)
+LASTS: Final = timedelta(minutes=4)  # of an alert in Alertmanager without another message
+ALERTMANAGER, WEBHOOK = "alertmanager", "webhook"
+PATH: Final = "/api/v2/alerts"
+
+SENT: Final = Counter(
+    "capacity_broker_notifications",
+    "Messages about alerts, by target (alertmanager, webhook) and result (sent, failed).",
+    ["target", "result"],
+    registry=REGISTRY,
+)
+_log = structlog.get_logger("notifications")
+
+
+class Notifier:
+    """`start` begins to look. `live` is the state to report, and `client` writes the record: both are None
+    while this process does not lead.
+    """
+
+    def __init__(
+        self, settings: Settings, live: Live, client: Callable[[], Client | None], *, clock: Clock
+    ) -> None:
+        self._live, self._client, self._clock = live, client, clock
+        self._cluster = settings.cluster_name
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._alertmanager = self._receiver(alerts_url(settings.notify_alertmanager))
+        self._webhook = self._receiver(settings.notify_webhook)
+        self._forget()
+
+    @property
+    def wanted(self) -> bool:
+        return self._alertmanager is not None or self._webhook is not None
+
+    def start(self) -> None:
+        if self.wanted:
+            self._thread = threading.Thread(target=self._run, name="notifications", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+
+    def look(self) -> None:
+        """Compares the present alerts with those that were sent, and sends the difference."""
+        live = self._live()
+        if live is None or live.described is None:
+            if live is None:
+                self._forget()
+            return
+        if self._told is None and not self._read(live.now):
+            return
+        present = {alert.id: alert for alert in firing_alerts(live, cluster=self._cluster)}
+        for id_, alert in present.items():
+            first = self._firing.get(id_, alert)
+            self._firing[id_] = FiringAlert(
+                labels=alert.labels, description=alert.description, since=min(first.since, alert.since)
+            )
+            self._seen[id_] = live.now
+        over = {id_ for id_ in self._firing if live.now - self._seen[id_] >= HOLD}
+        self._heartbeat(over, live.now)
+        self._tell(over, live.now)
+        for id_ in over - {*(self._told or {})}:
+            del self._firing[id_], self._seen[id_]
+
+    # ---- how
+
+    def _receiver(self, url: str) -> Receiver | None:
+        return Receiver(url, sleep=self._pause) if url else None
+
+    def _pause(self, seconds: float) -> None:
+        self._clock.wait(self._stop, seconds)
+
+    def _forget(self) -> None:
+        """At the end of a term: the next leader may be another process."""
+        self._firing: dict[str, FiringAlert] = {}
+        self._seen: dict[str, datetime] = {}
+        self._told: dict[str, FiringAlert] | None = None
+
+    def _run(self) -> None:
+        while not self._clock.wait(self._stop, LOOK):
+            with guarded("notifications"):
+                self.look()
+
+    def _read(self, now: datetime) -> bool:
+        """Whether the record of the leader before is known."""
+        told: dict[str, FiringAlert] = {}
+        client = self._client()
+        if self._webhook is not None:
+            if client is None:
+                return False
+            try:
+                told = NotificationRecord(client).read()
+            except ApiError as error:
+                _log.warning("alerts of the leader before not read: nothing is sent", error=str(error))
+                return False
+        self._told = told
+        self._firing, self._seen = dict(told), dict.fromkeys(told, now)
+        return True
+
+    def _heartbeat(self, over: set[str], now: datetime) -> None:
+        """All alerts in one message; those that are over end now."""
+        if self._alertmanager is None or not self._firing:
+            return
+        bodies = [alert.body(now, now if id_ in over else now + LASTS) for id_, alert in self._firing.items()]
+        self._send(ALERTMANAGER, self._alertmanager, bodies)
+
+    def _tell(self, over: set[str], now: datetime) -> None:
+        """A message for each alert that began or is over. After a failure the rest waits for a look."""
+        if self._webhook is None or self._told is None:
+            return
+        told = dict(self._told)
+        begun = [id_ for id_ in self._firing if id_ not in over and id_ not in told]
+        for id_ in [*begun, *(over & told.keys())]:
+            alert, ends = self._firing[id_], now if id_ in over else None
+            if not self._send(WEBHOOK, self._webhook, message(alert, now, ends=ends)):
+                break
+            if ends:
+                del told[id_]
+            else:
+                told[id_] = alert
+        self._keep(told)
+
+    def _keep(self, told: dict[str, FiringAlert]) -> None:
+        if told.keys() == (self._told or {}).keys():
+            return
+        self._told = told
+        client = self._client()
+        try:
+            if client is not None:
+                NotificationRecord(client).write(told)
+        except ApiError as error:
+            _log.warning("sent alerts not recorded: a restart may repeat them", error=str(error))
+
+    def _send(self, target: str, receiver: Receiver, body: object) -> bool:
+        try:
+            receiver.send(body)
+        except DeliveryError as error:
+            SENT.labels(target, "failed").inc()
+            _log.warning("notification not sent", target=target, error=str(error))
+            return False
+        SENT.labels(target, "sent").inc()
+        return True
+
+
+def alerts_url(url: str) -> str:
+    """The address of Alertmanager's alerts, of its own address or with the path already; empty for none."""
+    if not url or (parse_url(url).path or "").endswith(PATH):
+        return url
+    return url.rstrip("/") + PATH
+
+
+def message(alert: FiringAlert, now: datetime, *, ends: datetime | None = None) -> Mapping[str, object]:
+    """The webhook's JSON: the form of Alertmanager's own webhook messages (https://prometheus.io/docs/alerting/
+    latest/configuration/#webhook_config), with one alert."""
+    status = "resolved" if ends else "firing"
+    body = alert.body(now, ends)
+    alerts: Sequence[Mapping[str, object]] = [{"status": status, "fingerprint": alert.id, **body}]
+    return {
+        "version": "4",
+        "groupKey": alert.id,
+        "status": status,
+        "receiver": "capacity-broker",
+        "groupLabels": {"alertname": alert.labels["alertname"]},
+        "commonLabels": body["labels"],
+        "commonAnnotations": body["annotations"],
+        "externalURL": "",
+        "truncatedAlerts": 0,
+        "alerts": alerts,
+    }

@@ -1,0 +1,66 @@
+"""The alerts that the webhook has, in a ConfigMap, so that the next leader sends none a second time.
+
+Invariant: an alert is recorded after its message was accepted. A crash between the two repeats the message,
+with the same id, and never loses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import orjson
+
+from broker.apis.core import ConfigMap
+from broker.kube.client import Client
+from broker.kube.conditions import timestamp
+from broker.kube.errors import NotFound
+from broker.kube.identity import NAMESPACE
+from broker.notifications.alerts import FiringAlert
+from broker.text import decode_object, decode_time
+
+NAME: Final = "capacity-broker-notifications"
+KEY: Final = "firing"
+
+
+class NotificationRecord:
+    """Read by the thread of the notifier alone."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def read(self) -> dict[str, FiringAlert]:
+        """By id. An entry that the broker cannot have written is ignored. Raises ApiError."""
+        try:
+            data = self._client.get(ConfigMap.KIND, NAME, namespace=NAMESPACE).get("data") or {}
+            entries = decode_object(data.get(KEY) or "{}")
+        except (NotFound, ValueError):
+            return {}
+        return {alert.id: alert for alert in _decoded(entries.values())}
+
+    def write(self, firing: Mapping[str, FiringAlert]) -> None:
+        """Raises ApiError."""
+        entries = {
+            id_: {
+                "labels": dict(alert.labels),
+                "description": alert.description,
+                "since": timestamp(alert.since),
+            }
+            for id_, alert in sorted(firing.items())
+        }
+        metadata = {"name": NAME, "namespace": NAMESPACE}
+        data = {KEY: orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode()}
+        self._client.apply(ConfigMap.KIND, {"metadata": metadata, "data": data})
+
+
+def _decoded(entries: Iterable[Any]) -> Iterable[FiringAlert]:
+    for entry in entries:
+        try:
+            labels = {str(key): str(value) for key, value in entry["labels"].items()}
+            alert = FiringAlert(
+                labels=labels, description=str(entry["description"]), since=decode_time(entry["since"])
+            )
+            alert.body(alert.since)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            continue
+        yield alert

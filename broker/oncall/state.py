@@ -1,0 +1,102 @@
+"""Shortages and waiting claims, computed from the leader's memory and caches at each scrape.
+
+A series disappears when its shortage ends or its claims have instances: nothing is kept between scrapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Final
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import condition
+from broker.capacity.shortages import Shortage, Shortages
+from broker.oncall.metrics import GaugeTable, Rows
+
+_SCOPE: Final = ("kind", "scope", "class", "code")
+_SINCE: Final = GaugeTable(
+    "capacity_broker_shortage_since_timestamp_seconds",
+    "When a pool, reservation, subnet or quota last refused a launch, while that is remembered.",
+    _SCOPE,
+)
+_UNTIL: Final = GaugeTable(
+    "capacity_broker_shortage_until_timestamp_seconds",
+    "When a remembered shortage ends: until then, claims that have another pool leave it out.",
+    _SCOPE,
+)
+_NEXT_TRY: Final = GaugeTable(
+    "capacity_broker_shortage_next_try_timestamp_seconds",
+    "When a scope with a remembered shortage may be requested again: by claims without another pool, after "
+    "six minutes at most.",
+    _SCOPE,
+)
+_REPEATS: Final = GaugeTable(
+    "capacity_broker_shortage_repeats",
+    "How often a scope refused again after its shortage ended; each repeat doubles the wait.",
+    _SCOPE,
+)
+_COUNT: Final = GaugeTable(
+    "capacity_broker_shortages", "Remembered shortages, by kind of scope and error class.", ("kind", "class")
+)
+_WAITING: Final = GaugeTable(
+    "capacity_broker_claims_waiting",
+    "Claims without an instance, by the reason of their condition Launched.",
+    ("nodeclass", "reason"),
+)
+_OLDEST: Final = GaugeTable(
+    "capacity_broker_claims_waiting_since_timestamp_seconds",
+    "When the oldest of the claims without an instance, or of those before it for its pods, was created.",
+    ("nodeclass", "reason"),
+)
+NEW: Final = "New"  # the reason of a claim that has had no pass yet
+
+
+def follow(
+    shortages: Callable[[], Shortages],
+    claims: Callable[[], Iterable[NodeClaim]],
+    since: Callable[[NodeClaim], datetime | None],
+    now: Callable[[], datetime],
+) -> None:
+    """Shows the values of these sources at each scrape, until the tables are cleared.
+
+    `since`: when a claim, or the claims before it for its pods, began to wait.
+    """
+
+    def by_scope(value: Callable[[Shortage], float]) -> Rows:
+        return {
+            (each.scope.kind, each.scope.key, each.class_.value, each.code): value(each)
+            for each in shortages().lasting(now())
+        }
+
+    _SINCE.follow(lambda: by_scope(lambda each: each.since.timestamp()))
+    _UNTIL.follow(lambda: by_scope(lambda each: each.until.timestamp()))
+    _NEXT_TRY.follow(lambda: by_scope(lambda each: each.next_try.timestamp()))
+    _REPEATS.follow(lambda: by_scope(lambda each: each.step))
+    _COUNT.follow(lambda: _counts(shortages(), now()))
+    _WAITING.follow(lambda: {labels: len(begun) for labels, begun in _waiting(claims(), since).items()})
+    _OLDEST.follow(lambda: {labels: min(begun) for labels, begun in _waiting(claims(), since).items()})
+
+
+def _counts(shortages: Shortages, now: datetime) -> Rows:
+    counts: dict[tuple[str, ...], float] = {}
+    for each in shortages.lasting(now):
+        labels = (each.scope.kind, each.class_.value)
+        counts[labels] = counts.get(labels, 0) + 1
+    return counts
+
+
+def _waiting(
+    claims: Iterable[NodeClaim], since: Callable[[NodeClaim], datetime | None]
+) -> dict[tuple[str, ...], list[float]]:
+    """Since when the claims without an instance wait, by class and reason."""
+    found: dict[tuple[str, ...], list[float]] = {}
+    for claim in claims:
+        if claim.status.provider_id or claim.deleting:
+            continue
+        launched = condition(claim.status.conditions, names.LAUNCHED)
+        labels = (claim.spec.node_class_ref.name, launched.reason if launched else NEW)
+        begun = since(claim)
+        found.setdefault(labels, []).append(begun.timestamp() if begun else 0.0)
+    return found

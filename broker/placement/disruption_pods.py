@@ -1,0 +1,119 @@
+"""Which pods need another node if theirs is disrupted, and which pods keep their node from it.
+
+Source: Karpenter, pkg/utils/pod/scheduling.go (IsReschedulable, IsDisruptable) and pkg/utils/pdb/pdb.go. A
+PodDisruptionBudget blocks if it allows no eviction at all now; several evictions are spread by the drain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Final
+
+from broker.apis import names
+from broker.apis.core import Pod
+from broker.apis.policy import PodDisruptionBudget
+from broker.placement.reading import label_selector
+from broker.placement.selectors import matches
+from broker.text import InvalidText, decode_duration
+
+NO_SCHEDULE: Final = "NoSchedule"
+STATIC_POD: Final = "kubernetes.io/config.mirror"
+READY: Final = "Ready"
+ALWAYS_ALLOW: Final = "AlwaysAllow"
+
+
+def active(pod: Pod) -> bool:
+    """Whether the pod runs or will run, and is not being deleted."""
+    return not pod.ended and pod.metadata.deletion_timestamp is None
+
+
+def owned_by(pod: Pod, kind: str) -> bool:
+    return any(owner.kind == kind for owner in pod.metadata.owner_references)
+
+
+def static(pod: Pod) -> bool:
+    """Whether the kubelet runs the pod by itself, so that it cannot be evicted."""
+    return STATIC_POD in pod.annotations or owned_by(pod, "Node")
+
+
+def reschedulable(pod: Pod) -> bool:
+    """Whether the pod, or its successor, needs another node.
+
+    A StatefulSet makes the successor of a pod only once the pod is gone, so that a terminating one counts.
+    """
+    if static(pod) or owned_by(pod, "DaemonSet"):
+        return False
+    return active(pod) or (not pod.ended and owned_by(pod, "StatefulSet"))
+
+
+def protected(annotation: str, started: datetime | None, now: datetime) -> bool:
+    """Whether do-not-disrupt has effect: always with `true`, or for a duration after the start."""
+    if annotation == "true":
+        return True
+    try:
+        length = decode_duration(annotation)
+    except InvalidText:
+        return False  # as in Karpenter
+    return length > timedelta(0) and (started is None or now - started < length)
+
+
+def over_budget(pods: Iterable[Pod], budgets: Iterable[PodDisruptionBudget]) -> list[Pod]:
+    """The pods that their budgets keep if all are evicted one after another, in the given order."""
+    limits = [(budget, label_selector(budget.spec.selector)) for budget in budgets]
+    left = {budget.key: budget.status.disruptions_allowed for budget, _ in limits}
+    kept: list[Pod] = []
+    for pod in pods:
+        covering = [
+            budget.key
+            for budget, selector in limits
+            if budget.namespace == pod.namespace
+            and matches(selector, pod.labels)
+            and not (budget.spec.unhealthy_pod_eviction_policy == ALWAYS_ALLOW and _unhealthy(pod))
+        ]
+        if any(left[key] <= 0 for key in covering):
+            kept.append(pod)
+            continue
+        for key in covering:
+            left[key] -= 1
+    return kept
+
+
+def blocker(pods: Iterable[Pod], budgets: Iterable[PodDisruptionBudget], now: datetime) -> str:
+    """Why the pods keep their node from disruption, in Karpenter's words; empty if they do not."""
+    limits = [(budget, label_selector(budget.spec.selector)) for budget in budgets]
+    for pod in pods:
+        if not active(pod):
+            continue
+        if protected(pod.annotations.get(names.DO_NOT_DISRUPT, ""), pod.status.start_time, now):
+            return f'Pod has "{names.DO_NOT_DISRUPT}" annotation (Pod={pod.key})'
+        if static(pod) or tolerates_drain(pod):
+            continue  # never evicted
+        blocking = sorted(
+            budget.key
+            for budget, selector in limits
+            if budget.namespace == pod.namespace
+            and matches(selector, pod.labels)
+            and budget.status.disruptions_allowed <= 0
+            and not (budget.spec.unhealthy_pod_eviction_policy == ALWAYS_ALLOW and _unhealthy(pod))
+        )
+        if blocking:
+            return f"Pdb prevents pod evictions (PodDisruptionBudget={', '.join(blocking)})"
+    return ""
+
+
+def _unhealthy(pod: Pod) -> bool:
+    return any(item.type == READY and item.status == "False" for item in pod.status.conditions)
+
+
+def tolerates_drain(pod: Pod) -> bool:
+    """Whether the pod tolerates karpenter.sh/disrupted:NoSchedule, which has no value."""
+    return any(
+        item.effect in ("", NO_SCHEDULE)
+        and (
+            item.key in ("", names.DISRUPTED_TAINT)
+            if item.operator == "Exists"
+            else item.key == names.DISRUPTED_TAINT and not item.value
+        )
+        for item in pod.spec.tolerations
+    )

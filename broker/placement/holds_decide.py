@@ -1,0 +1,118 @@
+"""Decides where a pod goes: into a hold that it may take, else onto a node beside all holds.
+
+Holds come first. A pod with reservation affinity runs in a matching hold only. An owner of a Restricted hold
+waits while it does not fit, unless `node_fallback` lets it run on a node (Koordinator's own behaviour). A
+whole hold is a preference: if its room does not fit, the pod goes elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+from zlib import crc32
+
+from broker.placement.filters import Fits, fits, prepare
+from broker.placement.holds import Consumption, Hold, HoldState
+from broker.placement.holds_choice import preferred
+from broker.placement.holds_fit import PLUGIN, NodeRoom, lacks
+from broker.placement.holds_ledger import HoldLedger
+from broker.placement.holds_match import HoldRequest
+from broker.placement.message import message
+from broker.placement.model import FilterReason
+from broker.placement.quantities import CPU, MEMORY, PODS
+from broker.placement.snapshot import NodeState, PlacementSnapshot
+
+NO_MATCH: Final = FilterReason(PLUGIN, "node(s) no reservations match reservation affinity")
+RESTRICTED: Final = FilterReason(PLUGIN, "node(s) had no Restricted reservation of the pod")
+
+# So many nodes that fit a pod are compared: the cost of a pod does not grow with the nodes. They begin at
+# another node for each pod, the same after every restart.
+ENOUGH: Final = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldDecision:
+    """A node, and the hold that the pod takes there; without a node, `fits` has the reasons.
+
+    `only_holds`: the pod may run in a hold only, so another node would not help it.
+    """
+
+    node: str = ""
+    hold: Hold | None = None
+    fits: Fits
+    only_holds: bool = False
+
+    @property
+    def message(self) -> str:
+        return message(self.fits)
+
+
+def decide(
+    request: HoldRequest, snapshot: PlacementSnapshot, ledger: HoldLedger, *, node_fallback: bool = False
+) -> HoldDecision:
+    """The place of a pod. The snapshot must have the ledger's placeholders."""
+    whole: list[HoldState] = []
+    partial: list[HoldState] = []
+    for state in ledger.matching(request):
+        if state.hold.node in snapshot.states:
+            (whole if state.hold.consumption is Consumption.WHOLE else partial).append(state)
+    rejected: dict[str, tuple[FilterReason, ...]] = {}
+    for state in (*preferred(request.requests, partial), *whole):
+        reasons = _through(request, state, snapshot)
+        if not reasons:
+            return HoldDecision(node=state.hold.node, hold=state.hold, fits=Fits((state.hold.node,), {}))
+        rejected[state.hold.node] = (*rejected.get(state.hold.node, ()), *reasons)
+    if request.affinity is not None:
+        return _waits(snapshot, rejected, NO_MATCH)
+    if not node_fallback and any(state.hold.restricted for state in partial):
+        return _waits(snapshot, rejected, RESTRICTED)
+    return _on_a_node(request, snapshot)
+
+
+def _through(request: HoldRequest, state: HoldState, snapshot: PlacementSnapshot) -> tuple[FilterReason, ...]:
+    """Why the pod cannot run through the hold; empty if it can. The filters see the node without the hold."""
+    node = snapshot.states[state.hold.node]
+    room = NodeRoom(capacity=node.node.allocatable, occupied={**node.requested, PODS: node.places})
+    named = request.affinity is not None and bool(request.affinity.name)
+    if reasons := lacks(request.requests, state, room, detailed=named):
+        return reasons
+    for pod in node.pods:
+        if pod.uid == state.hold.id:
+            snapshot = snapshot.without_pod(pod, node.node.name)
+    return prepare(request.pod, snapshot).reasons(snapshot.states[node.node.name])
+
+
+def _waits(
+    snapshot: PlacementSnapshot, rejected: dict[str, tuple[FilterReason, ...]], others: FilterReason
+) -> HoldDecision:
+    reasons = {name: rejected.get(name, (others,)) for name in snapshot.states}
+    return HoldDecision(fits=Fits((), reasons), only_holds=True)
+
+
+def _on_a_node(request: HoldRequest, snapshot: PlacementSnapshot) -> HoldDecision:
+    found = fits(request.pod, snapshot, enough=ENOUGH, start=crc32(request.pod.uid.encode()))
+    if not found.nodes:
+        return HoldDecision(fits=found)
+    states = (snapshot.states[name] for name in found.nodes)
+    return HoldDecision(node=roomiest(request, states), fits=found)
+
+
+def roomiest(request: HoldRequest, states: Iterable[NodeState]) -> str:
+    """The node with the most room left after the pod, then the first by name.
+
+    Source: kube-scheduler, noderesources/least_allocated.go.
+    """
+
+    cpu, memory = request.requests.get(CPU, 0), request.requests.get(MEMORY, 0)
+
+    def rank(state: NodeState) -> tuple[int, str]:
+        room, taken = state.node.allocatable, state.requested
+        score = 0
+        if capacity := room.get(CPU, 0):
+            score += 100 * max(0, capacity - taken.get(CPU, 0) - cpu) // capacity
+        if capacity := room.get(MEMORY, 0):
+            score += 100 * max(0, capacity - taken.get(MEMORY, 0) - memory) // capacity
+        return (-score // 2, state.node.name)
+
+    return min(map(rank, states))[1]

@@ -1,0 +1,119 @@
+"""Whether a pod fits through a hold: the arithmetic of partial and of whole holds.
+
+`occupied` is the room of a node that its pods and the idle room of all its holds take. A partial hold gives
+back its available room, and the pod takes the rest from the node. A whole hold disappears, and the pod takes
+its place. Source: Koordinator, plugin.go (fitsNode, fitsReservation); Gödel, pod_scheduler.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from broker.placement.holds import Amounts, Consumption, Hold, HoldState
+from broker.placement.model import FilterReason
+from broker.placement.quantities import PODS
+
+PLUGIN: Final = "Reservation"
+TOO_MANY_PODS: Final = FilterReason(PLUGIN, "Reservation(s) Too many pods", True)
+NODE_TOO_MANY_PODS: Final = FilterReason(PLUGIN, "Too many pods by node", True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRoom:
+    """A node's capacity and the part of it that is taken, each with `pods`.
+
+    `freed` and `freed_in_hold` would be given back by evicting pods outside of the hold and inside of it.
+    """
+
+    capacity: Amounts
+    occupied: Amounts
+    freed: Amounts = field(default_factory=dict)
+    freed_in_hold: Amounts = field(default_factory=dict)
+
+
+def lacks(
+    requests: Amounts, state: HoldState, room: NodeRoom, *, detailed: bool = False
+) -> tuple[FilterReason, ...]:
+    """Why a pod does not fit through the hold; empty if it fits.
+
+    First the node's reasons by resource, then the hold's. `detailed` adds the numbers, for a pod that names
+    the hold. A whole hold has no reasons of its own: sizes are not compared.
+    """
+    if state.hold.consumption is Consumption.WHOLE:
+        return tuple(_node_lacks(requests, _placeholder_room(state), room))
+    available = _available(state, room.freed_in_hold)
+    node = sorted(_node_lacks(requests, available, room))
+    return (*node, *_hold_lacks(requests, state, room.freed_in_hold, detailed))
+
+
+def exactly(requests: Amounts, hold: Hold, names: tuple[str, ...]) -> bool:
+    """Whether the pod requests as much as the hold has, for each name. A name that both lack is equal."""
+    return all(requests.get(name, 0) == hold.amount.get(name, 0) for name in names)
+
+
+def score(requests: Amounts, state: HoldState) -> int:
+    """0 to 100: how full the pod makes the hold. A resource that would exceed the hold counts nothing.
+
+    Source: Koordinator, scoring.go (scoreReservation, most allocated).
+    """
+    used = state.used
+    amounts = {name: amount for name, amount in state.hold.amount.items() if amount and name != PODS}
+    if not amounts:
+        return 0
+    total = 0
+    for name, amount in amounts.items():
+        wanted = requests.get(name, 0) + used[name]
+        total += 100 * wanted // amount if wanted <= amount else 0
+    return total // len(amounts)
+
+
+def _placeholder_room(state: HoldState) -> Amounts:
+    """The room of a whole hold, which its owner takes as it stands."""
+    return {**state.hold.amount, PODS: max(1, state.hold.amount.get(PODS, 1))}
+
+
+def _available(state: HoldState, freed: Amounts) -> Amounts:
+    """The idle room of a partial hold that an owner may get."""
+    hold, used = state.hold, state.used
+    available = {
+        name: max(0, amount - hold.inner.get(name, 0) - max(0, used[name] - freed.get(name, 0)))
+        for name, amount in hold.amount.items()
+    }
+    available[PODS] = state.places
+    return available
+
+
+def _node_lacks(requests: Amounts, given: Amounts, room: NodeRoom) -> Iterator[FilterReason]:
+    def free(name: str) -> int:
+        taken = room.occupied.get(name, 0) - given.get(name, 0) - room.freed.get(name, 0)
+        return room.capacity.get(name, 0) - taken
+
+    if free(PODS) < 1:
+        yield NODE_TOO_MANY_PODS
+    for name, amount in requests.items():
+        if amount > 0 and amount > free(name):
+            yield FilterReason(PLUGIN, f"Insufficient {name} by node", amount <= room.capacity.get(name, 0))
+
+
+def _hold_lacks(
+    requests: Amounts, state: HoldState, freed: Amounts, detailed: bool
+) -> Iterator[FilterReason]:
+    hold, used = state.hold, state.used
+    if not hold.restricted:
+        return
+    if hold.limits_pods and len(state.owners) - freed.get(PODS, 0) + 1 > hold.amount[PODS]:
+        yield TOO_MANY_PODS
+    for name in sorted(hold.restricted - {PODS}):
+        amount = requests.get(name, 0)
+        capacity = hold.amount.get(name, 0) - hold.inner.get(name, 0)
+        taken = max(0, used.get(name, 0) - freed.get(name, 0))
+        if amount > 0 and amount > capacity - taken:
+            numbers = f", requested: {amount}, used: {taken}, capacity: {capacity}" if detailed else ""
+            yield FilterReason(PLUGIN, f"Reservation(s) Insufficient {name}{numbers}", amount <= capacity)
+
+
+def shares_resource(requests: Amounts, hold: Hold) -> bool:
+    """Whether the pod requests a resource of the hold. A pod without requests takes a place only."""
+    return not requests or any(hold.amount.get(name, 0) for name in requests)

@@ -1,0 +1,191 @@
+"""Which holds a pod may take.
+
+Owners are an OR over items and an AND inside one item: no item matches nothing, and an empty item matches
+every pod (Koordinator, pkg/util/reservation/reservation.go). A Gödel hold is matched by its index within a
+namespace. Each matcher has keys and each pod has keys, so that a ledger tests only holds that share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from broker.placement.affinity import any_term
+from broker.placement.model import NodeTaint, NodeTerm, PodInfo, PodToleration
+from broker.placement.selectors import IN, Labels, Selector, matches
+from broker.placement.taints import tolerates, tolerates_all
+
+HoldKey = tuple[str, ...]
+EVERY_POD: Final[HoldKey] = ("*",)
+CLOSED: Final = NodeTaint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+
+
+class PodController(NamedTuple):
+    """An owner reference of a pod."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class ObjectTest(NamedTuple):
+    """A pod by its identity. An empty field matches every pod."""
+
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+    def holds(self, pod: PodInfo) -> bool:
+        return all(
+            not wanted or wanted == value
+            for wanted, value in zip(self, (pod.namespace, pod.name, pod.uid), strict=True)
+        )
+
+
+class ControllerTest(NamedTuple):
+    """A pod by one of its owner references. An empty field matches every reference."""
+
+    namespace: str = ""
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+
+    def holds(self, namespace: str, references: tuple[PodController, ...]) -> bool:
+        if self.namespace and self.namespace != namespace:
+            return False
+        return any(
+            all(not wanted or wanted == value for wanted, value in zip(self[1:5], reference[:4], strict=True))
+            and (self.controller is None or self.controller == reference.controller)
+            for reference in references
+        )
+
+
+class OwnerTest(NamedTuple):
+    """One item of a reservation's owners: all of its parts must match."""
+
+    object: ObjectTest | None = None
+    controller: ControllerTest | None = None
+    labels: Selector = ()
+
+    def holds(self, request: HoldRequest) -> bool:
+        pod = request.pod
+        if self.object is not None and not self.object.holds(pod):
+            return False
+        if self.controller is not None and not self.controller.holds(pod.namespace, request.controllers):
+            return False
+        return matches(self.labels, pod.labels)
+
+    @property
+    def key(self) -> HoldKey:
+        """A key that every matching pod has."""
+        if self.object is not None and self.object.name:
+            return ("name", self.object.name)
+        if self.controller is not None and self.controller.name:
+            return ("controller", self.controller.name)
+        for item in self.labels:
+            if item.operator == IN and len(item.values) == 1:
+                return ("label", item.key, *item.values)
+        return EVERY_POD
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerMatcher:
+    """The owners of a Koordinator reservation."""
+
+    items: tuple[OwnerTest, ...] = ()
+
+    def matches(self, request: HoldRequest) -> bool:
+        return any(item.holds(request) for item in self.items)
+
+    def index_keys(self) -> frozenset[HoldKey]:
+        return frozenset(item.key for item in self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexMatcher:
+    """The back pods of a Gödel reservation. An empty index matches no pod."""
+
+    namespace: str
+    index: str
+
+    def matches(self, request: HoldRequest) -> bool:
+        same = (request.pod.namespace, request.index) == (self.namespace, self.index)
+        return bool(self.index) and same
+
+    def index_keys(self) -> frozenset[HoldKey]:
+        return frozenset({("index", self.namespace, self.index)})
+
+
+HoldMatcher = OwnerMatcher | IndexMatcher
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldAffinity:
+    """A pod's reservation affinity: it runs in a matching reservation only."""
+
+    name: str = ""
+    selector: Selector = ()
+    terms: tuple[NodeTerm, ...] | None = None
+    tolerations: tuple[PodToleration, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HoldRequest:
+    """A pod as holds see it: its owner references, and the annotations that concern holds."""
+
+    pod: PodInfo
+    controllers: tuple[PodController, ...] = ()
+    affinity: HoldAffinity | None = None
+    # Resources of which the pod must request as much as the hold has.
+    exact: tuple[str, ...] = ()
+    index: str = ""
+    # Whether the pod asks for Koordinator's reservations, for Gödel's, or for both.
+    owners: bool = True
+    back_pod: bool = True
+    requests: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        wanted = {name: amount for name, amount in self.pod.requests.items() if amount > 0}
+        object.__setattr__(self, "requests", wanted)
+
+    def index_keys(self) -> Iterator[HoldKey]:
+        """The keys under which a matching hold is found."""
+        if self.owners:
+            yield EVERY_POD
+            yield ("name", self.pod.name)
+            for reference in self.controllers:
+                yield ("controller", reference.name)
+            for key, value in self.pod.labels.items():
+                yield ("label", key, value)
+        if self.back_pod and self.index:
+            yield ("index", self.pod.namespace, self.index)
+
+
+def affinity_allows(
+    request: HoldRequest,
+    *,
+    name: str,
+    labels: Labels,
+    taints: tuple[NodeTaint, ...],
+    unschedulable: bool,
+) -> bool:
+    """Whether a reservation's name, closure, taints and labels allow the pod.
+
+    A name in the affinity passes closure, taints and selectors. Otherwise taints reject pods with and
+    without affinity, and only the tolerations of the affinity count.
+    """
+    affinity = request.affinity or HoldAffinity()
+    if affinity.name:
+        return affinity.name == name
+    if unschedulable and not tolerates(affinity.tolerations, CLOSED):
+        return False
+    if not tolerates_all(affinity.tolerations, taints):
+        return False
+    if affinity.selector and not matches(affinity.selector, labels):
+        return False
+    return affinity.terms is None or any_term(affinity.terms, labels, name)

@@ -1,0 +1,242 @@
+"""Reads Koordinator reservations, and the pods that may take from one, into the values of holds.
+
+Raises ValueError for text that cannot be read. Its message names the field, the value and the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from pydantic import Field, ValidationError
+
+from broker.apis import godel
+from broker.apis import koordinator as koord
+from broker.apis.core import LabelSelector, NodeSelector, NodeSelectorTerm, Pod, Toleration
+from broker.apis.meta import Model
+from broker.placement.holds import Consumption, Hold, HoldOwner
+from broker.placement.holds_ledger import HoldLink
+from broker.placement.holds_match import (
+    ControllerTest,
+    HoldAffinity,
+    HoldRequest,
+    ObjectTest,
+    OwnerMatcher,
+    OwnerTest,
+    PodController,
+)
+from broker.placement.model import NodeTaint, PodInfo, PodToleration
+from broker.placement.quantities import PODS, amounts
+from broker.placement.reading import label_selector, node_terms, pod_info
+from broker.placement.selectors import Selector, SelectorRequirement, equal
+from broker.text import decode_duration, decode_object
+
+# Of a reservation without a priority of its own: before all pods.
+HIGHEST: Final = 2**31 - 1
+_NEVER: Final[Selector] = (SelectorRequirement("", "In", frozenset()),)
+
+
+class _SelectorTerms(Model):
+    reservation_selector_terms: tuple[NodeSelectorTerm, ...] = ()
+
+
+class _Affinity(Model):
+    """The annotation of a pod that runs in a reservation only."""
+
+    name: str = ""
+    required_during_scheduling_ignored_during_execution: _SelectorTerms | None = None
+    reservation_selector: dict[str, str] = Field(default_factory=dict)
+    tolerations: tuple[Toleration, ...] = ()
+
+
+# ---- reservations
+
+
+def reserve_pod(reservation: koord.KoordinatorReservation) -> PodInfo:
+    """The pod as which a reservation is placed."""
+    return pod_info(template_pod(reservation))
+
+
+def template_pod(reservation: koord.KoordinatorReservation) -> Pod:
+    """The pod of a reservation's template, with the reservation's own name, UID and labels."""
+    template = reservation.spec.template or koord.ReservationTemplate()
+    meta = template.metadata.model_copy(
+        update={
+            "name": reservation.name,
+            "namespace": template.metadata.namespace or "default",
+            "uid": reservation.uid,
+            "labels": {**template.metadata.labels, **reservation.labels},
+        }
+    )
+    return Pod(metadata=meta, spec=template.spec)
+
+
+def deadline(created: datetime | None, ttl: str, expires: datetime | None) -> datetime | None:
+    """When a reservation ends: the earlier of `expires` and the end of its ttl. `ttl: 0` sets no end.
+
+    Raises ValueError for a ttl that is no duration.
+    """
+    life = decode_duration(ttl or "24h")
+    ends = [expires] if expires is not None else []
+    if life and created is not None:
+        ends.append(created + life)
+    return min(ends, default=None)
+
+
+def koordinator_hold(reservation: koord.KoordinatorReservation, node: str, room: Mapping[str, int]) -> Hold:
+    """The hold of a placed reservation. `room`: its allocatable."""
+    spec, meta = reservation.spec, reservation.metadata
+    restricted = frozenset[str]()
+    if spec.allocate_policy == "Restricted":
+        restricted = _restricted(meta.annotations, frozenset(room))
+    once = spec.allocate_once
+    return Hold(
+        id=meta.uid,
+        name=meta.name,
+        node=node,
+        amount=room,
+        matcher=owner_matcher(spec.owners),
+        consumption=Consumption.ONCE if once else Consumption.SHARED,
+        restricted=restricted,
+        inner=_inner(meta.annotations),
+        deadline=deadline(meta.creation_timestamp, spec.ttl, spec.expires),
+        order=_order(meta.labels),
+        labels=meta.labels,
+        taints=tuple(NodeTaint(taint.key, taint.value, taint.effect) for taint in spec.taints),
+        unschedulable=spec.unschedulable or reservation.deleting,
+        template=reserve_pod(reservation),
+    )
+
+
+def owner_matcher(owners: tuple[koord.ReservationOwner, ...]) -> OwnerMatcher:
+    return OwnerMatcher(tuple(map(_owner_test, owners)))
+
+
+def _owner_test(owner: koord.ReservationOwner) -> OwnerTest:
+    object_, controller, labels = owner.object, owner.controller, owner.label_selector
+    return OwnerTest(
+        object=None if object_ is None else ObjectTest(object_.namespace, object_.name, object_.uid),
+        controller=None
+        if controller is None
+        else ControllerTest(
+            controller.namespace,
+            controller.api_version,
+            controller.kind,
+            controller.name,
+            controller.uid,
+            controller.controller,
+        ),
+        labels=() if labels is None else _selector(labels),
+    )
+
+
+def _selector(selector: LabelSelector) -> Selector:
+    """A selector that cannot be parsed matches no pod."""
+    parsed = label_selector(selector)
+    return _NEVER if parsed is None else parsed
+
+
+def _restricted(annotations: Mapping[str, str], names: frozenset[str]) -> frozenset[str]:
+    """All resources of the reservation, or those of its options that it has."""
+    listed = _names(annotations, koord.RESTRICTED_OPTIONS, "resources")
+    return names & frozenset(listed) or names
+
+
+def _inner(annotations: Mapping[str, str]) -> dict[str, int]:
+    key = koord.NODE_RESERVATION
+    resources = _json(annotations, key).get("resources") or {}
+    if not isinstance(resources, dict):
+        raise ValueError(f"annotation {key}: resources is no object: correct or remove it")
+    try:
+        return amounts({name: str(text) for name, text in resources.items()})
+    except ValueError as error:
+        raise ValueError(f"annotation {key}: {error}; correct or remove it") from error
+
+
+def _order(labels: Mapping[str, str]) -> int:
+    text = labels.get(koord.ORDER, "")
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def priority(reservation: koord.KoordinatorReservation) -> int:
+    """The priority with which a reservation is placed."""
+    text = reservation.labels.get(koord.PRIORITY, "")
+    if text.lstrip("-").isdigit():
+        return int(text)
+    template = reservation.spec.template
+    return (template.spec.priority if template else 0) or HIGHEST
+
+
+# ---- pods
+
+
+def hold_request(pod: Pod, index: str = "") -> HoldRequest:
+    """The pod with its reservation affinity and exact resources. Raises ValueError, as the module says.
+
+    `index`: the index of a Gödel pod.
+    """
+    annotations = pod.annotations
+    return HoldRequest(
+        pod=pod_info(pod),
+        controllers=tuple(
+            PodController(item.api_version, item.kind, item.name, item.uid, item.controller)
+            for item in pod.metadata.owner_references
+        ),
+        affinity=_affinity(annotations),
+        exact=_names(annotations, koord.EXACT_MATCH, "resourceNames"),
+        index=index,
+        owners=pod.labels.get(koord.IGNORED) != "true",
+    )
+
+
+def hold_link(pod: Pod) -> HoldLink | None:
+    """The hold that a bound pod names in its annotation; None without one that can be read."""
+    try:
+        uid = _json(pod.annotations, koord.ALLOCATED).get("uid")
+    except ValueError:
+        return None
+    uid = uid or pod.annotations.get(godel.MATCHED_UID)
+    if not uid:
+        return None
+    requests = {**pod_info(pod).requests, PODS: 1}
+    return HoldLink(str(uid), pod.spec.node_name, HoldOwner(pod.uid, requests))
+
+
+def _affinity(annotations: Mapping[str, str]) -> HoldAffinity | None:
+    raw = _json(annotations, koord.AFFINITY)
+    if koord.AFFINITY not in annotations:
+        return None
+    try:
+        affinity = _Affinity.model_validate(raw)
+    except ValidationError as error:
+        raise ValueError(f"annotation {koord.AFFINITY} is no reservation affinity: {error}") from error
+    required = affinity.required_during_scheduling_ignored_during_execution
+    return HoldAffinity(
+        name=affinity.name,
+        selector=equal(affinity.reservation_selector),
+        terms=None
+        if required is None
+        else node_terms(NodeSelector(node_selector_terms=required.reservation_selector_terms)),
+        tolerations=tuple(
+            PodToleration(item.key, item.operator or "Equal", item.value, item.effect)
+            for item in affinity.tolerations
+        ),
+    )
+
+
+def _names(annotations: Mapping[str, str], key: str, field: str) -> tuple[str, ...]:
+    listed = _json(annotations, key).get(field) or []
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise ValueError(f"annotation {key}: {field} is no list of names: correct or remove it")
+    return tuple(listed)
+
+
+def _json(annotations: Mapping[str, str], key: str) -> dict[str, Any]:
+    text = annotations.get(key)
+    if not text:
+        return {}
+    try:
+        return decode_object(text)
+    except ValueError as error:
+        raise ValueError(f"annotation {key} is no JSON object: {error}; correct or remove it") from error

@@ -1,0 +1,194 @@
+"""Which machine options a pod fits by itself: one test for each pod shape and each set of equal options.
+
+Options are equal for all pods if they have the same pool, taints, and values of the labels that any pod
+reads. Room is compared as numbers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.placement.affinity import node_affinity
+from broker.placement.binding import volume_binding, volume_zone
+from broker.placement.filters import Filter
+from broker.placement.model import FilterReason, NodeTerm, PodInfo
+from broker.placement.packing_model import MachineOption
+from broker.placement.quantities import PODS
+from broker.placement.shapes import ZONE, PodShape
+from broker.placement.snapshot import Check, NodeState, PlacementSnapshot
+from broker.placement.storage import Storage
+from broker.placement.taints import node_unschedulable, taint_toleration
+
+Ints = NDArray[np.int64]
+Yes = NDArray[np.bool_]
+
+# The filters that look at one node only, without its pods; room is compared apart.
+ALONE: Final[tuple[Filter, ...]] = (
+    node_unschedulable,
+    taint_toleration,
+    node_affinity,
+    volume_binding,
+    volume_zone,
+)
+VOLUME_KEYS: Final = frozenset(
+    {
+        ZONE,
+        "topology.kubernetes.io/region",
+        "failure-domain.beta.kubernetes.io/zone",
+        "failure-domain.beta.kubernetes.io/region",
+        "topology.ebs.csi.aws.com/zone",
+        "topology.k8s.aws/zone-id",
+    }
+)
+NAMES_NODE: Final = "the pod names nodes, and a new node cannot be one of them"
+DRAWS_ELSEWHERE: Final = "the reservation that the pod draws from is not the pool's"
+NO_OPTION: Final = "no NodePool of the broker offers a machine"
+
+
+class MachineTable:
+    """Options with their room as numbers, and the options that each shape fits."""
+
+    def __init__(
+        self, options: Sequence[MachineOption], shapes: Sequence[PodShape], storage: Storage
+    ) -> None:
+        self.options = options
+        self.resources = _resources(shapes)
+        self.room = np.array(
+            [[option.node.allocatable.get(name, 0) for name in self.resources] for option in options],
+            dtype=np.int64,
+        ).reshape(len(options), len(self.resources))
+        self._empty = PlacementSnapshot(storage=storage)
+        keys = label_keys((shape.example for shape in shapes), storage)
+        self.signatures = [signature(option, keys) for option in options]
+        self._examples: dict[Hashable, int] = {}
+        for place, value in enumerate(self.signatures):
+            self._examples.setdefault(value, place)
+        numbers = {value: number for number, value in enumerate(self._examples)}
+        self.kind = np.array([numbers[value] for value in self.signatures], dtype=np.int64)
+        self._kinds = [*self._examples.values()]
+
+    def requests(self, pod: PodInfo) -> Ints:
+        """The pod's requests in the order of `resources`."""
+        return np.array(
+            [1 if name == PODS else pod.requests.get(name, 0) for name in self.resources], dtype=np.int64
+        )
+
+    def accepts(self, shape: PodShape) -> Yes:
+        """The options whose labels and taints let the pods in, with or without room for one."""
+        checks = self._checks(shape.example)
+        if isinstance(checks, str):
+            return np.zeros(len(self.options), dtype=bool)
+        draws = shape.group[1]
+        yes = np.array([self._kind_ok(checks, place, draws, shape.zone) for place in self._kinds], dtype=bool)
+        return yes[self.kind] if len(self.options) else np.zeros(0, dtype=bool)
+
+    def fits(self, shape: PodShape) -> Yes:
+        """The options that could host one pod of the shape."""
+        return self.accepts(shape) & (self.requests(shape.example) <= self.room).all(axis=1)
+
+    def why_not(self, shape: PodShape) -> str:
+        """Why no option can host a pod of the shape, by pool, in kube-scheduler's words."""
+        checks = self._checks(shape.example)
+        if isinstance(checks, str):
+            return checks
+        if not self.options:
+            return NO_OPTION
+        requests = self.requests(shape.example)
+        by_pool: dict[str, Counter[str]] = {}
+        for place, option in enumerate(self.options):
+            reasons = by_pool.setdefault(option.pool, Counter())
+            if option.draws_from != shape.group[1]:
+                reasons[DRAWS_ELSEWHERE] += 1
+                continue
+            state = NodeState(option.node)
+            found = next((reasons_ for check in checks if (reasons_ := check(state))), ())
+            reasons.update(reason.message for reason in found)
+            if not found:
+                short = np.flatnonzero(requests > self.room[place])
+                reasons.update(f"Insufficient {self.resources[name]}" for name in short)
+        return "; ".join(
+            f"NodePool {pool}: {', '.join(f'{count} {text}' for text, count in sorted(reasons.items()))}"
+            for pool, reasons in by_pool.items()
+        )
+
+    def _checks(self, pod: PodInfo) -> list[Check] | str:
+        if pod.named_nodes is not None or pod.node_name:
+            return NAMES_NODE
+        checks: list[Check] = []
+        for item in ALONE:
+            check = item(pod, self._empty)
+            if isinstance(check, FilterReason):
+                return check.message
+            if check is not None:
+                checks.append(check)
+        return checks
+
+    def _kind_ok(self, checks: Iterable[Check], place: int, draws: str, zone: str) -> bool:
+        option = self.options[place]
+        if option.draws_from != draws or (zone and option.zone != zone):
+            return False
+        state = NodeState(option.node)
+        return not any(check(state) for check in checks)
+
+
+def places_of(yes: Yes) -> list[int]:
+    """The places that are true."""
+    found: list[int] = np.flatnonzero(yes).tolist()
+    return found
+
+
+def signature(option: MachineOption, keys: Sequence[str]) -> Hashable:
+    """What pods can tell options apart by, besides room."""
+    labels = option.node.labels
+    return option.pool, option.draws_from, option.node.taints, tuple(labels.get(key) for key in keys)
+
+
+def label_keys(pods: Iterable[PodInfo], storage: Storage) -> list[str]:
+    """The labels of nodes that any of the pods reads; always the zone."""
+    keys = {ZONE}
+    for pod in pods:
+        keys.update(item.key for item in pod.node_selector)
+        keys.update(_term_keys(pod.node_terms or ()))
+        keys.update(item.topology_key for item in pod.spread)
+        keys.update(term.topology_key for term in (*pod.affinity, *pod.anti_affinity))
+        if pod.volumes:
+            keys |= VOLUME_KEYS
+            for volume in storage.volumes.values():
+                keys.update(_term_keys(volume.terms or ()))
+            keys.update(
+                key for item in storage.classes.values() for term in item.topologies for key, _ in term
+            )
+    return sorted(keys)
+
+
+def _term_keys(terms: Iterable[NodeTerm]) -> set[str]:
+    return {item.key for term in terms for item in term.expressions}
+
+
+def _resources(shapes: Iterable[PodShape]) -> list[str]:
+    names = {name for shape in shapes for name, amount in shape.example.requests.items() if amount > 0}
+    return [PODS, *sorted(names - {PODS})]
+
+
+def undominated(table: MachineTable, usable: Yes) -> Yes:
+    """The usable options without those that another replaces: unbounded, as cheap, with as much room.
+
+    Options of sources are kept, and so are those of pools with different limits.
+    """
+    keep = usable.copy()
+    costs = np.array([option.cost for option in table.options])
+    for kind in np.unique(table.kind[usable]):
+        places = [p for p in places_of(usable & (table.kind == kind)) if not table.options[p].source]
+        places.sort(key=lambda place: (costs[place], -int(table.room[place].sum())))
+        kept: list[int] = []
+        for place in places:
+            if kept and (table.room[kept] >= table.room[place]).all(axis=1).any():
+                keep[place] = False
+            else:
+                kept.append(place)
+    return keep

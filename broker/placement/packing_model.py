@@ -1,0 +1,76 @@
+"""The values of packing: pods that need a machine, machines that could be opened, and the result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from broker.placement.model import NodeInfo, PodInfo
+
+UNBOUNDED: Final = ""  # the source of machines that no reservation bounds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingPod:
+    """A pod that needs a node. Higher `priority` first.
+
+    The pods of a `gang` get machines all together or not at all, and share none with others; the gang waits
+    until `gang_size` of them exist. `draws_from`: the reservation that the pod names, and may take slots of.
+    """
+
+    info: PodInfo
+    priority: int = 0
+    gang: str = ""
+    gang_size: int = 0
+    draws_from: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.info.namespace}/{self.info.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MachineOption:
+    """A machine that could be opened: a NodePool's node of one type in one zone from one source.
+
+    `node`: the node that it becomes; its allocatable is for pods, after DaemonSets. `draws_from`: the
+    reservation that its claim draws from. `source`: the EC2 reservation that bounds the number of such
+    machines. `cost`: dollars an hour, as packing weighs them. `capacity`: counted against the pool's
+    limits. `daemons`: the requests of DaemonSets' pods.
+    """
+
+    pool: str
+    node: NodeInfo
+    instance_type: str
+    zone: str
+    capacity_type: str
+    cost: float
+    source: str = UNBOUNDED
+    draws_from: str = ""
+    weight: int = 0
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    daemons: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedBin:
+    """A machine to open, and its pods. `also`: options that the same pods fit as well."""
+
+    option: MachineOption
+    pods: tuple[PendingPod, ...]
+    also: tuple[MachineOption, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """The machines to open, and the reason of each pod (by `key`) that gets none.
+
+    `cost`: dollars an hour of all machines, as packing weighs them; `bound`: no packing found by the program
+    costs less.
+    """
+
+    bins: tuple[PackedBin, ...] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    cost: float = 0.0
+    bound: float = 0.0

@@ -1,0 +1,83 @@
+"""The state of a packing: the machines opened so far, and what is left of sources and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from broker.placement.model import NodeInfo
+from broker.placement.packing_model import MachineOption, PendingPod
+from broker.placement.reading import HOSTNAME
+from broker.placement.snapshot import PlacementSnapshot
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenBin:
+    """A machine that is being packed. `name`: of its node in the snapshot."""
+
+    name: str
+    option: MachineOption
+    pods: list[PendingPod]
+    coupled: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Supply:
+    """What is left of sources and limits while machines are opened."""
+
+    room: dict[str, int]
+    limits: dict[str, dict[str, int]]
+
+    def has(self, option: MachineOption) -> bool:
+        if option.source and self.room.get(option.source, 0) <= 0:
+            return False
+        left = self.limits.get(option.pool)
+        return left is None or all(option.capacity.get(name, 0) <= most for name, most in left.items())
+
+    def take(self, option: MachineOption, by: int = 1) -> None:
+        if option.source:
+            self.room[option.source] = self.room.get(option.source, 0) - by
+        if (left := self.limits.get(option.pool)) is not None:
+            for name in left:
+                left[name] -= by * option.capacity.get(name, 0)
+
+
+@dataclass(slots=True, kw_only=True)
+class PackingState:
+    """The machines opened so far, as nodes of the snapshot."""
+
+    snapshot: PlacementSnapshot
+    supply: Supply
+    bins: list[OpenBin] = field(default_factory=list)
+    opened: int = 0
+    bound: float = 0.0
+
+    def open(self, option: MachineOption) -> OpenBin:
+        """Opens a machine without pods."""
+        self.supply.take(option)
+        self.opened += 1
+        name = f"new-{self.opened}"
+        made = OpenBin(name=name, option=option, pods=[])
+        self.snapshot = self.snapshot.with_node(node_of(option, name))
+        self.bins.append(made)
+        return made
+
+    def put(self, pod: PendingPod, target: OpenBin) -> None:
+        self.snapshot = self.snapshot.with_pod(pod.info, target.name)
+        target.pods.append(pod)
+
+    def close(self, emptied: Iterable[OpenBin]) -> None:
+        """Gives back machines, with their pods."""
+        gone = [*emptied]
+        for item in gone:
+            self.supply.take(item.option, -1)
+            for pod in item.pods:
+                self.snapshot = self.snapshot.without_pod(pod.info, item.name)
+            states = {name: state for name, state in self.snapshot.states.items() if name != item.name}
+            self.snapshot = replace(self.snapshot, states=states)
+        names = {item.name for item in gone}
+        self.bins = [item for item in self.bins if item.name not in names]
+
+
+def node_of(option: MachineOption, name: str) -> NodeInfo:
+    return replace(option.node, name=name, labels={**option.node.labels, HOSTNAME: name})

@@ -1,0 +1,107 @@
+"""Reserves the room of running pods: they become owners, and the room is kept when they end.
+
+A pod is taken only if it fits into the reservation. Its room counts once, as the room of any owner. So a node
+that is full can hold the reservation. Source: Koordinator, plugin.go (filterWithPreAllocatablePods).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from broker.placement.filters import Fits, prepare
+from broker.placement.holds import Amounts
+from broker.placement.model import FilterReason, PodInfo
+from broker.placement.quantities import PODS
+from broker.placement.snapshot import PlacementSnapshot
+
+NO_POD: Final = FilterReason("Reservation", "node(s) no pods to pre-allocate from")
+Limits = Mapping[str, int]
+
+
+class RunningPod(NamedTuple):
+    """A pod with room to take. Higher `priority` first; `bound`: it names the reservation already."""
+
+    pod: PodInfo
+    priority: int = 0
+    bound: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreAllocation:
+    """A node and the pods that give their room there; without a node, `fits` has the reasons."""
+
+    node: str = ""
+    pods: tuple[PodInfo, ...] = ()
+    fits: Fits
+
+
+def pre_allocate(
+    pod: PodInfo,
+    running: Iterable[RunningPod],
+    snapshot: PlacementSnapshot,
+    limits: Limits,
+    *,
+    several: bool = False,
+) -> PreAllocation:
+    """The node with pods that are bound already, then with the fewest pods to take, then the first by name.
+
+    `limits`: the reserved amounts that a taken pod must not exceed. `several`: more than one may be taken.
+    """
+    by_node: dict[str, list[RunningPod]] = {}
+    for item in running:
+        by_node.setdefault(item.pod.node_name, []).append(item)
+    found: list[tuple[bool, int, str, tuple[PodInfo, ...]]] = []
+    rejected: dict[str, tuple[FilterReason, ...]] = {}
+    for node in sorted(snapshot.states):
+        there = sorted(by_node.get(node, ()), key=lambda item: (not item.bound, -item.priority, item.pod.uid))
+        taken, reasons = _on_node(pod, there, snapshot, node, limits, several)
+        if reasons:
+            rejected[node] = reasons
+        else:
+            found.append((not there[0].bound, len(taken), node, taken))
+    if not found:
+        return PreAllocation(fits=Fits((), rejected))
+    _, _, node, taken = min(found, key=lambda item: item[:3])
+    return PreAllocation(node=node, pods=taken, fits=Fits((node,), rejected))
+
+
+def _on_node(
+    pod: PodInfo,
+    running: Sequence[RunningPod],
+    snapshot: PlacementSnapshot,
+    node: str,
+    limits: Limits,
+    several: bool,
+) -> tuple[tuple[PodInfo, ...], tuple[FilterReason, ...]]:
+    """The pods to take, or why the node cannot hold the reservation with them."""
+    present = {item.uid: item for item in snapshot.states[node].pods}
+    reasons: tuple[FilterReason, ...] = (NO_POD,)
+    taken: list[PodInfo] = []
+    without = snapshot
+    for item in running:
+        known = present.get(item.pod.uid)
+        group = [*taken, item.pod] if several or item.bound else [item.pod]
+        if known is None or not _within([other.requests for other in group], limits):
+            continue
+        without = (without if len(group) > 1 else snapshot).without_pod(known, node)
+        taken = group
+        reasons = prepare(pod, without).reasons(without.states[node])
+        if not reasons:
+            return tuple(taken), ()
+    return (), reasons
+
+
+def _within(pods: Sequence[Amounts], limits: Limits) -> bool:
+    """Whether each pod requests one of the resources, and the pods together stay within each limit."""
+    if not all(any(requests.get(name, 0) for name in limits) for requests in pods):
+        return False
+    places = limits.get(PODS)
+    if places is not None and len(pods) > places:
+        return False
+    return all(
+        sum(requests.get(name, 0) for requests in pods) <= amount
+        for name, amount in limits.items()
+        if name != PODS
+    )

@@ -1,0 +1,169 @@
+"""Places pods one after another: those under rules between pods that no pattern can keep.
+
+Each pod goes to the first machine that passes all filters, else to a new machine, the cheapest for each pod
+that it could host. The filters see the machines opened so far and the existing nodes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from broker.placement.filters import prepare
+from broker.placement.machines import Ints, MachineTable
+from broker.placement.packing_model import PendingPod
+from broker.placement.packing_state import OpenBin, PackingState
+from broker.placement.shapes import PodShape, shapes_of
+from broker.placement.snapshot import PlacementSnapshot
+
+# More coupled pods than this are not checked one by one: their caps are sufficient by themselves.
+MOST_VERIFIED: Final = 1000
+
+
+def place_in_order(pods: Sequence[PendingPod], table: MachineTable, state: PackingState) -> list[PendingPod]:
+    """Places the pods; returns those that no machine can host.
+
+    A pod may need one that comes after it (affinity), so pods are tried again while any is placed.
+    """
+    left = deque(shapes_of(pods, state.snapshot))
+    failed: list[PodShape] = []
+    while left:
+        placed = False
+        failed = []
+        while left:
+            shape = left.popleft()
+            rest = _place_shape(shape, table, state)
+            placed = placed or len(rest) < len(shape.pods)
+            if rest:
+                failed.append(PodShape(pods=tuple(rest), ordered=shape.ordered, coupled=shape.coupled))
+        if placed:
+            left.extend(shape for shape in failed if shape.ordered)
+            failed = [shape for shape in failed if not shape.ordered] if left else failed
+    gone = {pod.key for item in state.bins for pod in item.pods}
+    return [pod for pod in pods if pod.key not in gone]
+
+
+def _place_shape(shape: PodShape, table: MachineTable, state: PackingState) -> list[PendingPod]:
+    """Places pods of one shape until one fails; returns that one and those after it."""
+    options = np.flatnonzero(table.fits(shape))
+    requests = table.requests(shape.example)
+    for place, pod in enumerate(shape.pods):
+        target = _on_open(pod, shape, state) or _on_new(
+            pod, shape, options, requests, table, state, count=len(shape.pods) - place
+        )
+        if target is None:
+            return [*shape.pods[place:]]
+        state.put(pod, target)
+        target.coupled = target.coupled or shape.coupled
+    return []
+
+
+def _on_open(pod: PendingPod, shape: PodShape, state: PackingState) -> OpenBin | None:
+    """The first open machine of the pod's group that passes all filters."""
+    open_bins = [item for item in state.bins if item.pods and _group(item.pods[0]) == shape.group]
+    if not open_bins:
+        return None
+    prepared = prepare(pod.info, state.snapshot)
+    return next((item for item in open_bins if not prepared.reasons(state.snapshot.states[item.name])), None)
+
+
+def _group(pod: PendingPod) -> tuple[str, str]:
+    return pod.gang, pod.draws_from
+
+
+def _on_new(
+    pod: PendingPod,
+    shape: PodShape,
+    options: Ints,
+    requests: Ints,
+    table: MachineTable,
+    state: PackingState,
+    *,
+    count: int,
+) -> OpenBin | None:
+    """A new machine: the cheapest for each pod of the shape, among those that pass all filters."""
+    positive = requests > 0
+    hosted = (table.room[:, positive] // requests[positive]).min(axis=1) if len(options) else np.zeros(0)
+    ranked = sorted(
+        options,
+        key=lambda place: table.options[place].cost / max(1, min(int(hosted[place]), count)),
+    )
+    rejected: set[int] = set()  # kinds of options, as pods can tell them apart
+    for place in ranked:
+        option = table.options[place]
+        kind = int(table.kind[place])
+        if kind in rejected or not state.supply.has(option):
+            continue
+        before = state.snapshot
+        opened = state.open(option)
+        if not prepare(pod.info, state.snapshot).reasons(state.snapshot.states[opened.name]):
+            return opened
+        rejected.add(kind)
+        state.bins.pop()
+        state.supply.take(option, -1)
+        state.snapshot = before
+    return None
+
+
+def verified(state: PackingState, first: int) -> None:
+    """Takes coupled pods off the machines opened since `first` if a filter rejects them there.
+
+    The filters see the pods come one after another, as kube-scheduler does: a pod that is rejected at first
+    is tried again after others have come.
+    """
+    bins = [item for item in state.bins[first:] if item.coupled]
+    if not bins or sum(len(item.pods) for item in bins) > MOST_VERIFIED:
+        return
+    snapshot = state.snapshot
+    for item in bins:
+        for pod in item.pods:
+            snapshot = snapshot.without_pod(pod.info, item.name)
+    queue = deque((pod, item) for row in _rows(bins) for pod, item in row)
+    kept: dict[str, list[PendingPod]] = {item.name: [] for item in bins}
+    missed = 0
+    while queue and missed < len(queue):
+        pod, item = queue.popleft()
+        if prepare(pod.info, snapshot).reasons(snapshot.states[item.name]):
+            queue.append((pod, item))
+            missed += 1
+            continue
+        missed = 0
+        snapshot = snapshot.with_pod(pod.info, item.name)
+        kept[item.name].append(pod)
+    for item in bins:
+        item.pods = kept[item.name]
+    state.snapshot = snapshot
+    state.close([item for item in bins if not item.pods])
+
+
+def _rows(bins: Sequence[OpenBin]) -> list[list[tuple[PendingPod, OpenBin]]]:
+    """The first pods of all machines, then the second ones, and so on."""
+    longest = max(len(item.pods) for item in bins)
+    return [[(item.pods[row], item) for item in bins if row < len(item.pods)] for row in range(longest)]
+
+
+def settle(
+    pods: Sequence[PendingPod], snapshot: PlacementSnapshot
+) -> tuple[PlacementSnapshot, dict[str, str]]:
+    """Places pods on existing nodes, as kube-scheduler could: the snapshot after it, and the node of each.
+
+    Pods of a shape that has no rules fill one node after another.
+    """
+    taken: dict[str, str] = {}
+    for shape in shapes_of(pods, snapshot):
+        names = [*snapshot.states]
+        place = 0
+        prepared = prepare(shape.example, snapshot)
+        for pod in shape.pods:
+            if shape.coupled:
+                prepared, place = prepare(pod.info, snapshot), 0
+            while place < len(names) and prepared.reasons(snapshot.states[names[place]]):
+                place += 1
+            if place == len(names):
+                break
+            snapshot = snapshot.with_pod(pod.info, names[place])
+            taken[pod.key] = names[place]
+    return snapshot, taken

@@ -1,0 +1,233 @@
+"""Groups pods into shapes: pods of one shape are interchangeable on every machine.
+
+Most pods are independent of others. Of the rest, two rules keep a shape within the pattern program: at most
+so many pods on a machine (spreading and anti-affinity by host name, host ports), and so many in each zone
+(spreading by zone). Pods under any other rule between pods are placed one after another (`sequential`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from broker.placement.affinity import node_matches
+from broker.placement.interpod import term_matches
+from broker.placement.model import PodInfo, PodTerm, SpreadConstraint
+from broker.placement.packing_model import PendingPod
+from broker.placement.ports import conflicts
+from broker.placement.reading import HOSTNAME
+from broker.placement.selectors import Labels, Selector, matches
+from broker.placement.snapshot import PlacementSnapshot
+
+ZONE: Final = "topology.kubernetes.io/zone"
+MANY: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PodShape:
+    """Interchangeable pods. `per_bin`: at most so many on a machine; `zone`: only machines of this zone.
+
+    `ordered`: the pods are placed one after another. `coupled`: rules between pods hold for the shape.
+    """
+
+    pods: tuple[PendingPod, ...]
+    per_bin: int = MANY
+    zone: str = ""
+    ordered: bool = False
+    coupled: bool = False
+
+    @property
+    def example(self) -> PodInfo:
+        return self.pods[0].info
+
+    @property
+    def group(self) -> tuple[str, str]:
+        """Shapes of different groups share no machine."""
+        return self.pods[0].gang, self.pods[0].draws_from
+
+
+def shapes_of(pods: Iterable[PendingPod], snapshot: PlacementSnapshot) -> list[PodShape]:
+    """The shapes of the pods, each with its rules; the higher priority first, then the larger requests."""
+    pending = list(pods)
+    keys = _selector_keys(pending, snapshot)
+    by_key: dict[Hashable, list[PendingPod]] = {}
+    for pod in pending:
+        by_key.setdefault(_key(pod, keys), []).append(pod)
+    plain = [PodShape(pods=tuple(same)) for same in by_key.values()]
+    if any(_has_rules(shape.example) for shape in plain) or snapshot.repelling:
+        plain = [_ruled(shape, plain, snapshot) for shape in plain]
+    return sorted(plain, key=_order)
+
+
+def _order(shape: PodShape) -> tuple[object, ...]:
+    requests = shape.example.requests
+    first = shape.pods[0]
+    return (
+        -first.priority,
+        -requests.get("cpu", 0),
+        -requests.get("memory", 0),
+        first.key,
+    )
+
+
+def _key(pod: PendingPod, keys: Collection[str]) -> Hashable:
+    info = pod.info
+    return (
+        info.namespace,
+        tuple(sorted(info.requests.items())),
+        info.node_selector,
+        info.node_terms,
+        info.named_nodes,
+        info.tolerations,
+        info.ports,
+        info.spread,
+        info.affinity,
+        info.anti_affinity,
+        info.volumes,
+        info.disks,
+        tuple(sorted((key, info.labels[key]) for key in keys if key in info.labels)),
+        pod.priority,
+        pod.gang,
+        pod.draws_from,
+    )
+
+
+def _selector_keys(pods: Iterable[PendingPod], snapshot: PlacementSnapshot) -> set[str]:
+    """The labels of pods that any rule between pods reads."""
+    selectors: list[Selector | None] = []
+    seen: set[Hashable] = set()
+    for pod in pods:
+        info = pod.info
+        rules = (info.spread, info.affinity, info.anti_affinity)
+        if not any(rules) or rules in seen:
+            continue
+        seen.add(rules)
+        selectors += [item.selector for item in info.spread]
+        selectors += [term.selector for term in (*info.affinity, *info.anti_affinity)]
+    selectors += [term.selector for terms in snapshot.repelling for term in terms]
+    return {item.key for selector in selectors if selector for item in selector}
+
+
+def _has_rules(pod: PodInfo) -> bool:
+    return bool(pod.spread or pod.affinity or pod.anti_affinity or pod.ports or pod.disks)
+
+
+def _ruled(shape: PodShape, shapes: Sequence[PodShape], snapshot: PlacementSnapshot) -> PodShape:
+    """The shape with the rules that the program can keep, or as one that is placed in order."""
+    pod = shape.example
+    others = [other.example for other in shapes if other is not shape]
+    namespaces = snapshot.namespaces
+    if _read_by_others(pod, others, namespaces) or _repelled_by_zone(pod, snapshot):
+        return replace(shape, ordered=True, coupled=True)
+    if not _has_rules(pod):
+        return shape
+    cap = _machine_cap(pod, others, namespaces)
+    zoned = [item for item in pod.spread if item.topology_key == ZONE]
+    if cap is None or len(zoned) > 1:
+        return replace(shape, ordered=True, coupled=True)
+    return replace(shape, per_bin=cap, coupled=True)
+
+
+def _read_by_others(pod: PodInfo, others: Iterable[PodInfo], namespaces: Mapping[str, Labels]) -> bool:
+    """Whether a rule of another pending pod counts this one."""
+    own = namespaces.get(pod.namespace, {})
+    return any(
+        (
+            other.namespace == pod.namespace
+            and any(matches(item.selector, pod.labels) for item in other.spread)
+        )
+        or any(
+            term_matches(term, pod.namespace, pod.labels, own)
+            for term in (*other.affinity, *other.anti_affinity)
+        )
+        for other in others
+        if other.spread or other.affinity or other.anti_affinity
+    )
+
+
+def _repelled_by_zone(pod: PodInfo, snapshot: PlacementSnapshot) -> bool:
+    """Whether a pod on a node repels this one from more than its own node."""
+    own = snapshot.namespaces.get(pod.namespace, {})
+    return any(
+        term.topology_key != HOSTNAME and term_matches(term, pod.namespace, pod.labels, own)
+        for terms in snapshot.repelling
+        for term in terms
+    )
+
+
+def _machine_cap(pod: PodInfo, others: Sequence[PodInfo], namespaces: Mapping[str, Labels]) -> int | None:
+    """The most pods of the shape on one machine; None if its rules are not of that kind."""
+    if pod.affinity or pod.disks:
+        return None
+    cap = MANY
+    for constraint in pod.spread:
+        if constraint.topology_key not in (HOSTNAME, ZONE) or _counts_others(constraint, pod, others):
+            return None
+        if constraint.topology_key == HOSTNAME and matches(constraint.selector, pod.labels):
+            cap = min(cap, constraint.max_skew)
+    for term in pod.anti_affinity:
+        if term.topology_key != HOSTNAME or any(_term_counts(term, other, namespaces) for other in others):
+            return None
+        if _term_counts(term, pod, namespaces):
+            cap = 1
+    for port in pod.ports:
+        if any(conflicts(port, other.ports) for other in others):
+            return None
+        cap = 1
+    return cap
+
+
+def _counts_others(constraint: SpreadConstraint, pod: PodInfo, others: Iterable[PodInfo]) -> bool:
+    return any(
+        other.namespace == pod.namespace and matches(constraint.selector, other.labels) for other in others
+    )
+
+
+def _term_counts(term: PodTerm, pod: PodInfo, namespaces: Mapping[str, Labels]) -> bool:
+    return term_matches(term, pod.namespace, pod.labels, namespaces.get(pod.namespace, {}))
+
+
+# ---- zones
+
+
+def by_zone(shape: PodShape, zones: Collection[str], snapshot: PlacementSnapshot) -> list[PodShape]:
+    """The shape divided over zones so that its constraint holds; pods beyond it are left out.
+
+    `zones`: those with machines for the shape. Zones that have nodes only count, and receive no pod.
+    """
+    constraint = next((item for item in shape.example.spread if item.topology_key == ZONE), None)
+    if constraint is None:
+        return [shape]
+    counts = _zone_counts(constraint, shape.example, zones, snapshot)
+    itself = matches(constraint.selector, shape.example.labels)
+    given: dict[str, list[PendingPod]] = {}
+    for pod in shape.pods:
+        fewest = min(counts.values(), default=0) if len(counts) >= constraint.min_domains else 0
+        zone = min(zones, key=lambda name: (counts[name], name), default=None)
+        if zone is None or counts[zone] + itself - fewest > constraint.max_skew:
+            break
+        given.setdefault(zone, []).append(pod)
+        counts[zone] += itself
+    return [replace(shape, pods=tuple(some), zone=zone) for zone, some in given.items()]
+
+
+def _zone_counts(
+    constraint: SpreadConstraint, pod: PodInfo, zones: Collection[str], snapshot: PlacementSnapshot
+) -> dict[str, int]:
+    """Matching pods in each zone: those with machines, and those with nodes that the pod may use."""
+    counts = dict.fromkeys(zones, 0)
+    zone_of: dict[str, str] = {}
+    for name, state in snapshot.states.items():
+        zone = state.node.labels.get(ZONE)
+        if zone is not None and (not constraint.honor_affinity or node_matches(pod, state.node)):
+            zone_of[name] = zone
+            counts.setdefault(zone, 0)
+    for group, nodes in snapshot.groups.items():
+        if group.terminating or group.namespace != pod.namespace:
+            continue
+        if constraint.selector and matches(constraint.selector, dict(group.labels)):
+            for node, count in nodes.items():
+                if node in zone_of:
+                    counts[zone_of[node]] += count
+    return counts

@@ -1,0 +1,149 @@
+"""One reservation's EC2 side, and its consequences for the reservation's status."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from broker.apis import names
+from broker.quota.usage import Reserved
+from broker.reservations.conditions import Trouble
+from broker.reservations.desired import FlavorCount
+from broker.reservations.ownership import Ownership, ReservationProblem
+from broker.text import counted, moment
+
+BUYING, SHORT = "CloudReservationPending", "InsufficientCapacity"
+# Reasons that keep a deleted reservation's purchases from being released.
+DELETION_BLOCKERS = frozenset(
+    {"InstancesRunning", "PurchaseSkipped", "ChangeRefused", "GroupUnreadable", "ReservationNotDescribed"}
+)
+# Reasons why a flavor means no EC2 instances: no trouble if nothing is to be bought.
+FLAVOR_REASONS = frozenset(
+    {
+        "FlavorNotFound",
+        "FlavorNotReserved",
+        "FlavorWithoutInstanceType",
+        "InstanceTypeUnknown",
+        "InstanceTypeNotOffered",
+        "ZoneUnknown",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OdcrStatus:
+    """One reservation's EC2 side. `managed`: its policy is Manage. `detail`: a line for people, or empty."""
+
+    managed: bool = False
+    flavors: Mapping[str, FlavorCount] = field(default_factory=dict)
+    group_arn: str = ""
+    problems: tuple[ReservationProblem, ...] = ()
+    detail: str = ""
+
+    @property
+    def wanted(self) -> int:
+        return sum(each.wanted for each in self.flavors.values())
+
+    @property
+    def obtained(self) -> int:
+        return sum(each.obtained for each in self.flavors.values())
+
+    @property
+    def pending(self) -> int:
+        return sum(each.pending for each in self.flavors.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OdcrSnapshot:
+    """Ownership and fulfilment of ODCRs, all from one pass over one description of EC2.
+
+    `ownership`: None before the first pass. `settled`: by reservation, the uid of each deleted object without
+    remaining work in EC2.
+    """
+
+    ownership: Ownership | None = None
+    statuses: Mapping[Reserved, OdcrStatus] = field(default_factory=dict)
+    settled: Mapping[Reserved, str] = field(default_factory=dict)
+
+    @property
+    def known(self) -> bool:
+        """Whether there was a pass."""
+        return self.ownership is not None
+
+    @property
+    def owned(self) -> Ownership:
+        """The owner of each ODCR; empty before the first pass."""
+        return self.ownership or NOTHING_OWNED
+
+    def status(self, reserved: Reserved) -> OdcrStatus:
+        """A reservation's status; an empty one for a reservation that no pass has seen."""
+        return self.statuses.get(reserved, UNSEEN)
+
+    def may_go(self, reserved: Reserved, *, uid: str = "") -> bool:
+        """Whether a pass saw the object deleted, and no remaining work in EC2 before it may go.
+
+        `uid` distinguishes an object from an earlier one of its name.
+        """
+        return reserved in self.settled and uid in ("", self.settled[reserved])
+
+
+NOTHING_OWNED: Final = Ownership()
+UNSEEN: Final = OdcrStatus()
+NO_ODCRS: Final = OdcrSnapshot()
+
+
+def purchase_troubles(status: OdcrStatus) -> list[Trouble]:
+    """Purchases in progress and their problems, and problems of the ODCRs that the reservation claims."""
+    troubles = []
+    for name, count in sorted(status.flavors.items()):
+        if status.managed and count.obtained < count.wanted:
+            refused = f": {count.code}: {count.message}{next_attempt(count)}" if count.code else ""
+            troubles.append(
+                Trouble(
+                    reason=BUYING if count.buying else SHORT,
+                    message=f"flavor {name}: {count.obtained} of {counted(count.wanted, 'instance')} "
+                    f"{'is' if 1 in (count.obtained, count.wanted) else 'are'} reserved in EC2{refused}",
+                    pending=count.buying,
+                )
+            )
+    troubles += [
+        Trouble(reason=problem.reason, message=problem.message)
+        for problem in status.problems
+        if status.managed or problem.reason not in FLAVOR_REASONS
+    ]
+    return troubles
+
+
+def next_attempt(count: FlavorCount) -> str:
+    """When a refused purchase is sent again, as the end of a message."""
+    return f"; the next attempt is at {moment(count.retry_at)}" if count.retry_at else ""
+
+
+def unreleased(status: OdcrStatus) -> str:
+    """Why the purchases of a deleted reservation are not released yet."""
+    blockers = "; ".join(
+        problem.message for problem in status.problems if problem.reason in DELETION_BLOCKERS
+    )
+    return blockers or status.detail or "its EC2 reservations are looked at"
+
+
+def remedies(status: OdcrStatus, reserved: Reserved) -> list[str]:
+    """For a reservation without purchases: the reserved instances, and ways to get more."""
+    if status.managed:
+        bought = status.flavors or status.problems
+        return [] if bought else ["lower nominalQuota, or add nodes of its flavors"]
+    short = [
+        f"flavor {name}: {count.obtained} of {counted(count.wanted, 'instance')} "
+        f"{'is' if 1 in (count.obtained, count.wanted) else 'are'} in EC2 reservations of its own"
+        for name, count in sorted(status.flavors.items())
+        if count.obtained < count.wanted
+    ]
+    short += [problem.message for problem in status.problems if problem.reason in FLAVOR_REASONS]
+    return [
+        *short,
+        f"the broker buys none, since annotation {names.RESERVATION_POLICY} is Observe: set it to Manage, "
+        "which the broker's --buy-dollars has to allow; or reserve instances with the tag "
+        f"{names.TAG_RESERVATION}={reserved}, as terraform/modules/capacity-reservations does; or add nodes "
+        "of the flavor, or lower nominalQuota",
+    ]

@@ -1,0 +1,99 @@
+"""Why nothing is bought or released for a flavor, in words.
+
+Invariant: a purchase that would not serve its flavor, or that an existing ODCR may make superfluous, has an
+obstacle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from broker.apis import names
+from broker.capacity.model import Inventory
+from broker.capacity.types import TENANCY
+from broker.reservations.desired import DesiredCapacity, FlavorDemand
+from broker.reservations.fulfilment import FlavorFulfilment
+from broker.reservations.ownership import TAG_FLAVOR, Ownership, ReservationProblem
+from broker.reservations.purchases import LEDGER, HeldRecord
+from broker.reservations.spending import costs
+from providers.model import ErrorClass, InstanceType, Odcr
+
+# Advice to people about a refusal of a place. The broker retries there later.
+ADVICE: Final[Mapping[ErrorClass, str]] = {
+    ErrorClass.CAPACITY: "it is asked again, also elsewhere and for fewer: nothing is to be done, or let the "
+    "flavor be in more zones or of more types",
+    ErrorClass.QUOTA: "ask AWS for a higher limit in Service Quotas, or lower the quota of the reservation",
+    ErrorClass.NOT_OFFERED: "correct the type or the zone in the nodeLabels of the flavor",
+    ErrorClass.UNSUPPORTED: "correct the type, the platform or the tenancy that is asked for",
+}
+UNSURE: Final = (
+    "EC2 may have made a purchase whose answer was lost: nothing is bought until it would be shown"
+)
+GONE: Final = (
+    "was held and EC2 does not describe it at all, not even as ended: it counts as held until EC2 does, or "
+    f"until an operator removes its key from ConfigMap kube-system/{LEDGER}"
+)
+
+
+def misfit(wish: DesiredCapacity, ask: FlavorDemand, at: FlavorFulfilment) -> str:
+    """Why no purchase would be of the flavor: it would be repeated for ever."""
+    mend = "in the nodeLabels of its ResourceFlavor"
+    if labels := ask.flavor.never_bought:
+        return (
+            f"nothing that is bought has {' and '.join(labels)}: leave that out {mend}, or reserve it in EC2"
+        )
+    tenancy = ask.flavor.labels.get(TENANCY, wish.terms.tenancy)
+    if tenancy != wish.terms.tenancy:
+        return (
+            f"it would have tenancy {wish.terms.tenancy}, and {TENANCY} of the flavor is {tenancy}: "
+            "nothing could use it, correct one of them"
+        )
+    if at.unlike:
+        ids = ", ".join(sorted(odcr.id for odcr in at.unlike))
+        return f"{ids} was bought for it and is not as its labels say (another zone id?): correct them {mend}"
+    return ""
+
+
+def not_adopted(wish: DesiredCapacity, ask: FlavorDemand, holdings: Ownership, inventory: Inventory) -> str:
+    """Why nothing is bought for the flavor while the object names ODCRs that would serve it."""
+    for id_, claims in sorted(holdings.refused.items()):
+        odcr = inventory.odcrs[id_]
+        if wish.reserved in claims and (
+            odcr.tags.get(TAG_FLAVOR) == ask.flavor.name or ask.flavor.admits(odcr)
+        ):
+            return f"{id_} would serve it, and is not adopted although the reservation names it"
+    return ""
+
+
+def undescribed(ask: FlavorDemand, lost: Iterable[HeldRecord]) -> str:
+    """Why nothing is bought for the flavor while an owned ODCR is not described: it may exist."""
+    flavor = ask.flavor
+    ids = [
+        record.id
+        for record in lost
+        if record.flavor == flavor.name
+        or (
+            record.instance_type in flavor.instance_types
+            and (record.zone in flavor.zones or record.zone_id in flavor.zones)
+        )
+    ]
+    return f"{', '.join(ids)} {GONE}" if ids else ""
+
+
+def retained(odcrs: Sequence[Odcr], types: Mapping[str, InstanceType]) -> ReservationProblem:
+    """The problem of ODCRs that are no longer wanted, and kept by the reservation's policy."""
+    named = ", ".join(sorted(f"{odcr.id} ({odcr.total} {odcr.instance_type})" for odcr in odcrs))
+    return ReservationProblem(
+        reason="Retained",
+        message=f"{named}: {costs(odcrs, types)}: no longer wanted, and kept since annotation "
+        f"{names.DELETION_POLICY} is Retain: cancel it in EC2, or set the annotation to Cancel",
+    )
+
+
+def running(ids: Iterable[str]) -> str:
+    """Why the ODCRs of a deleted reservation are not released yet."""
+    return (
+        f"instances still run in {', '.join(sorted(ids))}: they are given back when those have ended; drain "
+        "their nodes to end them sooner"
+    )

@@ -1,0 +1,291 @@
+"""The slots of reservations: their quota, owners and holders, and the entitlements that follow for a plan.
+
+Invariant: a slot is usable only in an ODCR that can be launched into, and unattributed slots are not usable.
+A reservation entitles to nothing, with a reason, if its spec is invalid, it is being deleted, or a
+ResourceQuota refuses it. It owns its slots until it is gone. An ODCR with a tag that ownership does not
+contain yet is entitled to no queue meanwhile.
+
+A lot is the slots of one flavor that one reservation owns (SlotPool).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from broker.apis import names
+from broker.apis.ome import FlavorQuotas, PreemptionRule
+from broker.apis.ome_rules import Judged
+from broker.capacity.entitlement import (
+    Borrower,
+    Entitlements,
+    SlotAvailability,
+    SlotPool,
+)
+from broker.capacity.matching import launchable
+from broker.capacity.model import Inventory
+from broker.quota import part
+from broker.quota.joint import SlotState
+from broker.quota.slot_model import CLAIM, Member, OwnedSlots, SlotHolder
+from broker.quota.slots import SlotTree
+from broker.quota.usage import Reserved
+from broker.reservations.flavors import Flavors
+from broker.reservations.ownership import Ownership, elsewhere
+from broker.reservations.queues import preemption
+from broker.reservations.reading import read
+from broker.reservations.slot_quota import SlotQuota, slot_quota
+from broker.reservations.spec import Reservation, reserved_of
+from broker.text import quantity
+from providers.model import InstanceType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationSlots:
+    """One reservation. `flavors`: slot quota by name. `barred`: the reason if it entitles to nothing."""
+
+    reserved: Reserved
+    member: Member
+    flavors: Mapping[str, SlotQuota] = field(default_factory=dict)
+    barred: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slots:
+    """All slots, as of one moment.
+
+    `lots`: the lot of each owned ODCR. `freed`: slots that ended claims leave, by ODCR. `holding`: the
+    dedicated clusters that hold quota. `stuck`: claims (by name) that terminate for too long to wait for.
+    """
+
+    state: SlotState
+    reservations: Sequence[ReservationSlots]
+    lots: Mapping[str, SlotPool]
+    freed: Mapping[str, int]
+    holding: Collection[str]
+    stuck: Collection[str]
+
+    def only(self, queues: Sequence[str]) -> Slots:
+        """The slots of these queues."""
+        _, state, _ = part.only({*queues}, None, self.state)
+        reservations = [slots for slots in self.reservations if slots.reserved.queue in queues]
+        return replace(self, state=state or self.state, reservations=reservations)
+
+
+class SlotQuotaReader:
+    """Reads the slot quota of each reservation, and caches it by version."""
+
+    def __init__(self) -> None:
+        self._known: dict[Reserved, tuple[tuple[object, ...], ReservationSlots]] = {}
+        self._inputs: tuple[object, Mapping[str, InstanceType], int] = (None, {}, 0)
+
+    def read(
+        self,
+        reservations: Mapping[Reserved, Reservation],
+        judged: Callable[[Reservation], Judged],
+        refusals: Mapping[Reserved, Sequence[str]],
+        flavors: Callable[[], Flavors],
+        types: Mapping[str, InstanceType],
+        *,
+        catalog: object,
+    ) -> list[ReservationSlots]:
+        """The slot quota of all reservations. `catalog`: the object that `flavors` are made of."""
+        before, known_types, version = self._inputs
+        if before is not catalog or known_types is not types:
+            version += 1
+            self._inputs = catalog, types, version
+        known, self._known = self._known, {}
+        flavors_ = flavors()
+        for reserved, reservation in reservations.items():
+            key = reservation.uid, reservation.metadata.resource_version, version
+            cached = known.get(reserved)
+            if cached is None or cached[0] != key:
+                cached = key, reservation_slots(reservation, judged(reservation), flavors_, types)
+            self._known[reserved] = cached
+        return [
+            _barred(reserved, f"its namespace has no room for it: {why[0]}")
+            if not slots.barred and (why := refusals.get(reserved))
+            else slots
+            for reserved, (_, slots) in self._known.items()
+        ]
+
+
+def reservation_slots(
+    reservation: Reservation, judged: Judged, flavors: Flavors, types: Mapping[str, InstanceType]
+) -> ReservationSlots:
+    """The slot quota and the limits of one reservation."""
+    spec, reserved = judged.spec, reserved_of(reservation)
+    if reservation.deleting:
+        return _barred(reserved, "it is being deleted")
+    if judged.problems:
+        return _barred(reserved, f"its spec is not valid: {judged.problems[0]}")
+    demand = read(reservation, judged, flavors).wish.asks
+    slots = {
+        quotas.name: slot_quota(
+            demand[quotas.name],
+            types,
+            borrowing=_limits(quotas, "borrowing"),
+            lending=_limits(quotas, "lending"),
+        )
+        for group in spec.resource_groups
+        for quotas in group.flavors
+        if quotas.name in demand
+    }
+    may = spec.allow_borrowing and bool(spec.cohort)
+    member = Member(
+        name=reserved.queue,
+        cohort=spec.cohort,
+        borrowing_limit={name: quota.borrowing_limit for name, quota in slots.items()} if may else {},
+        preemption=preemption(spec.preemption_rule or PreemptionRule()),
+    )
+    return ReservationSlots(reserved=reserved, member=member, flavors=slots)
+
+
+def _barred(reserved: Reserved, why: str) -> ReservationSlots:
+    return ReservationSlots(reserved=reserved, member=Member(name=reserved.queue), barred=why)
+
+
+def _limits(quotas: FlavorQuotas, kind: str) -> dict[str, float | None]:
+    texts = {
+        resource.name: resource.borrowing_limit if kind == "borrowing" else resource.lending_limit
+        for resource in quotas.resources
+    }
+    return {name: None if text is None else quantity(text) for name, text in texts.items()}
+
+
+# ---- owners and holders
+
+
+def lots_of(
+    ownership: Ownership, inventory: Inventory, known: Collection[Reserved], *, cluster: str
+) -> dict[str, SlotPool]:
+    """The lot of each owned ODCR. `known`: all reservations.
+
+    An ODCR with a tag that ownership does not contain yet has no flavor, so that no claim takes its slots.
+    """
+    lots = {
+        odcr_id: SlotPool(reserved.queue, ownership.flavor.get(odcr_id, ""))
+        for odcr_id, reserved in ownership.owner.items()
+    }
+    for odcr in inventory.odcrs.values():
+        if odcr.id not in lots:
+            namespace, _, name = odcr.tags.get(names.TAG_RESERVATION, "").rpartition("/")
+            reserved = Reserved(namespace, name)
+            if name and reserved in known and not elsewhere(odcr, cluster):
+                lots[odcr.id] = SlotPool(reserved.queue, "")
+    return lots
+
+
+def owned_slots(
+    reservations: Iterable[ReservationSlots],
+    lots: Mapping[str, SlotPool],
+    inventory: Inventory,
+    unattributed: Mapping[str, int],
+    now: datetime,
+) -> list[OwnedSlots]:
+    """The usable slots of each reservation's flavors, with its quota."""
+    usable: dict[SlotPool, dict[str, int]] = {}
+    for odcr_id, lot in lots.items():
+        odcr = inventory.odcrs.get(odcr_id)
+        if odcr is not None and launchable(odcr, now):
+            usable.setdefault(lot, {})[odcr_id] = max(0, odcr.total - unattributed.get(odcr_id, 0))
+    return [
+        OwnedSlots(
+            owner=slots.reserved.queue,
+            flavor=flavor,
+            slots=usable.get(SlotPool(slots.reserved.queue, flavor), {}),
+            quota=quota.quota,
+            lending_limit=quota.lending_limit,
+        )
+        for slots in reservations
+        for flavor, quota in slots.flavors.items()
+    ]
+
+
+def without_ended(holders: Iterable[SlotHolder], inventory: Inventory) -> list[SlotHolder]:
+    """The holders, without terminating ones in slots that EC2 counts as free: their claims end soon."""
+    held = list(holders)
+    over = Counter(holder.odcr_id for holder in held)
+    for odcr_id in over:
+        odcr = inventory.odcrs.get(odcr_id)
+        over[odcr_id] += inventory.free(odcr_id) - odcr.total if odcr is not None else 0
+    kept = []
+    for holder in held:
+        if holder.terminating and over[holder.odcr_id] > 0:
+            over[holder.odcr_id] -= 1
+        else:
+            kept.append(holder)
+    return kept
+
+
+def unheld(lots: Iterable[str], holders: Iterable[SlotHolder], inventory: Inventory) -> dict[str, int]:
+    """The slots of owned ODCRs that EC2 counts as used and that no holder has."""
+    held = Counter(holder.odcr_id for holder in holders)
+    return {
+        odcr_id: odcr.total - inventory.free(odcr_id) - held[odcr_id]
+        for odcr_id in lots
+        if (odcr := inventory.odcrs.get(odcr_id)) is not None
+    }
+
+
+def unnamed(ownership: Ownership, known: Mapping[str, int]) -> dict[str, int]:
+    """The slots of owned ODCRs that EC2 counts as used by instances of other clusters.
+
+    `known`: the instances that are Nodes of this cluster or about to be, by ODCR. An open ODCR takes any
+    instance that matches it (EC2 User Guide, "Capacity Reservation usage").
+    """
+    return {
+        odcr.id: odcr.total - odcr.available - known.get(odcr.id, 0)
+        for owned in ownership.odcrs.values()
+        for odcrs in owned.values()
+        for odcr in odcrs
+        if odcr.state == "active" and odcr.total > odcr.available
+    }
+
+
+# ---- entitlements
+
+
+def entitlements(slots: Slots) -> Entitlements:
+    """The entitlements of queues, without those of single claims."""
+    tree = slots.state.slots({}, ())
+    return Entitlements(
+        lots=slots.lots,
+        terms={SlotPool(*key): _availability(tree, lot, slots) for key, lot in tree.lots.items()},
+        borrow={
+            SlotPool(each.reserved.queue, flavor): tree.borrowable(each.reserved.queue, flavor)
+            for each in slots.reservations
+            for flavor in each.member.borrowing_limit
+        },
+        peers={
+            each.reserved.queue: peers
+            for each in slots.reservations
+            if (peers := tree.peers(each.reserved.queue))
+        },
+        names={each.reserved.queue: str(each.reserved) for each in slots.reservations},
+        barred={each.reserved.queue: each.barred for each in slots.reservations if each.barred}
+        | dict(tree.inactive),
+        rules={each.member.name: each.member.preemption for each in slots.reservations},
+    )
+
+
+def _availability(tree: SlotTree, lot: OwnedSlots, slots: Slots) -> SlotAvailability:
+    freed = [Borrower(id_, 0, coming=True) for id_ in lot.slots for _ in range(slots.freed.get(id_, 0))]
+    borrowers = [
+        Borrower(
+            holder.odcr_id,
+            holder.priority,
+            coming=holder.terminating,
+            queue=holder.queue,
+            leaves_for=holder.evicted_for.removeprefix(CLAIM) if holder.evicted_for.startswith(CLAIM) else "",
+        )
+        for holder in tree.takers(lot)
+        if not (holder.terminating and holder.name in slots.stuck)
+    ]
+    return SlotAvailability(
+        quota=tree.quota(lot),
+        room=tree.room(lot),
+        lendable=tree.lendable(lot),
+        borrowers=(*freed, *borrowers),
+    )

@@ -1,0 +1,108 @@
+"""The quota that Kueue's workloads hold.
+
+Invariant: a workload holds the quota that Kueue reserved for it, admitted or not (`status.admission`, Kueue's
+apis/kueue/v1beta2/workload_types.go), less the part that its finished pods returned.
+"""
+
+from __future__ import annotations
+
+from broker.apis.kueue import (
+    EVICTED,
+    FINISHED,
+    PODS_READY,
+    QUOTA_RESERVED,
+    PodSetAssignment,
+    Workload,
+)
+from broker.apis.meta import Condition, condition
+from broker.apis.units import units
+from broker.quota.model import FlavorResource
+from broker.quota.usage import ReservationHolder, Reserved
+
+
+class WorkloadHolders:
+    """Reads the holder of each version of a workload once."""
+
+    def __init__(self) -> None:
+        # By `id`, which stays unique while the workload is kept here.
+        self._known: dict[int, tuple[Workload, ReservationHolder | None]] = {}
+
+    def of(self, workload: Workload, reserved: Reserved) -> ReservationHolder | None:
+        """The workload as a holder of the reservation; None without reserved quota."""
+        known = self._known.get(id(workload))
+        if known is None or (known[1] is not None and known[1].reserved != reserved):
+            known = workload, _holder(workload, reserved) if reserves(workload) else None
+            self._known[id(workload)] = known
+        return known[1]
+
+    def forget(self, present: int) -> None:
+        """Starts anew if most of the known workloads are gone. `present`: the number of workloads now."""
+        if len(self._known) > 2 * present + 100:
+            self._known = {}
+
+
+def reserves(workload: Workload) -> bool:
+    """Whether quota is reserved for the workload, which lasts until it has finished."""
+    status = workload.status
+    return (
+        status.admission is not None
+        and _true(condition(status.conditions, QUOTA_RESERVED))
+        and not _true(condition(status.conditions, FINISHED))
+    )
+
+
+def counts_as(workload: Workload | None) -> object:
+    """The state by which a workload counts for its reservation. Versions with equal states count alike."""
+    if workload is None or not reserves(workload):
+        return None
+    status = workload.status
+    return status.admission, status.reclaimable_pods, workload.spec.priority, _trouble(workload)
+
+
+def assigned(workload: Workload, assignment: PodSetAssignment) -> int:
+    """The number of pods for which a set's usage was counted."""
+    if assignment.count is not None:
+        return assignment.count
+    return next((each.count for each in workload.spec.pod_sets if each.name == assignment.name), 0)
+
+
+def _holder(workload: Workload, reserved: Reserved) -> ReservationHolder:
+    usage: dict[FlavorResource, int] = {}
+    admission = workload.status.admission
+    back = {each.name: each.count for each in workload.status.reclaimable_pods}
+    for each in admission.pod_set_assignments if admission else ():
+        count, given = assigned(workload, each), back.get(each.name, 0)
+        for resource, amount in each.resource_usage.items():
+            if (flavor := each.flavors.get(resource)) and (not given or given < count):
+                key = FlavorResource(flavor, resource)
+                total = units(resource, amount)
+                usage[key] = usage.get(key, 0) + total - (total * given // count if given else 0)
+    since = condition(workload.status.conditions, QUOTA_RESERVED)
+    why = _trouble(workload)
+    return ReservationHolder(
+        kind="Workload",
+        name=workload.key,
+        reserved=reserved,
+        usage=usage,
+        priority=workload.spec.priority,
+        since=since.last_transition_time.timestamp()
+        if since and since.last_transition_time
+        else float("inf"),
+        healthy=not why,
+        why=why,
+    )
+
+
+def _trouble(workload: Workload) -> str:
+    """The problem of a workload that holds quota; empty if there is none."""
+    evicted = condition(workload.status.conditions, EVICTED)
+    if evicted is not None and evicted.status == "True":
+        return f"evicted ({evicted.reason}): {evicted.message}"
+    pods = condition(workload.status.conditions, PODS_READY)
+    if pods is not None and pods.status == "False" and pods.reason == "WaitForRecovery":
+        return f"its pods were ready and are no longer: {pods.message}"
+    return ""
+
+
+def _true(said: Condition | None) -> bool:
+    return said is not None and said.status == "True"

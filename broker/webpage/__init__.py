@@ -1,0 +1,1 @@
+"""The web page: short pools, idle slots, waiting claims and the history, in a browser."""

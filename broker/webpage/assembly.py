@@ -1,0 +1,83 @@
+"""The history and the web page of a process, over all terms of its leadership."""
+
+from __future__ import annotations
+
+from broker.app import Broker
+from broker.history.recorder import HistoryRecorder
+from broker.history.store import HistoryStore
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.scheduler import Scheduler
+from broker.settings import Settings
+from broker.webpage.access import AccessRules, PageAccess
+from broker.webpage.live import LiveState, live_state
+from broker.webpage.server import WebPage
+from providers.base import CapacityProvider
+
+
+class OnCallViews:
+    """`follow` each broker that begins to lead. The history stays between them."""
+
+    def __init__(
+        self, settings: Settings, provider: CapacityProvider, client: Client, *, clock: Clock
+    ) -> None:
+        """`client` makes the reviews of rights; a standby needs it, too."""
+        self._provider, self._clock = provider, clock
+        self._broker: Broker | None = None
+        self._started = False
+        self.history = HistoryRecorder(
+            HistoryStore(settings.history, mebibytes=settings.history_mebibytes),
+            clock=clock,
+            days=settings.history_days,
+            entries=settings.history_entries,
+        )
+        self.page: WebPage | None = None
+        if settings.web:
+            self.page = WebPage(
+                self.history,
+                self.live,
+                PageAccess(AccessRules.of(settings), client, clock=clock),
+                clock=clock,
+                host=settings.web_host,
+                port=settings.web_port,
+                cluster=settings.cluster_name,
+            )
+
+    @property
+    def url(self) -> str:
+        """The page's address; empty without one."""
+        return self.page.url if self.page is not None else ""
+
+    def follow(self, broker: Broker | None) -> None:
+        """Records the actions of this broker from now on and shows its state; None: no broker leads here."""
+        self._broker = broker
+        if broker is None:
+            return
+        inventory = broker.inventory
+        broker.journal.subscribe(self.history.attempt)
+        broker.recorder.subscribe(self.history.event)
+        inventory.on_change(lambda: self.history.use(inventory.snapshot().odcrs))
+
+    def record(self, scheduler: Scheduler | None) -> None:
+        """Records the actions of this scheduler from now on."""
+        if scheduler is not None:
+            scheduler.recorder.subscribe(self.history.event)
+
+    def start(self) -> None:
+        """Raises OSError naming the address when the page's port is taken."""
+        self._started = True
+        self.history.start()
+        if self.page is not None:
+            self.page.start()
+
+    def close(self) -> None:
+        if not self._started:
+            return
+        if self.page is not None:
+            self.page.close()
+        self.history.close()
+
+    def live(self) -> LiveState | None:
+        """The present state; None while no broker leads here."""
+        broker = self._broker
+        return live_state(broker, self._provider, self._clock.now()) if broker is not None else None

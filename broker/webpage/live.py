@@ -1,0 +1,255 @@
+"""The present state that the page shows, read from the caches of a leading broker.
+
+Nothing is decided or written here, and no call to Kubernetes or EC2 is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.meta import Condition, condition
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.app import Broker
+from broker.capacity.shortages import Shortage
+from broker.controllers.nodeclaim.status import instance_id
+from broker.reservations.idle import idle_cost
+from broker.reservations.spec import reserved_of
+from broker.webpage.wording import scope_name, way_out
+from providers.base import CapacityProvider
+from providers.model import Odcr, ProviderError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRow:
+    name: str
+    node_class: str
+    node_pool: str
+    instance: str
+    node: str
+    zone: str
+    instance_type: str
+    reservation: str
+    created: datetime | None
+    waits: bool
+    since: datetime | None
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OdcrRow:
+    """One reservation of EC2's; `cost` is the idle slots' in US dollars an hour, None if unknown."""
+
+    id: str
+    instance_type: str
+    zone: str
+    state: str
+    total: int
+    used: int
+    idle: int
+    cost: float | None
+    end: datetime | None
+    owner: str
+    owner_url: str
+    reservation_type: str = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationRow:
+    """One CapacityReservation; the counts are accelerators. `problems`: of its ODCRs, by reason."""
+
+    namespace: str
+    name: str
+    state: str
+    detail: str
+    cohort: str
+    total: int
+    allocated: int
+    borrowed: int
+    odcrs: tuple[str, ...]
+    conditions: tuple[Condition, ...]
+    problems: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    @property
+    def url(self) -> str:
+        return f"/reservations/{self.namespace or '-'}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortageRow:
+    """`scope` is the resource that refused, in words; `way_out` is the remedy that a person has.
+
+    `repeats`: how often it refused again after its shortage ended.
+    """
+
+    scope: str
+    way_out: str
+    code: str
+    error_class: str
+    message: str
+    since: datetime
+    until: datetime
+    repeats: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerRow:
+    """An EC2NodeClass or a NodePool."""
+
+    name: str
+    conditions: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveState:
+    """All of it at one moment. `unreadable` is why EC2 cannot be read; empty if it can."""
+
+    now: datetime
+    described: datetime | None
+    unreadable: str
+    claims: Sequence[ClaimRow]
+    odcrs: Sequence[OdcrRow]
+    reservations: Sequence[ReservationRow]
+    shortages: Sequence[ShortageRow]
+    classes: Sequence[OwnerRow]
+    pools: Sequence[OwnerRow]
+
+    @property
+    def waiting(self) -> list[ClaimRow]:
+        """The claims without an instance, the oldest first."""
+        waiting = [claim for claim in self.claims if claim.waits]
+        return sorted(waiting, key=lambda claim: (claim.created or self.now, claim.name))
+
+    @property
+    def idle(self) -> list[OdcrRow]:
+        """Reservations with idle slots, the dearest first."""
+        return sorted((o for o in self.odcrs if o.idle), key=lambda o: (-(o.cost or 0.0), -o.idle, o.id))
+
+    @property
+    def cost(self) -> float:
+        return sum(odcr.cost or 0.0 for odcr in self.odcrs)
+
+
+Live = Callable[[], LiveState | None]
+
+
+def live_state(broker: Broker, provider: CapacityProvider, now: datetime) -> LiveState:
+    inventory = broker.inventory.snapshot()
+    reservations = [*_reservations(broker)]
+    owners = {odcr: row for row in reservations for odcr in row.odcrs}
+    try:
+        types = provider.instance_types()
+    except ProviderError:
+        types = {}
+    odcrs = [
+        _odcr(odcr, idle_cost(odcr, types.get(odcr.instance_type)), owners.get(odcr.id))
+        for odcr in sorted(inventory.odcrs.values(), key=lambda o: (o.instance_type, o.zone, o.id))
+    ]
+    return LiveState(
+        now=now,
+        described=inventory.described,
+        unreadable=str(broker.inventory.unreadable or ""),
+        claims=[_claim(claim) for claim in broker.read.claims.cache.list()],
+        odcrs=odcrs,
+        reservations=reservations,
+        shortages=[*_shortages(broker, now)],
+        classes=[_owner(each) for each in broker.read.classes.cache.list()],
+        pools=[_owner(each) for each in broker.read.pools.cache.list()],
+    )
+
+
+def _claim(claim: NodeClaim) -> ClaimRow:
+    launched = condition(claim.status.conditions, names.LAUNCHED)
+    waits = not claim.status.provider_id and not claim.deleting
+    return ClaimRow(
+        name=claim.name,
+        node_class=claim.spec.node_class_ref.name,
+        node_pool=claim.labels.get(names.NODEPOOL, ""),
+        instance=instance_id(claim),
+        node=claim.status.node_name,
+        zone=claim.labels.get(names.ZONE, ""),
+        instance_type=claim.labels.get(names.INSTANCE_TYPE, ""),
+        reservation=claim.labels.get(names.RESERVATION_ID, ""),
+        created=claim.metadata.creation_timestamp,
+        waits=waits,
+        since=launched.last_transition_time if launched else None,
+        reason=launched.reason if launched else "NotSeenYet",
+        message=launched.message if launched else "no launch was tried yet",
+    )
+
+
+def _odcr(odcr: Odcr, cost: float | None, owner: ReservationRow | None) -> OdcrRow:
+    tagged = odcr.tags.get(names.TAG_RESERVATION, "")
+    return OdcrRow(
+        id=odcr.id,
+        instance_type=odcr.instance_type,
+        zone=odcr.zone,
+        state=odcr.state,
+        total=odcr.total,
+        used=odcr.total - odcr.available,
+        idle=odcr.idle,
+        cost=None if cost is None else round(cost, 2),
+        end=odcr.end,
+        owner=owner.key if owner else tagged,
+        owner_url=owner.url if owner else "",
+        reservation_type=odcr.reservation_type,
+    )
+
+
+def _reservations(broker: Broker) -> Iterator[ReservationRow]:
+    reads = broker.ome.reads
+    odcrs = reads.snapshot().odcrs
+    found: list[CapacityReservation | ClusterCapacityReservation] = [
+        *reads.reservations.cache.list(),
+        *reads.cluster_reservations.cache.list(),
+    ]
+    for one in sorted(found, key=lambda each: (each.namespace, each.name)):
+        summary = one.status.summary
+        yield ReservationRow(
+            namespace=one.namespace,
+            name=one.name,
+            state=str(one.status.capacity_reservation_lifecycle_state or ""),
+            detail=one.status.lifecycle_detail,
+            cohort=one.spec.cohort,
+            total=summary.gpu_total if summary else 0,
+            allocated=summary.gpu_allocated if summary else 0,
+            borrowed=summary.gpu_borrowed if summary else 0,
+            odcrs=tuple(each.id for each in one.status.cloud_reservations),
+            conditions=tuple(one.status.conditions),
+            problems=tuple((p.reason, p.message) for p in odcrs.status(reserved_of(one)).problems),
+        )
+
+
+def _shortages(broker: Broker, now: datetime) -> Iterator[ShortageRow]:
+    present = (s for s in broker.launcher.shortages.by_scope.values() if s.until > now)
+    for shortage in sorted(present, key=lambda s: s.since):
+        yield ShortageRow(
+            scope=_where(shortage, broker),
+            way_out=way_out(shortage.class_),
+            code=shortage.code,
+            error_class=shortage.class_,
+            message=shortage.message,
+            since=shortage.since,
+            until=shortage.next_try,
+            repeats=shortage.step,
+        )
+
+
+def _where(shortage: Shortage, broker: Broker) -> str:
+    """The resource; a reservation with its type and zone."""
+    odcr = broker.inventory.snapshot().odcrs.get(shortage.scope.key)
+    place = f": {odcr.instance_type} in {odcr.zone}" if odcr is not None else ""
+    return scope_name(shortage.scope.kind, shortage.scope.key) + place
+
+
+def _owner(one: EC2NodeClass | NodePool) -> OwnerRow:
+    return OwnerRow(name=one.name, conditions=tuple(one.status.conditions))

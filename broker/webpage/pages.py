@@ -1,0 +1,222 @@
+"""The values of each page: from the live state and the history to its template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from heapq import merge
+from typing import Any, Final, TypeVar
+
+from broker.history.entries import Entry, Topic, microseconds
+from broker.history.tables import SLOT, EntryFilter
+from broker.webpage.heat import heat_map
+from broker.webpage.live import LiveState
+from broker.webpage.queries import FIELDS, PAGE, SPANS, RecordQuery, asked, place
+from broker.webpage.scope import VisibleHistory, VisibleScope
+
+RECENT: Final = 10
+CLAIMS_OF_POOL: Final = 200
+_T = TypeVar("_T")
+
+
+class NotThere(Exception):
+    """No object of this name, neither now nor in the history."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRequest:
+    """A request. `live` and `store` contain what `scope` admits; `live` is None on a standby."""
+
+    path: str
+    query: Mapping[str, str]
+    match: Mapping[str, str]
+    store: VisibleHistory
+    scope: VisibleScope
+    live: LiveState | None
+    now: datetime
+
+
+def overview(request: PageRequest) -> Mapping[str, Any]:
+    hour = microseconds(request.now - timedelta(hours=1))
+    problems = EntryFilter(warning=True, since=hour)
+    idle = request.live.idle[:RECENT] if request.live else []
+    return {
+        "title": "Overview",
+        "problems": request.store.find(EntryFilter(warning=True), limit=RECENT),
+        "codes": [(code, n) for code, n in request.store.count(problems, by="code") if code][:RECENT],
+        "topics": dict(request.store.count(EntryFilter(since=hour), by="topic")),
+        "most": RECENT,
+    } | _uses(request, [odcr.id for odcr in idle])
+
+
+def record(request: PageRequest) -> Mapping[str, Any]:
+    wanted = asked(request.query, request.now)
+    return {"title": "Record"} | _rows(request, wanted) | _form(wanted)
+
+
+def shortages(request: PageRequest) -> Mapping[str, Any]:
+    wanted = asked(request.query, request.now, span="6h")
+    span = SPANS[wanted.span or "6h"]
+    width = max(SLOT, _rounded(span.total_seconds() / 48))
+    first, last = int((request.now - span).timestamp()), int(request.now.timestamp())
+    found = request.store.refusals(since=first - first % width, width=width)
+    return {
+        "title": "Shortages",
+        "map": heat_map(found, first=first, last=last, width=width),
+        "width": width,
+        "minutes": width // 60,
+    } | _form(replace(wanted, span=wanted.span or "6h"))
+
+
+def reservations(request: PageRequest) -> Mapping[str, Any]:
+    odcrs = request.live.odcrs if request.live else ()
+    page, pages = _cut(odcrs, request.query)
+    uses = _uses(request, [odcr.id for odcr in page])
+    return {"title": "Reservations", "odcrs": page} | uses | pages
+
+
+def waiting(request: PageRequest) -> Mapping[str, Any]:
+    found = request.live.waiting if request.live else []
+    chosen = {name: request.query.get(name, "") for name in ("reason", "node_class", "node_pool")}
+    for name, value in chosen.items():
+        found = [claim for claim in found if not value or getattr(claim, name) == value]
+    page, pages = _cut(found, request.query)
+    return {"title": "Waiting claims", "claims": page, "chosen": chosen} | pages
+
+
+def claim(request: PageRequest) -> Mapping[str, Any]:
+    name = request.match["name"]
+    found = next((c for c in request.live.claims if c.name == name), None) if request.live else None
+    rows = _timeline(request, EntryFilter(kind="NodeClaim", name=name))
+    return _object(request, "NodeClaim", name, found, rows) | {"claim": found}
+
+
+def node_class(request: PageRequest) -> Mapping[str, Any]:
+    name = request.match["name"]
+    found = next((c for c in request.live.classes if c.name == name), None) if request.live else None
+    rows = _timeline(request, EntryFilter(kind="EC2NodeClass", name=name), EntryFilter(node_class=name))
+    return _object(request, "EC2NodeClass", name, found, rows) | {"owner": found}
+
+
+def node_pool(request: PageRequest) -> Mapping[str, Any]:
+    name = request.match["name"]
+    live = request.live
+    found = next((p for p in live.pools if p.name == name), None) if live else None
+    claims = [c.name for c in live.claims if c.node_pool == name][:CLAIMS_OF_POOL] if live else []
+    rows = _timeline(
+        request,
+        EntryFilter(kind="NodePool", name=name),
+        EntryFilter(names=tuple(claims)),
+        EntryFilter(node_pool=name),
+    )
+    return _object(request, "NodePool", name, found, rows) | {"owner": found}
+
+
+def odcr(request: PageRequest) -> Mapping[str, Any]:
+    id_ = request.match["name"]
+    found = next((o for o in request.live.odcrs if o.id == id_), None) if request.live else None
+    rows = _timeline(
+        request, EntryFilter(reservation=id_), EntryFilter(kind="OnDemandCapacityReservation", name=id_)
+    )
+    return _object(request, "EC2 reservation", id_, found, rows) | _uses(request, [id_]) | {"odcr": found}
+
+
+def reservation(request: PageRequest) -> Mapping[str, Any]:
+    namespace, name = request.match["namespace"].removeprefix("-"), request.match["name"]
+    kind = "CapacityReservation" if namespace else "ClusterCapacityReservation"
+    live = request.live
+    found = (
+        next((r for r in live.reservations if (r.namespace, r.name) == (namespace, name)), None)
+        if live
+        else None
+    )
+    own = EntryFilter(kind=kind, namespace=namespace, name=name)
+    of_odcrs = [EntryFilter(reservation=id_) for id_ in (found.odcrs if found else ())]
+    title = f"{namespace}/{name}" if namespace else name
+    shown = [o for o in live.odcrs if found and o.id in found.odcrs] if live else []
+    rows = _timeline(request, own, *of_odcrs)
+    values = _object(request, kind, title, found, rows) | {"reservation": found, "odcrs": shown}
+    return values | _uses(request, [o.id for o in shown])
+
+
+def no_page(request: PageRequest) -> Mapping[str, Any]:
+    """Raises NotThere for a path without a page."""
+    raise NotThere(f"This server has no page {request.path}.")
+
+
+# By path: the template, and the function of its values.
+PAGES: Final[Mapping[str, tuple[str, Callable[[PageRequest], Mapping[str, Any]]]]] = {
+    "/": ("overview.html", overview),
+    "/record": ("record.html", record),
+    "/shortages": ("shortages.html", shortages),
+    "/reservations": ("reservations.html", reservations),
+    "/reservations/{namespace}/{name}": ("reservation.html", reservation),
+    "/waiting": ("waiting.html", waiting),
+    "/claims/{name}": ("claim.html", claim),
+    "/classes/{name}": ("owner.html", node_class),
+    "/pools/{name}": ("owner.html", node_pool),
+    "/odcrs/{name}": ("odcr.html", odcr),
+}
+
+
+def _uses(request: PageRequest, ids: Sequence[str]) -> dict[str, Any]:
+    """The use of these EC2 reservations over 24 hours, and the begin and end of that time."""
+    since = int((request.now - timedelta(hours=24)).timestamp())
+    uses = request.store.uses(ids, since=since) if ids else {}
+    return {"uses": uses, "since": since, "until": int(request.now.timestamp())}
+
+
+def _object(
+    request: PageRequest, kind: str, name: str, found: object, rows: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Raises NotThere for an object that neither the cluster nor the history knows."""
+    if found is None and not rows["entries"] and not request.query.get("before"):
+        where = "in this cluster" if request.scope.whole else "among the objects that you may read"
+        raise NotThere(f"No {kind} {name} is {where}, and the history has nothing about it.")
+    return {"title": name, "kind": kind, **rows}
+
+
+def _rows(request: PageRequest, wanted: RecordQuery) -> dict[str, Any]:
+    return _timeline(request, wanted.filter, wanted=wanted)
+
+
+def _timeline(
+    request: PageRequest, *wanted_: EntryFilter, wanted: RecordQuery | None = None
+) -> dict[str, Any]:
+    """A page of the entries that any of these filters finds, the newest first, and the link to older ones."""
+    wanted = wanted or asked(request.query, request.now)
+    found = [request.store.find(each, before=wanted.before, limit=PAGE + 1) for each in wanted_]
+    entries = list(_distinct(merge(*found, key=lambda e: (e.at, e.id), reverse=True)))[: PAGE + 1]
+    older = ""
+    if len(entries) > PAGE:
+        last = entries[PAGE - 1]
+        older = wanted.url(request.path, before=place(last.at, last.id))
+    newest = wanted.url(request.path) if wanted.before else ""
+    return {"entries": entries[:PAGE], "older": older, "newest": newest}
+
+
+def _distinct(entries: Iterable[Entry]) -> Iterable[Entry]:
+    last = ""
+    for entry in entries:
+        if entry.id != last:
+            yield entry
+        last = entry.id
+
+
+def _form(wanted: RecordQuery) -> dict[str, Any]:
+    return {"asked": wanted, "fields": FIELDS, "spans": [*SPANS], "topic_names": [*Topic]}
+
+
+def _cut(rows: Sequence[_T], query: Mapping[str, str]) -> tuple[Sequence[_T], dict[str, Any]]:
+    """The rows of the page with this number, and the numbers of its neighbours."""
+    text = query.get("page", "")
+    last = max(1, -(-len(rows) // PAGE))
+    number = min(max(1, int(text)), last) if text.isdecimal() and len(text) < 9 else 1
+    here = rows[(number - 1) * PAGE : number * PAGE]
+    return here, {"number": number, "last": last, "total": len(rows)}
+
+
+def _rounded(seconds: float) -> int:
+    """The span of a column: a whole number of slots."""
+    return -(-int(seconds) // SLOT) * SLOT

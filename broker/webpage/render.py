@@ -1,0 +1,80 @@
+"""Templates and filters for times, costs and links. Text from objects and from EC2 is always escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from broker.history.entries import Entry
+from broker.text import group_name, plain
+
+# The page of an object of this kind.
+_PAGES: Final[Mapping[str, str]] = {
+    "NodeClaim": "/claims",
+    "EC2NodeClass": "/classes",
+    "NodePool": "/pools",
+    "OnDemandCapacityReservation": "/odcrs",
+}
+_RESERVATIONS: Final = frozenset({"CapacityReservation", "ClusterCapacityReservation"})
+
+
+def environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("broker.webpage"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.filters |= {
+        "moment": moment,
+        "age": age,
+        "dollars": dollars,
+        "query_of": query_of,
+        "group_name": group_name,
+        "plain": plain,
+    }
+    made.globals |= {"object_url": object_url, "entry_url": entry_url}
+    return made
+
+
+def moment(at: datetime | None) -> str:
+    """A time of day and date in UTC, as in the logs."""
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S") if at else ""
+
+
+def age(at: datetime | None, now: datetime) -> str:
+    """How long ago, in its two largest units."""
+    if at is None:
+        return "unknown"
+    seconds = abs(int((now - at).total_seconds()))
+    for unit, length, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if seconds >= length:
+            rest = seconds % length // part
+            return f"{seconds // length}{unit}{f' {rest}{smaller}' if rest else ''}"
+    return f"{seconds}s"
+
+
+def dollars(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,.2f}"
+
+
+def object_url(kind: str, name: str, namespace: str = "") -> str:
+    """The page of an object; empty for a kind without one."""
+    if kind in _RESERVATIONS:
+        return f"/reservations/{quote(namespace or '-', safe='')}/{quote(name, safe='')}"
+    return f"{_PAGES[kind]}/{quote(name, safe='')}" if kind in _PAGES else ""
+
+
+def entry_url(entry: Entry) -> str:
+    return object_url(entry.kind, entry.name, entry.namespace)
+
+
+def query_of(values: Mapping[str, str]) -> str:
+    """The rest of a query, with these values that are not empty."""
+    return "".join(f"&{name}={quote(value, safe='')}" for name, value in values.items() if value)

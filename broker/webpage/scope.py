@@ -1,0 +1,95 @@
+"""The part of the cluster that a person may read, and the state and history within it.
+
+Invariant: a page gets its rows from `visible` and `VisibleHistory` alone, so counts, totals, timelines and
+messages about missing objects contain nothing from outside the scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from broker.history.entries import Entry
+from broker.history.store import HistoryStore
+from broker.history.tables import SLOT, EntryFilter
+from broker.webpage.live import LiveState, OdcrRow
+
+ELSEWHERE: Final = "another namespace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisibleScope:
+    """`cluster` admits objects without a namespace, and EC2's; `namespaces` None admits every namespace."""
+
+    cluster: bool
+    namespaces: frozenset[str] | None
+
+    def admits(self, namespace: str) -> bool:
+        if not namespace:
+            return self.cluster
+        return self.namespaces is None or namespace in self.namespaces
+
+    @property
+    def whole(self) -> bool:
+        return self.cluster and self.namespaces is None
+
+
+EVERYTHING: Final = VisibleScope(cluster=True, namespaces=None)
+NOTHING: Final = VisibleScope(cluster=False, namespaces=frozenset())
+
+
+def visible(live: LiveState, scope: VisibleScope) -> LiveState:
+    """The present state within the scope. An owner outside of it has no name."""
+    if scope.whole:
+        return live
+    reservations = [row for row in live.reservations if scope.admits(row.namespace)]
+    if not scope.cluster:
+        return replace(
+            live,
+            described=None,
+            unreadable="",
+            claims=(),
+            odcrs=(),
+            reservations=reservations,
+            shortages=(),
+            classes=(),
+            pools=(),
+        )
+    return replace(live, reservations=reservations, odcrs=[_owned(odcr, scope) for odcr in live.odcrs])
+
+
+def _owned(odcr: OdcrRow, scope: VisibleScope) -> OdcrRow:
+    namespace, divided, _ = odcr.owner.partition("/")
+    if not divided or scope.admits(namespace):
+        return odcr
+    return replace(odcr, owner=ELSEWHERE, owner_url="")
+
+
+class VisibleHistory:
+    """The statements of the history, within a scope."""
+
+    def __init__(self, store: HistoryStore, scope: VisibleScope) -> None:
+        self._store, self._scope = store, scope
+
+    def find(
+        self, wanted: EntryFilter, *, before: tuple[int, str] | None = None, limit: int = 100
+    ) -> list[Entry]:
+        return self._store.find(self._within(wanted), before=before, limit=limit)
+
+    def count(self, wanted: EntryFilter, *, by: str) -> list[tuple[str, int]]:
+        return self._store.count(self._within(wanted), by=by)
+
+    def refusals(self, *, since: int, width: int = SLOT) -> list[tuple[int, str, int]]:
+        return self._store.refusals(since=since, width=width) if self._scope.cluster else []
+
+    def uses(self, reservations: Iterable[str], *, since: int) -> dict[str, list[tuple[int, int, int]]]:
+        return self._store.uses(reservations, since=since) if self._scope.cluster else {}
+
+    def _within(self, wanted: EntryFilter) -> EntryFilter:
+        namespaces = self._scope.namespaces
+        return replace(
+            wanted,
+            cluster=self._scope.cluster,
+            namespaces=None if namespaces is None else tuple(sorted(namespaces)),
+        )

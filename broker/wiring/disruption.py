@@ -1,0 +1,50 @@
+"""Triggers of the loop that disrupts nodes: changes that move it on, and a timer for the rest."""
+
+from __future__ import annotations
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.policy import PodDisruptionBudget
+from broker.controllers.disruption.loop import EVERY, DisruptionController
+from broker.controllers.nodeclaim.status import is_true
+from broker.controllers.nodeclass.controller import NodeClassController
+from broker.controllers.occupancy import OccupancyReader
+from broker.informers import Informers
+from broker.kube.clock import Clock
+from broker.kube.informer import Informer
+from broker.kube.manager import ControllerManager
+from broker.wiring.predicates import differ, spec
+
+
+def watch_disruption(
+    manager: ControllerManager,
+    read: Informers,
+    budgets: Informer[PodDisruptionBudget],
+    nodeclasses: NodeClassController,
+    disruption: DisruptionController,
+    occupancy: OccupancyReader,
+    *,
+    clock: Clock,
+) -> None:
+    """Declares the loop, which waits for PodDisruptionBudgets and reservations on nodes as well."""
+    manager.follow(budgets)
+    (
+        manager.singleton(
+            "disruption",
+            disruption.run,
+            every=EVERY,
+            synced=lambda: read.synced() and budgets.synced and occupancy.synced(),
+        )
+        .watches(read.claims, predicate=differ(_progress))
+        .watches(read.pools, predicate=differ(spec))
+        .on(nodeclasses.on_change)
+    )
+    # Pods come and go too often to start a pass: the timer does, as in Karpenter.
+    read.pods.on_change(lambda old, new: disruption.events.observe(old, new, clock.now()))
+
+
+def _progress(claim: NodeClaim | None) -> object:
+    """The parts of a claim that decide the next step of a disruption."""
+    if claim is None:
+        return None
+    return claim.uid, claim.deleting, claim.annotations, is_true(claim, names.INITIALIZED_CONDITION)

@@ -1,0 +1,139 @@
+"""Builds the controllers of NodeClaims: launches, lifecycle, terminations and trials."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor as Threads
+from functools import partial
+
+from broker.apis import names
+from broker.apis.karpenter import NodePool
+from broker.controllers.nodeclaim.abandoned import AbandonedNodes
+from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
+from broker.controllers.nodeclaim.execute import Executor
+from broker.controllers.nodeclaim.feedback import ClassFeedback
+from broker.controllers.nodeclaim.launch import Launcher, LaunchSteps
+from broker.controllers.nodeclaim.lifecycle import Lifecycle
+from broker.controllers.nodeclaim.losses import Losses
+from broker.controllers.nodeclaim.planning import Planner
+from broker.controllers.nodeclaim.published import PublishedShortages
+from broker.controllers.nodeclaim.recovery import Recovery
+from broker.controllers.nodeclaim.registration import Registration
+from broker.controllers.nodeclaim.report import Reporter
+from broker.controllers.nodeclaim.results import LaunchResults
+from broker.controllers.nodeclaim.template import NodeBootstrap
+from broker.controllers.nodeclaim.termination import Termination
+from broker.controllers.nodeclaim.terminations import Terminations
+from broker.controllers.nodeclaim.trial import LaunchTrials
+from broker.controllers.nodeclaim.waves import FleetWaves
+from broker.controllers.nodeclaim.writers import Writers
+from broker.controllers.nodeclass.controller import NodeClassController
+from broker.controllers.preemption.reserved_slots import ReservedSlots
+from broker.controllers.templates import TemplateSweeper
+from broker.kube.context import ControllerContext
+from broker.oncall.journal import Journal
+from broker.settings import Settings
+from broker.wiring.claims import ClaimControllers
+from broker.wiring.signals import Signals
+
+
+def launches_for(settings: Settings, pool: NodePool) -> bool:
+    """Whether the broker launches the pool's claims."""
+    group = pool.spec.template.spec.node_class_ref.group
+    return group == names.BROKER or settings.take_over_karpenter
+
+
+def claim_controllers(
+    context: ControllerContext,
+    caches: ClaimCaches,
+    ec2: Ec2State,
+    classes: NodeClassController,
+    slots: ReservedSlots,
+    *,
+    settings: Settings,
+    signals: Signals,
+    journal: Journal,
+    templates: TemplateSweeper,
+    threads: Threads | None,
+) -> ClaimControllers:
+    """`threads` makes the calls that launch; by default the broker's own."""
+    client, recorder, clock = context.client, context.recorder, context.clock
+    provider, inventory = ec2.provider, ec2.inventory
+    reporter = Reporter(client, caches.claims, caches.pools, caches.pods, clock=clock, recorder=recorder)
+    cluster = NodeBootstrap(
+        name=settings.cluster_name,
+        endpoint=settings.cluster_endpoint,
+        ca_bundle=settings.cluster_ca,
+    )
+    trials = LaunchTrials(
+        provider,
+        classes,
+        caches.pools,
+        inventory,
+        clock=clock,
+        cluster=cluster,
+        dirty=signals.reconcile_class,
+        ours=partial(launches_for, settings),
+    )
+    writers = Writers("claims")
+    executor = Executor(
+        context,
+        caches,
+        ec2,
+        journal,
+        reporter,
+        cluster=cluster,
+        used=templates.used,
+    )
+    feedback = ClassFeedback(
+        caches,
+        classes,
+        reporter,
+        reconcile_class=signals.reconcile_class,
+        describe=signals.describe,
+        launched=trials.launched,
+        template_limit=signals.template_limit,
+    )
+    results = LaunchResults(caches, ec2, executor.binder, reporter, feedback, writers=writers, clock=clock)
+    steps = LaunchSteps(
+        losses=Losses(
+            client,
+            caches.claims,
+            caches.nodes,
+            clock=clock,
+            recorder=recorder,
+            end=reporter.lost,
+        ),
+        recovery=Recovery(caches, ec2, executor, reporter, feedback, clock=clock),
+        planner=Planner(
+            caches.claims,
+            inventory,
+            slots,
+            seconds=settings.plan_seconds,
+            clock=clock,
+        ),
+        waves=FleetWaves(ec2.view, executor, results, threads=threads),
+        results=results,
+        published=PublishedShortages(client),
+    )
+    launcher = Launcher(caches, ec2, classes, executor, reporter, steps, writers=writers, clock=clock)
+    terminations = Terminations(provider, clock=clock, check=client.check, wake=signals.instance_changed)
+    lifecycle = Lifecycle(
+        caches.claims,
+        Registration(client, caches.claims, caches.nodes, clock=clock, recorder=recorder),
+        Termination(
+            context,
+            caches,
+            terminations,
+            inventory,
+            launching=launcher.launching,
+            freed=signals.replan,
+        ),
+        owns=caches.owns,
+    )
+    return ClaimControllers(
+        launcher=launcher,
+        lifecycle=lifecycle,
+        terminations=terminations,
+        trials=trials,
+        abandoned=AbandonedNodes(client, terminations, caches.claims, caches.nodes),
+    )

@@ -1,0 +1,196 @@
+"""The triggers of the scheduler and of reservations on nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from broker.apis.core import Node, Pod
+from broker.apis.godel import GodelDeployment
+from broker.apis.kueue import Namespace
+from broker.apis.meta import Object
+from broker.controllers.elasticquota.controller import ElasticQuotaController
+from broker.controllers.elasticquota.reading import ElasticPods
+from broker.controllers.nodereservation.godel import GodelPodController, GodelReservationController
+from broker.controllers.nodereservation.godel_reading import SCHEDULER, GodelAnnotations
+from broker.controllers.nodereservation.koordinator import (
+    BY_RESERVATION,
+    KoordinatorController,
+    by_reservation,
+)
+from broker.controllers.scheduler.loop import PodScheduler, SchedulingRules
+from broker.controllers.scheduler.reads import SchedulerReads, scheduler_of
+from broker.kube.batch import Batcher
+from broker.kube.cache import Cache
+from broker.kube.context import ControllerContext
+from broker.kube.controller import Result
+from broker.kube.informer import Informer
+from broker.kube.manager import ControllerManager
+from broker.placement.reading import namespace_labels
+from broker.settings import Settings
+
+# Seconds: a decision that time changes, such as the end of a hold, waits no longer.
+EVERY: Final = 15.0
+NOS_SCHEDULER: Final = "nos-scheduler"
+
+
+def add_scheduler(
+    manager: ControllerManager,
+    context: ControllerContext,
+    settings: Settings,
+    reads: SchedulerReads,
+    *,
+    pods: Informer[Pod],
+    nodes: Informer[Node],
+    namespaces: Cache[Namespace],
+    synced: Callable[[], bool],
+) -> None:
+    """Declares the scheduler and the controllers of its kinds."""
+    manager.follow(*reads.named.values())
+
+    def complete() -> bool:
+        return synced() and reads.synced()
+
+    scheduler = PodScheduler(
+        context,
+        reads,
+        pods=pods.cache,
+        nodes=nodes.cache,
+        namespaces=lambda: namespace_labels(namespaces.list()),
+        rules=SchedulingRules(
+            restricted_node_fallback=settings.restricted_node_fallback,
+            quota_absent_is_zero=settings.quota_absent_is_zero,
+            gpu_memory_gb=settings.gpu_memory_gb,
+            reservation_ttl=settings.reservation_ttl,
+        ),
+    )
+
+    def run(items: Sequence[str]) -> Result | None:
+        manager.isolation.readmit()
+        return scheduler.run(items)
+
+    # A run costs little, so that none waits for changes to come.
+    batcher = Batcher[str]("scheduler", clock=context.clock, idle=0.0)
+    loop = manager.singleton("scheduler", run, every=EVERY, batcher=batcher, synced=complete)
+    loop.watches(pods, predicate=_matters).watches(nodes, predicate=_node_matters).watches(reads.koordinator)
+    loop.watches(reads.quotas).watches(reads.composites).watches(reads.godel)
+    reservations = reads.koordinator.cache
+    controller = KoordinatorController(
+        context,
+        reservations,
+        nodes.cache,
+        owners=lambda uid: pods.cache.by(BY_RESERVATION, uid),
+        schedulers=reads.served_names,
+    )
+
+    def taken(pod: Pod) -> Iterable[str]:
+        uids = by_reservation(pod)
+        return [item.name for item in reservations.list() if item.uid in uids] if uids else ()
+
+    def on_node(node: Node) -> Iterable[str]:
+        return [item.name for item in reservations.list() if item.status.node_name == node.name]
+
+    (
+        manager.controller("koordinator", controller.reconcile, synced=complete)
+        .watches(reads.koordinator)
+        .watches(pods, taken)
+        .watches(nodes, on_node, _went)
+        .watches(pods, lambda pod: [item.name for item in reservations.list()] if scheduler_of(pod) else ())
+    )
+    _add_godel(manager, context, settings, reads, pods, complete)
+    if NOS_SCHEDULER in settings.schedulers:
+        _add_elastic(manager, context, settings, reads, pods, nodes, complete)
+
+
+def _add_elastic(
+    manager: ControllerManager,
+    context: ControllerContext,
+    settings: Settings,
+    reads: SchedulerReads,
+    pods: Informer[Pod],
+    nodes: Informer[Node],
+    synced: Callable[[], bool],
+) -> None:
+    elastic = ElasticQuotaController(
+        context,
+        reads.all_quotas,
+        pods=pods.cache,
+        reading=ElasticPods(nodes.cache, gpu_gb=settings.gpu_memory_gb),
+    )
+
+    def run(items: Sequence[str]) -> None:
+        if NOS_SCHEDULER in reads.served_names():
+            elastic.run(items)
+
+    (
+        manager.singleton("elastic", run, synced=synced)
+        .watches(pods, predicate=_matters)
+        .watches(reads.quotas)
+        .watches(reads.composites)
+    )
+
+
+def _add_godel(
+    manager: ControllerManager,
+    context: ControllerContext,
+    settings: Settings,
+    reads: SchedulerReads,
+    pods: Informer[Pod],
+    complete: Callable[[], bool],
+) -> None:
+    ttl = settings.reservation_ttl
+    annotations = GodelAnnotations(reads.deployments.cache, reads.replica_sets.cache, ttl=ttl)
+    keeper = GodelPodController(
+        context,
+        pods.cache,
+        annotations,
+        served=lambda: SCHEDULER in reads.served_names(),
+    )
+
+    def of_namespace(deployment: GodelDeployment) -> Iterable[str]:
+        own = (pod for pod in pods.cache.list() if pod.namespace == deployment.namespace)
+        return [pod.key for pod in own if pod.spec.scheduler_name == SCHEDULER]
+
+    def concerned(old: Pod | None, new: Pod | None) -> bool:
+        pod = new or old
+        return pod is not None and pod.spec.scheduler_name == SCHEDULER
+
+    (
+        manager.controller("keeping", keeper.reconcile, synced=complete)
+        .watches(pods, predicate=concerned)
+        .watches(reads.deployments, of_namespace)
+    )
+    if SCHEDULER not in settings.schedulers:
+        return  # reservations are left to Gödel
+    reservations = reads.godel.cache
+    ends = GodelReservationController(
+        context, reservations, owners=lambda uid: pods.cache.by(BY_RESERVATION, uid), ttl=ttl
+    )
+
+    def end(key: str) -> Result | None:
+        return ends.reconcile(key) if SCHEDULER in reads.served_names() else Result(EVERY)
+
+    def taken(pod: Pod) -> Iterable[str]:
+        uids = by_reservation(pod)
+        return [item.key for item in reservations.list() if item.uid in uids] if uids else ()
+
+    (manager.controller("godel", end, synced=complete).watches(reads.godel).watches(pods, taken))
+
+
+def _went(_: Object | None, new: Object | None) -> bool:
+    return new is None
+
+
+def _matters(old: Pod | None, new: Pod | None) -> bool:
+    """Whether a pod's change may change a decision: not a condition or a heartbeat."""
+    return old is None or new is None or _decisive(old) != _decisive(new)
+
+
+def _decisive(pod: Pod) -> tuple[Any, ...]:
+    return (pod.spec, pod.labels, pod.annotations, pod.status.phase, pod.deleting)
+
+
+def _node_matters(old: Node | None, new: Node | None) -> bool:
+    if old is None or new is None:
+        return True
+    return (old.spec, old.labels, old.status.allocatable) != (new.spec, new.labels, new.status.allocatable)

@@ -1,0 +1,51 @@
+"""Everything in the account that carries the tags of one cluster's broker, for its removal.
+
+Invariant: the cluster's UID decides, since two clusters may have one name. EC2's DescribeTags finds resources
+of every kind by one listing, also those that the broker no longer knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from providers.aws import groups, tags
+from providers.aws.clients import Aws
+from providers.model import ErrorClass, ProviderError, ReservationGroup
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import FilterTypeDef
+
+PREFIX = "capacity-broker"
+PAGE = 1000
+GROUPS = 50
+
+
+def tagged(aws: Aws) -> dict[str, dict[str, str]]:
+    """The broker's tags on EC2 resources, by resource id, of every cluster."""
+    found: dict[str, dict[str, str]] = {}
+    chosen: list[FilterTypeDef] = [{"Name": "key", "Values": [f"{PREFIX}.io/*"]}]
+    for page in aws.pages(aws.ec2.describe_tags, Filters=chosen, MaxResults=PAGE):
+        for tag in page["Tags"]:
+            found.setdefault(tag["ResourceId"], {})[tag["Key"]] = tag["Value"]
+    return found
+
+
+def groups_of(aws: Aws, uid: str) -> list[ReservationGroup]:
+    """The groups with the UID's tag, by name, without their members."""
+    found = []
+    for page in aws.pages(aws.groups.list_groups, MaxResults=GROUPS):
+        for listed in page["GroupIdentifiers"]:
+            name, arn = listed["GroupName"], listed["GroupArn"]
+            if name.startswith(f"{PREFIX}.") and (carried := _tags(aws, arn)).get(tags.CLUSTER_UID) == uid:
+                found.append(ReservationGroup(arn=arn, name=name, tags=carried, ownership="ours"))
+    return sorted(found, key=lambda group: group.name)
+
+
+def _tags(aws: Aws, arn: str) -> Mapping[str, str]:
+    try:
+        return groups.tags(aws, arn)
+    except ProviderError as error:
+        if error.class_ is ErrorClass.NOT_FOUND:
+            return {}  # deleted since it was listed
+        raise

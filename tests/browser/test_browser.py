@@ -1,0 +1,111 @@
+"""The page in a real Chromium: live, with 10,000 rows, on a phone, and for screen readers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+from broker.history.recorder import HistoryRecorder
+from broker.history.store import HistoryStore
+from broker.webpage.server import WebPage
+from tests.unit.history.facts import event, fill, launch, refusal
+from tests.unit.webpage.world import CLOCK, OPEN, state
+
+PATHS = ("/", "/record", "/waiting", "/reservations", "/shortages", "/claims/train-1", "/odcrs/cr-1")
+PHONE, WIDE = (390, 844), (1440, 900)
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[tuple[str, HistoryRecorder]]:
+    """The address of a page with 10,000 attempts, 2,700 waiting claims and 1,000 reservations."""
+    store = HistoryStore()
+    fill(store, *(refusal(n) for n in range(10_000)), launch(10_001), event())
+    recorder, live = HistoryRecorder(store, clock=CLOCK), state(claims=2_700, odcrs=1_000)
+    page = WebPage(recorder, lambda: live, OPEN, clock=CLOCK, host="127.0.0.1", port=0, cluster="blue")
+    page.start()
+    yield page.url, recorder
+    page.close()
+
+
+def shown(browser: webdriver.Chrome, url: str, size: tuple[int, int] = WIDE) -> webdriver.Chrome:
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size == PHONE},
+    )
+    browser.get(url)
+    return browser
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_fault_and_the_console_is_empty(
+    browser: webdriver.Chrome, axe: str, world: tuple[str, HistoryRecorder], scheme: str
+) -> None:
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    for path in PATHS:
+        shown(browser, world[0] + path)
+        browser.execute_script(axe)
+        # Contrast is the same in each row.
+        options = {"exclude": [["tbody tr:nth-child(n+4)"]]}
+        faults: list[Any] = browser.execute_async_script(
+            "axe.run(arguments[0]).then(r => arguments[1](r.violations.map("
+            "v => [v.id, v.nodes.slice(0, 2).map(n => n.html)])))",
+            options,
+        )
+        assert faults == [], path
+        untyped: Any = browser
+        assert untyped.get_log("browser") == [], path
+
+
+@pytest.mark.covers("CAP-16")
+def test_a_phone_shows_the_page_without_scrolling_sideways(
+    browser: webdriver.Chrome, world: tuple[str, HistoryRecorder]
+) -> None:
+    for path in PATHS:
+        page = shown(browser, world[0] + path, PHONE)
+        assert page.execute_script("return document.documentElement.scrollWidth") <= PHONE[0], path
+
+
+@pytest.mark.covers("CAP-16")
+def test_a_page_of_10_000_attempts_has_few_rows(
+    browser: webdriver.Chrome, world: tuple[str, HistoryRecorder]
+) -> None:
+    for path in ("/", "/record", "/reservations"):
+        page = shown(browser, world[0] + path)
+        assert 0 < len(page.find_elements(By.CSS_SELECTOR, "tbody tr")) <= 300, path
+
+
+@pytest.mark.covers("CAP-16")
+def test_a_new_refusal_appears_by_itself_and_keeps_the_focus(
+    browser: webdriver.Chrome, world: tuple[str, HistoryRecorder]
+) -> None:
+    url, recorder = world
+    page = shown(browser, f"{url}/record?name=train-live")
+    assert "Nothing is recorded." in page.page_source
+    page.find_element(By.LINK_TEXT, "Waiting").send_keys(Keys.NULL)
+    page.execute_script("document.querySelector('nav a').focus()")
+    fill(recorder.store, refusal(3, claim="train-live", request_id="req-live"))
+    recorder.version += 1
+    WebDriverWait(page, 40).until(lambda p: "req-live" in p.page_source)
+    assert page.execute_script("return document.activeElement.textContent") == "Overview"
+
+
+def test_the_keyboard_reaches_content_and_filters(
+    browser: webdriver.Chrome, world: tuple[str, HistoryRecorder]
+) -> None:
+    page = shown(browser, f"{world[0]}/record")
+    page.find_element(By.TAG_NAME, "body").send_keys(Keys.TAB)
+    assert page.execute_script("return document.activeElement.textContent") == "Skip to content"
+    page.switch_to.active_element.send_keys(Keys.ENTER)
+    assert page.execute_script("return document.activeElement.id") == "main"
+    page.find_element(By.TAG_NAME, "summary").send_keys(Keys.ENTER)
+    page.find_element(By.NAME, "request_id").send_keys("req-77", Keys.ENTER)
+    WebDriverWait(page, 40).until(lambda p: "request_id=req-77" in p.current_url)
+    rows = page.find_elements(By.CSS_SELECTOR, "tbody tr")
+    assert 0 < len(rows) <= 100 and all("req-77" in row.text for row in rows[:3])

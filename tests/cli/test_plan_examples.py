@@ -1,0 +1,121 @@
+"""`capacity-broker plan -f examples/...`: each example is planned as it is, on the demo's account."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from broker.demo.examples import are_examples, example_account, examples
+from broker.settings import Settings
+
+from .kit import main, run
+
+# Claims by the capacity type of their pool.
+PLANNED = {
+    "reservation-by-id.yaml": {"reserved": 2},
+    "reservation-group.yaml": {"reserved": 2},
+    "open-reservation.yaml": {"reserved": 2},
+    "full-reservation.yaml": {
+        "reserved": 1,
+        "on-demand": 1,
+    },  # the demo alone lets another user take the slot
+    "no-reservation.yaml": {"on-demand": 2},
+    "pods": {"reserved": 3, "on-demand": 2},
+    "reservations/bought.yaml": {"reserved": 1},
+    "reservations/borrowing.yaml": {"reserved": 4},
+}
+Account = tuple[Settings, Callable[[str], str]]
+KEYS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_CONFIG_FILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_EC2_METADATA_DISABLED",
+    "AWS_PROFILE",
+    "AWS_DEFAULT_PROFILE",
+    "AWS_SESSION_TOKEN",
+    "AWS_ENDPOINT_URL",
+)
+# Objects that only others refer to, planned together with those; and room on nodes, which buys nothing.
+PARTS = {"rooms", "nodepool-gpu.yaml", "reservations/flavors.yaml", "reservations/dedicated-cluster.yaml"}
+
+
+@pytest.fixture(autouse=True)
+def _offered() -> None:
+    """In place of the package's: the settings are copied, so all of them are read."""
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Account]:
+    """The account, once for all commands of this module."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in KEYS:
+            patch.setenv(name, "x")  # whatever the account sets is undone
+        with example_account(Settings()) as there:
+            yield there
+
+
+@pytest.fixture
+def account(made: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def here(settings: Settings) -> Iterator[Account]:
+        mine, fill = made
+        yield (
+            replace(
+                settings,
+                cluster_name=mine.cluster_name,
+                region=mine.region,
+                aws_endpoint=mine.aws_endpoint,
+                aws_profile="",
+            ),
+            fill,
+        )
+
+    monkeypatch.setattr("broker.demo.examples.example_account", here)
+
+
+def test_every_example_is_planned() -> None:
+    there = list(examples().rglob("*.yaml"))
+    covered = {examples() / name for name in (*PLANNED, *PARTS)}
+    assert [path for path in there if not covered & {path, path.parent} - {examples()}] == []
+
+
+@pytest.mark.usefixtures("account")
+@pytest.mark.parametrize("name", PLANNED)
+def test_an_example_is_planned_as_it_is(name: str) -> None:
+    result = run("plan", "-f", str(examples() / name), "--plan-seconds", "60", "-o", "json")
+    assert result.exit_code == 0, result.output
+    counts: dict[str, int] = {}
+    for row in json.loads(result.stdout):
+        kind = row["pool"].partition(":")[0]
+        counts[kind] = counts.get(kind, 0) + 1
+    assert counts == PLANNED[name]
+
+
+@pytest.mark.usefixtures("account")
+def test_an_example_without_claims_names_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("plan", "-f", str(examples() / "nodepool-gpu.yaml")) == 2
+    assert "no NodeClaim (karpenter.sh/v1) and no pod to plan: add a file" in capsys.readouterr().err
+
+
+def test_a_file_elsewhere_is_no_example(tmp_path: Path) -> None:
+    assert are_examples([str(examples()), str(examples() / "pods")])
+    assert not are_examples([str(examples()), str(tmp_path)])
+    assert not are_examples(["-"])
+
+
+def test_an_edited_example_is_planned_on_the_user_s_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.demo.examples.examples", lambda: tmp_path)
+    path = tmp_path / "mine.yaml"
+    text = (examples() / "reservation-by-id.yaml").read_text()
+    path.write_text(text)
+    assert are_examples([str(path)])
+    path.write_text(text.replace("demo-node", "our-node"))
+    assert not are_examples([str(path)])

@@ -1,0 +1,565 @@
+"""Pods to reserved instances: pending pods of a NodePool of the broker's group get claims, then nodes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.koordinator import KoordinatorReservation
+from broker.apis.kueue import PriorityClass
+from broker.apis.meta import condition
+from broker.controllers.nodeclass.controller import NodeClassController
+from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
+from broker.controllers.provisioning.pools import GROUP_UNKNOWN, KARPENTER_NOT_RUNNING, SERVED
+from broker.controllers.provisioning.report import FAILED, NOMINATED
+from broker.demo import kubelets
+from broker.kube.client import Request
+from broker.kube.conditions import owner_reference
+from broker.kube.errors import Forbidden
+from tests.cluster import objects
+from tests.cluster.account import A
+from tests.cluster.objects import ON_DEMAND, RESERVED
+from tests.cluster.stack import Stack
+from tests.support.scheduling import schedule
+
+POOL = "team"
+
+
+def pool(
+    stack: Stack, name: str = POOL, *, node_class: str = "gpu", group: str = names.BROKER, **spec: Any
+) -> None:
+    """A NodePool; `spec` are fields of the pool's, `template` those of its template's spec."""
+    template = {
+        "nodeClassRef": {"group": group, "kind": "EC2NodeClass", "name": node_class},
+        "requirements": [
+            {"key": names.CAPACITY_TYPE, "operator": "In", "values": [RESERVED, ON_DEMAND]},
+            {"key": names.INSTANCE_TYPE, "operator": "In", "values": ["m5.large", "m5.xlarge"]},
+        ],
+        **spec.pop("template", {}),
+    }
+    metadata = spec.pop("metadata", {})
+    body = {
+        "metadata": {"name": name},
+        "spec": {"template": {"metadata": metadata, "spec": template}, **spec},
+    }
+    stack.client.create(NodePool.KIND, body)
+
+
+def pods(stack: Stack, count: int, prefix: str = "p", *, cpu: str = "1", **more: Any) -> list[str]:
+    names_ = [f"{prefix}-{n}" for n in range(count)]
+    for name in names_:
+        container = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": cpu}}}
+        annotations = more.get("annotations", {})
+        body = objects.pod(name, labels=more.get("labels"), containers=[container])
+        body["metadata"]["annotations"] = annotations
+        body["spec"] |= more.get("spec", {})
+        stack.client.create(Pod.KIND, body)
+    schedule(stack.client)
+    return names_
+
+
+def start(stack: Stack) -> None:
+    stack.start(pod_batch_idle_seconds=0.2, pod_batch_max_seconds=1.0)
+
+
+def claims(stack: Stack) -> list[NodeClaim]:
+    return stack.all(NodeClaim)
+
+
+def bound(stack: Stack, names_: list[str]) -> bool:
+    schedule(stack.client)
+    return all(stack.get(Pod, name, namespace="default").spec.node_name for name in names_)
+
+
+@pytest.mark.covers("KRP-35")
+def test_pods_run_in_reserved_slots_first_and_get_no_second_claim(stack: Stack) -> None:
+    odcr = stack.aws.odcr("m5.large", count=1)
+    stack.node_class(id_=odcr)
+    pool(stack)
+    start(stack)
+    waiting = pods(stack, 3, cpu="1500m")
+    stack.until(lambda: bound(stack, waiting), "all pods bound", step=0.2)
+    made = claims(stack)
+    assert len(made) == 3
+    placed = sorted(stack.reservation_of(claim.name) for claim in made)
+    assert placed == ["", "", odcr]
+    for claim in made:
+        assert claim.labels[names.NODEPOOL] == POOL
+        assert [owner.kind for owner in claim.metadata.owner_references] == ["NodePool"]
+    stack.advance(60)
+    stack.passes()
+    assert len(claims(stack)) == 3
+
+
+@pytest.mark.covers("KRP-35")
+def test_claims_that_are_created_slowly_are_still_planned_together(stack: Stack) -> None:
+    """The first claims could use the slots that only the last ones fit."""
+    small = stack.aws.odcr("c5.large", count=2)
+    large = stack.aws.odcr("m5.large", count=2)
+    stack.node_class(group=stack.aws.group(small, large))
+    types = {"key": names.INSTANCE_TYPE, "operator": "In", "values": ["c5.large", "m5.large"]}
+    pool(stack, template={"requirements": [types]})
+    start(stack)
+    stack.client.create(PriorityClass.KIND, {"metadata": {"name": "high"}, "value": 100})
+    # Long enough for the launch loop to begin between two of them.
+    never = threading.Event()
+
+    def slow(_: Request) -> None:
+        never.wait(0.2)
+
+    stack.tap.on(lambda each: each.method == "POST" and each.path.endswith("/nodeclaims"), slow, times=-1)
+    waiting = pods(stack, 2, "wide", cpu="1500m", spec={"priorityClassName": "high"})
+    waiting += pods(stack, 2, "narrow", cpu="1500m", spec={"nodeSelector": {names.INSTANCE_TYPE: "c5.large"}})
+    stack.until(lambda: bound(stack, waiting), "all pods bound", step=0.2)
+    assert sorted(stack.reservation_of(claim.name) for claim in claims(stack)) == sorted([small, large] * 2)
+
+
+@pytest.mark.covers("KRP-35")
+def test_the_claim_is_as_karpenter_writes_it(stack: Stack) -> None:
+    stack.node_class(id_=stack.aws.odcr("m5.xlarge"))
+    taint = {"key": "example.com/team", "value": "a", "effect": "NoSchedule"}
+    pool(
+        stack,
+        metadata={"labels": {"example.com/team": "a"}, "annotations": {"example.com/note": "n"}},
+        template={"taints": [taint], "expireAfter": "24h", "terminationGracePeriod": "1h"},
+    )
+    # Before the start: pods that appear in more than one batch get more than one claim.
+    pods(stack, 3, spec={"tolerations": [{"operator": "Exists"}], "nodeSelector": {names.ZONE: A}})
+    start(stack)
+    stack.until(lambda: claims(stack), "a claim", step=0.2)
+    (claim,) = claims(stack)
+    wanted = {item.key: set(item.values) for item in claim.spec.requirements}
+    assert wanted == {
+        names.CAPACITY_TYPE: {RESERVED, ON_DEMAND},
+        names.INSTANCE_TYPE: {"m5.xlarge"},  # three pods do not fit on the smaller type
+        names.ZONE: {A},
+        "example.com/team": {"a"},
+    }
+    assert claim.labels == claim.labels | {names.NODEPOOL: POOL, "example.com/team": "a"}
+    assert claim.annotations == claim.annotations | {
+        "example.com/note": "n",
+        names.PODS: "default/p-0,default/p-1,default/p-2",
+    }
+    assert names.NODEPOOL_HASH in claim.annotations
+    assert claim.spec.resources.requests["cpu"] == "3000m" and claim.spec.resources.requests["pods"] == "3"
+    assert [(t.key, t.value, t.effect) for t in claim.spec.taints] == [tuple(taint.values())]
+    assert (claim.spec.expire_after, claim.spec.termination_grace_period) == ("24h", "1h")
+    assert claim.spec.node_class_ref.group == names.BROKER
+    event = stack.until_event("p-0", NOMINATED, kind="Pod")
+    assert event.message == f"Pod should schedule on: nodeclaim/{claim.name}"
+
+
+@pytest.mark.covers("KRP-35")
+def test_a_pod_that_more_room_would_not_help_gets_no_claim_and_its_event_says_why(stack: Stack) -> None:
+    stack.node_class(id_=stack.aws.odcr())
+    pool(stack)
+    start(stack)
+    pods(stack, 1, cpu="64")
+    pods(stack, 1, "s", spec={"nodeSelector": {"disk": "ssd"}})
+    assert "Insufficient cpu" in stack.until_event("p-0", FAILED, kind="Pod", saying="NodePool team").message
+    stack.until_event("s-0", FAILED, kind="Pod", saying="didn't match Pod's node affinity/selector")
+    assert claims(stack) == []
+
+
+@pytest.mark.covers("KRP-35")
+def test_a_broker_that_stops_between_two_claims_makes_none_twice(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    pool(stack)
+    waiting = pods(stack, 3, cpu="1500m")
+    made: list[str] = []
+
+    def after_the_first(request: Any) -> bool:
+        creates = request.method == "POST" and request.path.endswith("/nodeclaims")
+        made.extend(["claim"] if creates else [])
+        return creates and len(made) > 1
+
+    stack.tap.lose(after_the_first)
+    start(stack)
+    stack.until(lambda: len(made) > 1, "the second claim is refused", step=0.2)
+    stack.stop()
+    stack.tap.heal()
+    assert len(claims(stack)) == 1
+    start(stack)
+    stack.until(lambda: bound(stack, waiting), "all pods bound", step=0.2)
+    named = sorted(key for claim in claims(stack) for key in claim.annotations[names.PODS].split(","))
+    assert named == [f"default/{name}" for name in waiting]
+
+
+@pytest.mark.covers("KRP-35")
+def test_a_gang_gets_claims_of_one_gang_once_all_its_pods_exist(stack: Stack) -> None:
+    stack.node_class(id_=stack.aws.odcr(count=2))
+    pool(stack)
+    start(stack)
+    gang = {names.GANG: "train", names.GANG_SIZE: "2"}
+    pods(stack, 1, "first", cpu="1500m", annotations=gang)
+    stack.until_event("first-0", FAILED, kind="Pod", saying="has 1 of 2 pods")
+    assert claims(stack) == []
+    pods(stack, 1, "second", cpu="1500m", annotations=gang)
+    stack.until(lambda: len(claims(stack)) == 2, "two claims", step=0.5)
+    marks = {(c.annotations[names.GANG], c.annotations[names.GANG_SIZE]) for c in claims(stack)}
+    assert marks == {("default/train", "2")}
+    stack.until_launched(*(claim.name for claim in claims(stack)))
+
+
+@pytest.mark.covers("KRP-35")
+def test_pods_that_karpenter_serves_are_left_to_it(stack: Stack) -> None:
+    stack.node_class(id_=stack.aws.odcr())
+    pool(stack)
+    pool(stack, "theirs", group=names.KARPENTER_AWS)
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "Ready",
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    stack.edit(NodePool, "theirs", {"status": {"conditions": [ready]}}, subresource="status")
+    start(stack)
+    pods(stack, 1, "either")
+    pods(stack, 1, "ours", spec={"nodeSelector": {names.NODEPOOL: POOL}})
+    stack.until(lambda: claims(stack), "a claim", step=0.2)
+    assert [claim.annotations[names.PODS] for claim in claims(stack)] == ["default/ours-0"]
+
+
+@pytest.mark.covers("KRP-35")
+def test_existing_nodes_and_claims_in_flight_take_pods_first(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    pool(stack)
+    start(stack)
+    first = pods(stack, 1, cpu="1500m")
+    stack.until(lambda: bound(stack, first), "the first pod is bound", step=0.2)
+    stack.until(lambda: all(node.labels.get(names.INITIALIZED) for node in stack.all(Node)), "initialized")
+    pods(stack, 1, "small", cpu="300m")
+    stack.until(lambda: bound(stack, ["small-0"]), "the second pod is bound", step=0.2)
+    assert len(claims(stack)) == 1
+
+
+def capacity(kind: str) -> dict[str, Any]:
+    return {"key": names.CAPACITY_TYPE, "operator": "In", "values": [kind]}
+
+
+def arch(value: str) -> dict[str, Any]:
+    return {"key": names.ARCH, "operator": "In", "values": [value]}
+
+
+@pytest.mark.covers("KRP-35", "USR-20")
+@pytest.mark.parametrize(
+    ("spec", "reason", "field"),
+    [
+        ({"node_class": "nowhere"}, "NodeClassNotFound", "nowhere"),
+        (
+            {
+                "template": {
+                    "requirements": [
+                        {"key": names.ARCH, "operator": "In", "values": [v]} for v in ("arm64", "amd64")
+                    ]
+                }
+            },
+            "InvalidRequirements",
+            names.ARCH,
+        ),
+        ({"replicas": 2}, "ReplicasNotServed", "spec.replicas"),
+    ],
+    ids=["class", "requirements", "replicas"],
+)
+def test_a_pool_that_is_not_served_says_so(
+    stack: Stack, spec: dict[str, Any], reason: str, field: str
+) -> None:
+    stack.node_class(preference="none")
+    pool(stack, **spec)
+    pool(stack, "good")
+    start(stack)
+    stack.until(
+        lambda: (c := stack.condition(NodePool, "good", names.READY)) and c.status == "True", "good is Ready"
+    )
+    found = stack.until(lambda: stack.condition(NodePool, POOL, names.READY), "a condition")
+    assert found is not None
+    assert (found.status, found.reason) == ("False", reason) and field in found.message
+
+
+@pytest.mark.covers("USR-20")
+def test_a_pool_of_a_group_that_no_controller_serves_says_so(stack: Stack) -> None:
+    pool(stack, "karpenters", group=names.KARPENTER_AWS)
+    pool(stack, "wrong", group="capacity-broker.example")
+    start(stack)
+
+    def served(name: str) -> str:
+        found = stack.condition(NodePool, name, SERVED)
+        return f"{found.status} {found.reason}" if found else ""
+
+    stack.until(lambda: served("wrong") == f"False {GROUP_UNKNOWN}", "the wrong group is reported", step=1.0)
+    stack.until(
+        lambda: served("karpenters") == f"False {KARPENTER_NOT_RUNNING}", "Karpenter is missed", step=2.0
+    )
+
+
+@pytest.mark.covers("KRP-35")
+def test_a_reserved_pool_makes_no_more_claims_than_slots(stack: Stack) -> None:
+    odcr = stack.aws.odcr(count=1)
+    stack.node_class(id_=odcr)
+    pool(stack, template={"requirements": [capacity(RESERVED)]})
+    start(stack)
+    waiting = pods(stack, 2, cpu="1500m")
+    stack.until(lambda: bound(stack, waiting[:1]) or bound(stack, waiting[1:]), "one pod is bound", step=0.2)
+    assert len(claims(stack)) == 1  # the other pod gets none: the reservation is full
+    stack.until_event(next(n for n in waiting if not bound(stack, [n])), FAILED, kind="Pod", saying="slots")
+
+
+@pytest.mark.covers("KRP-35")
+def test_a_claim_without_an_instance_is_deleted_with_its_last_pod(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    pool(stack)
+    stack.tap.lose(lambda request: request.method == "PATCH" and "/nodeclaims/" in request.path)  # no launch
+    start(stack)
+    (only,) = pods(stack, 1)
+    stack.until(lambda: claims(stack), "a claim", step=0.2)
+    stack.delete(Pod, only, namespace="default")
+    stack.tap.heal()
+    stack.until(lambda: not claims(stack), "no claim", step=0.5)
+    assert not [i for i in stack.aws.instances() if i["State"]["Name"] == "running"]
+
+
+@pytest.mark.covers("KRP-35")
+def test_a_pod_whose_machine_another_pod_took_gets_another_claim(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    pool(stack)
+    start(stack)
+    (first,) = pods(stack, 1, cpu="1500m")
+    stack.until(lambda: any(stack.is_true(c.name, "Initialized") for c in claims(stack)), "ready", step=0.2)
+    (claim,) = claims(stack)
+    pods(stack, 1, "thief", cpu="1500m", spec={"nodeName": claim.status.node_name})
+    stack.until(lambda: bound(stack, [first]), "the first pod is bound", step=0.5)
+    assert len(claims(stack)) == 2
+    stack.advance(60)
+    stack.passes()
+    assert len(claims(stack)) == 2
+
+
+@pytest.mark.covers("KRP-35")
+def test_a_claim_that_is_refused_stops_no_other(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    pool(stack)
+    refused: list[str] = []
+
+    def first_claim(request: Any) -> bool:
+        if request.method != "POST" or not request.path.endswith("/nodeclaims"):
+            return False
+        name = json.loads(request.body)["metadata"]["name"]
+        refused[:] = refused or [name]
+        return bool(name == refused[0])
+
+    def refuse(_: Any) -> None:
+        raise Forbidden(403, "Forbidden", "a policy denied it")
+
+    stack.tap.on(first_claim, refuse, times=-1)
+    start(stack)
+    waiting = pods(stack, 3, cpu="1500m")
+    stack.until(lambda: len(claims(stack)) == 2, "the other claims", step=0.2)
+    made = {key.split("/")[1] for claim in claims(stack) for key in claim.annotations[names.PODS].split(",")}
+    (left,) = {*waiting} - made
+    stack.until_event(left, FAILED, kind="Pod", saying=f"NodeClaim {refused[0]} was refused: a policy denied")
+    stack.tap.heal()
+    stack.until(lambda: bound(stack, waiting), "all pods bound", step=0.5)
+
+
+@pytest.mark.covers("KRP-35")
+def test_a_claim_that_cannot_be_released_stops_no_other_pod(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    pool(stack)
+
+    def deletes(request: Any) -> bool:
+        return request.method == "DELETE" and "/nodeclaims/" in request.path
+
+    def refuse(_: Any) -> None:
+        raise Forbidden(403, "Forbidden", "a policy denied it")
+
+    stack.tap.lose(lambda request: request.method == "PATCH" and "/nodeclaims/" in request.path)  # no launch
+    stack.tap.on(deletes, refuse, times=-1)
+    start(stack)
+    (gone,) = pods(stack, 1, "gone")
+    stack.until(lambda: claims(stack), "a claim", step=0.2)
+    (kept,) = claims(stack)
+    stack.delete(Pod, gone, namespace="default")
+    pods(stack, 1, "next", cpu="1900m", spec={"nodeSelector": {names.ZONE: A}})
+    stack.until(lambda: len(claims(stack)) == 2, "a claim of the next pod", step=0.5)
+    stack.tap.heal()
+    stack.until(lambda: kept.name not in {claim.name for claim in claims(stack)}, "released", step=0.5)
+
+
+@pytest.mark.covers("KRP-35")
+def test_reserved_room_of_a_node_is_no_room_for_other_pods(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    pool(stack)
+    start(stack)
+    stack.start_scheduler()
+    first = pods(stack, 1, cpu="300m")
+    stack.until(lambda: bound(stack, first), "the first pod is bound", step=0.2)
+    template = {"spec": {"schedulerName": "koord-scheduler", "containers": [_asks("1200m")]}}
+    owners = [{"labelSelector": {"matchLabels": {"app": "later"}}}]
+    body = {"metadata": {"name": "kept"}, "spec": {"template": template, "owners": owners}}
+    stack.client.create(KoordinatorReservation.KIND, body)
+
+    def placed() -> bool:
+        return stack.get(KoordinatorReservation, "kept").status.phase == "Available"
+
+    stack.until(placed, "the reservation has its node", step=0.2)
+    stranger = objects.pod("stranger", containers=[_asks("1")])
+    stranger["spec"]["schedulerName"] = "koord-scheduler"
+    stack.client.create(Pod.KIND, stranger)
+    stack.until(lambda: stack.get(Pod, "stranger", namespace="default").spec.node_name, "bound", step=0.2)
+    assert len(claims(stack)) == 2
+
+
+def _asks(cpu: str) -> dict[str, Any]:
+    return {"name": "main", "image": "pause", "resources": {"requests": {"cpu": cpu}}}
+
+
+@pytest.mark.covers("KRP-35")
+def test_a_pool_shows_its_nodes_and_their_resources_as_karpenter_does(stack: Stack) -> None:
+    stack.node_class(id_=stack.aws.odcr("m5.large", count=2))
+    pool(stack, limits={"nodes": "2"})
+    start(stack)
+    stack.until(lambda: stack.get(NodePool, POOL).status.resources, "the status", step=0.2)
+    assert stack.get(NodePool, POOL).status.resources == dict.fromkeys(
+        ("cpu", "memory", "pods", "ephemeral-storage", "nodes"), "0"
+    )
+    small = {"nodeSelector": {names.INSTANCE_TYPE: "m5.large"}}
+    waiting = pods(stack, 3, cpu="1500m", spec=small)
+    stack.until(lambda: sum(bound(stack, [name]) for name in waiting) == 2, "two pods bound", step=0.2)
+    stack.until(lambda: stack.get(NodePool, POOL).status.nodes == 2, "two nodes", step=0.2)
+    status = stack.get(NodePool, POOL).status
+    assert (status.resources["cpu"], status.resources["nodes"]) == ("4", "2")
+    assert status.resources["memory"].endswith("Mi")
+    assert status.node_class_observed_generation == 1
+    healthy = condition(status.conditions, "NodeRegistrationHealthy")
+    assert healthy is not None and healthy.status == "True"
+    stack.client.delete(NodeClaim.KIND, claims(stack)[0].name)
+    stack.until(lambda: len(claims(stack)) == 2, "the third pod has a claim", step=0.2)
+
+
+@pytest.mark.covers("KRP-35")
+def test_a_class_that_is_not_resolved_holds_up_no_other_pool_for_long(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = NodeClassController.ready
+
+    def not_yet(self: NodeClassController, name: str) -> LaunchClass:
+        if name == "slow":
+            raise Unresolved("NodeClassNotReady", "EC2NodeClass slow has not been resolved yet", passing=True)
+        return ready(self, name)
+
+    monkeypatch.setattr(NodeClassController, "ready", not_yet)
+    stack.node_class(preference="none")
+    pool(stack)
+    pool(stack, "slow", node_class="slow", weight=10)
+    start(stack)
+    pods(stack, 1)
+    stack.until(lambda: claims(stack), "a claim of the other pool", step=0.5)
+    assert claims(stack)[0].labels[names.NODEPOOL] == POOL
+
+
+@pytest.mark.covers("KRP-35")
+def test_a_gang_of_an_interrupted_run_needs_no_more_claims_than_its_pods(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    pool(stack)
+    gang = {names.GANG: "train", names.GANG_SIZE: "2"}
+    waiting = pods(stack, 2, cpu="1500m", annotations=gang)
+    body = objects.claim("made", pool=POOL, node_class="gpu", types=("m5.large",), capacity=(ON_DEMAND,))
+    body["metadata"] |= {
+        "annotations": {names.GANG: "default/train", names.GANG_SIZE: "3", names.PODS: "default/p-0"},
+        "ownerReferences": [owner_reference(stack.get(NodePool, POOL), controller=False)],
+    }
+    body["spec"]["resources"] = {"requests": {"cpu": "1500m", "pods": "1"}}
+    stack.client.create(NodeClaim.KIND, body)  # one of three, then the process was stopped
+    start(stack)
+    stack.until(lambda: bound(stack, waiting), "all pods bound", step=0.5)
+    assert {claim.annotations[names.GANG_SIZE] for claim in claims(stack)} == {"2"}
+
+
+@pytest.mark.covers("KRP-35")
+def test_fewer_types_than_min_values_still_make_a_machine(stack: Stack) -> None:
+    """Karpenter's policy BestEffort: the pod fits one of the two types only."""
+    types = {
+        "key": names.INSTANCE_TYPE,
+        "operator": "In",
+        "values": ["m5.large", "m5.xlarge"],
+        "minValues": 2,
+    }
+    stack.node_class(preference="none")
+    pool(stack, template={"requirements": [capacity(ON_DEMAND), types]})
+    start(stack)
+    waiting = pods(stack, 1, cpu="3")
+    stack.until(lambda: bound(stack, waiting), "the pod is bound", step=1.0)
+    (made,) = claims(stack)
+    assert made.labels[names.INSTANCE_TYPE] == "m5.xlarge"
+
+
+@pytest.mark.covers("KRP-35")
+def test_a_claim_that_ec2_refuses_gives_way_to_the_next_pool_and_stays_with_the_last(stack: Stack) -> None:
+    for type_ in ("m5.large", "c5.large"):
+        for zone in stack.aws.subnets:
+            stack.control.pool(instance_type=type_, zone=zone, size=0)
+    stack.node_class(preference="none")
+    for weight, type_ in ((50, "m5.large"), (10, "c5.large")):
+        one = {"key": names.INSTANCE_TYPE, "operator": "In", "values": [type_]}
+        pool(stack, f"w{weight}", weight=weight, template={"requirements": [one, capacity(ON_DEMAND)]})
+    start(stack)
+    (only,) = pods(stack, 1)
+
+    def pools_of() -> list[str]:
+        return [claim.labels[names.NODEPOOL] for claim in claims(stack) if not claim.deleting]
+
+    stack.until(lambda: pools_of() == ["w10"], "the pool of less weight is tried", step=0.5)
+    stack.until_event(only, "InsufficientCapacity", kind="Pod", saying="m5.large")
+    stack.until_event(only, "InsufficientCapacity", kind="Pod", saying="c5.large")
+    (kept,) = claims(stack)
+    assert names.WAITING_SINCE in kept.annotations  # of the claim before, for the alert and a gang's hold
+    calls = stack.calls("CreateFleet")
+    for _ in range(6):
+        stack.advance(10)
+        stack.passes()
+    assert [claim.uid for claim in claims(stack)] == [kept.uid]
+    assert stack.calls("CreateFleet") == calls  # no pool is asked before its time
+    stack.control.clear_pools()
+    stack.until(lambda: bound(stack, [only]), "bound", step=30)
+    assert len(claims(stack)) == 1
+
+
+@pytest.mark.covers("KRP-35")
+def test_a_machine_that_turns_out_too_small_is_made_once(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(name: str, instance: Any, type_: Any) -> dict[str, Any]:
+        made = node(name, instance, type_)
+        made["status"]["allocatable"]["memory"] = f"{type_.memory_mib // 2}Mi"
+        return made
+
+    node = kubelets._node
+    monkeypatch.setattr(kubelets, "_node", half)
+    stack.node_class(preference="none")
+    pool(stack, disruption={"consolidateAfter": "0s"})
+    start(stack)
+
+    def asks(memory: str) -> dict[str, Any]:
+        requests = {"requests": {"memory": memory}}
+        return {"spec": {"containers": [{"name": "main", "image": "pause", "resources": requests}]}}
+
+    def types() -> list[str]:
+        return [claim.labels.get(names.INSTANCE_TYPE, "") for claim in claims(stack)]
+
+    pods(stack, 1, **asks("5Gi"))  # on m5.large by the estimate
+    stack.until(lambda: bound(stack, ["p-0"]), "bound on the larger type", step=1.0)
+    stack.until(lambda: types() == ["m5.xlarge"], "the empty machine is gone", step=2.0)
+    pods(stack, 1, "big", **asks("12Gi"))
+    stack.until_event(
+        "big-0", FAILED, kind="Pod", saying="m5.xlarge of NodePool team has 8Gi memory for pods"
+    )
+    stack.advance(60)
+    stack.passes()
+    assert types() == ["m5.xlarge"]

@@ -1,0 +1,111 @@
+"""Room that no node has: a Koordinator reservation gets a claim, and its node gets the hold."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from broker.apis import names
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim
+from broker.apis.koordinator import ALLOCATED, AVAILABLE, PREALLOCATION_REQUIRED, KoordinatorReservation
+from tests.cluster import objects
+from tests.cluster.stack import Stack
+from tests.cluster.test_provisioning import claims, pool
+from tests.cluster.test_provisioning import start as start_broker
+
+
+def _asks(cpu: str) -> dict[str, Any]:
+    return {"name": "main", "image": "pause", "resources": {"requests": {"cpu": cpu}}}
+
+
+def start(stack: Stack) -> None:
+    start_broker(stack)
+    stack.start_scheduler()
+
+
+def reserve(stack: Stack, name: str = "kept", *, cpu: str = "1200m", **more: Any) -> None:
+    template = {"schedulerName": "koord-scheduler", "containers": [_asks(cpu)], **more.pop("template", {})}
+    owners = [{"labelSelector": {"matchLabels": {"app": "later"}}}]
+    meta = {"name": name, **more.pop("metadata", {})}
+    spec = {"template": {"spec": template}, "owners": owners, **more}
+    stack.client.create(KoordinatorReservation.KIND, {"metadata": meta, "spec": spec})
+
+
+def reservation(stack: Stack, name: str = "kept") -> KoordinatorReservation:
+    return stack.get(KoordinatorReservation, name)
+
+
+def owner(stack: Stack) -> Pod:
+    pod = objects.pod("owner", labels={"app": "later"}, containers=[_asks("1")])
+    pod["spec"]["schedulerName"] = "koord-scheduler"
+    stack.client.create(Pod.KIND, pod)
+
+    def bound() -> bool:
+        return bool(stack.get(Pod, "owner", namespace="default").spec.node_name)
+
+    stack.until(bound, "owner bound", step=0.2)
+    return stack.get(Pod, "owner", namespace="default")
+
+
+def test_reservation_without_a_node_gets_one_claim_in_a_reserved_slot(stack: Stack) -> None:
+    odcr = stack.aws.odcr("m5.large", count=1)
+    stack.node_class(id_=odcr)
+    pool(stack)
+    start(stack)
+    reserve(stack)
+    stack.until(lambda: reservation(stack).status.phase == AVAILABLE, "the hold", step=0.5)
+    (claim,) = claims(stack)
+    assert claim.annotations[names.PODS] == "default/reservation/kept"
+    assert stack.reservation_of(claim.name) == odcr
+    node = reservation(stack).status.node_name
+    assert node == claim.status.node_name
+    # Its node stays, though no pod runs there, and its owner takes the room.
+    stack.advance(300)
+    stack.passes()
+    assert [item.name for item in claims(stack)] == [claim.name]
+    pod = owner(stack)
+    assert pod.spec.node_name == node
+    assert json.loads(pod.annotations[ALLOCATED])["name"] == "kept"
+    assert len(claims(stack)) == 1
+
+
+def test_claim_without_an_instance_goes_with_its_reservation(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    pool(stack)
+    stack.tap.lose(lambda request: request.method == "PATCH" and "/nodeclaims/" in request.path)  # no launch
+    start(stack)
+    reserve(stack)
+    stack.until(lambda: claims(stack), "a claim", step=0.2)
+    stack.delete(KoordinatorReservation, "kept")
+    stack.tap.heal()
+    stack.until(lambda: not stack.all(NodeClaim), "the claim is released", step=0.5)
+
+
+def test_reservation_that_no_machine_helps_gets_no_claim(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    pool(stack)
+    start(stack)
+    reserve(stack, "named", template={"nodeName": "absent"})
+    reserve(stack, "invalid", metadata={"annotations": {"node.koordinator.sh/reservation": "{"}})
+    takes: Any = {"preAllocation": True, "allocatePolicy": "Restricted", "allocateOnce": False}
+    reserve(stack, "takes", metadata={"labels": {PREALLOCATION_REQUIRED: "true"}}, **takes)
+    reserve(stack, "unsupported", preAllocation=True)
+
+    def reason(name: str) -> str:
+        return next((item.reason for item in reservation(stack, name).status.conditions), "")
+
+    expected = {
+        "named": "Unschedulable",
+        "invalid": "Invalid",
+        "takes": "Unschedulable",
+        "unsupported": "Invalid",
+    }
+    for name, why in expected.items():
+        stack.until(lambda n=name, w=why: reason(n) == w, f"{name} {why}", step=0.2)  # type: ignore[misc]
+    reserve(stack, "too-large", cpu="900")
+    found = stack.until_event(
+        "too-large", "FailedScheduling", kind="Reservation", saying="Failed to schedule pod"
+    )
+    assert found
+    assert not claims(stack)

@@ -1,0 +1,255 @@
+"""Return to reservations: a claim outside reservations moves into a slot that stays idle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.controllers.nodeclaim.status import is_true
+from broker.oncall.metrics import REGISTRY
+from tests.cluster.account import A
+from tests.cluster.objects import ON_DEMAND, RESERVED
+from tests.cluster.stack import Stack
+from tests.cluster.test_disruption import STEP, gone, later, replacement, run
+
+BOTH = (RESERVED, ON_DEMAND)
+ASK = {names.RETURN_TO_RESERVATIONS: "true"}
+
+
+def full(stack: Stack, *, slots: int = 1, ask: bool = True, **disruption: Any) -> str:
+    """A full reservation, a pool that uses it, and claim `low` beside it with a pod. Returns the ODCR."""
+    odcr = stack.aws.odcr(count=slots)
+    stack.node_class("web", id_=odcr, zones=(A,))
+    stack.node_pool("web", node_class="web")
+    block = {"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}], **disruption}
+    stack.edit(
+        NodePool, "web", {"spec": {"disruption": block}, "metadata": {"annotations": ASK if ask else {}}}
+    )
+    return odcr
+
+
+def fallback(stack: Stack, name: str, **more: Any) -> str:
+    """A Ready claim of the pool with a pod, which found no slot. Returns its Node's name."""
+    stack.claim(name, node_class="web", pool="web", capacity=BOTH, **more)
+    stack.until_ready(name)
+    stack.until_shown(name)
+    found = stack.get(NodeClaim, name).status.node_name
+    run(stack, f"app-{name}", found)
+    return found
+
+
+def holder(stack: Stack, odcr: str, *claims: str) -> None:
+    """Claims of no pool that hold the slots."""
+    for name in claims:
+        stack.claim(name, node_class="web", capacity=(RESERVED,))
+        stack.until_ready(name)
+        assert stack.reservation_of(name) == odcr
+
+
+def disrupted() -> float:
+    labels = {"reason": "ReturnToReservation", "nodepool": "web"}
+    return REGISTRY.get_sample_value("capacity_broker_claims_disrupted_total", labels) or 0.0
+
+
+def until_replaced(stack: Stack, name: str) -> NodeClaim:
+    found = stack.until(lambda: replacement(stack, name), f"{name} is being replaced", step=STEP)
+    assert found is not None
+    return found
+
+
+@pytest.mark.covers("KRP-36")
+def test_claim_moves_into_an_idle_slot_once_its_new_node_is_ready(stack: Stack) -> None:
+    odcr = full(stack)
+    stack.start()
+    holder(stack, odcr, "first")
+    old = fallback(stack, "low")
+    assert not stack.reservation_of("low")
+    later(stack, 60)
+    assert replacement(stack, "low") is None  # no slot is idle
+    before = disrupted()
+    stack.kubelets.stop()
+    stack.delete(NodeClaim, "first")
+    stack.until_gone(NodeClaim, "first")
+    new = until_replaced(stack, "low")
+    stack.until_launched(new.name)
+    later(stack, 30)
+    # Not Ready yet: the old node keeps its pods.
+    assert not stack.get(NodeClaim, "low").deleting
+    assert stack.find(Pod, "app-low", namespace="default") is not None
+    why = stack.claim_says("low", names.DISRUPTION_REASON)
+    assert why is not None and (why.status, why.reason) == ("True", "Underutilized")
+    assert odcr in why.message and "saves $0.0960 an hour" in why.message
+    stack.until_event("low", "ReturnToReservation", saying="saves $0.0960 an hour")
+    assert names.DISRUPTED_TAINT in {taint.key for taint in stack.get(Node, old).spec.taints}
+    stack.kubelets_again()
+    gone(stack, "low")
+    stack.until_event("low", "DisruptionTerminating", saying="ReturnToReservation")
+    assert stack.reservation_of(new.name) == odcr
+    assert is_true(stack.get(NodeClaim, new.name), names.READY)
+    assert disrupted() == before + 1
+    assert len(stack.aws.instances()) == 1
+
+
+def test_nothing_moves_unless_the_pool_asks_for_it(stack: Stack) -> None:
+    odcr = full(stack, ask=False)
+    stack.start()
+    holder(stack, odcr, "first")
+    fallback(stack, "low")
+    stack.delete(NodeClaim, "first")
+    stack.until_gone(NodeClaim, "first")
+    later(stack, 150)
+    assert replacement(stack, "low") is None
+    # A policy that keeps nodes with pods keeps this one, and the pool says so.
+    block = {"consolidationPolicy": "WhenEmpty"}
+    stack.edit(NodePool, "web", {"spec": {"disruption": block}, "metadata": {"annotations": ASK}})
+    stack.until_event("web", "DisruptionBlocked", kind="NodePool", saying="WhenEmpty")
+    later(stack, 60)
+    assert replacement(stack, "low") is None
+
+
+@pytest.mark.covers("KRP-36")
+@pytest.mark.parametrize("held_by", ["budget", "pod", "pdb"])
+def test_budgets_and_pods_hold_up_a_return(stack: Stack, held_by: str) -> None:
+    none: dict[str, Any] = {"budgets": [{"nodes": "0", "reasons": ["Underutilized"]}]}
+    odcr = full(stack, **(none if held_by == "budget" else {}))
+    stack.start()
+    holder(stack, odcr, "first")
+    fallback(stack, "low")
+    if held_by == "pod":
+        body = {"metadata": {"annotations": {names.DO_NOT_DISRUPT: "true"}}}
+        stack.client.patch(Pod.KIND, "app-low", body, namespace="default")
+    if held_by == "pdb":
+        labels = {"metadata": {"labels": {"app": "db"}}}
+        stack.client.patch(Pod.KIND, "app-low", labels, namespace="default")
+        stack.budget("db", app="db", allowed=0)
+    stack.delete(NodeClaim, "first")
+    stack.until_gone(NodeClaim, "first")
+    later(stack, 150)
+    assert replacement(stack, "low") is None
+    assert not stack.get(NodeClaim, "low").deleting
+
+
+@pytest.mark.covers("KRP-36")
+def test_the_dearest_claim_moves_and_a_gang_moves_whole(stack: Stack) -> None:
+    odcr = full(stack, slots=2)
+    stack.start()
+    holder(stack, odcr, "first", "second")
+    fallback(stack, "low")
+    fallback(stack, "dear", types=("m5.2xlarge",))
+    gang = {names.GANG: "train", names.GANG_SIZE: "2"}
+    for name in ("g-0", "g-1"):
+        stack.claim(name, node_class="web", pool="web", capacity=BOTH, types=("m5.xlarge",), annotations=gang)
+    stack.until_ready("g-0", "g-1")
+    stack.until_shown("g-0", "g-1")
+    for name in ("g-0", "g-1"):
+        run(stack, f"app-{name}", stack.get(NodeClaim, name).status.node_name)
+    stack.delete(NodeClaim, "first")
+    stack.until_gone(NodeClaim, "first")
+    # One slot: the dearest single claim takes it, since half of the gang may not.
+    new = until_replaced(stack, "dear")
+    gone(stack, "dear")
+    assert stack.reservation_of(new.name) == odcr
+    later(stack, 30)
+    assert replacement(stack, "g-0") is None and replacement(stack, "low") is None
+    # Two slots: the gang moves, both of it.
+    stack.delete(NodeClaim, new.name)
+    stack.delete(NodeClaim, "second")
+    stack.until_gone(NodeClaim, new.name)
+    stack.until_gone(NodeClaim, "second")
+    moved = [until_replaced(stack, name) for name in ("g-0", "g-1")]
+    gone(stack, "g-0", "g-1")
+    assert [stack.reservation_of(claim.name) for claim in moved] == [odcr, odcr]
+    assert not stack.get(NodeClaim, "low").deleting
+
+
+@pytest.mark.covers("KRP-36")
+def test_failed_replacement_is_undone_and_not_repeated_at_once(stack: Stack) -> None:
+    odcr = full(stack)
+    stack.start()
+    holder(stack, odcr, "first")
+    old = fallback(stack, "low")
+    stack.kubelets.stop()
+    stack.delete(NodeClaim, "first")
+    stack.until_gone(NodeClaim, "first")
+    new = until_replaced(stack, "low")
+    stack.until_launched(new.name)
+    # Its node never joins.
+    stack.until(lambda: stack.find(NodeClaim, new.name) is None, "given up", step=10.0)
+    stack.until_event("low", "DisruptionFailed", saying="not ready within")
+    claim = stack.get(NodeClaim, "low")
+    assert not claim.deleting
+    assert names.DISRUPTED_TAINT not in {taint.key for taint in stack.get(Node, old).spec.taints}
+    launches = stack.calls("CreateFleet")
+    later(stack, 120)
+    assert replacement(stack, "low") is None
+    assert stack.calls("CreateFleet") == launches
+
+
+def _created(stack: Stack) -> bool:
+    return replacement(stack, "low") is not None
+
+
+def _tainted(stack: Stack) -> bool:
+    nodes = stack.all(Node)
+    return any(t.key == names.DISRUPTED_TAINT for node in nodes for t in node.spec.taints)
+
+
+def _launched(stack: Stack) -> bool:
+    new = replacement(stack, "low")
+    return new is not None and is_true(new, names.LAUNCHED)
+
+
+def _ending(stack: Stack) -> bool:
+    old = stack.find(NodeClaim, "low")
+    return old is None or old.deleting
+
+
+@pytest.mark.covers("KRP-36")
+@pytest.mark.parametrize("step", [_created, _tainted, _launched, _ending], ids=lambda step: step.__name__[1:])
+def test_a_move_survives_a_kill_at_each_step(stack: Stack, step: Callable[[Stack], bool]) -> None:
+    odcr = full(stack)
+    stack.start()
+    holder(stack, odcr, "first")
+    fallback(stack, "low")
+    stack.delete(NodeClaim, "first")
+    stack.until_gone(NodeClaim, "first")
+    stack.until(lambda: step(stack), f"step {step.__name__}", step=STEP)
+    stack.stop()
+    stack.start()
+    gone(stack, "low")
+    (left,) = stack.all(NodeClaim)
+    assert left.annotations[names.REPLACES].startswith("low/")
+    stack.until_ready(left.name)
+    assert stack.reservation_of(left.name) == odcr
+    assert len(stack.aws.instances()) == 1
+
+
+@pytest.mark.covers("KRP-36")
+def test_the_rest_of_a_move_that_lost_an_old_claim_stays_if_its_new_node_is_late(stack: Stack) -> None:
+    odcr = full(stack, slots=2)
+    stack.start()
+    holder(stack, odcr, "first", "second")
+    gang = {names.GANG: "train", names.GANG_SIZE: "2"}
+    for name in ("g-0", "g-1"):
+        stack.claim(name, node_class="web", pool="web", capacity=BOTH, annotations=gang)
+    stack.until_ready("g-0", "g-1")
+    for name in ("g-0", "g-1"):
+        run(stack, f"app-{name}", stack.get(NodeClaim, name).status.node_name)
+    stack.kubelets.stop()
+    for name in ("first", "second"):
+        stack.delete(NodeClaim, name)
+        stack.until_gone(NodeClaim, name)
+    new = [until_replaced(stack, name).name for name in ("g-0", "g-1")]
+    stack.until_launched(*new)
+    stack.delete(NodeClaim, "g-0")  # by its user: the move can only be completed now
+    stack.until(lambda: stack.find(NodeClaim, new[1]) is None, "given up", step=10.0)
+    stack.until_event("g-1", "DisruptionFailed", saying="not ready within")
+    old = stack.get(NodeClaim, "g-1")
+    assert not old.deleting
+    taints = {taint.key for taint in stack.get(Node, old.status.node_name).spec.taints}
+    assert names.DISRUPTED_TAINT not in taints

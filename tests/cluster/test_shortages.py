@@ -1,0 +1,127 @@
+"""Current shortages are published: a reader of Kubernetes sees them while no broker runs."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from broker.apis.core import ConfigMap
+from broker.apis.karpenter import NodeClaim
+from broker.capacity.shortages import FIRST
+from broker.commands import explain
+from broker.commands.explain_options import Outlook
+from broker.controllers.nodeclaim import published
+from broker.kube.conditions import timestamp
+from broker.kube.errors import NotFound
+from broker.kube.identity import NAMESPACE
+from providers.base import CapacityProvider
+from providers.model import ErrorClass, ProviderError
+from tests.cluster.account import A
+from tests.cluster.objects import ON_DEMAND
+from tests.cluster.stack import Stack
+
+CODE = "InsufficientInstanceCapacity"
+POOL = f"on-demand:m5.large:{A}"
+
+
+def unreachable() -> CapacityProvider:
+    raise ProviderError("NoCredentials", "no credentials", class_=ErrorClass.PERMISSION)
+
+
+def explained(stack: Stack, *, with_ec2: bool = True) -> Outlook:
+    claim = stack.get(NodeClaim, "c-0")
+    provider = (lambda: stack.current) if with_ec2 else unreachable
+    found = explain.prospects(claim, stack.client, provider, now=stack.clock.now())  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+@pytest.mark.covers("CAP-17")
+def test_explain_names_the_short_pool_since_when_and_until_when(stack: Stack) -> None:
+    stack.node_class()
+    stack.start()
+    stack.control.fault(action="CreateFleet", stage="launch", code=CODE, message="none left", times=-1)
+    before = stack.clock.now()
+    stack.claim(types=("m5.large",), zones=(A,), capacity=(ON_DEMAND,))
+    stack.until_waiting("c-0", "InsufficientCapacity")
+
+    def rows() -> list[dict[str, object]]:
+        return explain.shortages(explained(stack))
+
+    (row,) = stack.until(rows, "the shortage is published")
+    assert (row["scope"], row["pool"], row["code"]) == ("pool", POOL, CODE)
+    (shortage,) = explained(stack).shortages
+    assert before - timedelta(seconds=1) <= shortage.since <= stack.clock.now()
+    assert row["until"] == timestamp(shortage.since + FIRST)
+    writes = count(stack)
+    stack.passes()
+    assert count(stack) == writes == 1
+
+    stack.stop()
+    assert explain.shortages(explained(stack, with_ec2=False)) == [row]
+    stack.advance(FIRST.total_seconds() + 1)
+    assert explain.shortages(explained(stack, with_ec2=False)) == []
+
+
+@pytest.mark.covers("CAP-17")
+def test_a_restart_forgets_no_shortage_and_asks_no_pool_before_its_time(stack: Stack) -> None:
+    stack.node_class()
+    stack.start()
+    stack.control.fault(action="CreateFleet", stage="launch", code=CODE, message="none left", times=-1)
+    stack.claim(types=("m5.large",), zones=(A,), capacity=(ON_DEMAND,))
+    stack.until_waiting("c-0", "InsufficientCapacity")
+    (row,) = stack.until(lambda: explain.shortages(explained(stack)), "the shortage is published")
+    calls, writes = stack.calls("CreateFleet"), count(stack)
+
+    stack.stop()
+    stack.start()
+    stack.polls(2)
+    stack.passes()
+    assert explain.shortages(explained(stack)) == [row]
+    assert (stack.calls("CreateFleet"), count(stack)) == (calls, writes)
+
+    stack.control.clear_faults()
+    stack.advance(FIRST.total_seconds())
+    stack.until_launched("c-0")
+
+
+@pytest.mark.covers("CAP-17")
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"class": "capacity", "since": "2026-01-01T00:00:00Z", "until": "2099-01-01T00:00:00Z"},
+        {"class": "capacity", "since": "2098-01-01T00:00:00Z", "until": "2098-01-01T00:03:00Z"},
+        {"class": "throttling", "since": "2026-01-01T00:00:00Z", "until": "2026-01-01T00:03:00Z"},
+        {"class": "capacity", "since": "2026-01-01T00:00:00Z", "until": "2026-01-01T00:03:00Z", "step": "x"},
+        ["capacity"],
+    ],
+)
+def test_a_shortage_that_no_broker_can_have_written_stops_no_launch(stack: Stack, entry: object) -> None:
+    body = {
+        "metadata": {"name": published.NAME, "namespace": NAMESPACE},
+        "data": {published.KEY: json.dumps({f"pool:{POOL}": entry})},
+    }
+    stack.client.apply(ConfigMap.KIND, body)
+    stack.node_class()
+    stack.claim(types=("m5.large",), zones=(A,), capacity=(ON_DEMAND,))
+    stack.start()
+    stack.until_launched("c-0")
+
+
+def test_cluster_without_a_shortage_has_no_configmap(stack: Stack) -> None:
+    stack.node_class()
+    stack.start()
+    stack.claim(types=("m5.large",), zones=(A,), capacity=(ON_DEMAND,))
+    stack.until_launched("c-0")
+    stack.passes()
+    assert count(stack) == 0
+    with pytest.raises(NotFound):
+        stack.client.get(ConfigMap.KIND, published.NAME, namespace=NAMESPACE)
+
+
+def count(stack: Stack) -> int:
+    """The writes of the broker to the ConfigMap."""
+    path = f"/configmaps/{published.NAME}"
+    return sum(method != "GET" and where.endswith(path) for method, where in stack.tap.log)

@@ -1,0 +1,63 @@
+"""The web page's rights on the real API server: the chart's rules are enough, and its authorizer decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from broker.kube.client import Client
+from broker.kube.clock import FakeClock
+from broker.kube.transports import HttpTransport
+from broker.webpage.access import AccessRules, PageAccess
+from tests.controlplane.client import Api
+from tests.deploy import helm
+from tests.deploy.requests import Recording, allows, grants
+from tests.deploy.test_user_roles import bind, chart, until_may
+from tests.unit.webpage.test_access import SECRET, history, two_namespaces
+from tests.unit.webpage.world import get, page
+
+BROKER = "system:serviceaccount:capacity-broker:page"
+
+
+@pytest.mark.real
+@pytest.mark.covers("CAP-16")
+def test_a_token_of_the_cluster_shows_the_namespaces_of_its_roles(real: Api, tmp_path: Path) -> None:
+    rules = [
+        rule
+        for part in ("web", "web-tokens")
+        for rule in yaml.safe_load((helm.CHART / "rbac" / f"{part}.yaml").read_text())
+    ]
+    bind(real, "ClusterRole", {"metadata": {"name": "page"}, "rules": rules}, user=BROKER)
+    account = "system:serviceaccount:default:ana"
+    body = {"metadata": {"name": "ana"}}
+    assert real.request("POST", "/api/v1/namespaces/default/serviceaccounts", body=body).status == 201
+    token = real.request("POST", "/api/v1/namespaces/default/serviceaccounts/ana/token", body={"spec": {}})
+    headers = {"Authorization": f"Bearer {token.body['status']['token']}"}
+    until_may(real, ["create"], "tokenreviews.authentication.k8s.io", user=BROKER)
+    until_may(real, ["create"], "subjectaccessreviews.authorization.k8s.io", user=BROKER)
+
+    assert real.request("POST", "/api/v1/namespaces", body={"metadata": {"name": "team"}}).status in (
+        201,
+        409,
+    )
+    bind(real, "ClusterRole", chart("view"), namespace="team", user=account)
+    until_may(real, ["list"], "capacityreservations.ome.io", namespace="team", user=account)
+    file = tmp_path / "kubeconfig"
+    file.write_text(real.kubeconfig())
+    recording = Recording(HttpTransport.from_kubeconfig(file), BROKER)
+    clock = FakeClock()
+    access = PageAccess(AccessRules(tokens=True), Client(recording), clock=clock)
+    with page(history(), two_namespaces(), access) as url:
+        shown = get(f"{url}/reservations", **headers).data.decode()
+        assert "team/gpus" in shown and SECRET not in shown and "cr-1" not in shown
+        assert get(url, Authorization="Bearer forged").status == 401
+        bind(real, "ClusterRole", chart("cluster"), user=account)
+        until_may(real, ["list"], "clustercapacityreservations.ome.io", user=account)
+        clock.advance(60)
+        shown = get(f"{url}/reservations", **headers).data.decode()
+        assert "cr-1" in shown and "another namespace" in shown and SECRET not in shown
+    assert recording.refused == []
+    assert all(any(allows(rule, asked) for rule in rules) for asked in recording.seen)
+    assert all(any(allows(grant, asked) for asked in recording.seen) for grant in grants(rules))

@@ -1,0 +1,180 @@
+"""`make kueue-demo`: Kueue has quota for two jobs, and EC2 has a reserved instance for one of them.
+
+The broker, its queues and its admission check are the real ones, on local AWS. Kueue's scheduler and
+controllers are simulated (tests.kueue.played). With --once it ends by itself, with exit code 0 only if both
+jobs were admitted in their turn.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Final
+
+import typer
+
+from broker.apis import names
+from broker.apis.kueue import (
+    ADMITTED,
+    QUOTA_RESERVED,
+    ClusterQueue,
+    LocalQueue,
+    Namespace,
+    ResourceFlavor,
+    Workload,
+)
+from broker.apis.meta import condition
+from broker.apis.ome import CapacityReservation
+from broker.commands.output import console, table
+from broker.controllers.kueue.render import CHECK
+from broker.demo import world as account
+from broker.demo.session import session
+from broker.demo.story import Scene, scene
+from broker.kube.clock import SystemClock
+from broker.kube.errors import NotFound
+from broker.kube.transports import InProcessTransport
+from broker.quota.usage import Reserved
+from broker.settings import Settings
+from tests.kueue.definitions import install
+from tests.kueue.played import Kueue
+
+TEAM, QUEUE, TYPE, GPU = "team", "team--gpu", "p5.48xlarge", "nvidia.com/gpu"
+JOBS: Final = ("train-a", "train-b")
+POLL: Final = 2.0  # seconds between two descriptions of the reservations
+COLUMNS: Final = {
+    "job": "WORKLOAD",
+    "gpus": "GPUS",
+    "kueue": "KUEUE",
+    "check": "CHECK OF THE BROKER",
+    "slot": "RUNS IN",
+    "as": "OK",
+}
+
+
+def main(
+    once: Annotated[bool, typer.Option(help="End by itself; exit 0 only if all went as expected.")] = False,
+) -> None:
+    """Kueue beside the broker on local AWS."""
+    settings, clock = replace(Settings(), poll_seconds=POLL), SystemClock()
+    with session(console()), scene(settings, clock, make=account.team) as made:
+        good = Story(made).play()
+        if not once:
+            made.stay("kubectl get clusterqueues,localqueues,workloads,admissionchecks -A")
+    sys.exit(0 if good else 1)
+
+
+class Story:
+    """Two jobs, and the way of each through Kueue and the broker's check."""
+
+    def __init__(self, made: Scene) -> None:
+        self._made, self._client = made, made.user
+        self._kueue = Kueue(InProcessTransport(made.stage.api.cluster), now=made.clock.now)
+        self._odcr = made.stage.world.names["gpu"]
+
+    def play(self) -> bool:
+        """True if both jobs were admitted, each once its instance was free."""
+        made = self._made
+        made.say(f"EC2 has one {TYPE} for team/gpu so far, in {self._odcr}")
+        install(self._client)
+        self._offer()
+        made.say("Kueue is installed, with a flavor h100 and a CapacityReservation team/gpu of 16 GPUs")
+        if not made.until(self._queued):
+            return False
+        made.say(f"the broker has made ClusterQueue {QUEUE}, LocalQueue gpu and the check {CHECK}")
+        self._kueue.takes(QUEUE)
+        for job in JOBS:
+            self._submit(job)
+        made.say("two jobs of 8 GPUs each are submitted: Kueue has quota for both")
+        made.until(lambda: self._turn() and self._admitted("train-a") and self._message("train-b"))
+        good = self._table("with one reserved instance", {"train-a": True, "train-b": False})
+        made.say(f"{self._odcr} gets its second instance")
+        account.grow(made.stage.aws.endpoint, self._odcr, 2)
+        made.until(lambda: self._turn() and self._admitted("train-b"))
+        good &= self._table("with two", dict.fromkeys(JOBS, True))
+        text = "As expected: no job was admitted before its reserved instance was there."
+        made.out.print(f"\n{text if good else 'Not as expected.'}")
+        return good
+
+    def _offer(self) -> None:
+        self._client.create(Namespace.KIND, {"metadata": {"name": TEAM}})
+        labels = {names.INSTANCE_TYPE: TYPE, names.ZONE: "us-east-1a"}
+        flavor = {"metadata": {"name": "h100"}, "spec": {"nodeLabels": labels}}
+        self._client.create(ResourceFlavor.KIND, flavor)
+        quota = {"name": "h100", "resources": [{"name": GPU, "nominalQuota": "16"}]}
+        spec = {"resourceGroups": [{"coveredResources": [GPU], "flavors": [quota]}]}
+        body = {"metadata": {"name": "gpu", "namespace": TEAM}, "spec": spec}
+        self._client.create(CapacityReservation.KIND, body)
+
+    def _submit(self, job: str) -> None:
+        pod = {"containers": [{"name": "c", "image": "i", "resources": {"requests": {GPU: "8"}}}]}
+        pods = [{"name": "main", "count": 1, "template": {"spec": pod}}]
+        body = {
+            "metadata": {"name": job, "namespace": TEAM},
+            "spec": {"queueName": "gpu", "podSets": pods},
+        }
+        self._client.create(Workload.KIND, body)
+
+    # ---- the state as a user sees it
+
+    def _queued(self) -> bool:
+        """Whether the queues are there, with the slots behind them known."""
+        queue = self._kueue.queue(QUEUE)
+        try:
+            self._client.get(LocalQueue.KIND, "gpu", namespace=TEAM)
+        except NotFound:
+            return False
+        snapshot = self._made.stage.broker.ome.reads.snapshot()
+        return _open(queue) and any(snapshot.odcrs.owned.of(Reserved(TEAM, "gpu")).values())
+
+    def _turn(self) -> bool:
+        """Kueue acts until nothing more follows."""
+        self._kueue.turns(namespace=TEAM)
+        return True
+
+    def _admitted(self, job: str) -> bool:
+        return self._says(job, ADMITTED)
+
+    def _says(self, job: str, type_: str) -> bool:
+        found = condition(self._kueue.workload(job, TEAM).status.conditions, type_)
+        return found is not None and found.status == "True"
+
+    def _message(self, job: str) -> str:
+        """The broker's reason why the job waits; none while it is admitted or not yet checked."""
+        checks = self._kueue.workload(job, TEAM).status.admission_checks
+        texts = [check.message for check in checks if check.name == CHECK and check.state != "Ready"]
+        return "" if self._says(job, QUOTA_RESERVED) else next(iter(texts), "")
+
+    def _selector(self, job: str) -> Mapping[str, str]:
+        """The node labels that the broker gives the pods of the job."""
+        checks = self._kueue.workload(job, TEAM).status.admission_checks
+        updates = [update for check in checks for update in check.pod_set_updates]
+        return updates[0].node_selector if updates else {}
+
+    def _table(self, title: str, wanted: Mapping[str, bool]) -> bool:
+        """Prints both jobs; whether those are admitted that should be."""
+        rows = [self._row(job, admitted) for job, admitted in wanted.items()]
+        self._made.out.print()
+        self._made.out.print(table(title, rows, columns=COLUMNS))
+        return all(row["as"] == "yes" for row in rows)
+
+    def _row(self, job: str, wanted: bool) -> dict[str, Any]:
+        admitted = self._admitted(job)
+        slot = self._selector(job).get(names.RESERVATION_ID, "-") if admitted else "-"
+        good = admitted == wanted and slot == (self._odcr if wanted else "-")
+        return {
+            "job": job,
+            "gpus": 8,
+            "kueue": "admitted" if admitted else "waits",
+            "check": "Ready" if admitted else self._message(job),
+            "slot": slot,
+            "as": "yes" if good else "NO",
+        }
+
+
+def _open(queue: ClusterQueue | None) -> bool:
+    return queue is not None and queue.spec.stop_policy == "None"
+
+
+if __name__ == "__main__":
+    typer.run(main)

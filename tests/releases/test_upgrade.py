@@ -1,0 +1,166 @@
+"""The present broker on the state of each release, and beside older, newer and missing definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.apis import crds as own
+from broker.apis import names
+from broker.apis.capacity_broker import OnDemandCapacityReservation
+from broker.apis.crds import KIND as CRD
+from broker.apis.karpenter import NodeClaim
+from broker.apis.ome import CapacityReservation
+from broker.apiserver import Cluster
+from broker.commands import crd_skew, crds
+from broker.controllers.nodeclaim.status import instance_id
+from broker.kube.client import Client
+from broker.kube.transports import InProcessTransport
+from providers.local import LocalAws
+from tests.cluster.ome.reserved import says
+from tests.cluster.stack import Stack
+from tests.cluster.test_rest import tick
+from tests.releases.world import Recording, live, released, restore
+
+Json = dict[str, Any]
+OWN = {"ome.io", names.BROKER}
+
+
+@pytest.fixture
+def server(local_aws: LocalAws) -> Iterator[LocalAws]:
+    local_aws.reset()
+    yield local_aws
+
+
+@pytest.mark.covers("USR-32")
+@pytest.mark.parametrize("version", released())
+def test_broker_goes_on_from_the_state_of_a_release(version: str, server: LocalAws) -> None:
+    stack, instances = restore(server, Recording.load(version))
+    try:
+        before = {claim.name: claim for claim in stack.all(NodeClaim)}
+        assert {row["did"] for row in crds.install(stack.client)} <= {"updated", "unchanged", "created"}
+        assert crd_skew.acceptable(crd_skew.check(stack.client))
+        stack.control.clear_calls()
+        stack.start()
+        stack.until_waiting("waits")
+        stack.polls(3)
+        after = {claim.name: claim for claim in stack.all(NodeClaim)}
+        assert sorted(after) == sorted(before)
+        assert {name: instance_id(claim) for name, claim in after.items()} == {
+            name: instance_id(claim) for name, claim in before.items()
+        }
+        assert {each["InstanceId"] for each in stack.aws.instances()} == set(instances)
+        assert (stack.calls("CreateFleet"), stack.calls("TerminateInstances")) == (0, 0)
+        assert says(stack)["capacityReservationLifecycleState"] == "Active"
+        assert stack.broker is not None and not any(each.cache.broken for each in stack.broker.informers)
+        # It acts on the recorded objects: a slot becomes free, and the waiting claim gets it.
+        stack.delete(NodeClaim, "full")
+        stack.until_gone(NodeClaim, "full")
+        stack.until(lambda: stack.is_true("waits", names.LAUNCHED), "the free slot is used", step=1.0)
+        assert instance_id(stack.get(NodeClaim, "waits")) not in instances
+    finally:
+        stack.close()
+
+
+def altered(change: str) -> list[Json]:
+    """This version's definitions, without half of the status fields of the broker's kinds, or with more."""
+    found = own.load()
+    for crd in found:
+        if crd["spec"]["group"] not in OWN:
+            continue
+        for version in crd["spec"]["versions"]:
+            schema = version["schema"]["openAPIV3Schema"]["properties"]
+            for part in ("spec", "status"):
+                fields = schema.get(part, {}).get("properties")
+                if fields is None:
+                    continue
+                if change == "newer":
+                    fields["newField"] = {"type": "string"}
+                elif part == "status":
+                    for name in sorted(fields)[::2]:
+                        if name != "conditions":
+                            del fields[name]
+                            if name in schema[part].get("required", ()):
+                                schema[part]["required"].remove(name)
+    return found
+
+
+def beside(server: LocalAws, definitions: list[Json]) -> Stack:
+    cluster = Cluster()
+    client = Client(InProcessTransport(cluster), field_manager="release")
+    for crd in definitions:
+        client.create(CRD, crd)
+    return Stack(server, InProcessTransport(cluster))
+
+
+@pytest.mark.covers("USR-32")
+def test_broker_launches_and_rests_beside_older_definitions(server: LocalAws) -> None:
+    stack = beside(server, altered("older"))
+    try:
+        rows = {row["name"]: row for row in crd_skew.check(stack.client)}
+        older = rows["ondemandcapacityreservations.capacity-broker.io"]
+        assert older["state"] == "older" and "status." in older["detail"]
+        assert not crd_skew.acceptable(rows.values())
+        odcr = stack.aws.odcr(count=2)
+        stack.node_class(id_=odcr)
+        stack.start(poll_seconds=30.0)
+        stack.claims(2)
+        stack.until_ready("c-0", "c-1")
+        for _ in range(4):
+            tick(stack)
+        mirrored = stack.client.get(OnDemandCapacityReservation.KIND, odcr)
+        assert mirrored["status"]["type"] == "m5.large" and "total" not in mirrored["status"]
+        for _ in range(3):
+            tick(stack)
+        again = stack.client.get(OnDemandCapacityReservation.KIND, odcr)
+        assert again["metadata"]["resourceVersion"] == mirrored["metadata"]["resourceVersion"]
+    finally:
+        stack.close()
+
+
+@pytest.mark.covers("USR-32")
+def test_fields_of_newer_definitions_survive_the_broker(server: LocalAws) -> None:
+    stack = beside(server, altered("newer"))
+    try:
+        rows = crd_skew.check(stack.client)
+        assert crd_skew.acceptable(rows)
+        assert {row["state"] for row in rows} == {"newer", "same"}
+        live(stack)
+        kind = CapacityReservation.KIND
+        stack.client.patch(kind, "training", {"spec": {"newField": "kept"}}, namespace="default")
+        stack.polls(2)
+        found = stack.client.get(kind, "training", namespace="default")
+        assert found["spec"]["newField"] == "kept"
+        assert found["status"]["capacityReservationLifecycleState"] == "Active"
+    finally:
+        stack.close()
+
+
+@pytest.mark.covers("USR-32")
+def test_missing_definition_is_named_by_log_and_readiness(server: LocalAws) -> None:
+    stack = Stack(server, InProcessTransport(Cluster()))
+    needed = sorted(crd_skew.NEEDED)
+    mirrored = OnDemandCapacityReservation.KIND.resource
+    try:
+        for name in (*needed, mirrored):
+            stack.client.delete(CRD, name)
+        rows = crd_skew.check(stack.client)
+        states = {row["name"]: row["state"] for row in rows}
+        assert sorted(name for name, state in states.items() if state == "missing") == needed
+        assert [name for name, state in states.items() if state == "absent"] == [mirrored]
+        assert not crd_skew.acceptable(rows)
+        with capture_logs() as logs:
+            broker = stack.start(kubelets=False)
+            named = {f"{each.split('.')[0].removeprefix('ec2')}: {each} is not installed" for each in needed}
+            stack.until(lambda: named <= broker.ready().keys(), "the kinds are named")
+        errors = [each for each in logs if each["log_level"] == "error" and "way_out" in each]
+        assert set(needed) <= {each["kind"] for each in errors}
+        assert all("crds install" in each["way_out"] for each in errors)
+        crds.install(stack.client)
+        stack.until(lambda: all(broker.ready().values()), "the broker goes on by itself", step=1.0)
+        assert crd_skew.acceptable(crd_skew.check(stack.client))
+    finally:
+        stack.close()

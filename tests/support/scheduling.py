@@ -1,0 +1,61 @@
+"""Plays kube-scheduler: binds pods to ready nodes by its filters, and marks the others Unschedulable."""
+
+from __future__ import annotations
+
+from broker.apis import names
+from broker.apis.core import Node, Pod
+from broker.apis.kueue import Namespace
+from broker.apis.meta import condition
+from broker.kube.client import Client
+from broker.kube.errors import ApiError
+from broker.placement.filters import fits
+from broker.placement.message import message
+from broker.placement.reading import namespace_labels, node_info, pod_info, takes_room
+from broker.placement.snapshot import PlacementSnapshot
+
+
+def schedule(client: Client) -> None:
+    """One look at all pods."""
+    pods = [Pod.decode(item) for item in client.list(Pod.KIND)[0]]
+    nodes = [Node.decode(item) for item in client.list(Node.KIND)[0]]
+    ready = [
+        n
+        for n in nodes
+        if not n.deleting and (c := condition(n.status.conditions, names.READY)) and c.status == "True"
+    ]
+    spaces = namespace_labels(Namespace.decode(item) for item in client.list(Namespace.KIND)[0])
+    snapshot = PlacementSnapshot.of(
+        map(node_info, ready), [pod_info(pod) for pod in pods if takes_room(pod)], namespaces=spaces
+    )
+    for pod in pods:
+        if pod.spec.node_name or pod.deleting or pod.status.phase in ("Succeeded", "Failed"):
+            continue
+        info = pod_info(pod)
+        found = fits(info, snapshot)
+        if found.nodes:
+            snapshot = snapshot.with_pod(info, found.nodes[0])
+            _bind(client, pod, found.nodes[0])
+            continue
+        known = condition(pod.status.conditions, "PodScheduled")
+        if known is None or known.reason != "Unschedulable":
+            _unschedulable(client, pod, message(found))
+
+
+def _bind(client: Client, pod: Pod, node: str) -> None:
+    body = {"metadata": {"name": pod.name}, "target": {"apiVersion": "v1", "kind": "Node", "name": node}}
+    path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/binding"
+    try:
+        client.raw("POST", path, {}, {"apiVersion": "v1", "kind": "Binding", **body})
+    except ApiError:
+        return  # the next look tries it again
+
+
+def _unschedulable(client: Client, pod: Pod, why: str) -> None:
+    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}
+    client.patch(
+        Pod.KIND,
+        pod.name,
+        {"status": {"conditions": [said]}},
+        namespace=pod.namespace,
+        subresource="status",
+    )

@@ -1,0 +1,202 @@
+"""Prices of options outside reservations: the order of spot, exotic types, the ceiling; accelerator slots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.capacity import launches
+from broker.capacity.entitlement import Entitlements, SlotAvailability, SlotPool
+from broker.capacity.launches import LaunchGroup
+from broker.capacity.model import Claim, Inventory, LaunchDefaults, NodeClass, Selection
+from broker.capacity.plan import plan
+from broker.capacity.shortages import Scope, Shortages
+from providers.launch import ReservationTarget
+from providers.model import ErrorClass, InstanceType
+
+from .builders import NOW, chosen, claim, inventory, node_class, odcr, planned, type_
+
+A = ("us-east-1a",)
+SPOT_TOO = ["reserved", "on-demand", "spot"]
+BOTH = ["reserved", "on-demand"]
+OPEN = Selection(preference="open")
+TYPES: Mapping[str, InstanceType] = {
+    each.name: each
+    for each in (
+        type_("m5.large", vcpus=2, price=0.1, spot_prices={"us-east-1a": 0.04}, zones=A),
+        type_("m5.xlarge", vcpus=4, price=0.2, spot_prices={"us-east-1a": 0.15}, zones=A),
+        type_("m5.metal", vcpus=96, price=0.05, spot_prices={"us-east-1a": 0.01}, zones=A, bare_metal=True),
+        type_("g5.xlarge", vcpus=4, price=0.06, gpus=1, zones=A),
+        type_("new.large", vcpus=2, zones=A),
+        type_("x1.32xlarge", vcpus=128, price=9.0, zones=A),
+    )
+}
+
+
+def order(wanted: Claim, *, shortages: Shortages | None = None, **more: Any) -> list[str]:
+    """The pools that the claim tries, in order."""
+    classes = node_class(zones=A, **more)
+    made = planned([wanted], classes, inventory(), types=TYPES, shortages=shortages)
+    return [str(each.pool) for one in made.assignments for each in (one.option, *one.rest)]
+
+
+def calls(claims: Sequence[Claim], classes: NodeClass, world: Inventory) -> list[LaunchGroup]:
+    made = planned(claims, classes, world, types=TYPES)
+    return launches.group(
+        made.assignments,
+        node_classes={classes.name: classes},
+        types=TYPES,
+        shortages=Shortages(),
+        now=NOW,
+    )
+
+
+@pytest.mark.covers("KRP-16", "KRP-37")
+def test_spot_comes_before_on_demand_unless_it_is_dearer_than_the_cheapest_on_demand() -> None:
+    assert order(claim(kinds=SPOT_TOO, types=["m5.large", "m5.xlarge"])) == [
+        "spot:m5.large:us-east-1a",
+        "on-demand:m5.large:us-east-1a",
+        "on-demand:m5.xlarge:us-east-1a",
+    ]
+    assert order(claim(kinds=["spot"], types=["m5.large", "m5.xlarge"])) == [
+        "spot:m5.large:us-east-1a",
+        "spot:m5.xlarge:us-east-1a",
+    ]
+
+
+@pytest.mark.covers("KRP-16")
+def test_spot_is_launched_after_the_slots_are_taken_and_without_a_target() -> None:
+    world = inventory(odcr("cr-1", "m5.large"))
+    classes = node_class(OPEN, world, zones=A)
+    claims = [claim(f"c{number}", kinds=SPOT_TOO, types=["m5.large"]) for number in (1, 2)]
+    first, second = calls(claims, classes, world)
+    assert (first.capacity_type, first.target) == ("reserved", ReservationTarget(preference="open"))
+    assert (second.capacity_type, second.target) == ("spot", ReservationTarget(preference="none"))
+    assert [each.instance_type for each in second.overrides] == ["m5.large"]
+
+
+@pytest.mark.covers("KRP-16")
+def test_on_demand_serves_where_spot_was_refused() -> None:
+    short = Shortages().record(
+        Scope("pool", "spot:m5.large:us-east-1a"),
+        class_=ErrorClass.CAPACITY,
+        code="InsufficientInstanceCapacity",
+        now=NOW,
+    )
+    assert order(claim(kinds=SPOT_TOO, types=["m5.large"]), shortages=short) == [
+        "on-demand:m5.large:us-east-1a"
+    ]
+
+
+@pytest.mark.covers("KRP-37")
+def test_exotic_types_are_left_out_of_a_call_while_plainer_ones_remain() -> None:
+    """Metal, accelerators and unknown prices, however cheap."""
+    (call,) = calls([claim(kinds=["on-demand"])], node_class(zones=A), inventory())
+    assert [each.instance_type for each in call.overrides] == ["m5.large", "m5.xlarge"]
+    odd = claim(kinds=["on-demand"], types=["m5.metal", "g5.xlarge", "new.large"])
+    (call,) = calls([odd], node_class(zones=A), inventory())
+    assert [each.instance_type for each in call.overrides] == ["m5.metal", "g5.xlarge", "new.large"]
+
+
+@pytest.mark.covers("KRP-37")
+def test_no_option_costs_more_than_the_ceiling() -> None:
+    every = claim(kinds=["on-demand"], types=["m5.large", "m5.xlarge", "x1.32xlarge"])
+    large, xlarge, huge = (
+        f"on-demand:{name}:us-east-1a" for name in ("m5.large", "m5.xlarge", "x1.32xlarge")
+    )
+    assert order(every) == [large, xlarge]
+    assert order(every, defaults=LaunchDefaults(price_ceiling=1.5)) == [large]
+    assert order(every, defaults=LaunchDefaults(price_ceiling=100)) == [large, xlarge, huge]
+    assert order(claim(kinds=["on-demand"], types=["x1.32xlarge"])) == [huge]
+
+
+@pytest.mark.covers("KRP-36")
+def test_fallback_prefers_the_type_and_zone_of_an_open_reservation_within_the_premium() -> None:
+    """EC2 counts such an instance in the reservation once a slot is free."""
+    types = {
+        each.name: each
+        for each in (
+            type_("m5.large", vcpus=2, price=0.1, zones=A),
+            type_("m6.large", vcpus=2, price=0.109, zones=A),
+        )
+    }
+    wanted = claim(kinds=BOTH, types=["m5.large", "m6.large"])
+
+    def first(selection: Selection, premium: float, wanted: Claim = wanted) -> str:
+        world = inventory(odcr("cr-1", "m6.large", total=1, free=0))
+        classes = node_class(selection, world, zones=A, defaults=LaunchDefaults(fallback_premium=premium))
+        (made,) = planned([wanted], classes, world, types=types).assignments
+        return made.option.pool.instance_type
+
+    assert first(OPEN, 0.1) == "m6.large"
+    assert first(OPEN, 0.05) == "m5.large"
+    # Without open matching EC2 would never count it.
+    assert first(Selection(reservation_id="cr-1"), 0.1) == "m5.large"
+    assert first(OPEN, 0.1, claim(kinds=["on-demand"], types=["m5.large", "m6.large"])) == "m5.large"
+
+
+@pytest.mark.covers("KRP-37")
+def test_claim_waits_with_a_reason_if_only_options_above_the_ceiling_are_left() -> None:
+    short = Shortages().record(
+        Scope("pool", "on-demand:m5.large:us-east-1a"),
+        class_=ErrorClass.CAPACITY,
+        code="InsufficientInstanceCapacity",
+        now=NOW,
+    )
+    wanted = claim(kinds=["on-demand"], types=["m5.large", "x1.32xlarge"])
+    made = planned([wanted], node_class(zones=A), inventory(), types=TYPES, shortages=short)
+    (waits,) = made.unplaced
+    assert waits.reason == "BackingOff"
+    assert "1 option costs more than the ceiling of $1.0000 an hour (--price-ceiling)" in waits.message
+
+
+@pytest.mark.covers("KRP-37")
+def test_each_call_outside_reservations_has_a_limit_of_its_price() -> None:
+    world = inventory(odcr("cr-1", "m5.large"))
+    classes = node_class(Selection(reservation_id="cr-1"), world, zones=A)
+    claims = [claim(name, kinds=BOTH, types=["m5.large", "m5.xlarge"]) for name in ("c1", "c2")]
+    first, second = calls(claims, classes, world)
+    assert (first.capacity_type, first.most) == ("reserved", 0.0)
+    assert second.capacity_type == "on-demand"
+    assert second.most == pytest.approx(1.0)
+
+
+@pytest.mark.covers("KRP-38")
+def test_claim_without_accelerator_leaves_an_accelerator_slot_while_a_plainer_option_exists() -> None:
+    world = inventory(odcr("cr-gpu", "g5.xlarge"))
+    classes = node_class(OPEN, world, zones=A)
+    plain = claim("plain", kinds=BOTH, priority=9)
+    asks = claim("asks", kinds=BOTH, requests={"nvidia.com/gpu": 1.0})
+    made = planned([plain, asks], classes, world, types=TYPES)
+    assert chosen(made) == {
+        "plain": "on-demand:m5.large:us-east-1a",
+        "asks": "reserved:g5.xlarge:us-east-1a",
+    }
+    assert [each.reason for each in made.skipped["uid-plain"]] == ["AcceleratorNotRequested"]
+    # Without a plainer option the slot serves: no way out of the reservations, or the type required.
+    for one in (claim("c", kinds=["reserved"]), claim("c", kinds=BOTH, types=["g5.xlarge"])):
+        made = planned([one], classes, world, types=TYPES)
+        assert chosen(made) == {"c": "reserved:g5.xlarge:us-east-1a"}
+
+
+@pytest.mark.covers("KRP-38")
+def test_plain_slot_comes_before_an_accelerator_slot_for_a_claim_of_reservations_alone() -> None:
+    world = inventory(odcr("cr-gpu", "g5.xlarge"), odcr("cr-1", "m5.xlarge"))
+    made = planned([claim("c", kinds=["reserved"])], node_class(OPEN, world, zones=A), world, types=TYPES)
+    assert chosen(made) == {"c": "reserved:m5.xlarge:us-east-1a"}
+
+
+def test_claim_of_the_owner_of_an_accelerator_slot_takes_it() -> None:
+    world = inventory(odcr("cr-gpu", "g5.xlarge"))
+    classes = replace(node_class(OPEN, world, zones=A))
+    lot = SlotPool("a", "f")
+    given = Entitlements(
+        lots={"cr-gpu": lot}, terms={lot: SlotAvailability(quota=1, room=1)}, draws={"uid-c": "a"}
+    )
+    made = plan(
+        [claim("c", kinds=BOTH)], {"default": classes}, TYPES, world, Shortages(), NOW, entitlements=given
+    )
+    assert chosen(made) == {"c": "reserved:g5.xlarge:us-east-1a"}

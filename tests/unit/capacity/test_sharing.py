@@ -1,0 +1,235 @@
+"""Own, unowned and lent slots of small random worlds, compared with every possible assignment."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from random import Random
+
+import pytest
+
+from broker.capacity.entitlement import Entitlements, SlotAvailability, SlotPool
+from broker.capacity.model import Claim, Inventory, Plan, Selection
+from broker.capacity.plan import plan
+from broker.capacity.shortages import Shortages
+
+from .builders import GROUP, NOW, TYPES, claim, inventory, node_class, odcr
+
+WORLDS = 500
+QUEUES = ("a", "b", "c")
+IDS = ("cr-0", "cr-1", "cr-2", "cr-3")
+A, B = SlotPool("a", "f"), SlotPool("b", "f")
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    inventory: Inventory
+    claims: tuple[Claim, ...]
+    entitlements: Entitlements
+
+    def planned(self) -> Plan:
+        classes = {"default": node_class(Selection(group_arn=GROUP), self.inventory)}
+        return plan(
+            self.claims,
+            classes,
+            TYPES,
+            self.inventory,
+            Shortages(),
+            NOW,
+            entitlements=self.entitlements,
+        )
+
+    def without_lending(self) -> World:
+        given = self.entitlements
+        return replace(self, entitlements=Entitlements(lots=given.lots, terms=given.terms, draws=given.draws))
+
+
+def world(seed: int) -> World:
+    random = Random(seed)
+    made = inventory(
+        *(
+            odcr(
+                id_,
+                random.choice(["m5.large", "m5.xlarge"]),
+                random.choice(["us-east-1a", "us-east-1b"]),
+                total=3,
+                free=random.randint(0, 2),
+            )
+            for id_ in IDS
+        ),
+        groups={GROUP: IDS},
+    )
+    claims = tuple(
+        claim(
+            f"c{number}",
+            kinds=random.choice([["reserved"], ["reserved", "on-demand"]]),
+            types=random.choice([[], ["m5.large"], ["m5.xlarge"]]),
+            zones=random.choice([[], ["us-east-1a"]]),
+            priority=random.randint(0, 1),
+        )
+        for number in range(random.randint(2, 5))
+    )
+    lots = {id_: SlotPool(random.choice(QUEUES), "f") for id_ in IDS if random.random() < 0.7}
+    terms = {}
+    for queue in QUEUES:
+        room = random.randint(1, 4)
+        terms[SlotPool(queue, "f")] = SlotAvailability(
+            quota=room, room=room, lendable=random.randint(0, room)
+        )
+    draws = {each.uid: random.choice(["", *QUEUES]) for each in claims}
+    return World(
+        inventory=made,
+        claims=claims,
+        entitlements=Entitlements(
+            lots=lots,
+            terms=terms,
+            draws={uid: queue for uid, queue in draws.items() if queue},
+            borrow={SlotPool(queue, "f"): random.randint(0, 3) for queue in QUEUES},
+            peers={queue: frozenset(QUEUES) for queue in QUEUES if random.random() < 0.8},
+        ),
+    )
+
+
+def served(made: Plan) -> dict[str, int]:
+    """The claims in reservations, with their priority."""
+    return {
+        each.claim.uid: each.claim.priority
+        for each in made.assignments
+        if each.option.pool.capacity_type == "reserved"
+    }
+
+
+def assignments(of: World) -> Iterator[Mapping[str, str]]:
+    """Every assignment of claims to slots that keeps to all limits."""
+    given = of.entitlements
+    choices = []
+    for one in of.claims:
+        queue = given.draws.get(one.uid, "")
+        usable = [
+            id_
+            for id_, each in of.inventory.odcrs.items()
+            if given.right(queue, id_)
+            and one.requirements.allows("node.kubernetes.io/instance-type", each.instance_type)
+            and one.requirements.allows("topology.kubernetes.io/zone", each.zone)
+        ]
+        choices.append([*usable, ""])
+    for picks in itertools.product(*choices):
+        taken = {one.uid: id_ for one, id_ in zip(of.claims, picks, strict=True) if id_}
+        if _within(of, taken):
+            yield taken
+
+
+def _within(of: World, taken: Mapping[str, str]) -> bool:
+    given = of.entitlements
+    used = Counter(taken.values())
+    if any(count > of.inventory.free(id_) for id_, count in used.items()):
+        return False
+    room: Counter[SlotPool] = Counter()
+    lent: Counter[SlotPool] = Counter()
+    borrowed: Counter[SlotPool] = Counter()
+    for uid, id_ in taken.items():
+        if (lot := given.lots.get(id_)) is None:
+            continue
+        room[lot] += 1
+        if lot.owner != (queue := given.draws[uid]):
+            lent[lot] += 1
+            borrowed[SlotPool(queue, lot.flavor)] += 1
+    return (
+        all(count <= given.of(lot).room for lot, count in room.items())
+        and all(count <= given.of(lot).lendable for lot, count in lent.items())
+        and all(count <= given.borrow.get(limit, 0) for limit, count in borrowed.items())
+    )
+
+
+@pytest.mark.covers("SAF-43")
+def test_no_assignment_within_all_limits_has_more_claims_in_reservations() -> None:
+    wrong = []
+    for seed in range(WORLDS):
+        of = world(seed)
+        made = of.planned()
+        got = served(made)
+        keep = served(of.without_lending().planned())
+        best = max(
+            (
+                (sum(each.priority == 1 and each.uid in taken for each in of.claims), len(taken))
+                for taken in assignments(of)
+                if keep.keys() <= taken.keys()
+            ),
+            default=(0, 0),
+        )
+        if (sum(got.values()), len(got)) != best or not keep.keys() <= got.keys():
+            wrong.append(seed)
+        assert made.solution.optimal, seed
+    assert wrong == []
+
+
+@pytest.mark.covers("SAF-43")
+def test_owner_leaves_the_slot_that_a_borrower_can_use() -> None:
+    """The owner's claim fits both slots, the borrower's only the better one."""
+    both = inventory(odcr("cr-1", "m5.large"), odcr("cr-2", "m5.xlarge"), groups={GROUP: ["cr-1", "cr-2"]})
+    terms = SlotAvailability(quota=2, room=2, lendable=2)
+    of = World(
+        inventory=both,
+        claims=(claim("owner", kinds=["reserved"]), claim("guest", kinds=["reserved"], types=["m5.large"])),
+        entitlements=Entitlements(
+            lots={"cr-1": A, "cr-2": A},
+            terms={A: terms},
+            draws={"uid-owner": "a", "uid-guest": "b"},
+            borrow={B: 1},
+            peers={"b": frozenset({"a", "b"})},
+        ),
+    )
+    made = of.planned()
+    assert {each.claim.name: each.option.pool.instance_type for each in made.assignments} == {
+        "owner": "m5.xlarge",
+        "guest": "m5.large",
+    }
+    assert made.solution.optimal and made.solution.reserved == made.solution.bound == 2
+
+
+@pytest.mark.covers("SAF-43")
+def test_equal_reservations_count_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.capacity.sharing.MOST_VARIABLES", 10)
+    ids = [f"cr-{number:02}" for number in range(60)]
+    odcrs = [odcr(id_, "m5.large" if number < 30 else "m5.xlarge") for number, id_ in enumerate(ids)]
+    owners = [claim(f"owner-{number:02}", kinds=["reserved"]) for number in range(30)]
+    guests = [claim(f"guest-{number:02}", kinds=["reserved"], types=["m5.large"]) for number in range(30)]
+    of = World(
+        inventory=inventory(*odcrs, groups={GROUP: ids}),
+        claims=(*owners, *guests),
+        entitlements=Entitlements(
+            lots=dict.fromkeys(ids, A),
+            terms={A: SlotAvailability(quota=60, room=60, lendable=60)},
+            draws={each.uid: "a" if each in owners else "b" for each in (*owners, *guests)},
+            borrow={B: 30},
+            peers={"b": frozenset({"a", "b"})},
+        ),
+    )
+    made = of.planned()
+    assert len(served(made)) == 60 and made.solution.optimal and not made.solution.note
+    used = Counter(each.option.pool.instance_type for each in made.assignments)
+    assert used == {"m5.large": 30, "m5.xlarge": 30}
+
+
+@pytest.mark.covers("SAF-43")
+def test_too_many_ways_are_compared_in_part_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported, gained = 0, 0
+    for seed in range(150):
+        of = world(seed)
+        without, part = _limited(of, 0, monkeypatch), _limited(of, 6, monkeypatch)
+        assert len(served(part)) >= len(served(without))
+        assert sum(served(part).values()) >= sum(served(without).values())
+        if part.solution.note:
+            reported += 1
+            assert not part.solution.optimal
+            assert "are more than 6: only a part was compared" in part.solution.note
+            gained += len(served(part)) > len(served(without))
+    assert reported and gained
+
+
+def _limited(of: World, most: int, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    with monkeypatch.context() as patch:
+        patch.setattr("broker.capacity.sharing.MOST_VARIABLES", most)
+        return of.planned()

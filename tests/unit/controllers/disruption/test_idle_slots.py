@@ -1,0 +1,45 @@
+"""The time for which a slot was idle, as returns to reservations count it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+from broker.apis import names
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.capacity.model import Inventory
+from broker.controllers.disruption.methods import DisruptionMethods
+from broker.controllers.disruption.world import DisruptionWorld
+from broker.kube.cache import Cache
+from providers.model import Odcr
+
+NOW = datetime(2026, 11, 23, tzinfo=UTC)
+POOL = NodePool.decode({"metadata": {"name": "any", "annotations": {names.RETURN_TO_RESERVATIONS: "true"}}})
+
+
+def pending(at: datetime) -> dict[str, Any]:
+    condition = {"type": "PodScheduled", "status": "False", "lastTransitionTime": at.isoformat()}
+    meta = {"name": "new", "namespace": "team", "uid": "p", "resourceVersion": "1"}
+    return {"metadata": meta, "spec": {}, "status": {"phase": "Pending", "conditions": [condition]}}
+
+
+def described(free: int) -> Inventory:
+    odcr = Odcr(id="cr-1", instance_type="m5.large", zone="us-east-1a", total=1, available=free)
+    return Inventory(odcrs={"cr-1": odcr}, described=NOW)
+
+
+def test_slot_taken_while_pods_wait_is_not_idle_from_before() -> None:
+    inventories = iter([described(1), described(0), described(1)])
+    ec2 = SimpleNamespace(inventory=SimpleNamespace(snapshot=lambda: next(inventories)))
+    pods = Cache(Pod)
+    pods.apply("ADDED", pending(NOW))
+    unused: Any = SimpleNamespace(client=None, clock=None)
+    caches: Any = SimpleNamespace(pods=pods, claims=Cache(NodeClaim))
+    sources: Any = SimpleNamespace(ec2=ec2, slots=None)
+    methods = DisruptionMethods(unused, caches, sources, unused, unused)
+    for seconds in (0, 30, 45):
+        methods.run(DisruptionWorld(now=NOW + timedelta(seconds=seconds), pools={"any": POOL}))
+    assert methods.returns.idle(NOW + timedelta(seconds=100)) == {}
+    assert methods.returns.idle(NOW + timedelta(seconds=105)) == {"cr-1": 1}

@@ -1,0 +1,47 @@
+"""The NodeClaim of a replacement: the types that it lists, and its minValues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.capacity.model import Option, Pool
+from broker.controllers.disruption.replacements import ReplacementPlaces, body, demand
+from broker.controllers.disruption.world import ManagedNode
+
+FAMILY = "karpenter.k8s.aws/instance-family"
+
+
+def requirements(count: int, least: dict[str, int]) -> dict[str, dict[str, Any]]:
+    """The requirements of a replacement that fits on so many types, each of a family of its own from the
+    80th on; by key and operator.
+    """
+    given = [{"key": key, "operator": "Exists", "minValues": value} for key, value in least.items()]
+    template = {"spec": {"nodeClassRef": {"name": "web"}, "requirements": given}}
+    pool = NodePool.decode({"metadata": {"name": "web"}, "spec": {"template": template}})
+    claim = NodeClaim.decode({"metadata": {"name": "old", "uid": "u-1"}, "spec": {}})
+    types = [f"t{number:03}" for number in range(count)]
+    places = ReplacementPlaces(
+        options=[
+            Option(pool=Pool(capacity_type="on-demand", instance_type=name, zone="us-east-1a"))
+            for name in types
+        ],
+        labels={name: {FAMILY: "cheap" if name < "t080" else name} for name in types},
+    )
+    needed = demand(ManagedNode(claim=claim, pool=pool), ())
+    made = body(needed, name="new", places=places, move="m/1/Drifted")["spec"]["requirements"]
+    return {f"{each['key']} {each['operator']}": each for each in made}
+
+
+def test_replacement_lists_the_types_that_min_values_needs() -> None:
+    found = requirements(100, {FAMILY: 3})
+    listed = found[f"{names.INSTANCE_TYPE} In"]["values"]
+    assert len(listed) == 60 and listed[-2:] == ["t080", "t081"]
+    assert found[f"{FAMILY} Exists"]["minValues"] == 3
+
+
+def test_min_values_beyond_the_types_that_fit_are_lowered() -> None:
+    found = requirements(2, {FAMILY: 3, names.INSTANCE_TYPE: 5})
+    assert found[f"{FAMILY} Exists"]["minValues"] == 1
+    assert found[f"{names.INSTANCE_TYPE} Exists"]["minValues"] == 2

@@ -1,0 +1,81 @@
+"""Claims that are never evicted for another claim."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
+from broker.controllers.nodeclaim.termination import BY_NODE
+from broker.controllers.preemption.claims import borrows, non_preemptible
+from broker.kube.cache import Cache
+from broker.quota.usage import Reserved
+from tests.support.caches import claim_caches
+
+KEEP = {names.DO_NOT_DISRUPT: "true"}
+MINE, THEIRS = Reserved("a", "gpu"), Reserved("b", "gpu")
+
+
+def claim(*, annotations: Any = None, grace: str | None = None, odcr: str = "") -> NodeClaim:
+    return NodeClaim.decode(
+        {
+            "metadata": {
+                "name": "one",
+                "annotations": annotations or {},
+                "labels": {names.RESERVATION_ID: odcr} if odcr else {},
+            },
+            "spec": {"terminationGracePeriod": grace} if grace else {},
+            "status": {"providerID": "aws:///a/i-1"},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "owned", "node", "pod", "phase", "expected"),
+    [
+        (claim(), True, {}, {}, "Running", False),
+        (claim(), False, {}, {}, "Running", True),
+        (claim(annotations=KEEP), True, {}, {}, "Running", True),
+        (claim(), True, KEEP, {}, "Running", True),
+        (claim(), True, {}, KEEP, "Running", True),
+        (claim(), True, {}, KEEP, "Succeeded", False),
+        (claim(annotations=KEEP, grace="1h"), True, {}, {}, "Running", False),
+        (claim(grace="1h"), False, {}, {}, "Running", True),
+    ],
+)
+def test_claims_of_another_launcher_and_what_is_not_to_be_disrupted(
+    one: NodeClaim, owned: bool, node: Any, pod: Any, phase: str, expected: bool
+) -> None:
+    nodes = Cache(Node, indexes={BY_PROVIDER_ID: lambda each: (each.spec.provider_id,)})
+    pods = Cache(Pod, indexes={BY_NODE: lambda each: (each.spec.node_name,)})
+    version = {"resourceVersion": "1", "uid": "u"}
+    nodes.replace(
+        [{"metadata": {"name": "n", "annotations": node, **version}, "spec": {"providerID": "aws:///a/i-1"}}],
+        1,
+    )
+    meta = {"name": "p", "namespace": "default", "annotations": pod, **version}
+    pods.replace([{"metadata": meta, "spec": {"nodeName": "n"}, "status": {"phase": phase}}], 1)
+    assert non_preemptible(one, claim_caches(nodes=nodes, pods=pods, owns=lambda _: owned)) is expected
+
+
+def test_claim_whose_node_is_left_out_is_spared_unless_a_grace_period_bounds_its_drain() -> None:
+    nodes = Cache(Node, indexes={BY_PROVIDER_ID: lambda each: (each.spec.provider_id,)})
+    pods = Cache(Pod, indexes={BY_NODE: lambda each: (each.spec.node_name,)})
+    version = {"resourceVersion": "1", "uid": "u"}
+    caches = claim_caches(nodes=nodes, pods=pods)
+    nodes.replace([{"metadata": {"name": "n", **version}, "spec": {"providerID": "aws:///a/i-1"}}], 1)
+    assert not non_preemptible(claim(), caches)
+    nodes.leave_out(nodes.list()[0], "poison", 0.0)
+    assert non_preemptible(claim(), caches)
+    assert not non_preemptible(claim(grace="1h"), caches)
+
+
+@pytest.mark.parametrize(
+    ("odcr", "expected"), [("cr-a", False), ("cr-b", True), ("cr-x", False), ("", False)]
+)
+def test_who_borrows_is_in_a_slot_that_is_known_to_be_anothers(odcr: str, expected: bool) -> None:
+    assert borrows(claim(odcr=odcr), MINE, {"cr-a": MINE, "cr-b": THEIRS}) is expected

@@ -1,0 +1,99 @@
+"""When plans may be made: at once without reservations, else once the owners of the slots are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.apis import crds
+from broker.apis.kueue import Namespace
+from broker.apis.ome import CapacityReservation
+from broker.apiserver import Cluster
+from broker.controllers.assumed import AssumptionStore
+from broker.controllers.ome.reads import OmeReads
+from broker.controllers.preemption.entitlements import PATIENCE, EntitlementReader
+from broker.controllers.preemption.slots import SlotSnapshotBuilder
+from broker.kube.client import Client
+from broker.kube.clock import FakeClock
+from broker.kube.errors import NotFound
+from broker.kube.transports import InProcessTransport
+from broker.reservations.odcr_status import OdcrSnapshot
+from broker.reservations.ownership import Ownership
+from broker.settings import Settings
+from tests.support.caches import claim_caches
+
+RESERVATIONS = ("capacityreservations", "clustercapacityreservations")
+
+
+class World:
+    """A reader of entitlements over the caches."""
+
+    def __init__(self, *, installed: bool) -> None:
+        self.client = Client(InProcessTransport(Cluster()), field_manager="test")
+        for body in crds.load() if installed else ():
+            self.client.create(crds.KIND, body)
+        self.clock = FakeClock()
+        self.reads = OmeReads(self.client, clock=self.clock)
+        assumed = AssumptionStore(self.clock)
+        self.entitler = EntitlementReader(
+            SlotSnapshotBuilder(
+                self.reads,
+                claim_caches(),
+                settings=Settings(),
+                assumed=assumed,
+            ),
+            assumed,
+        )
+
+    def read(self, kinds: Iterable[str]) -> None:
+        for name in kinds:
+            try:
+                self.reads.named[name].read()
+            except NotFound:
+                assert self.reads.named[name].missing
+
+    def reserve(self) -> None:
+        self.client.create(Namespace.KIND, {"metadata": {"name": "team"}})
+        group = {
+            "coveredResources": ["nvidia.com/gpu"],
+            "flavors": [{"name": "h100", "resources": [{"name": "nvidia.com/gpu", "nominalQuota": "8"}]}],
+        }
+        body: Any = {"metadata": {"name": "gpu", "namespace": "team"}, "spec": {"resourceGroups": [group]}}
+        self.client.create(CapacityReservation.KIND, body)
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_where_there_is_no_reservation_no_launch_waits_for_any_other_kind(installed: bool) -> None:
+    world = World(installed=installed)
+    assert not world.entitler.known()
+    world.read(RESERVATIONS)
+    assert world.entitler.known()
+
+
+def test_where_there_is_one_launches_wait_until_it_is_known_whose_slots_are_whose() -> None:
+    world = World(installed=True)
+    world.reserve()
+    world.read(RESERVATIONS)
+    assert not world.entitler.known()
+    world.read(world.reads.named)
+    assert not world.entitler.known()
+    world.reads.snapshots.publish(OdcrSnapshot(ownership=Ownership()))
+    assert world.entitler.known()
+
+
+def test_what_cannot_be_read_holds_launches_up_for_a_time_and_is_said_once() -> None:
+    world = World(installed=True)
+    with capture_logs() as logs:
+        assert not world.entitler.known()  # no error yet
+        assert not logs
+        world.reads.reservations.error = "403 Forbidden"
+        assert not world.entitler.known()
+        assert not world.entitler.known()
+        world.clock.advance(PATIENCE.total_seconds() + 1)
+        assert world.entitler.known()
+        assert world.entitler.known()
+    assert [each["event"].partition(": ")[2] for each in logs] == ["launches wait", "launches go on without"]
+    assert {each["unread"]["capacityreservations"] for each in logs} == {"403 Forbidden"}

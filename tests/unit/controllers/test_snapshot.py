@@ -1,0 +1,158 @@
+"""The usage of a reservation by Kueue's workloads: the reserved quota, less the returned part."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.kueue import ClusterQueue, Workload
+from broker.apis.ome_clusters import DedicatedAICluster
+from broker.controllers.capacityreservation.views import ReservationViews
+from broker.controllers.snapshot import Snapshot
+from broker.quota.model import FlavorResource
+from broker.quota.usage import Reserved
+from broker.reservations.kueue_objects import mark
+
+Json = dict[str, Any]
+GPU = "nvidia.com/gpu"
+MINE = Reserved("team", "gpu")
+RESERVED = {"type": "QuotaReserved", "status": "True", "reason": "Reserved", "message": ""}
+
+
+BROKERS = {names.MANAGED_BY: "capacity-broker", names.DEDICATED: "dac"}
+
+
+def owned(name: str, uid: str) -> list[Json]:
+    return [{"apiVersion": "ome.io/v1", "kind": "DedicatedAICluster", "name": name, "uid": uid}]
+
+
+def said(type_: str, status: str = "True", **more: Any) -> Json:
+    return {"type": type_, "status": status, "reason": "Played", "message": "so", **more}
+
+
+def workload(*conditions: Json, back: int = 0, queue: str = MINE.queue, **metadata: Any) -> Json:
+    """Four pods of two GPUs each."""
+    assigned = {"name": "main", "count": 4, "flavors": {GPU: "h100"}, "resourceUsage": {GPU: "8"}}
+    status: Json = {
+        "admission": {"clusterQueue": queue, "podSetAssignments": [assigned]},
+        "conditions": [*conditions],
+    }
+    if back:
+        status["reclaimablePods"] = [{"name": "main", "count": back}]
+    metadata |= {"name": "job", "namespace": "team", "uid": "u", "resourceVersion": "1"}
+    return {"metadata": metadata, "spec": {"podSets": [{"name": "main", "count": 4}]}, "status": status}
+
+
+def snapshot(*workloads: Json, owner: Reserved = MINE, says: tuple[Json, ...] = ()) -> Snapshot:
+    queue = {"metadata": {"name": MINE.queue, **mark(owner)}, "spec": {}, "status": {"conditions": [*says]}}
+    return Snapshot(
+        version=1,
+        reservations={},
+        clusters=[DedicatedAICluster.decode({"metadata": {"name": "dac", "uid": "dac-1"}, "spec": {}})],
+        queues={MINE.queue: ClusterQueue.decode(queue)},
+        workloads=[Workload.decode(each) for each in workloads],
+    )
+
+
+@pytest.mark.covers("OME-056", "OME-057", "OME-060")
+@pytest.mark.parametrize(
+    ("one", "holds"),
+    [
+        (workload(RESERVED), 8),
+        (workload(RESERVED, back=1), 6),
+        (workload(RESERVED, back=3), 2),
+        # Admitted or not: reserved quota is not available to others.
+        (workload(RESERVED, said("Admitted", "False")), 8),
+        (workload(RESERVED, said("Evicted")), 8),
+        (workload(RESERVED, said("Finished", "False")), 8),
+    ],
+)
+def test_what_a_workload_holds(one: Json, holds: int) -> None:
+    ((reserved, (holder,)),) = snapshot(one).workload_holders.items()
+    assert (reserved, holder.name, holder.kind) == (MINE, "team/job", "Workload")
+    assert dict(holder.usage) == {FlavorResource("h100", GPU): holds}
+
+
+@pytest.mark.covers("OME-060", "OME-061")
+@pytest.mark.parametrize(
+    "one",
+    [
+        workload(),
+        workload({**RESERVED, "status": "False"}),
+        workload(RESERVED, said("Finished")),
+        workload(RESERVED, queue="other"),
+        # It stands for a dedicated cluster, which is reported under its own name.
+        workload(RESERVED, labels=BROKERS, ownerReferences=owned("dac", "dac-1")),
+    ],
+    ids=["no quota", "no quota any more", "finished", "of another queue", "the broker's own"],
+)
+def test_who_holds_nothing(one: Json) -> None:
+    assert snapshot(one).workload_holders == {}
+
+
+@pytest.mark.covers("OME-056")
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"labels": {names.MANAGED_BY: "capacity-broker"}},
+        {"labels": BROKERS},
+        {"labels": BROKERS, "ownerReferences": owned("dac", "dac-0")},
+        {"labels": BROKERS, "ownerReferences": owned("no-such", "dac-1")},
+        {"ownerReferences": owned("dac", "dac-1")},
+    ],
+    ids=["a label", "both labels", "an earlier cluster", "no cluster", "an owner alone"],
+)
+def test_workload_that_only_looks_like_a_clusters_holds_its_quota(metadata: Json) -> None:
+    """Any creator of a Workload can write its labels: they hide no use of a reservation."""
+    (holder,) = snapshot(workload(RESERVED, **metadata)).workload_holders[MINE]
+    assert dict(holder.usage) == {FlavorResource("h100", GPU): 8}
+
+
+def test_what_was_given_back_whole_holds_nothing() -> None:
+    (holder,) = snapshot(workload(RESERVED, back=4)).workload_holders[MINE]
+    assert dict(holder.usage) == {}
+
+
+def test_a_queue_that_was_made_for_another_is_not_its() -> None:
+    assert snapshot(workload(RESERVED), owner=Reserved("team", "other")).workload_holders == {}
+
+
+@pytest.mark.covers("OME-066")
+@pytest.mark.parametrize(
+    ("conditions", "why"),
+    [
+        ((), ""),
+        ((said("PodsReady", "False", reason="WaitForStart"),), ""),
+        (
+            (said("PodsReady", "False", reason="WaitForRecovery"),),
+            "its pods were ready and are no longer: so",
+        ),
+        ((said("Evicted", "False"),), ""),
+        ((said("Evicted", reason="Preempted"),), "evicted (Preempted): so"),
+    ],
+)
+def test_what_is_wrong_with_it(conditions: tuple[Json, ...], why: str) -> None:
+    (holder,) = snapshot(workload(RESERVED, *conditions)).workload_holders[MINE]
+    assert (holder.why, holder.healthy) == (why, not why)
+
+
+@pytest.mark.covers("OME-018", "OME-083")
+@pytest.mark.parametrize(
+    ("says", "active", "reason"),
+    [
+        (said("Active", reason="Ready"), True, "Ready"),
+        (said("Active", "False", reason="FlavorNotFound"), False, "FlavorNotFound"),
+        (said("Active", "Unknown"), False, "ClusterQueuePending"),
+        (said("Other"), False, "ClusterQueuePending"),
+    ],
+)
+def test_whether_its_queue_admits_anybody(says: Json, active: bool, reason: str) -> None:
+    reads: Any = SimpleNamespace(kueue=True)
+    views = ReservationViews(reads=reads)
+    state = views.queue(MINE, snapshot(says=(says,)))
+    assert state is not None and (state.active, state.reason) == (active, reason)
+    theirs = views.queue(MINE, snapshot(says=(says,), owner=Reserved("team", "other")))
+    assert theirs is not None and (theirs.active, theirs.reason) == (False, "ClusterQueueNotCreated")

@@ -1,0 +1,155 @@
+"""The recorder: in the background, bounded, and never in the way of a launch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy.exc import InternalError, OperationalError, ProgrammingError
+
+from broker.apis import names
+from broker.history.recorder import LOST, WRITABLE, HistoryRecorder
+from broker.history.store import HistoryStore
+from broker.history.tables import Batch, EntryFilter
+from broker.kube.clock import SystemClock
+from providers.model import Odcr
+from tests.unit.history.facts import event, launch, refusal
+
+
+class FailingStore(HistoryStore):
+    """Fails as long as `broken`."""
+
+    broken = True
+
+    def write(self, batch: Batch) -> None:
+        if self.broken:
+            raise OperationalError("INSERT", {}, OSError("disk full"))
+        super().write(batch)
+
+
+class ForbiddenStore(HistoryStore):
+    """May not create its tables."""
+
+    opened = 0
+
+    def open(self) -> None:
+        self.opened += 1
+        raise ProgrammingError("CREATE TABLE", {}, PermissionError("permission denied for schema public"))
+
+
+class ReadOnlyStore(FailingStore):
+    """A standby, as long as `broken`."""
+
+    def write(self, batch: Batch) -> None:
+        if self.broken:
+            raise InternalError("INSERT", {}, OSError("read-only transaction"))
+        super().write(batch)
+
+
+class HurryingClock(SystemClock):
+    """Waits a hundredth as long."""
+
+    def wait(self, condition: object, timeout: float | None = None) -> bool:
+        return super().wait(condition, None if timeout is None else timeout / 100)  # type: ignore[arg-type]
+
+
+def until(happened: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def lost(reason: str) -> float:
+    return float(LOST.labels(reason)._value.get())
+
+
+@pytest.fixture
+def recorder() -> Iterator[HistoryRecorder]:
+    made = HistoryRecorder(HistoryStore(), clock=SystemClock())
+    made.start()
+    yield made
+    made.close()
+
+
+def test_attempts_events_and_uses_are_written(recorder: HistoryRecorder) -> None:
+    recorder.attempt(refusal(1))
+    recorder.event(event())
+    odcr = Odcr(id="cr-1", instance_type="p5.48xlarge", zone="us-east-1a", total=8, available=3)
+    recorder.use({"cr-1": odcr})
+    recorder.use({"cr-1": odcr})
+    until(lambda: recorder.version)
+    until(lambda: len(recorder.store.find(EntryFilter())) == 2)
+    assert [use[1:] for use in recorder.store.uses(["cr-1"], since=0)["cr-1"]] == [(8, 5)]
+
+
+def test_events_that_repeat_attempts_are_not_stored_again(recorder: HistoryRecorder) -> None:
+    recorder.event(event(annotations={names.ATTEMPT_IDS: "0123456789abcdef"}))
+    recorder.attempt(launch(1))
+    until(lambda: recorder.version)
+    assert [entry.kind for entry in recorder.store.find(EntryFilter())] == ["NodeClaim"]
+
+
+def test_a_broken_database_costs_records_and_nothing_else() -> None:
+    store = FailingStore()
+    recorder = HistoryRecorder(store, clock=SystemClock(), size=5)
+    recorder.start()
+    recorder.attempt(refusal(0))
+    until(lambda: WRITABLE._value.get() == 0)
+    before = lost("full")
+    for number in range(1, 11):
+        recorder.attempt(refusal(number))
+    assert lost("full") - before == 5
+    store.broken = False
+    recorder.close()  # at the end there is one more try
+    assert WRITABLE._value.get() == 1
+
+
+def test_a_database_that_forbids_writing_is_tried_now_and_then() -> None:
+    store = ForbiddenStore()
+    recorder = HistoryRecorder(store, clock=SystemClock())
+    recorder.start()
+    recorder.attempt(refusal(1))
+    until(lambda: WRITABLE._value.get() == 0)
+    recorder.close()
+    assert store.opened <= 3
+
+
+@pytest.mark.parametrize("made", [FailingStore, ReadOnlyStore])
+def test_records_wait_until_the_database_is_back(
+    made: type[FailingStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.history.recorder.RETRY", 0.05)
+    store = made()
+    recorder = HistoryRecorder(store, clock=SystemClock())
+    recorder.start()
+    recorder.attempt(refusal(1))
+    until(lambda: WRITABLE._value.get() == 0)
+    store.broken = False
+    until(lambda: recorder.version)
+    assert [entry.name for entry in store.find(EntryFilter())] == ["train-1"]
+    recorder.close()
+
+
+def test_a_path_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    recorder = HistoryRecorder(HistoryStore(str(tmp_path / "file" / "history.db")), clock=SystemClock())
+    recorder.start()
+    recorder.attempt(refusal(1))
+    until(lambda: WRITABLE._value.get() == 0)
+    recorder.close()
+
+
+def test_a_full_file_deletes_old_entries_and_takes_new_ones(tmp_path: Path) -> None:
+    """A burst is larger than the limit."""
+    made = HistoryRecorder(HistoryStore(str(tmp_path / "h.db"), mebibytes=16), clock=HurryingClock())
+    made.start()
+    before = lost("full")
+    for number in range(9_000):
+        made.attempt(refusal(number, message="m" * 1_000, next_step="n" * 1_000))
+    newest = EntryFilter(name="train-8999")
+    until(lambda: made.version and made.store.find(newest))
+    made.close()
+    assert lost("full") == before and (tmp_path / "h.db").stat().st_size <= 16 << 20

@@ -1,0 +1,257 @@
+"""Alerts reach a real HTTP server: at each look for Alertmanager, at begin and end for a webhook."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from broker.apiserver import Cluster
+from broker.kube.client import Client
+from broker.kube.clock import FakeClock
+from broker.kube.transports import InProcessTransport
+from broker.notifications.alerts import ENDING, MOST, REPEATS, firing_alerts
+from broker.notifications.delivery import ATTEMPTS
+from broker.notifications.notifier import HOLD, LASTS, Notifier
+from broker.notifications.record import NotificationRecord
+from broker.options import problems
+from broker.settings import Settings
+from broker.text import decode_time
+from broker.webpage.live import LiveState
+from tests.unit.webpage.world import odcr, state
+
+TOKEN = "secret-token"
+Json = dict[str, Any]
+
+
+class Inbox:
+    """A receiver; `answers` are the next statuses, then 200."""
+
+    def __init__(self) -> None:
+        self.bodies: list[tuple[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.answers: list[int] = []
+        inbox = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                status = inbox.answers.pop(0) if inbox.answers else 200
+                inbox.headers.append({name.lower(): value for name, value in self.headers.items()})
+                if status < 300:
+                    inbox.bodies.append((self.path, body))
+                self.send_response(status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Nothing: the test asserts what arrived."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.host = f"127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def taken(self) -> list[tuple[str, Any]]:
+        found, self.bodies = self.bodies, []
+        return found
+
+
+class NoWait(FakeClock):
+    """Pauses between two attempts end at once."""
+
+    def wait(self, signal: Any, timeout: float | None = None) -> bool:
+        return False
+
+
+class World:
+    """One process after another, on one cluster, with a state that the test sets."""
+
+    def __init__(self, inbox: Inbox, *, webhook: bool) -> None:
+        self.inbox = inbox
+        self.client = Client(InProcessTransport(Cluster()), field_manager="test")
+        url = f"http://user:{TOKEN}@{inbox.host}"
+        given: Json = {"notify_webhook": f"{url}/hook/{TOKEN}"} if webhook else {"notify_alertmanager": url}
+        self.settings = Settings(cluster_name="prod", region="us-east-1", **given)
+        self.live: LiveState | None = state()
+        self.restart()
+
+    def restart(self) -> None:
+        self.notifier = Notifier(self.settings, lambda: self.live, lambda: self.client, clock=NoWait())
+
+    def look(self, seconds: float = 0.0, **more: Any) -> list[tuple[str, Any]]:
+        """The messages of one look, after this time and with these values."""
+        assert self.live is not None
+        self.live = replace(self.live, now=self.live.now + timedelta(seconds=seconds), **more)
+        self.notifier.look()
+        return self.inbox.taken()
+
+
+@pytest.fixture
+def inbox() -> Iterator[Inbox]:
+    made = Inbox()
+    yield made
+    made.close()
+
+
+def troubles(live: LiveState) -> Json:
+    """A lasting shortage, an ending reservation and a reached cap."""
+    problem = (
+        "SpendingCapReached",
+        "3 more p5.48xlarge are wanted: raise --buy-dollars (BROKER_BUY_DOLLARS)",
+    )
+    return {
+        "shortages": [replace(live.shortages[0], repeats=REPEATS)],
+        "odcrs": [replace(odcr(), end=live.now + timedelta(minutes=30))],
+        "reservations": [replace(live.reservations[0], problems=(problem,))],
+    }
+
+
+def over(live: LiveState) -> Json:
+    calm = state()
+    return {"shortages": calm.shortages, "odcrs": calm.odcrs, "reservations": calm.reservations}
+
+
+def test_alerts_have_the_facts_of_the_state_and_the_names_of_the_rules() -> None:
+    live = state()
+    assert firing_alerts(live, cluster="prod") == []
+    cap, ending, shortage = firing_alerts(replace(live, **troubles(live)), cluster="prod")
+    assert "team/gpus: 3 more p5.48xlarge are wanted" in cap.description
+    assert cap.labels == {
+        "alertname": "CapacityBrokerSpendingCapReached",
+        "severity": "warning",
+        "cluster": "prod",
+        "source": "capacity-broker",
+        "capacity_namespace": "team",
+        "reservation": "gpus",
+    }
+    assert ending.labels["odcr"] == "cr-1" and "for team/gpus) ends at" in ending.description
+    assert "p5.48xlarge in us-east-1a, reserved refused 3 times in a row" in shortage.description
+    assert "InsufficientInstanceCapacity: no capacity Wait, or allow more zones." in shortage.description
+    assert shortage.body(live.now)["annotations"]["runbook_url"].endswith("capacity-broker-shortage.md")
+
+
+def test_a_reservation_is_ending_from_its_notice_to_its_end() -> None:
+    live = state()
+
+    def ends(left: timedelta, **more: Any) -> int:
+        return len(
+            firing_alerts(replace(live, odcrs=[replace(odcr(), end=live.now + left, **more)]), cluster="")
+        )
+
+    assert [ends(ENDING + timedelta(seconds=1)), ends(ENDING), ends(timedelta(0))] == [0, 1, 1]
+    assert ends(timedelta(minutes=119), reservation_type="capacity-block") == 1
+    assert ends(timedelta(minutes=5), state="expired") == 0
+
+
+def test_alertmanager_gets_each_alert_at_each_look_until_it_is_over(inbox: Inbox) -> None:
+    world = World(inbox, webhook=False)
+    assert world.live is not None and world.look() == []
+    given = troubles(world.live)
+    ((path, first),) = world.look(30, **given)
+    ((_, second),) = world.look(30)
+    assert path == "/api/v2/alerts" and len(first) == len(second) == 3
+    assert [each["labels"] for each in first] == [each["labels"] for each in second]
+    assert [each["startsAt"] for each in first] == [each["startsAt"] for each in second]
+    now = world.live.now
+    assert {decode_time(each["endsAt"]) for each in second} == {now + LASTS}
+    assert inbox.headers[0]["authorization"].startswith("Basic ")
+
+    ((_, held),) = world.look(30, **over(world.live))
+    assert {decode_time(each["endsAt"]) for each in held} == {world.live.now + LASTS}
+    ((_, resolved),) = world.look(HOLD.total_seconds())
+    assert {decode_time(each["endsAt"]) for each in resolved} == {world.live.now}
+    assert world.look(30) == []
+
+
+def test_a_webhook_gets_one_message_at_the_begin_and_one_at_the_end_also_over_a_restart(inbox: Inbox) -> None:
+    world = World(inbox, webhook=True)
+    assert world.live is not None
+    world.look()
+    begun = world.look(30, **troubles(world.live))
+    assert {path for path, _ in begun} == {f"/hook/{TOKEN}"}
+    assert [body["status"] for _, body in begun] == ["firing"] * 3
+    assert len({body["groupKey"] for _, body in begun}) == 3
+    assert world.look(30) == []
+    assert len(NotificationRecord(world.client).read()) == 3
+
+    world.restart()
+    assert world.look(30) == []
+    # A new leader knows little at first: it ends nothing before it has looked for a while.
+    world.restart()
+    assert world.look(0, **over(world.live)) == []
+    ended = world.look(HOLD.total_seconds())
+    assert [body["status"] for _, body in ended] == ["resolved"] * 3
+    assert {body["groupKey"] for _, body in ended} == {body["groupKey"] for _, body in begun}
+    assert all(body["alerts"][0]["endsAt"] for _, body in ended)
+    assert world.look(30) == [] and NotificationRecord(world.client).read() == {}
+
+
+def test_a_trouble_that_comes_back_soon_is_the_same_alert(inbox: Inbox) -> None:
+    world = World(inbox, webhook=True)
+    assert world.live is not None
+    given = troubles(world.live)
+    assert len(world.look(0, **given)) == 3
+    assert world.look(60, **over(world.live)) == []
+    assert world.look(HOLD.total_seconds() - 90) == []
+    assert world.look(30, **given) == []
+
+
+def test_a_failed_message_is_tried_again_and_no_secret_is_logged(inbox: Inbox) -> None:
+    world = World(inbox, webhook=True)
+    assert world.live is not None
+    inbox.answers = [503] * (ATTEMPTS - 1)
+    assert len(world.look(0, **troubles(world.live))) == 3, "the third attempt is accepted"
+
+    world = World(inbox, webhook=True)
+    inbox.answers = [503] * ATTEMPTS
+    with capture_logs() as logs:
+        assert world.live is not None and world.look(0, **troubles(world.live)) == []
+        inbox.answers = [400]
+        assert world.look(30) == []
+        assert len(world.look(30)) == 3
+        inbox.close()
+        world.restart()
+        world.look(60, **over(world.live))
+        world.look(HOLD.total_seconds())
+    assert [each["event"] for each in logs] == ["notification not sent"] * 3
+    assert logs[0]["error"] == "127.0.0.1 answered 503"
+    assert TOKEN not in json.dumps(logs, default=str)
+    structlog.reset_defaults()
+
+
+def test_alerts_are_bounded_and_a_standby_sends_none(inbox: Inbox) -> None:
+    world = World(inbox, webhook=False)
+    assert world.live is not None
+    many = [replace(odcr(f"cr-{n}"), end=world.live.now) for n in range(MOST + 10)]
+    ((_, bodies),) = world.look(0, odcrs=many)
+    assert len(bodies) == MOST
+    world.live = None
+    world.notifier.look()
+    assert inbox.taken() == []
+
+
+def test_a_wrong_url_is_reported_without_its_value() -> None:
+    assert not Notifier(Settings(), lambda: None, lambda: None, clock=NoWait()).wanted
+    for start in ("hooks.example", "https://hooks.example:99999", "https://[hooks.example", "https://:443"):
+        (problem,) = problems(Settings(notify_webhook=f"{start}/{TOKEN}"), ["notify_webhook"])
+        assert "--notify-webhook (BROKER_NOTIFY_WEBHOOK)" in problem and TOKEN not in problem
+
+
+@pytest.mark.parametrize("start", ["https://user[:password@hooks.example:8443", "http://[::1]:9093"])
+def test_every_accepted_url_can_be_sent_to(start: str) -> None:
+    url = f"{start}/{TOKEN}"
+    settings = Settings(notify_alertmanager=url, notify_webhook=url)
+    assert problems(settings, ["notify_alertmanager", "notify_webhook"]) == []
+    assert Notifier(settings, lambda: None, lambda: None, clock=NoWait()).wanted

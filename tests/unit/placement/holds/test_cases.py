@@ -1,0 +1,85 @@
+"""Koordinator's own tables of filter arithmetic and owners, as data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.placement.holds import HoldOwner, HoldState
+from broker.placement.holds_fit import NodeRoom, lacks
+from broker.placement.holds_match import ControllerTest, ObjectTest, OwnerMatcher, OwnerTest, PodController
+from broker.placement.selectors import equal
+from tests.cases import Case, cases
+from tests.unit.placement.holds.builders import hold, request
+
+GI = 2**30
+NAMES = {"mem": "memory", "batch-cpu": "kubernetes.io/batch-cpu", "batch-mem": "kubernetes.io/batch-memory"}
+UNITS = {"cpu": 1000, "mem": GI, "batch-mem": GI}
+NODE = {"cpu": 32, "mem": 32, "batch-cpu": 7500, "batch-mem": 10, "pods": 110}
+
+
+def amounts(row: Case | None) -> dict[str, int]:
+    return {NAMES.get(name, name): value * UNITS.get(name, 1) for name, value in (row or {}).items()}
+
+
+def reservation(row: Case) -> HoldState:
+    amount = amounts(row["a"])
+    kept = hold(
+        amount=amount,
+        restricted=frozenset(amount) if row["p"] == "Restricted" else frozenset(),
+        inner=amounts(row.get("inner")),
+    )
+    uids = [f"owner-{number}" for number in range(row.get("npods", 1 if row.get("used") else 0))]
+    used = amounts(row.get("used"))
+    # The table has sums only: the first owner requests all.
+    return HoldState(kept, {uid: HoldOwner(uid, used if uid == uids[0] else {}) for uid in uids})
+
+
+def rejections(row: Case) -> list[str]:
+    """The table's `requested` counts the room of owners twice, and `rAlloc` is that room."""
+    requested, counted_twice = amounts(row["requested"]), amounts(row["rAlloc"])
+    room = NodeRoom(
+        capacity=amounts(NODE),
+        occupied={name: amount - counted_twice.get(name, 0) for name, amount in requested.items()},
+        freed=amounts(row.get("preN")),
+        freed_in_hold=amounts(row.get("preR")),
+    )
+    (kept,) = row["R"]
+    reasons = lacks(amounts(row["pod"]), reservation(kept), room, detailed=bool(row.get("named")))
+    return [reason.message for reason in reasons]
+
+
+@pytest.mark.parametrize("row", cases("koordinator", "filter"), ids=lambda row: row["id"])
+def test_a_pod_fits_through_a_reservation_as_in_koordinator(row: Case) -> None:
+    assert rejections(row) == ([] if row["want"] == "ok" else row["want"])
+
+
+def owner_test(item: dict[str, Any]) -> OwnerTest:
+    object_, controller = item.get("object"), item.get("controller")
+    return OwnerTest(
+        object=object_ and ObjectTest(name=object_.get("name", ""), namespace=object_.get("ns", "")),
+        controller=controller
+        and ControllerTest(
+            name=controller.get("name", ""),
+            namespace=controller.get("ns", ""),
+            controller=controller.get("controller"),
+        ),
+        labels=equal(item.get("labels", {})),
+    )
+
+
+@pytest.mark.parametrize("row", cases("koordinator", "owners"), ids=lambda row: row["id"])
+def test_owners_match_as_in_koordinator(row: Case) -> None:
+    pod = row["pod"]
+    candidate = request(
+        pod.get("name", ""),
+        namespace=pod.get("ns", ""),
+        labels=pod.get("labels", {}),
+        controllers=tuple(
+            PodController(ref.get("apiVersion", ""), ref["kind"], ref["name"], controller=ref["controller"])
+            for ref in pod.get("refs", ())
+        ),
+    )
+    matcher = OwnerMatcher(tuple(map(owner_test, row["owners"] or ())))
+    assert matcher.matches(candidate) == row["want"]

@@ -1,0 +1,274 @@
+"""Packing: pods share machines, slots come first, and rules between pods hold on new machines."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from broker.apis.core import Taint
+from broker.placement.packing import GANG, NO_ROOM, SPREAD
+from broker.placement.packing_model import Packing
+from broker.placement.sequential import settle
+from tests.unit.placement import builders
+from tests.unit.placement.builders import HOST, ZONE, node_affinity, required
+from tests.unit.placement.packing import bins, many, option, pack, pending, problems
+
+A, B, C = "us-east-1a", "us-east-1b", "us-east-1c"
+LARGE, XLARGE = option(), option("m5.xlarge", cpu="4", memory="16Gi", cost=2.0)
+APP = {"app": "web"}
+
+
+def spread(key: str, skew: int = 1) -> dict[str, Any]:
+    constraint = {
+        "maxSkew": skew,
+        "topologyKey": key,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": APP},
+    }
+    return {"labels": APP, "topologySpreadConstraints": [constraint]}
+
+
+def near(kind: str, key: str) -> dict[str, Any]:
+    term = {"topologyKey": key, "labelSelector": {"matchLabels": APP}}
+    return {"labels": APP, "affinity": required(kind, term)}
+
+
+def packed(*args: Any, **more: Any) -> Packing:
+    return pack(*args, timer=time.monotonic, **more)
+
+
+@pytest.mark.covers("KRP-35")
+def test_pods_share_machines() -> None:
+    assert bins(packed(many(8, cpu="500m"), [LARGE], room={})) == [("m5.large", A, 4)] * 2
+
+
+@pytest.mark.covers("KRP-35")
+def test_free_slots_are_filled_before_anything_is_bought() -> None:
+    slots = option("m5.xlarge", cpu="4", memory="16Gi", cost=2.0, source="cr-1")
+    result = packed(many(6), [LARGE, XLARGE, slots], room={"cr-1": 1})
+    assert bins(result) == [("m5.large", A, 2), ("m5.xlarge", "cr-1", 4)]
+
+
+@pytest.mark.covers("KRP-35")
+def test_pods_are_packed_together_and_not_one_after_another() -> None:
+    """First fit decreasing needs three machines of ten cores: 4 and 4, 3 three times, and 3."""
+    pods = [*many(2, "four", cpu="4"), *many(4, "three", cpu="3")]
+    slot = option("c5.big", cpu="10", memory="64Gi", source="cr-1")
+    result = packed(pods, [slot], room={"cr-1": 2})
+    assert result.reasons == {} and len(result.bins) == 2
+
+
+@pytest.mark.covers("KRP-35")
+def test_the_cheapest_machines_are_opened() -> None:
+    dear = option("c5.large", memory="4Gi", cost=3.0)
+    assert bins(packed(many(2), [dear, LARGE], room={})) == [("m5.large", A, 2)]
+
+
+@pytest.mark.covers("KRP-35")
+def test_pods_of_higher_priority_get_the_last_slots() -> None:
+    slot = option(source="cr-1")
+    result = packed(
+        [*many(2, "low", cpu="2"), *many(2, "high", cpu="2", priority=9)], [slot], room={"cr-1": 2}
+    )
+    assert sorted(pod.key for item in result.bins for pod in item.pods) == [
+        "default/high-0",
+        "default/high-1",
+    ]
+    assert result.reasons == dict.fromkeys(["default/low-0", "default/low-1"], NO_ROOM)
+
+
+@pytest.mark.covers("KRP-35")
+def test_the_pool_of_more_weight_serves_first() -> None:
+    heavy = option(pool="heavy", cost=9.0, weight=10, taints=(Taint(key="t", effect="NoSchedule"),))
+    tolerant = pending("t", cpu="2", tolerations=[{"operator": "Exists"}])
+    result = packed([tolerant, pending("p", cpu="2")], [LARGE, heavy], room={})
+    assert {item.pods[0].key: item.option.pool for item in result.bins} == {
+        "default/t": "heavy",
+        "default/p": "default",
+    }
+
+
+@pytest.mark.covers("KRP-35")
+def test_limits_of_a_pool_hold() -> None:
+    result = packed(many(3, cpu="2"), [LARGE], room={}, limits={"default": {"cpu": 4000}})
+    assert len(result.bins) == 2 and list(result.reasons.values()) == [NO_ROOM]
+
+
+@pytest.mark.covers("KRP-35")
+@pytest.mark.parametrize(
+    ("pod", "text"),
+    [
+        ({"cpu": "9"}, "NodePool default: 1 Insufficient cpu"),
+        (
+            {"nodeSelector": {"disk": "ssd"}},
+            "NodePool default: 1 node(s) didn't match Pod's node affinity/selector",
+        ),
+        ({"requests": {"nvidia.com/gpu": "1"}}, "NodePool default: 1 Insufficient nvidia.com/gpu"),
+        (
+            {
+                "affinity": node_affinity(
+                    {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}
+                )
+            },
+            "the pod names nodes, and a new node cannot be one of them",
+        ),
+    ],
+)
+def test_a_pod_that_more_room_would_not_help_gets_none_and_the_reason(pod: dict[str, Any], text: str) -> None:
+    result = packed([pending(**pod)], [LARGE], room={})
+    assert result.bins == () and result.reasons == {"default/p": text}
+
+
+@pytest.mark.covers("KRP-35")
+def test_taints_keep_pods_off() -> None:
+    tainted = option(taints=(Taint(key="gpu", effect="NoSchedule"),))
+    result = packed([pending()], [tainted], room={})
+    assert result.reasons == {"default/p": "NodePool default: 1 node(s) had untolerated taint(s)"}
+
+
+@pytest.mark.covers("KRP-35")
+def test_pods_spread_over_zones() -> None:
+    zones = [option(zone=zone) for zone in (A, B, C)]
+    result = packed(many(7, **spread(ZONE)), zones, room={})
+    counts = {zone: sum(n for _, z, n in bins(result) if z == zone) for zone in (A, B, C)}
+    assert sorted(counts.values()) == [2, 2, 3] and problems(result) == []
+
+
+@pytest.mark.covers("KRP-35")
+def test_a_zone_without_machines_bounds_the_others() -> None:
+    """The pods may use a node in zone C, which is full: each other zone gets one pod more than C has."""
+    full = builders.node("n", labels={ZONE: C}, room={"cpu": "0"})
+    result = packed(
+        many(5, **spread(ZONE)), [option(zone=A), option(zone=B)], room={}, snapshot=builders.world([full])
+    )
+    assert sum(len(item.pods) for item in result.bins) == 2
+    assert set(result.reasons.values()) == {SPREAD}
+
+
+@pytest.mark.covers("KRP-35")
+@pytest.mark.parametrize(
+    ("pod", "each"),
+    [
+        (spread(HOST), 1),
+        (near("podAntiAffinity", HOST), 1),
+        ({"hostPort": 80}, 1),
+    ],
+    ids=["spread", "anti-affinity", "host port"],
+)
+def test_rules_by_host_name_limit_the_pods_of_a_machine(pod: dict[str, Any], each: int) -> None:
+    if port := pod.get("hostPort"):
+        ports = [{"containerPort": port, "hostPort": port}]
+        container = {"name": "c", "ports": ports, "resources": {"requests": {"cpu": "100m"}}}
+        pod = {"containers": [container]}
+    result = packed(many(4, cpu="100m", **pod), [XLARGE], room={})
+    assert [len(item.pods) for item in result.bins] == [each] * 4 and problems(result) == []
+
+
+@pytest.mark.covers("KRP-35")
+def test_affinity_keeps_pods_in_one_zone() -> None:
+    zones = [option(zone=zone) for zone in (A, B)]
+    result = packed(many(5, **near("podAffinity", ZONE)), zones, room={})
+    assert len({item.option.zone for item in result.bins}) == 1
+    assert result.reasons == {} and problems(result) == []
+
+
+@pytest.mark.covers("KRP-35")
+def test_a_gang_gets_machines_for_all_its_pods_or_none() -> None:
+    slot = option(source="cr-1")
+    gang, single = many(3, "g", cpu="2", gang="g"), pending("s", cpu="2")
+    short = packed([*gang, single], [slot], room={"cr-1": 2})
+    assert [pod.key for item in short.bins for pod in item.pods] == ["default/s"]
+    assert short.reasons["default/g-0"] == GANG.format(gang="g", count="some")
+    enough = packed([*gang, single], [slot], room={"cr-1": 4})
+    assert enough.reasons == {} and len(enough.bins) == 4
+
+
+@pytest.mark.covers("KRP-35")
+def test_gangs_and_others_share_no_machine() -> None:
+    result = packed([*many(2, "g", gang="g"), *many(2, "s")], [XLARGE], room={})
+    assert sorted({pod.gang for pod in item.pods} == {"g"} for item in result.bins) == [False, True]
+
+
+@pytest.mark.covers("KRP-35")
+def test_pods_take_slots_of_their_reservation_only() -> None:
+    mine = option(source="cr-1", draws_from="team/gpus")
+    result = packed(
+        [pending("mine", cpu="2", draws_from="team/gpus"), pending("other", cpu="2")],
+        [mine, LARGE],
+        room={"cr-1": 2},
+    )
+    assert {item.pods[0].key: item.option.source for item in result.bins} == {
+        "default/mine": "cr-1",
+        "default/other": "",
+    }
+
+
+@pytest.mark.covers("KRP-35")
+def test_existing_nodes_take_pods_first() -> None:
+    world = builders.world([builders.node("n")])
+    _, taken = settle(many(5), world)
+    assert list(taken.values()) == ["n"] * 4
+
+
+# ---- any world
+
+RULES = [{}, {}, {}, spread(ZONE), spread(HOST, 2), near("podAntiAffinity", HOST), near("podAffinity", ZONE)]
+SELECTORS = [{}, {}, {"nodeSelector": {ZONE: A}}, {"nodeSelector": {ZONE: B}}]
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[list[Any], list[Any], dict[str, int], dict[str, dict[str, int]]]:
+    options = [
+        option(name, cpu=str(cpu), memory=f"{cpu * 4}Gi", zone=zone, cost=cpu / 2, source=source, pool=pool)
+        for name, cpu in draw(
+            st.lists(st.sampled_from([("a", 2), ("b", 4), ("c", 8)]), min_size=1, max_size=3)
+        )
+        for zone in (A, B)
+        for source, pool in draw(
+            st.lists(
+                st.sampled_from([("", "x"), ("cr-1", "x"), ("cr-2", "y"), ("", "y")]), max_size=3, unique=True
+            )
+        )
+    ]
+    pods = []
+    for number in range(draw(st.integers(1, 4))):
+        rules = {**draw(st.sampled_from(RULES)), **draw(st.sampled_from(SELECTORS))}
+        pods += many(
+            draw(st.integers(1, 6)),
+            f"s{number}",
+            cpu=draw(st.sampled_from(["300m", "1", "1500m", "3"])),
+            memory=draw(st.sampled_from(["100Mi", "2Gi", "6Gi"])),
+            priority=draw(st.sampled_from([0, 0, 5])),
+            gang=draw(st.sampled_from(["", "", f"g{number}"])),
+            **rules,
+        )
+    room = {"cr-1": draw(st.integers(0, 3)), "cr-2": draw(st.integers(0, 3))}
+    limits = draw(st.sampled_from([{}, {"x": {"cpu": 9000}}, {"y": {"nodes": 2}}]))
+    return pods, options, room, limits
+
+
+@pytest.mark.covers("KRP-35")
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(worlds())
+def test_in_any_world_no_room_slot_limit_or_filter_is_violated(world: Any) -> None:
+    pods, options, room, limits = world
+    result = pack(pods, options, room=room, limits=limits, seconds=2.0, timer=time.monotonic)
+    placed = [pod.key for item in result.bins for pod in item.pods]
+    assert sorted([*placed, *result.reasons]) == sorted(pod.key for pod in pods)
+    assert all(item.pods for item in result.bins)
+    assert problems(result) == []
+    for source, most in room.items():
+        assert sum(item.option.source == source for item in result.bins) <= most
+    for pool, left in limits.items():
+        for name, most in left.items():
+            used = [item.option.capacity[name] for item in result.bins if item.option.pool == pool]
+            assert sum(used) <= most
+    for gang in {pod.gang for pod in pods if pod.gang}:
+        members = {pod.key for pod in pods if pod.gang == gang}
+        assert len(members & {*placed}) in (0, len(members))
+    for item in result.bins:
+        assert len({(pod.gang, pod.draws_from) for pod in item.pods}) == 1

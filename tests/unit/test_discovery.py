@@ -1,0 +1,74 @@
+"""Endpoint and CA of the cluster: explicit values first, then the pod's own, then EKS's description."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from pathlib import Path
+
+import boto3
+import pytest
+
+from broker import run
+from broker.settings import Settings
+from providers.aws import AwsProvider
+from providers.local import LocalAws
+from providers.model import EksCluster, ErrorClass, ProviderError
+
+REGION = "us-east-1"
+FACTS = EksCluster(endpoint="https://eks.example", ca_bundle="Y2E=")
+
+
+def unasked() -> EksCluster:
+    raise AssertionError("EKS is asked, though nothing is missing")
+
+
+@pytest.mark.covers("USR-22")
+def test_explicit_values_need_no_description() -> None:
+    given = Settings(cluster_name="blue", cluster_endpoint="https://own.example", cluster_ca="b3du")
+    assert run.discovered(given, unasked) == given
+
+
+@pytest.mark.covers("USR-22")
+def test_eks_describes_the_missing_values() -> None:
+    found = run.discovered(Settings(cluster_name="blue", cluster_ca="b3du"), lambda: FACTS)
+    assert (found.cluster_endpoint, found.cluster_ca) == ("https://eks.example", "b3du")
+    found = run.discovered(Settings(cluster_name="blue"), lambda: FACTS)
+    assert (found.cluster_endpoint, found.cluster_ca) == ("https://eks.example", "Y2E=")
+
+
+@pytest.mark.covers("USR-22")
+def test_pod_has_the_ca_of_its_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ca.crt").write_text("own")
+    monkeypatch.setattr(run, "SERVICE_ACCOUNT_CA", tmp_path / "ca.crt")
+    own = b64encode(b"own").decode()
+    assert run.discovered(Settings(cluster_name="blue"), lambda: FACTS).cluster_ca == own
+    given = Settings(cluster_name="blue", cluster_endpoint="https://own.example")
+    assert run.discovered(given, unasked).cluster_ca == own
+
+
+@pytest.mark.covers("USR-22")
+def test_refusal_names_the_right_and_the_options() -> None:
+    def refuse() -> EksCluster:
+        raise ProviderError("AccessDeniedException", "not authorized", class_=ErrorClass.PERMISSION)
+
+    with pytest.raises(ValueError, match="eks:DescribeCluster") as refused:
+        run.discovered(Settings(cluster_name="blue"), refuse)
+    text = str(refused.value)
+    assert all(
+        each in text for each in ("AccessDeniedException", "CLUSTER_NAME", "CLUSTER_ENDPOINT", "AWS_REGION")
+    )
+
+
+@pytest.mark.covers("USR-22")
+def test_provider_reads_local_eks() -> None:
+    with LocalAws() as aws:
+        session = boto3.Session(aws_access_key_id="x", aws_secret_access_key="x", region_name=REGION)
+        eks = session.client("eks", endpoint_url=aws.endpoint)
+        eks.create_cluster(name="blue", roleArn="arn:aws:iam::123456789012:role/x", resourcesVpcConfig={})
+        described = eks.describe_cluster(name="blue")["cluster"]
+        facts = AwsProvider(cluster="blue", region=REGION, endpoint_url=aws.endpoint).cluster_facts()
+        assert facts.endpoint == described["endpoint"]
+        assert facts.ca_bundle == described["certificateAuthority"]["data"]
+        with pytest.raises(ProviderError) as missing:
+            AwsProvider(cluster="red", region=REGION, endpoint_url=aws.endpoint).cluster_facts()
+        assert missing.value.class_ is ErrorClass.NOT_FOUND

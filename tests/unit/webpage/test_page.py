@@ -1,0 +1,226 @@
+"""The page: rows, filters, escaping and refused requests."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import text
+
+from broker.history.store import HistoryStore
+from broker.history.tables import Batch
+from broker.webpage.pages import PAGES
+from broker.webpage.queries import PAGE
+from tests.unit.history.facts import AT, GROUP, POOL, event, fill, launch, refusal
+from tests.unit.webpage.world import NOW, get, page, state
+
+OBJECTS = ("/claims/train-1", "/classes/gpu", "/pools/gpu", "/odcrs/cr-1", "/reservations/team/gpus")
+PATHS = [path for path in PAGES if "{" not in path] + [*OBJECTS]
+
+
+def filled(*facts: object) -> HistoryStore:
+    store = HistoryStore()
+    fill(store, refusal(1), launch(2), event())
+    return store
+
+
+def body(url: str) -> str:
+    answer = get(url)
+    assert answer.status == 200, answer.data
+    return answer.data.decode()
+
+
+def rows(text_: str) -> int:
+    return len(re.findall(r'<tr role="row" id="e-', text_))
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("leads", [True, False])
+def test_every_page_is_shown_with_and_without_leadership(path: str, leads: bool) -> None:
+    with page(filled(), state() if leads else None) as url:
+        answer = get(url + path)
+        known = leads or not path.startswith("/pools")
+        assert answer.status == (200 if known else 404)
+        assert ("does not lead" in answer.data.decode()) is not leads
+        policy = answer.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy
+
+
+@pytest.mark.covers("CAP-16")
+def test_a_refusal_has_code_class_pool_claim_request_and_next_step() -> None:
+    with page(filled(), state()) as url:
+        shown = body(f"{url}/record?show=problems")
+        assert rows(shown) == 1
+        for part in (
+            "InsufficientInstanceCapacity",
+            "capacity",
+            "p5.48xlarge us-east-1a",
+            "/claims/train-1",
+            "req-1",
+            "Next: the next option is taken",
+        ):
+            assert part in shown
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ("", 3),
+        ("request_id=req-2", 1),
+        ("request_id=req-", 2),
+        ("name=gpus&topic=reclaim", 1),
+        ("topic=nonsense&since=never&before=x-y", 3),
+        ("since=1h&code=InsufficientInstanceCapacity", 1),
+        ("code=Other", 0),
+    ],
+)
+@pytest.mark.covers("CAP-16")
+def test_filters_are_in_the_url(query: str, count: int) -> None:
+    with page(filled(), state()) as url:
+        assert rows(body(f"{url}/record?{query}")) == count
+
+
+@pytest.mark.covers("CAP-16")
+def test_ten_thousand_rows_are_shown_in_pages() -> None:
+    store = HistoryStore()
+    fill(store, *(refusal(n) for n in range(10_000)))
+    with page(store, state(claims=10_000, odcrs=1_000)) as url:
+        shown = body(f"{url}/record?show=problems")
+        assert rows(shown) == PAGE and len(shown) < 300_000
+        older = re.search(r'href="([^"]+)" rel="next"', shown)
+        assert older is not None
+        following = body(url + older[1].replace("&amp;", "&"))
+        assert "train-9899<" in following and "train-9900<" not in following and "show=problems" in older[1]
+        assert "10000 claims wait, page 2 of 100" in body(f"{url}/waiting?page=2")
+        assert "1000 reservations, page 10 of 10" in body(f"{url}/reservations?page=99")
+
+
+def test_text_of_users_is_escaped() -> None:
+    store = HistoryStore()
+    evil = "<script>alert(1)</script>"
+    fill(store, refusal(1, message=evil, code=evil, request_id=evil, claim=evil))
+    with page(store, state()) as url:
+        for path in ("/", "/record", "/shortages", f"/record?name={evil}"):
+            shown = body(url + path)
+            assert "<script>alert" not in shown
+        assert "&lt;script&gt;" in body(f"{url}/record")
+
+
+@pytest.mark.covers("CAP-16")
+def test_the_page_is_read_only_and_serves_no_other_name() -> None:
+    with page(filled(), state()) as url:
+        assert {get(url + path, method).status for path in PATHS for method in ("POST", "DELETE")} == {405}
+        assert get(url, Host="evil.example").status == 403
+        assert get(f"{url}/changes", Host="evil.example").status == 403
+        assert get(f"{url}/static/../server.py").status == 404
+        assert get(f"{url}/claims/nobody").status == 404
+
+
+@pytest.mark.covers("CAP-16")
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    with page(filled(), state()) as url:
+        for path in PATHS:
+            shown = body(url + path)
+            loaded = re.findall(r'(?:src|href|hx-get|action)="([^"]*)"', shown)
+            assert [each for each in loaded if not each.startswith(("/", "#"))] == []
+            assert "style=" not in shown and not re.search(r"<script(?! src)", shown)
+
+
+def test_a_broken_database_is_reported() -> None:
+    store = filled()
+    with page(store, state()) as url:
+        with store._begin() as connection:
+            connection.execute(text("DROP TABLE history_entries"))
+        answer = get(url)
+        assert answer.status == 503 and "Launches go on without it" in answer.data.decode()
+
+
+@pytest.mark.covers("CAP-16")
+def test_the_heat_map_counts_refusals_by_pool_and_time() -> None:
+    with page(filled(), state()) as url:
+        shown = body(f"{url}/shortages?since=6h")
+        assert re.search(r'<th scope="row">cr-1 \(p5.48xlarge, us-east-1a\)</th><td>1</td>', shown)
+        assert shown.count('class="heat-5"') == 1
+
+
+@pytest.mark.parametrize("reservation", [GROUP, ""])
+def test_a_launch_through_a_group_or_an_open_match_is_in_the_timeline_of_its_reservation(
+    reservation: str,
+) -> None:
+    store = HistoryStore()
+    fill(store, launch(1, pool=replace(POOL, reservation=reservation), odcr_ids=("cr-1",)))
+    with page(store, state()) as url:
+        for path in ("/odcrs/cr-1", "/record?reservation=cr-1", "/reservations/team/gpus"):
+            assert rows(body(url + path)) == 1, path
+
+
+def test_a_group_is_shown_by_its_name_without_a_link() -> None:
+    store = HistoryStore()
+    fill(store, refusal(1, pool=replace(POOL, reservation=GROUP)))
+    with page(store, state()) as url:
+        for path in ("/", "/record"):
+            shown = body(url + path)
+            assert "group training" in shown and "/odcrs/arn" not in shown
+        assert '<a href="/odcrs/cr-1">cr-1</a>' in body(f"{url}/reservations")
+
+
+@pytest.mark.parametrize(
+    "path", ["/nowhere", "/odcrs/arn%3Aaws/training", "/odcrs/cr-404", "/claims/train-9"]
+)
+def test_a_missing_page_looks_like_the_others(path: str) -> None:
+    with page(filled(), state()) as url:
+        answer = get(url + path)
+        assert answer.status == 404 and "/static/page.css" in answer.data.decode()
+        assert "Content-Security-Policy" in answer.headers
+
+
+@pytest.mark.covers("CAP-16")
+def test_the_use_of_a_reservation_is_drawn_on_each_page_that_lists_it() -> None:
+    store = filled()
+    store.write(Batch(uses={(int(AT.timestamp()), "cr-1"): (8, 3), (int(NOW.timestamp()), "cr-1"): (8, 5)}))
+    with page(store, state()) as url:
+        for path in ("/", "/reservations", "/reservations/team/gpus", "/odcrs/cr-1"):
+            shown = body(url + path)
+            assert "from 3 of 8 to 5 of 8 slots" in shown and "no change seen" not in shown, path
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_the_timeline_of_a_pool_keeps_claims_that_ended(leads: bool) -> None:
+    store = HistoryStore()
+    fill(store, launch(1, node_pool="gpu"), launch(77, node_pool="gpu"), launch(78, node_pool="cpu"))
+    with page(store, state() if leads else None) as url:
+        shown = body(f"{url}/pools/gpu")
+        assert rows(shown) == 2 and "train-77" in shown
+
+
+def test_the_newest_shortages_are_first() -> None:
+    with page(filled(), state()) as url:
+        times = re.findall(r'<th scope="col"><time datetime="([^"]+)"', body(f"{url}/shortages?since=24h"))
+        assert len(times) > 40 and times == sorted(times, reverse=True)
+
+
+def test_one_is_singular() -> None:
+    with page(filled(), state()) as url:
+        shown = re.sub(r"<[^>]+>", "", body(url))
+        assert "1 pool is short" in shown and "1 claim waits" in shown
+        assert "1 claim waits" in body(f"{url}/waiting") and "1 reservation<" in body(f"{url}/reservations")
+
+
+@pytest.mark.parametrize(
+    ("path", "unknown"),
+    [
+        ("/record?since=banana", "since=banana"),
+        ("/record?clam=train-1", "clam=train-1"),
+        ("/record?topic=x&name=train-1", "topic=x"),
+        ("/shortages?since=banana", "since=banana"),
+        ("/record?since=1h&topic=&show=problems&name=train-1", ""),
+        ("/shortages", ""),
+    ],
+)
+def test_a_filter_that_is_not_understood_is_reported(path: str, unknown: str) -> None:
+    with page(filled(), state()) as url:
+        shown = body(url + path)
+        assert (
+            (f"left out: <code>{unknown}</code></p>" in shown) if unknown else ("Not understood" not in shown)
+        )

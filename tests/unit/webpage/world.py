@@ -1,0 +1,98 @@
+"""A page over a filled history and a present state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import urllib3
+
+from broker.history.recorder import HistoryRecorder
+from broker.history.store import HistoryStore
+from broker.kube.clock import FakeClock
+from broker.webpage.access import AccessRules, PageAccess
+from broker.webpage.live import ClaimRow, LiveState, OdcrRow, OwnerRow, ReservationRow, ShortageRow
+from broker.webpage.server import WebPage
+from tests.unit.history.facts import AT
+
+CLOCK = FakeClock(AT + timedelta(hours=1))
+NOW = CLOCK.now()
+OPEN = PageAccess(AccessRules(), None, clock=CLOCK)
+
+
+def waiting(name: str = "train-1", **more: str) -> ClaimRow:
+    given = {"node_class": "gpu", "node_pool": "gpu", "reason": "InsufficientCapacity", "message": "is short"}
+    given |= {"instance": "", "node": "", "zone": "", "instance_type": "", "reservation": ""} | more
+    return ClaimRow(name=name, created=AT, waits=True, since=AT, **given)
+
+
+def odcr(id_: str = "cr-1") -> OdcrRow:
+    return OdcrRow(
+        id=id_,
+        instance_type="p5.48xlarge",
+        zone="us-east-1a",
+        state="active",
+        total=8,
+        used=5,
+        idle=3,
+        cost=165.12,
+        end=None,
+        owner="team/gpus",
+        owner_url="/reservations/team/gpus",
+    )
+
+
+def state(claims: int = 1, odcrs: int = 1) -> LiveState:
+    return LiveState(
+        now=NOW,
+        described=NOW,
+        unreadable="",
+        claims=[waiting(f"train-{n}") for n in range(1, claims + 1)],
+        odcrs=[odcr(f"cr-{n}") for n in range(1, odcrs + 1)],
+        reservations=[
+            ReservationRow(
+                namespace="team",
+                name="gpus",
+                state="ACTIVE",
+                detail="",
+                cohort="all",
+                total=64,
+                allocated=40,
+                borrowed=8,
+                odcrs=("cr-1",),
+                conditions=(),
+            )
+        ],
+        shortages=[
+            ShortageRow(
+                scope="p5.48xlarge in us-east-1a, reserved",
+                way_out="Wait, or allow more zones.",
+                code="InsufficientInstanceCapacity",
+                error_class="capacity",
+                message="no capacity",
+                since=AT,
+                until=NOW + timedelta(minutes=3),
+            )
+        ],
+        classes=[OwnerRow(name="gpu", conditions=())],
+        pools=[OwnerRow(name="gpu", conditions=())],
+    )
+
+
+@contextmanager
+def page(store: HistoryStore, live: LiveState | None = None, access: PageAccess = OPEN) -> Iterator[str]:
+    """The address of a page over this history and state."""
+    store.open()
+    recorder = HistoryRecorder(store, clock=CLOCK)
+    made = WebPage(recorder, lambda: live, access, clock=CLOCK, host="127.0.0.1", port=0)
+    made.start()
+    try:
+        yield made.url
+    finally:
+        made.close()
+        store.close()
+
+
+def get(url: str, method: str = "GET", **headers: str) -> urllib3.BaseHTTPResponse:
+    return urllib3.request(method, url, headers=headers, timeout=30, retries=False)
