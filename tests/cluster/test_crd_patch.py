@@ -14,7 +14,8 @@ from broker.apis.karpenter_aws_definition import NAME, PROPERTY
 from broker.commands import crds
 from broker.commands.manifests import CRD
 from broker.controllers.advisor.definition import PATIENCE
-from broker.kube.client import Client, Json
+from broker.kube.client import Client, Json, Request
+from broker.kube.errors import Conflict
 from broker.oncall.metrics import REGISTRY
 from tests.cluster.karpenter import apply_definition, installed, pool, served, terms, theirs, until_terms
 from tests.cluster.stack import Stack
@@ -195,6 +196,45 @@ def test_a_value_that_was_written_back_is_still_its_user_s_to_remove(stack: Stac
     add_property(stack)
     stack.until(lambda: field(stack) == by_id(odcr), "the value is back in its field", step=1.0)
     until_copied(stack, by_id(odcr))
+    argocd.apply(EC2NodeClass.KIND, manifest)
+    argocd.apply(EC2NodeClass.KIND, {**manifest, "spec": {}})
+    stack.until(
+        lambda: names.ACCEPTED_SPEC not in stack.get(EC2NodeClass, "gpu").annotations,
+        "the copy goes as well",
+        step=1.0,
+    )
+    assert field(stack) is None
+
+
+@pytest.mark.covers("KRP-03")
+def test_a_conflict_while_ownership_is_given_up_leaves_the_value_to_its_user(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    add_property(stack)
+    stack.start()
+    argocd = Client(stack.client.transport, field_manager="argocd")
+    stack.node_class(id_=odcr)
+    stack.edit(EC2NodeClass, "gpu", {"spec": {PROPERTY: None}})
+    manifest: Json = {"metadata": {"name": "gpu"}, "spec": {PROPERTY: by_id(odcr)}}
+    argocd.apply(EC2NodeClass.KIND, manifest)
+    until_copied(stack, by_id(odcr))
+    upgrade(stack)
+    stack.until(lambda: not served(stack), "the property is not served")
+    touch(stack)
+
+    def given_up(request: Request) -> bool:
+        return own_class(request) and b"managedFields" in (request.body or b"")
+
+    own_class, conflicts = writes_of("ec2nodeclasses", "gpu"), [1, 2]
+
+    def conflict(_: object) -> None:
+        conflicts.pop()
+        raise Conflict(409, "Conflict", "the object has been modified")
+
+    stack.tap.on(given_up, conflict, times=2)
+    add_property(stack)
+    stack.until(lambda: field(stack) == by_id(odcr), "the value is back in its field", step=1.0)
+    until_copied(stack, by_id(odcr))
+    assert not conflicts
     argocd.apply(EC2NodeClass.KIND, manifest)
     argocd.apply(EC2NodeClass.KIND, {**manifest, "spec": {}})
     stack.until(

@@ -86,6 +86,9 @@ class AcceptedKeeper:
         return None
 
     def _copy(self, one: EC2NodeClass, wanted: AcceptedSpec) -> Result | None:
+        """The copy names a definition only after the broker gave up a field that it wrote back under it."""
+        if self._disown(one.name):
+            return Result(requeue_after=SOON)
         spec = wanted.spec.wire()
         kept = self._patch(
             one,
@@ -104,10 +107,9 @@ class AcceptedKeeper:
         return Result(requeue_after=SOON)
 
     def _restore(self, one: EC2NodeClass, copy: AcceptedSpec) -> Result | None:
-        """Writes the copied field back. The copy names the new definition only if the field is there now."""
+        """Writes the copied field back. Its copy names the new definition later, once the field is there."""
         if not self._patch(one, {"spec": {PROPERTY: copy.spec.wire()}}):
             return Result(requeue_after=SOON)
-        self._disown(one.name)
         _log.info("spec written back", nodeclass=one.name)
         self._recorder.event(
             one,
@@ -116,10 +118,10 @@ class AcceptedKeeper:
             f"spec.{PROPERTY} was dropped by a change of the definition, and is written back from annotation "
             f"{names.ACCEPTED_SPEC}",
         )
-        return None
+        return Result(requeue_after=SOON)
 
-    def _disown(self, name: str) -> None:
-        """Gives up ownership of the field, which belongs to its user.
+    def _disown(self, name: str) -> bool:
+        """Gives up ownership of the field, which belongs to its user. True if the broker had it.
 
         While the broker owns the field too, a manifest without it does not remove it
         (https://kubernetes.io/docs/reference/using-api/server-side-apply/#conflicts).
@@ -128,11 +130,13 @@ class AcceptedKeeper:
         entries = raw["metadata"].get("managedFields", [])
         owned = [each for each in entries if each.get("manager") == self._client.field_manager]
         ours = [spec for each in owned if (spec := each.get("fieldsV1", {}).get("f:spec"))]
-        if not any(spec.pop(f"f:{PROPERTY}", None) for spec in ours):
-            return
+        given_up = [spec.pop(f"f:{PROPERTY}", None) for spec in ours]
+        if not any(given_up):
+            return False
         version = raw["metadata"]["resourceVersion"]
         body = {"metadata": {"resourceVersion": version, "managedFields": entries}}
         self._classes.observe(self._client.patch(EC2NodeClass.KIND, name, body))
+        return True
 
     def _patch(self, one: EC2NodeClass, body: dict[str, Any]) -> bool:
         """Patches the class. True if the class has the field afterwards."""
