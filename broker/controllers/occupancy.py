@@ -194,8 +194,11 @@ def needs_a_node(reservation: koord.KoordinatorReservation) -> bool:
 
 
 def holds_room(pod: Pod) -> bool:
-    """Whether the pod counts on its node. One that ended counts until its room is kept by a reservation."""
-    return takes_room(pod) or _becomes_hold(pod)
+    """Whether the pod counts on its node. One that ended counts until its room is given back or kept.
+
+    Otherwise its room would be given to another pod, and then be kept as well.
+    """
+    return takes_room(pod) or (bool(pod.spec.node_name) and godel.FINALIZER in pod.metadata.finalizers)
 
 
 def _becomes_hold(pod: Pod) -> bool:

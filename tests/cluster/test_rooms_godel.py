@@ -97,6 +97,20 @@ def test_pods_without_annotation_or_node_keep_nothing(cluster: Rooms) -> None:
     cluster.until_kept("by-owner", "by-label")
 
 
+@pytest.mark.covers("GOD-01")
+def test_a_pod_that_completed_leaves_no_room(cluster: Rooms) -> None:
+    """Its room was given to another pod before it was deleted."""
+    node = running(cluster, "batch", "3", annotations={**WANTED, INDEX: "batch"})
+    cluster.ran("batch", phase="Succeeded")
+    cluster.until(lambda: FINALIZER not in cluster.get(Pod, "batch", "default").metadata.finalizers, "freed")
+    pod(cluster, "next", "3", nodeSelector={NODE: node})
+    cluster.until_bound("next")
+    delete(cluster, "batch")
+    pod(cluster, "last", "1", nodeSelector={NODE: node})
+    cluster.until_bound("last")
+    assert cluster.kept() == []
+
+
 @pytest.mark.covers("GOD-03")
 def test_the_index_matches_in_its_namespace_and_is_a_preference(cluster: Rooms) -> None:
     cluster.quota("other", min={"cpu": 99})

@@ -51,7 +51,7 @@ class Watch:
         self._homes: dict[str, str] = {}  # claim's uid -> its instance, once it has one
         self._foreign: dict[str, tuple[Any, ...]] = {}
         self._claims: dict[str, Json] = {}  # by uid, as they were at the last look
-        self._rooms = RoomsWatch(world)
+        self.rooms = RoomsWatch(world)
         world.gate.watchers.append(self._call)
         world.gate.api_watchers.append(self._write)
 
@@ -166,7 +166,7 @@ class Watch:
                 raise Violation("one leader", f"{' and '.join(acts)} lead")
         self._within_count()
         self._bought()
-        self._rooms.check()
+        self.rooms.check()
 
     def _one_each(self) -> None:
         claims = self._world.claims()
@@ -306,7 +306,7 @@ class Watch:
         world = self._world
         if self._look_at_others() != self._foreign:
             raise Violation("foreign", f"{self._foreign} became {self._look_at_others()}")
-        self._rooms.settled()
+        self.rooms.settled()
         claims = [c for c in world.claims() if c["metadata"]["name"] != "karpenters"]
         alive = {i.id for i in world.instances()}
         for claim in claims:

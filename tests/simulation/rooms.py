@@ -251,6 +251,7 @@ def room_killed(world: World, rng: random.Random) -> None:
 
 
 MEANWHILE: tuple[Act, ...] = (
+    room_godel_pod,
     room_pod,
     room_pod_gone,
     room_pod_gone,

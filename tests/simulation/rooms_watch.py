@@ -35,10 +35,13 @@ def _annotation(item: Json, name: str) -> str:
     return str(item["metadata"].get("annotations", {}).get(name, ""))
 
 
+def _may_leave_room(pod: Json) -> bool:
+    return FINALIZER in pod["metadata"].get("finalizers", ())
+
+
 def _leaves_room(pod: Json) -> bool:
-    """Whether the pod ends, and its room is to be kept."""
-    meta = pod["metadata"]
-    return bool(meta.get("deletionTimestamp")) and FINALIZER in meta.get("finalizers", ())
+    """Whether the pod is being deleted, and its room is to be kept."""
+    return bool(pod["metadata"].get("deletionTimestamp")) and _may_leave_room(pod)
 
 
 def taken_from(pod: Json) -> str:
@@ -63,10 +66,10 @@ class Rooms:
         return cls(nodes_of(world), pods_of(world), holds, kept_of(world), world.time.now())
 
     def on(self, node: str) -> Iterator[Json]:
-        """The pods that take room on a node. One that ends counts until its room is kept without it."""
+        """The pods that take room on a node. One that ends counts until its room is given back or kept."""
         for pod in self.pods:
             ended = pod.get("status", {}).get("phase") in ENDED
-            if pod["spec"].get("nodeName") == node and (not ended or _leaves_room(pod)):
+            if pod["spec"].get("nodeName") == node and (not ended or _may_leave_room(pod)):
                 yield pod
 
     def left_on(self, node: str) -> Iterator[tuple[Json, int]]:
@@ -80,10 +83,10 @@ class Rooms:
             if not taken and _annotation(item, PLACEHOLDER_UID) not in present:
                 yield item, cpu(spec["template"]["spec"])
 
-    def over(self, item: Json) -> bool:
-        """Whether the time of a deleted pod's room is over."""
+    def over(self, item: Json, within: float = 0.0) -> bool:
+        """Whether the time of a deleted pod's room is over, now or within so many seconds."""
         made = datetime.fromisoformat(item["metadata"]["creationTimestamp"])
-        return made + timedelta(seconds=int(item["spec"]["ttl"])) <= self.now
+        return made + timedelta(seconds=int(item["spec"]["ttl"]) - within) <= self.now
 
     def expired(self, hold: Json) -> bool:
         made = datetime.fromisoformat(hold["metadata"]["creationTimestamp"])
@@ -179,6 +182,12 @@ class RoomsWatch:
                 raise Violation("hold kept", f"{name} failed, and its node {node} is there: {status}")
             if status.get("phase") == "Succeeded" and not status.get("currentOwners"):
                 raise Violation("hold kept", f"{name} succeeded without an owner")
+
+    def ending(self, within: float) -> list[str]:
+        """The paths of the reservations whose time is over within so many seconds: they are deleted then."""
+        rooms = Rooms.of(self._world)
+        over = [item["metadata"] for item in rooms.left.values() if rooms.over(item, within)]
+        return [f"/namespaces/{meta['namespace']}/reservations/{meta['name']}" for meta in over]
 
     def settled(self) -> None:
         rooms = Rooms.of(self._world)

@@ -213,6 +213,7 @@ class _Run:
         gate = self._world.gate
         gate.trace(f"== {why}")
         api, aws = self._changes()
+        but = (*but, *self._watch.rooms.ending(REST))
         self._live(REST)
         changed = [*gate.api_writes[api:], *gate.aws_writes[aws:]]
         if changed := [each for each in changed if not any(part in each for part in but)]:

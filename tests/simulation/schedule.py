@@ -56,7 +56,7 @@ ROOM_WEIGHTS: Mapping[str, int] = {
     "room_node": 5,
     "room_node_gone": 2,
     "room_pod": 18,
-    "room_godel_pod": 0,  # in schedules that name it: seeds 185664688 and 185664726 are not understood yet
+    "room_godel_pod": 9,
     "room_pod_gone": 7,
     "room_pod_ends": 3,
     "room_pod_touched": 1,
@@ -67,7 +67,7 @@ ROOM_WEIGHTS: Mapping[str, int] = {
     "bind_refused": 4,
     "room_killed": 8,
     "room_meanwhile": 8,
-    "room_usurped": 0,
+    "room_usurped": 6,
     "api": 4,
     "api_gone": 2,
     "api_slow": 2,

@@ -54,6 +54,7 @@ class GodelPodController:
         held = godel.FINALIZER in pod.metadata.finalizers
         wanted = self._served() and self._annotations.wanted(pod)
         if not pod.deleting:
+            wanted = wanted and not pod.ended  # a pod that completes gives its room back
             self._patch(pod, add_finalizer(pod, godel.FINALIZER) if wanted else None)
             if held and not wanted:
                 self._patch(pod, remove_finalizer(pod, godel.FINALIZER))
