@@ -13,6 +13,7 @@ from broker.kube.transports import HttpTransport, InProcessTransport
 from providers.local import LocalAws
 from tests.cluster.stack import Stack
 from tests.controlplane.client import Api
+from tests.kueue.definitions import install, ready, uninstall
 from tests.support.definitions import defined
 from tests.support.direct import local_aws_here
 from tests.support.servers import REAL
@@ -54,3 +55,13 @@ def stack(request: pytest.FixtureRequest, local_aws: LocalAws, tmp_path: Path) -
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture
+def kueue(stack: Stack) -> Iterator[None]:
+    """Kueue's kinds are served during the test."""
+    install(stack.client)
+    stack.until(lambda: ready(stack.client, "v1beta2"), "Kueue's kinds are served")
+    yield
+    stack.close()
+    stack.until(lambda: uninstall(stack.client), "Kueue is uninstalled")

@@ -19,7 +19,6 @@ from broker.kube.errors import ApiError
 from broker.kube.panics import PANICS
 from tests.cluster.everything import bodies, put
 from tests.cluster.stack import Stack
-from tests.kueue.definitions import install, ready, uninstall
 
 Json = dict[str, Any]
 OBJECTS = int(os.environ.get("OBJECTS", "120"))
@@ -109,9 +108,8 @@ def _bugs() -> Counter[str]:
 
 
 @pytest.mark.covers("SAF-52")
+@pytest.mark.usefixtures("kueue")
 def test_hostile_objects_stop_no_other_claim_and_meet_no_bug(stack: Stack) -> None:
-    install(stack.client)
-    stack.until(lambda: ready(stack.client, "v1beta2"), "Kueue's kinds are served")
     odcr = stack.aws.odcr(count=2 * OBJECTS // BATCH + 8)  # some of the hostile claims launch
     stack.node_class("good", id_=odcr)
     broker = stack.start(kubelets=False)
@@ -142,5 +140,3 @@ def test_hostile_objects_stop_no_other_claim_and_meet_no_bug(stack: Stack) -> No
     assert all(fresh.ready().values()) and _bugs() - before == Counter()
     left_out = sum(len(informer.cache.broken) for informer in fresh.informers)
     print(f"{tried} objects, {refused} refused by the API server, {left_out} left out")
-    stack.close()
-    stack.until(lambda: uninstall(stack.client), "Kueue is uninstalled")

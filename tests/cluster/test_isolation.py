@@ -30,7 +30,6 @@ from tests.cluster.everything import bodies, pod_groups, put
 from tests.cluster.objects import ON_DEMAND
 from tests.cluster.stack import SETTINGS, Stack
 from tests.cluster.test_losses import RELIST, vanish
-from tests.kueue.definitions import install, ready, uninstall
 
 # The part of every Object that a cache and an event need.
 OPEN = frozenset({"metadata", "name", "namespace", "uid", "key", "labels", "deleting", "KIND", "wire"})
@@ -78,16 +77,6 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> None:
         return made
 
     monkeypatch.setattr(cache, "decode", decode)
-
-
-@pytest.fixture
-def kueue(stack: Stack) -> Iterator[None]:
-    """Kueue's kinds are served during the test."""
-    install(stack.client)
-    stack.until(lambda: ready(stack.client, "v1beta2"), "Kueue's kinds are served")
-    yield
-    stack.close()
-    stack.until(lambda: uninstall(stack.client), "Kueue is uninstalled")
 
 
 @pytest.fixture

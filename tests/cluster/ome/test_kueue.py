@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -46,14 +46,6 @@ def spec(nominal: str = "16", flavor: str = "h100", **more: Any) -> Json:
     quota = {"name": GPU, "nominalQuota": nominal}
     flavors = [{"name": flavor, "resources": [quota]}]
     return {"resourceGroups": [{"coveredResources": [GPU], "flavors": flavors}], **more}
-
-
-@pytest.fixture(autouse=True)
-def without_kueue_afterwards(stack: Stack) -> Iterator[None]:
-    """The real server keeps definitions from one test to the next."""
-    yield
-    stack.close()
-    stack.until(lambda: uninstall(stack.client), "Kueue is uninstalled")
 
 
 def present(broker: Broker) -> bool:
