@@ -43,7 +43,7 @@ COLUMNS = {
     "claim": "CLAIM",
     "pool": "LAUNCHED INTO",
     "reservation": "EC2 COUNTS IT IN",
-    "before": "REFUSED BEFORE",
+    "before": "SKIPPED OR REFUSED",
     "as": "OK",
 }
 
