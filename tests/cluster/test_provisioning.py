@@ -82,8 +82,8 @@ def test_pods_run_in_reserved_slots_first_and_get_no_second_claim(stack: Stack) 
     odcr = stack.aws.odcr("m5.large", count=1)
     stack.node_class(id_=odcr)
     pool(stack)
+    waiting = pods(stack, 3, cpu="1500m")  # before the start, so that they are one batch
     start(stack)
-    waiting = pods(stack, 3, cpu="1500m")
     stack.until(lambda: bound(stack, waiting), "all pods bound", step=0.2)
     made = claims(stack)
     assert len(made) == 3
@@ -105,7 +105,6 @@ def test_claims_that_are_created_slowly_are_still_planned_together(stack: Stack)
     stack.node_class(group=stack.aws.group(small, large))
     types = {"key": names.INSTANCE_TYPE, "operator": "In", "values": ["c5.large", "m5.large"]}
     pool(stack, template={"requirements": [types]})
-    start(stack)
     stack.client.create(PriorityClass.KIND, {"metadata": {"name": "high"}, "value": 100})
     # Long enough for the launch loop to begin between two of them.
     never = threading.Event()
@@ -116,6 +115,7 @@ def test_claims_that_are_created_slowly_are_still_planned_together(stack: Stack)
     stack.tap.on(lambda each: each.method == "POST" and each.path.endswith("/nodeclaims"), slow, times=-1)
     waiting = pods(stack, 2, "wide", cpu="1500m", spec={"priorityClassName": "high"})
     waiting += pods(stack, 2, "narrow", cpu="1500m", spec={"nodeSelector": {names.INSTANCE_TYPE: "c5.large"}})
+    start(stack)
     stack.until(lambda: bound(stack, waiting), "all pods bound", step=0.2)
     assert sorted(stack.reservation_of(claim.name) for claim in claims(stack)) == sorted([small, large] * 2)
 
