@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,6 +13,9 @@ import pytest
 
 from broker.demo.examples import are_examples, example_account, examples
 from broker.settings import Settings
+from tests.docs.blocks import ROOT
+from tests.docs.commands import commands
+from tests.docs.owners import PLAN_TEST, owner, plain
 
 from .kit import main, run
 
@@ -29,6 +33,7 @@ PLANNED = {
     "reservations/bought.yaml": {"reserved": 1},
     "reservations/borrowing.yaml": {"reserved": 4},
 }
+SHOWN = sorted({plain(each) for each in commands() if (by := owner(each)) and by.file == PLAN_TEST})
 Account = tuple[Settings, Callable[[str], str]]
 KEYS = (
     "AWS_ACCESS_KEY_ID",
@@ -79,12 +84,14 @@ def account(made: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.demo.examples.example_account", here)
 
 
+@pytest.mark.covers("USR-24")
 def test_every_example_is_planned() -> None:
     there = list(examples().rglob("*.yaml"))
     covered = {examples() / name for name in (*PLANNED, *PARTS)}
     assert [path for path in there if not covered & {path, path.parent} - {examples()}] == []
 
 
+@pytest.mark.covers("USR-24")
 @pytest.mark.usefixtures("account")
 @pytest.mark.parametrize("name", PLANNED)
 def test_an_example_is_planned_as_it_is(name: str) -> None:
@@ -95,6 +102,15 @@ def test_an_example_is_planned_as_it_is(name: str) -> None:
         kind = row["pool"].partition(":")[0]
         counts[kind] = counts.get(kind, 0) + 1
     assert counts == PLANNED[name]
+
+
+@pytest.mark.covers("USR-24")
+@pytest.mark.usefixtures("account")
+@pytest.mark.parametrize("text", SHOWN)
+def test_shown_plan_launches_every_claim(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    result = run(*shlex.split(text)[1:])
+    assert result.exit_code == 0 and "Solved by" in result.output, result.output
 
 
 @pytest.mark.usefixtures("account")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from tests.controlplane.client import Api
 from tests.deploy import helm
 from tests.deploy.requests import Recording, allows, grants
 from tests.deploy.test_user_roles import bind, chart, until_may
+from tests.docs.blocks import DOCS, blocks
 from tests.unit.webpage.test_access import SECRET, history, two_namespaces
 from tests.unit.webpage.world import get, page
 
@@ -61,3 +65,30 @@ def test_a_token_of_the_cluster_shows_the_namespaces_of_its_roles(real: Api, tmp
     assert recording.refused == []
     assert all(any(allows(rule, asked) for rule in rules) for asked in recording.seen)
     assert all(any(allows(grant, asked) for asked in recording.seen) for grant in grants(rules))
+
+
+@pytest.mark.real
+@pytest.mark.kubectl
+@pytest.mark.covers("USR-24")
+@pytest.mark.skipif(not all(map(shutil.which, ("kubectl", "curl"))), reason="no kubectl or no curl on PATH")
+def test_shown_request_with_a_token_reads_the_record(real: Api, tmp_path: Path) -> None:
+    (command,) = (b for b in blocks(DOCS / "operate/web-page.md", "sh") if b.startswith("curl "))
+    body = {"metadata": {"name": "grafana"}}
+    assert real.request("POST", "/api/v1/namespaces/default/serviceaccounts", body=body).status == 201
+    account = "system:serviceaccount:default:grafana"
+    bind(real, "ClusterRole", chart("cluster"), user=account)
+    until_may(real, ["list"], "nodeclaims.karpenter.sh", user=account)
+    file = tmp_path / "kubeconfig"
+    file.write_text(real.kubeconfig())
+    access = PageAccess(
+        AccessRules(tokens=True), Client(HttpTransport.from_kubeconfig(file)), clock=FakeClock()
+    )
+    with page(history(), two_namespaces(), access) as url:
+        done = subprocess.run(
+            ["bash", "-c", command.replace("http://capacity-broker.capacity-broker:8081", url)],
+            env={"PATH": os.environ["PATH"], "KUBECONFIG": str(file), "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert "<title>Record" in done.stdout, done

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import yaml
@@ -14,6 +18,7 @@ from broker.apis.meta import Kind
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from tests.controlplane.client import Api, Json, Reply
 from tests.deploy import helm
+from tests.docs.blocks import DOCS, steps
 from tests.peers.programs import until
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -199,3 +204,39 @@ def test_an_annotation_that_buys_or_adopts_needs_a_right_of_its_own(real: Api, k
         granted("buys", *chart("buy")["rules"][0]["verbs"])
         until(lambda: create({**BUYING, **ADOPTING}).status == 201, "the right to buy holds for the policy")
         assert annotate(dict.fromkeys(BUYING, "else")) == 200
+
+
+@pytest.mark.real
+@pytest.mark.kubectl
+@pytest.mark.covers("USR-24")
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl on PATH")
+def test_shown_annotation_that_buys_is_refused_as_shown(real: Api, tmp_path: Path) -> None:
+    kind = CapacityReservation.KIND
+    real.install(next(each for each in load() if each["spec"]["names"]["kind"] == kind.kind))
+    objects = f"/apis/ome.io/v1beta1/namespaces/default/{kind.plural}"
+    assert real.request("POST", objects, body=reserved(kind.kind, "gpus", {})).status == 201
+    for part in ("view", "edit"):
+        bind(real, "ClusterRole", chart(part), namespace="default")
+    until_may(real, ["get", "create", "patch"], MINE, namespace="default")
+    config = yaml.safe_load(real.kubeconfig())
+    config["users"][0]["user"]["as"] = USER
+    file = tmp_path / "kubeconfig"
+    file.write_text(yaml.safe_dump(config))
+    (step,) = steps(DOCS / "operate/webhook.md")
+    shown = step.output.removeprefix("error: ...").split()
+
+    def refused() -> bool:
+        dry, headers = {"dryRun": "All"}, {"Impersonate-User": USER}
+        return real.request("POST", objects, dry, reserved(kind.kind, "new", BUYING), headers).status == 403
+
+    with enforced(real):
+        until(refused, "the policy is enforced")
+        done = subprocess.run(
+            ["bash", "-c", step.command],
+            env={"PATH": os.environ["PATH"], "KUBECONFIG": str(file), "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert " ".join(shown) in " ".join(done.stderr.split()), done.stderr

@@ -8,19 +8,21 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import yaml
 
 from broker.apis.crds import load as load_crds
 from broker.apis.kueue import VERSIONS
-from broker.apiserver import ApiServer, Cluster
+from broker.apiserver import Cluster
 from broker.apiserver.cluster import NAMESPACES
-from providers.local import LocalAws
-from tests.deploy import helm, strict
+from providers.local import control
+from tests.controlplane.server import free_port
+from tests.deploy import strict
 from tests.docs.blocks import DOCS, ROOT, blocks, pages, steps
 from tests.kueue.definitions import definitions
+from tests.peers.programs import Program
 
 KEYS = {
     "AWS_ACCESS_KEY_ID": "x",
@@ -34,6 +36,7 @@ VARYING = (
     (re.compile(r"errors\.pydantic\.dev/[\d.]+"), "errors.pydantic.dev"),
 )
 BETWEEN = "---- next ----"
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
 def told(text: str) -> str:
@@ -46,11 +49,10 @@ def run_through(page: Path, *, env: dict[str, str]) -> list[tuple[str, str, str]
     """Each console command of the page, in one shell: its output, and the output on the page."""
     asked = steps(page)
     script = "shopt -s expand_aliases\n" + "".join(f"{step.command}\necho '{BETWEEN}'\n" for step in asked)
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", script],
         cwd=ROOT,
-        env={"PATH": path, "HOME": "/nonexistent", **env},
+        env={"PATH": PATH, "HOME": "/nonexistent", **env},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -66,34 +68,50 @@ def need(program: str) -> None:
         pytest.skip(f"no {program} on PATH")
 
 
-@pytest.fixture
-def local_aws() -> Iterator[LocalAws]:
-    with LocalAws() as server:
-        server.reset()
-        server.control.reset()
-        server.control.clear_calls()
-        yield server
-        server.reset()
-        server.control.reset()
+@contextmanager
+def served(page: Path, folder: Path, **replaced: str) -> Iterator[str]:
+    """The server that the `sh` block of the page starts; yields the block's other commands."""
+    (block,) = blocks(page, "sh")
+    for name, value in replaced.items():
+        block = block.replace(name, value)
+    begin, name, rest = block.partition("python -m ")
+    line, _, others = rest.partition("\n")
+    (folder / ".venv").symlink_to(sys.prefix)
+    script = ["bash", "-c", f"{begin}exec {name}{line}"]
+    environment = {"PYTHONPATH": str(ROOT)}
+    with Program("server", script, folder=folder, environment=environment) as server:
+        server.until(lambda: any("http://" in each for each in server.lines()), "listening")
+        yield others
 
 
-def test_the_knobs_of_local_aws_as_shown(local_aws: LocalAws) -> None:
+@pytest.mark.covers("USR-24")
+def test_local_aws_starts_as_shown_and_its_knobs_work(tmp_path: Path) -> None:
     need("curl")
-    said = run_through(DOCS / "contribute/local-aws.md", env={**KEYS, "AWS_ENDPOINT_URL": local_aws.endpoint})
+    page, port = DOCS / "contribute/local-aws.md", str(free_port())
+    with served(page, tmp_path, **{"5000": port}) as others:
+        answer = subprocess.run(
+            ["bash", "-ec", others],
+            env={"PATH": PATH, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert answer.stdout == "account 123456789012, us-east-1: no capacity reservation\n", answer.stderr
+        control.Control(f"http://127.0.0.1:{port}").clear_calls()
+        said = run_through(page, env={**KEYS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"})
     assert len(said) > 10
     for command, printed, shown in said:
         assert printed == shown, command
 
 
+@pytest.mark.covers("USR-24")
 @pytest.mark.kubectl
-def test_kubectl_on_the_embedded_server_as_shown(tmp_path: Path) -> None:
+def test_embedded_server_starts_as_shown_and_answers_kubectl(tmp_path: Path) -> None:
     need("kubectl")
-    with ApiServer(Cluster()) as server:
-        kubeconfig = tmp_path / "kubeconfig"
-        kubeconfig.write_text(server.kubeconfig())
-        said = run_through(
-            DOCS / "contribute/embedded-api.md", env={"KUBECONFIG": str(kubeconfig), "HOME": str(tmp_path)}
-        )
+    page, kubeconfig = DOCS / "contribute/embedded-api.md", str(tmp_path / "kubeconfig")
+    with served(page, tmp_path, **{"8001": str(free_port()), "/tmp/embedded.yaml": kubeconfig}) as others:
+        assert not others
+        said = run_through(page, env={"KUBECONFIG": kubeconfig, "HOME": str(tmp_path)})
     for command, printed, shown in said:
         assert printed == shown, command
 
@@ -130,21 +148,3 @@ def test_manifests_are_taken_strictly() -> None:
     spaces = {d["metadata"]["namespace"] for d in whole if "namespace" in d["metadata"]} - there
     made = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in sorted(spaces)]
     assert strict.create(ask, [*made, *whole]) == []
-
-
-def test_the_chart_installs_with_the_values_that_are_shown() -> None:
-    (install,) = [b for b in blocks(DOCS / "operate/install.md", "sh") if "helm install" in b]
-    given = dict(
-        each.split("=", 1)
-        for each in re.findall(r"--set (\S+?=(?:\$\(.*?\)|\S+))", install.replace("\\\n", " "))
-    )
-    required = {"clusterName", "region"}
-    assert set(given) == required | {"image.repository", "image.digest", "'networkPolicy.apiServerCIDRs"}
-    values = {key: helm.GIVEN.get(key, value) for key, value in given.items() if "." not in key}
-    image = {**helm.GIVEN["image"], "repository": given["image.repository"]}
-    manifests = helm.render({**values, "image": image, "networkPolicy": helm.GIVEN["networkPolicy"]})
-    assert (
-        "capacity-broker/capacity-broker"
-        in f"{helm.NAMESPACE}/{helm.one(manifests, 'ServiceAccount')['metadata']['name']}"
-    )
-    assert yaml.safe_load((helm.CHART / "values.yaml").read_text())["serviceAccount"]["name"] == ""

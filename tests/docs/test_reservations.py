@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from broker.apis.ome import ReservationSpec
 from broker.apis.ome_rules import judge
+from broker.apiserver import ApiServer
 from broker.controllers.capacityreservation.metrics import TABLES
+from broker.kube.transports import InProcessTransport
 from broker.reservations.conditions import REASONS
-from tests.docs.blocks import DOCS
+from tests.cluster.ome.bought import ask, flavored
+from tests.cluster.ome.reserved import flavors_alone, until_says
+from tests.cluster.stack import Stack
+from tests.docs.blocks import DOCS, steps
+from tests.support.definitions import defined
+from tests.support.direct import local_aws_here
+from tests.support.service_models import models_read_once
 from tests.unit.apis.test_ome import MANIFESTS, objects
 
+__all__ = ["models_read_once"]
 PAGE = (DOCS / "use/reservations.md").read_text()
 
 
@@ -53,3 +66,31 @@ def test_every_reason_and_every_series_is_on_the_page() -> None:
             ]
             assert missing == [], condition
     assert [each.name for each in TABLES if f"`{each.name}`" not in PAGE] == []
+
+
+@pytest.mark.covers("USR-24")
+@pytest.mark.kubectl
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl on PATH")
+def test_detail_of_a_failed_reservation_is_as_shown(tmp_path: Path) -> None:
+    (step,) = steps(DOCS / "use/reservations.md")
+    kubeconfig = tmp_path / "kubeconfig"
+    with local_aws_here() as aws, ApiServer(defined()) as api:
+        aws.reset()
+        kubeconfig.write_text(api.kubeconfig())
+        stack = Stack(aws, InProcessTransport(api.cluster))
+        try:
+            flavors_alone(stack)
+            flavored(stack)
+            ask(stack, 1)
+            stack.start(kubelets=False, reservation_creating_seconds=1.0)
+            until_says(stack, "Failed", step=1.0)
+            done = subprocess.run(
+                ["bash", "-c", step.command],
+                env={"PATH": os.environ["PATH"], "KUBECONFIG": str(kubeconfig), "HOME": str(tmp_path)},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        finally:
+            stack.close()
+    assert done.stdout.split() == step.output.split(), done.stderr

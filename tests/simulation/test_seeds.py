@@ -6,12 +6,16 @@ New seeds are run by `make simulate`, as many as wanted by `make soak`.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 
+from tests.docs.commands import commands
+from tests.docs.owners import SEED_TEST, owner, plain
+from tests.simulation.__main__ import main
 from tests.simulation.run import run
 from tests.simulation.schedule import parse, schedule, shown
 from tests.simulation.world import Lab
@@ -45,6 +49,14 @@ def test_seed_replays_exactly_in_another_process(lab: Lab) -> None:
     )
     run(lab, REPLAYED + 1)  # nothing depends on the remains of another run
     assert run(lab, REPLAYED).digest == there.stdout.strip()
+
+
+@pytest.mark.covers("USR-24")
+def test_shown_seed_ends_without_a_violation(capsys: pytest.CaptureFixture[str]) -> None:
+    (text,) = {plain(each) for each in commands() if (by := owner(each)) and by.file == SEED_TEST}
+    program, *arguments = shlex.split(text.removeprefix("python -m "))
+    assert (program, main(arguments)) == ("tests.simulation", 0)
+    assert "1 seeds in" in capsys.readouterr().out
 
 
 def test_a_printed_schedule_is_the_same_schedule() -> None:
