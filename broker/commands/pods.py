@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from broker.apis import names
-from broker.apis.core import Pod
+from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace, PriorityClass
@@ -26,6 +26,7 @@ from broker.commands.dry_run import current_shortages, listed, read_once
 from broker.commands.plan import considered
 from broker.commands.pod_manifests import existing_pods, pods_of, remarks
 from broker.controllers.nodeclass.resolve import NOT_FOUND, LaunchClass, Unresolved
+from broker.controllers.nominations import preempting
 from broker.controllers.occupancy import NodeOccupancy, OccupancyReader
 from broker.controllers.provisioning.decide import (
     Decider,
@@ -122,8 +123,11 @@ class _Pods:
     notes: Sequence[str]
 
 
-def _pods(documents: Sequence[Json], cluster: Sequence[Pod]) -> _Pods:
-    """A pod of the files that the cluster has already stays as it is there."""
+def _pods(documents: Sequence[Json], cluster: Sequence[Pod], evicting: Collection[str]) -> _Pods:
+    """A pod of the files that the cluster has already stays as it is there.
+
+    `evicting`: pods that get the room of others.
+    """
     there = {pod.key: pod for pod in cluster}
     given = pods_of(documents, cluster)
     owned = [pod for document in documents for pod in existing_pods(document, cluster)]
@@ -134,7 +138,7 @@ def _pods(documents: Sequence[Json], cluster: Sequence[Pod]) -> _Pods:
     for pod in given:
         if (known := there.get(pod.key)) is not None and known.spec.node_name:
             notes.append(f"pod {pod.key}: is on {known.spec.node_name} already")
-    others = [pod for pod in there.values() if provisionable(pod)]
+    others = [pod for pod in there.values() if provisionable(pod) and pod.key not in evicting]
     keys = frozenset(pod.key for pod in (*given, *owned))
     if names_ := sorted(pod.key for pod in others if pod.key not in keys):
         notes.append(f"planned with the pods that wait in the cluster: {_some(names_)}")
@@ -200,7 +204,8 @@ def planned_pods(
     cluster = listed(client, Pod)
     every = listed(client, NodePool)
     pools = _pools(every, client, provider, settings, clock.now())
-    pods = _pods(documents, cluster)
+    claims = listed(client, NodeClaim)
+    pods = _pods(documents, cluster, preempting(cluster, listed(client, Node), claims))
     sizes = {group.key: group.spec.min_member for group in listed(client, SchedulingPodGroup)}
 
     def group_size(key: str) -> int:
@@ -211,7 +216,6 @@ def planned_pods(
     spaces = {space.name: space for space in listed(client, Namespace)}
     pending = _pending(pods, room.infos, spaces, client, group_size)
     of_karpenter = {pod.key for pod in pending if any(pool.accepts(pod.info) for pool in theirs)}
-    claims = listed(client, NodeClaim)
     daemons = [pod_info(d.spec.template.pod(d.name, d.namespace)) for d in listed(client, DaemonSet)]
     asking_pods = [pod for pod in pending if pod.key not in of_karpenter]
     asking_pods += pending_reservations(room.unplaced, spaces, group_size)

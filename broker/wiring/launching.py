@@ -27,6 +27,7 @@ from broker.controllers.nodeclaim.trial import LaunchTrials
 from broker.controllers.nodeclaim.waves import FleetWaves
 from broker.controllers.nodeclaim.writers import Writers
 from broker.controllers.nodeclass.controller import NodeClassController
+from broker.controllers.nominations import nominate
 from broker.controllers.preemption.reserved_slots import ReservedSlots
 from broker.controllers.templates import TemplateSweeper
 from broker.kube.context import ControllerContext
@@ -119,7 +120,14 @@ def claim_controllers(
     terminations = Terminations(provider, clock=clock, check=client.check, wake=signals.instance_changed)
     lifecycle = Lifecycle(
         caches.claims,
-        Registration(client, caches.claims, caches.nodes, clock=clock, recorder=recorder),
+        Registration(
+            client,
+            caches.claims,
+            caches.nodes,
+            clock=clock,
+            recorder=recorder,
+            nominate=partial(nominate, client, caches.pods, others=settings.schedulers),
+        ),
         Termination(
             context,
             caches,

@@ -563,3 +563,48 @@ def test_a_machine_that_turns_out_too_small_is_made_once(
     stack.advance(60)
     stack.passes()
     assert types() == ["m5.xlarge"]
+
+
+@pytest.mark.covers("KRP-35")
+def test_a_node_that_joins_is_nominated_for_the_pods_that_it_was_made_for(stack: Stack) -> None:
+    """kube-scheduler keeps the room of a nominated pod from others, so that they take no pod's only machine."""
+    stack.node_class(preference="none")
+    pool(stack)
+    (waiting,) = pods(stack, 1, cpu="1500m")
+    start(stack)
+    stack.until(lambda: nominated(stack, waiting), "nominated", step=0.2)
+    (claim,) = claims(stack)
+    (node,) = [item for item in stack.all(Node) if item.spec.provider_id == claim.status.provider_id]
+    assert nominated(stack, waiting) == node.name
+    stack.until(lambda: stack.is_true(claim.name, "Initialized"), "initialized", step=0.2)
+    pods(stack, 1, "later", cpu="1500m", spec={"nodeName": node.name})  # in its place, by its node's name
+    stack.until(lambda: len(claims(stack)) == 2, "another claim", step=0.2)
+    assert nominated(stack, waiting) != node.name  # else Karpenter and other schedulers wait for this node
+    stack.until(lambda: bound(stack, [waiting]), "bound", step=0.2)
+    assert len(claims(stack)) == 2
+
+
+@pytest.mark.covers("KRP-35")
+def test_a_pod_for_which_others_are_evicted_gets_no_machine(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    pool(stack)
+    stack.client.create(Node.KIND, {"metadata": {"name": "full"}})
+    evicting, other = pods(stack, 2, cpu="1500m")
+    nominate(stack, evicting, "full")
+    start(stack)
+    stack.until(lambda: claims(stack), "a claim", step=0.2)
+    stack.passes()
+    assert [claim.annotations[names.PODS] for claim in claims(stack)] == [f"default/{other}"]
+    assert nominated(stack, evicting) == "full"
+    stack.client.delete(Node.KIND, "full")  # nothing becomes free there any more
+    stack.until(lambda: bound(stack, [evicting, other]), "both are bound", step=0.2)
+    assert len(claims(stack)) == 2
+
+
+def nominated(stack: Stack, name: str) -> str:
+    return stack.get(Pod, name, namespace="default").status.nominated_node_name
+
+
+def nominate(stack: Stack, name: str, node: str) -> None:
+    status = {"status": {"nominatedNodeName": node}}
+    stack.client.patch(Pod.KIND, name, status, namespace="default", subresource="status")

@@ -7,7 +7,7 @@ gone, and it has the resources that the claim requests (karpenter pkg/controller
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -52,7 +52,10 @@ EPHEMERAL = frozenset(
 
 
 class Registration:
-    """The steps between launch and readiness of one claim."""
+    """The steps between launch and readiness of one claim.
+
+    `nominate` makes a node that joins the expected node of the claim's pods.
+    """
 
     def __init__(
         self,
@@ -62,12 +65,14 @@ class Registration:
         *,
         clock: Clock,
         recorder: Recorder,
+        nominate: Callable[[NodeClaim, str], None],
     ) -> None:
         self._client = client
         self._claims = claims
         self._nodes = nodes
         self._clock = clock
         self._recorder = recorder
+        self._nominate = nominate
         self._missed: dict[str, float] = {}  # claim uid -> since when this process waits for its node
 
     def reconcile(self, claim: NodeClaim) -> Result | None:
@@ -84,6 +89,8 @@ class Registration:
             self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
             return None
         self._missed.pop(claim.uid, None)
+        if not is_true(claim, names.REGISTERED_CONDITION):
+            self._nominate(claim, found[0].name)
         node = self._adopt(claim, found[0])
         if not is_true(claim, names.REGISTERED_CONDITION):
             claim = write(

@@ -5,7 +5,7 @@ Both the provisioning loop and `capacity-broker plan -f` decide with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from broker.apis.core import Pod
@@ -19,8 +19,8 @@ from broker.placement.snapshot import PlacementSnapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodAssignment:
-    """By pod: `nominated`, the claim in flight that was made for it; `taken`, the node or claim with room for
-    it; `reasons`, why it waits. `left` need a machine. `snapshot` has the pods of the first two.
+    """By pod: `nominated`, the claim or node that was made for it; `taken`, another one with room for it;
+    `reasons`, why it waits. `left` need a machine. `snapshot` has the pods of the first two.
     """
 
     nominated: Mapping[str, str]
@@ -33,16 +33,17 @@ class PodAssignment:
 def assign(
     pending: Sequence[PendingPod],
     known: ExistingNodes,
-    pods: Iterable[Pod],
+    pods: Sequence[Pod],
     group_size: Callable[[str], int],
 ) -> PodAssignment:
     """`pods`: all that exist, which gangs are counted from. `group_size`: the minimum of a PodGroup."""
     snapshot = known.snapshot
     nominated: dict[str, str] = {}
+    joined = {pod.key: pod.status.nominated_node_name for pod in pods}
     for pod in pending:
-        node = known.nominated.get(pod.key, "")
+        node = known.nominated.get(pod.key) or joined.get(pod.key, "")
         # Another pod may have taken the room of the claim that was made for this one.
-        if node and not prepare(pod.info, snapshot).reasons(snapshot.states[node]):
+        if node in snapshot.states and not prepare(pod.info, snapshot).reasons(snapshot.states[node]):
             snapshot = snapshot.with_pod(pod.info, node)
             nominated[pod.key] = node
     rest = [pod for pod in pending if pod.key not in nominated]

@@ -1,7 +1,7 @@
 """Pods that need a machine: Karpenter's rule, with the pod's gang and its reservation.
 
 The rule is that of karpenter pkg/utils/pod/scheduling.go (IsProvisionable): kube-scheduler marked the pod
-Unschedulable; it is not bound, is nominated to no node, and belongs to no DaemonSet and to no Node.
+Unschedulable; it is not bound, evicts no others (`preempting`), and belongs to no DaemonSet and to no Node.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ def provisionable(pod: Pod) -> bool:
         scheduled is not None
         and scheduled.reason == UNSCHEDULABLE
         and not pod.spec.node_name
-        and not pod.status.nominated_node_name
         and not pod.deleting
         and not pod.ended
         and not any((owner.api_version, owner.kind) in _OWNERS for owner in pod.metadata.owner_references)

@@ -28,6 +28,7 @@ from broker.controllers.nodeclaim.status import patch, pods_of
 from broker.controllers.nodeclaim.writers import Writers
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
+from broker.controllers.nominations import preempting, try_nomination
 from broker.controllers.provisioning.decide import (
     Decider,
     LaunchState,
@@ -123,7 +124,7 @@ class Provisioner:
         now = self._clock.monotonic()
         if any(now - since < PATIENCE for since in self._unresolved.values()):
             return Result(requeue_after=SOON)  # its pool may have more weight than the others
-        waiting = [pod for pod in self._caches.pods.list() if provisionable(pod)]
+        waiting = self._waiting()
         unplaced = self._reads.occupancy.unplaced()
         self._pods.keep(item.uid for item in (*waiting, *unplaced.values()))
         if not any(map(of_broker, self._caches.pools.list())) or not (waiting or unplaced):
@@ -168,6 +169,13 @@ class Provisioner:
         return not pod.spec.node_name and not pod.deleting
 
     # ---- observe
+
+    def _waiting(self) -> list[Pod]:
+        found = [pod for pod in self._caches.pods.list() if provisionable(pod)]
+        nodes = self._caches.nodes
+        unread = [node.name for node in nodes.left_out]
+        kept = preempting(found, nodes.list(), self._caches.claims.list(), unread)
+        return [pod for pod in found if pod.key not in kept]
 
     def _served(self) -> list[ServedPool]:
         """The pools that can be served; writes the conditions of all pools of the broker's group.
@@ -270,6 +278,12 @@ class Provisioner:
         self, decision: ProvisioningDecision, pending: Sequence[PendingPod], objects: Mapping[str, Waiting]
     ) -> Collection[str]:
         assigned = decision.assigned
+        for key, pod in objects.items():
+            if isinstance(pod, Pod) and pod.status.nominated_node_name not in (
+                "",
+                assigned.nominated.get(key),
+            ):
+                try_nomination(self._client, pod, None)
         for key, node in assigned.taken.items():
             self._pods.nominated(objects[key], node, self._caches.nodes.get(node) is None)
         faults = "".join(f"; NodePool {name}: {text}" for name, text in self._faults.items())

@@ -17,6 +17,7 @@ from broker.apis import koordinator as koord
 from broker.apis.core import POD_SCHEDULED, UNSCHEDULABLE, Pod
 from broker.apis.units import written
 from broker.controllers.nodereservation.conditions import placed_conditions, unplaced_conditions
+from broker.controllers.nominations import write_nomination
 from broker.kube.conditions import changed, timestamp
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError, Forbidden, NotFound, Unavailable
@@ -128,8 +129,7 @@ class PlacementWriter:
 
         The text has no name of another namespace. Source: pkg/scheduler/framework/preemption/executor.go.
         """
-        status = {"status": {"nominatedNodeName": node}}
-        self._client.patch(Pod.KIND, pod.name, status, namespace=pod.namespace, subresource="status")
+        write_nomination(self._client, pod, node)
         for victim in victims:
             text = f"Preempted by pod {pod.uid} on node {node}"
             self._recorder.event(victim, "Normal", "Preempted", text)
@@ -137,8 +137,7 @@ class PlacementWriter:
     def unnominate(self, pod: Pod) -> None:
         """Removes a node that does not become free for the pod after all: then the pod may get a new one."""
         if pod.status.nominated_node_name:
-            status = {"status": {"nominatedNodeName": None}}
-            self._client.patch(Pod.KIND, pod.name, status, namespace=pod.namespace, subresource="status")
+            write_nomination(self._client, pod, None)
 
     def protected(self, pod: Pod, victims: Sequence[Pod]) -> None:
         """Reports pods that a budget keeps from being evicted for the pod."""
