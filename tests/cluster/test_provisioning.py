@@ -567,7 +567,7 @@ def test_a_machine_that_turns_out_too_small_is_made_once(
 
 @pytest.mark.covers("KRP-35")
 def test_a_node_that_joins_is_nominated_for_the_pods_that_it_was_made_for(stack: Stack) -> None:
-    """kube-scheduler keeps the room of a nominated pod from others, so that they take no pod's only machine."""
+    """kube-scheduler keeps the room of a nominated pod from other pods."""
     stack.node_class(preference="none")
     pool(stack)
     (waiting,) = pods(stack, 1, cpu="1500m")

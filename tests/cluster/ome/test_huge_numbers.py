@@ -83,6 +83,7 @@ def _bugs() -> float:
 
 
 @pytest.mark.covers("SAF-59")
+@pytest.mark.parametrize("stack", ["embedded"], indirect=True)
 def test_work_is_bounded_by_the_slots_that_exist_whatever_numbers_are_asked_for(stack: Stack) -> None:
     install(stack.client)
     stack.until(lambda: ready(stack.client, "v1beta2"), "Kueue's kinds are served")
@@ -119,7 +120,7 @@ def test_work_is_bounded_by_the_slots_that_exist_whatever_numbers_are_asked_for(
 
 
 @pytest.mark.covers("SAF-59")
-@pytest.mark.parametrize("instances", [1_000_000, (2**31 - 8) // 8, (2**63 - 8) // 8])
+@pytest.mark.parametrize("instances", [1_000_000, (2**63 - 8) // 8])
 def test_cluster_of_any_size_takes_the_slots_that_exist_and_holds_up_nobody(
     stack: Stack, instances: int
 ) -> None:
