@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from broker.apiserver import ApiServer, Cluster
 from broker.kube.client import Transport
 from broker.kube.transports import HttpTransport, InProcessTransport
 from providers.local import LocalAws
@@ -55,6 +57,28 @@ def stack(request: pytest.FixtureRequest, local_aws: LocalAws, tmp_path: Path) -
         yield made
     finally:
         made.close()
+
+
+class ServedStack(NamedTuple):
+    """A stack with its embedded API server on a port, and the kubeconfig for commands."""
+
+    stack: Stack
+    server: Cluster
+    kubeconfig: str
+
+
+@pytest.fixture
+def served(local_aws: LocalAws, tmp_path: Path) -> Iterator[ServedStack]:
+    local_aws.reset()
+    cluster = defined()
+    with ApiServer(cluster) as api:
+        stack = Stack(local_aws, InProcessTransport(cluster))
+        file = tmp_path / "kubeconfig"
+        file.write_text(api.kubeconfig())
+        try:
+            yield ServedStack(stack, cluster, str(file))
+        finally:
+            stack.close()
 
 
 @pytest.fixture

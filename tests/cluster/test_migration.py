@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,12 +15,10 @@ import pytest
 
 from broker.apis import names
 from broker.apis.meta import Kind
-from broker.apiserver import ApiServer, Cluster
 from broker.kube import identity
-from broker.kube.transports import InProcessTransport
-from providers.local import LocalAws
 from tests.cluster import karpenter
 from tests.cluster.account import ACCOUNT, CLUSTER, REGION, A
+from tests.cluster.conftest import ServedStack
 from tests.cluster.objects import ON_DEMAND
 from tests.cluster.stack import Stack
 from tests.docs.blocks import DOCS, blocks, parts, step_list
@@ -117,17 +115,8 @@ class Story:
 
 
 @pytest.fixture
-def story(local_aws: LocalAws, tmp_path: Path) -> Iterator[Story]:
-    local_aws.reset()
-    cluster = Cluster()
-    with ApiServer(cluster) as api:
-        stack = Stack(local_aws, InProcessTransport(cluster))
-        file = tmp_path / "kubeconfig"
-        file.write_text(api.kubeconfig())
-        try:
-            yield Story(stack=stack, folder=tmp_path, kubeconfig=str(file))
-        finally:
-            stack.close()
+def story(served: ServedStack, tmp_path: Path) -> Story:
+    return Story(stack=served.stack, folder=tmp_path, kubeconfig=served.kubeconfig)
 
 
 @pytest.mark.covers("USR-23")

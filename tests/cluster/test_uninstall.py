@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import AdmissionCheck, ClusterQueue, LocalQueue, ResourceFlavor
 from broker.apis.ome import CapacityReservation
-from broker.apiserver import ApiServer, Cluster
+from broker.apiserver import Cluster
 from broker.commands import leftovers_kube
 from broker.commands.leftovers import Removal, RemovalPlan, apply
 from broker.commands.uninstall import account_of, find
@@ -31,10 +30,9 @@ from broker.kube.client import Client, Request
 from broker.kube.clock import SystemClock
 from broker.kube.conditions import micro_timestamp
 from broker.kube.errors import Forbidden, Unavailable
-from broker.kube.transports import InProcessTransport
 from broker.scheduler import SCHEDULER_LEASE
-from providers.local import LocalAws
 from tests.cluster.account import ACCOUNT, CLUSTER, PROFILE, REGION, A
+from tests.cluster.conftest import ServedStack
 from tests.cluster.karpenter import LIST, pool, terms, until_terms
 from tests.cluster.ome.bought import h100, ours, wanted
 from tests.cluster.stack import Stack
@@ -77,20 +75,10 @@ class Installed:
 
 
 @pytest.fixture
-def installed(local_aws: LocalAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Installed]:
-    """A cluster in which the broker served a claim, advised Karpenter, and bought for a reservation."""
-    local_aws.reset()
+def installed(served: ServedStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installed:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("AWS_REGION", REGION)
-    cluster = Cluster()
-    with ApiServer(cluster) as api:
-        stack = Stack(local_aws, InProcessTransport(cluster))
-        file = tmp_path / "kubeconfig"
-        file.write_text(api.kubeconfig())
-        try:
-            yield Installed(stack, str(file), cluster)
-        finally:
-            stack.close()
+    return Installed(served.stack, served.kubeconfig, served.server)
 
 
 def facts(stack: Stack) -> dict[str, str]:
