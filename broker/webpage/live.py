@@ -17,8 +17,10 @@ from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.app import Broker
 from broker.capacity.shortages import Shortage
 from broker.controllers.nodeclaim.status import instance_id
+from broker.quota.usage import Reserved
 from broker.reservations.idle import idle_cost
 from broker.reservations.spec import reserved_of
+from broker.webpage.lending import LoanRow, loans, reservation_url
 from broker.webpage.wording import scope_name, way_out
 from providers.base import CapacityProvider
 from providers.model import Odcr, ProviderError
@@ -81,7 +83,7 @@ class ReservationRow:
 
     @property
     def url(self) -> str:
-        return f"/reservations/{self.namespace or '-'}/{self.name}"
+        return reservation_url(Reserved(self.namespace, self.name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +124,7 @@ class LiveState:
     shortages: Sequence[ShortageRow]
     classes: Sequence[OwnerRow]
     pools: Sequence[OwnerRow]
+    loans: Sequence[LoanRow] = ()
 
     @property
     def waiting(self) -> list[ClaimRow]:
@@ -164,6 +167,7 @@ def live_state(broker: Broker, provider: CapacityProvider, now: datetime) -> Liv
         shortages=[*_shortages(broker, now)],
         classes=[_owner(each) for each in broker.read.classes.cache.list()],
         pools=[_owner(each) for each in broker.read.pools.cache.list()],
+        loans=[*loans(broker.read.claims.cache.list(), broker.ome.reads.snapshot())],
     )
 
 

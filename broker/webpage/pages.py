@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -17,6 +18,7 @@ from broker.webpage.scope import VisibleHistory, VisibleScope
 
 RECENT: Final = 10
 CLAIMS_OF_POOL: Final = 200
+MOST_LOANS: Final = 500
 _T = TypeVar("_T")
 
 
@@ -74,6 +76,40 @@ def reservations(request: PageRequest) -> Mapping[str, Any]:
     page, pages = _cut(odcrs, request.query)
     uses = _uses(request, [odcr.id for odcr in page])
     return {"title": "Reservations", "odcrs": page} | uses | pages
+
+
+def cohorts(request: PageRequest) -> Mapping[str, Any]:
+    """The members of each cohort, and the slots that they lend to each other."""
+    live, chosen = request.live, request.query.get("cohort", "")
+    members = [row for row in live.reservations if row.cohort] if live else []
+    members.sort(key=lambda row: (row.cohort, row.key))
+    of = {row.key: row.cohort for row in members}
+    found = live.loans if live else ()
+    if chosen:
+        members = [row for row in members if row.cohort == chosen]
+        found = [loan for loan in found if chosen in (of.get(loan.lender), of.get(loan.borrower))]
+    page, pages = _cut(members, request.query)
+    odcrs = {odcr.id: odcr for odcr in live.odcrs} if live else {}
+    own = {row.key: [odcrs[id_] for id_ in row.odcrs if id_ in odcrs] for row in page}
+    return {
+        "title": "Cohorts",
+        "cohort": chosen,
+        "cohorts": sorted({*of.values()}),
+        "members": page,
+        "slots": {key: sum(odcr.total for odcr in some) for key, some in own.items()},
+        "idle": {key: sum(odcr.idle for odcr in some) for key, some in own.items()},
+        "lent": _sums((loan.lender, loan.slots) for loan in found),
+        "borrowed": _sums((loan.borrower, loan.slots) for loan in found),
+        "loans": found[:MOST_LOANS],
+        "more_loans": max(0, len(found) - MOST_LOANS),
+    } | pages
+
+
+def _sums(amounts: Iterable[tuple[str, int]]) -> Counter[str]:
+    sums = Counter[str]()
+    for key, amount in amounts:
+        sums[key] += amount
+    return sums
 
 
 def waiting(request: PageRequest) -> Mapping[str, Any]:
@@ -152,6 +188,7 @@ PAGES: Final[Mapping[str, tuple[str, Callable[[PageRequest], Mapping[str, Any]]]
     "/shortages": ("shortages.html", shortages),
     "/reservations": ("reservations.html", reservations),
     "/reservations/{namespace}/{name}": ("reservation.html", reservation),
+    "/cohorts": ("cohorts.html", cohorts),
     "/waiting": ("waiting.html", waiting),
     "/claims/{name}": ("claim.html", claim),
     "/classes/{name}": ("owner.html", node_class),

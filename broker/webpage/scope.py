@@ -6,13 +6,14 @@ messages about missing objects contain nothing from outside the scope.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
 from broker.history.entries import Entry
 from broker.history.store import HistoryStore
 from broker.history.tables import SLOT, EntryFilter
+from broker.webpage.lending import LoanRow
 from broker.webpage.live import LiveState, OdcrRow
 
 ELSEWHERE: Final = "another namespace"
@@ -44,6 +45,12 @@ def visible(live: LiveState, scope: VisibleScope) -> LiveState:
     if scope.whole:
         return live
     reservations = [row for row in live.reservations if scope.admits(row.namespace)]
+    shown = {row.key for row in reservations}
+    loans = [
+        _parties(loan, shown, claims=scope.cluster)
+        for loan in live.loans
+        if loan.lender in shown or loan.borrower in shown
+    ]
     if not scope.cluster:
         return replace(
             live,
@@ -55,8 +62,19 @@ def visible(live: LiveState, scope: VisibleScope) -> LiveState:
             shortages=(),
             classes=(),
             pools=(),
+            loans=loans,
         )
-    return replace(live, reservations=reservations, odcrs=[_owned(odcr, scope) for odcr in live.odcrs])
+    odcrs = [_owned(odcr, scope) for odcr in live.odcrs]
+    return replace(live, reservations=reservations, odcrs=odcrs, loans=loans)
+
+
+def _parties(loan: LoanRow, shown: Set[str], *, claims: bool) -> LoanRow:
+    """The loan; a reservation outside of the scope has no name, nor have claims without `claims`."""
+    if loan.lender not in shown:
+        loan = replace(loan, lender=ELSEWHERE, lender_url="")
+    if loan.borrower and loan.borrower not in shown:
+        loan = replace(loan, borrower=ELSEWHERE, borrower_url="")
+    return loan if claims else replace(loan, claims=())
 
 
 def _owned(odcr: OdcrRow, scope: VisibleScope) -> OdcrRow:

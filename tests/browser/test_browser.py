@@ -17,7 +17,16 @@ from broker.webpage.server import WebPage
 from tests.unit.history.facts import event, fill, launch, refusal
 from tests.unit.webpage.world import CLOCK, OPEN, state
 
-PATHS = ("/", "/record", "/waiting", "/reservations", "/shortages", "/claims/train-1", "/odcrs/cr-1")
+PATHS = (
+    "/",
+    "/record",
+    "/waiting",
+    "/reservations",
+    "/cohorts",
+    "/shortages",
+    "/claims/train-1",
+    "/odcrs/cr-1",
+)
 PHONE, WIDE = (390, 844), (1440, 900)
 
 

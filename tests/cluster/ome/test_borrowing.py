@@ -17,6 +17,7 @@ from broker.apis.ome_clusters import DedicatedAICluster
 from broker.commands import explain
 from broker.commands.dry_run import DryRun
 from broker.kube.client import Request
+from broker.webpage.lending import loans
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, PDB, RESERVED
 from tests.cluster.ome.bought import P5
@@ -122,6 +123,14 @@ def test_idle_slots_are_lent_and_drained_when_their_owner_comes_back(stack: Stac
     stack.until_ready("important", "spare")
     stack.until_shown("important", "spare")
     assert stack.aws.free(odcr) == 0
+    assert stack.broker is not None
+    (loan,) = loans(stack.all(NodeClaim), stack.broker.ome.reads.snapshot())
+    assert (loan.lender, loan.borrower, loan.slots, loan.claims) == (
+        OWNER,
+        BORROWER,
+        2,
+        ["important", "spare"],
+    )
     # The claim may fall back, but waits for the slot that its reservation is entitled to.
     claim(stack, "owner", OWNER, RESERVED, ON_DEMAND)
     stack.until_ready("owner")

@@ -10,10 +10,12 @@ from sqlalchemy import text
 
 from broker.history.store import HistoryStore
 from broker.history.tables import Batch
+from broker.webpage.live import ReservationRow
 from broker.webpage.pages import PAGES
 from broker.webpage.queries import PAGE
+from broker.webpage.scope import ELSEWHERE, VisibleScope, visible
 from tests.unit.history.facts import AT, GROUP, POOL, event, fill, launch, refusal
-from tests.unit.webpage.world import NOW, get, page, state
+from tests.unit.webpage.world import NOW, get, loan, page, state
 
 OBJECTS = ("/claims/train-1", "/classes/gpu", "/pools/gpu", "/odcrs/cr-1", "/reservations/team/gpus")
 PATHS = [path for path in PAGES if "{" not in path] + [*OBJECTS]
@@ -224,3 +226,51 @@ def test_a_filter_that_is_not_understood_is_reported(path: str, unknown: str) ->
         assert (
             (f"left out: <code>{unknown}</code></p>" in shown) if unknown else ("Not understood" not in shown)
         )
+
+
+def member(namespace: str, cohort: str, odcrs: tuple[str, ...] = ()) -> ReservationRow:
+    (row,) = state().reservations
+    return replace(row, namespace=namespace, cohort=cohort, odcrs=odcrs)
+
+
+def cells(shown: str) -> list[list[str]]:
+    """The texts of the tables' rows."""
+    found = re.findall(r"<tr role=\"row\">\s*<td(.*?)</tr>", shown, re.DOTALL)
+    return [
+        [" ".join(re.sub(r"<[^>]+>", " ", f"<td{cell}").split()) for cell in row.split("<td")]
+        for row in found
+    ]
+
+
+def test_a_cohort_shows_its_members_and_who_lends_to_whom() -> None:
+    members = [
+        member("team", "all", ("cr-1",)),
+        member("other", "all"),
+        member("lonely", "else"),
+        member("x", ""),
+    ]
+    with page(filled(), replace(state(), reservations=members)) as url:
+        shown = cells(body(f"{url}/cohorts"))
+        assert [row[:2] for row in shown[:3]] == [
+            ["all", "other/gpus"],
+            ["all", "team/gpus"],
+            ["else", "lonely/gpus"],
+        ]
+        # Accelerators, borrowed; slots, lent, idle; in slots of others.
+        assert shown[1][2:] == ["40/64", "8", "8", "3", "3", "0"]
+        assert shown[3:] == [
+            ["team/gpus", "other/research", "h100", "2", "1", "train-8 , train-9"],
+            ["team/gpus", "no reservation", "h100", "1", "0", "train-7"],
+        ]
+        chosen = body(f"{url}/cohorts?cohort=else")
+        assert "lonely/gpus" in chosen and "team/gpus" not in chosen and "1 member<" in chosen
+
+
+def test_a_loan_names_nothing_outside_of_the_scope() -> None:
+    members = [member("team", "all"), member("other", "all")]
+    loans = [loan("team/gpus", "other/gpus", ("train-9",)), loan("x/gpus", "other/gpus", ("train-8",))]
+    live = replace(state(), reservations=members, loans=loans)
+    seen = visible(live, VisibleScope(cluster=False, namespaces=frozenset({"team"})))
+    assert [(row.lender, row.borrower, row.borrower_url, row.claims) for row in seen.loans] == [
+        ("team/gpus", ELSEWHERE, "", ())
+    ]

@@ -12,6 +12,7 @@ from broker.history.recorder import HistoryRecorder
 from broker.history.store import HistoryStore
 from broker.kube.clock import FakeClock
 from broker.webpage.access import AccessRules, PageAccess
+from broker.webpage.lending import LoanRow
 from broker.webpage.live import ClaimRow, LiveState, OdcrRow, OwnerRow, ReservationRow, ShortageRow
 from broker.webpage.server import WebPage
 from tests.unit.history.facts import AT
@@ -77,6 +78,23 @@ def state(claims: int = 1, odcrs: int = 1) -> LiveState:
         ],
         classes=[OwnerRow(name="gpu", conditions=())],
         pools=[OwnerRow(name="gpu", conditions=())],
+        loans=[
+            loan("team/gpus", "other/research", ("train-8", "train-9"), ending=1),
+            loan("team/gpus", "", ("train-7",)),
+        ],
+    )
+
+
+def loan(lender: str, borrower: str, claims: tuple[str, ...], *, ending: int = 0) -> LoanRow:
+    return LoanRow(
+        lender=lender,
+        lender_url=f"/reservations/{lender}",
+        borrower=borrower,
+        borrower_url=f"/reservations/{borrower}" if borrower else "",
+        flavor="h100",
+        slots=len(claims),
+        claims=claims,
+        ending=ending,
     )
 
 
