@@ -50,7 +50,7 @@ NOT_RUN: Final[Mapping[str, str]] = {
     "docker build *": "needs a Docker daemon; deploy/release.py runs it where one answers",
     "kubectl * port-forward *": "needs a kubelet",
     "kubectl logs *": "needs a kubelet",
-    "helm upgrade karpenter oci:*": "needs a registry; tests/peers runs Karpenter with both values of the gate",
+    "helm upgrade karpenter oci:*": "needs a registry; tests/peers tries both values of the gate",
     "make bench*": "a long measurement; tests/benchmarks runs each benchmark at its small size",
     "make release * DRY_RUN=1": "makes the files of the command without DRY_RUN, which a test runs",
     "make soak *": "runs long; it is `make simulate` with a number of seeds",

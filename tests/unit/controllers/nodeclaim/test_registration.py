@@ -72,7 +72,14 @@ def test_a_node_takes_pods_when_it_is_ready_and_has_lost_what_kept_them_off() ->
         NodeClaim, indexes={BY_PROVIDER_ID: lambda each: [each.status.provider_id]}
     )
     nodes: Cache[Node] = Cache(Node, indexes={BY_PROVIDER_ID: lambda each: [each.spec.provider_id]})
-    joining = Registration(client, claims, nodes, clock=clock, recorder=Recorder(client, "test", clock))
+    nominated: dict[str, str] = {}  # node by claim, as of its first taints
+
+    def nominate(claim: NodeClaim, node: str) -> None:
+        assert names.REGISTERED not in client.get(Node.KIND, node)["metadata"].get("labels", {}), node
+        nominated[claim.name] = node
+
+    recorder = Recorder(client, "test", clock)
+    joining = Registration(client, claims, nodes, clock=clock, recorder=recorder, nominate=nominate)
 
     found = {}
     for name, more, _ in ROWS:
@@ -85,6 +92,7 @@ def test_a_node_takes_pods_when_it_is_ready_and_has_lost_what_kept_them_off() ->
         assert labelled is (said.status == "True"), name
         found[name] = said.reason
     assert found == {name: reason for name, _, reason in ROWS}
+    assert nominated == {name: name for name in found}
 
 
 def _claim(client: Client, name: str, more: dict[str, Any]) -> Any:
