@@ -81,14 +81,16 @@ def register(app: typer.Typer, explain_app: typer.Typer, client: Callable[[Setti
         from broker.kube.clock import SystemClock
         from broker.text import decode_duration
 
-        begin = problems.beginning(SystemClock().now(), decode_duration(since))
-        found = problems.stored(settings.history, begin)
-        if found is None:
+        now = SystemClock().now()
+        begin = problems.beginning(now, decode_duration(since))
+        history = problems.stored(settings.history, begin, now)
+        found, pools = history or ([], {})
+        if history is None:
             seen = situation(settings)
             for note in seen.unread:
                 typer.echo(note, err=True)
             found = problems.published(seen, begin)
-        rows = problems.rows(found, by)
+        rows = problems.rows(found, by, pools)
         if output is not Format.TABLE:
             show_one(rows, format_=output)
         elif not rows:

@@ -7,12 +7,14 @@ an hour, and a deleted claim takes its attempts along; the published shortages o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Final
 
 from broker.apis import names
+from broker.capacity.forecast import WINDOW, PoolForecast, forecasts
 from broker.capacity.model import Attempt, Outcome
 from broker.commands.problems_by import By
 from broker.commands.situation import Situation, happened
@@ -43,15 +45,21 @@ class Problem:
         return {By.POOL: self.pool, By.CLASS: self.class_, By.CODE: self.code}[by]
 
 
-def stored(location: str, since: datetime) -> list[Problem] | None:
-    """The problems in the history; None without one. Raises SQLAlchemyError, ValueError."""
+def stored(
+    location: str, since: datetime, now: datetime
+) -> tuple[list[Problem], Mapping[str, PoolForecast]] | None:
+    """The problems in the history, and the forecast of each pool; None without one.
+
+    Raises SQLAlchemyError, ValueError.
+    """
     if location in ("", MEMORY):
         return None
     history = HistoryStore(location)
     try:
         history.open()
         wanted = EntryFilter(warning=True, since=microseconds(since))
-        return [_of_entry(entry) for entry in history.find(wanted, limit=MOST)]
+        found = [_of_entry(entry) for entry in history.find(wanted, limit=MOST)]
+        return found, forecasts(history.outcomes(since=int((now - WINDOW).timestamp())), now)
     finally:
         history.close()
 
@@ -92,14 +100,16 @@ def published(found: Situation, since: datetime) -> list[Problem]:
     return [problem for problem in problems if problem.at >= since]
 
 
-def rows(problems: Iterable[Problem], by: By) -> list[dict[str, Any]]:
-    """One row a key, the most frequent first."""
+def rows(
+    problems: Iterable[Problem], by: By, pools: Mapping[str, PoolForecast] = MappingProxyType({})
+) -> list[dict[str, Any]]:
+    """One row a key, the most frequent first. `pools` are the forecasts, which rows of pools have."""
     groups: dict[str, list[Problem]] = {}
     for problem in sorted(problems, key=lambda problem: problem.at):
         groups.setdefault(problem.key(by), []).append(problem)
-    return [
-        _row(key, group) for key, group in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
-    ]
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+    known = pools if by is By.POOL else {}
+    return [_row(key, group) | (known[key].view() if key in known else {}) for key, group in ordered]
 
 
 def told(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -108,8 +118,15 @@ def told(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         times = {key: row[key].replace("T", " ") for key in ("first", "last")}
         result = ": ".join(filter(None, (row["code"], plain(row["message"]))))
         request = row["request_id"] and f"AWS request {row['request_id']}"
-        lines = filter(None, (plain(row["key"]), result, request))
+        lines = filter(None, (plain(row["key"]), result, request, _outlook(row)))
         yield {**row, **times, "key": "\n".join(dict.fromkeys(lines))}
+
+
+def _outlook(row: Mapping[str, Any]) -> str:
+    if "chance" not in row:
+        return ""
+    minutes = max(1, round(row["wait_seconds"] / 60))
+    return f"chance to launch now {row['chance']:.0%}, else about {minutes} min"
 
 
 def beginning(now: datetime, since: timedelta) -> datetime:
@@ -147,9 +164,10 @@ def _of_attempt(attempt: Attempt) -> Problem:
 
 def _of_entry(entry: Entry) -> Problem:
     about = "/".join(filter(None, (entry.namespace, entry.name)))
+    placed = f"@{entry.placement}" if entry.placement else ""
     return Problem(
         at=entry.time,
-        pool=entry.pool or f"{entry.kind} {about}",
+        pool=entry.pool + placed or f"{entry.kind} {about}",
         class_=entry.error_class or entry.outcome,
         code=entry.code or entry.outcome,
         message=entry.message,

@@ -19,7 +19,8 @@ from prometheus_client import Counter, Gauge
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from broker.apis import names
-from broker.capacity.model import Attempt
+from broker.capacity.forecast import WINDOW, PoolForecast, forecasts, odds
+from broker.capacity.model import Attempt, Outcome
 from broker.history.entries import (
     Entry,
     is_shortage,
@@ -94,6 +95,8 @@ class HistoryRecorder:
         self._works, self._tried_last = True, False
         self._pruned = float("-inf")
         self._uses: dict[str, tuple[int, int]] = {}
+        self._forecasts: Mapping[str, PoolForecast] = {}
+        self._odds: Mapping[str, int] = {}
         self._thread: threading.Thread | None = None
 
     def attempt(self, attempt: Attempt) -> None:
@@ -111,6 +114,20 @@ class HistoryRecorder:
         self._uses = seen
         if changed:
             self._put(_Use(self._clock.now(), changed))
+
+    def forecasts(self) -> Mapping[str, PoolForecast]:
+        """By pool, at most a minute old; empty while the database fails."""
+        return self._forecasts
+
+    def odds(self) -> Mapping[str, int]:
+        """The ranks of pools among equal options, as old as the forecasts."""
+        return self._odds
+
+    def forecast(self) -> None:
+        """Reads the forecasts anew. Raises SQLAlchemyError."""
+        now = self._clock.now()
+        self._forecasts = forecasts(self.store.outcomes(since=int((now - WINDOW).timestamp())), now)
+        self._odds = odds(self._forecasts)
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
@@ -206,9 +223,11 @@ class HistoryRecorder:
         if self._works:
             _log.warning("history is not written", error=str(error).partition("\n")[0])
         self._works = False
+        self._forecasts, self._odds = {}, {}
         WRITABLE.set(0)
 
     def _prune(self) -> None:
+        """Once a minute: deletes old entries, and reads the forecasts anew."""
         now = self._clock.monotonic()
         if now - self._pruned < PRUNE:
             return
@@ -216,6 +235,7 @@ class HistoryRecorder:
         oldest = microseconds(self._clock.now() - self._age)
         try:
             self.store.prune(before=oldest, rows=self._most)
+            self.forecast()
         except SQLAlchemyError as error:
             self._failed(error)
 
@@ -233,6 +253,9 @@ def batch_of(facts: list[_Fact]) -> Batch:
                     batch.reservations[(id_, entry.id)] = entry.at
                 if fact.node_pool:
                     batch.claims[fact.claim] = (fact.node_pool, entry.at)
+                if fact.outcome is Outcome.LAUNCHED:
+                    key = (_slot(fact.at), str(fact.pool))
+                    batch.launches[key] = batch.launches.get(key, 0) + 1
                 if is_shortage(fact):
                     for pool in pools(fact):
                         key = (_slot(fact.at), str(pool))

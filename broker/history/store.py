@@ -23,18 +23,22 @@ from sqlalchemy import (
     delete,
     event,
     func,
+    literal,
     or_,
     select,
+    union_all,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import StaticPool
 
+from broker.capacity.forecast import PoolOutcomes
 from broker.history.entries import Entry
 from broker.history.tables import (
     CLAIMS,
     ENTRIES,
+    LAUNCHES,
     METADATA,
     RESERVATIONS,
     SHORTAGES,
@@ -54,6 +58,7 @@ FULL: Final = 0.8
 PART: Final = 20
 # Bytes of SQLite's write-ahead log that stay after a checkpoint.
 JOURNAL: Final = 16 << 20
+_BY_SLOT: Final = (SHORTAGES, LAUNCHES, USES)
 
 
 class HistoryStore:
@@ -99,7 +104,7 @@ class HistoryStore:
     def clear(self) -> None:
         """Deletes everything."""
         with self._begin() as connection:
-            for table in (ENTRIES, SHORTAGES, USES, RESERVATIONS, CLAIMS):
+            for table in (ENTRIES, *_BY_SLOT, RESERVATIONS, CLAIMS):
                 connection.execute(delete(table))
 
     # ---- writing
@@ -124,14 +129,15 @@ class HistoryStore:
                 )
                 claims = [{"claim": c, "node_pool": p, "at": at} for c, (p, at) in batch.claims.items()]
                 connection.execute(statement, claims)
-            if batch.refusals:
-                statement = insert(SHORTAGES)
-                statement = statement.on_conflict_do_update(
-                    index_elements=["slot", "pool"],
-                    set_={"count": SHORTAGES.c.count + statement.excluded.count},
-                )
-                rows = [{"slot": s, "pool": p, "count": n} for (s, p), n in batch.refusals.items()]
-                connection.execute(statement, rows)
+            for table, counts in ((SHORTAGES, batch.refusals), (LAUNCHES, batch.launches)):
+                if counts:
+                    statement = insert(table)
+                    statement = statement.on_conflict_do_update(
+                        index_elements=["slot", "pool"],
+                        set_={"count": table.c.count + statement.excluded.count},
+                    )
+                    rows = [{"slot": s, "pool": p, "count": n} for (s, p), n in counts.items()]
+                    connection.execute(statement, rows)
             if batch.uses:
                 statement = insert(USES)
                 statement = statement.on_conflict_do_update(
@@ -156,12 +162,12 @@ class HistoryStore:
                 newest = select(ENTRIES.c.at).order_by(ENTRIES.c.at.desc()).offset(rows - 1).limit(1)
                 before = max(before, connection.scalar(newest) or 0)
             gone = _delete_entries(connection, before)
-            for table in (SHORTAGES, USES):
+            for table in _BY_SLOT:
                 _delete_before(connection, table.c.slot, before // 1_000_000 - SLOT)
         while self._full():
             with self._begin() as connection:
                 gone += _delete_entries(connection, _of_oldest(connection, ENTRIES.c.at))
-                for table in (SHORTAGES, USES):
+                for table in _BY_SLOT:
                     _delete_before(connection, table.c.slot, _of_oldest(connection, table.c.slot))
         return gone
 
@@ -185,7 +191,7 @@ class HistoryStore:
         if self.size() <= FULL * self._bytes:
             return False
         with self._begin() as connection:
-            return any(connection.scalar(select(table).limit(1)) for table in (ENTRIES, SHORTAGES, USES))
+            return any(connection.scalar(select(table).limit(1)) for table in (ENTRIES, *_BY_SLOT))
 
     def _allow_long(self, connection: Connection) -> None:
         if not self.bounded:
@@ -235,6 +241,29 @@ class HistoryStore:
         )
         with self._begin() as connection:
             return [(int(s), str(p), int(n)) for s, p, n in connection.execute(statement)]
+
+    def outcomes(self, *, since: int) -> list[PoolOutcomes]:
+        """Launches, and refusals for want of room, of each pool and slot since a time in seconds."""
+        none = literal(0)
+        parts = (
+            (LAUNCHES, LAUNCHES.c.count, none),
+            (SHORTAGES, none, SHORTAGES.c.count),
+        )
+        both = union_all(
+            *(
+                select(
+                    table.c.pool, table.c.slot, launched.label("launched"), refused.label("refused")
+                ).where(table.c.slot >= since)
+                for table, launched, refused in parts
+            )
+        ).subquery()
+        statement = select(
+            both.c.pool, both.c.slot, func.sum(both.c.launched), func.sum(both.c.refused)
+        ).group_by(both.c.slot, both.c.pool)
+        with self._begin() as connection:
+            return [
+                PoolOutcomes(str(p), int(s), int(n), int(m)) for p, s, n, m in connection.execute(statement)
+            ]
 
     def uses(self, reservations: Iterable[str], *, since: int) -> dict[str, list[tuple[int, int, int]]]:
         """(slot, total, used) of each reservation, oldest first."""

@@ -44,6 +44,14 @@ SHORTAGES: Final = Table(
     Column("pool", String, primary_key=True),
     Column("count", Integer, nullable=False),
 )
+# Launches by pool, beside the refusals in `SHORTAGES`.
+LAUNCHES: Final = Table(
+    "history_launches",
+    METADATA,
+    Column("slot", BigInteger, primary_key=True),
+    Column("pool", String, primary_key=True),
+    Column("count", Integer, nullable=False),
+)
 USES: Final = Table(
     "history_uses",
     METADATA,
@@ -138,13 +146,15 @@ _EQUAL: Final = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """The rows of one transaction: entries, refusals by slot and pool, uses by slot and reservation.
+    """The rows of one transaction: entries, refusals and launches by slot and pool, uses by slot and
+    reservation.
 
     `reservations` are times by reservation and entry; `claims` are NodePools and times by claim.
     """
 
     entries: Sequence[Entry] = ()
     refusals: dict[tuple[int, str], int] = field(default_factory=dict)
+    launches: dict[tuple[int, str], int] = field(default_factory=dict)
     uses: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
     reservations: dict[tuple[str, str], int] = field(default_factory=dict)
     claims: dict[str, tuple[str, int]] = field(default_factory=dict)

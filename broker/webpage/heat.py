@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Final
 
+from broker.capacity.forecast import PoolForecast
 from broker.text import plain
 
 LEVELS: Final = 5
@@ -26,6 +28,7 @@ class HeatRow:
     pool: str
     total: int
     cells: tuple[HeatCell, ...]
+    forecast: PoolForecast | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,14 @@ class HeatMap:
     left_out: int = 0
 
 
-def heat_map(refusals: Iterable[tuple[int, str, int]], *, first: int, last: int, width: int) -> HeatMap:
+def heat_map(
+    refusals: Iterable[tuple[int, str, int]],
+    forecasts: Mapping[str, PoolForecast] = MappingProxyType({}),
+    *,
+    first: int,
+    last: int,
+    width: int,
+) -> HeatMap:
     """The map from the slot of `first` to that of `last`, in seconds since 1970."""
     starts = [*range(first - first % width, last + 1, width)][::-1]
     columns = {start: number for number, start in enumerate(starts)}
@@ -52,6 +62,7 @@ def heat_map(refusals: Iterable[tuple[int, str, int]], *, first: int, last: int,
             plain(pool),
             sum(row),
             tuple(HeatCell(n, -(-n * LEVELS // most) if most else 0) for n in row),
+            forecasts.get(pool),
         )
         for pool, row in ordered[:ROWS]
     ]

@@ -60,6 +60,11 @@ class OdcrRow:
     owner_url: str
     reservation_type: str = "default"
 
+    @property
+    def pool(self) -> str:
+        """The key of the pool of launches that name it."""
+        return f"reserved:{self.instance_type}:{self.zone}:{self.id}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationRow:
@@ -90,7 +95,8 @@ class ReservationRow:
 class ShortageRow:
     """`scope` is the resource that refused, in words; `way_out` is the remedy that a person has.
 
-    `repeats`: how often it refused again after its shortage ended.
+    `repeats`: how often it refused again after its shortage ended. `pool` is the key of its pool, if it is
+    about one alone.
     """
 
     scope: str
@@ -101,6 +107,7 @@ class ShortageRow:
     since: datetime
     until: datetime
     repeats: int = 0
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +252,7 @@ def _shortages(broker: Broker, now: datetime) -> Iterator[ShortageRow]:
             since=shortage.since,
             until=shortage.next_try,
             repeats=shortage.step,
+            pool=_pool(shortage, broker),
         )
 
 
@@ -253,6 +261,15 @@ def _where(shortage: Shortage, broker: Broker) -> str:
     odcr = broker.inventory.snapshot().odcrs.get(shortage.scope.key)
     place = f": {odcr.instance_type} in {odcr.zone}" if odcr is not None else ""
     return scope_name(shortage.scope.kind, shortage.scope.key) + place
+
+
+def _pool(shortage: Shortage, broker: Broker) -> str:
+    """The key of the pool that is short; empty if a quota, a subnet or a placement group is."""
+    kind, key = shortage.scope.kind, shortage.scope.key
+    odcr = broker.inventory.snapshot().odcrs.get(key)
+    if kind == "reservation" and odcr is not None:
+        return f"reserved:{odcr.instance_type}:{odcr.zone}:{odcr.id}"
+    return {"pool": key, "class": key.partition(":")[2]}.get(kind, "")
 
 
 def _owner(one: EC2NodeClass | NodePool) -> OwnerRow:

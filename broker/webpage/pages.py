@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from heapq import merge
 from typing import Any, Final, TypeVar
 
+from broker.capacity.forecast import PoolForecast
 from broker.history.entries import Entry, Topic, microseconds
 from broker.history.tables import SLOT, EntryFilter
 from broker.webpage.heat import heat_map
@@ -28,7 +29,7 @@ class NotThere(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
-    """A request. `live` and `store` contain what `scope` admits; `live` is None on a standby."""
+    """A request. `live`, `store` and `forecasts` contain what `scope` admits; `live` is None on a standby."""
 
     path: str
     query: Mapping[str, str]
@@ -36,6 +37,7 @@ class PageRequest:
     store: VisibleHistory
     scope: VisibleScope
     live: LiveState | None
+    forecasts: Mapping[str, PoolForecast]  # by the key of a pool
     now: datetime
 
 
@@ -49,6 +51,7 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
         "codes": [(code, n) for code, n in request.store.count(problems, by="code") if code][:RECENT],
         "topics": dict(request.store.count(EntryFilter(since=hour), by="topic")),
         "most": RECENT,
+        "forecasts": request.forecasts,
     } | _uses(request, [odcr.id for odcr in idle])
 
 
@@ -65,7 +68,7 @@ def shortages(request: PageRequest) -> Mapping[str, Any]:
     found = request.store.refusals(since=first - first % width, width=width)
     return {
         "title": "Shortages",
-        "map": heat_map(found, first=first, last=last, width=width),
+        "map": heat_map(found, request.forecasts, first=first, last=last, width=width),
         "width": width,
         "minutes": width // 60,
     } | _form(replace(wanted, span=wanted.span or "6h"))
@@ -155,7 +158,9 @@ def odcr(request: PageRequest) -> Mapping[str, Any]:
     rows = _timeline(
         request, EntryFilter(reservation=id_), EntryFilter(kind="OnDemandCapacityReservation", name=id_)
     )
-    return _object(request, "EC2 reservation", id_, found, rows) | _uses(request, [id_]) | {"odcr": found}
+    forecast = request.forecasts.get(found.pool) if found else None
+    shown = {"odcr": found, "forecast": forecast}
+    return _object(request, "EC2 reservation", id_, found, rows) | _uses(request, [id_]) | shown
 
 
 def reservation(request: PageRequest) -> Mapping[str, Any]:

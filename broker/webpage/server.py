@@ -122,6 +122,7 @@ class WebPage:
                 store=VisibleHistory(self._history.store, scope),
                 scope=scope,
                 live=live,
+                forecasts=self._history.forecasts() if scope.cluster else {},
                 now=now,
             )
             values = dict(build(asked))

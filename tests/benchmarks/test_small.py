@@ -26,6 +26,7 @@ TOLD = {
     "packing": {"pods without a machine"},
     "placement": {"pods without a node", "oversubscribed nodes"},
     "startup": {"inventory: CPU time"},
+    "forecast": {"Brier score"},
     "page": {"recording an attempt, CPU time of the caller"},
 }
 

@@ -29,6 +29,7 @@ from broker.commands.situation import read
 from broker.controllers.nodeclaim.published import PublishedShortages
 from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.history.entries import of_attempt
+from broker.history.recorder import batch_of
 from broker.history.store import HistoryStore
 from broker.history.tables import Batch
 from broker.kube.client import Client
@@ -290,6 +291,22 @@ def test_errors_with_a_history_are_its_entries(night: Night, tmp_path: Path) -> 
     store.close()
     assert counts(night, "--history", path, "--by", "pool") == {"on-demand:p5.48xlarge:us-east-1a": 7}
     assert counts(night, "--history", path, "--since", "5m") == {}
+
+
+def test_errors_by_pool_have_the_forecast_of_a_pool(night: Night, tmp_path: Path) -> None:
+    path = str(tmp_path / "history.sqlite")
+    store = HistoryStore(path)
+    store.open()
+    store.write(batch_of([replace(ON_DEMAND, at=NOW - timedelta(minutes=n)) for n in (2, 9, 16)]))
+    store.close()
+    asked = ("errors", "--history", path, "--kubeconfig", night.kubeconfig)
+    (row,) = json.loads(run(*asked, "-o", "json").stdout)
+    assert row["chance"] < 0.1 and 1000 < row["wait_seconds"] < 1800
+    shown = run(*asked).stdout
+    assert re.search(r"chance to launch now \d%, else about \d\d min", shown)
+    assert max(map(len, shown.splitlines())) <= 100
+    (row,) = json.loads(run(*asked, "--by", "class", "-o", "json").stdout)
+    assert "chance" not in row
 
 
 def test_errors_refuse_a_duration_that_is_none(night: Night, capsys: pytest.CaptureFixture[str]) -> None:

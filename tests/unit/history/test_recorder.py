@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from broker.history.store import HistoryStore
 from broker.history.tables import Batch, EntryFilter
 from broker.kube.clock import SystemClock
 from providers.model import Odcr
-from tests.unit.history.facts import event, launch, refusal
+from tests.unit.history.facts import OTHER, POOL, event, fill, launch, refusal
 
 
 class FailingStore(HistoryStore):
@@ -105,6 +106,25 @@ def test_a_broken_database_costs_records_and_nothing_else() -> None:
     store.broken = False
     recorder.close()  # at the end there is one more try
     assert WRITABLE._value.get() == 1
+
+
+def test_pools_are_ranked_until_the_database_fails() -> None:
+    clock = HurryingClock()
+    store = FailingStore()
+    store.broken = False
+    now = clock.now()
+    fill(store, *(launch(n, pool=OTHER, at=now - timedelta(minutes=10 * n)) for n in range(1, 6)))
+    fill(store, refusal(1, at=now))
+    made = HistoryRecorder(store, clock=clock)
+    assert made.odds() == {}
+    made.start()
+    until(lambda: made.odds() == {str(POOL): 2})
+    store.broken = True
+    made.attempt(refusal(2, at=now))
+    until(lambda: made.odds() == {})
+    store.broken = False
+    until(lambda: made.version)
+    made.close()
 
 
 def test_a_database_that_forbids_writing_is_tried_now_and_then() -> None:

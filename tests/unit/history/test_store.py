@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from broker.apis import names
+from broker.capacity.forecast import PoolOutcomes
 from broker.capacity.model import Outcome
 from broker.history.entries import LONGEST, microseconds
 from broker.history.recorder import batch_of
@@ -128,6 +129,19 @@ def test_refusals_are_counted_by_pool_and_time(store: HistoryStore) -> None:
     assert store.refusals(since=0) == [(slot, other, 1), (slot, pool, 3), (slot + 300, pool, 1)]
     assert store.refusals(since=0, width=600) == [(slot, other, 1), (slot, pool, 4)]
     assert store.refusals(since=slot + 300) == [(slot + 300, pool, 1)]
+
+
+def test_launches_and_refusals_of_a_pool_are_counted_by_time(store: HistoryStore) -> None:
+    later = AT + timedelta(minutes=7)
+    fill(store, refusal(1, also=(OTHER,)), refusal(2, class_=ErrorClass.THROTTLING), launch(3))
+    fill(store, launch(4), launch(5, at=later, pool=OTHER), launch(6, outcome=Outcome.ADOPTED))
+    slot = int(AT.timestamp())
+    first = [PoolOutcomes(str(OTHER), slot, 0, 1), PoolOutcomes(str(POOL), slot, 2, 1)]
+    last = PoolOutcomes(str(OTHER), slot + 300, 1, 0)
+    assert sorted(store.outcomes(since=0)) == sorted([*first, last])
+    assert store.outcomes(since=slot + 300) == [last]
+    store.prune(before=microseconds(AT + timedelta(days=1)), rows=100)
+    assert store.outcomes(since=0) == []
 
 
 def test_the_last_use_of_a_slot_of_time_is_kept(store: HistoryStore) -> None:

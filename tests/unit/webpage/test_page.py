@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import text
@@ -14,7 +15,7 @@ from broker.webpage.live import ReservationRow
 from broker.webpage.pages import PAGES
 from broker.webpage.queries import PAGE
 from broker.webpage.scope import ELSEWHERE, VisibleScope, visible
-from tests.unit.history.facts import AT, GROUP, POOL, event, fill, launch, refusal
+from tests.unit.history.facts import AT, GROUP, OTHER, POOL, event, fill, launch, refusal
 from tests.unit.webpage.world import NOW, get, loan, page, state
 
 OBJECTS = ("/claims/train-1", "/classes/gpu", "/pools/gpu", "/odcrs/cr-1", "/reservations/team/gpus")
@@ -144,6 +145,27 @@ def test_the_heat_map_counts_refusals_by_pool_and_time() -> None:
         shown = body(f"{url}/shortages?since=6h")
         assert re.search(r'<th scope="row">cr-1 \(p5.48xlarge, us-east-1a\)</th><td>1</td>', shown)
         assert shown.count('class="heat-5"') == 1
+
+
+def test_a_short_pool_has_its_chance_and_expected_wait() -> None:
+    store = HistoryStore()
+    recent = [
+        refusal(n, at=NOW - timedelta(minutes=60 - 5 * n), pool=pool)
+        for n in range(9)
+        for pool in (POOL, OTHER)
+    ]
+    fill(store, *recent, launch(9, at=NOW - timedelta(minutes=10), pool=OTHER))
+    live = replace(state(), shortages=[replace(state().shortages[0], pool=str(POOL))])
+    with page(store, live) as url:
+        heat = body(f"{url}/shortages")
+        assert re.search(r"cr-1 \(p5.48xlarge, us-east-1a\)</th><td>9</td><td>1 %</td><td>63 min</td>", heat)
+        assert re.search(
+            r"on-demand p5.48xlarge in us-east-1b</th><td>9</td><td>67 %</td><td>26 min</td>", heat
+        )
+        for path in ("/", "/odcrs/cr-1"):
+            assert "1 %, else about 63 min" in body(url + path)
+    with page(HistoryStore(), live) as url:
+        assert "else about" not in body(url) + body(f"{url}/shortages")
 
 
 @pytest.mark.parametrize("reservation", [GROUP, ""])

@@ -103,6 +103,7 @@ def page(store: HistoryStore, live: LiveState | None = None, access: PageAccess 
     """The address of a page over this history and state."""
     store.open()
     recorder = HistoryRecorder(store, clock=CLOCK)
+    recorder.forecast()
     made = WebPage(recorder, lambda: live, access, clock=CLOCK, host="127.0.0.1", port=0)
     made.start()
     try:
