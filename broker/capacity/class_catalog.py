@@ -166,7 +166,10 @@ def class_catalog(
             if (by := begins_by(odcr := inventory.odcrs.get(each.id, each), now))
         ),
         offerings=_offerings(reserved, node_class, made),
-        unreserved={kind: _unreserved(kind, candidates, zones, node_class.placement) for kind in _UNRESERVED},
+        unreserved={
+            kind: _unreserved(kind, candidates, zones, node_class.placement, inventory.odds)
+            for kind in _UNRESERVED
+        },
         type_filter=TypeFilter(
             [each.labels for each in candidates.values()], [each.allocatable for each in candidates.values()]
         ),
@@ -240,12 +243,17 @@ def _live(
 
 
 def _unreserved(
-    kind: CapacityType, candidates: Mapping[str, CandidateType], zones: Collection[str], placement: str
+    kind: CapacityType,
+    candidates: Mapping[str, CandidateType],
+    zones: Collection[str],
+    placement: str,
+    odds: Mapping[str, int],
 ) -> UnreservedOptions:
     """On-demand or spot pools, plain ones first, then the cheapest, then the smallest; unknown prices come
-    last."""
+    last. `odds` order the zones of a type at one price."""
     market: Market = "spot" if kind == "spot" else "on-demand"
-    found: list[tuple[bool, float, int, Option]] = []
+    ranked = {name for pool in odds for name in pool.split(":")[1:2]}  # the other types need no key
+    found: list[tuple[bool, float, int, int, Option]] = []
     for rank, candidate in enumerate(candidates.values()):
         type_ = candidate.type
         if kind not in type_.market_types:
@@ -254,9 +262,11 @@ def _unreserved(
             price = type_.spot_prices.get(zone) if kind == "spot" else type_.on_demand_price
             pool = Pool(capacity_type=kind, instance_type=type_.name, zone=zone, placement=placement)
             option = Option(pool=pool, price=price, market=market)
-            found.append((exotic(type_, price), math.inf if price is None else price, rank, option))
-    found.sort(key=lambda each: (*each[:3], each[3].pool))
-    return UnreservedOptions([each[3] for each in found], sum(not each[0] for each in found))
+            cost = math.inf if price is None else price
+            likely = odds.get(str(pool), 0) if type_.name in ranked else 0
+            found.append((exotic(type_, price), cost, rank, likely, option))
+    found.sort(key=lambda each: (*each[:4], each[4].pool))
+    return UnreservedOptions([each[4] for each in found], sum(not each[0] for each in found))
 
 
 def image_for(node_class: NodeClass, type_: InstanceType, odcr: Odcr | None = None) -> Image | None:

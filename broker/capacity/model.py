@@ -365,13 +365,14 @@ class Inventory:
     """EC2's reservations and groups as last described, less the launches since.
 
     `debits` are launches into a reservation that the description does not show yet, by reservation id;
-    `credits` are instances that have ended in one since.
+    `credits` are instances that have ended in one since. `odds`: the ranks of pools (see `forecast.odds`).
     """
 
     odcrs: Mapping[str, Odcr] = field(default_factory=dict)
     groups: Mapping[str, ReservationGroup] = field(default_factory=dict)
     debits: Mapping[str, int] = field(default_factory=dict)
     credits: Mapping[str, int] = field(default_factory=dict)
+    odds: Mapping[str, int] = field(default_factory=dict)
     described: datetime | None = None
 
     def free(self, odcr_id: str) -> int:

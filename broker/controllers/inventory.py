@@ -70,6 +70,7 @@ class InventoryKeeper:
         self._inventory = Inventory()
         self._corrected = False  # a launch contradicted the last description, which the readers do not know
         self._readers: list[Callable[[], None]] = []
+        self.odds: Callable[[], Mapping[str, int]] = dict  # of pools, from a history if there is one
         self.group_errors: dict[str, ProviderError] = {}
         self.error: ProviderError | None = None  # why the last description failed
         # Why the reservations cannot be described, once the last description is old.
@@ -163,6 +164,7 @@ class InventoryKeeper:
                 self._inventory,
                 debits=Counter(self.assumed.debits.values().values()),
                 credits=Counter(self.assumed.credits.values().values()),
+                odds=self.odds(),
             )
 
     def odcr(self, odcr_id: str) -> Odcr | None:

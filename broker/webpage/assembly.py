@@ -54,6 +54,7 @@ class OnCallViews:
         if broker is None:
             return
         inventory = broker.inventory
+        inventory.odds = self.history.odds
         broker.journal.subscribe(self.history.attempt)
         broker.recorder.subscribe(self.history.event)
         inventory.on_change(lambda: self.history.use(inventory.snapshot().odcrs))
