@@ -75,7 +75,7 @@ PRINTS: Final[Mapping[str, str]] = {
     "kubectl get nodeclaims --output json": "lost-0",
     "kubectl get nodeclaims -L": "CAPACITY-RESERVATION-ID",
     "kubectl get nodeclaims": "overflow-0",
-    "kubectl get nodes -l capacity-broker.io/dedicated-cluster=tenant": "Ready",
+    "kubectl get nodes -l capacity-broker.io/dedicated-cluster=tenant": " Ready ",
     "kubectl get odcr": "g6.12xlarge",
     "kubectl get workloads -A": "No resources found",
     "capacity-broker adopt research/gpus": "capacity-broker.io/reservation-ids",
@@ -97,9 +97,9 @@ PRINTS: Final[Mapping[str, str]] = {
     "capacity-broker watch": "waits-0",
 }
 READS: Final = re.compile(r"kubectl (get|describe) |capacity-broker (errors|explain|idle|inventory)")
-# They end when they are interrupted.
 # Commands that end when the broker has done its part, as its time moves.
 WAITS: Final = re.compile(r"kubectl (delete|.*--watch)")
+# Commands that end when they are interrupted.
 ENDLESS: Final = re.compile(r"kubectl .*--watch|capacity-broker watch")
 
 
