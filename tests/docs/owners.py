@@ -149,6 +149,15 @@ OWNERS: Final = (
         "tests/deploy/test_user_roles.py",
         "test_shown_annotation_that_buys_is_refused_as_shown",
         'DOCS / "operate/webhook.md"',
+        ("kubectl annotate *",),
+    ),
+    Owner(
+        "docs/operate/webhook.md",
+        ("console",),
+        "tests/docs/test_reservations.py",
+        "test_answers_of_the_webhook_are_as_shown",
+        'DOCS / "operate/webhook.md"',
+        ("kubectl apply *",),
     ),
     Owner(
         "docs/operate/web-page.md",

@@ -30,7 +30,7 @@ from broker.demo.kubelets import Kubelets
 from broker.kube import identity
 from broker.kube.transports import InProcessTransport
 from tests.cluster import karpenter, objects
-from tests.cluster.account import REGION
+from tests.cluster.account import REGION, A
 from tests.cluster.stack import Provider, Stack
 from tests.cluster.test_prometheus import led
 from tests.docs.blocks import DOCS, ROOT, blocks
@@ -66,6 +66,7 @@ PRINTS: Final[Mapping[str, str]] = {
     "kubectl get capacityreservations -A": "research",
     "kubectl get capacityreservations -n research --watch": "Active",
     "kubectl get clusterqueues -l capacity-reservation=training": "training",
+    "kubectl get configmap capacity-broker-shortages": "InsufficientInstanceCapacity",
     "kubectl get dedicatedaiclusters --watch": "ACTIVE",
     "kubectl get ec2nodeclass NAME -o yaml": "capacityReservations:",
     "kubectl get ec2nodeclass by-group -o yaml": "capacityReservations:",
@@ -86,7 +87,7 @@ PRINTS: Final[Mapping[str, str]] = {
     "capacity-broker explain claim research-0": "Launched=True",
     "capacity-broker explain claim train-0": "Launched=True",
     "capacity-broker explain class training": "ReservationsFound",
-    "capacity-broker explain cluster": "1 claim waits",
+    "capacity-broker explain cluster": "2 claims wait",
     "capacity-broker explain reservation research/gpus": "ReservationActive",
     "capacity-broker give-back research/gpus": "Cancel",
     "capacity-broker hold research/gpus": "Hold",
@@ -232,6 +233,9 @@ def prepare(stack: Stack, account: world.World) -> None:
     stack.start(cluster_name=world.CLUSTER, buy_dollars=100.0)
     stack.until_ready("overflow-0", "train-0", "train-1")
     stack.claim("waits-0", node_class="by-id", types=("p5.48xlarge",))
+    stack.control.pool(instance_type="m5.large", zone=A, size=0)
+    stack.claim("short-0", node_class="training", zones=(A,), capacity=(objects.ON_DEMAND,))
+    stack.until_waiting("short-0", "InsufficientCapacity")
     lost = objects.claim("lost-0", node_class="training", types=("m5.large",), capacity=(objects.RESERVED,))
     lost["spec"]["nodeClassRef"]["group"] = KARPENTER_AWS
     client.create(NodeClaim.KIND, lost)

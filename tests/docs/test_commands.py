@@ -7,6 +7,7 @@ import re
 import shlex
 from collections import Counter
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +15,11 @@ import typer
 from typer.core import TyperGroup
 
 from broker import cli
-from tests.docs.blocks import ROOT
+from tests.docs.blocks import ROOT, pages
 from tests.docs.commands import commands
 from tests.docs.owners import CI_TEST, NOT_RUN, OWNERS, owner, plain
 
+PROGRAM = re.compile(r"(\$ |(aws|capacity-broker|curl|docker|helm|jq|kubectl|make|terraform) [a-z-])")
 FOUND = [*commands()]
 BROKER = sorted({plain(c) for c in FOUND if plain(c).startswith("capacity-broker ")})
 MAKE = sorted({plain(c) for c in FOUND if plain(c).startswith("make ")})
@@ -31,6 +33,18 @@ def test_every_command_is_run_by_a_test_or_has_a_reason() -> None:
     assert {*reasons} == {*NOT_RUN}, "a reason without a command"
     without = [each for each in FOUND if not owner(each)]
     assert sum(reasons.values()) == len(without), [f"{each.page}: {plain(each)}" for each in without]
+
+
+@pytest.mark.covers("USR-24")
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_only_sh_and_console_blocks_have_commands(page: Path) -> None:
+    language, found = "", []
+    for line in page.read_text().splitlines():
+        if fence := re.match(r" *```([a-z]*)$", line):
+            language = (fence[1] or "text") if not language else ""
+        elif language not in ("", "sh", "console") and PROGRAM.match(line.strip()):
+            found.append(line)
+    assert found == []
 
 
 @pytest.mark.covers("USR-24")

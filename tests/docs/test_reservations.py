@@ -1,4 +1,4 @@
-"""The page about reservations has the right corrections of OME's own manifests."""
+"""The pages about reservations and their webhook: corrections of OME's own manifests, and shown outputs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
 from broker.apis.ome import ReservationSpec
 from broker.apis.ome_rules import judge
@@ -18,14 +21,17 @@ from broker.kube.transports import InProcessTransport
 from broker.reservations.conditions import REASONS
 from tests.cluster.ome.bought import ask, flavored
 from tests.cluster.ome.reserved import flavors_alone, until_says
+from tests.cluster.ome.test_webhook import serving
 from tests.cluster.stack import Stack
 from tests.docs.blocks import DOCS, steps
 from tests.support.definitions import defined
 from tests.support.direct import local_aws_here
 from tests.support.service_models import models_read_once
+from tests.unit.admission.asked import group, reservation
 from tests.unit.apis.test_ome import MANIFESTS, objects
 
 __all__ = ["models_read_once"]
+KUBECTL = pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl on PATH")
 PAGE = (DOCS / "use/reservations.md").read_text()
 
 
@@ -68,29 +74,61 @@ def test_every_reason_and_every_series_is_on_the_page() -> None:
     assert [each.name for each in TABLES if f"`{each.name}`" not in PAGE] == []
 
 
-@pytest.mark.covers("USR-24")
-@pytest.mark.kubectl
-@pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl on PATH")
-def test_detail_of_a_failed_reservation_is_as_shown(tmp_path: Path) -> None:
-    (step,) = steps(DOCS / "use/reservations.md")
-    kubeconfig = tmp_path / "kubeconfig"
+@contextmanager
+def terminal(folder: Path) -> Iterator[tuple[Stack, Callable[[str], str]]]:
+    """A cluster, and a function that returns the output of a reader's command."""
     with local_aws_here() as aws, ApiServer(defined()) as api:
         aws.reset()
-        kubeconfig.write_text(api.kubeconfig())
-        stack = Stack(aws, InProcessTransport(api.cluster))
-        try:
-            flavors_alone(stack)
-            flavored(stack)
-            ask(stack, 1)
-            stack.start(kubelets=False, reservation_creating_seconds=1.0)
-            until_says(stack, "Failed", step=1.0)
-            done = subprocess.run(
-                ["bash", "-c", step.command],
-                env={"PATH": os.environ["PATH"], "KUBECONFIG": str(kubeconfig), "HOME": str(tmp_path)},
-                capture_output=True,
+        (folder / "kubeconfig").write_text(api.kubeconfig())
+        environment = {"PATH": os.environ["PATH"], "KUBECONFIG": "kubeconfig", "HOME": str(folder)}
+
+        def run(command: str) -> str:
+            return subprocess.run(
+                ["bash", "-c", command],
+                cwd=folder,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
                 text=True,
                 check=False,
-            )
+            ).stdout
+
+        stack = Stack(aws, InProcessTransport(api.cluster))
+        try:
+            yield stack, run
         finally:
             stack.close()
-    assert done.stdout.split() == step.output.split(), done.stderr
+
+
+@pytest.mark.covers("USR-24")
+@pytest.mark.kubectl
+@KUBECTL
+def test_detail_of_a_failed_reservation_is_as_shown(tmp_path: Path) -> None:
+    (step,) = steps(DOCS / "use/reservations.md")
+    with terminal(tmp_path) as (stack, run):
+        flavors_alone(stack)
+        flavored(stack)
+        ask(stack, 1)
+        stack.start(kubelets=False, reservation_creating_seconds=1.0)
+        until_says(stack, "Failed", step=1.0)
+        assert run(step.command).split() == step.output.split()
+
+
+@pytest.mark.covers("USR-24")
+@pytest.mark.kubectl
+@KUBECTL
+def test_answers_of_the_webhook_are_as_shown(tmp_path: Path) -> None:
+    rule = {"reclaimWithinCohort": "Any", "borrowWithinCohort": {"policy": "Any"}}
+    bodies = {
+        "two-groups-of-one-flavor.yaml": reservation("training", group(), group(), namespace="default"),
+        "borrow-any.yaml": reservation(
+            "training", group(), namespace="default", cohort="ml", allowBorrowing=True, preemptionRule=rule
+        ),
+    }
+    for name, body in bodies.items():
+        (tmp_path / name).write_text(yaml.safe_dump(body))
+    shown = [s for s in steps(DOCS / "operate/webhook.md") if s.command.startswith("kubectl apply ")]
+    assert [each.command.split()[-1] for each in shown] == [*bodies]
+    with terminal(tmp_path) as (stack, run), serving(stack):
+        for step in shown:
+            assert run(step.command).split() == step.output.split()
