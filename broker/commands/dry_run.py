@@ -20,7 +20,7 @@ from broker.capacity.model import Inventory, Plan
 from broker.capacity.shortages import Shortages
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim.caches import ClaimCaches
-from broker.controllers.nodeclaim.published import read_shortages
+from broker.controllers.nodeclaim.published import read_odds, read_shortages
 from broker.controllers.ome.reads import OmeReads
 from broker.controllers.ome.shared import ReservationDependencies
 from broker.controllers.preemption.claims import cluster_of
@@ -103,6 +103,10 @@ class DryRun:
     def shortages(self, now: datetime) -> Shortages:
         """The shortages that the running broker published. Raises ApiError."""
         return current_shortages(self._client, now)
+
+    def odds(self) -> Mapping[str, int]:
+        """The ranks of pools that the running broker published. Raises ApiError."""
+        return current_odds(self._client)
 
     def entitlements(
         self, waiting: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]
@@ -187,6 +191,14 @@ def listed(client: Client, model: type[T]) -> list[T]:
         return [model.decode(item) for item in client.list(model.KIND)[0]]
     except (NotFound, Forbidden):
         return []
+
+
+def current_odds(client: Client) -> Mapping[str, int]:
+    """The ranks of pools that the running broker published; none if the caller may not read them."""
+    try:
+        return read_odds(client)
+    except Forbidden:
+        return {}
 
 
 def current_shortages(client: Client, now: datetime) -> Shortages:

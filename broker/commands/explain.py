@@ -22,7 +22,7 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
 from broker.capacity.model import LAUNCH_DEFAULTS, Attempt, LaunchDefaults, Option
 from broker.commands.decision import because
-from broker.commands.dry_run import Entitle, listed
+from broker.commands.dry_run import Entitle, current_odds, listed
 from broker.commands.explain_options import NO_SHORTAGES, Outlook, blocking, outlook
 from broker.commands.output import shortage_name
 from broker.controllers.nodeclaim.published import read_shortages
@@ -118,6 +118,7 @@ def prospects(
             defaults=defaults,
             entitle=entitle(asked) if entitle is not None else None,
             published=published,
+            odds=current_odds(client),
             pods=lambda: listed(client, Pod),
         )
         return replace(found, decision=found.decision + unread)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, Final
 
 from broker.apis.core import Pod
@@ -68,10 +69,12 @@ def outlook(
     defaults: LaunchDefaults = LAUNCH_DEFAULTS,
     entitle: Entitle | None = None,
     published: Shortages = NO_SHORTAGES,
+    odds: Mapping[str, int] = MappingProxyType({}),
     pods: Callable[[], Iterable[Pod]] = tuple,
 ) -> Outlook:
-    """`published`: the running broker's shortages. `pods`: as of `considered`. Raises ProviderError where EC2
-    cannot be read.
+    """`published`: the running broker's shortages. `odds`, `pods`: as of `considered`.
+
+    Raises ProviderError if EC2 cannot be read.
     """
     every = list(claims)
     waiting = [each for each in every if not each.status.provider_id and not each.deleting]
@@ -84,6 +87,7 @@ def outlook(
         where="in the cluster",
         defaults=defaults,
         pods=pods,
+        odds=odds,
     )
     mine = next((each for each in found.waiting if each.name == one.name), None)
     if mine is None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from broker.apis import names
@@ -85,7 +86,14 @@ def rows(
     unlaunched = [claim for claim in claims if not claim.status.provider_id and not claim.deleting]
     open_ = {claim.uid: claim for claim in (*waiting(dry_run), *unlaunched)}
     found = considered(
-        classes, open_.values(), provider, now=now, where=where, defaults=defaults, pods=dry_run.pods
+        classes,
+        open_.values(),
+        provider,
+        now=now,
+        where=where,
+        defaults=defaults,
+        pods=dry_run.pods,
+        odds=dry_run.odds(),
     )
     types = provider.instance_types()
     shortages = dry_run.shortages(now)
@@ -157,14 +165,18 @@ def considered(
     where: str = "in the files",
     defaults: LaunchDefaults = LAUNCH_DEFAULTS,
     pods: Callable[[], Iterable[Pod]] = tuple,
+    odds: Mapping[str, int] = MappingProxyType({}),
 ) -> Considered:
     """Resolves the classes as a launch would and reads the claims. Raises ProviderError.
+
+    `odds`: the ranks of pools that the running broker published.
 
     A claim that does not exist yet counts as created now. `pods`: the cluster's; read only if the hold of a
     gang depends on them.
     """
     find = cache(lambda: {pod.key: pod for pod in pods()})
     inventory, errors = _inventory(classes, provider, now)
+    inventory = replace(inventory, odds=odds)
     ready: dict[str, LaunchClass] = {}
     problems: dict[str, str] = {}
     for one in classes:

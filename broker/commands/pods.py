@@ -22,7 +22,7 @@ from broker.apis.storage import PersistentVolume, PersistentVolumeClaim, Storage
 from broker.apis.workloads import DaemonSet, SchedulingPodGroup
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import Inventory, NodeClass
-from broker.commands.dry_run import current_shortages, listed, read_once
+from broker.commands.dry_run import current_odds, current_shortages, listed, read_once
 from broker.commands.plan import considered
 from broker.commands.pod_manifests import existing_pods, pods_of, remarks
 from broker.controllers.nodeclass.resolve import NOT_FOUND, LaunchClass, Unresolved
@@ -91,7 +91,8 @@ def _pools(
     pools = [pool for pool in every if of_broker(pool)]
     named = {pool.spec.template.spec.node_class_ref.name for pool in pools}
     classes = [item for item in listed(client, EC2NodeClass) if item.name in named]
-    found = considered(classes, (), provider, now=now, defaults=settings.launch_defaults)
+    odds = current_odds(client)
+    found = considered(classes, (), provider, now=now, defaults=settings.launch_defaults, odds=odds)
 
     def ready(name: str) -> LaunchClass:
         if name in found.ready:

@@ -178,7 +178,7 @@ def _fill(client: Client) -> None:
         until=NOW + timedelta(minutes=15),
         step=3,
     )
-    PublishedShortages(client).publish(Shortages({short.scope: short}), NOW)
+    PublishedShortages(client).publish(Shortages({short.scope: short}), {}, NOW)
     about = {"kind": "CapacityReservation", "namespace": "default", "name": "gpus"}
     client.create(
         Event.KIND,

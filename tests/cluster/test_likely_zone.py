@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from broker.apis.karpenter import NodeClaim
 from broker.apis.names import ZONE
+from broker.controllers.nodeclaim.published import read_odds
 from broker.kube.clock import SystemClock
 from broker.webpage.assembly import OnCallViews
 from tests.cluster.account import A, B
@@ -34,5 +35,7 @@ def test_a_zone_that_refused_lately_comes_after_an_equal_one(stack: Stack) -> No
         stack.claim(capacity=(ON_DEMAND,))
         stack.until_launched("c-0")
         assert stack.get(NodeClaim, "c-0").labels[ZONE] == B
+        # For `plan` and `explain`, which give the running broker's order.
+        stack.until(lambda: read_odds(stack.client) == views.history.odds(), "the ranks are published")
     finally:
         views.close()

@@ -164,7 +164,7 @@ class Launcher:
         self._executor.tidy(self._claims.list())
         self._steps.waves.raise_panic()
         now = self._clock.now()
-        self._steps.published.publish(self.shortages, now)
+        self._steps.published.publish(self.shortages, self._inventory.odds(), now)
         wakes = [at for at in (*retry_at, *self._results.holds.ends()) if at > now]
         if not self._unreported:
             self._unchanged.passed(inputs, now=now, wakes=min(wakes, default=None))

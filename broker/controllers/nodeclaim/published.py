@@ -1,10 +1,11 @@
-"""The current shortages in a ConfigMap: for the next leader, for `explain`, and for a person with kubectl.
+"""The current shortages and the odds of pools in a ConfigMap: for the next leader, for `explain` and `plan`,
+and for a person with kubectl.
 
 Invariant: the ConfigMap has every current shortage of the leader after each pass. It is written only if these
-differ from the written ones that are not over. The end of a shortage by time alone costs no write: each entry
-has its end, and readers leave out what is over. A new leader begins with these shortages, so that a restart
-neither requests a pool before its time nor forgets why a launch failed. An entry that the broker cannot have
-written is ignored.
+differ from the written ones that are not over, or if the odds differ. The end of a shortage by time alone
+costs no write: each entry has its end, and readers leave out what is over. A new leader begins with these
+shortages, so that a restart neither requests a pool before its time nor forgets why a launch failed. An entry
+that the broker cannot have written is ignored.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from providers.model import ErrorClass
 
 NAME: Final = "capacity-broker-shortages"
 KEY: Final = "shortages"
+ODDS: Final = "odds"
 # A ConfigMap has room for 1 MiB (https://kubernetes.io/docs/concepts/configuration/configmap/).
 MOST: Final = 1000
 MESSAGE: Final = 400
@@ -42,6 +44,7 @@ class PublishedShortages:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._written: Shortages | None = None
+        self._odds: Mapping[str, int] | None = None
 
     def restored(self, now: datetime) -> Shortages:
         """The shortages of the leader before; none if they cannot be read."""
@@ -52,30 +55,44 @@ class PublishedShortages:
             return Shortages()
         return Shortages({s.scope: s for s in self._written.by_scope.values() if s.plausible(now)})
 
-    def publish(self, shortages: Shortages, now: datetime) -> None:
-        """Writes the current shortages if they have changed. A failed write is repeated by the next pass."""
+    def publish(self, shortages: Shortages, odds: Mapping[str, int], now: datetime) -> None:
+        """Writes the current shortages and odds if they have changed. A failed write is repeated by the next
+        pass.
+        """
         try:
             if self._written is None:
                 self._written = read_shortages(self._client)
+            if self._odds is None:
+                self._odds = read_odds(self._client)
             current = _entries(shortages, now)
-            if current == _entries(self._written, now):
+            if current == _entries(self._written, now) and odds == self._odds:
                 return
             data = {KEY: json.dumps(current, indent=2, sort_keys=True)}
+            if odds:
+                data[ODDS] = json.dumps(dict(list(odds.items())[:MOST]), indent=2, sort_keys=True)
             metadata = {"name": NAME, "namespace": NAMESPACE}
             self._client.apply(ConfigMap.KIND, {"metadata": metadata, "data": data})
-            self._written = shortages
+            self._written, self._odds = shortages, odds
         except ApiError as error:
             _log.warning("shortages not published", configmap=NAME, error=str(error))
 
 
 def read_shortages(client: Client) -> Shortages:
     """The published shortages, also those that are over; without unreadable entries. Raises ApiError."""
+    return Shortages({shortage.scope: shortage for shortage in _decoded(_read(client, KEY))})
+
+
+def read_odds(client: Client) -> dict[str, int]:
+    """The published ranks of pools (see `forecast.odds`), without unreadable entries. Raises ApiError."""
+    return {pool: rank for pool, rank in _read(client, ODDS).items() if isinstance(rank, int)}
+
+
+def _read(client: Client, key: str) -> Mapping[str, Any]:
     try:
         data = client.get(ConfigMap.KIND, NAME, namespace=NAMESPACE).get("data") or {}
-        entries = decode_object(data.get(KEY) or "{}")
+        return decode_object(data.get(key) or "{}")
     except (NotFound, ValueError):
-        return Shortages()
-    return Shortages({shortage.scope: shortage for shortage in _decoded(entries)})
+        return {}
 
 
 def _decoded(entries: Mapping[str, Any]) -> Iterable[Shortage]:
