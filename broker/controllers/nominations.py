@@ -57,18 +57,20 @@ def nominate(
 
 
 def preempting(
-    pods: Iterable[Pod], nodes: Iterable[Node], claims: Iterable[NodeClaim], unread: Collection[str] = ()
+    pods: Collection[Pod], nodes: Iterable[Node], claims: Iterable[NodeClaim], unread: Collection[str] = ()
 ) -> frozenset[str]:
-    """The keys of pods for which kube-scheduler evicts others: their node exists, and was not made for them.
+    """The keys of pods for which kube-scheduler evicts others: pods end on their node, or it exists and was
+    not made for them.
 
-    `unread`: the names of Nodes that exist and are left out of the cache.
+    `pods`: all that exist. `unread`: the names of Nodes that exist and are left out of the cache.
     """
     nominated = {pod.key: pod.status.nominated_node_name for pod in pods if pod.status.nominated_node_name}
     if not nominated:
         return frozenset()
     made = {claim.status.provider_id: pods_of(claim) for claim in claims if claim.status.provider_id}
     pods_by_node = {node.name: made.get(node.spec.provider_id, ()) for node in nodes}
-    pods_by_node |= dict.fromkeys(unread, ())
+    ending = [pod.spec.node_name for pod in pods if pod.deleting]
+    pods_by_node |= dict.fromkeys((*unread, *ending), ())
     return frozenset(
         key for key, node in nominated.items() if node in pods_by_node and key not in pods_by_node[node]
     )

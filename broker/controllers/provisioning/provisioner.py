@@ -171,11 +171,10 @@ class Provisioner:
     # ---- observe
 
     def _waiting(self) -> list[Pod]:
-        found = [pod for pod in self._caches.pods.list() if provisionable(pod)]
-        nodes = self._caches.nodes
+        pods, nodes = self._caches.pods.list(), self._caches.nodes
         unread = [node.name for node in nodes.left_out]
-        kept = preempting(found, nodes.list(), self._caches.claims.list(), unread)
-        return [pod for pod in found if pod.key not in kept]
+        evicting = preempting(pods, nodes.list(), self._caches.claims.list(), unread)
+        return [pod for pod in pods if provisionable(pod) and pod.key not in evicting]
 
     def _served(self) -> list[ServedPool]:
         """The pools that can be served; writes the conditions of all pools of the broker's group.
