@@ -1,4 +1,7 @@
-"""Plays kube-scheduler: binds pods to ready nodes by its filters, and marks the others Unschedulable."""
+"""Plays kube-scheduler: binds pods to ready nodes by its filters, and marks the others Unschedulable.
+
+A nominated pod comes before others, and has its node if it fits there.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,10 @@ from broker.placement.snapshot import PlacementSnapshot
 
 def schedule(client: Client) -> None:
     """One look at all pods."""
-    pods = [Pod.decode(item) for item in client.list(Pod.KIND)[0]]
     nodes = [Node.decode(item) for item in client.list(Node.KIND)[0]]
+    # After the nodes: a pod is nominated before its node takes pods.
+    pods = [Pod.decode(item) for item in client.list(Pod.KIND)[0]]
+    pods.sort(key=lambda pod: not pod.status.nominated_node_name)
     ready = [
         n
         for n in nodes
@@ -33,8 +38,10 @@ def schedule(client: Client) -> None:
         info = pod_info(pod)
         found = fits(info, snapshot)
         if found.nodes:
-            snapshot = snapshot.with_pod(info, found.nodes[0])
-            _bind(client, pod, found.nodes[0])
+            nominated = pod.status.nominated_node_name
+            node = nominated if nominated in found.nodes else found.nodes[0]
+            snapshot = snapshot.with_pod(info, node)
+            _bind(client, pod, node)
             continue
         known = condition(pod.status.conditions, "PodScheduled")
         if known is None or known.reason != "Unschedulable":
