@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 
@@ -52,7 +53,10 @@ def test_seed_replays_exactly_in_another_process(lab: Lab) -> None:
 
 
 @pytest.mark.covers("USR-24")
-def test_shown_seed_ends_without_a_violation(capsys: pytest.CaptureFixture[str]) -> None:
+def test_shown_seed_ends_without_a_violation(
+    lab: Lab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.simulation.__main__.Lab", lambda: nullcontext(lab))
     (text,) = {plain(each) for each in commands() if (by := owner(each)) and by.file == SEED_TEST}
     program, *arguments = shlex.split(text.removeprefix("python -m "))
     assert (program, main(arguments)) == ("tests.simulation", 0)
