@@ -168,8 +168,10 @@ def life(stack: Stack, broker: Broker, recording: Recording) -> None:
     assert stack.reservation_of("c-0") == odcr
     stack.claim("c-1", capacity=(RESERVED,), pods=("default/train",))
     stack.until_event("train", "AllReservationsFull", kind="Pod")
-    stack.claim("c-2", capacity=(RESERVED, ON_DEMAND), pool="gpu")
+    stack.claim("c-2", capacity=(RESERVED, ON_DEMAND), pool="gpu", pods=("default/train",))
     stack.until_ready("c-2")
+    nominated = stack.get(Pod, "train", namespace="default").status.nominated_node_name
+    assert nominated == stack.get(NodeClaim, "c-2").status.node_name
     stack.until(lambda: _told(stack), "the pool is told that its reservation is full")
 
     code = "InsufficientInstanceCapacity"
