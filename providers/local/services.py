@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, Final
 from xml.sax.saxutils import escape
 
 from botocore.exceptions import ConnectionClosedError
@@ -22,6 +24,7 @@ from providers.local.ec2.errors import STATUS
 from providers.local.ec2.world import LOCK, world
 from providers.local.faults import InjectedFault
 
+_IAM: Final = threading.RLock()
 CallAction = Callable[[BaseResponse], TYPE_RESPONSE]
 
 
@@ -42,7 +45,9 @@ def with_faults(stock: CallAction) -> CallAction:
         if fault is not None and fault.code:
             lost, reply = None, refusal(response, fault)
         else:
-            reply = stock(response)
+            # moto's IAM lists the very dictionaries that another call may change meanwhile.
+            with _IAM if response.service_name == "iam" else nullcontext():
+                reply = stock(response)
             lost = here.faults.take(action, "response", params)
             if lost is not None and lost.code:
                 reply = refusal(response, lost)
