@@ -37,21 +37,20 @@ ENTRIES: Final = Table(
     Index("history_entries_request", "request_id"),
     Index("history_entries_reservation", "reservation", "at"),
 )
-SHORTAGES: Final = Table(
-    "history_shortages",
-    METADATA,
-    Column("slot", BigInteger, primary_key=True),
-    Column("pool", String, primary_key=True),
-    Column("count", Integer, nullable=False),
-)
-# Launches by pool, beside the refusals in `SHORTAGES`.
-LAUNCHES: Final = Table(
-    "history_launches",
-    METADATA,
-    Column("slot", BigInteger, primary_key=True),
-    Column("pool", String, primary_key=True),
-    Column("count", Integer, nullable=False),
-)
+
+
+def _counts_of_pools(name: str) -> Table:
+    return Table(
+        name,
+        METADATA,
+        Column("slot", BigInteger, primary_key=True),
+        Column("pool", String, primary_key=True),
+        Column("count", Integer, nullable=False),
+    )
+
+
+SHORTAGES: Final = _counts_of_pools("history_shortages")  # refusals for want of room
+LAUNCHES: Final = _counts_of_pools("history_launches")
 USES: Final = Table(
     "history_uses",
     METADATA,

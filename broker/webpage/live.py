@@ -17,6 +17,7 @@ from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.app import Broker
 from broker.capacity.shortages import Shortage
 from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.snapshot import Snapshot
 from broker.quota.usage import Reserved
 from broker.reservations.idle import idle_cost
 from broker.reservations.spec import reserved_of
@@ -154,7 +155,8 @@ Live = Callable[[], LiveState | None]
 
 def live_state(broker: Broker, provider: CapacityProvider, now: datetime) -> LiveState:
     inventory = broker.inventory.snapshot()
-    reservations = [*_reservations(broker)]
+    claims, snapshot = broker.read.claims.cache.list(), broker.ome.reads.snapshot()
+    reservations = [*_reservations(broker, snapshot)]
     owners = {odcr: row for row in reservations for odcr in row.odcrs}
     try:
         types = provider.instance_types()
@@ -168,13 +170,13 @@ def live_state(broker: Broker, provider: CapacityProvider, now: datetime) -> Liv
         now=now,
         described=inventory.described,
         unreadable=str(broker.inventory.unreadable or ""),
-        claims=[_claim(claim) for claim in broker.read.claims.cache.list()],
+        claims=[_claim(claim) for claim in claims],
         odcrs=odcrs,
         reservations=reservations,
         shortages=[*_shortages(broker, now)],
         classes=[_owner(each) for each in broker.read.classes.cache.list()],
         pools=[_owner(each) for each in broker.read.pools.cache.list()],
-        loans=[*loans(broker.read.claims.cache.list(), broker.ome.reads.snapshot())],
+        loans=[*loans(claims, snapshot)],
     )
 
 
@@ -216,9 +218,8 @@ def _odcr(odcr: Odcr, cost: float | None, owner: ReservationRow | None) -> OdcrR
     )
 
 
-def _reservations(broker: Broker) -> Iterator[ReservationRow]:
-    reads = broker.ome.reads
-    odcrs = reads.snapshot().odcrs
+def _reservations(broker: Broker, snapshot: Snapshot) -> Iterator[ReservationRow]:
+    reads, odcrs = broker.ome.reads, snapshot.odcrs
     found: list[CapacityReservation | ClusterCapacityReservation] = [
         *reads.reservations.cache.list(),
         *reads.cluster_reservations.cache.list(),

@@ -197,21 +197,16 @@ OWNERS: Final = (
         Owner(page, BOTH, PLAN_TEST, "test_shown_plan_launches_every_claim", "PLAN_TEST", (EXAMPLE_PLAN,))
         for page in ("README.md", "docs/operate/operations.md")
     ),
-    Owner(
-        "README.md",
-        BOTH,
-        INSTALL_TEST,
-        "test_shown_installation_runs_the_broker_until_it_is_uninstalled",
-        "INSTALL_TEST",
-        ("helm install *",),
-    ),
-    Owner(
-        "docs/operate/install.md",
-        BOTH,
-        INSTALL_TEST,
-        "test_shown_installation_runs_the_broker_until_it_is_uninstalled",
-        "INSTALL_TEST",
-        ("helm install *",),
+    *(
+        Owner(
+            page,
+            BOTH,
+            INSTALL_TEST,
+            "test_shown_installation_runs_the_broker_until_it_is_uninstalled",
+            "INSTALL_TEST",
+            ("helm install *",),
+        )
+        for page in ("README.md", "docs/operate/install.md")
     ),
     Owner(
         "docs/operate/install.md",

@@ -39,7 +39,7 @@ def assign(
     """`pods`: all that exist, which gangs are counted from. `group_size`: the minimum of a PodGroup."""
     snapshot = known.snapshot
     nominated: dict[str, str] = {}
-    joined = {pod.key: pod.status.nominated_node_name for pod in pods}
+    joined = {pod.key: node for pod in pods if (node := pod.status.nominated_node_name)}
     for pod in pending:
         node = known.nominated.get(pod.key) or joined.get(pod.key, "")
         # Another pod may have taken the room of the claim that was made for this one.
