@@ -371,16 +371,14 @@ class Provisioner:
         Why: a run that was stopped may have wanted more claims than the next one. Without this the gang
         would wait for the others for ever.
         """
-        claims = of_gangs(self._caches.claims.list(), gangs)
-        sizes = Counter(claim.annotations[names.GANG] for claim in claims)
-        launched = in_gangs(self._caches.claims.list()) if claims else {}
+        every = self._caches.claims.list()
+        claims = of_gangs(every, gangs)
+        sizes = Counter(in_gangs(every)) + Counter(claim.annotations[names.GANG] for claim in claims)
         for claim in claims:
-            gang = claim.annotations[names.GANG]
-            size, there = sizes[gang], sizes[gang] + launched.get(gang, 0)
 
-            def lower(newest: NodeClaim, size: int = size, there: int = there) -> Mapping[str, Any]:
+            def lower(newest: NodeClaim, size: int = sizes[claim.annotations[names.GANG]]) -> Mapping[str, Any]:
                 wanted = newest.annotations.get(names.GANG_SIZE, "")
-                never = wanted.isdecimal() and int(wanted) > there
+                never = wanted.isdecimal() and int(wanted) > size
                 return {"annotations": {names.GANG_SIZE: str(size)}} if never else {}
 
             try:
