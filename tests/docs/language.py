@@ -101,21 +101,28 @@ def package(path: Path) -> str:
     return "/".join(folders[: 3 if folders[1:2] == ("controllers",) else 2]) or path.name
 
 
-def texts_by_package() -> Mapping[str, list[str]]:
-    found: dict[str, list[str]] = defaultdict(list)
-    for top in CODE_ROOTS:
-        for path in sorted((ROOT / top).rglob("*.py")):
-            found[package(path)] += docstrings(path.read_text())
+def files_by_package() -> Mapping[str, list[Path]]:
+    """The modules and pages."""
+    found: dict[str, list[Path]] = defaultdict(list)
+    modules = [path for top in CODE_ROOTS for path in sorted((ROOT / top).rglob("*.py"))]
     pages = [path for top in PAGE_ROOTS for path in sorted((ROOT / top).rglob("*.md"))]
-    for page in (ROOT / "README.md", ROOT / "CHANGELOG.md", *pages):
-        found[package(page)].append(page.read_text())
+    for path in (*modules, ROOT / "README.md", ROOT / "CHANGELOG.md", *pages):
+        found[package(path)].append(path)
     return found
 
 
-def offences(texts: Iterable[str]) -> Iterator[str]:
+def texts(paths: Iterable[Path]) -> list[str]:
+    """The docstrings of the modules, and the pages."""
+    found: list[str] = []
+    for path in paths:
+        found += docstrings(path.read_text()) if path.suffix == ".py" else [path.read_text()]
+    return found
+
+
+def offences(found: Iterable[str]) -> Iterator[str]:
     """The sentences that a measure counts."""
     listed = PERSONS | SPEECH | {"what"}
-    for text in texts:
+    for text in found:
         for sentence in sentences(text):
             counted = words(sentence)
             if len(counted) > MAX_WORDS or listed.intersection(counted):
@@ -123,13 +130,14 @@ def offences(texts: Iterable[str]) -> Iterator[str]:
 
 
 def main(names: list[str]) -> None:
-    texts = texts_by_package()
-    for name in names or texts:
-        figures = measure(texts[name])
+    files = files_by_package()
+    for name in names or files:
+        found = texts(files[name])
+        figures = measure(found)
         over = "over" if figures.above(LIMITS) else ""
         print(f"{name:36} " + " ".join(f"{value:5.1f}" for value in figures), over)
         if names:
-            print(*offences(texts[name]), sep="\n")
+            print(*offences(found), sep="\n")
 
 
 if __name__ == "__main__":

@@ -8,14 +8,14 @@ from collections import defaultdict
 import pytest
 
 from tests.docs.blocks import DOCS, ROOT
-from tests.docs.language import LIMITS, measure, texts_by_package
+from tests.docs.language import LIMITS, files_by_package, measure, texts
 
-TEXTS = texts_by_package()
+FILES = files_by_package()
 
 
-@pytest.mark.parametrize("package", sorted(TEXTS))
+@pytest.mark.parametrize("package", sorted(FILES))
 def test_the_measures_of_plain_english_hold(package: str) -> None:
-    assert measure(TEXTS[package]).above(LIMITS) == []
+    assert measure(texts(FILES[package])).above(LIMITS) == []
 
 
 def test_the_measures_count_as_described() -> None:

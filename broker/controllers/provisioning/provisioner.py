@@ -1,8 +1,9 @@
 """Makes claims for pending pods, and for reservations of room that no node can hold: observe, pack, create.
 
 Invariant: no pod gets two machines. Claims in flight count with the pods that they were made for; a created
-claim is in the cache at once; and its name follows from its pods. Pods that a ready NodePool of Karpenter
-accepts are Karpenter's.
+claim is in the cache at once; and its name follows from its pods. A run lists pods once, and claims before
+nodes: a pod that is bound meanwhile has its room, and a claim that gets its node meanwhile is one of the two.
+Pods that a ready NodePool of Karpenter accepts are Karpenter's.
 """
 
 from __future__ import annotations
@@ -124,7 +125,8 @@ class Provisioner:
         now = self._clock.monotonic()
         if any(now - since < PATIENCE for since in self._unresolved.values()):
             return Result(requeue_after=SOON)  # its pool may have more weight than the others
-        waiting = self._waiting()
+        pods, claims = self._caches.pods.list(), self._caches.claims.list()
+        waiting = self._waiting(pods, claims)
         unplaced = self._reads.occupancy.unplaced()
         self._pods.keep(item.uid for item in (*waiting, *unplaced.values()))
         if not any(map(of_broker, self._caches.pools.list())) or not (waiting or unplaced):
@@ -132,7 +134,7 @@ class Provisioner:
         if not self._ec2.inventory.described:
             return Result(requeue_after=1.0)
         with _SECONDS.time():
-            used = self._serve(pools, waiting)
+            used = self._serve(pools, waiting, pods, claims)
         self._release(used)
         return Result(requeue_after=AGAIN)
 
@@ -170,10 +172,9 @@ class Provisioner:
 
     # ---- observe
 
-    def _waiting(self) -> list[Pod]:
-        pods, nodes = self._caches.pods.list(), self._caches.nodes
-        unread = [node.name for node in nodes.left_out]
-        evicting = preempting(pods, nodes.list(), self._caches.claims.list(), unread)
+    def _waiting(self, pods: Sequence[Pod], claims: Sequence[NodeClaim]) -> list[Pod]:
+        nodes = self._caches.nodes
+        evicting = preempting(pods, nodes.list(), claims, [node.name for node in nodes.left_out])
         return [pod for pod in pods if provisionable(pod) and pod.key not in evicting]
 
     def _served(self) -> list[ServedPool]:
@@ -205,9 +206,14 @@ class Provisioner:
                 self._pools.write(pool, None)
         return found
 
-    def _serve(self, pools: Sequence[ServedPool], waiting: Sequence[Pod]) -> Collection[str]:
+    def _serve(
+        self,
+        pools: Sequence[ServedPool],
+        waiting: Sequence[Pod],
+        pods: Sequence[Pod],
+        claims: Sequence[NodeClaim],
+    ) -> Collection[str]:
         """The nodes and claims that pods wait for."""
-        pods = self._caches.pods.list()
         room = self._reads.occupancy.read(self._clock.now(), pods)
         infos = room.infos
         by_name = {namespace.name: namespace for namespace in self._reads.namespaces.list()}
@@ -219,7 +225,7 @@ class Provisioner:
         ]
         # Karpenter knows no reservations.
         pending += pending_reservations(room.unplaced, by_name, self._reads.group_size)
-        claims, daemons, now = self._caches.claims.list(), self._reads.daemons(), self._clock.now()
+        daemons, now = self._reads.daemons(), self._clock.now()
         learned = self._learner.observe(
             room.nodes, claims, pods, fingerprint(daemons), classes=class_hashes(pools), now=now
         )
