@@ -380,13 +380,14 @@ class Provisioner:
         every = self._caches.claims.list()
         claims = of_gangs(every, gangs)
         sizes = Counter(in_gangs(every)) + Counter(claim.annotations[names.GANG] for claim in claims)
+
+        def lower(newest: NodeClaim) -> Mapping[str, Any]:
+            size = sizes[newest.annotations.get(names.GANG, "")]
+            wanted = newest.annotations.get(names.GANG_SIZE, "")
+            never = wanted.isdecimal() and 0 < size < int(wanted)
+            return {"annotations": {names.GANG_SIZE: str(size)}} if never else {}
+
         for claim in claims:
-
-            def lower(newest: NodeClaim, size: int = sizes[claim.annotations[names.GANG]]) -> Mapping[str, Any]:
-                wanted = newest.annotations.get(names.GANG_SIZE, "")
-                never = wanted.isdecimal() and int(wanted) > size
-                return {"annotations": {names.GANG_SIZE: str(size)}} if never else {}
-
             try:
                 patch(self._client, self._caches.claims, claim, lower)
             except ApiError as error:
