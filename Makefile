@@ -8,7 +8,6 @@ ONCE   ?=
 WORKERS ?= 3
 SECONDS ?= 180
 SEEDS   ?= 2000
-LAG     ?= 0.3
 B       ?= launch plan placement storm steady restart startup quota reservations returning overlap starve page forecast scheduler
 
 # What a process compiled, the next one finds, wherever the shell would have each of them compile it anew.
@@ -32,7 +31,7 @@ else
 endif
 	@touch $@
 
-.PHONY: help fuzz demo teams-demo room-demo kueue-demo karpenter-demo test lag bench simulate soak moto-suite release unit lint types contracts generated acceptance controlplane peers koordinator lock clean
+.PHONY: help fuzz demo teams-demo room-demo kueue-demo karpenter-demo test real bench simulate soak moto-suite release unit lint types contracts generated acceptance controlplane peers koordinator lock clean
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,8 +59,8 @@ test: $(VENV)/.installed ## Every test that this machine can run; says what it l
 	@echo "Left out: moto's own tests with the extension installed (four minutes): make moto-suite"
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not moto_suite" $(ARGS)
 
-lag: $(VENV)/.installed ## The cluster tests with EC2 showing changes LAG=0.3 seconds late
-	$(BIN)/python -m pytest tests/cluster --lag $(LAG) -q -n $(WORKERS) --dist worksteal -m "not real and not prompt" $(ARGS)
+real: $(VENV)/.installed controlplane ## Every cluster test on the real kube-apiserver; make test runs a part of them there
+	$(BIN)/python -m pytest tests/cluster --all-real -q -n $(WORKERS) --dist worksteal -m real $(ARGS)
 
 simulate: $(VENV)/.installed ## New seeds of the simulated world, printed, for SECONDS=180
 	$(BIN)/python -m tests.simulation --seconds $(SECONDS) --keep-going $(ARGS)

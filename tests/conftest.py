@@ -37,9 +37,8 @@ LONGEST = ("tests/peers/", "tests/benchmarks/", "tests/faults/", "tests/cluster/
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--lag", type=float, help="EC2 shows changes so many seconds late, also on the embedded API server"
-    )
+    parser.addoption("--lag", type=float, help="EC2 shows changes so many seconds late")
+    parser.addoption("--all-real", action="store_true", help="every cluster test on the real API server too")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

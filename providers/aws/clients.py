@@ -103,8 +103,21 @@ def _moment(value: Any) -> datetime:
     return found if found is not None and found.tzinfo else parse_timestamp(value)
 
 
+def _when_used(service: str) -> Any:
+    """A client takes a while to make, and most commands need few."""
+    return cached_property(lambda aws: aws._client(service))
+
+
 class Aws:
     """The clients of one account and Region."""
+
+    groups: ResourceGroupsClient = _when_used("resource-groups")
+    ssm: SSMClient = _when_used("ssm")
+    iam: IAMClient = _when_used("iam")
+    sts: STSClient = _when_used("sts")
+    sqs: SQSClient = _when_used("sqs")
+    eks: Any = _when_used("eks")
+    pricing: PricingClient = _when_used("pricing")
 
     def __init__(
         self,
@@ -129,40 +142,16 @@ class Aws:
             user_agent_extra=_user_agent(),
         )
         try:
-            session = self._session = boto3.Session(
-                botocore_session=_core(), profile_name=profile, region_name=region
-            )
-            self.ec2: EC2Client = session.client("ec2", endpoint_url=endpoint_url, config=self._config)
-            self.groups: ResourceGroupsClient = session.client(
-                "resource-groups", endpoint_url=endpoint_url, config=self._config
-            )
-            self.ssm: SSMClient = session.client("ssm", endpoint_url=endpoint_url, config=self._config)
-            self.iam: IAMClient = session.client("iam", endpoint_url=endpoint_url, config=self._config)
-            self.sts: STSClient = session.client("sts", endpoint_url=endpoint_url, config=self._config)
+            self._session = boto3.Session(botocore_session=_core(), profile_name=profile, region_name=region)
+            self.ec2: EC2Client = self._client("ec2")
         except errors.RAISED as error:
             raise errors.translate(error, operation="session") from error
 
-    @cached_property
-    def sqs(self) -> SQSClient:
-        """Made when it is first used: most commands never do, and a client takes a while to make."""
-        with self._making:
-            return self._session.client("sqs", endpoint_url=self._endpoint, config=self._config)
-
-    @cached_property
-    def eks(self) -> Any:
-        """Made for one call at the start, and only if the cluster's facts are not configured."""
-        with self._making:
-            return self._session.client("eks", endpoint_url=self._endpoint, config=self._config)
-
-    @cached_property
-    def pricing(self) -> PricingClient:
-        """The Price List API answers in a Region of its own."""
+    def _client(self, service: Any) -> Any:
+        region = price_list_region(self.region) if service == "pricing" else self.region
         with self._making:
             return self._session.client(
-                "pricing",
-                region_name=price_list_region(self.region),
-                endpoint_url=self._endpoint,
-                config=self._config,
+                service, region_name=region, endpoint_url=self._endpoint, config=self._config
             )
 
     def call(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

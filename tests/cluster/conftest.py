@@ -24,8 +24,25 @@ from tests.support.service_models import models_read_once
 __all__ = ["models_read_once"]
 
 
-# Seconds that EC2 shows changes late, beside the real API server only.
+# Seconds that EC2 shows changes late.
 LAG = 0.3
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves the real API server to the tests that ask for it: they make every request of the others."""
+    if config.getoption("--all-real"):
+        return
+    left_out = [each for each in items if _real(each) and not each.get_closest_marker("both_servers")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [each for each in items if each not in set(left_out)]
+
+
+def _real(item: pytest.Item) -> bool:
+    return item.path.is_relative_to(Path(__file__).parent) and (
+        isinstance(item, pytest.Function)
+        and "callspec" in vars(item)
+        and item.callspec.params.get("stack") == "real"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +59,7 @@ def stack(request: pytest.FixtureRequest, local_aws: LocalAws, tmp_path: Path) -
     if lag and prompt:
         pytest.skip("asserts what the broker does at its first look")
     if lag is None:
-        lag = LAG if request.param == "real" and not prompt else 0.0
+        lag = 0.0 if prompt else LAG
     local_aws.reset()
     transport: Transport
     if request.param == "embedded":

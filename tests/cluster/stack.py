@@ -22,13 +22,14 @@ from broker.apis.core import Event, Node, Pod
 from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.kueue import PriorityClass
 from broker.apis.meta import Condition, Object, condition
 from broker.app import Broker
 from broker.commands.manifests import CRD
 from broker.controllers.nodeclaim.status import instance_id, is_true
 from broker.demo.kubelets import Kubelets
 from broker.kube.client import Client, Transport
-from broker.kube.errors import ApiError, NotFound
+from broker.kube.errors import ApiError, Forbidden, NotFound
 from broker.scheduler import Scheduler
 from broker.settings import Settings
 from providers.aws import AwsProvider
@@ -268,6 +269,20 @@ class Stack:
                 Pod.KIND, name, {"status": status}, namespace="default", subresource="status"
             )
         return Pod.decode(made)
+
+    def priority_class(self, name: str, value: int) -> None:
+        """Returns when pods may name it: a real API server refuses them until its cache has the class."""
+        self.client.create(PriorityClass.KIND, {"metadata": {"name": name}, "value": value})
+        body = objects.pod("probe", priorityClassName=name)
+
+        def admitted() -> bool:
+            try:
+                self.client.raw("POST", "/api/v1/namespaces/default/pods", {"dryRun": "All"}, body)
+            except Forbidden:
+                return False
+            return True
+
+        self.until(admitted, f"pods of priority {name} are admitted")
 
     def budget(self, name: str, *, app: str, allowed: int = 0) -> None:
         body = objects.budget(name, app=app, allowed=allowed)

@@ -207,6 +207,7 @@ def test_somebody_who_keeps_applying_the_list_is_left_alone_and_told_the_tag_ter
 
 
 @pytest.mark.covers("KRP-31")
+@pytest.mark.both_servers
 def test_whoever_gave_the_list_back_has_the_broker_write_again(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.start()

@@ -85,6 +85,7 @@ def test_a_reservation_that_does_not_fit_the_class(
 
 
 @pytest.mark.covers("KRP-08", "KRP-24")
+@pytest.mark.both_servers
 def test_a_reservation_of_a_type_that_the_claim_does_not_take(stack: Stack) -> None:
     odcr = stack.aws.odcr("m5.xlarge")
     stack.node_class(id_=odcr)

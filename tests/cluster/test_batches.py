@@ -58,6 +58,7 @@ def test_when_ec2_gives_fewer_the_more_important_claims_get_them(stack: Stack) -
 
 
 @pytest.mark.covers("KRP-20")
+@pytest.mark.both_servers
 def test_too_few_slots_go_to_the_more_important(stack: Stack) -> None:
     odcr = stack.aws.odcr(count=2)
     stack.node_class(id_=odcr)

@@ -33,6 +33,7 @@ def test_a_class_is_held_by_its_claims_and_goes_with_the_last(stack: Stack) -> N
 
 
 @pytest.mark.covers("KRP-26")
+@pytest.mark.both_servers
 def test_a_class_that_no_claim_of_ours_names_is_not_held(stack: Stack) -> None:
     stack.node_class(preference="none")
     stack.start()

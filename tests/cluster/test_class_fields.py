@@ -77,6 +77,7 @@ def test_cpu_options_and_the_context_of_the_fleet(stack: Stack, monkeypatch: pyt
 
 @pytest.mark.covers("KRP-14")
 @pytest.mark.parametrize("by", ["name", "id"])
+@pytest.mark.both_servers
 def test_a_placement_group_and_a_reservation_in_it(stack: Stack, by: str) -> None:
     made = stack.aws.ec2.create_placement_group(GroupName="ring", Strategy="cluster")["PlacementGroup"]
     odcr = stack.aws.odcr(PlacementGroupArn=made["GroupArn"])

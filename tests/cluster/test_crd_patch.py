@@ -91,6 +91,7 @@ def test_one_command_adds_the_property_and_touches_nothing_else(stack: Stack) ->
 
 
 @pytest.mark.covers("KRP-03")
+@pytest.mark.both_servers
 def test_a_definition_that_changed_meanwhile_is_read_again(stack: Stack) -> None:
     client = Client(stack.tap)
 
@@ -207,6 +208,7 @@ def test_a_value_that_was_written_back_is_still_its_user_s_to_remove(stack: Stac
 
 
 @pytest.mark.covers("KRP-03")
+@pytest.mark.both_servers
 def test_a_conflict_while_ownership_is_given_up_leaves_the_value_to_its_user(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     add_property(stack)

@@ -123,6 +123,7 @@ def test_do_not_disrupt_and_consolidate_after_never_keep_empty_nodes(stack: Stac
     assert not stack.get(NodeClaim, "held").deleting
 
 
+@pytest.mark.both_servers
 def test_expired_claim_ends_whatever_the_budget_allows(stack: Stack) -> None:
     pool(stack, budgets=[{"nodes": "0"}])
     stack.start()

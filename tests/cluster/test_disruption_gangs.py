@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
@@ -39,6 +41,7 @@ def deleting(stack: Stack, name: str) -> bool:
     return found is None or found.deleting
 
 
+@pytest.mark.both_servers
 def test_replacement_with_pods_outlives_the_undoing_of_its_move(stack: Stack) -> None:
     used, unused = drifting(stack)
     run(stack, "early", stack.get(NodeClaim, used).status.node_name)

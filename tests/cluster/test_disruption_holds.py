@@ -101,6 +101,7 @@ def test_node_with_a_kept_godel_place_stays_until_its_time_is_over(stack: Stack)
     gone(stack, "held")
 
 
+@pytest.mark.both_servers
 def test_empty_nodes_end_where_reservations_are_not_installed(stack: Stack) -> None:
     for kind in (KoordinatorReservation.KIND, GodelReservation.KIND):
         stack.client.delete(CRD, f"{kind.plural}.{kind.group}")
@@ -128,6 +129,7 @@ def test_pods_of_a_drifted_node_do_not_count_on_kept_room(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.both_servers
 def test_kept_room_holds_up_drift_unless_a_grace_period_bounds_it(stack: Stack, bounded: bool) -> None:
     pool(stack)
     stack.start()

@@ -54,6 +54,7 @@ def test_any_other_unsupported_request_is_of_its_class_and_of_minutes(stack: Sta
 
 
 @pytest.mark.covers("SAF-12")
+@pytest.mark.both_servers
 def test_an_unsupported_request_into_a_reservation_leaves_it_to_other_classes(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.node_class("one", id_=odcr, zones=(A,))

@@ -109,6 +109,7 @@ def _bugs() -> Counter[str]:
 
 @pytest.mark.covers("SAF-52")
 @pytest.mark.usefixtures("kueue")
+@pytest.mark.both_servers
 def test_hostile_objects_stop_no_other_claim_and_meet_no_bug(stack: Stack) -> None:
     odcr = stack.aws.odcr(count=2 * OBJECTS // BATCH + 8)  # some of the hostile claims launch
     stack.node_class("good", id_=odcr)

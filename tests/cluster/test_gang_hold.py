@@ -9,6 +9,7 @@ from tests.cluster.stack import Stack
 
 
 @pytest.mark.covers("KRP-39")
+@pytest.mark.both_servers
 def test_free_slots_wait_for_the_gang_and_are_free_for_all_after_its_window(stack: Stack) -> None:
     odcr = stack.aws.odcr(count=3)
     first, second, third = stack.aws.rival(odcr, 3)

@@ -97,6 +97,7 @@ def test_annotations_of_the_broker_removed_while_it_is_down(stack: Stack) -> Non
     assert stack.calls("CreateFleet") == 1
 
 
+@pytest.mark.both_servers
 def test_labels_changed_in_flight_stay_where_they_are_the_user_s(stack: Stack) -> None:
     """EC2's values are kept for labels that EC2 knows better; a user's labels stay and reach the node."""
     odcr = stack.aws.odcr()

@@ -133,6 +133,7 @@ def test_broker_of_another_world_refuses_to_lead(stack: Stack, fact: str) -> Non
 
 @pytest.mark.covers("SAF-02")
 @pytest.mark.parametrize("leading", [False, True], ids=["standby", "leader"])
+@pytest.mark.both_servers
 def test_broker_whose_account_changes_neither_begins_to_lead_nor_goes_on(stack: Stack, leading: bool) -> None:
     provider = stack.provider()
     said: list[str] = []
@@ -165,6 +166,7 @@ def test_broker_whose_account_changes_neither_begins_to_lead_nor_goes_on(stack: 
 
 
 @pytest.mark.covers("SAF-02")
+@pytest.mark.both_servers
 def test_nothing_is_done_before_the_cluster_is_known(stack: Stack) -> None:
     stack.node_class(preference="none")
     stack.claim(capacity=(ON_DEMAND,))

@@ -70,6 +70,7 @@ def test_idle_slots_are_counted_priced_and_timed(stack: Stack) -> None:
 
 
 @pytest.mark.covers("SAF-11")
+@pytest.mark.both_servers
 def test_idle_cost_leaves_out_what_this_account_does_not_pay_by_the_hour(stack: Stack) -> None:
     def other(**more: Any) -> str:
         made = stack.control.reservation(

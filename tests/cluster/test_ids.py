@@ -19,6 +19,7 @@ from tests.cluster.stack import SETTINGS, Stack
 
 
 @pytest.mark.covers("CAP-18")
+@pytest.mark.both_servers
 def test_a_request_id_of_aws_is_in_event_log_record_page_and_explain(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr, zones=(A,))

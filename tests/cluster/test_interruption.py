@@ -78,6 +78,7 @@ def test_a_notice_that_an_instance_ends_ends_its_claim(
     assert stack.is_true("c-1", names.READY), "nobody else's claim"
 
 
+@pytest.mark.both_servers
 def test_the_node_is_drained_before_its_instance_ends(stack: Stack, queue: Queue) -> None:
     (mine,) = launched(stack, "c-0")
     node = stack.get(NodeClaim, "c-0").status.node_name

@@ -87,6 +87,7 @@ def pod_groups_served(stack: Stack) -> Iterator[None]:
 
 @pytest.mark.covers("SAF-50")
 @pytest.mark.usefixtures("kueue", "pod_groups_served")
+@pytest.mark.both_servers
 def test_an_object_that_fails_anywhere_is_left_out_and_reported_and_the_others_go_on(
     stack: Stack, hostile: None
 ) -> None:

@@ -34,6 +34,7 @@ def test_overlapping_groups_and_an_open_class_use_every_slot(stack: Stack) -> No
 
 
 @pytest.mark.covers("SAF-41")
+@pytest.mark.both_servers
 def test_claim_that_falls_back_leaves_the_open_slot_of_an_owner_free(stack: Stack) -> None:
     tags = [{"Key": names.TAG_RESERVATION, "Value": "default/training"}]
     owned = stack.aws.odcr(

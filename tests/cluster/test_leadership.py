@@ -89,6 +89,7 @@ def test_only_the_leader_acts_and_its_successor_goes_on(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-25")
+@pytest.mark.both_servers
 def test_a_leader_that_is_cut_off_stops_before_the_other_starts(stack: Stack) -> None:
     """The leader is cut off after EC2 launched for it: the standby binds the instance to its claim."""
     stack.node_class(id_=stack.aws.odcr(count=3))

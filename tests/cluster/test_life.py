@@ -260,6 +260,7 @@ def test_an_instance_that_ends_by_itself_takes_its_claim_along(stack: Stack) -> 
 
 
 @pytest.mark.covers("KRP-23")
+@pytest.mark.both_servers
 def test_pods_on_a_node_without_instance_hold_nothing_up(stack: Stack) -> None:
     stack.node_class(preference="none")
     stack.start()
@@ -303,6 +304,7 @@ def test_a_claim_deleted_while_it_waits_goes_at_once(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-23")
+@pytest.mark.both_servers
 def test_a_restarted_broker_drains_before_it_terminates(stack: Stack) -> None:
     """Until the broker knows nodes and pods, a terminating claim looks like one without a node."""
     stack.node_class(preference="none")

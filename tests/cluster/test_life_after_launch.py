@@ -105,6 +105,7 @@ def test_what_ran_in_an_expired_reservation_runs_on_as_on_demand(stack: Stack) -
 
 
 @pytest.mark.covers("KRP-27")
+@pytest.mark.both_servers
 def test_a_node_that_a_crash_left_behind_is_demoted_by_the_next_process(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)

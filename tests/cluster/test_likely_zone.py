@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+
 from broker.apis.karpenter import NodeClaim
 from broker.apis.names import ZONE
 from broker.controllers.nodeclaim.published import read_odds
@@ -16,6 +18,7 @@ from tests.cluster.stack import SETTINGS, Stack
 from tests.unit.history.facts import OTHER, fill, launch, refusal
 
 
+@pytest.mark.both_servers
 def test_a_zone_that_refused_lately_comes_after_an_equal_one(stack: Stack) -> None:
     stack.node_class(zones=(A, B))
     broker = stack.start()

@@ -83,6 +83,7 @@ def metric(reason: str) -> float:
 
 
 @pytest.mark.covers("SAF-01")
+@pytest.mark.both_servers
 def test_claim_with_a_ready_node_survives_a_listing_without_its_instance(stack: Stack) -> None:
     (claim,) = ready(stack, 1)
     vanish(stack)

@@ -33,6 +33,7 @@ def fallbacks() -> Counter[tuple[str, str]]:
 
 
 @pytest.mark.covers("CAP-14")
+@pytest.mark.both_servers
 def test_series_of_a_shortage_and_a_fallback_appear_and_disappear(stack: Stack) -> None:
     odcr = stack.aws.odcr("m5.large", A, 2)
     stack.aws.rival(odcr, 1)

@@ -168,6 +168,7 @@ def test_a_reservation_that_ec2_no_longer_shows_has_no_object(stack: Stack) -> N
 
 
 @pytest.mark.covers("KRP-10")
+@pytest.mark.both_servers
 def test_what_an_earlier_process_left_is_deleted_and_what_a_person_made_is_told(stack: Stack) -> None:
     left, made = "cr-00000000000000001", "cr-00000000000000002"
     stack.client.create(KIND, {"metadata": {"name": left, "labels": {MADE_BY: BROKER}}})

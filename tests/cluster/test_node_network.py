@@ -69,6 +69,7 @@ def test_nodes_are_told_the_range_that_the_cluster_has(stack: Stack) -> None:
 
 
 @pytest.mark.covers("SAF-17")
+@pytest.mark.both_servers
 def test_before_servicecidrs_the_range_begins_at_the_api_servers_service(stack: Stack) -> None:
     stack.tap.tell(RANGES, GONE)
     stack.tap.tell(FIRST, service("172.20.0.1"))
@@ -95,6 +96,7 @@ def test_a_wrong_range_launches_nothing_and_the_class_says_both(stack: Stack) ->
 
 
 @pytest.mark.covers("SAF-17")
+@pytest.mark.both_servers
 def test_a_range_that_may_not_be_read_is_not_guessed(stack: Stack) -> None:
     stack.tap.tell(RANGES, FORBIDDEN)
     stack.node_class()

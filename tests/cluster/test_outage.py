@@ -41,6 +41,7 @@ def poll(stack: Stack) -> None:
 
 
 @pytest.mark.covers("USR-03")
+@pytest.mark.both_servers
 def test_it_shows_within_three_polls_and_goes_when_ec2_answers_again(stack: Stack) -> None:
     odcr = stack.aws.odcr("m5.large", A, 2)
     stack.node_class("gpu", id_=odcr)

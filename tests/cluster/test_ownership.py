@@ -165,6 +165,7 @@ def test_a_claim_that_karpenter_left_behind_is_ended_by_who_takes_over(stack: St
 
 
 @pytest.mark.covers("KRP-26")
+@pytest.mark.both_servers
 def test_without_the_setting_nothing_is_taken_over(stack: Stack) -> None:
     stack.node_class(preference="none")
     stack.start()

@@ -47,6 +47,7 @@ def test_it_falls_back_when_nothing_reserved_can_serve(stack: Stack, asked: tupl
     assert {runs_as(stack, n) for n in ("c-0", "c-1")} == {RESERVED, ON_DEMAND}
 
 
+@pytest.mark.both_servers
 def test_on_demand_alone_leaves_a_free_reservation_alone(stack: Stack) -> None:
     odcr = stack.aws.odcr(criteria="open")
     stack.node_class(preference="open")

@@ -169,6 +169,7 @@ def a_team(stack: Stack) -> None:
 
 @pytest.mark.covers("CAP-14", "CAP-15")
 @pytest.mark.parametrize("stack", ["embedded"], indirect=True)
+@pytest.mark.both_servers
 def test_dashboards_show_data_and_alerts_fire(
     stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

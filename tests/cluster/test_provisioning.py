@@ -12,7 +12,6 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.koordinator import KoordinatorReservation
-from broker.apis.kueue import PriorityClass
 from broker.apis.meta import condition
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
@@ -105,7 +104,7 @@ def test_claims_that_are_created_slowly_are_still_planned_together(stack: Stack)
     stack.node_class(group=stack.aws.group(small, large))
     types = {"key": names.INSTANCE_TYPE, "operator": "In", "values": ["c5.large", "m5.large"]}
     pool(stack, template={"requirements": [types]})
-    stack.client.create(PriorityClass.KIND, {"metadata": {"name": "high"}, "value": 100})
+    stack.priority_class("high", 100)
     # Long enough for the launch loop to begin between two of them.
     never = threading.Event()
 
@@ -121,6 +120,7 @@ def test_claims_that_are_created_slowly_are_still_planned_together(stack: Stack)
 
 
 @pytest.mark.covers("KRP-35")
+@pytest.mark.both_servers
 def test_the_claim_is_as_karpenter_writes_it(stack: Stack) -> None:
     stack.node_class(id_=stack.aws.odcr("m5.xlarge"))
     taint = {"key": "example.com/team", "value": "a", "effect": "NoSchedule"}
@@ -369,6 +369,7 @@ def test_a_claim_that_is_refused_stops_no_other(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-35")
+@pytest.mark.both_servers
 def test_a_claim_that_cannot_be_released_stops_no_other_pod(stack: Stack) -> None:
     stack.node_class(preference="none")
     pool(stack)
@@ -393,6 +394,7 @@ def test_a_claim_that_cannot_be_released_stops_no_other_pod(stack: Stack) -> Non
 
 
 @pytest.mark.covers("KRP-35")
+@pytest.mark.both_servers
 def test_reserved_room_of_a_node_is_no_room_for_other_pods(stack: Stack) -> None:
     stack.node_class(preference="none")
     pool(stack)

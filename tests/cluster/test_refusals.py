@@ -108,6 +108,7 @@ def test_throttling_inside_an_answer_marks_nothing_and_is_asked_again(stack: Sta
 
 
 @pytest.mark.covers("KRP-18", "KRP-34")
+@pytest.mark.both_servers
 def test_a_throttled_call_marks_nothing_and_is_asked_again(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)

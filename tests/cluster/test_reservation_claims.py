@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
@@ -48,6 +50,7 @@ def owner(stack: Stack) -> Pod:
     return stack.get(Pod, "owner", namespace="default")
 
 
+@pytest.mark.both_servers
 def test_reservation_without_a_node_gets_one_claim_in_a_reserved_slot(stack: Stack) -> None:
     odcr = stack.aws.odcr("m5.large", count=1)
     stack.node_class(id_=odcr)
@@ -70,6 +73,7 @@ def test_reservation_without_a_node_gets_one_claim_in_a_reserved_slot(stack: Sta
     assert len(claims(stack)) == 1
 
 
+@pytest.mark.both_servers
 def test_claim_without_an_instance_goes_with_its_reservation(stack: Stack) -> None:
     stack.node_class(preference="none")
     pool(stack)

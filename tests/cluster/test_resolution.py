@@ -28,6 +28,7 @@ def misfits(stack: Stack, name: str = "gpu") -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.covers("KRP-05", "KRP-09")
+@pytest.mark.both_servers
 def test_a_class_shows_the_reservation_that_it_names(stack: Stack) -> None:
     end = (datetime.now(UTC) + timedelta(days=7)).replace(microsecond=0)
     odcr = stack.aws.odcr("p5.48xlarge", B, 3, EndDateType="limited", EndDate=end)

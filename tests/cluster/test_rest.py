@@ -46,6 +46,7 @@ def settle(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-11")
+@pytest.mark.both_servers
 def test_a_steady_cluster_sees_no_write(stack: Stack) -> None:
     odcr, full = stack.aws.odcr(count=3), stack.aws.odcr("m5.xlarge")
     arn = stack.aws.group(odcr, name="team")

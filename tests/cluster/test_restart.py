@@ -284,6 +284,7 @@ def test_instances_of_another_cluster_are_never_touched(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-25")
+@pytest.mark.both_servers
 def test_a_write_that_conflicts_is_made_anew(stack: Stack) -> None:
     """Another client writes to the claim just before the broker does, each time."""
     odcr = stack.aws.odcr()

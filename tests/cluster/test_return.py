@@ -63,6 +63,7 @@ def until_replaced(stack: Stack, name: str) -> NodeClaim:
 
 
 @pytest.mark.covers("KRP-36")
+@pytest.mark.both_servers
 def test_claim_moves_into_an_idle_slot_once_its_new_node_is_ready(stack: Stack) -> None:
     odcr = full(stack)
     stack.start()

@@ -96,6 +96,7 @@ def test_instance_is_adopted_once_its_node_can_be_read_and_stays(
 
 
 @pytest.mark.covers("SAF-10")
+@pytest.mark.both_servers
 def test_pending_reservation_holds_its_claim_instead_of_paying_beside_it(stack: Stack) -> None:
     odcr = stack.aws.odcr(count=1)
     stack.control.set_reservation(odcr, state="pending")

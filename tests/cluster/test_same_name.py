@@ -125,6 +125,7 @@ def test_no_annotation_makes_an_instance_without_a_uid_ours(stack: Stack) -> Non
 
 
 @pytest.mark.covers("SAF-04")
+@pytest.mark.both_servers
 def test_claim_from_a_backup_of_another_cluster_does_not_end_its_instance(stack: Stack) -> None:
     theirs = marked(stack, **{names.TAG_CLUSTER_UID: "uid-of-another"})
     stack.node_class(preference="none")

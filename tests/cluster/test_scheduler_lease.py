@@ -122,6 +122,7 @@ def test_neither_leader_ends_with_the_other(stack: Stack) -> None:
     assert len(stack.all(NodeClaim)) == len(stack.aws.instances()) == 3
 
 
+@pytest.mark.both_servers
 def test_one_process_leads_both_by_default(stack: Stack) -> None:
     stack.node_class(id_=stack.aws.odcr(count=1))
     broker = Member(stack, "broker")

@@ -98,6 +98,7 @@ def test_a_restart_forgets_no_shortage_and_asks_no_pool_before_its_time(stack: S
         ["capacity"],
     ],
 )
+@pytest.mark.both_servers
 def test_a_shortage_that_no_broker_can_have_written_stops_no_launch(stack: Stack, entry: object) -> None:
     body = {
         "metadata": {"name": published.NAME, "namespace": NAMESPACE},

@@ -71,6 +71,7 @@ def test_a_malformed_spec_is_refused_with_the_fields_and_the_way_out(
         (json.dumps({"capacityReservationPreference": 7}), "has the wrong type"),
     ],
 )
+@pytest.mark.both_servers
 def test_nothing_is_launched_from_an_invalid_annotation(stack: Stack, annotation: str, says: str) -> None:
     stack.aws.odcr(criteria="open")
     stack.node_class(annotations={names.RESERVATION_SPEC: annotation})

@@ -167,6 +167,7 @@ class Storm:
 
 
 @pytest.mark.covers("KRP-25", "KRP-26")
+@pytest.mark.both_servers
 @pytest.mark.parametrize("stack", [pytest.param("real", marks=REAL)], indirect=True)
 def test_after_the_storm_each_claim_has_one_instance_and_nothing_else_runs(stack: Stack) -> None:
     storm = Storm(stack, SEED)

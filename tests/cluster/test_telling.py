@@ -30,6 +30,7 @@ REASONS = {
 
 @pytest.mark.covers("KRP-24", "KRP-18")
 @pytest.mark.parametrize("code", REASONS)
+@pytest.mark.both_servers
 def test_each_class_of_refusal_has_its_own_reason(stack: Stack, code: str) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr, zones=(A,))

@@ -57,6 +57,7 @@ def test_by_group_it_is_the_group_together_with_reservations_only(stack: Stack) 
         (ONLY, (RESERVED, ON_DEMAND), ONLY),
     ],
 )
+@pytest.mark.both_servers
 def test_a_preference_is_said_without_a_target(
     stack: Stack, preference: str, capacity: tuple[str, ...], said: str
 ) -> None:

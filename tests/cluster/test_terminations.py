@@ -62,6 +62,7 @@ def test_protected_instance_is_named_and_the_others_end(stack: Stack) -> None:
 
 
 @pytest.mark.covers("SAF-05")
+@pytest.mark.both_servers
 def test_protected_orphan_keeps_no_other_orphan_alive(stack: Stack) -> None:
     stack.node_class(preference="none")
     stack.start()

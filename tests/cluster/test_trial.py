@@ -153,6 +153,7 @@ def test_a_class_whose_reservation_is_full_is_tried_too(stack: Stack) -> None:
 
 
 @pytest.mark.covers("SAF-20")
+@pytest.mark.both_servers
 def test_a_reserved_launch_is_tried_into_its_reservation_and_takes_no_slot(stack: Stack) -> None:
     odcr = stack.aws.odcr(count=1)
     stack.node_class(id_=odcr)

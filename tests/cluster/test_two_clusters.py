@@ -163,6 +163,7 @@ def test_no_broker_touches_instances_templates_reservations_or_tags_of_the_other
 
 @pytest.mark.covers("USR-31")
 @embedded
+@pytest.mark.both_servers
 def test_odcr_of_one_cluster_is_not_adopted_resized_or_cancelled_by_the_other(stack: Stack) -> None:
     adopted = stack.aws.odcr(bought.P5, A, 1, TagSpecifications=OF_BLUE)
     stack.start(kubelets=False, **SPEND)

@@ -8,7 +8,8 @@ before. It also makes a Region's 1,300 images for each account, with a volume an
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,16 +28,54 @@ Made = TypeVar("Made", Ami, Snapshot)
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """A Region's images as an account first sees them; accounts change copies."""
+    """A Region's images and their snapshots as an account first sees them; accounts change copies."""
 
     amis: Mapping[str, Ami]
+    snapshots: Mapping[str, Snapshot]
     tags: Mapping[str, Mapping[str, str]]
 
 
 @lru_cache
 def _stock(region_name: str, account_id: str) -> Stock:
     made = EC2Backend(region_name, account_id)
-    return Stock(made.amis, {id_: made.tags[id_] for id_ in made.amis if made.tags.get(id_)})
+    snapshots = {ami.ebs_snapshot.id: ami.ebs_snapshot for ami in made.amis.values()}
+    return Stock(made.amis, snapshots, {id_: made.tags[id_] for id_ in made.amis if made.tags.get(id_)})
+
+
+class Copies(MutableMapping[str, Made]):
+    """A stock that one account may change. A thing is copied when it is first read: most never are."""
+
+    def __init__(self, ids: Iterable[str], copied: Callable[[str], Made]) -> None:
+        self._things: dict[str, Made | None] = dict.fromkeys(ids)
+        self._copy: Callable[[str], Made] = copied
+        self._lock = threading.Lock()
+
+    def __getitem__(self, id_: str) -> Made:
+        if (found := self._things[id_]) is not None:
+            return found
+        with self._lock:
+            found = self._things[id_]
+            if found is None:
+                found = self._things[id_] = self._copy(id_)
+            return found
+
+    def __setitem__(self, id_: str, thing: Made) -> None:
+        self._things[id_] = thing
+
+    def __delitem__(self, id_: str) -> None:
+        del self._things[id_]
+
+    def __contains__(self, id_: object) -> bool:
+        return id_ in self._things
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._things)
+
+    def __len__(self) -> int:
+        return len(self._things)
+
+    def copy(self) -> dict[str, Made]:
+        return dict(self)
 
 
 def _copied(original: Made, backend: Any, **other: Any) -> Made:
@@ -66,21 +105,28 @@ class QuickLookups(EC2Backend):
             super()._load_amis()
             return
         stock = _stock(self.region_name, self.account_id)
-        for id_, ami in stock.amis.items():
-            snapshot = _copied(  # its volume is gone, and cannot be changed
-                ami.ebs_snapshot,
+
+        def ami(id_: str) -> Ami:
+            original = stock.amis[id_]
+            return _copied(
+                original,
+                self,
+                ebs_snapshot=self.snapshots[original.ebs_snapshot.id],
+                launch_permissions=[dict(each) for each in original.launch_permissions],
+                product_codes=copy(original.product_codes),
+            )
+
+        def snapshot(id_: str) -> Snapshot:  # its volume is gone, and cannot be changed
+            return _copied(
+                stock.snapshots[id_],
                 self,
                 create_volume_permission_groups=set(),
                 create_volume_permission_userids=set(),
             )
-            self.snapshots[snapshot.id] = snapshot
-            self.amis[id_] = _copied(
-                ami,
-                self,
-                ebs_snapshot=snapshot,
-                launch_permissions=[dict(each) for each in ami.launch_permissions],
-                product_codes=copy(ami.product_codes),
-            )
+
+        # moto names dictionaries, and uses no more of them than these have.
+        self.amis = cast("dict[str, Ami]", Copies(stock.amis, ami))
+        self.snapshots = cast("dict[str, Snapshot]", Copies(stock.snapshots, snapshot))
         for id_, tags in stock.tags.items():
             self.tags[id_] = dict(tags)
 

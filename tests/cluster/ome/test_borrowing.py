@@ -274,6 +274,7 @@ def test_whoever_was_drained_for_a_cluster_is_not_back_in_the_slot_before_it(sta
     assert not leaving(stack)
 
 
+@pytest.mark.both_servers
 def test_who_cannot_be_launched_any_more_waits_for_no_slot(stack: Stack) -> None:
     lending(stack, 1)
     claim(stack, "borrower", BORROWER)

@@ -127,6 +127,7 @@ def test_it_grows_shrinks_and_is_made_whole_across_restarts(stack: Stack) -> Non
     world.until("one", "ACTIVE")
 
 
+@pytest.mark.both_servers
 def test_lost_replies_and_a_new_broker_make_nothing_twice(stack: Stack) -> None:
     world = World(stack, 3, training=3)
     world.reserve("training")
@@ -157,6 +158,7 @@ def test_lost_replies_and_a_new_broker_make_nothing_twice(stack: Stack) -> None:
 
 
 @pytest.mark.covers("OME-097")
+@pytest.mark.both_servers
 def test_clusters_at_rest_are_not_written(stack: Stack) -> None:
     world = World(stack, 1, training=1)
     world.reserve("training")
@@ -255,6 +257,7 @@ def test_a_cluster_that_shrinks_in_another_ratio_gives_back_all_of_it_in_kueue_t
 
 
 @pytest.mark.covers("OME-060", "OME-081")
+@pytest.mark.both_servers
 def test_with_kueue_a_cluster_is_a_workload_that_kueue_admits_and_evicts(stack: Stack) -> None:
     world = World(stack, 3, kueue=True, training=3)
     kueue = Kueue(stack.tap.inner, now=stack.clock.now)

@@ -120,6 +120,7 @@ def test_dry_run_gives_the_answer_of_applying_the_files_and_names_each_victim(st
 
 
 @pytest.mark.covers("USR-01")
+@pytest.mark.both_servers
 def test_dry_run_names_the_claims_of_a_cluster_that_would_give_back(stack: Stack) -> None:
     lending(stack, 2)
     cluster(stack, "guest", 2, BORROWER)

@@ -22,6 +22,7 @@ BORROWING = ("vision-0", "speech-0", "speech-1", "speech-2")
 
 @pytest.mark.covers("USR-24")
 @pytest.mark.parametrize("stack", ["embedded"], indirect=True)
+@pytest.mark.both_servers
 def test_every_example_comes_true(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """All examples at once, in the account of the demo of two teams, in a cluster of the demo's name."""
     account = world.teams(stack.server.endpoint)

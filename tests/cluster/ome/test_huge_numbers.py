@@ -121,6 +121,7 @@ def test_work_is_bounded_by_the_slots_that_exist_whatever_numbers_are_asked_for(
 
 @pytest.mark.covers("SAF-59")
 @pytest.mark.parametrize("instances", [1_000_000, (2**63 - 8) // 8])
+@pytest.mark.both_servers
 def test_cluster_of_any_size_takes_the_slots_that_exist_and_holds_up_nobody(
     stack: Stack, instances: int
 ) -> None:

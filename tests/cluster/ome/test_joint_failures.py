@@ -42,6 +42,7 @@ CASES: dict[str, tuple[Any, str, str, Callable[..., Sequence[str]]]] = {
 
 @pytest.mark.covers("SAF-50")
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.both_servers
 def test_one_object_of_a_joint_decision_never_stops_the_others(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:

@@ -176,6 +176,7 @@ class World:
 
 @pytest.mark.covers("OME-079", "OME-080", "OME-082")
 @pytest.mark.parametrize("served", [("v1beta2",), ("v1beta1",), ("v1beta2", "v1beta1")], ids="+".join)
+@pytest.mark.both_servers
 def test_a_reservation_is_queues_in_whichever_version_is_served(
     stack: Stack, served: tuple[str, ...]
 ) -> None:
@@ -375,6 +376,7 @@ def used(stack: Stack) -> int:
 
 
 @pytest.mark.covers("SAF-75")
+@pytest.mark.both_servers
 def test_a_reservation_names_what_kueue_refuses_and_why(stack: Stack) -> None:
     world = World(stack)
     world.namespace("team")
@@ -435,6 +437,7 @@ def test_a_reservation_names_what_kueue_refuses_and_why(stack: Stack) -> None:
 
 
 @pytest.mark.covers("SAF-71")
+@pytest.mark.both_servers
 def test_a_reservation_that_a_resource_quota_refuses_holds_its_queue(stack: Stack) -> None:
     world = World(stack)
     world.namespace("team")
@@ -478,6 +481,7 @@ def test_a_reservation_that_a_resource_quota_refuses_holds_its_queue(stack: Stac
 
 
 @pytest.mark.covers("OME-021")
+@pytest.mark.both_servers
 def test_a_deleted_reservations_queues_go_once_nobody_holds_their_quota(stack: Stack) -> None:
     world = World(stack)
     world.namespace("team")
@@ -502,6 +506,7 @@ def test_a_deleted_reservations_queues_go_once_nobody_holds_their_quota(stack: S
 
 
 @pytest.mark.covers("OME-043", "OME-079")
+@pytest.mark.both_servers
 def test_a_cluster_wide_reservation_is_for_the_namespaces_that_say_so(stack: Stack) -> None:
     world = World(stack)
     world.namespace("red", **{names.DRAWS_FROM: "shared"})
@@ -526,6 +531,7 @@ def test_a_cluster_wide_reservation_is_for_the_namespaces_that_say_so(stack: Sta
 
 
 @pytest.mark.covers("OME-033", "OME-056", "OME-057")
+@pytest.mark.both_servers
 def test_a_workload_is_admitted_once_its_reserved_instances_are_there(stack: Stack) -> None:
     world = World(stack)
     world.namespace("team")

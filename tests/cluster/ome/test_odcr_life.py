@@ -128,6 +128,7 @@ def test_nothing_is_bought_unless_the_object_and_the_settings_say_so(stack: Stac
 
 
 @pytest.mark.covers("CAP-06", "CAP-08")
+@pytest.mark.both_servers
 def test_what_is_there_is_adopted_grouped_and_never_changed(stack: Stack) -> None:
     flavors_alone(stack)
     flavored(stack, "")

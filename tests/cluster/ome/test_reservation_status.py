@@ -165,6 +165,7 @@ def test_what_is_missing_fails_in_time_and_recovers_by_itself(stack: Stack) -> N
 
 
 @pytest.mark.covers("OME-033", "OME-045", "OME-008", "OME-084", "OME-086", "OME-096", "OME-098")
+@pytest.mark.both_servers
 def test_two_of_one_flavor_labels_and_columns(stack: Stack) -> None:
     eight(stack)
     reserve(stack, "older", labels={"cost-tier": "spot"}, cohort="teams", priorityClassName="")

@@ -91,6 +91,7 @@ def made(stack: Stack, name: str, *groups: Json, **spec: Any) -> Json:
 
 
 @pytest.mark.covers("OME-011", "OME-013", "OME-015", "OME-016", "OME-077")
+@pytest.mark.both_servers
 def test_what_cel_cannot_say_is_refused_and_what_is_put_right_is_told(stack: Stack) -> None:
     # Created before the webhook existed.
     old = made(stack, "old", *WRONG)

@@ -69,6 +69,7 @@ def test_the_rules_find_what_they_are_for(text: str) -> None:
 
 
 @pytest.mark.covers("USR-08")
+@pytest.mark.both_servers
 def test_events_conditions_and_tables_are_written_for_people(stack: Stack) -> None:
     texts = _scenario(stack)
     everything = "\n".join(texts)
