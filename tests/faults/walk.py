@@ -182,11 +182,11 @@ class Session:
     def __init__(self, **given: Any) -> None:
         self._given = given
 
-    def client(self, service: str, *, endpoint_url: str, config: Any) -> Any:
-        key = (service, self._given["region_name"], endpoint_url)
+    def client(self, service: str, *, region_name: str, endpoint_url: str, config: Any) -> Any:
+        key = (service, region_name, endpoint_url)
         if key not in _clients:
             made: Any = boto3.Session(**self._given).client(  # type: ignore[call-overload]
-                service, endpoint_url=endpoint_url, config=config
+                service, region_name=region_name, endpoint_url=endpoint_url, config=config
             )
             made.meta.events.register("before-call", lambda model, **_: Session.gate.before(model.name))
             made.meta.events.register("after-call", lambda **_: Session.gate.after())
