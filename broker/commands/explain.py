@@ -20,18 +20,16 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
-from broker.capacity.model import LAUNCH_DEFAULTS, Attempt, LaunchDefaults, Option
+from broker.capacity.model import LAUNCH_DEFAULTS, LaunchDefaults, Option
 from broker.commands.decision import because
 from broker.commands.dry_run import Entitle, current_odds, listed
 from broker.commands.explain_options import NO_SHORTAGES, Outlook, blocking, outlook
-from broker.commands.output import shortage_name
+from broker.commands.output import shortage_name, shortage_row
 from broker.controllers.nodeclaim.published import read_shortages
-from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.controllers.nodeclaim.status import BROKER_CONDITIONS, instance_id
 from broker.kube.client import Client
-from broker.kube.conditions import timestamp
 from broker.kube.errors import Forbidden, NotFound
-from broker.oncall.journal import attempt_id, load
+from broker.oncall.journal import attempt_id, recorded
 from broker.text import counted, plain
 from providers.base import CapacityProvider
 from providers.model import ProviderError
@@ -81,12 +79,8 @@ def attempts(one: NodeClaim) -> list[dict[str, Any]]:
             "request_id": attempt.request_id,
             "next": attempt.next_step,
         }
-        for attempt in _recorded(one)
+        for attempt in recorded(one)
     ]
-
-
-def _recorded(one: NodeClaim) -> Sequence[Attempt]:
-    return load(one.annotations.get(ATTEMPTS, ""), claim=one.name, node_class=one.spec.node_class_ref.name)
 
 
 def prospects(
@@ -123,7 +117,7 @@ def prospects(
         )
         return replace(found, decision=found.decision + unread)
     except ProviderError as error:
-        tried = (Option(pool=pool) for attempt in _recorded(one) for pool in (attempt.pool, *attempt.also))
+        tried = (Option(pool=pool) for attempt in recorded(one) for pool in (attempt.pool, *attempt.also))
         return Outlook(
             decision=f"unknown, because EC2 cannot be read: {error}",
             shortages=blocking(published, tried, now=now, node_class=one.spec.node_class_ref.name),
@@ -132,19 +126,7 @@ def prospects(
 
 def shortages(found: Outlook) -> list[dict[str, Any]]:
     """One row a shortage that keeps the claim from an option."""
-    return [
-        {
-            "scope": shortage.scope.kind,
-            "pool": shortage.scope.key,
-            "code": shortage.code,
-            "class": shortage.class_.value,
-            "message": shortage.message,
-            "since": timestamp(shortage.since),
-            "next_try": timestamp(shortage.next_try),
-            "until": timestamp(shortage.until),
-        }
-        for shortage in found.shortages
-    ]
+    return [shortage_row(shortage) for shortage in found.shortages]
 
 
 def told_shortages(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -39,8 +39,7 @@ from broker.commands.decision import decided, unplanned
 from broker.commands.dry_run import Entitle
 from broker.commands.plan import Considered, considered
 from broker.controllers.nodeclaim.planning import in_gangs
-from broker.controllers.nodeclaim.report import ATTEMPTS
-from broker.oncall.journal import load
+from broker.oncall.journal import recorded
 from providers.base import CapacityProvider
 from providers.model import ErrorClass
 
@@ -132,7 +131,7 @@ def blocking(
 def remembered(claims: Iterable[NodeClaim], inventory: Inventory, now: datetime) -> Shortages:
     """The shortages from EC2's answers on the claims, oldest first."""
     shortages = Shortages()
-    for attempt in sorted(_attempts(claims), key=lambda each: each.at):
+    for attempt in sorted(chain.from_iterable(map(recorded, claims)), key=lambda each: each.at):
         if attempt.outcome in (Outcome.LAUNCHED, Outcome.SPILLED):
             shortages = _served(shortages, attempt, inventory)
         elif attempt.outcome is Outcome.REFUSED and attempt.class_ is not None:
@@ -140,13 +139,6 @@ def remembered(claims: Iterable[NodeClaim], inventory: Inventory, now: datetime)
                 option = _option(pool, inventory)
                 shortages = _refused(shortages, attempt, attempt.class_, option, inventory)
     return shortages.observed(inventory, now)
-
-
-def _attempts(claims: Iterable[NodeClaim]) -> Iterator[Attempt]:
-    for claim in claims:
-        yield from load(
-            claim.annotations.get(ATTEMPTS, ""), claim=claim.name, node_class=claim.spec.node_class_ref.name
-        )
 
 
 def _refused(

@@ -17,9 +17,8 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Condition, Object, condition
 from broker.capacity.model import Attempt, Outcome
-from broker.capacity.shortages import Shortage
 from broker.commands.advice import advice
-from broker.commands.output import age
+from broker.commands.output import age, shortage_row
 from broker.commands.prices import usd_hour
 from broker.commands.situation import Reservation, Situation, created, happened
 from broker.kube.conditions import timestamp
@@ -96,7 +95,9 @@ def explain(found: Situation, subject: Object | None = None) -> Explanation:
     waiting = found.waiting
     parts: dict[str, list[dict[str, Any]]] = {
         "state": list(_state(found, subject)),
-        "short": [_short(shortage, found.now) for shortage in found.shortages],
+        "short": [
+            shortage_row(shortage) | {"for": age(found.now - shortage.since)} for shortage in found.shortages
+        ],
         "waiting": [_waits(claim, found.now) for claim in waiting],
         "tried": _tried(found.attempts),
         "events": list(_events(found)),
@@ -155,20 +156,6 @@ def _condition(obj: Object, each: Condition) -> dict[str, Any]:
         "state": f"{each.type}={each.status} {each.reason}",
         "since": _moment(each.last_transition_time),
         "message": each.message,
-    }
-
-
-def _short(shortage: Shortage, now: datetime) -> dict[str, Any]:
-    return {
-        "scope": shortage.scope.kind,
-        "pool": shortage.scope.key,
-        "code": shortage.code,
-        "class": shortage.class_.value,
-        "message": shortage.message,
-        "since": timestamp(shortage.since),
-        "next_try": timestamp(shortage.next_try),
-        "until": timestamp(shortage.until),
-        "for": age(now - shortage.since),
     }
 
 

@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from broker.capacity.shortages import Shortage
+from broker.kube.conditions import timestamp
 from broker.text import plain
 from broker.webpage.wording import scope_name
 
@@ -58,6 +60,20 @@ def fitting(
         if wide() > width:
             del kept[key]
     return kept
+
+
+def shortage_row(shortage: Shortage) -> dict[str, Any]:
+    """A current shortage, for a machine."""
+    return {
+        "scope": shortage.scope.kind,
+        "pool": shortage.scope.key,
+        "code": shortage.code,
+        "class": shortage.class_.value,
+        "message": shortage.message,
+        "since": timestamp(shortage.since),
+        "next_try": timestamp(shortage.next_try),
+        "until": timestamp(shortage.until),
+    }
 
 
 def shortage_name(row: Mapping[str, Any]) -> str:

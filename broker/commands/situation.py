@@ -22,10 +22,9 @@ from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.capacity.model import Attempt, Pool
 from broker.capacity.shortages import Shortage, placement_scope, quota_scope
 from broker.controllers.nodeclaim.published import read_shortages
-from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound
-from broker.oncall.journal import load
+from broker.oncall.journal import recorded
 
 Reservation = CapacityReservation | ClusterCapacityReservation
 BROKER = "capacity-broker"
@@ -64,12 +63,6 @@ def is_brokers(claim: NodeClaim) -> bool:
 
 def created(obj: Object, now: datetime) -> datetime:
     return obj.metadata.creation_timestamp or now
-
-
-def recorded(claim: NodeClaim) -> Sequence[Attempt]:
-    """The attempts in the claim's annotation."""
-    text = claim.annotations.get(ATTEMPTS, "")
-    return load(text, claim=claim.name, node_class=claim.spec.node_class_ref.name)
 
 
 def happened(event: Event) -> datetime | None:

@@ -23,7 +23,6 @@ from broker.app import REGISTRIES
 from broker.capacity.model import Outcome
 from broker.commands import manifests
 from broker.commands.output import console, table
-from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.controllers.nodeclaim.status import instance_id, is_true
 from broker.demo import world as account
 from broker.demo.examples import examples
@@ -33,7 +32,7 @@ from broker.demo.session import until_interrupted
 from broker.demo.stage import Stage, build, hints, line, prepare, servers, until, where
 from broker.kube.clock import Clock, SystemClock
 from broker.oncall.http import HttpServer
-from broker.oncall.journal import load
+from broker.oncall.journal import recorded
 from broker.settings import Settings
 from broker.text import counted
 from broker.webpage.assembly import OnCallViews
@@ -202,9 +201,7 @@ def _closing(stage: Stage, out: Console) -> bool:
 
 
 def _row(claim: NodeClaim, instances: dict[str, Instance], stage: Stage) -> dict[str, Any]:
-    attempts = load(
-        claim.annotations.get(ATTEMPTS, ""), claim=claim.name, node_class=claim.spec.node_class_ref.name
-    )
+    attempts = recorded(claim)
     instance = instances.get(instance_id(claim))
     final = next((a for a in reversed(attempts) if a.outcome in (Outcome.LAUNCHED, Outcome.ADOPTED)), None)
     before = "; ".join(a.code for a in attempts if a.outcome in _NOT_TAKEN)

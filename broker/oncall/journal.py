@@ -16,6 +16,8 @@ import orjson
 import structlog
 from prometheus_client import Counter
 
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
 from broker.capacity.model import Attempt, Outcome, Pool
 from broker.oncall.metrics import REGISTRY, BoundedCounter
 from broker.text import decode_json, decode_time
@@ -169,14 +171,14 @@ def dump(attempts: Iterable[Attempt]) -> str:
     return orjson.dumps(rows).decode()
 
 
-def load(text: str, *, claim: str, node_class: str) -> list[Attempt]:
-    """Reads the text of `dump`; text that was edited into another form gives no attempts."""
+def recorded(claim: NodeClaim) -> list[Attempt]:
+    """The attempts in the claim's annotation, oldest first; none if it was edited into another form."""
     try:
-        rows = decode_json(text or "[]")
+        rows = decode_json(claim.annotations.get(names.ATTEMPTS) or "[]")
         return [
             Attempt(
-                claim=claim,
-                node_class=node_class,
+                claim=claim.name,
+                node_class=claim.spec.node_class_ref.name,
                 pool=_pool(row["pool"]),
                 outcome=Outcome(row["outcome"]),
                 at=decode_time(row["at"]),

@@ -20,7 +20,6 @@ from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.launch import Launcher
 from broker.controllers.nodeclaim.lifecycle import Lifecycle
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID, MARK
-from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.controllers.nodeclaim.status import instance_id
 from broker.controllers.nodeclaim.terminations import Terminations
 from broker.controllers.nodeclaim.trial import SETTLED, LaunchTrials
@@ -41,7 +40,7 @@ Run = Callable[[Sequence[str]], None]
 LAUNCH_EVERY = SWEEP_EVERY = 60.0
 AT_LIMIT = "/at-limit"  # no class has this name
 # Annotations that only the broker writes: they do not change whether a claim can be launched.
-BROKER_ANNOTATIONS = frozenset({names.LAUNCH, ATTEMPTS})
+BROKER_ANNOTATIONS = frozenset({names.LAUNCH, names.ATTEMPTS})
 
 
 @dataclass(frozen=True, kw_only=True)

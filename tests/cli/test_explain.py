@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
+from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.model import Attempt, Inventory, Outcome, Pool
 from broker.commands import explain
 from broker.commands.crds import install
 from broker.commands.explain_options import remembered
-from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.kube.client import Client
 from broker.oncall.journal import dump
 from providers.model import CapacityType, ErrorClass, Odcr
@@ -39,7 +39,7 @@ def attempt(pool: Pool, outcome: Outcome = Outcome.REFUSED, **more: Any) -> Atte
 
 def put(client: Client, document: dict[str, Any], attempts: Sequence[Attempt] = ()) -> None:
     if attempts:
-        document["metadata"]["annotations"] = {ATTEMPTS: dump(attempts)}
+        document["metadata"]["annotations"] = {names.ATTEMPTS: dump(attempts)}
     client.create(NodeClaim.KIND, document)
 
 
@@ -182,7 +182,7 @@ def test_a_refusal_in_a_placement_group_is_read_back_as_that_groups() -> None:
     for refusing, scope in pools.items():
         refused = attempt(refusing, at=now, code="InsufficientInstanceCapacity", class_=ErrorClass.CAPACITY)
         document = claim("train-0")
-        document["metadata"]["annotations"] = {ATTEMPTS: dump([refused])}
+        document["metadata"]["annotations"] = {names.ATTEMPTS: dump([refused])}
         inventory = Inventory(odcrs={there.id: there}, described=now)
         found = remembered([NodeClaim.decode(document)], inventory, now)
         assert [str(each.scope) for each in found.lasting(now)] == [scope]
@@ -207,7 +207,7 @@ def test_what_ec2_answered_last_holds_whichever_claim_records_it(refused_last: b
     claims = []
     for name, answered in answers.items():
         document = claim(name)
-        document["metadata"]["annotations"] = {ATTEMPTS: dump([answered])}
+        document["metadata"]["annotations"] = {names.ATTEMPTS: dump([answered])}
         claims.append(NodeClaim.decode(document))
     for order in (claims, claims[::-1]):
         found = remembered(order, Inventory(odcrs={there.id: there}, described=now), now)

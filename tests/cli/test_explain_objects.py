@@ -27,7 +27,6 @@ from broker.commands import watch
 from broker.commands.crds import install
 from broker.commands.situation import read
 from broker.controllers.nodeclaim.published import PublishedShortages
-from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.history.entries import of_attempt
 from broker.history.recorder import batch_of
 from broker.history.store import HistoryStore
@@ -133,7 +132,7 @@ def _fill(client: Client) -> None:
         put(EC2NodeClass, {"metadata": {"name": name}, "spec": spec}, {"conditions": [ready]})
     waiting, fallen = claim("train-0", "reserved"), claim("train-1", "reserved", "on-demand")
     waiting["metadata"] |= {
-        "annotations": {ATTEMPTS: dump([IN_GROUP, ON_DEMAND]), names.DRAWS_FROM: "default/gpus"}
+        "annotations": {names.ATTEMPTS: dump([IN_GROUP, ON_DEMAND]), names.DRAWS_FROM: "default/gpus"}
     }
     fallen["metadata"] |= {
         "labels": {names.CAPACITY_TYPE: "on-demand", names.INSTANCE_TYPE: P5, names.ZONE: "us-east-1a"}

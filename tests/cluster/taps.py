@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,23 @@ def writes_of(resource: str, name: str = "") -> Chosen:
 
 
 @dataclass(slots=True)
+class SlowStream:
+    """Gives nothing more while the event is not set."""
+
+    inner: Stream
+    flows: threading.Event
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self.inner:
+            self.flows.wait()
+            yield piece
+
+    def close(self) -> None:
+        self.flows.set()
+        self.inner.close()
+
+
+@dataclass(slots=True)
 class Rule:
     chosen: Chosen
     times: int
@@ -48,6 +65,7 @@ class Tap:
     log: list[tuple[str, str]] = field(default_factory=list)
     lost: int = 0
     told: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    _slow: list[tuple[str, threading.Event]] = field(default_factory=list)
     _rules: list[Rule] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -64,7 +82,16 @@ class Tap:
 
     def stream(self, request: Request, *, timeout: float) -> Stream:
         self._pass(request)
-        return self.inner.stream(request, timeout=timeout)
+        stream = self.inner.stream(request, timeout=timeout)
+        flows = next((flows for path, flows in self._slow if path == request.path), None)
+        return stream if flows is None else SlowStream(stream, flows)
+
+    def slow(self, path: str) -> threading.Event:
+        """Watches of the path that begin from now on give events only while the result is set."""
+        flows = threading.Event()
+        flows.set()
+        self._slow.append((path, flows))
+        return flows
 
     def lose(self, chosen: Chosen, *, times: int = -1) -> None:
         """The chosen requests do not arrive."""

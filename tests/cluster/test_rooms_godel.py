@@ -82,6 +82,25 @@ def test_the_room_of_a_deleted_pod_is_kept(cluster: Rooms) -> None:
     assert table["rows"][0]["cells"][:3] == ["res-pod", node, "Reserved"]
 
 
+@pytest.mark.covers("GOD-01")
+def test_kept_room_is_not_given_away_while_the_watch_of_reservations_is_behind() -> None:
+    with rooms() as cluster:
+        flows = cluster.tap.slow(GodelReservation.KIND.path())
+        cluster.start()
+        cluster.node("node-0", room={"cpu": "4"})
+        running(cluster, "web", "3", annotations=WANTED)
+        flows.clear()
+        delete(cluster, "web")
+        pod(cluster, "stranger", "2")
+        assert "Insufficient cpu" in cluster.until_rejected("stranger")
+        pod(cluster, "back", "3", annotations={INDEX: "web"})
+        cluster.until_bound("back")
+        flows.set()
+        cluster.until_kept()
+        delete(cluster, "back")
+        cluster.until_bound("stranger")
+
+
 @pytest.mark.covers("GOD-02")
 def test_pods_without_annotation_or_node_keep_nothing(cluster: Rooms) -> None:
     cluster.deployment("web", **WANTED)

@@ -25,11 +25,10 @@ from broker.kube.clock import Clock
 from broker.kube.conditions import ConditionUpdate, condition_body, set_conditions
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.events import EventType, Recorder
-from broker.oncall.journal import attempt_id, dump, load
+from broker.oncall.journal import attempt_id, dump, recorded
 from broker.text import quantities
 from providers.model import ErrorClass
 
-ATTEMPTS = names.ATTEMPTS
 AVAILABLE, LIMIT_EXCEEDED = "Available", "LimitExceeded"
 # The reasons for a skipped option that mean LimitExceeded if the option is a reservation.
 FULL = frozenset({"ReservationFull", "OutbidInPlan", "HeldForGang", "BackingOff"})
@@ -134,10 +133,7 @@ class Reporter:
 
     def remembered(self, claim: NodeClaim, attempts: Iterable[Attempt]) -> dict[str, str]:
         """The annotation with the claim's last attempts."""
-        known = load(
-            claim.annotations.get(ATTEMPTS, ""), claim=claim.name, node_class=claim.spec.node_class_ref.name
-        )
-        return {ATTEMPTS: dump([*known, *attempts])}
+        return {names.ATTEMPTS: dump([*recorded(claim), *attempts])}
 
     def limits(self, attempts: Iterable[Attempt]) -> list[ConditionUpdate]:
         """The condition of the last attempt that shows something about reservations."""

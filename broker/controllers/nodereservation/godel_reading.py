@@ -41,6 +41,10 @@ class GodelAnnotations:
         deployment = self._deployments.get(self.deployment(pod), pod.namespace)
         return deployment is not None and deployment.annotations.get(godel.RESERVATION) == "true"
 
+    def may_leave_room(self, pod: Pod) -> bool:
+        """Whether a reservation may keep the room of the pod, which is gone."""
+        return godel.FINALIZER in pod.metadata.finalizers or self.wanted(pod)
+
     def ttl(self, pod: Pod) -> int:
         """Seconds, at most `LONGEST_TTL`. A value that is no positive number counts as none."""
         deployment = self._deployments.get(self.deployment(pod), pod.namespace)

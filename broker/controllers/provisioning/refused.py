@@ -20,7 +20,7 @@ from broker.apis.meta import condition
 from broker.capacity.answers import answer
 from broker.capacity.model import Outcome
 from broker.controllers.nodeclaim.status import pods_of
-from broker.oncall.journal import load
+from broker.oncall.journal import recorded
 
 PATIENCE: Final = timedelta(minutes=5)
 
@@ -52,8 +52,7 @@ def refused_long(claim: NodeClaim, now: datetime) -> bool:
 
 def _refused(claim: NodeClaim) -> bool:
     """Whether EC2 refused the claim for a reason that another machine may avoid."""
-    text = claim.annotations.get(names.ATTEMPTS, "")
     return any(
         attempt.outcome is Outcome.REFUSED and attempt.class_ and answer(attempt.class_).elsewhere
-        for attempt in load(text, claim=claim.name, node_class=claim.spec.node_class_ref.name)
+        for attempt in recorded(claim)
     )

@@ -54,19 +54,23 @@ class AssumedPlacements:
 
     def confirm(
         self, pod: Callable[[str], Pod | None], reservations: Mapping[str, KoordinatorReservation]
-    ) -> None:
-        """Ends the assumptions that the caches show, and those of objects that are gone.
+    ) -> list[Pod]:
+        """Ends the assumptions that the caches show, and those of objects that are gone: returns these pods.
 
         `pod` finds a pod by key, as the run sees it; `reservations` are by uid.
         """
+        gone: list[Pod] = []
         for uid, assumed in [*self._pods.items()]:
             cached = pod(assumed.pod.key)
-            if cached is None or cached.uid != uid or cached.spec.node_name:
+            if cached is None or cached.uid != uid:
+                gone.append(self._pods.pop(uid).pod)
+            elif cached.spec.node_name:
                 del self._pods[uid]
         for uid in [*self._reservations]:
             kept = reservations.get(uid)
             if kept is None or kept.status.node_name:
                 del self._reservations[uid]
+        return gone
 
     @property
     def pods(self) -> Mapping[str, AssumedPod]:

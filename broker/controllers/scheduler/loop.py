@@ -27,6 +27,7 @@ from broker.controllers.scheduler.binder import (
     PlacementWriter,
 )
 from broker.controllers.scheduler.elastic import ElasticReclaim, rejection, totals_of, with_pod
+from broker.controllers.scheduler.kept_room import KeptRoom
 from broker.controllers.scheduler.preallocation import pre_allocated
 from broker.controllers.scheduler.queue import (
     SchedulingBackoff,
@@ -92,6 +93,7 @@ class PodScheduler:
         self._reclaim = ElasticReclaim(context.client, context.clock, self._elastic)
         self._writer = PlacementWriter(context)
         self._assumed = AssumedPlacements()
+        self._kept = KeptRoom(context.client, reads.godel, context.clock)
         self._backoff = SchedulingBackoff()
         self._blocked: dict[str, frozenset[str]] = {}  # by uid, the reported pods that a budget protects
         self._unknown: dict[str, AssumedPod | koord.KoordinatorReservation] = {}  # by uid, without an answer
@@ -100,7 +102,8 @@ class PodScheduler:
         now = self._clock.monotonic()
         self._view.update()
         reservations = {item.uid: item for item in self._reads.koordinator.cache.list()}
-        self._assumed.confirm(self._view.pods.get, reservations)
+        gone = [*self._view.take_gone(), *self._assumed.confirm(self._view.pods.get, reservations)]
+        self._kept.left(pod.uid for pod in gone if self._godel.may_leave_room(pod))
         self._look_up()
         waiting = self._waiting(self._view.unbound.values(), reservations.values())
         uids = {item.uid for item in waiting}
@@ -158,10 +161,9 @@ class PodScheduler:
     def _state(self, reservations: Iterable[koord.KoordinatorReservation]) -> SchedulerState:
         view, assumed = self._view, [*self._assumed.pods.values()]
         shown = (item for item in reservations if item.uid not in self._assumed)
-        kept, ttl = self._reads.godel.cache.list(), self._rules.reservation_ttl
         holds = [
             *koordinator_holds((*shown, *self._assumed.reservations)),
-            *godel_holds(kept, view.uids, ttl),
+            *godel_holds(self._kept.reservations(), view.uids, self._rules.reservation_ttl),
         ]
         ledger = HoldLedger()
         if holds:

@@ -46,6 +46,7 @@ class SchedulerView:
         self.links: dict[str, HoldLink] = {}
         self._infos: dict[str, PodInfo] = {}
         self.uids: set[str] = set()  # of `holding`
+        self._gone: dict[str, Pod] = {}  # by uid, those that were in `holding`
         self.snapshot = PlacementSnapshot()
         self.freed = 0  # counts the updates after which a pod may fit that did not before
         pods.on_change(self._pod_changed)
@@ -80,12 +81,18 @@ class SchedulerView:
             self.freed, self._retried = self.freed + 1, now
         self._whole = True
 
+    def take_gone(self) -> list[Pod]:
+        """The pods that took room and do not any more, as they were; each is given once."""
+        gone, self._gone = self._gone, {}
+        return [*gone.values()]
+
     def _node(self, name: str) -> NodeInfo | None:
         node = self._cached_nodes.get(name)
         return None if node is None or node.deleting else node_info(node)
 
     def _begin(self, now: float) -> None:
         self.pods = {pod.key: pod for pod in self._cached_pods.list()}
+        self._gone |= {pod.uid: pod for pod in self.holding.values()}
         self.unbound, self.holding, self.links, self._infos = {}, {}, {}, {}
         for key, pod in self.pods.items():
             self._sort(key, pod)
@@ -131,6 +138,7 @@ class SchedulerView:
         old = self.holding.pop(key, None)
         if old is not None:
             self.uids.discard(old.uid)
+            self._gone[old.uid] = old
         self.pods.pop(key, None)
         self.unbound.pop(key, None)
         self.links.pop(key, None)
@@ -143,6 +151,7 @@ class SchedulerView:
         elif holds_room(pod):
             self.holding[key], self._infos[key] = pod, same or pod_info(pod)
             self.uids.add(pod.uid)
+            self._gone.pop(pod.uid, None)
             if link := hold_link(pod):
                 self.links[key] = link
 

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
 from broker.capacity.model import Attempt, Outcome, Pool
-from broker.oncall.journal import ON_CLAIM, Journal, dump, load
+from broker.oncall.journal import ON_CLAIM, Journal, dump, recorded
 from providers.model import ErrorClass
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
@@ -26,6 +28,15 @@ def attempt(**more: object) -> Attempt:
         "at": NOW,
     }
     return Attempt(**{**base, **more})  # type: ignore[arg-type]
+
+
+def _claim(text: str) -> NodeClaim:
+    return NodeClaim.decode(
+        {
+            "metadata": {"name": "train-0", "annotations": {names.ATTEMPTS: text}},
+            "spec": {"nodeClassRef": {"group": names.BROKER, "kind": "EC2NodeClass", "name": "by-id"}},
+        }
+    )
 
 
 POOLS = st.builds(
@@ -57,7 +68,7 @@ POOLS = st.builds(
     )
 )
 def test_what_rides_on_a_claim_is_what_was_tried_last(attempts: list[Attempt]) -> None:
-    assert load(dump(attempts), claim="train-0", node_class="by-id") == attempts[-ON_CLAIM:]
+    assert recorded(_claim(dump(attempts))) == attempts[-ON_CLAIM:]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +86,7 @@ def test_what_rides_on_a_claim_is_what_was_tried_last(attempts: list[Attempt]) -
     ],
 )
 def test_an_annotation_that_somebody_edited_is_no_attempts(text: str) -> None:
-    assert load(text, claim="train-0", node_class="by-id") == []
+    assert recorded(_claim(text)) == []
 
 
 def test_readers_hear_of_each_attempt_once_and_in_order() -> None:
