@@ -78,6 +78,7 @@ def plain(text: str) -> str:
     return _GROUP_ARN.sub("", _POOL.sub(lambda found: pool_name(*found.groups("")), text))
 
 
+@lru_cache(maxsize=10_000)
 def pool_name(
     capacity_type: str, instance_type: str, zone: str, reservation: str = "", placement: str = ""
 ) -> str:

@@ -72,7 +72,9 @@ class SlotAssigner:
     ) -> AssignedSlots:
         """`holders`: gangs that wait, and hold the free slots that they could use."""
         entitlements = self.entitlements
-        demands = {uid: each for uid, each in all_demands.items() if each.gang not in holders}
+        demands = all_demands
+        if holders:
+            demands = {uid: each for uid, each in all_demands.items() if each.gang not in holders}
         room = rationed(all_demands, entitlements, self.inventory) if entitlements.owned else self.inventory
         held = self._held(demands, first_come(holders.values()), room)
         room = without(room, _sum(held))

@@ -78,10 +78,8 @@ def _crowded(
 ) -> frozenset[frozenset[str]]:
     """The reaches that share a reservation with another reach, or could take a kept or owned slot."""
     reaches: dict[frozenset[str], bool] = {}  # and whether a call of it is an open match
-    known: set[int] = set()
-    for option in options:
-        if id(option) not in known and _spans(option):
-            known.add(id(option))
+    for option in {id(option): option for option in options}.values():
+        if _spans(option):
             reach = _reach(option)
             reaches[reach] = reaches.get(reach, False) or not option.pool.reservation
     by_member: dict[str, list[frozenset[str]]] = defaultdict(list)

@@ -78,18 +78,22 @@ def plan(
         computed = catalog.computed(claim)
         if not considered.admits(claim, free=computed is not None):
             continue
-        if refusal := reasons.refusal(claim, node_classes):
+        # A refusal follows from what a claim shares with all that have its options.
+        if computed is None and (refusal := reasons.refusal(claim, node_classes)):
             unplaced[claim.uid] = refusal
             continue
         candidates = computed or catalog.candidates(claim)
-        varied = (id(candidates), claim.min_values)
-        if claim.min_values and varied not in too_few:
-            too_few[varied] = reasons.too_few_values(claim, candidates, catalog.known(claim))
-        if short := too_few.get(varied):
-            unplaced[claim.uid] = replace(short, claim=claim)
-        else:
-            candidates_by_claim[claim.uid] = candidates
-    waiting = [each for each in everyone if each.uid in candidates_by_claim or each.uid in unplaced]
+        if claim.min_values:
+            varied = (id(candidates), claim.min_values)
+            if varied not in too_few:
+                too_few[varied] = reasons.too_few_values(claim, candidates, catalog.known(claim))
+            if short := too_few[varied]:
+                unplaced[claim.uid] = replace(short, claim=claim)
+                continue
+        candidates_by_claim[claim.uid] = candidates
+    waiting = everyone
+    if len(candidates_by_claim) + len(unplaced) < len(everyone):
+        waiting = [each for each in everyone if each.uid in candidates_by_claim or each.uid in unplaced]
     gangs = _gangs(waiting)
     broken: dict[str, _Broken] = {}
     for name, gang in gangs.items():
@@ -134,7 +138,7 @@ def plan(
     for claim in waiting:
         if claim.uid in pending or claim.gang in broken:
             chosen.pop(claim.uid, None)
-    explained = budget.until(ALL)
+    explained, outbid = budget.until(ALL), reasons.OutbidOptions(inventory)
     alike: dict[tuple[object, ...], Unplaced] = {}
     for claim in waiting:
         if claim.uid not in unplaced and claim.uid not in chosen:
@@ -144,7 +148,7 @@ def plan(
             if not explained.admits(claim, free=asked in alike):
                 continue
             if asked not in alike:
-                alike[asked] = reasons.unplaced(claim, candidates, known, inventory, held)
+                alike[asked] = reasons.unplaced(claim, candidates, known, outbid, held)
             unplaced[claim.uid] = replace(alike[asked], claim=claim)
             if claim.uid in pending:
                 unplaced[claim.uid] = reasons.pending(unplaced[claim.uid], *pending[claim.uid])
@@ -156,12 +160,18 @@ def plan(
         )
     for uid, awaited in lent.awaited.items():
         unplaced[uid] = reasons.reclaiming(
-            by_uid[uid], candidates_by_claim[uid], awaited, entitlements, inventory
+            by_uid[uid], candidates_by_claim[uid], awaited, entitlements, outbid
         )
     assignments, skipped = _explained(
-        waiting, chosen, candidates_by_claim, catalog, inventory, explained, assigned.holds
+        waiting, chosen, candidates_by_claim, catalog, outbid, explained, assigned.holds
     )
-    later = {each.uid for each in everyone} - unplaced.keys() - {each.claim.uid for each in assignments}
+    later: set[str] = set()
+    if len(unplaced) + len(assignments) < len(everyone):
+        later = {each.uid for each in everyone} - unplaced.keys() - {each.claim.uid for each in assignments}
+        count = len(everyone) - len(later)
+        unplaced |= {
+            each.uid: reasons.later(each, count, len(everyone)) for each in everyone if each.uid in later
+        }
     kept = frozenset(keeps.values()) | assigned.kept
     assignments = separated(
         assignments,
@@ -174,11 +184,7 @@ def plan(
     assignments = opted_out(assignments, node_classes, kept, entitlements, inventory)
     return Plan(
         assignments=assignments,
-        unplaced=tuple(
-            reasons.later(claim, len(later), len(everyone)) if claim.uid in later else unplaced[claim.uid]
-            for claim in everyone
-            if claim.uid in later or claim.uid in unplaced
-        ),
+        unplaced=tuple(unplaced[claim.uid] for claim in everyone if claim.uid in unplaced),
         skipped=skipped,
         solution=_in_part(solution, len(later), len(everyone), seconds) if later else solution,
         awaited=lent.awaited,
@@ -384,7 +390,7 @@ def _pending(
 
 
 def _holds_about(claim: Claim, holds: Sequence[GangHold]) -> tuple[GangHold, ...]:
-    return tuple(hold for hold in holds if hold.applies(claim)) if holds else ()
+    return tuple(hold for hold in holds if hold.applies(claim))
 
 
 def _explained(
@@ -392,7 +398,7 @@ def _explained(
     chosen: Mapping[str, Option],
     candidates_by_claim: Mapping[str, CandidateOptions],
     catalog: OptionCatalog,
-    inventory: Inventory,
+    outbid: reasons.OutbidOptions,
     admission: PlanAdmission,
     holds: Sequence[GangHold],
 ) -> tuple[tuple[Assignment, ...], dict[str, tuple[Skipped, ...]]]:
@@ -404,12 +410,14 @@ def _explained(
         if (option := chosen.get(claim.uid)) is None:
             continue
         candidates = candidates_by_claim[claim.uid]
-        held = _holds_about(claim, holds)
-        key = (id(candidates), id(option), *map(id, held))
+        held = _holds_about(claim, holds) if holds else ()
+        key: tuple[int, ...] = (id(candidates), id(option))
+        if held:
+            key += tuple(map(id, held))
         if not admission.admits(claim, free=key in explained):
             continue
         if key not in explained:
-            explained[key] = reasons.passed(claim, candidates, option, catalog.known(claim), inventory, held)
+            explained[key] = reasons.passed(claim, candidates, option, catalog.known(claim), outbid, held)
         rest, better = explained[key]
         assignments.append(Assignment(claim=claim, option=option, rest=rest))
         if better:

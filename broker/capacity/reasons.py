@@ -25,12 +25,36 @@ HELD_FOR_GANG: Final = "HeldForGang"
 MOST_REPORTED: Final = 20  # of the options a claim did not get; more is noise
 
 
+class OutbidOptions:
+    """Why claims of one plan do not get an option that is usable: each option is answered once."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+        self._skipped: dict[int, Skipped] = {}  # by identity: a plan has each option once
+
+    def skipped(self, option: Option) -> Skipped:
+        if (found := self._skipped.get(id(option))) is None:
+            found = self._skipped[id(option)] = self._outbid(option)
+        return found
+
+    def _outbid(self, option: Option) -> Skipped:
+        if not option.pool.reserved:
+            reason, message = "NotRequired", f"{option.pool.shown}: not taken"
+        else:
+            free = counted(sum(self._inventory.free(each) for each in option.odcr_ids), "free slot")
+            reason, message = (
+                "OutbidInPlan",
+                f"{option.pool.shown}: its {free} went to claims that come before",
+            )
+        return Skipped(pool=option.pool, odcr_ids=option.odcr_ids, reason=reason, message=message)
+
+
 def passed(
     claim: Claim,
     candidates: CandidateOptions,
     option: Option,
     known: ClassCatalog,
-    inventory: Inventory,
+    outbid: OutbidOptions,
     held: Sequence[GangHold] = (),
 ) -> tuple[tuple[Option, ...], tuple[Skipped, ...]]:
     """The options after this one, and the better ones that the claim did not get. `held`: for other gangs.
@@ -40,7 +64,7 @@ def passed(
     """
     rest = candidates.usable[_place(option, candidates.usable) + 1 :]
     better = islice(candidates.options, _place(option, candidates.options))
-    skipped = list(islice(_why_not(better, candidates, inventory, held), MOST_REPORTED))
+    skipped = list(islice(_why_not(better, candidates, outbid, held), MOST_REPORTED))
     if option.pool.capacity_type != "reserved":
         unfit = chain(candidates.withheld, misfits(claim, candidates.suited, known))
         skipped += islice(unfit, MOST_REPORTED - len(skipped))
@@ -55,23 +79,23 @@ def _place(option: Option, among: Sequence[Option]) -> int:
 def _why_not(
     options: Iterable[Option],
     candidates: CandidateOptions,
-    inventory: Inventory,
+    outbid: OutbidOptions,
     held: Sequence[GangHold] = (),
 ) -> Iterator[Skipped]:
     for option in options:
-        yield candidates.refused.get(option) or _held(option, held) or _taken(option, inventory)
+        yield candidates.refused.get(option) or _held(option, held) or outbid.skipped(option)
 
 
 def unplaced(
     claim: Claim,
     candidates: CandidateOptions,
     known: ClassCatalog,
-    inventory: Inventory,
+    outbid: OutbidOptions,
     held: Sequence[GangHold] = (),
 ) -> Unplaced:
     """Why a claim waits. `held`: the slots held for gangs that outrank it."""
     reported = chain(
-        _why_not(candidates.options, candidates, inventory, held),
+        _why_not(candidates.options, candidates, outbid, held),
         candidates.withheld,
         misfits(claim, candidates.suited, known),
     )
@@ -103,7 +127,7 @@ def reclaiming(
     candidates: CandidateOptions,
     awaited: NominatedSlot,
     entitlements: Entitlements,
-    inventory: Inventory,
+    outbid: OutbidOptions,
 ) -> Unplaced:
     """Why a claim waits although it may fall back, or waits for a slot that is being given back."""
     lot, held = awaited.lot, ", ".join(awaited.odcr_ids)
@@ -118,14 +142,14 @@ def reclaiming(
             f"{queue} has no slot of flavor {lot.flavor} left for it, and one of lower priority has one of "
             f"{owner} ({held}); the claim waits until that is given back"
         )
-    skipped = tuple(islice(_why_not(candidates.options, candidates, inventory), MOST_REPORTED))
+    skipped = tuple(islice(_why_not(candidates.options, candidates, outbid), MOST_REPORTED))
     return Unplaced(claim=claim, reason=RECLAIMING, message=message, skipped=skipped)
 
 
-def later(claim: Claim, count: int, all_: int) -> Unplaced:
+def later(claim: Claim, planned: int, all_: int) -> Unplaced:
     """Why a claim is not planned yet."""
     message = (
-        f"{all_ - count} of {counted(all_, 'claim')} that wait together were planned within --plan-seconds; "
+        f"{planned} of {counted(all_, 'claim')} that wait together were planned within --plan-seconds; "
         "this one is planned after them"
     )
     return Unplaced(claim=claim, reason="PlannedLater", message=message)
@@ -220,19 +244,6 @@ def _unknown_zones(claim: Claim, known: ClassCatalog) -> str:
         return ""
     name = min(wanted)
     return f"; this Region has no zone {name!r}{nearest(name, zones)}"
-
-
-def _taken(option: Option, inventory: Inventory) -> Skipped:
-    if option.pool.capacity_type != "reserved":
-        return Skipped(
-            pool=option.pool,
-            odcr_ids=option.odcr_ids,
-            reason="NotRequired",
-            message=f"{option.pool.shown}: not taken",
-        )
-    free = sum(inventory.free(each) for each in option.odcr_ids)
-    message = f"{option.pool.shown}: its {counted(free, 'free slot')} went to claims that come before"
-    return Skipped(pool=option.pool, odcr_ids=option.odcr_ids, reason="OutbidInPlan", message=message)
 
 
 def refusal(claim: Claim, node_classes: Mapping[str, NodeClass]) -> Unplaced | None:

@@ -44,6 +44,9 @@ class PlanAdmission:
 
     def admits(self, claim: Claim, *, free: bool) -> bool:
         """Whether the claim is considered. `free`: its result is known already."""
+        if free and not claim.gang:
+            self._begun = True
+            return True
         if claim.gang in self._gangs:
             return self._gangs[claim.gang]
         admitted = free or not self._begun or not self._is_over()
