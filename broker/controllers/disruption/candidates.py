@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
 from broker.apis import names
 from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.apis.policy import PodDisruptionBudget
 from broker.controllers.disruption.conditions import backing_off
 from broker.controllers.disruption.world import ManagedNode, since
 from broker.controllers.nodeclaim.status import pods_of
+from broker.kube.cache import Cache
 from broker.placement.disruption_pods import blocker
 from broker.placement.quantities import PODS, amounts, pod_requests
 
@@ -35,14 +37,14 @@ def ready_to_go(node: ManagedNode, now: datetime) -> bool:
     )
 
 
-def settling(node: ManagedNode, old: Collection[str], now: datetime) -> bool:
-    """Whether the node replaces another, and waits for its pods. `old`: names of claims that exist."""
+def settling(node: ManagedNode, claims: Cache[NodeClaim], now: datetime) -> bool:
+    """Whether the node replaces another, and waits for its pods."""
     replaced = node.claim.annotations.get(names.REPLACES, "").partition("/")[0]
     if not replaced:
         return False
     began = since(node.claim, names.INITIALIZED_CONDITION)
     new = began is None or now - began < SETTLING
-    return replaced in old or (new and node.claim.status.last_pod_event_time is None)
+    return claims.get(replaced) is not None or (new and node.claim.status.last_pod_event_time is None)
 
 
 def obstacle(

@@ -54,9 +54,9 @@ class DisruptionController:
         world = self._reader.read(now, room)
         self.events.keep({node.node.name for node in world.nodes if node.node is not None})
         wakes += self._judge(world)
-        world = self._reader.read(now, room)
+        world = self._reader.current(world)
         wakes += self._moves.advance(world)
-        self._methods.run(self._reader.read(now, room))
+        self._methods.run(self._reader.current(world))
         soonest = conditions.soonest(at for at in wakes if at > now)
         left = EVERY if soonest is None else min(EVERY, (soonest - now).total_seconds())
         return Result(requeue_after=max(0.2, left))
@@ -69,10 +69,10 @@ class DisruptionController:
         The other claims of a gang that expire later end with the first one: its pods cannot go on alone.
         Those made after that time are for its next pods.
         """
-        claims = [claim for claim in self._caches.claims.list() if self._caches.owns(claim)]
-        due = [(claim, at) for claim in claims if (at := conditions.expires(claim))]
+        claims, owns = self._caches.claims.list(), self._caches.owns
+        due = [(claim, at) for claim in claims if (at := conditions.expires(claim)) and owns(claim)]
         ending = {c.uid: at for c, at in due if at <= now and (c.deleting or self._end_expired(c))}
-        along = self._along(ending, claims, now) if ending else {}
+        along = self._along(ending, [claim for claim in claims if owns(claim)], now) if ending else {}
         for claim, at in due:
             if claim.deleting or at <= now:
                 continue

@@ -109,11 +109,10 @@ class DisruptionMethods:
     def _empty(self, world: DisruptionWorld, free: Iterable[ManagedNode], ledger: BudgetLedger) -> set[str]:
         """Ends nodes without pods that need another. Returns the uids of their claims."""
         ended: set[str] = set()
-        existing = {claim.name for claim in self._caches.claims.list()}
         for node in free:
             if node.moving or not is_true(node.claim, names.CONSOLIDATABLE):
                 continue
-            if settling(node, existing, world.now) or not self._may(node, world):
+            if settling(node, self._caches.claims, world.now) or not self._may(node, world):
                 continue
             if not self._allowed(node, ledger, "Empty"):
                 continue

@@ -97,8 +97,7 @@ def moves_of(world: DisruptionWorld, claims: Iterable[NodeClaim]) -> list[Move]:
     grouped: dict[MoveLabel, list[tuple[NodeClaim, ManagedNode | None]]] = defaultdict(list)
     for claim in claims:
         uid = replaces(claim)[1]
-        label = move_label(claim)
-        if uid is not None and label is not None and not claim.deleting:
+        if uid is not None and not claim.deleting and (label := move_label(claim)) is not None:
             grouped[label].append((claim, world.by_uid(uid)))
     return [Move(label=label, pairs=tuple(pairs)) for label, pairs in grouped.items()]
 

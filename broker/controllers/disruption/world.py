@@ -74,6 +74,7 @@ class DisruptionWorld:
     replaced: Mapping[str, NodeClaim] = field(default_factory=dict)
     budgets: Sequence[PodDisruptionBudget] = ()
     room: NodeOccupancy = field(default_factory=NodeOccupancy)
+    changes: int = 0  # of the caches, before they were read
 
     def by_uid(self, uid: str) -> ManagedNode | None:
         return next((node for node in self.nodes if node.claim.uid == uid), None)
@@ -119,12 +120,23 @@ class WorldReader:
         self._caches = caches
         self._budgets = budgets
         self._disrupts = disrupts
+        self._changes = 0
+        for cache in (caches.claims, caches.nodes, caches.pods, caches.pools):
+            cache.on_change(self._changed)
+
+    def _changed(self, _old: object, _new: object) -> None:
+        self._changes += 1
+
+    def current(self, world: DisruptionWorld) -> DisruptionWorld:
+        """The world as the caches have it now, which a pass reads again after its writes."""
+        return world if world.changes == self._changes else self.read(world.now, world.room)
 
     def read(self, now: datetime, room: NodeOccupancy) -> DisruptionWorld:
+        changes = self._changes
         pools = {pool.name: pool for pool in self._caches.pools.list() if self._disrupts(pool)}
         claims = [claim for claim in self._caches.claims.list() if self._caches.owns(claim)]
         replaced = {
-            uid: claim for claim in claims if not claim.deleting and (uid := replaces(claim)[1]) is not None
+            uid: claim for claim in claims if (uid := replaces(claim)[1]) is not None and not claim.deleting
         }
         return DisruptionWorld(
             now=now,
@@ -138,6 +150,7 @@ class WorldReader:
             replaced=replaced,
             budgets=self._budgets.list(),
             room=room,
+            changes=changes,
         )
 
     def _node(
@@ -164,7 +177,9 @@ def _unplaced(claim: NodeClaim, room: NodeOccupancy) -> Iterable[str]:
 
 def replaces(claim: NodeClaim) -> tuple[str, str | None]:
     """The name and the uid of the claim that this one replaces; no uid if it replaces none."""
-    name, slash, uid = claim.annotations.get(names.REPLACES, "").partition("/")
+    if (text := claim.annotations.get(names.REPLACES)) is None:
+        return "", None
+    name, slash, uid = text.partition("/")
     return (name, uid) if slash and uid else ("", None)
 
 

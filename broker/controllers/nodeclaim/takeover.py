@@ -5,6 +5,8 @@ Invariant: in any doubt, Karpenter keeps its claims.
 
 from __future__ import annotations
 
+from typing import Final
+
 import structlog
 
 from broker.apis.coordination import Lease
@@ -14,6 +16,8 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.errors import ApiError
+
+_ALWAYS: Final = groups(take_over=False, karpenter_alive=True)
 
 _log = structlog.get_logger("ownership")
 
@@ -30,6 +34,8 @@ class TakeOver:
         self._gone: bool | None = None  # as of the last read from the API server
 
     def owns(self, claim: NodeClaim) -> bool:
+        if owned(claim, groups=_ALWAYS):
+            return True
         # Newer events in the cache can only give claims back.
         alive = not self._gone or self._lessees.moved(self._leases.list())
         return owned(claim, groups=groups(take_over=self._enabled, karpenter_alive=alive))
