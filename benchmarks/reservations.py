@@ -25,12 +25,11 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Workload
 from broker.apis.ome import CapacityReservation
 from broker.apiserver import Cluster
-from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.dependencies import ReservationDependencies
+from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.termination import BY_NODE
-from broker.controllers.ome.controllers import reservation_controllers
-from broker.controllers.ome.reads import OmeReads
-from broker.controllers.ome.shared import ReservationDependencies
+from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
 from broker.kube.client import READS, Client, Reply, Request, Stream, Transport
 from broker.kube.clock import SystemClock
@@ -43,6 +42,7 @@ from broker.oncall.metrics import tune_collector
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.settings import Settings
+from broker.wiring.reservation_controllers import reservation_controllers
 from broker.wiring.reservations import watch_status
 
 SAMPLE = 10
@@ -74,9 +74,9 @@ class World:
         clock, settings = SystemClock(), Settings()
         client = Client(transport)
         nothing: Any = SimpleNamespace(reservations=list, instance_types=dict)
-        inventory = InventoryKeeper(nothing, clock=clock, groups=list)
+        inventory = InventoryCache(nothing, clock=clock, groups=list)
         inventory.refresh()
-        self.reads = OmeReads(client, clock=clock)
+        self.reads = ReservationReads(client, clock=clock)
         self.nodes = Informer(client, Node, clock=clock)
         self.claims = Informer(client, NodeClaim, clock=clock)
         self.pods = Informer(client, Pod, clock=clock, indexes={BY_NODE: lambda p: [p.spec.node_name]})

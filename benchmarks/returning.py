@@ -20,7 +20,7 @@ from typing import Final
 from benchmarks.figures import Figure, run
 from broker.apis.karpenter import Budget
 from broker.capacity.returning import IdleSince, ReturnCandidate, choose_moves, idle_for, observe_idle
-from broker.controllers.disruption.loop import EVERY
+from broker.controllers.disruption.controller import EVERY
 from broker.controllers.disruption.returning import LEAST_IDLE
 from broker.placement.disruption_budgets import BudgetLedger, PoolNodes, allowed
 

@@ -16,14 +16,15 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws_definition import NAME as CLASS_DEFINITION
 from broker.apis.karpenter_aws_definition import CustomResourceDefinition
 from broker.apis.policy import PodDisruptionBudget
-from broker.controllers.advisor.accepted import AcceptedKeeper
+from broker.controllers.advisor.accepted import AcceptedSpecController
 from broker.controllers.advisor.controller import Advisor
-from broker.controllers.advisor.definition import DefinitionKeeper
-from broker.controllers.disruption.loop import DisruptionController
+from broker.controllers.advisor.definition import DefinitionController
+from broker.controllers.dependencies import ReservationDependencies
+from broker.controllers.disruption.controller import DisruptionController
 from broker.controllers.disruption.sources import DisruptionSources
-from broker.controllers.interruption.notices import NoticeKeeper
+from broker.controllers.interruption.notices import NoticeResponder
 from broker.controllers.interruption.reader import QueueReader
-from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
 from broker.controllers.nodeclaim.instances import InstanceView
 from broker.controllers.nodeclaim.takeover import TakeOver
@@ -32,15 +33,12 @@ from broker.controllers.nodeclass.controller import NodeClassController, group_a
 from broker.controllers.nodeclass.finalizer import ClassFinalizer
 from broker.controllers.nodeclass.network import NetworkReader
 from broker.controllers.occupancy import OccupancyReader
-from broker.controllers.ome.controllers import ReservationControllers, reservation_controllers
-from broker.controllers.ome.reads import OmeReads
-from broker.controllers.ome.shared import ReservationDependencies
-from broker.controllers.prices import PriceKeeper
+from broker.controllers.prices import PriceRefresher
 from broker.controllers.profiles import ProfileSweeper
 from broker.controllers.provisioning.pool_status import PoolStatusController
 from broker.controllers.provisioning.provisioner import Provisioner
 from broker.controllers.provisioning.reads import ProvisioningReads
-from broker.controllers.reservations.controllers import odcr_controllers
+from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.scheduler.reads import SchedulerReads
 from broker.controllers.templates import TemplateSweeper
 from broker.informers import Informers
@@ -61,7 +59,9 @@ from broker.wiring.claims import AT_LIMIT
 from broker.wiring.disruption import watch_disruption
 from broker.wiring.kueue import watch_admissions, watch_check, watch_queues
 from broker.wiring.launching import claim_controllers, launches_for
+from broker.wiring.odcr_controllers import odcr_controllers
 from broker.wiring.provisioning import watch_pods, watch_pool_status
+from broker.wiring.reservation_controllers import ReservationControllers, reservation_controllers
 from broker.wiring.reservations import (
     watch_annotations,
     watch_odcr_objects,
@@ -107,7 +107,7 @@ class Broker:
             pools=read.pools.cache,
             owns=self._ownership.owns,
         )
-        self.inventory = InventoryKeeper(
+        self.inventory = InventoryCache(
             provider,
             clock=clock,
             groups=partial(group_arns, read.classes.cache),
@@ -185,7 +185,7 @@ class Broker:
         if settings.advise:
             self._add_advisor()
         if not settings.aws_endpoint:  # local AWS has no prices
-            wiring.watch_prices(manager, PriceKeeper(provider, clock=clock))
+            wiring.watch_prices(manager, PriceRefresher(provider, clock=clock))
         if settings.interruption_queue:
             self._add_interruption(settings.interruption_queue)
         read.system.on_change(lambda _, new: provider.identify(new.uid) if new else None)
@@ -216,7 +216,7 @@ class Broker:
         shared = ReservationDependencies(
             client=self._client,
             provider=self._provider,
-            reads=OmeReads(self._client, clock=self._clock, settings=self._settings),
+            reads=ReservationReads(self._client, clock=self._clock, settings=self._settings),
             caches=self._caches,
             inventory=self.inventory,
             settings=self._settings,
@@ -314,7 +314,7 @@ class Broker:
         definitions = Informer(
             client, CustomResourceDefinition, clock=clock, field_selector=f"metadata.name={CLASS_DEFINITION}"
         )
-        definition = DefinitionKeeper(
+        definition = DefinitionController(
             client, definitions.cache, classes, clock=clock, keep=self._settings.keep_definition
         )
         advisor = Advisor(
@@ -335,11 +335,11 @@ class Broker:
             definitions,
             advisor=advisor,
             definition=definition,
-            accepted=AcceptedKeeper(client, classes, definition, clock=clock, recorder=self.recorder),
+            accepted=AcceptedSpecController(client, classes, definition, clock=clock, recorder=self.recorder),
         )
 
     def _add_interruption(self, queue: str) -> None:
-        notices = NoticeKeeper(
+        notices = NoticeResponder(
             self._context,
             self._caches,
             self._nodeclasses,

@@ -35,7 +35,7 @@ Data = Mapping[str, str]
 _KEY: Final = re.compile(rb"-----BEGIN PRIVATE KEY-----.*?-----END PRIVATE KEY-----\n", re.DOTALL)
 
 
-class Unusable(ValueError):
+class UnusableCertificates(ValueError):
     """A Secret without such certificates; the text has the problem."""
 
 
@@ -57,7 +57,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredCertificates:
     """`authorities` oldest first; `serving` is signed by one of them."""
 
     authorities: tuple[Pair, ...] = ()
@@ -68,7 +68,7 @@ class Kept:
         return b"".join(_pem(each) for each in self.authorities)
 
 
-def turn(kept: Kept, *, names: Sequence[str], now: datetime) -> Kept:
+def turn(kept: StoredCertificates, *, names: Sequence[str], now: datetime) -> StoredCertificates:
     """The certificates to keep now; `kept` itself if nothing is due."""
     authorities = tuple(each for each in kept.authorities if each.ends > now)
     if not authorities or authorities[-1].due(CA_LIFE, now):
@@ -85,23 +85,23 @@ def turn(kept: Kept, *, names: Sequence[str], now: datetime) -> Kept:
         serving = _serving((settled or authorities[:1])[-1], sorted(known.union(names)), now)
     if (authorities, serving) == (kept.authorities, kept.serving):
         return kept
-    return Kept(authorities, serving)
+    return StoredCertificates(authorities, serving)
 
 
-def read(data: Data) -> Kept:
+def read(data: Data) -> StoredCertificates:
     """From a Secret's data. Raises Unusable."""
     try:
         held = {name: b64decode(data[name]) for name in ("ca.crt", "ca.key", "tls.crt", "tls.key")}
         authorities = _pairs(held["ca.crt"], held["ca.key"])
         (serving,) = _pairs(held["tls.crt"], held["tls.key"])
     except KeyError as error:
-        raise Unusable(f"{error} is missing") from error
+        raise UnusableCertificates(f"{error} is missing") from error
     except ValueError as error:
-        raise Unusable(str(error)) from error
-    return Kept(authorities, serving)
+        raise UnusableCertificates(str(error)) from error
+    return StoredCertificates(authorities, serving)
 
 
-def write(kept: Kept) -> dict[str, str]:
+def write(kept: StoredCertificates) -> dict[str, str]:
     """As a Secret's data; `ca.crt` is the bundle."""
     assert kept.serving is not None
     held = {
@@ -113,7 +113,7 @@ def write(kept: Kept) -> dict[str, str]:
     return {name: b64encode(value).decode() for name, value in held.items()}
 
 
-def chain(kept: Kept) -> tuple[bytes, bytes]:
+def chain(kept: StoredCertificates) -> tuple[bytes, bytes]:
     """Certificate and key to serve with, as PEM."""
     assert kept.serving is not None
     return _pem(kept.serving), _key(kept.serving)
@@ -123,11 +123,13 @@ def _pairs(certificates: bytes, keys: bytes) -> tuple[Pair, ...]:
     found = x509.load_pem_x509_certificates(certificates)
     loaded = [serialization.load_pem_private_key(each, None) for each in _KEY.findall(keys)]
     if len(found) != len(loaded):
-        raise Unusable(f"{counted(len(found), 'certificate')} with {counted(len(loaded), 'key')}")
+        raise UnusableCertificates(f"{counted(len(found), 'certificate')} with {counted(len(loaded), 'key')}")
     pairs = []
     for certificate, key in zip(found, loaded, strict=True):
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-            raise Unusable(f"the key of {certificate.subject.rfc4514_string()} is another certificate's")
+            raise UnusableCertificates(
+                f"the key of {certificate.subject.rfc4514_string()} is another certificate's"
+            )
         pairs.append(Pair(certificate, key))
     return tuple(pairs)
 

@@ -25,7 +25,7 @@ class NotAReview(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ReviewRequest:
     """A requested operation. `old` is None for a create, `new` for a delete."""
 
     uid: str
@@ -38,7 +38,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ReviewResult:
     """The result of a review. `problems` and `no_room` (a full quota) reject the request; `warnings` are
     shown.
     """
@@ -48,7 +48,7 @@ class Verdict:
     warnings: tuple[str, ...] = ()
 
 
-def answer(body: Any, judge: Callable[[Asked], Verdict]) -> Json:
+def answer(body: Any, judge: Callable[[ReviewRequest], ReviewResult]) -> Json:
     """The AdmissionReview to send back. Raises NotAReview."""
     asked = read(body)
     verdict = judge(asked)
@@ -61,7 +61,7 @@ def answer(body: Any, judge: Callable[[Asked], Verdict]) -> Json:
     return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
 
 
-def read(body: Any) -> Asked:
+def read(body: Any) -> ReviewRequest:
     """Raises NotAReview."""
     if not isinstance(body, dict):
         raise NotAReview(f"an AdmissionReview is a JSON object, this is {type(body).__name__}")
@@ -72,7 +72,7 @@ def read(body: Any) -> Asked:
     if not isinstance(request, dict) or not request.get("uid"):
         raise NotAReview("request.uid is missing in the AdmissionReview")
     kind = request.get("kind")
-    return Asked(
+    return ReviewRequest(
         uid=str(request["uid"]),
         operation=str(request.get("operation", "")),
         kind=str(kind.get("kind", "")) if isinstance(kind, dict) else "",
@@ -90,7 +90,7 @@ def _object(request: Mapping[str, Any], field: str) -> Json | None:
     raise NotAReview(f"request.{field} is not an object: {found!r:.100}")
 
 
-def _status(asked: Asked, verdict: Verdict) -> Json:
+def _status(asked: ReviewRequest, verdict: ReviewResult) -> Json:
     code, reason = _REFUSED if verdict.problems else _NO_ROOM
     refusals = (*verdict.problems, *verdict.no_room)
     causes = [_cause(why) for why in verdict.problems]

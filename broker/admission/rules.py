@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 from pydantic import ValidationError
 
-from broker.admission.review import Asked, Json, Verdict
+from broker.admission.review import Json, ReviewRequest, ReviewResult
 from broker.apis import names
 from broker.apis.core import ResourceQuota
 from broker.apis.meta import Object
@@ -24,7 +24,7 @@ from broker.apis.nos import CompositeElasticQuota, ElasticQuota
 from broker.apis.ome import SIZE_RULE, CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
 from broker.apis.ome_quotas import bounds, growth
-from broker.apis.ome_rules import Judged, judge
+from broker.apis.ome_rules import JudgedSpec, judge
 from broker.apis.reservation_spec import malformed_ids
 from broker.apis.spelling import misspelt
 from broker.apis.units import units, written
@@ -57,24 +57,24 @@ class Rules:
     default_cohort: str = ""
     strict: bool = False
 
-    def __call__(self, asked: Asked) -> Verdict:
+    def __call__(self, asked: ReviewRequest) -> ReviewResult:
         rule = KINDS.get(asked.kind)
         if rule is None or asked.new is None:
-            return Verdict()
+            return ReviewResult()
         if (asked.new.get("metadata") or {}).get("deletionTimestamp"):
-            return Verdict()  # being deleted: only its finalizers change
+            return ReviewResult()  # being deleted: only its finalizers change
         try:
             verdict = rule(self, asked)
             return replace(verdict, warnings=(*verdict.warnings, *_unknown(asked)))
         except ValidationError as error:
             # The schema took it, so it is newer than this broker.
-            return Verdict(warnings=tuple(f"not judged: {each}" for each in _unread(error)))
+            return ReviewResult(warnings=tuple(f"not judged: {each}" for each in _unread(error)))
 
-    def reservation(self, asked: Asked) -> Verdict:
+    def reservation(self, asked: ReviewRequest) -> ReviewResult:
         new, old = _both(ClusterCapacityReservation, asked)
         return self._judged(new, old)
 
-    def namespaced(self, asked: Asked) -> Verdict:
+    def namespaced(self, asked: ReviewRequest) -> ReviewResult:
         new, old = _both(CapacityReservation, asked)
         verdict = self._judged(new, old)
         try:
@@ -83,7 +83,7 @@ class Rules:
             why = f"not judged by ResourceQuotas, which could not be read: {error}"
             return replace(verdict, warnings=(*verdict.warnings, why))
 
-    def cluster(self, asked: Asked) -> Verdict:
+    def cluster(self, asked: ReviewRequest) -> ReviewResult:
         new, old = _both(DedicatedAICluster, asked)
         before = {*_sizes(old)} if old else set()
         problems = [why for why in _sizes(new) if why not in before]
@@ -102,9 +102,9 @@ class Rules:
                         f"spec.profile: DedicatedAIClusterProfile {wanted} is disabled for new clusters; "
                         "name another, or set its spec.disabled to false"
                     )
-        return Verdict(problems=tuple(problems), warnings=warnings)
+        return ReviewResult(problems=tuple(problems), warnings=warnings)
 
-    def elastic(self, asked: Asked) -> Verdict:
+    def elastic(self, asked: ReviewRequest) -> ReviewResult:
         """One quota a namespace, and no max below its min."""
         composite = asked.kind == CompositeElasticQuota.KIND.kind
         model: type[Quota] = CompositeElasticQuota if composite else ElasticQuota
@@ -122,21 +122,21 @@ class Rules:
             warnings = (f"not compared with other elastic quotas, which could not be read: {error}",)
         problem = problem_of(declared, taken)
         if problem is None or problem in [problem_of(item, taken) for item in before]:
-            return Verdict(warnings=warnings)
+            return ReviewResult(warnings=warnings)
         field = "" if problem.message.startswith("spec") else "spec: "
-        return Verdict(problems=(f"{field}{problem.message}",), warnings=warnings)
+        return ReviewResult(problems=(f"{field}{problem.message}",), warnings=warnings)
 
-    def _judged(self, new: Reservation, old: Reservation | None) -> Verdict:
+    def _judged(self, new: Reservation, old: Reservation | None) -> ReviewResult:
         found = self._judge(new)
         before = (*self._judge(old).problems, *_malformed(old)) if old is not None else ()
         same = old is not None and old.spec == new.spec
         problems = (*found.problems, *_malformed(new))
-        return Verdict(
+        return ReviewResult(
             problems=tuple(why for why in problems if why not in before),
             warnings=() if same else (*found.notes, *(_shrunk(new, old) if old is not None else ())),
         )
 
-    def _judge(self, one: Reservation) -> Judged:
+    def _judge(self, one: Reservation) -> JudgedSpec:
         return judge(one.spec, default_cohort=self.default_cohort, strict=self.strict)
 
     def _no_room(self, new: CapacityReservation, old: CapacityReservation | None) -> tuple[str, ...]:
@@ -146,7 +146,7 @@ class Rules:
         return growth(old, new, self.reads.reservations(new.namespace), limits) if limits else ()
 
 
-KINDS: Mapping[str, Callable[[Rules, Asked], Verdict]] = {
+KINDS: Mapping[str, Callable[[Rules, ReviewRequest], ReviewResult]] = {
     "CapacityReservation": Rules.namespaced,
     "ClusterCapacityReservation": Rules.reservation,
     "DedicatedAICluster": Rules.cluster,
@@ -155,7 +155,7 @@ KINDS: Mapping[str, Callable[[Rules, Asked], Verdict]] = {
 }
 
 
-def _unknown(asked: Asked) -> Iterator[str]:
+def _unknown(asked: ReviewRequest) -> Iterator[str]:
     """Annotations of ours that mean nothing there, and were not there before."""
     before = _annotations(asked.old).keys()
     for each in misspelt(asked.kind, _annotations(asked.new)):
@@ -167,7 +167,7 @@ def _annotations(raw: Json | None) -> Mapping[str, str]:
     return ((raw or {}).get("metadata") or {}).get("annotations") or {}
 
 
-def _both(model: type[O], asked: Asked) -> tuple[O, O | None]:
+def _both(model: type[O], asked: ReviewRequest) -> tuple[O, O | None]:
     """The new object and the old one, which may be none. Raises ValidationError of the new one."""
     assert asked.new is not None
     meta = {"namespace": asked.namespace} if model.KIND.namespaced else {}

@@ -19,10 +19,10 @@ import orjson
 from aiohttp import web
 from prometheus_client import Counter, Gauge
 
-from broker.admission import certificates, keeper
-from broker.admission.certificates import Kept
-from broker.admission.keeper import Keeper
+from broker.admission import certificates, registration
+from broker.admission.certificates import StoredCertificates
 from broker.admission.reads import RecentReads
+from broker.admission.registration import WebhookRegistration
 from broker.admission.review import NotAReview, answer
 from broker.admission.rules import KINDS, Rules
 from broker.kube.batch import Batcher
@@ -80,14 +80,14 @@ class Webhook:
         clock: Clock,
     ) -> None:
         # It must have an answer before the API server gives up on it.
-        reads = RecentReads(client.replace(timeout=keeper.SECONDS / 2), clock=clock)
+        reads = RecentReads(client.replace(timeout=registration.SECONDS / 2), clock=clock)
         self._rules = Rules(reads=reads, default_cohort=default_cohort, strict=strict)
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
-        self._serving: Kept | None = None
+        self._serving: StoredCertificates | None = None
         self._under_way = 0  # in the server's thread only
         self.server = WebServer(
-            [web.post(keeper.PATH, self._review)],
+            [web.post(registration.PATH, self._review)],
             host=address.host,
             port=address.port,
             name="webhook",
@@ -96,7 +96,7 @@ class Webhook:
         )
         self._client, self._clock = client, clock
         self._by_url = address.host if address.url else ""
-        self._address, self._names = keeper.service(address.service, address.namespace)
+        self._address, self._names = registration.service(address.service, address.namespace)
         self._namespace = address.namespace
         self._loop = Singleton(
             "webhook", self._keep, batcher=Batcher[str]("webhook", clock=clock), clock=clock, every=EVERY
@@ -106,7 +106,7 @@ class Webhook:
         """Raises OSError naming the address when the port is taken."""
         self.server.start()
         if self._by_url:
-            self._address, self._names = {"url": self.server.url + keeper.PATH}, (self._by_url,)
+            self._address, self._names = {"url": self.server.url + registration.PATH}, (self._by_url,)
         self._loop.start()
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class Webhook:
         self.server.close()
 
     def _keep(self, _items: Sequence[str]) -> None:
-        kept = Keeper(
+        kept = WebhookRegistration(
             client=self._client,
             namespace=self._namespace,
             dns=self._names,
@@ -169,7 +169,7 @@ def _kind(body: Any) -> str:
     return kind if kind in KINDS else "unknown"
 
 
-def _load(tls: ssl.SSLContext, kept: Kept) -> None:
+def _load(tls: ssl.SSLContext, kept: StoredCertificates) -> None:
     """Handshakes from now on are answered with it."""
     certificate, key = certificates.chain(kept)
     with TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:

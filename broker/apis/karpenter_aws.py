@@ -38,7 +38,12 @@ from broker.apis.karpenter_aws_terms import (
     some,
 )
 from broker.apis.meta import Condition, Kind, Model, Object, Time
-from broker.apis.reservation_spec import ID, CapacityReservationSpec, ReservationAsk, reservation_ask
+from broker.apis.reservation_spec import (
+    ID,
+    CapacityReservationSpec,
+    ReservationSettings,
+    reservation_settings,
+)
 from broker.apis.schema import SchemaRule, crd
 
 
@@ -297,7 +302,7 @@ class EC2NodeClass(Object):
     status: EC2NodeClassStatus = EC2NodeClassStatus()
 
     @property
-    def reservation_ask(self) -> ReservationAsk:
+    def reservation_settings(self) -> ReservationSettings:
         """The class's reservation settings: from the field, or the annotation.
 
         If the definition has lost the field, the broker's copy of it counts before the
@@ -306,7 +311,7 @@ class EC2NodeClass(Object):
         field = self.spec.capacity_reservation_spec
         if field is None and (accepted := load(self.annotations.get(names.ACCEPTED_SPEC))):
             field = accepted.spec
-        return reservation_ask(field, annotation=self.annotations.get(names.RESERVATION_SPEC))
+        return reservation_settings(field, annotation=self.annotations.get(names.RESERVATION_SPEC))
 
 
 class EC2NodeClassSpecV1Beta1(EC2NodeClassSpec):

@@ -39,7 +39,7 @@ _RESOURCE = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class JudgedSpec:
     """The effective spec; it is valid only without problems."""
 
     spec: ReservationSpec
@@ -47,7 +47,7 @@ class Judged:
     problems: tuple[str, ...] = ()
 
 
-def judge(spec: ReservationSpec, *, default_cohort: str = "", strict: bool = False) -> Judged:
+def judge(spec: ReservationSpec, *, default_cohort: str = "", strict: bool = False) -> JudgedSpec:
     """The effective spec. `default_cohort` applies to a reservation that may borrow and names no cohort."""
     problems = list(_problems(spec))
     notes: list[str] = []
@@ -79,8 +79,8 @@ def judge(spec: ReservationSpec, *, default_cohort: str = "", strict: bool = Fal
         update={"resource_groups": tuple(groups), "cohort": cohort, "preemption_rule": rule}
     )
     if strict:
-        return Judged(spec=made, problems=(*problems, *notes))
-    return Judged(spec=made, notes=tuple(notes), problems=tuple(problems))
+        return JudgedSpec(spec=made, problems=(*problems, *notes))
+    return JudgedSpec(spec=made, notes=tuple(notes), problems=tuple(problems))
 
 
 def _covered(

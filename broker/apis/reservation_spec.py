@@ -204,7 +204,7 @@ def _fits(pattern: str, text: str, longest: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReservationAsk:
+class ReservationSettings:
     """The reservation settings of a class: none, a valid spec, or problems. Never a spec with problems."""
 
     spec: CapacityReservationSpec | None = None
@@ -215,27 +215,31 @@ ANNOTATION = f"metadata.annotations[{names.RESERVATION_SPEC}]"
 EXAMPLE = '{"capacityReservationPreference": "open"}'
 
 
-def reservation_ask(field: CapacityReservationSpec | None, *, annotation: str | None) -> ReservationAsk:
+def reservation_settings(
+    field: CapacityReservationSpec | None, *, annotation: str | None
+) -> ReservationSettings:
     """From the field, or from the annotation if the CRD could not be changed. The field wins, valid or
     not."""
     if field is not None:
         return _checked(field, where=FIELD)
     if annotation is None:
-        return ReservationAsk()
+        return ReservationSettings()
     try:
         raw = decode_object(annotation)
     except InvalidText as error:
         return _unreadable(annotation, str(error))
     if problems := validate_reservation_spec(raw, where=ANNOTATION):
-        return ReservationAsk(problems=problems)
-    return ReservationAsk(spec=CapacityReservationSpec.model_validate(raw))
+        return ReservationSettings(problems=problems)
+    return ReservationSettings(spec=CapacityReservationSpec.model_validate(raw))
 
 
-def _checked(spec: CapacityReservationSpec, *, where: str) -> ReservationAsk:
+def _checked(spec: CapacityReservationSpec, *, where: str) -> ReservationSettings:
     problems = validate_reservation_spec(spec, where=where)
-    return ReservationAsk(problems=problems) if problems else ReservationAsk(spec=spec)
+    return ReservationSettings(problems=problems) if problems else ReservationSettings(spec=spec)
 
 
-def _unreadable(text: str, what: str) -> ReservationAsk:
+def _unreadable(text: str, what: str) -> ReservationSettings:
     message = f"{what}: write a capacityReservationSpec as JSON, such as {EXAMPLE}"
-    return ReservationAsk(problems=(SpecProblem(field=ANNOTATION, value=shortened(text), message=message),))
+    return ReservationSettings(
+        problems=(SpecProblem(field=ANNOTATION, value=shortened(text), message=message),)
+    )

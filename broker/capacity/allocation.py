@@ -12,11 +12,11 @@ from itertools import chain, islice, repeat
 
 from broker.capacity.flow import Flow
 from broker.capacity.model import Claim, Inventory
-from broker.capacity.problem import ClaimDemand, Rank, SlotProblem, Taken
+from broker.capacity.problem import ClaimDemand, Rank, SlotFlow, SlotProblem
 
 
 def allocate(
-    problem: SlotProblem, taken: Taken, demands: Mapping[str, ClaimDemand], inventory: Inventory
+    problem: SlotProblem, taken: SlotFlow, demands: Mapping[str, ClaimDemand], inventory: Inventory
 ) -> dict[str, str]:
     """The reservation of each claim (by uid) that has a slot."""
     first = {uid: place for place, uid in enumerate(demands)}

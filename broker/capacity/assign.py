@@ -28,7 +28,7 @@ from broker.capacity.option_catalog import CandidateOptions
 from broker.capacity.problem import ClaimDemand, SlotProblem, problem_of
 from broker.capacity.rationing import rationed
 from broker.capacity.sharing import share
-from broker.capacity.solve import Solved, solve
+from broker.capacity.solve import SolvedSlots, solve
 from broker.capacity.time_budget import SLOTS, TimeBudget
 from providers.model import InstanceType
 
@@ -112,7 +112,7 @@ class SlotAssigner:
             holds=tuple(hold for hold in holds if hold.slots),
         )
 
-    def _solved(self, demands: Mapping[str, ClaimDemand], room: Inventory) -> tuple[SlotProblem, Solved]:
+    def _solved(self, demands: Mapping[str, ClaimDemand], room: Inventory) -> tuple[SlotProblem, SolvedSlots]:
         problem = problem_of(demands, room, self.types)
         return problem, solve(problem, seconds=max(0.0, self.budget.left(SLOTS)), timer=self.timer)
 

@@ -44,7 +44,7 @@ class _Kind(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Left:
+class _PoolAvailability:
     """The rest of a lot's availability in this plan.
 
     `promised`: slots of claims for which quota is held, and that find neither a slot nor a victim.
@@ -56,11 +56,11 @@ class _Left:
     promised: int = 0
 
 
-class _Saved(NamedTuple):
+class _AllocationState(NamedTuple):
     """The state that `BorrowAllocator` restores if a gang cannot be whole."""
 
     flow: FlowState[_Kind, str]
-    left: dict[SlotPool, _Left]
+    left: dict[SlotPool, _PoolAvailability]
     borrow: dict[SlotPool, int]
     borrowers: dict[SlotPool, list[Borrower]]
     kept: Counter[str]
@@ -208,11 +208,13 @@ class BorrowAllocator:
         some = prospect.lent or prospect.own or prospect.others
         return bool(some) or self._wishes[uid].gang in self._absent
 
-    def _after(self, lot: SlotPool, terms: SlotAvailability) -> _Left:
+    def _after(self, lot: SlotPool, terms: SlotAvailability) -> _PoolAvailability:
         """A lot's availability after the slots that claims got in the plan so far."""
         taken, lent = sum(self._dealt[odcr_id] for odcr_id in self._ids[lot]), self._lent_to[lot]
         room = terms.room - taken
-        return _Left(quota=terms.quota - taken + lent, room=room, lendable=min(terms.lendable - lent, room))
+        return _PoolAvailability(
+            quota=terms.quota - taken + lent, room=room, lendable=min(terms.lendable - lent, room)
+        )
 
     def _promise(self, uid: str) -> None:
         """Counts the entitlement of a claim that finds no slot, as the decision about slots does."""
@@ -391,13 +393,13 @@ class BorrowAllocator:
                 if odcr_id in self._lendable:
                     self._flow.narrow(odcr_id, 0)
 
-    def _save(self) -> _Saved:
+    def _save(self) -> _AllocationState:
         left = {lot: replace(each) for lot, each in self._left.items()}
-        return _Saved(
+        return _AllocationState(
             self._flow.state(), left, dict(self._borrow), dict(self._borrowers), Counter(self._kept)
         )
 
-    def _restore(self, saved: _Saved) -> None:
+    def _restore(self, saved: _AllocationState) -> None:
         flow, self._left, self._borrow, self._borrowers, self._kept = saved
         self._flow.restore(flow)
 

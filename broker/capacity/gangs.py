@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.capacity.network import give, weights
-from broker.capacity.problem import Bundle, SlotProblem, Taken
+from broker.capacity.problem import Bundle, SlotFlow, SlotProblem
 
 _DOLLAR: Final = 10_000  # costs are counted in hundredths of a cent
 
@@ -208,7 +208,7 @@ class _GangSearch:
         )
 
     def _objective(
-        self, taken: Taken, served: Sequence[int], *, launched: Sequence[int], paying: Sequence[int]
+        self, taken: SlotFlow, served: Sequence[int], *, launched: Sequence[int], paying: Sequence[int]
     ) -> Objective:
         """The objective: larger is better. Of each kind, `launched` gangs launch and `paying` gangs pay for
         fallbacks."""

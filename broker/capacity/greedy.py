@@ -17,10 +17,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from broker.capacity.flow import Flow
-from broker.capacity.problem import Ints, SlotProblem, Taken
+from broker.capacity.problem import Ints, SlotFlow, SlotProblem
 
 
-def solve(problem: SlotProblem) -> tuple[Taken, frozenset[str]]:
+def solve(problem: SlotProblem) -> tuple[SlotFlow, frozenset[str]]:
     """The assigned slots, and the gangs that launch."""
     room = problem.room.copy()
     starts = np.searchsorted(problem.arc_reach, np.arange(problem.reaches + 1))
@@ -52,10 +52,10 @@ def solve(problem: SlotProblem) -> tuple[Taken, frozenset[str]]:
             if left:
                 place[bundle.reach] += 1
         served[number] = bundle.count - left
-    return Taken(served=served, flow=flow), frozenset(whole)
+    return SlotFlow(served=served, flow=flow), frozenset(whole)
 
 
-def bound(problem: SlotProblem, taken: Taken) -> int:
+def bound(problem: SlotProblem, taken: SlotFlow) -> int:
     """No plan has more claims in reservations than this."""
     largest = max(
         (sum(problem.bundles[each].count for each in gang) for gang in problem.gangs.values()), default=1

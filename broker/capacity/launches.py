@@ -107,7 +107,7 @@ class LaunchedClaim(NamedTuple):
         return self.spilled and not (self.instance.reservation_id or on_demand_too(self.claim.requirements))
 
 
-class LeftOver(NamedTuple):
+class RefusedAssignment(NamedTuple):
     """A claim without an instance, and the refusals."""
 
     assignment: Assignment
@@ -123,7 +123,7 @@ class Distribution:
     """The instances of a fleet's response by claim. `surplus` are instances beyond the request."""
 
     pairs: tuple[LaunchedClaim, ...] = ()
-    left: tuple[LeftOver, ...] = ()
+    left: tuple[RefusedAssignment, ...] = ()
     surplus: tuple[Instance, ...] = ()
 
 
@@ -228,7 +228,7 @@ def distribute(group: LaunchGroup, result: LaunchResult) -> Distribution:
     )
     return Distribution(
         pairs=pairs,
-        left=tuple(LeftOver(each, errors) for each in group.assignments[len(pairs) :]),
+        left=tuple(RefusedAssignment(each, errors) for each in group.assignments[len(pairs) :]),
         surplus=(*usable[len(pairs) :], *unrequested),
     )
 
@@ -246,7 +246,7 @@ def refused(group: LaunchGroup, error: ProviderError) -> Distribution:
         )
         for override in group.overrides
     )
-    return Distribution(left=tuple(LeftOver(each, errors) for each in group.assignments))
+    return Distribution(left=tuple(RefusedAssignment(each, errors) for each in group.assignments))
 
 
 def undone(distributions: Iterable[Distribution]) -> tuple[LaunchedClaim, ...]:

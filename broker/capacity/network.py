@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from ortools.graph.python import min_cost_flow
 
-from broker.capacity.problem import Ints, SlotProblem, Taken
+from broker.capacity.problem import Ints, SlotFlow, SlotProblem
 
 ARCS_PER_SECOND: Final = 500_000  # the speed of a slow core; a problem that takes longer is not begun
 
@@ -27,7 +27,7 @@ class SolverFailed(Exception):
     """The solver returned no result, or an invalid one."""
 
 
-def solve(problem: SlotProblem, *, at_most: Ints, first: frozenset[str] = frozenset()) -> Taken:
+def solve(problem: SlotProblem, *, at_most: Ints, first: frozenset[str] = frozenset()) -> SlotFlow:
     """At most `at_most` claims of each bundle, in order of rank; claims that these gangs must place come
     first."""
     order = [(not (each.must and each.gang in first), each.rank) for each in problem.bundles]
@@ -44,7 +44,7 @@ def weights(order: Sequence[Any]) -> Ints:
     return np.array([places[key] for key in order], dtype=np.int64)
 
 
-def give(problem: SlotProblem, *, reaches: Ints, at_most: Ints, weights: Ints) -> Taken:
+def give(problem: SlotProblem, *, reaches: Ints, at_most: Ints, weights: Ints) -> SlotFlow:
     """Assigns slots to takers, given by their reach, number and weight."""
     total = int(at_most.sum())
     slots, source = len(problem.room), problem.reaches + len(problem.room)
@@ -71,4 +71,4 @@ def give(problem: SlotProblem, *, reaches: Ints, at_most: Ints, weights: Ints) -
     status = flow.solve()
     if status != flow.OPTIMAL:
         raise SolverFailed(f"min-cost flow: {status}")
-    return Taken(served=flow.flows(takers), flow=flow.flows(arcs))
+    return SlotFlow(served=flow.flows(takers), flow=flow.flows(arcs))

@@ -95,7 +95,7 @@ def plan(
     if len(candidates_by_claim) + len(unplaced) < len(everyone):
         waiting = [each for each in everyone if each.uid in candidates_by_claim or each.uid in unplaced]
     gangs = _gangs(waiting)
-    broken: dict[str, _Broken] = {}
+    broken: dict[str, _GangProblem] = {}
     for name, gang in gangs.items():
         if found := _hopeless(gang, candidates_by_claim, (launched or {}).get(name, 0)):
             broken[name] = found
@@ -118,11 +118,11 @@ def plan(
     for name in sorted(assigned.waits - broken.keys()):
         rank = min(demands[claim.uid].rank for claim in gangs[name])
         room = returned(assigned.room, holds[name].slots) if name in holds else assigned.room
-        broken[name] = _Broken(lacking=lacking(gangs[name], rank, demands, dealt, room))
+        broken[name] = _GangProblem(lacking=lacking(gangs[name], rank, demands, dealt, room))
     keeps = dict(lent.kept)
     for name in sorted({by_uid[uid].gang for uid in lent.awaited} - {"", *broken}):
         # A gang that could launch without the awaited slot waits for it too, and keeps the others.
-        broken[name] = _Broken(lacking=[each.name for each in gangs[name] if each.uid in lent.awaited])
+        broken[name] = _GangProblem(lacking=[each.name for each in gangs[name] if each.uid in lent.awaited])
         keeps |= {each.uid: dealt[each.uid] for each in gangs[name] if each.uid in dealt}
     chosen: dict[str, Option] = {}
     for claim in waiting:
@@ -134,7 +134,7 @@ def plan(
     pending = _pending(waiting, chosen, candidates_by_claim, broken, lent.awaited)
     for name in sorted({by_uid[uid].gang for uid in pending} - {""}):
         lacks = [claim.name for claim in gangs[name] if claim.uid in pending]
-        broken[name] = _Broken(lacking=[*(broken[name].lacking if name in broken else ()), *lacks])
+        broken[name] = _GangProblem(lacking=[*(broken[name].lacking if name in broken else ()), *lacks])
     for claim in waiting:
         if claim.uid in pending or claim.gang in broken:
             chosen.pop(claim.uid, None)
@@ -233,7 +233,7 @@ def order(claim: Claim) -> tuple[int, datetime, str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Broken:
+class _GangProblem:
     """Why a gang does not launch: the claims (by name) without an option, or another reason."""
 
     lacking: Sequence[str] = ()
@@ -251,14 +251,14 @@ def _gangs(waiting: Iterable[Claim]) -> dict[str, list[Claim]]:
 
 def _hopeless(
     gang: Sequence[Claim], candidates_by_claim: Mapping[str, CandidateOptions], launched: int
-) -> _Broken | None:
+) -> _GangProblem | None:
     """Why a gang cannot launch, independently of other claims."""
     size = max(claim.gang_size for claim in gang)
     if len(gang) + launched < size:
         exist = f"{len(gang)} wait" + (f" and {launched} have launched" if launched else "")
-        return _Broken(message=f"gang {gang[0].gang} is to have {size} claims; {exist}")
+        return _GangProblem(message=f"gang {gang[0].gang} is to have {size} claims; {exist}")
     stuck = [claim.name for claim in gang if not _possible(candidates_by_claim.get(claim.uid))]
-    return _Broken(lacking=stuck) if stuck else None
+    return _GangProblem(lacking=stuck) if stuck else None
 
 
 def _possible(candidates: CandidateOptions | None) -> bool:
@@ -269,7 +269,7 @@ def _demands(
     waiting: Iterable[Claim],
     candidates_by_claim: Mapping[str, CandidateOptions],
     gangs: Mapping[str, Sequence[Claim]],
-    broken: Mapping[str, _Broken],
+    broken: Mapping[str, _GangProblem],
     entitlements: Entitlements,
 ) -> dict[str, ClaimDemand]:
     """The demands to be solved.
@@ -360,7 +360,7 @@ def _pending(
     waiting: Iterable[Claim],
     chosen: Mapping[str, Option],
     candidates_by_claim: Mapping[str, CandidateOptions],
-    broken: Mapping[str, _Broken],
+    broken: Mapping[str, _GangProblem],
     awaited: Collection[str],
 ) -> dict[str, tuple[Odcr, datetime]]:
     """Claims without a slot that wait for a reservation, which begins within minutes, and until when.

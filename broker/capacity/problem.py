@@ -105,7 +105,7 @@ class SlotProblem:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Taken:
+class SlotFlow:
     """The number of served claims of each bundle, and the flow over each arc."""
 
     served: Ints

@@ -12,12 +12,14 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.capacity.problem import Ints, SlotProblem, Taken
+from broker.capacity.problem import Ints, SlotFlow, SlotProblem
 
 Gaps = tuple[tuple[str, float], ...]
 
 
-def gaps(problem: SlotProblem, taken: Taken, absent: frozenset[str], relaxed: Taken | None = None) -> Gaps:
+def gaps(
+    problem: SlotProblem, taken: SlotFlow, absent: frozenset[str], relaxed: SlotFlow | None = None
+) -> Gaps:
     """The gap of each level: claims by priority, claims that wait, dollars an hour, sizes and ends in ranks.
 
     `relaxed`: the network's optimum without the rule about gangs, if it was found.
@@ -45,7 +47,7 @@ def gaps(problem: SlotProblem, taken: Taken, absent: frozenset[str], relaxed: Ta
 
 
 def _by_priority(
-    problem: SlotProblem, taken: Taken, relaxed: Taken | None, slots: int
+    problem: SlotProblem, taken: SlotFlow, relaxed: SlotFlow | None, slots: int
 ) -> list[tuple[str, float]]:
     """Claims in reservations at each priority and above that another plan could have beyond this one."""
     largest = max(
@@ -80,7 +82,7 @@ def _least_paid(
     return float(each[: max(0, len(each) - slots)].sum())
 
 
-def _ranks_above(ranks: Ints, problem: SlotProblem, taken: Taken) -> float:
+def _ranks_above(ranks: Ints, problem: SlotProblem, taken: SlotFlow) -> float:
     """The sum of the ranks of the taken slots, above that of as many of the best slots."""
     used = int((taken.flow * ranks[problem.arc_slot]).sum())
     best = np.sort(np.repeat(ranks, problem.room))[: taken.reserved]

@@ -51,7 +51,7 @@ _Level = Mapping[_Place, float]  # the value of one claim there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
+class SharedSlots:
     """The reservation of each claim (by uid), and the gangs that are whole.
 
     Not `proven`: a better assignment may exist, and `note` has the reason.
@@ -75,7 +75,7 @@ def share(
     kept: Mapping[str, str],
     awaits: Mapping[str, SlotPool],
     seconds: float,
-) -> Shared | None:
+) -> SharedSlots | None:
     """A better assignment than `dealt`; None if there is none.
 
     `firm`: claims that keep a slot. `kept`: slots that other claims keep while they wait; `demands` has no
@@ -131,7 +131,7 @@ def share(
     before = Counter((kind, at[uid]) for kind, uids in kinds.items() for uid in uids if uid in at)
     better = program.better(before, at, _levels(kinds), _ties(kinds, inventory, types), seconds)
     if better is None:
-        return Shared(dealt=dealt, proven=False, note=note) if note else None
+        return SharedSlots(dealt=dealt, proven=False, note=note) if note else None
     if not better.proven and not note:
         note = f"{seconds:.3g} s were too short to compare all ways to lend slots"
     moved = {uid: slot for uid, slot in better.dealt.items() if uid not in fixed}
@@ -304,7 +304,7 @@ class _Program:
         levels: list[_Level],
         ties: list[_Level],
         seconds: float,
-    ) -> Shared | None:
+    ) -> SharedSlots | None:
         """The optimum if it is better on a level; then the ties are decided as well."""
         self._solver.set_time_limit(max(1, round(1000 * seconds / (len(levels) + len(ties)))))
         better, proven = False, True
@@ -313,7 +313,7 @@ class _Program:
                 return None
             reached = self._most(level)
             if reached is None:
-                return Shared(dealt=dealt, proven=False) if not better else self._result(proven=False)
+                return SharedSlots(dealt=dealt, proven=False) if not better else self._result(proven=False)
             value, exact = reached
             proven = proven and exact
             now = sum(count * level.get(place, 0.0) for place, count in before.items())
@@ -338,12 +338,12 @@ class _Program:
             held.SetCoefficient(self._claims[place], value)
         return reached, status == self._solver.OPTIMAL
 
-    def _result(self, *, proven: bool) -> Shared:
+    def _result(self, *, proven: bool) -> SharedSlots:
         dealt: dict[str, str] = {}
         for kind, uids in self._kinds.items():
             units = (slot for slot in kind.slots for _ in range(self._found[kind, slot]))
             dealt |= dict(zip(uids, units, strict=False))
-        return Shared(dealt=dealt, whole=self._whole, proven=proven)
+        return SharedSlots(dealt=dealt, whole=self._whole, proven=proven)
 
     def _served(self) -> None:
         """Firm claims have a slot each; gangs have all that they need, or none."""

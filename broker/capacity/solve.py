@@ -16,19 +16,19 @@ import numpy as np
 
 from broker.capacity import gangs, greedy, network, quality
 from broker.capacity.model import Solution
-from broker.capacity.problem import Ints, SlotProblem, Taken
+from broker.capacity.problem import Ints, SlotFlow, SlotProblem
 
 SECONDS: Final = 5.0  # the default time limit
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Solved:
-    taken: Taken
+class SolvedSlots:
+    taken: SlotFlow
     absent: frozenset[str]  # the gangs that bind and do not launch
     solution: Solution
 
 
-def solve(problem: SlotProblem, *, seconds: float = SECONDS, timer: Callable[[], float]) -> Solved:
+def solve(problem: SlotProblem, *, seconds: float = SECONDS, timer: Callable[[], float]) -> SolvedSlots:
     """The best assignment within `seconds`, measured by `timer`."""
     began = timer()
     if len(problem.arc_slot) > seconds * network.ARCS_PER_SECOND:
@@ -40,9 +40,9 @@ def solve(problem: SlotProblem, *, seconds: float = SECONDS, timer: Callable[[],
         return _greedily(problem, str(error), timer() - began)
 
 
-def _exactly(problem: SlotProblem, seconds: float, began: float, timer: Callable[[], float]) -> Solved:
+def _exactly(problem: SlotProblem, seconds: float, began: float, timer: Callable[[], float]) -> SolvedSlots:
     absent: frozenset[str] = frozenset()
-    relaxed: Taken | None = None
+    relaxed: SlotFlow | None = None
     while True:
         taken = network.solve(problem, at_most=_without(problem, absent))
         relaxed = relaxed or taken
@@ -74,28 +74,28 @@ def _exactly(problem: SlotProblem, seconds: float, began: float, timer: Callable
     return solved if choice.proven else _with_gaps(problem, solved, relaxed)
 
 
-def _greedily(problem: SlotProblem, note: str, seconds: float) -> Solved:
+def _greedily(problem: SlotProblem, note: str, seconds: float) -> SolvedSlots:
     taken, launch = greedy.solve(problem)
     absent = frozenset(problem.gangs) - launch
     bound = greedy.bound(problem, taken)
     return _with_gaps(problem, _solved(problem, taken, absent, "greedy", False, bound, seconds, note))
 
 
-def _with_gaps(problem: SlotProblem, solved: Solved, relaxed: Taken | None = None) -> Solved:
+def _with_gaps(problem: SlotProblem, solved: SolvedSlots, relaxed: SlotFlow | None = None) -> SolvedSlots:
     found = quality.gaps(problem, solved.taken, solved.absent, relaxed)
     return replace(solved, solution=replace(solved.solution, gaps=found))
 
 
 def _solved(
     problem: SlotProblem,
-    taken: Taken,
+    taken: SlotFlow,
     absent: frozenset[str],
     solver: str,
     optimal: bool,
     bound: int,
     seconds: float,
     note: str = "",
-) -> Solved:
+) -> SolvedSlots:
     solution = Solution(
         solver=solver if problem.bundles else "nothing to solve",
         optimal=optimal,
@@ -106,7 +106,7 @@ def _solved(
         seconds=seconds,
         note=note,
     )
-    return Solved(taken=taken, absent=absent, solution=solution)
+    return SolvedSlots(taken=taken, absent=absent, solution=solution)
 
 
 def _without(problem: SlotProblem, absent: frozenset[str]) -> Ints:
@@ -116,7 +116,7 @@ def _without(problem: SlotProblem, absent: frozenset[str]) -> Ints:
     )
 
 
-def _whole(problem: SlotProblem, gang: str, taken: Taken) -> bool:
+def _whole(problem: SlotProblem, gang: str, taken: SlotFlow) -> bool:
     """Whether every claim of the gang that needs a slot has one."""
     places = problem.gangs[gang]
     return all(
@@ -124,7 +124,7 @@ def _whole(problem: SlotProblem, gang: str, taken: Taken) -> bool:
     )
 
 
-def _settled(problem: SlotProblem, gang: str, taken: Taken) -> bool:
+def _settled(problem: SlotProblem, gang: str, taken: SlotFlow) -> bool:
     """Whether the network's optimum decides about the gang as the optimum with gangs does.
 
     A gang with claims that could fall back is settled only when whole: if absent, it saves their cost

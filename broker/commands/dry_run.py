@@ -18,14 +18,14 @@ from broker.apis.meta import Object
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import Inventory, Plan
 from broker.capacity.shortages import Shortages
-from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.dependencies import ReservationDependencies
+from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.published import read_odds, read_shortages
-from broker.controllers.ome.reads import OmeReads
-from broker.controllers.ome.shared import ReservationDependencies
 from broker.controllers.preemption.claims import cluster_of
-from broker.controllers.preemption.reclaim import REASONS
+from broker.controllers.preemption.preemptor import REASONS
 from broker.controllers.preemption.reserved_slots import ReservedSlots
+from broker.controllers.reservation_reads import ReservationReads
 from broker.informers import Informers
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -67,7 +67,7 @@ class DryRun:
         self._client = client
         self._provider = provider
         self._settings = settings
-        self._reads = OmeReads(client, clock=clock, settings=settings)
+        self._reads = ReservationReads(client, clock=clock, settings=settings)
         self._cluster = Informers(client, clock=clock)
         read_once(*self._reads.named.values(), self._cluster.claims)
         self._slots = ReservedSlots(
@@ -82,7 +82,7 @@ class DryRun:
                     pools=self._cluster.pools.cache,
                     owns=lambda claim: claim.spec.node_class_ref.group == names.BROKER,
                 ),
-                inventory=InventoryKeeper(provider, clock=clock, groups=tuple),
+                inventory=InventoryCache(provider, clock=clock, groups=tuple),
                 settings=settings,
                 clock=clock,
                 recorder=Recorder(client, "capacity-broker", clock),

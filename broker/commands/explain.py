@@ -23,7 +23,7 @@ from broker.apis.meta import condition
 from broker.capacity.model import LAUNCH_DEFAULTS, LaunchDefaults, Option
 from broker.commands.decision import because
 from broker.commands.dry_run import Entitle, current_odds, listed
-from broker.commands.explain_options import NO_SHORTAGES, Outlook, blocking, outlook
+from broker.commands.explain_options import NO_SHORTAGES, ClaimForecast, blocking, outlook
 from broker.commands.output import shortage_name, shortage_row
 from broker.controllers.nodeclaim.published import read_shortages
 from broker.controllers.nodeclaim.status import BROKER_CONDITIONS, instance_id
@@ -91,7 +91,7 @@ def prospects(
     now: datetime,
     defaults: LaunchDefaults = LAUNCH_DEFAULTS,
     entitle: Callable[[CapacityProvider], Entitle] | None = None,
-) -> Outlook | None:
+) -> ClaimForecast | None:
     """The options of a waiting claim; None for a claim with an instance, or of another launcher."""
     if one.status.provider_id or one.deleting or one.spec.node_class_ref.group != names.BROKER:
         return None
@@ -118,13 +118,13 @@ def prospects(
         return replace(found, decision=found.decision + unread)
     except ProviderError as error:
         tried = (Option(pool=pool) for attempt in recorded(one) for pool in (attempt.pool, *attempt.also))
-        return Outlook(
+        return ClaimForecast(
             decision=f"unknown, because EC2 cannot be read: {error}",
             shortages=blocking(published, tried, now=now, node_class=one.spec.node_class_ref.name),
         )
 
 
-def shortages(found: Outlook) -> list[dict[str, Any]]:
+def shortages(found: ClaimForecast) -> list[dict[str, Any]]:
     """One row a shortage that keeps the claim from an option."""
     return [shortage_row(shortage) for shortage in found.shortages]
 
@@ -134,7 +134,7 @@ def told_shortages(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{**row, "pool": shortage_name(row)} for row in rows]
 
 
-def document(one: NodeClaim, found: Outlook | None) -> dict[str, Any]:
+def document(one: NodeClaim, found: ClaimForecast | None) -> dict[str, Any]:
     """Everything, for a machine."""
     told: dict[str, Any] = {
         "claim": one.name,

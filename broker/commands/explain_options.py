@@ -37,7 +37,7 @@ from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortage, Shortages
 from broker.commands.decision import decided, unplanned
 from broker.commands.dry_run import Entitle
-from broker.commands.plan import Considered, considered
+from broker.commands.plan import PlanInputs, considered
 from broker.controllers.nodeclaim.planning import in_gangs
 from broker.oncall.journal import recorded
 from providers.base import CapacityProvider
@@ -47,7 +47,7 @@ NO_SHORTAGES: Final = Shortages()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class ClaimForecast:
     """`decision` in a sentence; `rows`, one an option, in the order in which they are considered.
 
     `shortages` are the current ones that keep the claim from an option.
@@ -70,7 +70,7 @@ def outlook(
     published: Shortages = NO_SHORTAGES,
     odds: Mapping[str, int] = MappingProxyType({}),
     pods: Callable[[], Iterable[Pod]] = tuple,
-) -> Outlook:
+) -> ClaimForecast:
     """`published`: the running broker's shortages. `odds`, `pods`: as of `considered`.
 
     Raises ProviderError if EC2 cannot be read.
@@ -90,7 +90,7 @@ def outlook(
     )
     mine = next((each for each in found.waiting if each.name == one.name), None)
     if mine is None:
-        return Outlook(decision=unplanned(found.refused.get(one.name, "it is being deleted")).sentence)
+        return ClaimForecast(decision=unplanned(found.refused.get(one.name, "it is being deleted")).sentence)
     types = provider.instance_types()
     current = {shortage.scope: shortage for shortage in published.lasting(now)}
     shortages = Shortages({**remembered(every, found.inventory, now).by_scope, **current})
@@ -112,7 +112,7 @@ def outlook(
     made = decided(result, mine.uid)
     catalog = OptionCatalog(found.classes, types, found.inventory, shortages, now, entitlements=entitlements)
     options = catalog.candidates(mine).options
-    return Outlook(
+    return ClaimForecast(
         decision=made.sentence,
         rows=list(_rows(mine, found, catalog, made.option, made.skipped)),
         shortages=blocking(shortages, options, now=now, node_class=mine.node_class),
@@ -186,7 +186,7 @@ def _option(pool: Pool, inventory: Inventory) -> Option:
 
 def _rows(
     claim: Claim,
-    found: Considered,
+    found: PlanInputs,
     catalog: OptionCatalog,
     chosen: Option | None,
     told: Iterable[Skipped],

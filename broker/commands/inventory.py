@@ -51,14 +51,14 @@ MODELS = (CapacityReservation, ClusterCapacityReservation)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class InventoryRecords:
     """The cluster's records: EC2's reservations by id, and its CapacityReservations; None if unknown."""
 
     records: Mapping[str, OnDemandCapacityReservationStatus] = field(default_factory=dict)
     claimants: Sequence[holdings.OwnershipClaim] | None = None
 
 
-def seen(client: Callable[[], Client]) -> tuple[Seen, str]:
+def seen(client: Callable[[], Client]) -> tuple[InventoryRecords, str]:
     """The cluster's records; else nothing, and the reason. Raises ConfigurationError for an unusable
     kubeconfig that the user named.
     """
@@ -67,7 +67,7 @@ def seen(client: Callable[[], Client]) -> tuple[Seen, str]:
         items, _version = asked.list(OnDemandCapacityReservation.KIND)
     except (ApiError, NoClusterNamed) as error:
         return (
-            Seen(),
+            InventoryRecords(),
             f"owners are read from tags alone, and idle times are unknown: {error}",
         )
     records = {one.name: one.status for one in map(OnDemandCapacityReservation.decode, items)}
@@ -79,9 +79,9 @@ def seen(client: Callable[[], Client]) -> tuple[Seen, str]:
             continue  # not installed: there is none
         except ApiError as error:
             why = f"owners are read from tags alone: {model.KIND.plural} cannot be read: {error}"
-            return Seen(records=records), why
+            return InventoryRecords(records=records), why
         claimants += (_claimant(model.decode(each)) for each in found)
-    return Seen(records=records, claimants=claimants), ""
+    return InventoryRecords(records=records, claimants=claimants), ""
 
 
 def _claimant(one: Reservation) -> holdings.OwnershipClaim:
@@ -90,7 +90,9 @@ def _claimant(one: Reservation) -> holdings.OwnershipClaim:
     return as_decided(one, JudgedSpecs().of(one), flavors)
 
 
-def rows(provider: CapacityProvider, seen: Seen, *, cluster: str = "", now: datetime) -> list[dict[str, Any]]:
+def rows(
+    provider: CapacityProvider, seen: InventoryRecords, *, cluster: str = "", now: datetime
+) -> list[dict[str, Any]]:
     """One row a reservation, the launchable ones first. `cluster` is the name of the cluster with the
     listed CapacityReservations. Raises ProviderError.
     """
@@ -108,7 +110,7 @@ def rows(provider: CapacityProvider, seen: Seen, *, cluster: str = "", now: date
 def _row(
     odcr: Odcr,
     cost: float | None,
-    seen: Seen,
+    seen: InventoryRecords,
     held: holdings.Ownership,
     cluster: str,
     now: datetime,

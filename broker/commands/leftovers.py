@@ -35,7 +35,7 @@ class Removal:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Staying:
+class RemainingResource:
     """Something that the command leaves, and the command that removes it."""
 
     kind: str
@@ -52,9 +52,9 @@ class RemovalPlan:
     """The removals in their order, and what stays."""
 
     removals: list[Removal] = field(default_factory=list)
-    stays: list[Staying] = field(default_factory=list)
+    stays: list[RemainingResource] = field(default_factory=list)
 
-    def look(self, kind: str, find: Callable[[], Iterator[Removal | Staying]]) -> None:
+    def look(self, kind: str, find: Callable[[], Iterator[Removal | RemainingResource]]) -> None:
         """Adds what `find` yields. A kind that the cluster does not have has nothing to remove."""
         try:
             for found in find():

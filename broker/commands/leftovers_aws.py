@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Final
 
 from broker.apis import names
-from broker.commands.leftovers import Removal, RemovalPlan, Staying, apply
+from broker.commands.leftovers import RemainingResource, Removal, RemovalPlan, apply
 from broker.controllers.advisor.terms import tag_key, tag_prefix
 from broker.text import counted
 from providers.base import CapacityProvider
@@ -53,7 +53,7 @@ def find(account: Account, plan: RemovalPlan, *, classes: Collection[str], keep_
 
 def _tagged(
     account: Account, found: Tags, classes: Collection[str], keep_terms: bool
-) -> Iterator[Removal | Staying]:
+) -> Iterator[Removal | RemainingResource]:
     ours = {id_: tags for id_, tags in found.items() if tags.get(names.TAG_CLUSTER_UID) == account.uid}
     instances = account.provider.instances([id_ for id_ in ours if id_.startswith("i-")])
     ended = {instance.id for instance in instances if not instance.alive}
@@ -67,7 +67,7 @@ def _tagged(
         if advised and keep_terms:
             listed = " ".join(f"Key={key}" for key in sorted(advised))
             command = account.aws("ec2", f"delete-tags --resources {id_} --tags {listed}")
-            yield Staying(kind="tag", name=id_, why="a selector term finds it", command=command)
+            yield RemainingResource(kind="tag", name=id_, why="a selector term finds it", command=command)
     for keys, ids in carriers.items():
         for _, alike in groupby(ids, key=lambda id_: id_.partition("-")[0]):
             yield _untag(account, [*alike], keys)
@@ -75,7 +75,9 @@ def _tagged(
         if instance.alive:
             where = f"{instance.instance_type} in {instance.zone}, {instance.state}"
             command = f"terminate-instances --instance-ids {instance.id}"
-            yield Staying(kind="instance", name=instance.id, why=where, command=account.aws("ec2", command))
+            yield RemainingResource(
+                kind="instance", name=instance.id, why=where, command=account.aws("ec2", command)
+            )
     yield from _bought(account, ours)
 
 
@@ -107,13 +109,15 @@ def _remove_tags(account: Account, ids: Sequence[str], keys: Collection[str]) ->
     return ""
 
 
-def _bought(account: Account, ours: Tags) -> Iterator[Staying]:
+def _bought(account: Account, ours: Tags) -> Iterator[RemainingResource]:
     for odcr in account.provider.reservations():
         if odcr.id in ours and odcr.state not in ENDED_STATES:
             slots = counted(odcr.total, "instance")
             why = f"{slots} of {odcr.instance_type} in {odcr.zone}, paid until cancelled"
             command = f"cancel-capacity-reservation --capacity-reservation-id {odcr.id}"
-            yield Staying(kind="reservation", name=odcr.id, why=why, command=account.aws("ec2", command))
+            yield RemainingResource(
+                kind="reservation", name=odcr.id, why=why, command=account.aws("ec2", command)
+            )
 
 
 def _templates(account: Account) -> Iterator[Removal]:

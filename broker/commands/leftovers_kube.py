@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from broker.admission.keeper import NAME, SECRET
+from broker.admission.registration import NAME, SECRET
 from broker.apis import names
 from broker.apis.admission import Secret, ValidatingWebhookConfiguration
 from broker.apis.capacity_broker import OnDemandCapacityReservation
@@ -27,7 +27,7 @@ from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.app import LEASE
 from broker.commands.crds import MARK as DEFINITION_MARK
-from broker.commands.leftovers import Removal, RemovalPlan, Staying
+from broker.commands.leftovers import RemainingResource, Removal, RemovalPlan
 from broker.commands.manifests import CRD
 from broker.controllers.advisor.controller import LIST
 from broker.controllers.advisor.terms import Record, load, split
@@ -223,7 +223,7 @@ def _ours(raw: Json) -> bool:
     return bool(raw["spec"]["nodeClassRef"].get("group") == names.BROKER)
 
 
-def _machines(client: Client) -> Iterator[Removal | Staying]:
+def _machines(client: Client) -> Iterator[Removal | RemainingResource]:
     """Nodes before claims: a deleting claim without its finalizer takes the Node that it owns along.
 
     If one of both lists fails, both kinds stay: without the claims, Karpenter's Nodes look like the broker's.
@@ -240,7 +240,9 @@ def _machines(client: Client) -> Iterator[Removal | Staying]:
             why = (
                 "its instance runs on" if raw.get("status", {}).get("providerID") else "waits for an instance"
             )
-            yield Staying(kind="NodeClaim", name=name, why=why, command=f"kubectl delete nodeclaim {name}")
+            yield RemainingResource(
+                kind="NodeClaim", name=name, why=why, command=f"kubectl delete nodeclaim {name}"
+            )
 
 
 def _claim(raw: Json) -> tuple[Json, list[str]]:
@@ -268,11 +270,11 @@ def _node(raw: Json, *, karpenters: Collection[str]) -> tuple[Json, list[str]]:
     return body, removed + _annotations(raw, body, (MARK,))
 
 
-def _definitions(client: Client) -> Iterator[Staying]:
+def _definitions(client: Client) -> Iterator[RemainingResource]:
     for raw in client.list(CRD)[0]:
         if raw["metadata"].get("annotations", {}).get(DEFINITION_MARK) == "true":
             name = raw["metadata"]["name"]
             why = "deleted with all of its objects"
-            yield Staying(
+            yield RemainingResource(
                 kind="CustomResourceDefinition", name=name, why=why, command=f"kubectl delete crd {name}"
             )

@@ -10,7 +10,7 @@ import typer
 
 from broker.commands.help import Command
 from broker.commands.output import Format, show_one, table
-from broker.commands.problems_by import By
+from broker.commands.problems_by import GroupBy
 from broker.commands.verb_commands import CLUSTER, Output
 from broker.options import options
 from broker.settings import Settings
@@ -29,7 +29,7 @@ ReservationName = Annotated[
     ),
 ]
 Since = Annotated[str, typer.Option("--since", metavar="DURATION", help="How far back: 30m, 1h, 24h.")]
-Key = Annotated[By, typer.Option("--by", help="What is counted: pool, class or code.")]
+Key = Annotated[GroupBy, typer.Option("--by", help="What is counted: pool, class or code.")]
 Every = Annotated[
     float, typer.Option("--every", metavar="SECONDS", min=0.5, help="Seconds between two readings.")
 ]
@@ -71,7 +71,7 @@ def register(app: typer.Typer, explain_app: typer.Typer, client: Callable[[Setti
     @app.command("errors", cls=Command)
     @options("history", *CLUSTER)
     def errors_command(
-        settings: Settings, since: Since = "1h", by: Key = By.POOL, output: Output = Format.TABLE
+        settings: Settings, since: Since = "1h", by: Key = GroupBy.POOL, output: Output = Format.TABLE
     ) -> None:
         """Count the refusals and problems of the last hour, by pool, class or code. They come from --history
         if it is set, else from the claims, the published shortages and the events.

@@ -49,7 +49,7 @@ EXTRA = ("class",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Considered:
+class PlanInputs:
     """The inputs of a plan, and the excluded ones: `problems` by class, `refused` by claim."""
 
     ready: Mapping[str, LaunchClass]
@@ -166,7 +166,7 @@ def considered(
     defaults: LaunchDefaults = LAUNCH_DEFAULTS,
     pods: Callable[[], Iterable[Pod]] = tuple,
     odds: Mapping[str, int] = MappingProxyType({}),
-) -> Considered:
+) -> PlanInputs:
     """Resolves the classes as a launch would and reads the claims. Raises ProviderError.
 
     `odds`: the ranks of pools that the running broker published.
@@ -219,7 +219,7 @@ def considered(
             refused[claim.name] = f"NodeClassNotFound: no EC2NodeClass {wanted.node_class} {where}"
         else:
             waiting.append(wanted if wanted.created else replace(wanted, created=now))
-    return Considered(
+    return PlanInputs(
         ready=ready, problems=problems, waiting=tuple(waiting), refused=refused, inventory=inventory
     )
 
@@ -242,7 +242,7 @@ def _inventory(
 
 
 def _row(
-    claim: NodeClaim, result: Plan, found: Considered, evictions: Iterable[DryEviction]
+    claim: NodeClaim, result: Plan, found: PlanInputs, evictions: Iterable[DryEviction]
 ) -> dict[str, Any]:
     if claim.status.provider_id:
         slot = claim.labels.get(names.RESERVATION_ID)
@@ -271,7 +271,7 @@ def told(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{**row, **{key: plain(row[key]) for key in ("pool", "then", "why")}} for row in rows]
 
 
-def _misfits(claim: NodeClaim, made: Decision, found: Considered) -> list[str]:
+def _misfits(claim: NodeClaim, made: Decision, found: PlanInputs) -> list[str]:
     """Why its class has no reservation at all, of a claim that would take one and goes elsewhere."""
     if made.option is None or made.option.pool.capacity_type == "reserved":
         return []

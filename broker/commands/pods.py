@@ -29,10 +29,10 @@ from broker.controllers.nodeclass.resolve import NOT_FOUND, LaunchClass, Unresol
 from broker.controllers.nominations import preempting
 from broker.controllers.occupancy import NodeOccupancy, OccupancyReader
 from broker.controllers.provisioning.decide import (
-    Decider,
     LaunchState,
     ProvisioningCluster,
     ProvisioningDecision,
+    ProvisioningPlanner,
 )
 from broker.controllers.provisioning.karpenters import karpenter_pools
 from broker.controllers.provisioning.learned import RoomLearner, fingerprint
@@ -228,7 +228,7 @@ def planned_pods(
         classes=class_hashes(pools.served),
         now=clock.now(),
     )
-    decision = Decider(
+    decision = ProvisioningPlanner(
         pools=pools.served,
         pending=asking_pods,
         cluster=ProvisioningCluster(

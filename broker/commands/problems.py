@@ -16,7 +16,7 @@ from typing import Any, Final
 from broker.apis import names
 from broker.capacity.forecast import WINDOW, PoolForecast, forecasts
 from broker.capacity.model import Attempt, Outcome
-from broker.commands.problems_by import By
+from broker.commands.problems_by import GroupBy
 from broker.commands.situation import Situation, happened
 from broker.history.entries import Entry, microseconds
 from broker.history.store import MEMORY, HistoryStore
@@ -41,8 +41,8 @@ class Problem:
     message: str
     request_id: str = ""
 
-    def key(self, by: By) -> str:
-        return {By.POOL: self.pool, By.CLASS: self.class_, By.CODE: self.code}[by]
+    def key(self, by: GroupBy) -> str:
+        return {GroupBy.POOL: self.pool, GroupBy.CLASS: self.class_, GroupBy.CODE: self.code}[by]
 
 
 def stored(
@@ -101,14 +101,14 @@ def published(found: Situation, since: datetime) -> list[Problem]:
 
 
 def rows(
-    problems: Iterable[Problem], by: By, pools: Mapping[str, PoolForecast] = MappingProxyType({})
+    problems: Iterable[Problem], by: GroupBy, pools: Mapping[str, PoolForecast] = MappingProxyType({})
 ) -> list[dict[str, Any]]:
     """One row a key, the most frequent first. `pools` are the forecasts, which rows of pools have."""
     groups: dict[str, list[Problem]] = {}
     for problem in sorted(problems, key=lambda problem: problem.at):
         groups.setdefault(problem.key(by), []).append(problem)
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
-    known = pools if by is By.POOL else {}
+    known = pools if by is GroupBy.POOL else {}
     return [_row(key, group) | (known[key].view() if key in known else {}) for key, group in ordered]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class By(StrEnum):
+class GroupBy(StrEnum):
     """The key of a row."""
 
     POOL = "pool"

@@ -50,7 +50,7 @@ _AGE = Gauge(
 )
 
 
-class InventoryKeeper:
+class InventoryCache:
     """Holds the last description; `refresh` makes a new one, `snapshot` is safe to plan on."""
 
     def __init__(

@@ -27,7 +27,7 @@ _AT = Gauge(
 _log = structlog.get_logger("prices")
 
 
-class PriceKeeper:
+class PriceRefresher:
     """A Singleton calls `run`."""
 
     def __init__(self, provider: CapacityProvider, *, clock: Clock) -> None:

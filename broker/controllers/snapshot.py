@@ -19,7 +19,7 @@ from broker.apis.kueue import ClusterQueue, ResourceFlavor, Workload
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation, ReservationSpec
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.ome_quotas import over_quota
-from broker.apis.ome_rules import Judged
+from broker.apis.ome_rules import JudgedSpec
 from broker.kube.informer import Informer
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.cluster_holders import Holders, cluster_holders, unqueued
@@ -51,7 +51,7 @@ class Snapshot:
     _judged: JudgedSpecs = field(default_factory=JudgedSpecs, repr=False)
     _holders: WorkloadHolders = field(default_factory=WorkloadHolders, repr=False)
 
-    def judged(self, reservation: Reservation) -> Judged:
+    def judged(self, reservation: Reservation) -> JudgedSpec:
         """The judged spec of a reservation."""
         return self._judged.of(reservation)
 

@@ -45,7 +45,7 @@ class Stage:
     api: ApiServer
     client: Client
     provider: AwsProvider
-    world: account.World
+    world: account.ExampleIds
     broker: Broker
     scheduler: Scheduler
     elector: Elector
@@ -75,7 +75,7 @@ def build(
     clock: Clock,
     registry: CollectorRegistry,
     *,
-    make: Callable[[str], account.World] = account.build,
+    make: Callable[[str], account.ExampleIds] = account.build,
 ) -> Stage:
     """`make` makes the account."""
     world = make(aws.endpoint)

@@ -14,7 +14,7 @@ from broker.commands.output import console
 from broker.demo.kubelets import Kubelets
 from broker.demo.session import until_interrupted
 from broker.demo.stage import Stage, build, hints, line, prepare, servers, until
-from broker.demo.world import World
+from broker.demo.world import ExampleIds
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.transports import InProcessTransport
@@ -49,7 +49,7 @@ class Scene:
 
 
 @contextmanager
-def scene(settings: Settings, clock: Clock, *, make: Callable[[str], World]) -> Iterator[Scene]:
+def scene(settings: Settings, clock: Clock, *, make: Callable[[str], ExampleIds]) -> Iterator[Scene]:
     """Local AWS, an API server, kubelets of instances and the broker, ready; `make` makes the account."""
     out, began = console(), clock.monotonic()
     prepare(settings)

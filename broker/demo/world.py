@@ -29,7 +29,7 @@ _POOL = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class ExampleIds:
     """The ids that the example manifests need in place of their ${NAME}s."""
 
     names: Mapping[str, str]
@@ -55,7 +55,7 @@ def client(service: str, endpoint: str) -> Any:
     )
 
 
-def build(endpoint: str) -> World:
+def build(endpoint: str) -> ExampleIds:
     """Makes the demo's account. Raises botocore's ClientError where the endpoint refuses."""
     ec2: EC2Client = client("ec2", endpoint)
     _tag_network(ec2)
@@ -69,19 +69,19 @@ def build(endpoint: str) -> World:
     web = _reserve(ec2, "c7i.4xlarge", "us-east-1a", 3, "targeted", "web")
     group = _group(ec2, endpoint, "inference", g6a, g6b)
     ids = {"ODCR_P5": p5, "ODCR_OPEN": open_, "ODCR_FULL": full, "ODCR_WEB": web}
-    return World(names={**ids, "GROUP_ARN": group, "AMI": image})
+    return ExampleIds(names={**ids, "GROUP_ARN": group, "AMI": image})
 
 
-def teams(endpoint: str) -> World:
+def teams(endpoint: str) -> ExampleIds:
     """The account of two teams: three p5.48xlarge for one, one for the other, tagged as Terraform would."""
     ec2: EC2Client = client("ec2", endpoint)
     _tag_network(ec2)
     _node_profile(endpoint)
     group, found = _of_teams(ec2, endpoint)
-    return World(names={**found, "GROUP_ARN": group, "AMI": _image(ec2)})
+    return ExampleIds(names={**found, "GROUP_ARN": group, "AMI": _image(ec2)})
 
 
-def everything(endpoint: str) -> World:
+def everything(endpoint: str) -> ExampleIds:
     """The account of all examples, after the purchases that some of them request."""
     world = build(endpoint)
     ec2: EC2Client = client("ec2", endpoint)
@@ -107,15 +107,15 @@ def _own(ec2: EC2Client, odcr: str, owner: str) -> None:
     ec2.create_tags(Resources=[odcr], Tags=[tag])  # type: ignore[list-item]
 
 
-def plain(endpoint: str) -> World:
+def plain(endpoint: str) -> ExampleIds:
     """An account without reservations."""
     ec2: EC2Client = client("ec2", endpoint)
     _tag_network(ec2)
     _node_profile(endpoint)
-    return World(names={"AMI": _image(ec2)})
+    return ExampleIds(names={"AMI": _image(ec2)})
 
 
-def team(endpoint: str) -> World:
+def team(endpoint: str) -> ExampleIds:
     """The account of one team: one p5.48xlarge for its CapacityReservation `team/gpu`."""
     ec2: EC2Client = client("ec2", endpoint)
     _tag_network(ec2)
@@ -123,7 +123,7 @@ def team(endpoint: str) -> World:
     odcr = _reserve(ec2, "p5.48xlarge", "us-east-1a", 1, "targeted", "team")
     tag = {"Key": TAG_RESERVATION, "Value": "team/gpu"}
     ec2.create_tags(Resources=[odcr], Tags=[tag])  # type: ignore[list-item]
-    return World(names={"gpu": odcr, "AMI": _image(ec2)})
+    return ExampleIds(names={"gpu": odcr, "AMI": _image(ec2)})
 
 
 def grow(endpoint: str, odcr: str, count: int) -> None:
@@ -177,7 +177,7 @@ def _arn(ec2: EC2Client, odcr: str) -> str:
     return found[0]["CapacityReservationArn"]
 
 
-def rival(endpoint: str, world: World, odcr: str) -> str:
+def rival(endpoint: str, world: ExampleIds, odcr: str) -> str:
     """An instance of another user takes a slot, unseen by the broker. Returns the instance's id."""
     ec2: EC2Client = client("ec2", endpoint)
     found = ec2.describe_capacity_reservations(CapacityReservationIds=[odcr])["CapacityReservations"][0]

@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Read(Generic[T]):
+class DecodedObject(Generic[T]):
     """One object of a list, decoded; `partial` where it cannot be."""
 
     key: str
@@ -142,7 +142,7 @@ class Cache(Generic[T]):
             partial = PartialObject.of_object(known, error, now)
             keys = iter(self._objects)
             follows = next((next(keys, "") for key in keys if key == known.key), "")
-            self._put(Read(known.key, self._versions[known.key], None, partial), report=False)
+            self._put(DecodedObject(known.key, self._versions[known.key], None, partial), report=False)
             self._left_out[known.key] = known, follows
             return partial
 
@@ -153,7 +153,7 @@ class Cache(Generic[T]):
             if self._broken.get(key) is not partial or key not in self._left_out:
                 return
             value, follows = self._left_out[key]
-            self._put(Read(key, self._versions[key], value))
+            self._put(DecodedObject(key, self._versions[key], value))
             with self._lock:
                 if follows in self._objects:
                     keys = [each for each in self._objects if each != key]
@@ -239,20 +239,20 @@ class Cache(Generic[T]):
             if self._gone:
                 self._gone = {key: at for key, at in self._gone.items() if at > self._progress}
 
-    def read(self, raw: Raw) -> Read[T]:
+    def read(self, raw: Raw) -> DecodedObject[T]:
         """Decodes one object of a list for `take`, so that the raw list need not be held until it is
         complete."""
         key, version = key_of(raw), version_of(raw)
         with self._lock:
             if version and version == self._versions.get(key):
-                return Read(key, version, self._objects.get(key), self._broken.get(key))
+                return DecodedObject(key, version, self._objects.get(key), self._broken.get(key))
         return self._decode(key, version, raw)
 
     def replace(self, raws: Iterable[Raw], version: int) -> None:
         """A complete list at once."""
         self.take(map(self.read, raws), version)
 
-    def take(self, reads: Iterable[Read[T]], version: int) -> None:
+    def take(self, reads: Iterable[DecodedObject[T]], version: int) -> None:
         """Takes a complete list; handlers run for the differences only."""
         listed = {read.key: read for read in reads}
         with self._writes:
@@ -271,7 +271,7 @@ class Cache(Generic[T]):
                     self._put(read)
             self.progress(version)
 
-    def _put(self, read: Read[T], *, report: bool = True) -> None:
+    def _put(self, read: DecodedObject[T], *, report: bool = True) -> None:
         key, new, partial = read.key, read.value, read.partial
         entries = {} if new is None else self._values(key, new)
         if entries is None and new is not None:
@@ -312,9 +312,9 @@ class Cache(Generic[T]):
         if old is not None:
             self._tell(self._handlers, key, old, None)
 
-    def _decode(self, key: str, version: int, raw: Raw) -> Read[T]:
+    def _decode(self, key: str, version: int, raw: Raw) -> DecodedObject[T]:
         try:
-            return Read(key, version, decode(self._model, raw))
+            return DecodedObject(key, version, decode(self._model, raw))
         except ValidationError as error:
             error_text = "; ".join(
                 f"{'.'.join(map(str, e['loc'])) or key}: {e['msg']}, got {shortened(e['input'], 100)}"
@@ -322,7 +322,7 @@ class Cache(Generic[T]):
             )
         except Exception as error:  # noqa: BLE001 such as RecursionError: nothing in an object may stop the stream
             error_text = f"{type(error).__name__}: {error}"
-        return Read(key, version, None, PartialObject.of_raw(self._model.KIND, raw, error_text))
+        return DecodedObject(key, version, None, PartialObject.of_raw(self._model.KIND, raw, error_text))
 
     def _values(self, key: str, new: T) -> dict[str, frozenset[str]] | None:
         with guarded("index", kind=self._kind, object=key):

@@ -41,7 +41,7 @@ class NotLeading(ApiError):
 RENEW: Final = 2.0  # seconds between two renewals of a held Lease, and between two tries for one
 
 
-class Lost(threading.Event):
+class LeaseLost(threading.Event):
     """Set when the Lease is lost; `is_set` reads the clock too, so a paused process learns it at once."""
 
     def __init__(self, leading: Callable[[], bool]) -> None:
@@ -87,7 +87,7 @@ class Elector:
         self._name = name
         self._stop = threading.Event()
         self._changed = threading.Condition()
-        self._lost: Lost | None = None
+        self._lost: LeaseLost | None = None
 
     @property
     def leading(self) -> bool:
@@ -113,7 +113,7 @@ class Elector:
         Returns after `stop`, or when `lead` returned by itself.
         """
         while self._campaign():
-            lost, ended = Lost(lambda: self._candidate.leading), threading.Event()
+            lost, ended = LeaseLost(lambda: self._candidate.leading), threading.Event()
             with self._changed:
                 self._lost = lost
             if self._stop.is_set():
@@ -135,7 +135,7 @@ class Elector:
             if by_itself:
                 return
 
-    def _end(self, lost: Lost, helpers: list[threading.Thread]) -> None:
+    def _end(self, lost: LeaseLost, helpers: list[threading.Thread]) -> None:
         with self._changed:
             lost.set()
             self._changed.notify_all()
@@ -167,7 +167,7 @@ class Elector:
             log.warning("the lease cannot be read or renewed", lease=self._name, error=str(error))
             return self._candidate.leading
 
-    def _renewals(self, lost: Lost, ended: threading.Event) -> None:
+    def _renewals(self, lost: LeaseLost, ended: threading.Event) -> None:
         while not self._clock.wait(ended, RENEW * (0.9 + 0.2 * self._random())):
             held = False
             with guarded("lease", lease=self._name):
@@ -179,7 +179,7 @@ class Elector:
             if not held:
                 return
 
-    def _watchdog(self, lost: Lost) -> None:
+    def _watchdog(self, lost: LeaseLost) -> None:
         """Sets `lost` in time, whatever the renewals are waiting for."""
         with self._changed:
             while not lost.is_set():

@@ -222,7 +222,7 @@ def _load(where: str, failed: type[ConfigurationError], read: Callable[..., None
     return configuration
 
 
-class Served(Protocol):
+class InProcessResponse(Protocol):
     """A response of the embedded API server: a body, or a stream of bodies."""
 
     status: int
@@ -231,7 +231,7 @@ class Served(Protocol):
     stream: Any
 
 
-class Serves(Protocol):
+class InProcessServer(Protocol):
     """The embedded API server, as far as a client needs to know it."""
 
     def handle(self, request: Any, /) -> Any: ...
@@ -240,17 +240,17 @@ class Serves(Protocol):
 class InProcessTransport:
     """Calls the embedded API server's own verbs: no socket, no thread of its own."""
 
-    def __init__(self, cluster: Serves) -> None:
+    def __init__(self, cluster: InProcessServer) -> None:
         self._cluster = cluster
 
     def request(self, request: Request, *, timeout: float) -> Reply:
         del timeout  # a call returns when it is done
-        answer: Served = self._cluster.handle(request)
+        answer: InProcessResponse = self._cluster.handle(request)
         return Reply(status=answer.status, headers=answer.headers, body=answer.body)
 
     def stream(self, request: Request, *, timeout: float) -> Stream:
         del timeout
-        answer: Served = self._cluster.handle(request)
+        answer: InProcessResponse = self._cluster.handle(request)
         if answer.stream is None:
             raise from_reply(answer.status, answer.body, answer.headers)
         stream: Stream = answer.stream

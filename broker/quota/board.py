@@ -25,7 +25,7 @@ Order = tuple[bool, float]
 _NOTHING: Final[Order] = (False, -1.0)
 
 
-class Last(str):
+class ReverseName(str):
     """A name that sorts in reverse order."""
 
     __slots__ = ()
@@ -35,7 +35,7 @@ class Last(str):
 
 
 # The order of cohorts: the share, then the name.
-CohortKey = tuple[bool, float, Last]
+CohortKey = tuple[bool, float, ReverseName]
 
 
 def queue_key(known: DominantShare, head: Entry, *, own: bool) -> Key:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import repeat
 
 from broker.quota.candidates import Keys, allowed, below_threshold, borrowers, by_policy, covered, fits
-from broker.quota.ledger import Entry, Merged, QuotaLedger
+from broker.quota.ledger import Entry, MergedWorkloads, QuotaLedger
 from broker.quota.model import AdmittedWorkload, Amounts, PreemptionTarget, QuotaRequest, Reason
 from broker.quota.tree import QuotaNode
 
@@ -65,7 +65,7 @@ class _Case:
             )
         return by_policy(found, rule.reclaim, self.ask)
 
-    def merged(self, cohort: QuotaNode, *, evicted: bool) -> Merged:
+    def merged(self, cohort: QuotaNode, *, evicted: bool) -> MergedWorkloads:
         queues = borrowers(cohort, self.needed, besides=())
         return self.ledger.merged(cohort, self.needed, queues, evicted=evicted)
 

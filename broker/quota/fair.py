@@ -18,7 +18,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import chain
 from typing import Any, Final
 
-from broker.quota.board import Board, CohortKey, CohortRow, Key, Last, Order, board, queue_key
+from broker.quota.board import Board, CohortKey, CohortRow, Key, Order, ReverseName, board, queue_key
 from broker.quota.candidates import Keys, allowed, fits
 from broker.quota.classical import give_back
 from broker.quota.ledger import Entry, QuotaLedger
@@ -361,7 +361,7 @@ class _Order:
         known = self._decision.share(node)
         if node in self._closed or not (known.borrows or node in self._ours):
             return None
-        return not known.weightless, -known.value, Last(node.name)
+        return not known.weightless, -known.value, ReverseName(node.name)
 
 
 def _below(node: QuotaNode, ancestor: QuotaNode) -> QuotaNode:

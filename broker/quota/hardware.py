@@ -52,7 +52,7 @@ class HardwareShare:
     allocatable: Amounts = field(default_factory=dict)
 
 
-class UnattributedUsage(NamedTuple):
+class UnattributedKey(NamedTuple):
     """The key of usage that belongs to no reservation: on the machines of that owner, or on unowned ones."""
 
     owner: Reserved | None
@@ -167,7 +167,7 @@ def taken(
     machines: Iterable[Machine],
     found: Mapping[Reserved, HardwareShare],
     used: Mapping[Reserved, Amounts],
-    unattributed: Mapping[UnattributedUsage, int],
+    unattributed: Mapping[UnattributedKey, int],
     *,
     anywhere: bool = False,
 ) -> dict[Reserved, dict[FlavorResource, int]]:
@@ -179,17 +179,17 @@ def taken(
     """
     if not unattributed:
         return {}
-    usable: dict[UnattributedUsage, int] = {}
+    usable: dict[UnattributedKey, int] = {}
     for machine in machines:
         for resource, value in machine.resources.items() if not machine.out else ():
-            at = UnattributedUsage(machine.owner, FlavorResource(machine.flavor, resource))
+            at = UnattributedKey(machine.owner, FlavorResource(machine.flavor, resource))
             usable[at] = usable.get(at, 0) + value * machine.count
     left = {key: amount for (owner, key), amount in unattributed.items() if owner is None}
     for key in left:
         there = sum(each for (owner, at), each in usable.items() if at == key and (anywhere or owner is None))
         entitled = 0
         for reserved, share in found.items():
-            elsewhere = 0 if anywhere else usable.get(UnattributedUsage(reserved, key), 0)
+            elsewhere = 0 if anywhere else usable.get(UnattributedKey(reserved, key), 0)
             entitled += max(0, share.allocatable.get(key, 0) - elsewhere)
         left[key] = max(0, left[key] - max(0, there - entitled))
     made: dict[Reserved, dict[FlavorResource, int]] = {}
@@ -197,7 +197,7 @@ def taken(
         me = claimant.reserved
         for key, nominal in claimant.nominal.items():
             unused = max(0, found[me].allocatable.get(key, 0) - used.get(me, {}).get(key, 0))
-            own = UnattributedUsage(me, key)
+            own = UnattributedKey(me, key)
             mine = min(unused, max(0, unattributed.get(own, 0) - max(0, usable.get(own, 0) - nominal)))
             more = min(unused - mine, left.get(key, 0))
             if more:

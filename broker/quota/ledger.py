@@ -132,13 +132,13 @@ class QuotaLedger:
         queues: Iterable[QuotaNode],
         *,
         evicted: bool,
-    ) -> Merged:
+    ) -> MergedWorkloads:
         """As `using`, for all these queues together. `queues` must be the same for one cohort and these
         keys."""
 
-        def made() -> Merged:
+        def made() -> MergedWorkloads:
             several = [self.using(each.name, keys, evicted=evicted) for each in queues]
-            return Merged(several, self.workloads)
+            return MergedWorkloads(several, self.workloads)
 
         return self.kept((cohort, frozenset(keys), evicted), made)
 
@@ -151,7 +151,7 @@ class QuotaLedger:
         return iter(lists[0]) if len(lists) == 1 else _distinct(lists)
 
 
-class Merged:
+class MergedWorkloads:
     """Several queues' workloads in one order, read on demand, without those no longer in `there`."""
 
     def __init__(self, several: Iterable[Iterator[Entry]], there: Mapping[str, AdmittedWorkload]) -> None:

@@ -26,7 +26,7 @@ class UnresolvedName:
     message: str
 
 
-class Names:
+class ReservationNames:
     """Reservations by their names, for many lookups."""
 
     def __init__(self, known: Iterable[Reserved]) -> None:
@@ -86,4 +86,4 @@ def _nearest(given: str, known: tuple[str, ...]) -> str:
 
 def resolve(given: str, known: Iterable[Reserved]) -> Reserved | UnresolvedName:
     """Resolves `capacityReservationId`, or the annotation of a claim, among the known reservations."""
-    return Names(known).resolve(given)
+    return ReservationNames(known).resolve(given)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.quota.resolve import Names
+from broker.quota.resolve import ReservationNames
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.cluster_admission import ClusterAdmission, held
 from broker.reservations.kueue_objects import queue_name
@@ -22,7 +22,7 @@ def cluster_holders(clusters: Iterable[DedicatedAICluster], known: Iterable[Rese
     """The clusters of each reservation, by name. The usage of a waiting cluster is empty. `known`: the
     existing reservations.
     """
-    by_name = Names(known)
+    by_name = ReservationNames(known)
     holders: dict[Reserved, list[ReservationHolder]] = {}
     for cluster in sorted(clusters, key=lambda cluster: cluster.name):
         admission = held(cluster)

@@ -13,7 +13,7 @@ from typing import Final
 
 from broker.apis import names, spelling
 from broker.apis.ome import SPEC_NORMALIZED
-from broker.apis.ome_rules import Judged
+from broker.apis.ome_rules import JudgedSpec
 from broker.apis.units import written
 from broker.kube.conditions import ConditionUpdate
 from broker.quota.hardware import HardwareShare, beyond
@@ -93,7 +93,7 @@ MOST_NAMED: Final = 10  # entries that a message lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class WorkFailure:
     """A failure of work done for a reservation. `pending`: it is retried, or begins later."""
 
     reason: str
@@ -125,7 +125,7 @@ class ReservationFacts:
     broker buys none.
     """
 
-    judged: Judged
+    judged: JudgedSpec
     refused: tuple[str, ...] = ()
     nominal: Amounts = field(default_factory=dict)
     limit: Amounts = field(default_factory=dict)
@@ -137,8 +137,8 @@ class ReservationFacts:
     taken: Amounts = field(default_factory=dict)
     takers: tuple[str, ...] = ()
     queue: QueueState | None = None
-    troubles: tuple[Trouble, ...] = ()
-    hindered: tuple[Trouble, ...] = ()
+    troubles: tuple[WorkFailure, ...] = ()
+    hindered: tuple[WorkFailure, ...] = ()
     remedies: tuple[str, ...] = ()
     holders: tuple[ReservationHolder, ...] = ()
     used: Amounts = field(default_factory=dict)

@@ -8,7 +8,7 @@ from typing import Final
 
 from broker.apis import names
 from broker.quota.usage import Reserved
-from broker.reservations.conditions import Trouble
+from broker.reservations.conditions import WorkFailure
 from broker.reservations.desired import FlavorCount
 from broker.reservations.ownership import Ownership, ReservationProblem
 from broker.text import counted, moment
@@ -93,14 +93,14 @@ UNSEEN: Final = OdcrStatus()
 NO_ODCRS: Final = OdcrSnapshot()
 
 
-def purchase_troubles(status: OdcrStatus) -> list[Trouble]:
+def purchase_troubles(status: OdcrStatus) -> list[WorkFailure]:
     """Purchases in progress and their problems, and problems of the ODCRs that the reservation claims."""
     troubles = []
     for name, count in sorted(status.flavors.items()):
         if status.managed and count.obtained < count.wanted:
             refused = f": {count.code}: {count.message}{next_attempt(count)}" if count.code else ""
             troubles.append(
-                Trouble(
+                WorkFailure(
                     reason=BUYING if count.buying else SHORT,
                     message=f"flavor {name}: {count.obtained} of {counted(count.wanted, 'instance')} "
                     f"{'is' if 1 in (count.obtained, count.wanted) else 'are'} reserved in EC2{refused}",
@@ -108,7 +108,7 @@ def purchase_troubles(status: OdcrStatus) -> list[Trouble]:
                 )
             )
     troubles += [
-        Trouble(reason=problem.reason, message=problem.message)
+        WorkFailure(reason=problem.reason, message=problem.message)
         for problem in status.problems
         if status.managed or problem.reason not in FLAVOR_REASONS
     ]

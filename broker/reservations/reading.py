@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Final
 
 from broker.apis import names, spelling
-from broker.apis.ome_rules import Judged
+from broker.apis.ome_rules import JudgedSpec
 from broker.apis.reservation_spec import ARN, malformed_ids
 from broker.quota.usage import Reserved
 from broker.reservations.desired import DesiredCapacity, FlavorDemand, PurchaseSpec
@@ -49,7 +49,7 @@ class ParsedReservation:
     problems: tuple[ReservationProblem, ...] = ()
 
 
-def as_decided(one: Reservation, judged: Judged, flavors: Flavors) -> OwnershipClaim:
+def as_decided(one: Reservation, judged: JudgedSpec, flavors: Flavors) -> OwnershipClaim:
     """The object's ownership claim by the broker's last decision, which is in its status. For commands.
 
     Annotations are not read, since a setting of the broker decides which of them are allowed. Use it with
@@ -61,7 +61,7 @@ def as_decided(one: Reservation, judged: Judged, flavors: Flavors) -> OwnershipC
 
 
 def read(
-    one: Reservation, judged: Judged, flavors: Flavors, *, cost_labels: Sequence[str] = ()
+    one: Reservation, judged: JudgedSpec, flavors: Flavors, *, cost_labels: Sequence[str] = ()
 ) -> ParsedReservation:
     """Parses one object. State that only EC2 knows is still missing from its desired capacity."""
     reserved = reserved_of(one)

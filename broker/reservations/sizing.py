@@ -112,7 +112,7 @@ class FlavorProblem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sized:
+class SizedQuota:
     """Instances of a quota: `count` of `instance_type`, the flavor's first.
 
     `counts`: the count with each of the flavor's types alone; `exact`: the same before rounding up. `by` is
@@ -195,7 +195,7 @@ def size(
     types: Mapping[str, InstanceType],
     *,
     sizing: Sizing = "accelerator",
-) -> Sized:
+) -> SizedQuota:
     """Instances that serve a quota (base units), and the rest that they do not."""
     first = types[flavor.instance_types[0]]
     wanted = {name: amount for name, amount in nominal.items() if amount > 0}
@@ -207,7 +207,7 @@ def size(
     supplied = {name: count * has.get(name, 0.0) for name in wanted if name in _known(has)}
     missing = {name: wanted[name] - given for name, given in supplied.items() if wanted[name] > given}
     by = max((name for name in deciding if name in mine), key=lambda name: mine[name], default="")
-    return Sized(
+    return SizedQuota(
         count=count,
         instance_type=first.name,
         counts=counts,

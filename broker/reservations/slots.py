@@ -17,7 +17,7 @@ from datetime import datetime
 
 from broker.apis import names
 from broker.apis.ome import FlavorQuotas, PreemptionRule
-from broker.apis.ome_rules import Judged
+from broker.apis.ome_rules import JudgedSpec
 from broker.capacity.entitlement import (
     Borrower,
     Entitlements,
@@ -83,7 +83,7 @@ class SlotQuotaReader:
     def read(
         self,
         reservations: Mapping[Reserved, Reservation],
-        judged: Callable[[Reservation], Judged],
+        judged: Callable[[Reservation], JudgedSpec],
         refusals: Mapping[Reserved, Sequence[str]],
         flavors: Callable[[], Flavors],
         types: Mapping[str, InstanceType],
@@ -112,7 +112,7 @@ class SlotQuotaReader:
 
 
 def reservation_slots(
-    reservation: Reservation, judged: Judged, flavors: Flavors, types: Mapping[str, InstanceType]
+    reservation: Reservation, judged: JudgedSpec, flavors: Flavors, types: Mapping[str, InstanceType]
 ) -> ReservationSlots:
     """The slot quota and the limits of one reservation."""
     spec, reserved = judged.spec, reserved_of(reservation)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation, ReservationSpec
-from broker.apis.ome_rules import Judged, judge
+from broker.apis.ome_rules import JudgedSpec, judge
 from broker.quota.usage import Reserved
 
 Reservation = CapacityReservation | ClusterCapacityReservation
@@ -23,9 +23,9 @@ class JudgedSpecs:
     def __init__(self, *, default_cohort: str = "", strict: bool = False) -> None:
         self._default_cohort = default_cohort
         self._strict = strict
-        self._known: dict[str, tuple[ReservationSpec, Judged]] = {}  # by the object's UID
+        self._known: dict[str, tuple[ReservationSpec, JudgedSpec]] = {}  # by the object's UID
 
-    def of(self, reservation: Reservation) -> Judged:
+    def of(self, reservation: Reservation) -> JudgedSpec:
         """The judgement of the object's spec."""
         known = self._known.get(reservation.uid)
         if known is None or known[0] is not reservation.spec:

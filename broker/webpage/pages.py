@@ -23,7 +23,7 @@ MOST_LOANS: Final = 500
 _T = TypeVar("_T")
 
 
-class NotThere(Exception):
+class PageNotFound(Exception):
     """No object of this name, neither now nor in the history."""
 
 
@@ -183,7 +183,7 @@ def reservation(request: PageRequest) -> Mapping[str, Any]:
 
 def no_page(request: PageRequest) -> Mapping[str, Any]:
     """Raises NotThere for a path without a page."""
-    raise NotThere(f"This server has no page {request.path}.")
+    raise PageNotFound(f"This server has no page {request.path}.")
 
 
 # By path: the template, and the function of its values.
@@ -215,7 +215,7 @@ def _object(
     """Raises NotThere for an object that neither the cluster nor the history knows."""
     if found is None and not rows["entries"] and not request.query.get("before"):
         where = "in this cluster" if request.scope.whole else "among the objects that you may read"
-        raise NotThere(f"No {kind} {name} is {where}, and the history has nothing about it.")
+        raise PageNotFound(f"No {kind} {name} is {where}, and the history has nothing about it.")
     return {"title": name, "kind": kind, **rows}
 
 

@@ -24,7 +24,7 @@ from broker.web import WebServer
 from broker.webpage import pages
 from broker.webpage.access import AccessDenied, PageAccess, Person
 from broker.webpage.live import Live, LiveState
-from broker.webpage.pages import NotThere, PageRequest
+from broker.webpage.pages import PageNotFound, PageRequest
 from broker.webpage.render import environment
 from broker.webpage.scope import NOTHING, VisibleHistory, visible
 
@@ -126,7 +126,7 @@ class WebPage:
                 now=now,
             )
             values = dict(build(asked))
-        except NotThere as error:
+        except PageNotFound as error:
             template, status, values = "message.html", 404, {"title": "Not found", "text": str(error)}
         except SQLAlchemyError as error:
             _log.warning("history cannot be read", error=str(error).partition("\n")[0])

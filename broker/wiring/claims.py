@@ -9,12 +9,12 @@ from typing import Any
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.advisor.accepted import AcceptedKeeper
+from broker.controllers.advisor.accepted import AcceptedSpecController
 from broker.controllers.advisor.controller import Advisor
-from broker.controllers.advisor.definition import DefinitionKeeper
+from broker.controllers.advisor.definition import DefinitionController
 from broker.controllers.advisor.pools import class_of
 from broker.controllers.interruption.notices import BY_INSTANCE
-from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclaim.abandoned import AbandonedNodes
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.launch import Launcher
@@ -25,14 +25,14 @@ from broker.controllers.nodeclaim.terminations import Terminations
 from broker.controllers.nodeclaim.trial import SETTLED, LaunchTrials
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.finalizer import ClassFinalizer
-from broker.controllers.ome.controllers import ReservationControllers
 from broker.controllers.prices import EVERY as PRICES
-from broker.controllers.prices import PriceKeeper
+from broker.controllers.prices import PriceRefresher
 from broker.controllers.profiles import ProfileSweeper
 from broker.informers import Informers
 from broker.kube.informer import Informer
 from broker.kube.manager import ControllerManager
 from broker.wiring.predicates import came_or_went, differ, gone, key, spec
+from broker.wiring.reservation_controllers import ReservationControllers
 from broker.wiring.signals import Signals
 
 Run = Callable[[Sequence[str]], None]
@@ -70,7 +70,7 @@ def watch_inventory(manager: ControllerManager, signals: Signals, poll: Run, *, 
 def watch_classes(
     manager: ControllerManager,
     read: Informers,
-    inventory: InventoryKeeper,
+    inventory: InventoryCache,
     signals: Signals,
     caches: ClaimCaches,
     nodeclasses: NodeClassController,
@@ -103,7 +103,7 @@ def watch_classes(
 def watch_claims(
     manager: ControllerManager,
     read: Informers,
-    inventory: InventoryKeeper,
+    inventory: InventoryCache,
     signals: Signals,
     caches: ClaimCaches,
     nodeclasses: NodeClassController,
@@ -200,13 +200,13 @@ def watch_sweeps(
 def watch_advice(
     manager: ControllerManager,
     read: Informers,
-    inventory: InventoryKeeper,
+    inventory: InventoryCache,
     nodeclasses: NodeClassController,
     definitions: Informer[Any],
     *,
     advisor: Advisor,
-    definition: DefinitionKeeper,
-    accepted: AcceptedKeeper,
+    definition: DefinitionController,
+    accepted: AcceptedSpecController,
 ) -> None:
     """The loops that work on classes for Karpenter. The broker's own launches wait for none of them."""
 
@@ -229,7 +229,7 @@ def watch_advice(
     )
 
 
-def watch_prices(manager: ControllerManager, prices: PriceKeeper) -> None:
+def watch_prices(manager: ControllerManager, prices: PriceRefresher) -> None:
     manager.singleton("prices", prices.run, every=PRICES, synced=lambda: True)
 
 

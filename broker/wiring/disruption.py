@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.policy import PodDisruptionBudget
-from broker.controllers.disruption.loop import EVERY, DisruptionController
+from broker.controllers.disruption.controller import EVERY, DisruptionController
 from broker.controllers.nodeclaim.status import is_true
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.occupancy import OccupancyReader

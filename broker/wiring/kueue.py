@@ -14,7 +14,6 @@ from broker.apis.kueue import ClusterQueue, LocalQueue, Namespace, Workload
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.kueue.answers import PARKED, by_parked, demands
 from broker.controllers.kueue.render import CHECK
-from broker.controllers.ome.controllers import ReservationControllers
 from broker.kube.controller import Controller
 from broker.kube.manager import ControllerManager
 from broker.kube.singleton import Singleton
@@ -23,6 +22,7 @@ from broker.reservations.kueue_objects import BY_QUEUE, WAITING, by_waiting, own
 from broker.reservations.spec import Reservation
 from broker.reservations.workloads import reserves
 from broker.wiring.predicates import differ, spec, without_status
+from broker.wiring.reservation_controllers import ReservationControllers
 
 EVERY = 300.0
 

@@ -13,7 +13,7 @@ from broker.controllers.nodeclaim.execute import Executor
 from broker.controllers.nodeclaim.feedback import ClassFeedback
 from broker.controllers.nodeclaim.launch import Launcher, LaunchSteps
 from broker.controllers.nodeclaim.lifecycle import Lifecycle
-from broker.controllers.nodeclaim.losses import Losses
+from broker.controllers.nodeclaim.losses import LossDetector
 from broker.controllers.nodeclaim.planning import Planner
 from broker.controllers.nodeclaim.published import PublishedShortages
 from broker.controllers.nodeclaim.recovery import Recovery
@@ -25,7 +25,7 @@ from broker.controllers.nodeclaim.termination import Termination
 from broker.controllers.nodeclaim.terminations import Terminations
 from broker.controllers.nodeclaim.trial import LaunchTrials
 from broker.controllers.nodeclaim.waves import FleetWaves
-from broker.controllers.nodeclaim.writers import Writers
+from broker.controllers.nodeclaim.writers import WriterPool
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nominations import nominate
 from broker.controllers.preemption.reserved_slots import ReservedSlots
@@ -75,7 +75,7 @@ def claim_controllers(
         dirty=signals.reconcile_class,
         ours=partial(launches_for, settings),
     )
-    writers = Writers("claims")
+    writers = WriterPool("claims")
     executor = Executor(
         context,
         caches,
@@ -96,7 +96,7 @@ def claim_controllers(
     )
     results = LaunchResults(caches, ec2, executor.binder, reporter, feedback, writers=writers, clock=clock)
     steps = LaunchSteps(
-        losses=Losses(
+        losses=LossDetector(
             client,
             caches.claims,
             caches.nodes,

@@ -15,7 +15,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.koordinator import KoordinatorReservation
 from broker.apis.meta import condition
-from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.occupancy import needs_a_node
 from broker.controllers.provisioning.pending import provisionable
@@ -38,7 +38,7 @@ def watch_pods(
     reads: ProvisioningReads,
     provisioner: Provisioner,
     *,
-    inventory: InventoryKeeper,
+    inventory: InventoryCache,
     nodeclasses: NodeClassController,
     clock: Clock,
     idle: float,

@@ -16,19 +16,19 @@ from broker.apis.kueue import Workload
 from broker.apis.meta import Object
 from broker.controllers.annotations.reporter import DRAWING, Key, user_annotations
 from broker.controllers.capacityreservation.views import shows
-from broker.controllers.dedicatedaicluster.keeper import down
-from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.dedicatedaicluster.controller import down
+from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclaim.instances import InstanceView
 from broker.controllers.nodeclass.controller import NodeClassController
-from broker.controllers.ome.controllers import ReservationControllers
-from broker.controllers.reservations.controllers import OdcrControllers
 from broker.informers import Informers
 from broker.kube.cache import Cache
 from broker.kube.manager import ControllerManager, Synced
 from broker.kube.singleton import Singleton
 from broker.reservations.machines import visible_state
 from broker.reservations.workloads import counts_as
+from broker.wiring.odcr_controllers import OdcrControllers
 from broker.wiring.predicates import came_or_went, differ, spec, without_status
+from broker.wiring.reservation_controllers import ReservationControllers
 
 # Seconds. By time alone EC2 reservations end, and writes of an earlier leader are reconciled.
 EVERY = 60.0
@@ -38,7 +38,7 @@ LONGEST = 0.3
 
 
 def watch_status(
-    manager: ControllerManager, read: Informers, inventory: InventoryKeeper, ome: ReservationControllers
+    manager: ControllerManager, read: Informers, inventory: InventoryCache, ome: ReservationControllers
 ) -> Singleton[str]:
     """The status of reservations: every watched kind, and a timer for time-based transitions."""
     reads, use = ome.reads, ome.use
@@ -79,7 +79,7 @@ def watch_status(
 def watch_odcrs(
     manager: ControllerManager,
     read: Informers,
-    inventory: InventoryKeeper,
+    inventory: InventoryCache,
     ome: ReservationControllers,
     *,
     every: float,
@@ -142,7 +142,7 @@ def watch_annotations(manager: ControllerManager, read: Informers, ome: Reservat
 def watch_odcr_objects(
     manager: ControllerManager,
     read: Informers,
-    inventory: InventoryKeeper,
+    inventory: InventoryCache,
     nodeclasses: NodeClassController,
     view: InstanceView,
     odcrs: OdcrControllers,

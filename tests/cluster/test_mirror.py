@@ -11,7 +11,7 @@ import pytest
 
 from broker.apis.capacity_broker import MIRRORED, OnDemandCapacityReservation
 from broker.apis.meta import condition
-from broker.controllers.reservations.mirror import BROKER, MADE_BY
+from broker.controllers.odcr.mirror import BROKER, MADE_BY
 from broker.kube.client import Request
 from broker.kube.metrics import REGISTRY
 from tests.cluster.account import ACCOUNT, A, B

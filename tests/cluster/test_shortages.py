@@ -11,7 +11,7 @@ from broker.apis.core import ConfigMap
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.shortages import FIRST
 from broker.commands import explain
-from broker.commands.explain_options import Outlook
+from broker.commands.explain_options import ClaimForecast
 from broker.controllers.nodeclaim import published
 from broker.kube.conditions import timestamp
 from broker.kube.errors import NotFound
@@ -30,7 +30,7 @@ def unreachable() -> CapacityProvider:
     raise ProviderError("NoCredentials", "no credentials", class_=ErrorClass.PERMISSION)
 
 
-def explained(stack: Stack, *, with_ec2: bool = True) -> Outlook:
+def explained(stack: Stack, *, with_ec2: bool = True) -> ClaimForecast:
     claim = stack.get(NodeClaim, "c-0")
     provider = (lambda: stack.current) if with_ec2 else unreachable
     found = explain.prospects(claim, stack.client, provider, now=stack.clock.now())  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from broker.admission.certificates import Kept, chain, turn
+from broker.admission.certificates import StoredCertificates, chain, turn
 from broker.web import WebServer
 from tests.conformance.calls import GIZMOS, gizmo
 from tests.conformance.definitions import GROUP
@@ -87,7 +87,7 @@ def served() -> Iterator[Hook]:
             return web.Response(status=found, text="no")
         return web.json_response(body=found if isinstance(found, bytes) else orjson.dumps(found))
 
-    kept = turn(Kept(), names=["127.0.0.1"], now=datetime.now(UTC))
+    kept = turn(StoredCertificates(), names=["127.0.0.1"], now=datetime.now(UTC))
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with TemporaryDirectory() as folder:
         file = Path(folder) / "serving.pem"

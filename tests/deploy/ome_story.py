@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from broker.admission.certificates import Unusable, read
-from broker.admission.keeper import NAME, SECRET
+from broker.admission.certificates import UnusableCertificates, read
+from broker.admission.registration import NAME, SECRET
 from broker.admission.webhook import EVERY, Webhook, WebhookService
 from broker.apis.admission import Secret, ValidatingWebhookConfiguration
 from broker.apis.kueue import AdmissionCheck, Workload
@@ -117,6 +117,6 @@ def story(world: World, webhook: MovableClock) -> None:
 def served(stack: Stack) -> bool:
     try:
         read(stack.client.get(Secret.KIND, SECRET, namespace=helm.NAMESPACE)["data"])
-    except Unusable:
+    except UnusableCertificates:
         return False
     return True

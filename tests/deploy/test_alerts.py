@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from broker import monitoring
-from broker.controllers.capacityreservation.metrics import TABLES, Shown, show
+from broker.controllers.capacityreservation.metrics import TABLES, ReservationMetrics, show
 from broker.oncall import dashboards, rules
 from broker.oncall.catalog import UnknownSeries
 from broker.quota.model import FlavorResource
@@ -25,10 +25,10 @@ ALERTS, BROKERS = ({rule["alert"]: rule for rule in group["rules"]} for group in
 GPU, CPU = FlavorResource("h100", "nvidia.com/gpu"), FlavorResource("h100", "cpu")
 
 
-BRIM = Shown(state="Failed", total={GPU: 64, CPU: 1_024_000}, used={GPU: 60, CPU: 1_000})
+BRIM = ReservationMetrics(state="Failed", total={GPU: 64, CPU: 1_024_000}, used={GPU: 60, CPU: 1_000})
 
 
-def samples(shown: Shown = BRIM) -> dict[str, list[tuple[dict[str, str], float]]]:
+def samples(shown: ReservationMetrics = BRIM) -> dict[str, list[tuple[dict[str, str], float]]]:
     """The series of a reservation; by default of one that is full and not Active."""
     show({Reserved("team", "gpus"): shown}, {("nvidia.com/gpu", "no flavor"): 8})
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
@@ -55,7 +55,7 @@ def test_series_have_the_labels_and_units_that_a_ratio_needs() -> None:
 
 @pytest.mark.covers("OME-090", "OME-091")
 def test_each_amount_has_both_series_where_one_of_them_is_nothing() -> None:
-    found = samples(Shown(state="Active", total={GPU: 64}, used={CPU: 500}))
+    found = samples(ReservationMetrics(state="Active", total={GPU: 64}, used={CPU: 500}))
     told = {
         name.rpartition("_")[2]: {labels["resource"]: value for labels, value in found[name]}
         for name in ("capacity_reservation_total", "capacity_reservation_allocated")

@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 import pytest
 import yaml
 
-from broker.admission.keeper import SECRET
+from broker.admission.registration import SECRET
 from broker.apis import names
 from broker.app import LEASE
 from broker.controllers.nodeclaim import published

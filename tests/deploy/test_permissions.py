@@ -29,7 +29,7 @@ from broker.apis.meta import Kind
 from broker.app import LEASE, Broker
 from broker.controllers.nodeclaim.calls import RECORDS
 from broker.controllers.nodeclaim.published import read_shortages
-from broker.controllers.reservations.mirror import BROKER, MADE_BY
+from broker.controllers.odcr.mirror import BROKER, MADE_BY
 from broker.kube.client import Client
 from broker.kube.errors import AlreadyExists
 from broker.kube.identity import NAMESPACE as SYSTEM

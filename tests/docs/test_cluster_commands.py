@@ -109,7 +109,7 @@ class DocumentedCluster:
     """A cluster that has the objects of the pages, and a reader's terminal."""
 
     stack: Stack
-    account: world.World
+    account: world.ExampleIds
     folder: Path
     environment: Mapping[str, str]
 
@@ -217,7 +217,7 @@ def cluster(tmp_path: Path) -> Iterator[DocumentedCluster]:
             stack.close()
 
 
-def prepare(stack: Stack, account: world.World) -> None:
+def prepare(stack: Stack, account: world.ExampleIds) -> None:
     """The demo's classes and claims, and the objects that pages name: `gpus`, `training`, `lost-0`."""
     client = stack.client
     world.rival(stack.server.endpoint, account, account.names["ODCR_FULL"])
@@ -251,7 +251,7 @@ def prepare(stack: Stack, account: world.World) -> None:
     client.create(ConfigMap.KIND, {"metadata": {"name": identity.NAME, "namespace": identity.NAMESPACE}})
 
 
-def save(account: world.World, api: ApiServer, folder: Path) -> None:
+def save(account: world.ExampleIds, api: ApiServer, folder: Path) -> None:
     """The files of the reader: a checkout's, those that commands name, and the kubeconfig."""
     (folder / "examples").symlink_to(ROOT / "examples")
     (folder / "kubeconfig").write_text(api.kubeconfig())

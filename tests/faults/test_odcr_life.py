@@ -21,8 +21,8 @@ from broker.apis.core import Event, ResourceQuota
 from broker.apis.crds import KIND as CRD
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import CapacityReservation, ReservationStatus
-from broker.controllers.odcr.act import OdcrExecutor
-from broker.controllers.odcr.keeper import OdcrProvisioner, ProvisioningState
+from broker.controllers.odcr.executor import OdcrExecutor
+from broker.controllers.odcr.provisioner import OdcrProvisioner, ProvisioningState
 from broker.kube.errors import NotFound
 from broker.quota.usage import Reserved
 from providers.local import LocalAws

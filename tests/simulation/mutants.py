@@ -88,7 +88,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "purchases are not recorded",
-        "broker.controllers.odcr.act",
+        "broker.controllers.odcr.executor",
         "        self._ledger.flush()\n        return intent\n",
         "        return intent\n",
     ),

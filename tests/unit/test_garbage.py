@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from broker.controllers.nodeclaim.writers import MANY, Writers
-from broker.controllers.reservations.each import each
+from broker.controllers.nodeclaim.writers import MANY, WriterPool
 from broker.kube.clock import FakeClock
 from broker.kube.controller import attempt
 from broker.kube.errors import Forbidden
+from broker.kube.for_each import each
 from broker.kube.panics import guarded
 from providers.aws import retry
 from providers.model import ErrorClass, ProviderError
@@ -27,8 +27,8 @@ class Much:
 
 
 @pytest.fixture
-def writers() -> Iterator[Writers]:
-    made = Writers("test")
+def writers() -> Iterator[WriterPool]:
+    made = WriterPool("test")
     yield made
     made.close()
 
@@ -45,11 +45,11 @@ def asked_of_ec2() -> None:
 
 
 @pytest.mark.parametrize("many", [1, MANY])
-def test_a_write_that_is_refused(writers: Writers, many: int) -> None:
+def test_a_write_that_is_refused(writers: WriterPool, many: int) -> None:
     left(lambda: writers.each(refused, range(many)))
 
 
-def test_one_write_of_many(writers: Writers) -> None:
+def test_one_write_of_many(writers: WriterPool) -> None:
     left(lambda: writers.each(lambda n: refused(n) if n == 3 else None, range(MANY)))
 
 

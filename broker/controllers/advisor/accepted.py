@@ -17,8 +17,8 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.karpenter_aws_accepted import AcceptedSpec, load
 from broker.apis.karpenter_aws_definition import PROPERTY
 from broker.apis.reservation_spec import validate_reservation_spec
-from broker.controllers.advisor.definition import DefinitionKeeper
-from broker.controllers.advisor.verdicts import conditions_patch
+from broker.controllers.advisor.conditions import conditions_patch
+from broker.controllers.advisor.definition import DefinitionController
 from broker.controllers.nodeclass.write import patch_status
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -33,14 +33,14 @@ UNCONFIRMED = ""  # the copy's definition if the field may not have been kept
 _log = structlog.get_logger("accepted")
 
 
-class AcceptedKeeper:
+class AcceptedSpecController:
     """Reconciles classes by name."""
 
     def __init__(
         self,
         client: Client,
         classes: Cache[EC2NodeClass],
-        definition: DefinitionKeeper,
+        definition: DefinitionController,
         *,
         clock: Clock,
         recorder: Recorder,

@@ -19,11 +19,11 @@ from broker.apis.karpenter import NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.reservation_spec import CapacityReservationSpec
 from broker.capacity.model import Resolved
+from broker.controllers.advisor import conditions, terms
 from broker.controllers.advisor import pools as pools_
-from broker.controllers.advisor import terms, verdicts
-from broker.controllers.advisor.marks import Marked, Marks
+from broker.controllers.advisor.tags import ReservationTags, TagResult
 from broker.controllers.advisor.terms import Advice, Record, Term
-from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.nodeclass.status import INVALID_SPEC
@@ -60,7 +60,7 @@ class Advisor:
         self,
         context: ControllerContext,
         provider: CapacityProvider,
-        inventory: InventoryKeeper,
+        inventory: InventoryCache,
         resolved: NodeClassController,
         classes: Cache[EC2NodeClass],
         pools: Cache[NodePool],
@@ -75,7 +75,7 @@ class Advisor:
         self._classes = classes
         self._pools = pools
         self._cluster = cluster
-        self.marks = Marks(
+        self.marks = ReservationTags(
             context.client, provider, inventory, clock=context.clock, cluster=cluster, describe=describe
         )
         self._last: dict[str, tuple[str, Record]] = {}  # name -> uid and the last record written to it
@@ -94,7 +94,7 @@ class Advisor:
             self._say(node_class, [])
             self.marks.take(name)
             return None
-        ask = node_class.reservation_ask
+        ask = node_class.reservation_settings
         spec = ask.spec
         about_pools = _about_pools(spec, pools)
         try:
@@ -104,13 +104,13 @@ class Advisor:
         except Unresolved as error:
             if error.passing:
                 return Result(requeue_after=SOON)
-            self._say(node_class, [verdicts.unresolved(error.reason, error.message), *about_pools])
+            self._say(node_class, [conditions.unresolved(error.reason, error.message), *about_pools])
             return None
         except Invalid as error:
-            verdict = verdicts.refused_by_server("TermsRefused", error.message)
+            verdict = conditions.refused_by_server("TermsRefused", error.message)
             again = Result(requeue_after=LOOK_AGAIN)
         except Forbidden as error:
-            verdict = verdicts.refused_by_server("Forbidden", error.message)
+            verdict = conditions.refused_by_server("Forbidden", error.message)
             again = Result(requeue_after=LOOK_AGAIN)
         wanted = spec is not None or verdict.status != "True"
         self._say(self._classes.get(name) or node_class, [verdict, *about_pools] if wanted else [])
@@ -141,12 +141,12 @@ class Advisor:
         tagged = intent.advice.by_tag
         if intent.record.yielded and spec is not None and not spec.preference:
             tagged = terms.own_of(found, self._account)  # so that the offered term selects them
-        marked = self.marks.put(name, tagged) if tagged else Marked()
+        marked = self.marks.put(name, tagged) if tagged else TagResult()
         again = Result(requeue_after=LOOK_AGAIN) if marked.refused else None
         if intent.record.yielded:
             manager = self._yield(node_class, intent.record)
             offer = terms.OPEN if spec and spec.preference else self._tag(name)
-            return verdicts.yielded(offer, manager, held=offer in intent.theirs), again
+            return conditions.yielded(offer, manager, held=offer in intent.theirs), again
         if marked.refused:
             intent = self._intent(node_class, present, spec, found, untaggable=marked.refused)
         if not marked.waiting:
@@ -155,7 +155,7 @@ class Advisor:
             ):
                 raise Unresolved("NodeClassNotReady", "the class has changed meanwhile", passing=True)
             self.marks.take(name, keep=tagged)
-        said = verdicts.advised(
+        said = conditions.advised(
             intent.advice,
             usable=len(terms.offered(found)),
             waiting=marked.waiting,
@@ -275,7 +275,7 @@ class Advisor:
         self._recorder.event(
             node_class,
             "Warning",
-            verdicts.YIELDED,
+            conditions.YIELDED,
             f"{record.by} removed the broker's selector terms {counted(record.removed, 'time')}: the broker "
             f"stops writing them; condition {names.RESERVATIONS_ADVISED} has the term to copy",
         )
@@ -287,7 +287,7 @@ class Advisor:
         self._classes.observe(answer)
 
     def _say(self, node_class: EC2NodeClass, told: Iterable[ConditionUpdate]) -> None:
-        status = verdicts.conditions_patch(node_class, told, now=self._clock.now())
+        status = conditions.conditions_patch(node_class, told, now=self._clock.now())
         if status is not None:
             patch_status(self._client, self._classes, node_class, status)
 
@@ -296,7 +296,7 @@ def _about_pools(spec: CapacityReservationSpec | None, pools: list[NodePool]) ->
     if spec is None or spec.preference == "none" or not pools:
         return []
     only = spec.preference == "capacity-reservations-only"
-    return [verdicts.allowed(pools_.without_reserved(pools), pools_.beyond_reserved(pools), only=only)]
+    return [conditions.allowed(pools_.without_reserved(pools), pools_.beyond_reserved(pools), only=only)]
 
 
 def _manager(raw: dict[str, Any], ours: str) -> str:

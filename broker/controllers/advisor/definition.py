@@ -43,7 +43,7 @@ _MISSING = Gauge(
 )
 
 
-class DefinitionKeeper:
+class DefinitionController:
     """`current` shows whether the field is kept; `run` checks the definition once."""
 
     def __init__(

@@ -18,7 +18,7 @@ from broker.apis.meta import Object
 from broker.kube.cache import Cache
 from broker.kube.controller import Result
 from broker.kube.events import Recorder
-from broker.quota.resolve import Names, UnresolvedName
+from broker.quota.resolve import ReservationNames, UnresolvedName
 from broker.quota.usage import Reserved
 
 Findings = tuple[tuple[str, str], ...]  # reason and message of each event
@@ -51,12 +51,15 @@ class AnnotationReporter:
             due += self._drawing()
         reserved = self._reserved()
         # A Namespace can draw only from a reservation without a namespace.
-        known = {True: Names(each for each in reserved if not each.namespace), False: Names(reserved)}
+        known = {
+            True: ReservationNames(each for each in reserved if not each.namespace),
+            False: ReservationNames(reserved),
+        }
         for kind, key in dict.fromkeys(due):
             self._report(kind, key, known[kind == Namespace.KIND.kind])
         return None
 
-    def _report(self, kind: str, key: str, known: Names) -> None:
+    def _report(self, kind: str, key: str, known: ReservationNames) -> None:
         obj = self.caches[kind].find(key)
         if obj is None or obj.deleting:
             self._reported.pop((kind, key), None)
@@ -94,7 +97,7 @@ def _effective(obj: Object) -> Mapping[str, str]:
     return obj.spec.template.metadata.annotations if isinstance(obj, NodePool) else obj.annotations
 
 
-def _findings(obj: Object, known: Names) -> Iterator[tuple[str, str]]:
+def _findings(obj: Object, known: ReservationNames) -> Iterator[tuple[str, str]]:
     misspelt = (
         spelling.of_pool(obj.annotations, _effective(obj))
         if isinstance(obj, NodePool)

@@ -18,11 +18,14 @@ from broker.apis import names
 from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation
 from broker.controllers.capacityreservation import status
-from broker.controllers.capacityreservation.look import Cloud, ReservationSnapshot, ReservationSnapshotBuilder
+from broker.controllers.capacityreservation.facts import (
+    Cloud,
+    JointFacts,
+    JointFactsBuilder,
+)
 from broker.controllers.capacityreservation.marks import CohortLabels
-from broker.controllers.capacityreservation.metrics import Shown, show
-from broker.controllers.ome.reads import OmeReads
-from broker.controllers.reservations.each import each
+from broker.controllers.capacityreservation.metrics import ReservationMetrics, show
+from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -30,6 +33,7 @@ from broker.kube.conditions import remove_finalizer
 from broker.kube.controller import Result
 from broker.kube.errors import Conflict
 from broker.kube.events import Recorder
+from broker.kube.for_each import each
 from broker.quota.lifecycle import Limits, State, advance, patience
 from broker.reservations import conditions as verdicts
 from broker.reservations.conditions import ReservationFacts
@@ -57,8 +61,8 @@ class ReservationController:
     def __init__(
         self,
         client: Client,
-        reads: OmeReads,
-        snapshots: ReservationSnapshotBuilder,
+        reads: ReservationReads,
+        snapshots: JointFactsBuilder,
         *,
         clock: Clock,
         recorder: Recorder,
@@ -95,7 +99,7 @@ class ReservationController:
     def _all(self) -> list[Reservation]:
         return list(self._reads.snapshot().reservations.values())
 
-    def _reconcile(self, reservation: Reservation, snapshot: ReservationSnapshot, moment: float) -> float:
+    def _reconcile(self, reservation: Reservation, snapshot: JointFacts, moment: float) -> float:
         """Reconciles one reservation; returns until when it cannot change by time alone (monotonic)."""
         reserved = reserved_of(reservation)
         facts, cloud = snapshot.facts[reserved], snapshot.cloud[reserved]
@@ -225,11 +229,13 @@ class ReservationController:
         self._snapshots.forget(alive)
         self._marks.forget(alive)
 
-    def _measure(self, snapshot: ReservationSnapshot) -> None:
+    def _measure(self, snapshot: JointFacts) -> None:
         shown = {}
         for reservation in self._all():
             facts = snapshot.facts.get(reserved_of(reservation))
             if facts is not None:
                 state = reservation.status.capacity_reservation_lifecycle_state
-                shown[reserved_of(reservation)] = Shown(state=state, total=facts.nominal, used=facts.used)
+                shown[reserved_of(reservation)] = ReservationMetrics(
+                    state=state, total=facts.nominal, used=facts.used
+                )
         show(shown, snapshot.unattributed)

@@ -22,7 +22,7 @@ AMOUNT: Final = ("namespace", "reservation", "flavor", "resource")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class ReservationMetrics:
     """State and amounts of one reservation."""
 
     state: State | None
@@ -47,7 +47,9 @@ _UNATTRIBUTED: Final = GaugeTable(
 TABLES: Final = (_TOTAL, _USED, _STATE, _UNATTRIBUTED)
 
 
-def show(shown: Mapping[Reserved, Shown], unattributed: Mapping[tuple[str, str], int] | None = None) -> None:
+def show(
+    shown: Mapping[Reserved, ReservationMetrics], unattributed: Mapping[tuple[str, str], int] | None = None
+) -> None:
     """Shows these reservations and no others."""
     total: dict[tuple[str, ...], float] = {}
     used: dict[tuple[str, ...], float] = {}

@@ -14,8 +14,8 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ACTIVE, ClusterQueue, LocalQueue
 from broker.apis.meta import condition
 from broker.controllers.dedicatedaicluster.drawing import drawing
-from broker.controllers.kueue.keeper import STOPPED
-from broker.controllers.ome.reads import OmeReads
+from broker.controllers.kueue.queues import STOPPED
+from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.snapshot import Snapshot
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.cluster_holders import Holders
@@ -32,7 +32,7 @@ BY_POLICY: Final = "Stopped"  # Kueue's reason if a queue's stopPolicy stops it
 
 @dataclass(frozen=True, kw_only=True)
 class ReservationViews:
-    reads: OmeReads
+    reads: ReservationReads
 
     def holders(
         self, snapshot: Snapshot, claims: Iterable[NodeClaim]

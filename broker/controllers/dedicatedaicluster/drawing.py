@@ -19,7 +19,7 @@ from broker.controllers.nodeclaim.translate import priority_of
 from broker.controllers.snapshot import Snapshot
 from broker.quota.hardware import attribute
 from broker.quota.model import Amounts, FlavorResource, Queue
-from broker.quota.resolve import Names, UnresolvedName
+from broker.quota.resolve import ReservationNames, UnresolvedName
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.queues import queue
 from broker.reservations.sizing import ACCELERATORS
@@ -35,7 +35,7 @@ def drawing(
     if not drawing_claims:
         return {}
     specs, flavors = snapshot.specs, snapshot.resource_flavors
-    by_name = Names(specs)
+    by_name = ReservationNames(specs)
     made: dict[Reserved, Queue] = {}
     found: dict[Reserved, list[ReservationHolder]] = {}
     for claim in sorted(drawing_claims, key=lambda each: each.name):

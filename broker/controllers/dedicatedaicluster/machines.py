@@ -21,14 +21,14 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome_clusters import DedicatedAICluster, NodeLabelRequirement
 from broker.capacity.types import WELL_KNOWN
-from broker.controllers.dedicatedaicluster.wanted import ClusterDemand
+from broker.controllers.dedicatedaicluster.demand import ClusterDemand
 from broker.controllers.nodeclaim.ownership import KIND
 from broker.controllers.nodeclaim.status import is_true
 from broker.kube.conditions import owner_reference
 from broker.kube.partial import PartialObject
 from broker.quota.usage import Reserved
 from broker.reservations.kueue_objects import short
-from broker.reservations.sizing import ACCELERATORS, Sized, supply
+from broker.reservations.sizing import ACCELERATORS, SizedQuota, supply
 from broker.text import InvalidText, decode_whole
 from providers.model import InstanceType
 
@@ -130,7 +130,7 @@ def claim(
     wanted: ClusterDemand,
     reserved: Reserved,
     flavor: ResourceFlavor,
-    sized: Sized,
+    sized: SizedQuota,
     types: Mapping[str, InstanceType],
     node_class: str,
     priority: int,

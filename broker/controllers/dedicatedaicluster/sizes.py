@@ -12,10 +12,10 @@ from typing import Final
 from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
 from broker.capacity.types import CPU
-from broker.controllers.dedicatedaicluster.settle import Size
+from broker.controllers.dedicatedaicluster.status import Size
 from broker.quota.usage import Reserved
 from broker.reservations.flavors import FlavorCatalog
-from broker.reservations.sizing import FlavorProblem, Sized, Sizing, size
+from broker.reservations.sizing import FlavorProblem, SizedQuota, Sizing, size
 from broker.reservations.spec import Reservation
 from broker.settings import Settings
 from providers.model import InstanceType
@@ -39,7 +39,7 @@ def sizes(
         if mine is not None and mine.annotations.get(names.SIZING) == _LARGEST:
             most = "largest"
 
-        def sized(name: str, amounts: Mapping[str, int]) -> Sized | FlavorProblem:
+        def sized(name: str, amounts: Mapping[str, int]) -> SizedQuota | FlavorProblem:
             found = flavor(name)
             if isinstance(found, FlavorProblem):
                 return found

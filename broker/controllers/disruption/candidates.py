@@ -12,7 +12,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.apis.policy import PodDisruptionBudget
 from broker.controllers.disruption.conditions import backing_off
-from broker.controllers.disruption.world import ManagedNode, since
+from broker.controllers.disruption.snapshot import ManagedNode, since
 from broker.controllers.nodeclaim.status import pods_of
 from broker.kube.cache import Cache
 from broker.placement.disruption_pods import blocker

@@ -16,7 +16,7 @@ from broker.apis.core import Pod
 from broker.apis.hashes import VERSION, class_hash, pool_stamp
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.disruption.drift import drift
-from broker.controllers.disruption.world import ManagedNode, since
+from broker.controllers.disruption.snapshot import ManagedNode, since
 from broker.controllers.nodeclaim.status import is_true
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.kube.conditions import ConditionUpdate, timestamp

@@ -16,7 +16,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.returning import ReturnCandidate
 from broker.controllers.disruption.report import DisruptionReporter
-from broker.controllers.disruption.world import DisruptionWorld, ManagedNode, since
+from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode, since
 from broker.controllers.nodeclaim.status import pods_of
 from broker.controllers.provisioning.pending import gang_of
 from broker.placement.disruption_pods import reschedulable
@@ -53,7 +53,7 @@ class RunningGangs:
         return {home for home in homes if len(self.of[home]) == 1 and home not in self.shared}
 
 
-def running_gangs(world: DisruptionWorld, claims: Iterable[NodeClaim]) -> RunningGangs:
+def running_gangs(world: DisruptionSnapshot, claims: Iterable[NodeClaim]) -> RunningGangs:
     """`claims`: all of the broker.
 
     A pod's mark comes before that of its claim. The mark of a claim that was made for pods counts only until
@@ -83,7 +83,7 @@ def running_gangs(world: DisruptionWorld, claims: Iterable[NodeClaim]) -> Runnin
 
 
 def drifted_units(
-    world: DisruptionWorld,
+    world: DisruptionSnapshot,
     free: Iterable[ManagedNode],
     claims: Iterable[NodeClaim],
     reporter: DisruptionReporter,
@@ -111,7 +111,7 @@ def drifted_units(
         seen |= unit
 
 
-def _shown(uids: Iterable[str], world: DisruptionWorld) -> str:
+def _shown(uids: Iterable[str], world: DisruptionSnapshot) -> str:
     """The first of these homes, by name, and the number of others."""
     found = sorted(node.claim.name if (node := world.by_uid(uid)) else uid for uid in uids)
     return found[0] + (f" and {len(found) - 1} more" if len(found) > 1 else "")

@@ -26,7 +26,7 @@ from broker.capacity.requirements import InvalidRequirement
 from broker.controllers.disruption import conditions
 from broker.controllers.disruption.candidates import obstacle, ready_to_go, settling, waits
 from broker.controllers.disruption.gangs import drifted_units
-from broker.controllers.disruption.moves import MoveKeeper, MoveLabel
+from broker.controllers.disruption.moves import MoveController, MoveLabel
 from broker.controllers.disruption.replacements import (
     Demand,
     ReplacementPlaces,
@@ -46,8 +46,8 @@ from broker.controllers.disruption.returning import (
     enabled,
     why_not,
 )
+from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode, replaces
 from broker.controllers.disruption.sources import DisruptionSources
-from broker.controllers.disruption.world import DisruptionWorld, ManagedNode, replaces
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import disrupted, is_ready
 from broker.controllers.nodeclaim.status import is_true
@@ -73,7 +73,7 @@ class DisruptionMethods:
         context: ControllerContext,
         caches: ClaimCaches,
         sources: DisruptionSources,
-        moves: MoveKeeper,
+        moves: MoveController,
         reporter: DisruptionReporter,
     ) -> None:
         self._client, self._clock = context.client, context.clock
@@ -81,7 +81,7 @@ class DisruptionMethods:
         self._moves, self._reporter = moves, reporter
         self.returns = ReturnSelector(sources.slots)
 
-    def run(self, world: DisruptionWorld) -> None:
+    def run(self, world: DisruptionSnapshot) -> None:
         """Starts the disruptions that the budgets allow now."""
         ledger = world.ledger()
         free = [node for node in world.nodes if ready_to_go(node, world.now)]
@@ -92,7 +92,7 @@ class DisruptionMethods:
         for pool, error in ledger.errors.items():
             self._reporter.pool_blocked(world.pools[pool], "", error)
 
-    def _may(self, node: ManagedNode, world: DisruptionWorld, *, eventual: bool = False) -> bool:
+    def _may(self, node: ManagedNode, world: DisruptionSnapshot, *, eventual: bool = False) -> bool:
         why = obstacle(node, world.budgets, self._caches.pods.find, world.now, eventual=eventual)
         if why:
             self._reporter.blocked(node, why)
@@ -106,7 +106,9 @@ class DisruptionMethods:
             self._reporter.pool_blocked(node.pool, reason, "")
         return False
 
-    def _empty(self, world: DisruptionWorld, free: Iterable[ManagedNode], ledger: BudgetLedger) -> set[str]:
+    def _empty(
+        self, world: DisruptionSnapshot, free: Iterable[ManagedNode], ledger: BudgetLedger
+    ) -> set[str]:
         """Ends nodes without pods that need another. Returns the uids of their claims."""
         ended: set[str] = set()
         for node in free:
@@ -130,7 +132,9 @@ class DisruptionMethods:
             return False
         return not self._sources.occupancy.keeps_room(self._client, node.node.name, self._clock.now())
 
-    def _drifted(self, world: DisruptionWorld, free: Sequence[ManagedNode], ledger: BudgetLedger) -> set[str]:
+    def _drifted(
+        self, world: DisruptionSnapshot, free: Sequence[ManagedNode], ledger: BudgetLedger
+    ) -> set[str]:
         """Replaces drifted nodes, those that drifted first in front, and those of a gang together."""
         snapshot: PlacementSnapshot | None = None
         started: set[str] = set()
@@ -175,7 +179,7 @@ class DisruptionMethods:
         return any(replaces(claim)[1] == node.claim.uid for claim in self._caches.claims.list())
 
     def _replace(
-        self, nodes: Sequence[ManagedNode], gang: str, world: DisruptionWorld, snapshot: PlacementSnapshot
+        self, nodes: Sequence[ManagedNode], gang: str, world: DisruptionSnapshot, snapshot: PlacementSnapshot
     ) -> tuple[bool, PlacementSnapshot]:
         """Ends drifted nodes whose pods fit on others; else starts replacements.
 
@@ -262,7 +266,7 @@ class DisruptionMethods:
         ]
         return self._moves.start(bodies, label, why)
 
-    def _usable(self, world: DisruptionWorld) -> frozenset[str]:
+    def _usable(self, world: DisruptionSnapshot) -> frozenset[str]:
         """Nodes that may get pods: Ready, and in no disruption."""
         going = {
             node.node.name
@@ -276,12 +280,12 @@ class DisruptionMethods:
             if node.name not in going and is_ready(node) and not node.deleting and not disrupted(node)
         )
 
-    def _snapshot(self, world: DisruptionWorld) -> PlacementSnapshot:
+    def _snapshot(self, world: DisruptionSnapshot) -> PlacementSnapshot:
         return PlacementSnapshot.of(map(node_info, world.room.nodes), world.room.occupied)
 
     # ---- return to reservations
 
-    def _return(self, free: Sequence[ManagedNode], world: DisruptionWorld, ledger: BudgetLedger) -> None:
+    def _return(self, free: Sequence[ManagedNode], world: DisruptionSnapshot, ledger: BudgetLedger) -> None:
         """Moves claims into idle slots, in pools that ask for it."""
         inventory = self._sources.ec2.inventory.snapshot()
         if inventory.described is None:

@@ -27,7 +27,7 @@ from broker.apis.policy import PodDisruptionBudget
 from broker.controllers.disruption.candidates import obstacle
 from broker.controllers.disruption.conditions import FAILED
 from broker.controllers.disruption.report import Cause, DisruptionReporter
-from broker.controllers.disruption.world import DisruptionWorld, ManagedNode, replaces, since
+from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode, replaces, since
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import disrupted
 from broker.controllers.nodeclaim.status import is_true, taken, write
@@ -92,7 +92,7 @@ class Move:
         return len(self.olds) < len(self.pairs)
 
 
-def moves_of(world: DisruptionWorld, claims: Iterable[NodeClaim]) -> list[Move]:
+def moves_of(world: DisruptionSnapshot, claims: Iterable[NodeClaim]) -> list[Move]:
     """All moves with a replacement that is not being deleted."""
     grouped: dict[MoveLabel, list[tuple[NodeClaim, ManagedNode | None]]] = defaultdict(list)
     for claim in claims:
@@ -102,7 +102,7 @@ def moves_of(world: DisruptionWorld, claims: Iterable[NodeClaim]) -> list[Move]:
     return [Move(label=label, pairs=tuple(pairs)) for label, pairs in grouped.items()]
 
 
-class MoveKeeper:
+class MoveController:
     """Starts moves, and takes each one step further. Raises ApiError."""
 
     def __init__(self, context: ControllerContext, caches: ClaimCaches, reporter: DisruptionReporter) -> None:
@@ -133,7 +133,7 @@ class MoveKeeper:
             self._mark(node, label.cause, why)
         return True
 
-    def advance(self, world: DisruptionWorld) -> list[datetime]:
+    def advance(self, world: DisruptionSnapshot) -> list[datetime]:
         """Takes every move one step further. Returns when moves run out of time."""
         moves = moves_of(world, self._claims.list())
         wakes: list[datetime] = []
@@ -148,7 +148,7 @@ class MoveKeeper:
                     self._undo_orphan(node)
         return wakes
 
-    def _step(self, move: Move, world: DisruptionWorld) -> datetime | None:
+    def _step(self, move: Move, world: DisruptionSnapshot) -> datetime | None:
         if not move.olds:
             return None
         if move.committed and move.label.size > 1:
@@ -170,7 +170,7 @@ class MoveKeeper:
         begun = [at for node in move.olds if (at := since(node.claim, names.DISRUPTION_REASON))]
         return min(begun, default=world.now) + TIMEOUT
 
-    def _complete(self, move: Move, world: DisruptionWorld) -> datetime | None:
+    def _complete(self, move: Move, world: DisruptionSnapshot) -> datetime | None:
         """Ends the other old claims of a committed move. One that is held up or late stays.
 
         A budget of its pods only delays its drain.
@@ -191,7 +191,7 @@ class MoveKeeper:
                 self._undo(pair, _late(pair), world)
         return min(wakes, default=None)
 
-    def _may_end(self, move: Move, world: DisruptionWorld) -> bool:
+    def _may_end(self, move: Move, world: DisruptionSnapshot) -> bool:
         """Whether nothing holds up the old nodes by now; else the move waits, until it is late."""
         held = [self._held(node, move.label.cause, world.budgets, world.now) for node in move.olds]
         return not any(held)
@@ -228,7 +228,7 @@ class MoveKeeper:
                 return f"replacement {replacement.name} got no slot within {SLOT_TIMEOUT}{detail}"
         return ""
 
-    def _undo(self, move: Move, why: str, world: DisruptionWorld) -> None:
+    def _undo(self, move: Move, why: str, world: DisruptionSnapshot) -> None:
         """Gives the move up. The condition comes first: it makes a new process go on undoing."""
         for node in move.olds:
             self._fail(node, move.label.cause, why)

@@ -20,7 +20,7 @@ from broker.capacity.model import Claim, Option
 from broker.capacity.options import choose, suitable
 from broker.capacity.requirements import Requirements
 from broker.capacity.types import WELL_KNOWN
-from broker.controllers.disruption.world import ManagedNode
+from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.nodeclaim.from_pool import listed_types, one_of, pool_claim
 from broker.controllers.nodeclaim.translate import priority_of
 from broker.placement.filters import prepare

@@ -12,7 +12,7 @@ from prometheus_client import Counter
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.controllers.disruption.world import ManagedNode
+from broker.controllers.disruption.snapshot import ManagedNode
 from broker.kube.errors import ApiError, Conflict, NotFound
 from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY

@@ -30,7 +30,7 @@ from broker.capacity.shortages import Shortages
 from broker.controllers.disruption.conditions import NEVER
 from broker.controllers.disruption.gangs import running_gangs
 from broker.controllers.disruption.replacements import Demand, demand, fitting, planned, without
-from broker.controllers.disruption.world import DisruptionWorld, ManagedNode
+from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim
 from broker.controllers.nodeclaim.translate import planned as translated
@@ -108,7 +108,7 @@ class ReturnSelector:
 
     def select(
         self,
-        world: DisruptionWorld,
+        world: DisruptionSnapshot,
         candidates: Sequence[ManagedNode],
         inputs: ReturnInputs,
         snapshot: Callable[[], PlacementSnapshot],
@@ -158,7 +158,7 @@ def why_not(pool: NodePool) -> str:
 
 
 def _moves(
-    world: DisruptionWorld,
+    world: DisruptionSnapshot,
     rated: Sequence[ManagedNode],
     inputs: ReturnInputs,
     snapshot: Callable[[], PlacementSnapshot],

@@ -25,8 +25,8 @@ from broker.controllers.nodeclaim.status import instance_id
 from broker.controllers.nodeclaim.translate import asked_tenancy
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
-from broker.controllers.reservations.each import each
 from broker.kube.context import ControllerContext
+from broker.kube.for_each import each
 from broker.oncall.metrics import REGISTRY
 from providers.model import Notice, NoticeKind, QueueMessage
 
@@ -99,7 +99,7 @@ REFRESHES = frozenset(
 )
 
 
-class NoticeKeeper:
+class NoticeResponder:
     """`take` handles one message; any thread may call it, one at a time."""
 
     def __init__(
@@ -183,5 +183,5 @@ class NoticeKeeper:
 
 
 def by_instance(claim: NodeClaim) -> list[str]:
-    """The claims' index that `NoticeKeeper` reads."""
+    """The claims' index that `NoticeResponder` reads."""
     return [id_] if (id_ := instance_id(claim)) else []

@@ -44,7 +44,7 @@ from broker.controllers.kueue.answers import (
 from broker.controllers.kueue.render import CHECK
 from broker.controllers.kueue.room import PodGroup
 from broker.controllers.kueue.supply import DemandCache, SupplySnapshot
-from broker.controllers.ome.reads import OmeReads
+from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -79,7 +79,7 @@ class AdmissionCheckController:
     def __init__(
         self,
         client: Client,
-        reads: OmeReads,
+        reads: ReservationReads,
         provider: CapacityProvider,
         *,
         others: Callable[[], Mapping[Reserved, Sequence[ReservationHolder]]],

@@ -14,7 +14,7 @@ from broker.apis import names
 from broker.apis.kueue import ACTIVE, AdmissionCheck, ClusterQueue
 from broker.apis.meta import condition
 from broker.controllers.kueue.render import CHECK, CONTROLLER
-from broker.controllers.ome.reads import OmeReads
+from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import ConditionUpdate, condition_body, set_conditions
@@ -31,10 +31,10 @@ READY: Final = "BrokerRuns"
 MESSAGE: Final = "the capacity broker answers once the reserved instances are there"
 
 
-class AdmissionCheckKeeper:
+class AdmissionCheckReconciler:
     """`run` reconciles the check; the properties report its state."""
 
-    def __init__(self, client: Client, reads: OmeReads, *, clock: Clock) -> None:
+    def __init__(self, client: Client, reads: ReservationReads, *, clock: Clock) -> None:
         self._client = client
         self._reads = reads
         self._clock = clock

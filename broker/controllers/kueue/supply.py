@@ -19,7 +19,7 @@ from broker.controllers.kueue.answers import demands, shortage
 from broker.controllers.kueue.cohorts import root
 from broker.controllers.kueue.render import CHECK
 from broker.controllers.kueue.room import InstanceRoom, InstanceSlots, Placed, PodGroup
-from broker.controllers.ome.reads import OmeReads
+from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.kueue_objects import BY_QUEUE, owning_cluster, queue_name
@@ -63,7 +63,7 @@ class SupplySnapshot:
 
     def __init__(
         self,
-        reads: OmeReads,
+        reads: ReservationReads,
         provider: CapacityProvider,
         holdings: Ownership,
         others: Mapping[Reserved, Sequence[ReservationHolder]],

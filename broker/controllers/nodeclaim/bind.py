@@ -17,10 +17,10 @@ from broker.apis.hashes import VERSION, class_hash
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.adopt import capacity_type
 from broker.capacity.answers import answer
-from broker.capacity.launches import LaunchedClaim, LeftOver
+from broker.capacity.launches import LaunchedClaim, RefusedAssignment
 from broker.capacity.model import Attempt, Option, Outcome, Pool, Skipped
 from broker.capacity.types import allocatable, capacity, node_labels
-from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclaim.launch_pass import FleetResult
 from broker.controllers.nodeclaim.report import Reporter
 from broker.controllers.nodeclaim.status import (
@@ -58,7 +58,7 @@ class Binder:
         self,
         client: Client,
         claims: Cache[NodeClaim],
-        inventory: InventoryKeeper,
+        inventory: InventoryCache,
         journal: Journal,
         reporter: Reporter,
         *,
@@ -137,7 +137,7 @@ class Binder:
 
         return attempts, wait
 
-    def refusals(self, result: FleetResult, left: LeftOver, ready: LaunchClass) -> list[Attempt]:
+    def refusals(self, result: FleetResult, left: RefusedAssignment, ready: LaunchClass) -> list[Attempt]:
         """One attempt for each error code that EC2 returned for the pools of this claim."""
         by_code: dict[str, list[LaunchError]] = {}
         for error in left.errors:

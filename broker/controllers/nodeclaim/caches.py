@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclaim.instances import InstanceView
 from broker.kube.cache import Cache
 from providers.base import CapacityProvider
@@ -29,5 +29,5 @@ class Ec2State:
     """EC2, with the last descriptions of its reservations and of the cluster's instances."""
 
     provider: CapacityProvider
-    inventory: InventoryKeeper
+    inventory: InventoryCache
     view: InstanceView

@@ -23,11 +23,11 @@ from broker.controllers.nodeclaim.bind import Binder
 from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
 from broker.controllers.nodeclaim.calls import FleetCall, FleetCalls
 from broker.controllers.nodeclaim.launch_pass import FleetResult
-from broker.controllers.nodeclaim.rebuild import Differs, rebuilt
+from broker.controllers.nodeclaim.rebuild import CallDiffers, rebuilt
 from broker.controllers.nodeclaim.report import Reporter
 from broker.controllers.nodeclaim.status import instance_id, missing_finalizer, patch
 from broker.controllers.nodeclaim.template import NodeBootstrap, instance_tags, template
-from broker.controllers.nodeclaim.writers import Writers
+from broker.controllers.nodeclaim.writers import WriterPool
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError
@@ -63,7 +63,7 @@ class Executor:
         self._claims, self._owns = caches.claims, caches.owns
         self._provider, self._inventory = ec2.provider, ec2.inventory
         self._cluster = cluster
-        self._writers = Writers("marks")
+        self._writers = WriterPool("marks")
         self._used = used
         self._reporter = reporter
         self.calls = FleetCalls(context.client)
@@ -151,7 +151,7 @@ class Executor:
             if call.request is None or first is None:
                 return "its record cannot be read"
             made = template(ready, group, first, provider=self._provider, cluster=self._cluster)
-        except Differs as error:
+        except CallDiffers as error:
             return str(error)
         ref = self._provider.ensure_template(made, owner=ready.source.name)
         count = len(call.claims)

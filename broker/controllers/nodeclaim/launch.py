@@ -21,7 +21,7 @@ from broker.capacity.shortages import Scope, Shortages
 from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
 from broker.controllers.nodeclaim.execute import NOT_RECORDED, Executor
 from broker.controllers.nodeclaim.launch_pass import LaunchPass
-from broker.controllers.nodeclaim.losses import Losses
+from broker.controllers.nodeclaim.losses import LossDetector
 from broker.controllers.nodeclaim.planning import Planner
 from broker.controllers.nodeclaim.published import PublishedShortages
 from broker.controllers.nodeclaim.recovery import Recovery
@@ -32,7 +32,7 @@ from broker.controllers.nodeclaim.translate import BadClaim, planned
 from broker.controllers.nodeclaim.unchanged import UnchangedInputs
 from broker.controllers.nodeclaim.waiting import waiting_since
 from broker.controllers.nodeclaim.waves import FleetWaves
-from broker.controllers.nodeclaim.writers import Writers
+from broker.controllers.nodeclaim.writers import WriterPool
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.kube.clock import Clock
@@ -51,7 +51,7 @@ REMEMBERED = "BackingOff"  # the planner's reason for a shortage that is not ove
 class LaunchSteps:
     """The steps of a pass, in their order."""
 
-    losses: Losses
+    losses: LossDetector
     recovery: Recovery
     planner: Planner
     waves: FleetWaves
@@ -71,7 +71,7 @@ class Launcher:
         reporter: Reporter,
         steps: LaunchSteps,
         *,
-        writers: Writers,
+        writers: WriterPool,
         clock: Clock,
     ) -> None:
         self._claims, self._pods, self._owns = caches.claims, caches.pods, caches.owns

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from broker.apis.karpenter import NodeClaim
-from broker.capacity.launches import Distribution, LaunchedClaim, LaunchGroup, LeftOver
+from broker.capacity.launches import Distribution, LaunchedClaim, LaunchGroup, RefusedAssignment
 from broker.capacity.model import Attempt, Claim, NodeClass, Skipped
 from broker.controllers.nodeclass.resolve import LaunchClass
 from providers.launch import LaunchError
@@ -38,7 +38,7 @@ class FleetResult:
         """The same result, with the instances of these claims given back."""
         pairs = self.distribution.pairs
         kept = tuple(pair for pair in pairs if pair.claim.uid not in uids)
-        back = tuple(LeftOver(pair.assignment, why) for pair in pairs if pair.claim.uid in uids)
+        back = tuple(RefusedAssignment(pair.assignment, why) for pair in pairs if pair.claim.uid in uids)
         left = (*self.distribution.left, *back)
         return replace(self, distribution=replace(self.distribution, pairs=kept, left=left))
 

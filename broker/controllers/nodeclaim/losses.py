@@ -55,7 +55,7 @@ def too_many(missing: int, registered: int) -> bool:
     return missing > FEW and missing > SHARE * registered
 
 
-class Losses:
+class LossDetector:
     """`settle` is a step of the launch loop's pass; `end` deletes a claim and logs why it is lost."""
 
     def __init__(

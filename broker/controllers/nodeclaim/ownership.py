@@ -32,7 +32,7 @@ def groups(*, take_over: bool, karpenter_alive: bool) -> frozenset[str]:
     return frozenset({names.BROKER})
 
 
-class Lessees:
+class LeaseHolders:
     """Whether one of the Leases is held, without comparing the clocks of two machines.
 
     A Lease is alive until its record stayed unchanged for its duration on the broker's monotonic clock, as in

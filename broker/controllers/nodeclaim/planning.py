@@ -21,7 +21,7 @@ from broker.capacity.entitlement import NO_ENTITLEMENTS, Entitlements
 from broker.capacity.model import Claim, Inventory, NodeClass, Plan
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
-from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclaim.launch_pass import LaunchPass
 from broker.controllers.nodeclaim.unchanged import PassInputs
 from broker.controllers.nodeclass.resolve import LaunchClass
@@ -75,7 +75,7 @@ class Planner:
     def __init__(
         self,
         claims: Cache[NodeClaim],
-        inventory: InventoryKeeper,
+        inventory: InventoryCache,
         slots: SlotPolicy,
         *,
         seconds: float,

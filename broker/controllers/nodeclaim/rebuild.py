@@ -23,7 +23,7 @@ from providers.launch import Override
 from providers.model import InstanceType
 
 
-class Differs(Exception):
+class CallDiffers(Exception):
     """The recorded call differs from the request of its claims and class; the text names how."""
 
 
@@ -38,13 +38,13 @@ def rebuilt(
     """The launch group of these claims of the call, with the recorded overrides. Raises Differs."""
     request = call.request
     if request is None or not request.overrides:
-        raise Differs("its record cannot be read")
+        raise CallDiffers("its record cannot be read")
     if len(set(call.claims)) != request.count:
-        raise Differs(
+        raise CallDiffers(
             f"it asks for {counted(request.count, 'instance')} for {counted(len(set(call.claims)), 'claim')}"
         )
     if request.token != call.launch:
-        raise Differs("its client token is not its launch id")
+        raise CallDiffers("its client token is not its launch id")
     plan = ready.plan
     known = class_catalog(plan.of_tenancy(tenancy(claims[0].requirements)), types, inventory, now)
     chosen: dict[object, tuple[Option, ...]] = {}
@@ -62,14 +62,14 @@ def rebuilt(
             assignments, node_classes={plan.name: plan}, types=types, shortages=Shortages(), now=now
         )
     except ValueError as error:
-        raise Differs(str(error)) from error
+        raise CallDiffers(str(error)) from error
     if len(groups) != 1:
-        raise Differs("its claims would not share a call")
+        raise CallDiffers("its claims would not share a call")
     overrides = [
         _with_subnet(new, old, plan) for new, old in zip(groups[0].overrides, request.overrides, strict=False)
     ]
     if overrides != [*request.overrides]:
-        raise Differs("its overrides would be others")
+        raise CallDiffers("its overrides would be others")
     return replace(groups[0], overrides=request.overrides)
 
 
@@ -84,7 +84,9 @@ def _option(call: FleetCall, override: Override, claim: Claim, known: ClassCatal
     )
     if found is None:
         where = f"{call.capacity_type} {override.instance_type} in {override.zone}"
-        raise Differs(f"{' of '.join(filter(None, (where, call.reservation)))} is no option of {claim.name}")
+        raise CallDiffers(
+            f"{' of '.join(filter(None, (where, call.reservation)))} is no option of {claim.name}"
+        )
     return found
 
 

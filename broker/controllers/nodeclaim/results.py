@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from broker.apis import names
 from broker.capacity.answers import answer, foremost, full, learn
-from broker.capacity.launches import LaunchGroup, LeftOver
+from broker.capacity.launches import LaunchGroup, RefusedAssignment
 from broker.capacity.model import Attempt, Inventory
 from broker.capacity.shortages import Shortages
 from broker.controllers.nodeclaim.bind import Binder
@@ -21,7 +21,7 @@ from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
 from broker.controllers.nodeclaim.feedback import ClassFeedback
 from broker.controllers.nodeclaim.launch_pass import FleetResult, LaunchPass, PendingBind
 from broker.controllers.nodeclaim.report import Reporter, limit
-from broker.controllers.nodeclaim.writers import Writers
+from broker.controllers.nodeclaim.writers import WriterPool
 from broker.controllers.nodeclass.resolve import LaunchClass, Surroundings
 from broker.kube.clock import Clock
 from providers.model import ErrorClass, ProviderError
@@ -81,7 +81,7 @@ class LaunchResults:
         reporter: Reporter,
         feedback: ClassFeedback,
         *,
-        writers: Writers,
+        writers: WriterPool,
         clock: Clock,
     ) -> None:
         self._claims = caches.claims
@@ -177,7 +177,7 @@ class LaunchResults:
         for attempt in last.values():
             self._feedback.limit(attempt)
 
-    def _decide(self, left: LeftOver, work: LaunchPass) -> None:
+    def _decide(self, left: RefusedAssignment, work: LaunchPass) -> None:
         """Whether the claim tries its next option now, the same option later, or waits for an action."""
         uid, worst = left.claim.uid, foremost(left.errors)
         class_ = worst.class_ if worst else ErrorClass.TRANSIENT

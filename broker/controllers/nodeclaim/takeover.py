@@ -11,7 +11,7 @@ import structlog
 
 from broker.apis.coordination import Lease
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.nodeclaim.ownership import KARPENTER_LEASE_SELECTOR, Lessees, groups, owned
+from broker.controllers.nodeclaim.ownership import KARPENTER_LEASE_SELECTOR, LeaseHolders, groups, owned
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -30,7 +30,7 @@ class TakeOver:
         self._leases = leases
         self._enabled = enabled
         self._clock = clock
-        self._lessees = Lessees()
+        self._lessees = LeaseHolders()
         self._gone: bool | None = None  # as of the last read from the API server
 
     def owns(self, claim: NodeClaim) -> bool:

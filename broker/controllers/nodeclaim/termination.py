@@ -15,7 +15,7 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionStatus, condition
-from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclaim import drain
 from broker.controllers.nodeclaim.abandoned import release
 from broker.controllers.nodeclaim.caches import ClaimCaches
@@ -46,7 +46,7 @@ class Termination:
         context: ControllerContext,
         caches: ClaimCaches,
         terminations: Terminations,
-        inventory: InventoryKeeper,
+        inventory: InventoryCache,
         *,
         launching: Callable[[str], bool],
         freed: Callable[[], None],

@@ -23,7 +23,7 @@ from broker.capacity.launches import LaunchGroup, group
 from broker.capacity.model import NodeClass, Selection
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
-from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclaim.template import NodeBootstrap, instance_tags, template, template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned
 from broker.controllers.nodeclass.controller import NodeClassController
@@ -64,7 +64,7 @@ class LaunchTrials:
         provider: CapacityProvider,
         classes: NodeClassController,
         pools: Cache[NodePool],
-        inventory: InventoryKeeper,
+        inventory: InventoryCache,
         *,
         clock: Clock,
         cluster: NodeBootstrap,

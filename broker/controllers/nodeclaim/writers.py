@@ -18,7 +18,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Writers:
+class WriterPool:
     """A bounded number of threads; any other thread may use it."""
 
     def __init__(self, name: str) -> None:

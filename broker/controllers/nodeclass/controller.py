@@ -18,7 +18,7 @@ import structlog
 from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.model import LAUNCH_DEFAULTS, LaunchDefaults, Resolved, Selection
-from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclass.resolve import (
     NOT_FOUND,
     LaunchClass,
@@ -66,7 +66,7 @@ class NodeClassController:
         self,
         context: ControllerContext,
         provider: CapacityProvider,
-        inventory: InventoryKeeper,
+        inventory: InventoryCache,
         cache: Cache[EC2NodeClass],
         *,
         describe: Callable[[], None],

@@ -106,7 +106,7 @@ class LaunchClass:
 
 def selection(node_class: EC2NodeClass) -> Selection:
     """The reservations that the class asks for. Raises Unresolved for an invalid spec."""
-    ask = node_class.reservation_ask
+    ask = node_class.reservation_settings
     if ask.problems:
         raise Unresolved("InvalidCapacityReservationSpec", "; ".join(map(str, ask.problems)))
     if ask.spec is not None:

@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import Inventory, Plan
-from broker.controllers.dedicatedaicluster.keeper import ClusterController
-from broker.controllers.ome.deciding import PreemptionController
-from broker.controllers.ome.shared import ReservationDependencies
+from broker.controllers.dedicatedaicluster.controller import ClusterController
+from broker.controllers.dependencies import ReservationDependencies
+from broker.controllers.preemption.controller import PreemptionController
 from broker.controllers.preemption.entitlements import EntitlementReader
-from broker.controllers.preemption.reclaim import Preemptor
+from broker.controllers.preemption.preemptor import Preemptor
 from broker.controllers.preemption.slots import SlotSnapshotBuilder
 from broker.kube.controller import Result
 from broker.kube.watches import Signal

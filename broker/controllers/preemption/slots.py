@@ -19,16 +19,16 @@ from broker.controllers.dedicatedaicluster.sizes import sizes
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.report import launched_at
 from broker.controllers.nodeclaim.translate import priority_of
-from broker.controllers.ome.reads import OmeReads
 from broker.controllers.preemption.claims import cluster_of, nominations_of, non_preemptible
-from broker.controllers.preemption.promised import ClusterHolding, cluster_holdings, nominations, promises
+from broker.controllers.preemption.promises import ClusterHolding, cluster_holdings, nominations, promises
+from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.snapshot import Snapshot
 from broker.kube.bisection import bisected_among
 from broker.kube.clock import Clock
 from broker.quota import part
 from broker.quota.joint import SlotState
 from broker.quota.model import Preemption, QuotaCohort
-from broker.quota.resolve import Names, UnresolvedName
+from broker.quota.resolve import ReservationNames, UnresolvedName
 from broker.quota.slot_model import CLAIM, SlotHolder, SlotRequest
 from broker.reservations.slots import (
     SlotQuotaReader,
@@ -51,7 +51,7 @@ class SlotSnapshotBuilder:
 
     def __init__(
         self,
-        reads: OmeReads,
+        reads: ReservationReads,
         caches: ClaimCaches,
         *,
         settings: Settings,
@@ -169,7 +169,7 @@ class SlotSnapshotBuilder:
         return cluster_holdings(
             clusters,
             self._caches.claims.list(),
-            by_name=Names(known),
+            by_name=ReservationNames(known),
             flavors=[*flavors.values()],
             sizes=sizes(flavors, known, types, self._settings),
             settled={*asking, *assumed.in_slots},
@@ -248,7 +248,7 @@ def drawn(
     """The queue of each claim by uid; for unresolved names also the reason, and the name as written, by
     queue.
     """
-    known = Names(snapshot.reservations)
+    known = ReservationNames(snapshot.reservations)
     draws: dict[str, str] = {}
     barred: dict[str, str] = {}
     written: dict[str, str] = {}

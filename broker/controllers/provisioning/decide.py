@@ -105,7 +105,7 @@ class ProvisioningDecision:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decider:
+class ProvisioningPlanner:
     """`launches` is called only if it is needed, since it reads EC2's instance types.
 
     `seconds` bound the packing; `timer` returns seconds since some moment.

@@ -23,19 +23,19 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.shortages import Shortages
 from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
-from broker.controllers.nodeclaim.ownership import Lessees
+from broker.controllers.nodeclaim.ownership import LeaseHolders
 from broker.controllers.nodeclaim.planning import SlotPolicy, in_gangs
 from broker.controllers.nodeclaim.status import patch, pods_of
-from broker.controllers.nodeclaim.writers import Writers
+from broker.controllers.nodeclaim.writers import WriterPool
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.nominations import preempting, try_nomination
 from broker.controllers.provisioning.decide import (
-    Decider,
     LaunchState,
     NewClaim,
     ProvisioningCluster,
     ProvisioningDecision,
+    ProvisioningPlanner,
     of_gangs,
 )
 from broker.controllers.provisioning.karpenters import karpenter_pools
@@ -104,7 +104,7 @@ class Provisioner:
         launches: LaunchProgress,
         seconds: float,
     ) -> None:
-        self._lessees = Lessees()
+        self._lessees = LeaseHolders()
         self._learner = RoomLearner()
         self._faults: dict[str, str] = {}  # of pools that are not served, by name
         self._unresolved: dict[str, float] = {}  # since when, by pool
@@ -114,7 +114,7 @@ class Provisioner:
         self._launches, self._seconds = launches, seconds
         self._pods = PodReporter(context)
         self._pools = PoolReporter(context, caches.pools)
-        self._writers = Writers("provisioning")
+        self._writers = WriterPool("provisioning")
 
     def close(self) -> None:
         self._writers.close()
@@ -229,7 +229,7 @@ class Provisioner:
         learned = self._learner.observe(
             room.nodes, claims, pods, fingerprint(daemons), classes=class_hashes(pools), now=now
         )
-        decision = Decider(
+        decision = ProvisioningPlanner(
             pools=pools,
             pending=pending,
             cluster=ProvisioningCluster(

@@ -10,11 +10,10 @@ import pytest
 
 from broker.apis.core import Event
 from broker.apis.ome import CapacityReservation
-from broker.controllers.capacityreservation import look
+from broker.controllers.capacityreservation import facts
 from broker.controllers.nodeclaim import planning
-from broker.controllers.odcr import keeper
-from broker.controllers.ome import deciding
-from broker.controllers.preemption import slots
+from broker.controllers.odcr import provisioner
+from broker.controllers.preemption import controller, slots
 from broker.kube.isolation import REASON
 from broker.quota import part
 from tests.cluster.objects import ON_DEMAND
@@ -31,11 +30,11 @@ def of(reserved: Iterable[Any]) -> list[str]:
 
 # The place of the failure, the object that it is about, and the names among a call's arguments.
 CASES: dict[str, tuple[Any, str, str, Callable[..., Sequence[str]]]] = {
-    "who gets quota": (deciding, "decide", "bad-cluster", part.names),
+    "who gets quota": (controller, "decide", "bad-cluster", part.names),
     "whose slots": (slots, "entitlements", QUEUE, lambda seen: part.names(None, seen.state)),
-    "what to buy": (keeper, "plan", QUEUE, lambda wishes, *_: of(wishes)),
-    "whose reservations": (keeper, "resolve_ownership", QUEUE, lambda _odcrs, _groups, some: of(some)),
-    "whose machines": (look, "shares", QUEUE, lambda some, _machines: of(some)),
+    "what to buy": (provisioner, "plan", QUEUE, lambda wishes, *_: of(wishes)),
+    "whose reservations": (provisioner, "resolve_ownership", QUEUE, lambda _odcrs, _groups, some: of(some)),
+    "whose machines": (facts, "shares", QUEUE, lambda some, _machines: of(some)),
     "which launches": (planning, "plan", "bad-claim", lambda claims, *_: [each.name for each in claims]),
 }
 

@@ -21,7 +21,7 @@ from broker.commands.dry_run import DryRun
 from broker.commands.explanation import explain as explain_cluster
 from broker.commands.output import table
 from broker.commands.present import rendered
-from broker.commands.problems_by import By
+from broker.commands.problems_by import GroupBy
 from broker.commands.situation import read
 from tests.cluster.account import ACCOUNT
 from tests.cluster.objects import ON_DEMAND, RESERVED
@@ -142,7 +142,7 @@ def _shown(stack: Stack, waiting: Sequence[str]) -> Iterator[str]:
     now = stack.clock.now()
     situation = read(stack.client, now)
     pages: list[Any] = [rendered(explain_cluster(situation))]
-    for by in By:
+    for by in GroupBy:
         rows = problems.rows(problems.published(situation, now - timedelta(hours=1)), by)
         pages.append(table("", [*problems.told(rows)], columns=problems.COLUMNS))
     for name in ("second", *waiting):

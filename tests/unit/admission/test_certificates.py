@@ -14,8 +14,8 @@ from broker.admission.certificates import (
     SERVING_LIFE,
     SETTLING,
     SKEW,
-    Kept,
-    Unusable,
+    StoredCertificates,
+    UnusableCertificates,
     read,
     turn,
     write,
@@ -26,7 +26,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-def trusts(bundle: bytes, kept: Kept, at: datetime, name: str = NAME) -> bool:
+def trusts(bundle: bytes, kept: StoredCertificates, at: datetime, name: str = NAME) -> bool:
     """Whether a client with this bundle accepts the served certificate."""
     assert kept.serving is not None
     store = verification.Store(x509.load_pem_x509_certificates(bundle))
@@ -46,9 +46,9 @@ class Looks:
     """
 
     def __init__(self) -> None:
-        self.spans: dict[tuple[bytes, int], tuple[Kept, datetime, datetime]] = {}
+        self.spans: dict[tuple[bytes, int], tuple[StoredCertificates, datetime, datetime]] = {}
 
-    def at(self, now: datetime, *pairs: tuple[bytes, Kept]) -> None:
+    def at(self, now: datetime, *pairs: tuple[bytes, StoredCertificates]) -> None:
         for bundle, of in pairs:
             assert of.serving is not None
             key = bundle, of.serving.certificate.serial_number
@@ -63,7 +63,7 @@ class Looks:
 
 def test_whoever_is_an_hour_behind_is_trusted_and_trusts_for_three_years() -> None:
     now = START
-    kept = turn(Kept(), names=[NAME], now=now)
+    kept = turn(StoredCertificates(), names=[NAME], now=now)
     served, signed, most = set(), set(), 0
     looks = Looks()
     while now < START + 3 * CA_LIFE:
@@ -85,7 +85,7 @@ def test_whoever_is_an_hour_behind_is_trusted_and_trusts_for_three_years() -> No
 
 
 def test_nothing_is_written_while_nothing_is_due() -> None:
-    kept = turn(Kept(), names=[NAME], now=START)
+    kept = turn(StoredCertificates(), names=[NAME], now=START)
     assert turn(kept, names=[NAME], now=START + SERVING_LIFE / 2) is kept
     again = read(write(kept))
     assert turn(again, names=[NAME], now=START + SERVING_LIFE / 2) is again
@@ -93,14 +93,14 @@ def test_nothing_is_written_while_nothing_is_due() -> None:
 
 
 def test_a_new_authority_signs_only_after_api_servers_have_heard_of_it() -> None:
-    kept = turn(Kept(), names=[NAME], now=START)
+    kept = turn(StoredCertificates(), names=[NAME], now=START)
     late = START + CA_LIFE * 2 / 3 + HOUR
     told = turn(kept, names=[NAME], now=late)
     first, second = told.authorities
     assert first == kept.authorities[0]
     assert told.serving is not None
     assert told.serving.certificate.issuer == first.certificate.subject
-    renewed = Kept(told.authorities, None)
+    renewed = StoredCertificates(told.authorities, None)
     soon, later = (turn(renewed, names=[NAME], now=late + after) for after in (HOUR / 2, SETTLING))
     assert soon.serving is not None
     assert later.serving is not None
@@ -109,7 +109,7 @@ def test_a_new_authority_signs_only_after_api_servers_have_heard_of_it() -> None
 
 
 def test_an_end_that_was_slept_through_is_made_good_at_once() -> None:
-    kept = turn(Kept(), names=[NAME], now=START)
+    kept = turn(StoredCertificates(), names=[NAME], now=START)
     now = START + 2 * CA_LIFE
     assert not trusts(kept.bundle, kept, now)
     kept = turn(kept, names=[NAME], now=now)
@@ -118,7 +118,7 @@ def test_an_end_that_was_slept_through_is_made_good_at_once() -> None:
 
 
 def test_releases_of_different_names_do_not_take_the_certificate_from_each_other() -> None:
-    kept = turn(Kept(), names=["old.ns.svc"], now=START)
+    kept = turn(StoredCertificates(), names=["old.ns.svc"], now=START)
     both = turn(kept, names=["new.ns.svc"], now=START + HOUR)
     assert turn(both, names=["old.ns.svc"], now=START + HOUR) is both
     assert trusts(kept.bundle, both, START + HOUR, "old.ns.svc")
@@ -127,14 +127,14 @@ def test_releases_of_different_names_do_not_take_the_certificate_from_each_other
 
 
 def test_an_address_is_named_as_one() -> None:
-    kept = turn(Kept(), names=["127.0.0.1"], now=START)
+    kept = turn(StoredCertificates(), names=["127.0.0.1"], now=START)
     assert turn(kept, names=["127.0.0.1"], now=START) is kept
 
 
 @pytest.mark.parametrize("wrong", ["missing", "not base64", "no pem", "another's key", "no key"])
 def test_a_secret_that_cannot_be_served_from_is_told(wrong: str) -> None:
-    data = write(turn(Kept(), names=[NAME], now=START))
-    other = write(turn(Kept(), names=[NAME], now=START))
+    data = write(turn(StoredCertificates(), names=[NAME], now=START))
+    other = write(turn(StoredCertificates(), names=[NAME], now=START))
     words = {
         "missing": ("tls.key", None, "'tls.key' is missing"),
         "not base64": ("ca.crt", "?", "Unable to load|base64|PEM"),
@@ -147,5 +147,5 @@ def test_a_secret_that_cannot_be_served_from_is_told(wrong: str) -> None:
         del data[name]
     else:
         data[name] = value
-    with pytest.raises(Unusable, match=said):
+    with pytest.raises(UnusableCertificates, match=said):
         read(data)

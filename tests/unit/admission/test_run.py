@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from broker import logs, run
-from broker.admission.keeper import NAME
+from broker.admission.registration import NAME
 from broker.apis.admission import ValidatingWebhookConfiguration
 from broker.apiserver import Cluster
 from broker.kube.client import Client

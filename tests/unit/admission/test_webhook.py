@@ -16,7 +16,7 @@ from cryptography import x509
 
 from broker.admission import certificates
 from broker.admission import webhook as webhook_module
-from broker.admission.keeper import SECRET
+from broker.admission.registration import SECRET
 from broker.admission.review import answer
 from broker.admission.webhook import EVERY, Webhook, WebhookService
 from broker.apis.admission import Secret
@@ -75,7 +75,7 @@ class World:
             return "denied the request" in error.message
         return False
 
-    def kept(self) -> certificates.Kept:
+    def kept(self) -> certificates.StoredCertificates:
         return certificates.read(self.client.get(Secret.KIND, SECRET, namespace="ns")["data"])
 
 

@@ -37,7 +37,7 @@ def test_the_api_server_accepts_every_example(served: Api) -> None:
 @pytest.mark.covers("KRP-02")
 def test_every_kind_of_selection_has_an_example() -> None:
     classes = [EC2NodeClass.decode(obj) for obj in objects() if obj["kind"] == "EC2NodeClass"]
-    asks = {each.name: each.reservation_ask.spec for each in classes}
+    asks = {each.name: each.reservation_settings.spec for each in classes}
     shown = {
         name: (spec.preference, bool(spec.reservation_id), bool(spec.group_arn))
         for name, spec in asks.items()

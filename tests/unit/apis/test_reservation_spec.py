@@ -76,24 +76,24 @@ def asked(*, field: Any = None, annotation: str | None = None) -> EC2NodeClass:
 
 
 def test_class_without_a_spec_requests_no_reservation() -> None:
-    ask = asked().reservation_ask
+    ask = asked().reservation_settings
     assert (ask.spec, ask.problems) == (None, ())
 
 
 def test_the_annotation_is_read_where_there_is_no_field() -> None:
-    ask = asked(annotation=json.dumps(target(capacityReservationId=ID))).reservation_ask
+    ask = asked(annotation=json.dumps(target(capacityReservationId=ID))).reservation_settings
     assert ask.spec is not None
     assert ask.spec.reservation_id == ID
 
 
 def test_the_field_wins_over_the_annotation() -> None:
-    ask = asked(field=preference("open"), annotation=json.dumps(preference("none"))).reservation_ask
+    ask = asked(field=preference("open"), annotation=json.dumps(preference("none"))).reservation_settings
     assert ask.spec is not None
     assert ask.spec.preference == "open"
 
 
 def test_a_wrong_field_is_not_replaced_by_the_annotation() -> None:
-    ask = asked(field=preference("any"), annotation=json.dumps(preference("none"))).reservation_ask
+    ask = asked(field=preference("any"), annotation=json.dumps(preference("none"))).reservation_settings
     assert ask.spec is None
     assert ask.problems[0].field == "spec.capacityReservationSpec.capacityReservationPreference"
 
@@ -111,7 +111,7 @@ def test_a_wrong_field_is_not_replaced_by_the_annotation() -> None:
     ],
 )
 def test_a_wrong_annotation_is_a_problem_that_names_it(annotation: str, said: str) -> None:
-    ask = asked(annotation=annotation).reservation_ask
+    ask = asked(annotation=annotation).reservation_settings
     assert ask.spec is None
     assert said in ask.problems[0].message
     assert ask.problems[0].field.startswith(f"metadata.annotations[{RESERVATION_SPEC}]")
@@ -140,7 +140,7 @@ MAYBE_SPECS = st.fixed_dictionaries(
 
 @given(MAYBE_SPECS)
 def test_whatever_the_annotation_holds_a_spec_is_one_choice_or_there_is_none(raw: Any) -> None:
-    ask = asked(annotation=json.dumps(raw)).reservation_ask
+    ask = asked(annotation=json.dumps(raw)).reservation_settings
     assert (ask.spec is None) == bool(ask.problems)
     if ask.spec is not None:
         chosen = [ask.spec.preference, ask.spec.reservation_id, ask.spec.group_arn]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.capacity import greedy, network
-from broker.capacity.problem import ClaimDemand, Rank, SlotProblem, Taken, problem_of
-from broker.capacity.solve import Solved, solve
+from broker.capacity.problem import ClaimDemand, Rank, SlotFlow, SlotProblem, problem_of
+from broker.capacity.solve import SolvedSlots, solve
 
 from .builders import NOW, TYPES, inventory, odcr
 
@@ -58,7 +58,7 @@ def problems(draw: st.DrawFn) -> SlotProblem:
     return problem([draw(st.integers(0, 5)) for _ in SLOTS], wishes)
 
 
-def objective(of: SlotProblem, taken: Taken, absent: frozenset[str]) -> tuple[float, ...]:
+def objective(of: SlotProblem, taken: SlotFlow, absent: frozenset[str]) -> tuple[float, ...]:
     """By priority the claims in reservations; launched; on-demand cost; sizes; ends. Larger is better."""
     served = {place: int(count) for place, count in enumerate(taken.served)}
     bundles = [*enumerate(of.bundles)]
@@ -75,7 +75,7 @@ def objective(of: SlotProblem, taken: Taken, absent: frozenset[str]) -> tuple[fl
     )
 
 
-def choices(of: SlotProblem) -> Iterator[tuple[Taken, frozenset[str]]]:
+def choices(of: SlotProblem) -> Iterator[tuple[SlotFlow, frozenset[str]]]:
     """Every choice of gangs that fits, with the gangs that it leaves out."""
     for size in range(len(of.gangs) + 1):
         for some in itertools.combinations(of.gangs, size):
@@ -87,7 +87,7 @@ def choices(of: SlotProblem) -> Iterator[tuple[Taken, frozenset[str]]]:
                 yield taken, absent
 
 
-def whole(of: SlotProblem, taken: Taken, absent: frozenset[str]) -> bool:
+def whole(of: SlotProblem, taken: SlotFlow, absent: frozenset[str]) -> bool:
     """Whether each gang has all its required slots, or none."""
     for place, each in enumerate(of.bundles):
         count = int(taken.served[place])
@@ -137,7 +137,7 @@ def test_result_without_time_is_valid_and_within_its_reported_bound(of: SlotProb
                 assert level - reached[name] <= gaps[name] + 1e-6, name
 
 
-def levels(of: SlotProblem, taken: Taken, absent: frozenset[str]) -> dict[str, float]:
+def levels(of: SlotProblem, taken: SlotFlow, absent: frozenset[str]) -> dict[str, float]:
     """The levels that are compared with all other plans, larger if better."""
     if not of.bundles:
         return {}
@@ -158,7 +158,7 @@ def test_one_greedy_pass_is_within_its_factor_at_every_priority(of: SlotProblem)
     assert whole(of, taken, absent)
     largest = max(sum(of.bundles[each].count for each in gang) for gang in of.gangs.values())
 
-    def reserved(some: Taken, priority: int) -> int:
+    def reserved(some: SlotFlow, priority: int) -> int:
         return sum(
             int(some.served[place])
             for place, each in enumerate(of.bundles)
@@ -187,7 +187,7 @@ def gangs_of(sizes: Sequence[int], slots: Sequence[str] = ("cr-1",), **more: int
     ]
 
 
-def names(of: SlotProblem, got: Solved) -> list[str]:
+def names(of: SlotProblem, got: SolvedSlots) -> list[str]:
     return sorted(set(of.gangs) - got.absent)
 
 
@@ -236,7 +236,7 @@ def test_nothing_waits_nothing_is_solved() -> None:
 
 
 def test_a_solver_that_fails_is_replaced_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object, **__: object) -> Taken:
+    def broken(*_: object, **__: object) -> SlotFlow:
         raise network.SolverFailed("min-cost flow: Status.BAD_COST_RANGE")
 
     monkeypatch.setattr(network, "solve", broken)

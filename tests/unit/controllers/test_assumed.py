@@ -16,8 +16,8 @@ from broker.capacity.model import Assignment, Claim, Option, Plan, Pool, Unplace
 from broker.capacity.requirements import Requirements
 from broker.controllers import assumed
 from broker.controllers.assumed import AssumptionStore, Lifetime, expired
-from broker.controllers.inventory import InventoryKeeper
-from broker.controllers.preemption.reclaim import Preemptor
+from broker.controllers.inventory import InventoryCache
+from broker.controllers.preemption.preemptor import Preemptor
 from broker.kube.cache import Cache
 from broker.kube.clock import FakeClock
 from providers.model import Odcr
@@ -111,7 +111,7 @@ def test_free_slots_are_those_of_ec2_after_every_launch_end_and_description(
 ) -> None:
     ec2: Any = Ec2()
     clock = FakeClock()
-    keeper = InventoryKeeper(ec2, clock=clock, groups=tuple)
+    keeper = InventoryCache(ec2, clock=clock, groups=tuple)
     keeper.refresh()
     for step, number in [*steps, ("read", 0)]:
         clock.advance(1)

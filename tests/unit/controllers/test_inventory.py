@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.inventory import InventoryCache
 from broker.kube.clock import FakeClock
 from providers.model import ErrorClass, Odcr, ProviderError, ReservationGroup
 
@@ -43,7 +43,7 @@ class World:
         self.clock, self.ec2 = FakeClock(), Ec2()
         provider: Any = self.ec2
         self.groups: tuple[str, ...] = ()
-        self.keeper = InventoryKeeper(provider, clock=self.clock, groups=lambda: self.groups)
+        self.keeper = InventoryCache(provider, clock=self.clock, groups=lambda: self.groups)
         self.news = 0
         self.keeper.on_change(self._hear)
 

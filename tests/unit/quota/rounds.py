@@ -26,17 +26,17 @@ from broker.capacity.model import Inventory, NodeClass, Plan, Selection
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from broker.controllers.assumed import AssumptionStore
-from broker.controllers.dedicatedaicluster.keeper import ClusterController
+from broker.controllers.dedicatedaicluster.controller import ClusterController
+from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.nodeclaim.planning import in_gangs
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.termination import BY_NODE
 from broker.controllers.nodeclaim.translate import planned
-from broker.controllers.ome.deciding import PreemptionController
-from broker.controllers.ome.reads import OmeReads
-from broker.controllers.ome.shared import ReservationDependencies
+from broker.controllers.preemption.controller import PreemptionController
 from broker.controllers.preemption.entitlements import EntitlementReader
-from broker.controllers.preemption.reclaim import Preemptor
+from broker.controllers.preemption.preemptor import Preemptor
 from broker.controllers.preemption.slots import SlotSnapshotBuilder
+from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
@@ -256,7 +256,7 @@ class World:
         self.claims: Cache[NodeClaim] = Cache(NodeClaim)
         self.nodes: Cache[Node] = Cache(Node, indexes={BY_PROVIDER_ID: lambda _: ()})
         self.pods: Cache[Pod] = Cache(Pod, indexes={BY_NODE: lambda _: ()})
-        self.reads = OmeReads(self.store, clock=self.clock)
+        self.reads = ReservationReads(self.store, clock=self.clock)
         self.reads.flavors.missing = True
         self.store.serve(NodeClaim.KIND, self.claims)
         self.store.serve(DedicatedAICluster.KIND, self.reads.clusters.cache)

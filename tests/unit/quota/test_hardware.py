@@ -13,7 +13,7 @@ from broker.quota.hardware import (
     EntitledReservation,
     Machine,
     SteadyMachines,
-    UnattributedUsage,
+    UnattributedKey,
     associations,
     attribute,
     beyond,
@@ -280,26 +280,26 @@ H100 = FlavorResource("h100", GPU)
     ("machines", "used", "strangers", "anywhere", "wanted"),
     [
         # Two of 32 on 64: unattributed usage takes the free share of the younger, then of the older.
-        (nodes(8), {}, {UnattributedUsage(None, H100): 8}, False, {B: 8}),
-        (nodes(8), {}, {UnattributedUsage(None, H100): 40}, False, {B: 32, A: 8}),
-        (nodes(8), {B: 24}, {UnattributedUsage(None, H100): 40}, False, {B: 8, A: 32}),
-        (nodes(8), {A: 32, B: 32}, {UnattributedUsage(None, H100): 40}, False, {}),
+        (nodes(8), {}, {UnattributedKey(None, H100): 8}, False, {B: 8}),
+        (nodes(8), {}, {UnattributedKey(None, H100): 40}, False, {B: 32, A: 8}),
+        (nodes(8), {B: 24}, {UnattributedKey(None, H100): 40}, False, {B: 8, A: 32}),
+        (nodes(8), {A: 32, B: 32}, {UnattributedKey(None, H100): 40}, False, {}),
         # Hardware beyond all quotas is taken first.
-        (nodes(10), {}, {UnattributedUsage(None, H100): 16}, False, {}),
-        (nodes(10), {}, {UnattributedUsage(None, H100): 24}, False, {B: 8}),
+        (nodes(10), {}, {UnattributedKey(None, H100): 16}, False, {}),
+        (nodes(10), {}, {UnattributedKey(None, H100): 24}, False, {B: 8}),
         # On machines of an owner it takes from the owner, after hardware beyond the owner's quota.
-        (nodes(4, owner=A) + nodes(4), {}, {UnattributedUsage(A, H100): 16}, False, {A: 16}),
-        (nodes(5, owner=A) + nodes(4), {}, {UnattributedUsage(A, H100): 16}, False, {A: 8}),
-        (nodes(4, owner=A) + nodes(4, owner=B), {A: 32}, {UnattributedUsage(B, H100): 8}, False, {B: 8}),
+        (nodes(4, owner=A) + nodes(4), {}, {UnattributedKey(A, H100): 16}, False, {A: 16}),
+        (nodes(5, owner=A) + nodes(4), {}, {UnattributedKey(A, H100): 16}, False, {A: 8}),
+        (nodes(4, owner=A) + nodes(4, owner=B), {A: 32}, {UnattributedKey(B, H100): 8}, False, {B: 8}),
         # Usage with unknown machines may be on any machine.
-        (nodes(5, owner=A) + nodes(4, owner=B), {}, {UnattributedUsage(None, H100): 8}, True, {}),
-        (nodes(4, owner=A) + nodes(4, owner=B), {}, {UnattributedUsage(None, H100): 8}, True, {B: 8}),
+        (nodes(5, owner=A) + nodes(4, owner=B), {}, {UnattributedKey(None, H100): 8}, True, {}),
+        (nodes(4, owner=A) + nodes(4, owner=B), {}, {UnattributedKey(None, H100): 8}, True, {B: 8}),
     ],
 )
 def test_unattributed_usage_takes_free_amounts(
     machines: list[Machine],
     used: dict[Reserved, int],
-    strangers: dict[UnattributedUsage, int],
+    strangers: dict[UnattributedKey, int],
     anywhere: bool,
     wanted: dict[Reserved, int],
 ) -> None:

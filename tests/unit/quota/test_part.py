@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.controllers.ome import deciding
-from broker.controllers.preemption import slots
+from broker.controllers.preemption import controller, slots
 from broker.kube.suspects import CulpritFound
 from broker.quota import part
 from broker.quota.joint import QuotaState, SlotState, WaitingClaim
@@ -22,7 +21,7 @@ SEEDS = (20096, 20180, 20738, 30544, 70812)  # worlds in which much is decided
 
 
 def decisions(monkeypatch: pytest.MonkeyPatch, wrapped: Callable[[Decide], Decide]) -> None:
-    monkeypatch.setattr(deciding, "decide", wrapped(deciding.decide))  # type: ignore[attr-defined]
+    monkeypatch.setattr(controller, "decide", wrapped(controller.decide))  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -72,12 +71,12 @@ def test_the_one_that_a_decision_fails_on_is_named(seed: int, monkeypatch: pytes
         ) -> object:
             nonlocal bad
             for bad in {*part.names(quota, places, waiting)} - tried:
-                monkeypatch.setattr(deciding, "decide", judge)
+                monkeypatch.setattr(controller, "decide", judge)
                 with pytest.raises(CulpritFound) as caught:
-                    deciding._decided(quota, places, waiting, more["nominated"])
+                    controller._decided(quota, places, waiting, more["nominated"])
                 assert caught.value.suspect == bad
                 tried.add(bad)
-            monkeypatch.setattr(deciding, "decide", decided)
+            monkeypatch.setattr(controller, "decide", decided)
             return decide(quota, places, waiting, **more)
 
         return decided

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from broker.apis.ome import RESERVATION_CONDITIONS, CapacityReservation, ReservationSpec, ReservationStatus
-from broker.apis.ome_rules import Judged, judge
+from broker.apis.ome_rules import JudgedSpec, judge
 from broker.apis.units import MOST
 from broker.apiserver import Cluster
 from broker.controllers.capacityreservation import status
 from broker.controllers.capacityreservation.marks import label_of
 from broker.controllers.capacityreservation.views import ReservationViews
-from broker.controllers.ome.reads import OmeReads
+from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.snapshot import Snapshot
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
@@ -31,7 +31,7 @@ from broker.reservations.conditions import (
     REASONS,
     QueueState,
     ReservationFacts,
-    Trouble,
+    WorkFailure,
     condition_updates,
     deciding,
     detail,
@@ -110,8 +110,8 @@ def told(
 )
 def test_a_wrong_annotation_is_told_beside_whatever_else_is_wrong(more: dict[str, Any], reason: str) -> None:
     troubles = (
-        Trouble(reason="InvalidAnnotation", message="sizing is Max"),
-        Trouble(reason="UnknownAnnotation", message="tenant means nothing"),
+        WorkFailure(reason="InvalidAnnotation", message="sizing is Max"),
+        WorkFailure(reason="UnknownAnnotation", message="tenant means nothing"),
     )
     known = facts(**more, troubles=troubles)
     obstacle = next(obstacles(known))
@@ -214,7 +214,7 @@ DRY = {GPU: 64, MEMORY: 15 * TI}
             "FlavorNotFound: can't be found",
         ),
         (
-            facts(judged=Judged(spec=SPEC.spec, problems=("spec.cohort is empty: name one",))),
+            facts(judged=JudgedSpec(spec=SPEC.spec, problems=("spec.cohort is empty: name one",))),
             "Ready",
             "SpecInvalid",
             "spec.cohort is empty: name one",
@@ -230,7 +230,7 @@ DRY = {GPU: 64, MEMORY: 15 * TI}
             facts(
                 HALF,
                 troubles=(
-                    Trouble(
+                    WorkFailure(
                         reason="CloudReservationPending",
                         message="InsufficientInstanceCapacity: no p5 in us-east-1a",
                         pending=True,
@@ -242,13 +242,13 @@ DRY = {GPU: 64, MEMORY: 15 * TI}
             "InsufficientInstanceCapacity: no p5",
         ),
         (
-            facts(HALF, troubles=(Trouble(reason="SpendingCapReached", message="--buy-dollars is 0"),)),
+            facts(HALF, troubles=(WorkFailure(reason="SpendingCapReached", message="--buy-dollars is 0"),)),
             "Ready",
             "InsufficientCapacity",
             "there are 32 of 64 nvidia.com/gpu; SpendingCapReached: --buy-dollars is 0",
         ),
         (
-            facts(HALF, troubles=(Trouble(reason="PurchaseSkipped", message="flavor h100: why"),)),
+            facts(HALF, troubles=(WorkFailure(reason="PurchaseSkipped", message="flavor h100: why"),)),
             "ResourcesSufficient",
             "InsufficientCapacity",
             "there are 32 of 64 nvidia.com/gpu; PurchaseSkipped: flavor h100: why",
@@ -308,13 +308,15 @@ DRY = {GPU: 64, MEMORY: 15 * TI}
             "team/train: evicted",
         ),
         (
-            facts(hindered=(Trouble(reason="ObjectConflict", message="LocalQueue r is there: delete it"),)),
+            facts(
+                hindered=(WorkFailure(reason="ObjectConflict", message="LocalQueue r is there: delete it"),)
+            ),
             "WorkloadsHealthy",
             "ObjectConflict",
             "LocalQueue r is there: delete it",
         ),
         (
-            facts(hindered=(Trouble(reason="QueueStopped", message="annotation x is Hold"),)),
+            facts(hindered=(WorkFailure(reason="QueueStopped", message="annotation x is Hold"),)),
             "WorkloadsHealthy",
             "QueueStopped",
             "annotation x is Hold",
@@ -374,7 +376,7 @@ def test_where_nothing_is_bought_it_is_said_what_would_buy_or_bring_it() -> None
     ],
 )
 def test_what_a_deleted_one_waits_for_in_ec2_is_said(reason: str, detail: str, waits_for: str) -> None:
-    reads = OmeReads(Client(InProcessTransport(Cluster())), clock=FakeClock())
+    reads = ReservationReads(Client(InProcessTransport(Cluster())), clock=FakeClock())
     told_ = ReservationProblem(reason=reason, message="instances still run in cr-1")
     state = OdcrStatus(managed=True, problems=(told_,), detail=detail)
     odcrs = OdcrSnapshot(ownership=Ownership(), statuses={Reserved("a", "r"): state})
@@ -391,7 +393,7 @@ def test_reasons_are_words_without_spaces() -> None:
 
 
 def test_what_is_odd_about_a_queue_and_keeps_nobody_out_is_the_detail_alone() -> None:
-    known = facts(hindered=(Trouble(reason="AnnotationInvalid", message="annotation x is 'y': write z"),))
+    known = facts(hindered=(WorkFailure(reason="AnnotationInvalid", message="annotation x is 'y': write z"),))
     said = told(known)
     assert {each.status for each in said.values()} == {"True"}
     assert (
@@ -628,7 +630,9 @@ def test_a_cohort_as_a_label(cohort: str, label: str) -> None:
 
 def test_event_of_an_active_reservation_names_its_machines_before_its_purchase() -> None:
     """Machines of its flavor serve it, and its own EC2 reservation is still being bought."""
-    bought = Trouble(reason="CloudReservationPending", message="0 of 2 instances are reserved", pending=True)
+    bought = WorkFailure(
+        reason="CloudReservationPending", message="0 of 2 instances are reserved", pending=True
+    )
     full = facts(troubles=(bought,))
     assert next(obstacles(full), None) is None
     updates = condition_updates(full, "Active", None, first=False, was_ready=False)

@@ -17,7 +17,7 @@ from broker.apiserver import Cluster
 from broker.capacity.model import Inventory
 from broker.controllers.assumed import AssumptionStore
 from broker.controllers.odcr.groups import EVERY, LONGEST, Groups
-from broker.controllers.ome.reads import OmeReads
+from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
 from broker.kube.transports import InProcessTransport
@@ -310,7 +310,7 @@ def test_deleted_object_may_go_only_when_a_pass_has_seen_just_that_object() -> N
 
 
 def test_only_a_change_of_ownership_makes_a_new_snapshot() -> None:
-    reads = OmeReads(Client(InProcessTransport(Cluster())), clock=FakeClock())
+    reads = ReservationReads(Client(InProcessTransport(Cluster())), clock=FakeClock())
     changes: list[int] = []
     reads.snapshots.on_odcrs(lambda: changes.append(reads.snapshot().version))
     before = reads.snapshot()

@@ -16,6 +16,7 @@ from broker.apis.karpenter import NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.reservation_spec import CapacityReservationSpec, CapacityReservationTarget
 from broker.capacity.model import Misfit, Resolved
+from broker.controllers.advisor.conditions import advised, allowed, conditions_patch, yielded
 from broker.controllers.advisor.pools import beyond_reserved, class_of, of_karpenter, without_reserved
 from broker.controllers.advisor.terms import (
     FORGOTTEN,
@@ -37,7 +38,6 @@ from broker.controllers.advisor.terms import (
     tag_term,
     written,
 )
-from broker.controllers.advisor.verdicts import advised, allowed, conditions_patch, yielded
 from broker.kube.conditions import timestamp
 from providers.model import Odcr
 

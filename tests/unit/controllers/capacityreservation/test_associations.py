@@ -16,10 +16,9 @@ from broker.apis.meta import Kind
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apiserver import Cluster
-from broker.controllers.inventory import InventoryKeeper
-from broker.controllers.ome.controllers import reservation_controllers
-from broker.controllers.ome.reads import OmeReads
-from broker.controllers.ome.shared import ReservationDependencies
+from broker.controllers.dependencies import ReservationDependencies
+from broker.controllers.inventory import InventoryCache
+from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
@@ -32,6 +31,7 @@ from broker.reservations.kueue_objects import mark
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.settings import Settings
+from broker.wiring.reservation_controllers import reservation_controllers
 from tests.kueue.definitions import definitions, install
 from tests.kueue.played import Kueue
 from tests.support.caches import claim_caches
@@ -62,11 +62,11 @@ class World:
         self.kueue = Kueue(transport)
         clock = FakeClock()
         nothing: Any = SimpleNamespace(reservations=list, instance_types=dict)
-        inventory = InventoryKeeper(nothing, clock=clock, groups=list)
+        inventory = InventoryCache(nothing, clock=clock, groups=list)
         inventory.refresh()
         self.claims = Informer(self.client, NodeClaim, clock=clock)
         nodes, pods = Informer(self.client, Node, clock=clock), Informer(self.client, Pod, clock=clock)
-        self.reads = OmeReads(self.client, clock=clock)
+        self.reads = ReservationReads(self.client, clock=clock)
         controllers = reservation_controllers(
             ReservationDependencies(
                 client=Client(transport),

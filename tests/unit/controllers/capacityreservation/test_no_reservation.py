@@ -7,9 +7,9 @@ from datetime import datetime
 
 from broker.apiserver import Cluster
 from broker.controllers.capacityreservation.controller import ReservationController
-from broker.controllers.capacityreservation.look import ReservationSnapshot, ReservationSnapshotBuilder
-from broker.controllers.capacityreservation.metrics import TABLES, Shown, show
-from broker.controllers.ome.reads import OmeReads
+from broker.controllers.capacityreservation.facts import JointFacts, JointFactsBuilder
+from broker.controllers.capacityreservation.metrics import TABLES, ReservationMetrics, show
+from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
 from broker.kube.events import Recorder
@@ -19,13 +19,13 @@ from broker.quota.usage import Reserved
 from broker.reservations.spec import Reservation
 
 
-class Unasked(ReservationSnapshotBuilder):
+class Unasked(JointFactsBuilder):
     """Fails when a snapshot is taken."""
 
     def __init__(self) -> None:
         self.alive: Collection[str] | None = None
 
-    def take(self, reservations: Sequence[Reservation], now: datetime, moment: float) -> ReservationSnapshot:
+    def take(self, reservations: Sequence[Reservation], now: datetime, moment: float) -> JointFacts:
         raise AssertionError("nobody asks what there is")
 
     def forget(self, alive: Collection[str]) -> None:
@@ -36,13 +36,13 @@ def test_without_reservations_nothing_is_looked_at_and_figures_of_earlier_ones_g
     client, clock, look = Client(InProcessTransport(Cluster())), FakeClock(), Unasked()
     keeper = ReservationController(
         client,
-        OmeReads(client, clock=clock),
+        ReservationReads(client, clock=clock),
         look,
         clock=clock,
         recorder=Recorder(client, "test", clock),
         limits=Limits(creating=600, updating=600),
     )
-    show({Reserved("team", "gpu"): Shown(state="Active")}, {("nvidia.com/gpu", "no flavor"): 8})
+    show({Reserved("team", "gpu"): ReservationMetrics(state="Active")}, {("nvidia.com/gpu", "no flavor"): 8})
     assert keeper.run() is None
     assert not [sample for table in TABLES for family in table.collect() for sample in family.samples]
     assert look.alive is not None and not look.alive

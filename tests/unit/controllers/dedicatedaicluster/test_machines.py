@@ -11,11 +11,11 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome_clusters import ClusterAffinity, DedicatedAICluster
+from broker.controllers.dedicatedaicluster.demand import ClusterDemand
 from broker.controllers.dedicatedaicluster.machines import claim, dedicated, mended, name, number
 from broker.controllers.dedicatedaicluster.sizes import sizes
-from broker.controllers.dedicatedaicluster.wanted import ClusterDemand
 from broker.quota.usage import Reserved
-from broker.reservations.sizing import Sized
+from broker.reservations.sizing import SizedQuota
 from broker.settings import Settings
 from providers.model import Gpu, InstanceType
 
@@ -28,7 +28,7 @@ P5 = InstanceType(
     architecture="amd64",
     gpus=(Gpu(name="H100", manufacturer="NVIDIA", count=8, memory_mib=81920),),
 )
-SIZED = Sized(
+SIZED = SizedQuota(
     count=2, instance_type="p5.48xlarge", counts={"p5.48xlarge": 2, "p5e.48xlarge": 2, "p5.4xlarge": 16}
 )
 
@@ -41,7 +41,7 @@ def test_a_flavor_is_counted_in_whole_instances_where_they_are_offered(
     flavor = ResourceFlavor.decode({"spec": {"nodeLabels": {names.INSTANCE_TYPE: P5.name}}})
     types = {P5.name: replace(P5, zones=frozenset({"us-east-1a"}))}
     sized = sizes({"h100": flavor}, {}, types, Settings(buy_zones=zones))(None)("h100", {GPU: amount})
-    assert isinstance(sized, Sized) and sized.count == count
+    assert isinstance(sized, SizedQuota) and sized.count == count
 
 
 def cluster(named: str = "train") -> DedicatedAICluster:

@@ -11,7 +11,7 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.capacity.returning import ReturnCandidate
 from broker.controllers.disruption.gangs import running_gangs
-from broker.controllers.disruption.world import DisruptionWorld, ManagedNode
+from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.occupancy import NodeOccupancy
 
 POOL = NodePool.decode({"metadata": {"name": "any"}})
@@ -63,7 +63,7 @@ def test_gang_moves_only_with_all_its_homes(
         for each in claims
     ]
     now = datetime(2026, 11, 23, tzinfo=UTC)
-    world = DisruptionWorld(now=now, nodes=tuple(nodes), room=NodeOccupancy(pods=pods))
+    world = DisruptionSnapshot(now=now, nodes=tuple(nodes), room=NodeOccupancy(pods=pods))
     gangs = running_gangs(world, claims)
     candidates = [
         ReturnCandidate(
@@ -81,7 +81,7 @@ def test_homes_that_other_pods_share_expire_alone() -> None:
         for each in claims
     )
     pods = [pod("a", "g"), pod("b", "g"), pod("c", "g"), pod("c", ""), pod("d", "g"), pod("d", "h")]
-    world = DisruptionWorld(
+    world = DisruptionSnapshot(
         now=datetime(2026, 11, 23, tzinfo=UTC), nodes=nodes, room=NodeOccupancy(pods=pods)
     )
     gangs = running_gangs(world, claims)

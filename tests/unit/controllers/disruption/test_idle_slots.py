@@ -11,7 +11,7 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.capacity.model import Inventory
 from broker.controllers.disruption.methods import DisruptionMethods
-from broker.controllers.disruption.world import DisruptionWorld
+from broker.controllers.disruption.snapshot import DisruptionSnapshot
 from broker.kube.cache import Cache
 from providers.model import Odcr
 
@@ -40,6 +40,6 @@ def test_slot_taken_while_pods_wait_is_not_idle_from_before() -> None:
     sources: Any = SimpleNamespace(ec2=ec2, slots=None)
     methods = DisruptionMethods(unused, caches, sources, unused, unused)
     for seconds in (0, 30, 45):
-        methods.run(DisruptionWorld(now=NOW + timedelta(seconds=seconds), pools={"any": POOL}))
+        methods.run(DisruptionSnapshot(now=NOW + timedelta(seconds=seconds), pools={"any": POOL}))
     assert methods.returns.idle(NOW + timedelta(seconds=100)) == {}
     assert methods.returns.idle(NOW + timedelta(seconds=105)) == {"cr-1": 1}

@@ -8,7 +8,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.capacity.model import Option, Pool
 from broker.controllers.disruption.replacements import ReplacementPlaces, body, demand
-from broker.controllers.disruption.world import ManagedNode
+from broker.controllers.disruption.snapshot import ManagedNode
 
 FAMILY = "karpenter.k8s.aws/instance-family"
 

@@ -27,7 +27,7 @@ from broker.apis.meta import Kind
 from broker.apiserver import Cluster
 from broker.controllers.kueue.admission import AdmissionCheckController
 from broker.controllers.kueue.render import CHECK
-from broker.controllers.ome.reads import OmeReads
+from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.snapshot import SnapshotBuilder
 from broker.kube.cache import Cache
 from broker.kube.client import Client, Request, Stream
@@ -86,7 +86,7 @@ class World:
         self.others: dict[Reserved, tuple[ReservationHolder, ...]] = {}
         self.nodes: Cache[Node] = Cache(Node)
         self.claims: Cache[NodeClaim] = Cache(NodeClaim)
-        self.reads = OmeReads(Client(self.transport), clock=self.clock)
+        self.reads = ReservationReads(Client(self.transport), clock=self.clock)
         self.leads()
         for reserved, cohort in zip((A, B), cohorts, strict=True):
             self._reservation(reserved, cohort, borrows.get(reserved.name, False))
@@ -416,7 +416,7 @@ class Interrupted(InProcessTransport):
 def test_kueue_may_be_upgraded_and_removed_while_the_broker_runs() -> None:
     transport = Interrupted(Cluster())
     client = Client(transport, field_manager="test")
-    reads = OmeReads(client, clock=FakeClock())
+    reads = ReservationReads(client, clock=FakeClock())
     informer = reads.cluster_queues
     informer.follow()
     assert informer.missing and not informer.synced

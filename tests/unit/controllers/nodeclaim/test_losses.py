@@ -11,7 +11,7 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.controllers.nodeclaim.instances import Missing
-from broker.controllers.nodeclaim.losses import FEW, MASS_LOSS, Losses
+from broker.controllers.nodeclaim.losses import FEW, MASS_LOSS, LossDetector
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.status import instance_id, write
 from broker.kube.cache import Cache
@@ -41,8 +41,8 @@ class World:
         self.losses = self.process()
         self.join(REGISTERED)
 
-    def process(self) -> Losses:
-        return Losses(
+    def process(self) -> LossDetector:
+        return LossDetector(
             self.client,
             self.claims,
             self.nodes,

@@ -13,7 +13,7 @@ from broker.apis.crds import load
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apiserver import Cluster
 from broker.commands.manifests import CRD
-from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.kube.cache import Cache
@@ -76,7 +76,7 @@ class World:
             self.client.create(CRD, crd)
         clock = FakeClock()
         self.cache: Cache[EC2NodeClass] = Cache(EC2NodeClass)
-        inventory = InventoryKeeper(cast(Any, self.ec2), clock=clock, groups=tuple)
+        inventory = InventoryCache(cast(Any, self.ec2), clock=clock, groups=tuple)
         inventory.refresh()
         self.told: list[str] = []
         self.controller = NodeClassController(

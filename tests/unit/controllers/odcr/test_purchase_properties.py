@@ -31,7 +31,7 @@ from broker.apis.meta import Kind
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.capacity.model import Inventory
 from broker.controllers.assumed import AssumptionStore
-from broker.controllers.odcr.keeper import OdcrProvisioner
+from broker.controllers.odcr.provisioner import OdcrProvisioner
 from broker.controllers.snapshot import Snapshot
 from broker.kube.client import Client
 from broker.kube.context import ControllerContext

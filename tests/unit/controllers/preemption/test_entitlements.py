@@ -13,9 +13,9 @@ from broker.apis.kueue import Namespace
 from broker.apis.ome import CapacityReservation
 from broker.apiserver import Cluster
 from broker.controllers.assumed import AssumptionStore
-from broker.controllers.ome.reads import OmeReads
 from broker.controllers.preemption.entitlements import PATIENCE, EntitlementReader
 from broker.controllers.preemption.slots import SlotSnapshotBuilder
+from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
 from broker.kube.errors import NotFound
@@ -36,7 +36,7 @@ class World:
         for body in crds.load() if installed else ():
             self.client.create(crds.KIND, body)
         self.clock = FakeClock()
-        self.reads = OmeReads(self.client, clock=self.clock)
+        self.reads = ReservationReads(self.client, clock=self.clock)
         assumed = AssumptionStore(self.clock)
         self.entitler = EntitlementReader(
             SlotSnapshotBuilder(

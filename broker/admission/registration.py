@@ -1,0 +1,181 @@
+"""The Secret that all replicas serve from, and the configuration by which API servers find them.
+
+Invariant: replicas share one Secret and do not fight. Each writes only due parts, if the Secret still has
+the version that it read, and uses the writes of others. The configuration is written after the Secret and
+as of a version read before it, so no replica replaces a newer bundle by an older one. Only objects of the
+broker are written: a foreign one of the same name is left alone, and reported.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from broker.admission import certificates
+from broker.admission.certificates import StoredCertificates
+from broker.apis import names
+from broker.apis.admission import Secret, ValidatingWebhookConfiguration
+from broker.apis.nos import GROUP as NOS
+from broker.apis.ome import OME
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
+
+NAME: Final = "capacity-broker"
+SECRET: Final = "capacity-broker-webhook"
+WEBHOOK: Final = "reservations.capacity-broker.io"
+PATH: Final = "/validate"
+# A new spec, or an annotation of ours that was not there before.
+CHANGES: Final = (
+    "oldObject == null || object.spec != oldObject.spec || (has(object.metadata.annotations) && "
+    f"object.metadata.annotations.exists(key, key.startsWith('{names.BROKER}/') && "
+    "(!has(oldObject.metadata.annotations) || !(key in oldObject.metadata.annotations))))"
+)
+SECONDS: Final = 5  # that an API server waits for an answer
+BROKER_LABELS: Final = {names.MANAGED_BY: NAME}
+ATTEMPTS: Final = 5
+
+Json = dict[str, Any]
+log = structlog.get_logger(__name__)
+
+
+class Foreign(ApiError):
+    """An object with the broker's name belongs to another owner."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebhookRegistration:
+    """`address` is the clientConfig without its bundle: how an API server reaches a server of names `dns`."""
+
+    client: Client
+    namespace: str
+    dns: Sequence[str]
+    address: Mapping[str, Any]
+    clock: Clock
+
+    def keep(self) -> StoredCertificates:
+        """One round: returns the certificates to serve with. Raises ApiError."""
+        return _again(self._round)
+
+    def _round(self) -> StoredCertificates:
+        found = self._configuration()
+        kept = self._secret()
+        wanted = [webhook(self.address, kept.bundle)]
+        if found is not None and _holds(found.get("webhooks"), wanted):
+            return kept
+        meta: Json = {"name": NAME, "labels": BROKER_LABELS}
+        if found is not None:
+            meta["resourceVersion"] = found["metadata"]["resourceVersion"]
+        self.client.apply(ValidatingWebhookConfiguration.KIND, {"metadata": meta, "webhooks": wanted})
+        log.info("the webhook is registered", configuration=NAME, authorities=len(kept.authorities))
+        return kept
+
+    def _configuration(self) -> Json | None:
+        try:
+            found = self.client.get(ValidatingWebhookConfiguration.KIND, NAME)
+        except NotFound:
+            return None
+        return _ours("ValidatingWebhookConfiguration", found)
+
+    def _secret(self) -> StoredCertificates:
+        meta: Json = {"name": SECRET, "namespace": self.namespace, "labels": BROKER_LABELS}
+        try:
+            found = self.client.get(Secret.KIND, SECRET, namespace=self.namespace)
+        except NotFound:
+            due = self._turned(StoredCertificates())
+            self.client.create(Secret.KIND, {"metadata": meta, "data": certificates.write(due)})
+            return due
+        kept = self._read(_ours("Secret", found))
+        due = self._turned(kept)
+        if due is not kept:
+            log.info(
+                "certificates renewed", secret=SECRET, serving_until=str(due.serving and due.serving.ends)
+            )
+            meta["resourceVersion"] = found["metadata"]["resourceVersion"]
+            self.client.update(Secret.KIND, {"metadata": meta, "data": certificates.write(due)})
+        return due
+
+    def _read(self, found: Json) -> StoredCertificates:
+        try:
+            return certificates.read(found.get("data") or {})
+        except certificates.UnusableCertificates as error:
+            log.warning("certificates made anew: the Secret is unusable", secret=SECRET, error=str(error))
+            return StoredCertificates()
+
+    def _turned(self, kept: StoredCertificates) -> StoredCertificates:
+        return certificates.turn(kept, names=self.dns, now=self.clock.now())
+
+
+def webhook(address: Mapping[str, Any], bundle: bytes) -> Json:
+    """The webhook's configuration for API servers. Unanswered requests are admitted: the controllers check
+    them again.
+    """
+    return {
+        "name": WEBHOOK,
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": {**address, "caBundle": b64encode(bundle).decode()},
+        "failurePolicy": "Ignore",
+        "matchPolicy": "Equivalent",
+        # Most writes are of labels and finalizers, also by the controllers: they skip the webhook.
+        "matchConditions": [{"name": "spec-changes", "expression": CHANGES}],
+        "sideEffects": "None",
+        "timeoutSeconds": SECONDS,
+        "rules": [
+            {
+                "apiGroups": [OME],
+                "apiVersions": ["v1beta1"],
+                "operations": ["CREATE", "UPDATE"],
+                "resources": ["capacityreservations", "clustercapacityreservations", "dedicatedaiclusters"],
+                "scope": "*",
+            },
+            {
+                "apiGroups": [NOS],
+                "apiVersions": ["v1alpha1"],
+                "operations": ["CREATE", "UPDATE"],
+                "resources": ["elasticquotas", "compositeelasticquotas"],
+                "scope": "*",
+            },
+        ],
+    }
+
+
+def service(name: str, namespace: str) -> tuple[Json, tuple[str, ...]]:
+    """Address and certificate names of a webhook behind a Service."""
+    address = {"service": {"name": name, "namespace": namespace, "path": PATH, "port": 443}}
+    return address, (f"{name}.{namespace}.svc",)
+
+
+def _ours(kind: str, found: Json) -> Json:
+    labels = found["metadata"].get("labels") or {}
+    if any(labels.get(name) != value for name, value in BROKER_LABELS.items()):
+        name = found["metadata"]["name"]
+        raise Foreign(
+            409,
+            "Foreign",
+            f"{kind} {name} is not the broker's (no label {BROKER_LABELS}): delete or rename it",
+        )
+    return found
+
+
+def _holds(found: Any, wanted: Any) -> bool:
+    """True if all wanted fields are present; fields that the API server adds do not matter."""
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(_holds(found.get(k), v) for k, v in wanted.items())
+    if isinstance(wanted, list):
+        same = isinstance(found, list) and len(found) == len(wanted)
+        return same and all(map(_holds, found, wanted))
+    return bool(found == wanted)
+
+
+def _again(attempt: Callable[[], StoredCertificates]) -> StoredCertificates:
+    """Tries again after another replica was faster."""
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return attempt()
+        except (Conflict, AlreadyExists):
+            continue
+    return attempt()

@@ -1,0 +1,171 @@
+"""Usage of a reservation's hardware that no known user accounts for.
+
+Invariant: usage is unattributed only if no reservation can account for it. With Kueue that is the usage of
+pods on a flavor's nodes beyond all workloads with quota in the flavor.
+
+Without Kueue an instance in a slot is attributed if its claim draws from the owner or its cohort, or belongs
+to a dedicated cluster. On other nodes the pods of all other claims are unattributed.
+
+Only accelerators are counted, since node agents use some of everything else. A change counts once it has
+lasted, so that a job's end and the next job's start are not counted twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from broker.apis import names
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.nodeclaim.termination import BY_NODE
+from broker.kube.cache import Cache
+from broker.quota.hardware import Machine, UnattributedKey
+from broker.quota.model import FlavorResource
+from broker.quota.usage import ReservationHolder, Reserved
+from broker.reservations.sizing import ACCELERATORS
+
+IsAttributed = Callable[[str, Reserved | None], bool]
+
+_SOLD = frozenset(ACCELERATORS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnattributedUsage:
+    """Usage that no known user accounts for.
+
+    `use`: the amounts, by the owner of the machines; `nodes`: the nodes by owner and flavor, if known.
+    `anywhere`: the owner of the machines is unknown.
+    """
+
+    use: Mapping[UnattributedKey, int] = field(default_factory=dict)
+    nodes: Mapping[tuple[Reserved | None, str], tuple[str, ...]] = field(default_factory=dict)
+    anywhere: bool = False
+
+    def where(self, reserved: Reserved, flavors: Iterable[str]) -> tuple[str, ...]:
+        """The nodes on which this usage takes from a reservation with these flavors."""
+        return tuple(
+            node
+            for flavor in flavors
+            for owner in (reserved, None)
+            for node in self.nodes.get((owner, flavor), ())
+        )
+
+
+class UnattributedUsageReader:
+    """Reads unattributed usage from Nodes, pods and claims. `on_change` handlers are called when relevant
+    pods come or go.
+    """
+
+    def __init__(self, nodes: Cache[Node], pods: Cache[Pod], *, steady_seconds: float) -> None:
+        self._nodes, self._pods = nodes, pods
+        self.steady_seconds = steady_seconds
+        self._known: dict[str, Mapping[str, int]] = {}  # by node: accelerators that its pods use
+        self._stale: set[str] = set()
+        self._readers: list[Callable[[], None]] = []
+        self._shown: UnattributedUsage | None = None
+        self._since: float | None = None  # when it began to differ
+        pods.on_change(self._changed)
+
+    def on_change(self, reader: Callable[[], None]) -> None:
+        self._readers.append(reader)
+
+    def look(
+        self,
+        machines: Iterable[Machine],
+        claims: Iterable[NodeClaim],
+        holders: Iterable[ReservationHolder],
+        *,
+        kin: IsAttributed,
+        kueue: bool,
+        moment: float,
+    ) -> tuple[UnattributedUsage, float]:
+        """The usage to report, and until when it holds without a change of inputs. `kin`: whether a claim
+        with this annotation is attributed on machines of an owner.
+        """
+        found = self._find(machines, claims, holders, kin=kin, kueue=kueue)
+        if self._shown is None or found == self._shown:
+            self._shown, self._since = found, None
+            return found, float("inf")
+        self._since = moment if self._since is None else self._since
+        if moment >= self._since + self.steady_seconds:
+            self._shown, self._since = found, None
+            return found, float("inf")
+        return self._shown, self._since + self.steady_seconds
+
+    def _find(
+        self,
+        machines: Iterable[Machine],
+        claims: Iterable[NodeClaim],
+        holders: Iterable[ReservationHolder],
+        *,
+        kin: IsAttributed,
+        kueue: bool,
+    ) -> UnattributedUsage:
+        on = {claim.status.node_name: claim for claim in claims if _says(claim)}
+        use: dict[UnattributedKey, int] = {}
+        nodes: dict[tuple[Reserved | None, str], list[str]] = {}
+        for machine in machines:
+            resource = next((each for each in ACCELERATORS if machine.resources.get(each)), None)
+            node = self._nodes.get(machine.name)
+            if resource is None or machine.out or node is None:
+                continue  # without accelerators, or a slot without a node
+            claim = on.get(node.name)
+            if names.DEDICATED in node.labels or (claim is not None and names.DEDICATED in claim.labels):
+                continue
+            if claim is not None and not kueue and kin(claim.annotations[names.DRAWS_FROM], machine.owner):
+                continue
+            whole = machine.owner is not None and not kueue
+            has = machine.resources[resource]
+            busy = has if whole else min(has, self._of(node.name).get(resource, 0))
+            if busy:
+                owner = None if kueue else machine.owner
+                key = UnattributedKey(owner, FlavorResource(machine.flavor, resource))
+                use[key] = use.get(key, 0) + busy
+                if not kueue:
+                    nodes.setdefault((owner, machine.flavor), []).append(node.name)
+        for holder in holders if kueue else ():
+            for at, amount in holder.usage.items() if holder.kind == "Workload" else ():
+                if (key := UnattributedKey(None, at)) in use:
+                    use[key] -= amount
+        return UnattributedUsage(
+            use={key: amount for key, amount in use.items() if amount > 0},
+            nodes={where: tuple(sorted(some)) for where, some in nodes.items()},
+            anywhere=kueue,
+        )
+
+    def _of(self, node: str) -> Mapping[str, int]:
+        if node in self._stale:
+            self._stale.discard(node)
+            self._known.pop(node, None)
+        known = self._known.get(node)
+        if known is None:
+            known = {}
+            for pod in self._pods.by(BY_NODE, node):
+                for _, resource, amount in _counted(pod):
+                    known[resource] = known.get(resource, 0) + amount
+            self._known[node] = known
+        return known
+
+    def _changed(self, old: Pod | None, new: Pod | None) -> None:
+        before, after = _counted(old), _counted(new)
+        if before == after:
+            return
+        self._stale.update(node for node, _, _ in (*before, *after))
+        for reader in self._readers:
+            reader()
+
+
+def _says(claim: NodeClaim) -> bool:
+    return names.DEDICATED in claim.labels or names.DRAWS_FROM in claim.annotations
+
+
+def _counted(pod: Pod | None) -> tuple[tuple[str, str, int], ...]:
+    """Node, resource and amount of each accelerator that a pod has."""
+    if pod is None or not pod.spec.node_name or pod.ended:
+        return ()
+    asked = (*pod.spec.containers, *pod.spec.init_containers)
+    if not any(_SOLD & {*each.resources.limits, *each.resources.requests} for each in asked):
+        return ()
+    node, requests = pod.spec.node_name, pod.requests
+    return tuple((node, each, int(requests[each])) for each in ACCELERATORS if requests.get(each))

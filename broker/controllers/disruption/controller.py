@@ -1,0 +1,154 @@
+"""One pass of disruption: expiry, conditions, moves under way, then the methods that start new ones.
+
+Invariant: nothing is decided from memory. A pass reads the caches, takes every move one step further, and
+starts no more than the budgets allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+import structlog
+
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.disruption import conditions
+from broker.controllers.disruption.gangs import running_gangs
+from broker.controllers.disruption.methods import DisruptionMethods
+from broker.controllers.disruption.moves import MoveController
+from broker.controllers.disruption.report import DisruptionReporter
+from broker.controllers.disruption.snapshot import DisruptionSnapshot, DisruptionSnapshotBuilder, ManagedNode
+from broker.controllers.disruption.sources import DisruptionSources
+from broker.controllers.nodeclaim.caches import ClaimCaches
+from broker.controllers.nodeclaim.status import instance_id, patch, write
+from broker.controllers.nodeclass.resolve import LaunchClass
+from broker.kube.conditions import ConditionUpdate
+from broker.kube.context import ControllerContext
+from broker.kube.controller import Result
+from broker.kube.errors import ApiError, NotFound
+
+# Seconds between two passes (Karpenter: pollingPeriod in pkg/controllers/disruption/controller.go).
+EVERY: Final = 10.0
+
+_log = structlog.get_logger("disruption")
+
+
+class DisruptionController:
+    """`run` makes one pass. Raises ApiError."""
+
+    def __init__(self, context: ControllerContext, caches: ClaimCaches, sources: DisruptionSources) -> None:
+        self._client, self._clock = context.client, context.clock
+        self._caches, self._sources = caches, sources
+        self._reader = DisruptionSnapshotBuilder(caches, sources.budgets, disrupts=sources.disrupts)
+        self._reporter = DisruptionReporter(context.recorder)
+        self._moves = MoveController(context, caches, self._reporter)
+        self._methods = DisruptionMethods(context, caches, sources, self._moves, self._reporter)
+        self.events = conditions.PodEvents()
+
+    def run(self, _items: Sequence[str] = ()) -> Result:
+        now = self._clock.now()
+        wakes = [*self._expire(now)]
+        room = self._sources.occupancy.read(now)
+        world = self._reader.read(now, room)
+        self.events.keep({node.node.name for node in world.nodes if node.node is not None})
+        wakes += self._judge(world)
+        world = self._reader.current(world)
+        wakes += self._moves.advance(world)
+        self._methods.run(self._reader.current(world))
+        soonest = conditions.soonest(at for at in wakes if at > now)
+        left = EVERY if soonest is None else min(EVERY, (soonest - now).total_seconds())
+        return Result(requeue_after=max(0.2, left))
+
+    # ---- expiry and conditions
+
+    def _expire(self, now: datetime) -> Iterable[datetime]:
+        """Ends claims at their expireAfter. As in Karpenter, no budget holds that up.
+
+        The other claims of a gang that expire later end with the first one: its pods cannot go on alone.
+        Those made after that time are for its next pods.
+        """
+        claims, owns = self._caches.claims.list(), self._caches.owns
+        due = [(claim, at) for claim in claims if (at := conditions.expires(claim)) and owns(claim)]
+        ending = {c.uid: at for c, at in due if at <= now and (c.deleting or self._end_expired(c))}
+        along = self._along(ending, [claim for claim in claims if owns(claim)], now) if ending else {}
+        for claim, at in due:
+            if claim.deleting or at <= now:
+                continue
+            created = claim.metadata.creation_timestamp
+            if claim.uid in along and created is not None and created < along[claim.uid]:
+                self._end_expired(claim)
+            else:
+                yield at
+
+    def _along(
+        self, ending: Mapping[str, datetime], claims: Sequence[NodeClaim], now: datetime
+    ) -> Mapping[str, datetime]:
+        """The claims that cannot go on without those that end, with the last time of an expiry."""
+        gangs = running_gangs(self._reader.read(now, self._sources.occupancy.read(now)), claims)
+        pairs = sorted((at, home) for uid, at in ending.items() for home in gangs.alone(uid))
+        return {home: at for at, home in pairs}
+
+    def _end_expired(self, claim: NodeClaim) -> bool:
+        """Whether it ends now, or is gone."""
+        try:
+            self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
+        except NotFound:
+            return True
+        except ApiError as error:
+            _log.warning("expired claim could not be deleted", claim=claim.name, error=str(error))
+            return False
+        nodes = self._caches.nodes.get(claim.status.node_name) if claim.status.node_name else None
+        self._reporter.terminating(claim, nodes, "Expired")
+        return True
+
+    def _judge(self, world: DisruptionSnapshot) -> list[datetime]:
+        """Writes Drifted, Consolidatable, hashes and the last event of pods. Returns when one changes."""
+        wakes: list[datetime] = []
+        instances = self._sources.instances()
+        for node in world.nodes:
+            if node.claim.deleting or node.unreadable:
+                continue
+            ready = self._sources.launch_class(node.claim.spec.node_class_ref.name)
+            last = self.events.last(node)
+            quiet, due = conditions.consolidatable(node, last, world.now)
+            if due is not None:
+                wakes.append(due)
+            updates, clear = conditions.changes(
+                node, ready, instances.get(instance_id(node.claim)), quiet=quiet, now=world.now
+            )
+            try:
+                self._write(node, ready, updates, clear, conditions.fields(node, last), world.now)
+            except NotFound:
+                continue
+            except ApiError as error:
+                _log.warning("claim could not be written", claim=node.claim.name, error=str(error))
+        return wakes
+
+    def _write(
+        self,
+        node: ManagedNode,
+        ready: LaunchClass | None,
+        updates: Sequence[ConditionUpdate],
+        clear: Collection[str],
+        fields: Mapping[str, object],
+        now: datetime,
+    ) -> None:
+        claims = self._caches.claims
+        claim = node.claim
+        if conditions.stamps(node, ready):
+            claim = patch(
+                self._client,
+                claims,
+                claim,
+                lambda new: _annotated(conditions.stamps(replace(node, claim=new), ready)),
+            )
+        known = {(item.type, item.status, item.reason) for item in claim.status.conditions}
+        new = [item for item in updates if (item.type, item.status, item.reason) not in known]
+        if new or clear or fields:
+            write(self._client, claims, claim, *updates, now=now, fields=fields, clear=clear)
+
+
+def _annotated(annotations: Mapping[str, str]) -> Mapping[str, object]:
+    return {"annotations": dict(annotations)} if annotations else {}

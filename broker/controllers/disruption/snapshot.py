@@ -1,0 +1,189 @@
+"""The broker's claims with their nodes, pods and pools, as one disruption pass reads them.
+
+Invariant: only claims that the broker launches, with an existing NodePool, are in it. Claims of dedicated
+clusters and claims without a pool are never disrupted here, except when they expire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from broker.apis import names
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.meta import condition
+from broker.apis.policy import PodDisruptionBudget
+from broker.controllers.nodeclaim.caches import ClaimCaches
+from broker.controllers.nodeclaim.registration import is_ready, nodes_of
+from broker.controllers.nodeclaim.status import is_true
+from broker.controllers.nodeclaim.termination import BY_NODE
+from broker.controllers.occupancy import NodeOccupancy
+from broker.kube.cache import Cache
+from broker.placement.disruption_budgets import BudgetLedger, PoolNodes
+from broker.placement.disruption_pods import owned_by, reschedulable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedNode:
+    """A claim of a NodePool, with its Node once it has joined, and the pods on that.
+
+    `unreadable`: a Node of it is left out of the cache. `replacement`: the claim that is to replace it.
+    `holds`: the names of the reservations that keep room on the Node for pods to come.
+    """
+
+    claim: NodeClaim
+    pool: NodePool
+    node: Node | None = None
+    pods: tuple[Pod, ...] = ()
+    holds: tuple[str, ...] = ()
+    unreadable: bool = False
+    replacement: NodeClaim | None = None
+
+    @property
+    def initialized(self) -> bool:
+        return self.node is not None and is_true(self.claim, names.INITIALIZED_CONDITION)
+
+    @property
+    def static(self) -> bool:
+        """Whether the pool holds a fixed number of nodes."""
+        return self.pool.spec.replicas is not None
+
+    @property
+    def moving(self) -> tuple[Pod, ...]:
+        """The pods that need another node if this one ends."""
+        return tuple(pod for pod in self.pods if reschedulable(pod))
+
+    @property
+    def daemons(self) -> tuple[Pod, ...]:
+        return tuple(pod for pod in self.pods if owned_by(pod, "DaemonSet") and not pod.deleting)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisruptionSnapshot:
+    """All managed nodes at one moment. `replaced`: by the uid of the old claim, the claim for it.
+
+    `room`: all nodes of the cluster, as occupied at the beginning of the pass.
+    """
+
+    now: datetime
+    nodes: tuple[ManagedNode, ...] = ()
+    pools: Mapping[str, NodePool] = field(default_factory=dict)
+    replaced: Mapping[str, NodeClaim] = field(default_factory=dict)
+    budgets: Sequence[PodDisruptionBudget] = ()
+    room: NodeOccupancy = field(default_factory=NodeOccupancy)
+    changes: int = 0  # of the caches, before they were read
+
+    def by_uid(self, uid: str) -> ManagedNode | None:
+        return next((node for node in self.nodes if node.claim.uid == uid), None)
+
+    def ledger(self) -> BudgetLedger:
+        """The disruptions that are allowed now, by pool."""
+        return BudgetLedger(
+            {name: pool.spec.disruption.budgets for name, pool in self.pools.items()},
+            {name: self._counts(name) for name in self.pools},
+            self.now,
+        )
+
+    def _counts(self, pool: str) -> PoolNodes:
+        """Initialized nodes count until their instance ends. Of them, those that go or are not Ready."""
+        counted = [
+            node
+            for node in self.nodes
+            if node.pool.name == pool
+            and node.initialized
+            and not is_true(node.claim, names.INSTANCE_TERMINATING)
+        ]
+        disrupted = [
+            node
+            for node in counted
+            if node.claim.deleting
+            or node.replacement is not None
+            or (node.node is not None and (node.node.deleting or not is_ready(node.node)))
+        ]
+        return PoolNodes(total=len(counted), disrupted=len(disrupted))
+
+
+class DisruptionSnapshotBuilder:
+    """Reads the world from caches."""
+
+    def __init__(
+        self,
+        caches: ClaimCaches,
+        budgets: Cache[PodDisruptionBudget],
+        *,
+        disrupts: Callable[[NodePool], bool],
+    ) -> None:
+        """`disrupts`: the broker launches the pool's claims, and so disrupts them."""
+        self._caches = caches
+        self._budgets = budgets
+        self._disrupts = disrupts
+        self._changes = 0
+        for cache in (caches.claims, caches.nodes, caches.pods, caches.pools):
+            cache.on_change(self._changed)
+
+    def _changed(self, _old: object, _new: object) -> None:
+        self._changes += 1
+
+    def current(self, world: DisruptionSnapshot) -> DisruptionSnapshot:
+        """The world as the caches have it now, which a pass reads again after its writes."""
+        return world if world.changes == self._changes else self.read(world.now, world.room)
+
+    def read(self, now: datetime, room: NodeOccupancy) -> DisruptionSnapshot:
+        changes = self._changes
+        pools = {pool.name: pool for pool in self._caches.pools.list() if self._disrupts(pool)}
+        claims = [claim for claim in self._caches.claims.list() if self._caches.owns(claim)]
+        replaced = {
+            uid: claim for claim in claims if (uid := replaces(claim)[1]) is not None and not claim.deleting
+        }
+        return DisruptionSnapshot(
+            now=now,
+            nodes=tuple(
+                self._node(claim, pools[pool], replaced.get(claim.uid), room)
+                for claim in claims
+                if (pool := claim.labels.get(names.NODEPOOL, "")) in pools
+                and names.DEDICATED not in claim.labels
+            ),
+            pools=pools,
+            replaced=replaced,
+            budgets=self._budgets.list(),
+            room=room,
+            changes=changes,
+        )
+
+    def _node(
+        self, claim: NodeClaim, pool: NodePool, replacement: NodeClaim | None, room: NodeOccupancy
+    ) -> ManagedNode:
+        nodes, left_out = nodes_of(self._caches.nodes, claim) if claim.status.provider_id else ([], None)
+        known: dict[str, Any] = {"claim": claim, "pool": pool, "replacement": replacement}
+        if left_out is not None or len(nodes) != 1:
+            return ManagedNode(**known, unreadable=left_out is not None)
+        name = nodes[0].name
+        return ManagedNode(
+            **known,
+            node=nodes[0],
+            pods=tuple(self._caches.pods.by(BY_NODE, name)),
+            holds=(*room.held.get(name, ()), *_unplaced(claim, room)),
+        )
+
+
+def _unplaced(claim: NodeClaim, room: NodeOccupancy) -> Iterable[str]:
+    """The reservations that the claim was made for, and that are not placed yet."""
+    keys = claim.annotations.get(names.PODS, "").split(",") if room.unplaced else ()
+    return (room.unplaced[key].name for key in keys if key in room.unplaced)
+
+
+def replaces(claim: NodeClaim) -> tuple[str, str | None]:
+    """The name and the uid of the claim that this one replaces; no uid if it replaces none."""
+    if (text := claim.annotations.get(names.REPLACES)) is None:
+        return "", None
+    name, slash, uid = text.partition("/")
+    return (name, uid) if slash and uid else ("", None)
+
+
+def since(claim: NodeClaim, type_: str, status: str = "True") -> datetime | None:
+    """When the condition got this status; None if it does not have it."""
+    found = condition(claim.status.conditions, type_)
+    return found.last_transition_time if found is not None and found.status == status else None

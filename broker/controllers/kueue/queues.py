@@ -1,0 +1,373 @@
+"""Keeps a ClusterQueue for each reservation, and a LocalQueue in each bound namespace.
+
+Invariant: an object with the broker's mark is kept as `render` makes it; an object without it is never
+written. An object in its wanted state is not written either. A new object is created first, which fails if
+the name is taken, and only then completed by server-side apply. The apply is forced, since Kueue's own writes
+(finalizer, defaults) make Kueue a manager of the same fields. Kueue's finalizer
+kueue.x-k8s.io/resource-in-use keeps a deleted ClusterQueue until no workload holds its quota; the reservation
+is kept as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Final, TypeVar
+
+from broker.apis import names
+from broker.apis.kueue import ClusterQueue, LocalQueue, StopPolicy
+from broker.apis.kueue_versions import cluster_queue_spec
+from broker.apis.meta import Object
+from broker.apis.ome_rules import JudgedSpec
+from broker.controllers.kueue.check import AdmissionCheckReconciler, uses_check
+from broker.controllers.kueue.cohorts import cycle
+from broker.controllers.kueue.informer import ServedInformer
+from broker.controllers.kueue.render import (
+    CHECK,
+    cluster_queue,
+    differs,
+    leftover,
+    local_queue,
+    skeleton,
+)
+from broker.controllers.reservation_reads import ReservationReads
+from broker.kube.client import Client
+from broker.kube.controller import Result
+from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable
+from broker.kube.events import Recorder, Reference
+from broker.quota.usage import Reserved
+from broker.reservations.kueue_objects import (
+    BY_RESERVATION,
+    Reservation,
+    local_queue_name,
+    lost_mark,
+    named,
+    owner_of,
+    queue_name,
+    reserved_of,
+)
+from broker.reservations.ownership import ReservationProblem
+from broker.settings import Settings
+
+Json = dict[str, Any]
+M = TypeVar("M", ClusterQueue, LocalQueue)
+
+CONFLICT: Final = "ObjectConflict"
+REFUSED: Final = "QueueRefused"
+REVERTED: Final = "EditReverted"
+STOPPED: Final = "QueueStopped"  # by the reservation's own annotation
+REMOVED: Final = "KueueRemoved"
+TERMINATING: Final = "QueueTerminating"
+UNMARKED: Final = "QueueMarkRemoved"
+UNAVAILABLE: Final = "KueueUnavailable"
+# Seconds until a conflict or a refused write is tried again.
+LOOKS: Final = {CONFLICT: 300.0, REFUSED: 300.0, UNAVAILABLE: 30.0}
+ADMISSION: Final = ("Hold", "Off")
+STOPS: Final[tuple[StopPolicy, ...]] = ("None", "Hold", "HoldAndDrain")
+
+
+class QueueController:
+    """`reconcile` takes a reservation's key."""
+
+    def __init__(
+        self,
+        client: Client,
+        reads: ReservationReads,
+        check: AdmissionCheckReconciler,
+        *,
+        settings: Settings,
+        recorder: Recorder,
+    ) -> None:
+        self._client = client
+        self._reads = reads
+        self._check = check
+        self._settings = settings
+        self._recorder = recorder
+        self._was_present = False  # whether this process has seen Kueue
+        # By kind and key: the body that this process applied last. Any difference was written by others.
+        self._made: dict[tuple[str, str], Json] = {}
+
+    def reconcile(self, key: str) -> Result | None:
+        reserved = named(key)
+        reservation = self._find(reserved)
+        if reservation is None and self._left_out(reserved):
+            return None  # its objects in Kueue stay until it can be read again
+        try:
+            problems = tuple(self._problems(reserved, reservation))
+        except (Invalid, Forbidden, NotFound, Unavailable) as error:
+            if not error.status:
+                raise  # no answer came: the API server failed, not Kueue
+            problems = (_refusal(f"ClusterQueue {queue_name(reserved)}", error),)
+        news = self._reads.snapshots.report(reserved, problems)
+        if news and reservation is not None:
+            for each in problems:
+                self._recorder.event(Reference.of(reservation), "Warning", each.reason, each.message)
+        waits = [LOOKS[each.reason] for each in problems if each.reason in LOOKS]
+        return Result(requeue_after=min(waits)) if waits else None
+
+    def _problems(
+        self, reserved: Reserved, reservation: Reservation | None
+    ) -> Generator[ReservationProblem, None, None]:
+        """Reconciles the reservation's queues and yields the problems. Raises ApiError."""
+        if not self._reads.kueue:
+            if self._was_present and reservation is not None:
+                yield ReservationProblem(reason=REMOVED, message=_removed(reserved))
+            return
+        self._was_present = True
+        if reservation is None or reservation.deleting:
+            self._end(reserved, reservation)
+            return
+        snapshot = self._reads.snapshot()
+        judged = snapshot.judged(reservation)
+        if judged.problems or snapshot.refusals.get(reserved):
+            # The reservation's own status has the reason. Its earlier quota is neither used nor lent.
+            self._stop(reserved, "Hold")
+            self._made.pop((ClusterQueue.KIND.kind, f"/{queue_name(reserved)}"), None)
+            return
+        if uses_check(reservation) and not self._check.settled:
+            # A queue with an inactive check admits no workload. The check's change triggers a reconcile.
+            if self._check.error is not None:
+                yield _refusal(f"AdmissionCheck {CHECK}", self._check.error)
+            return
+        yield from self._keep(reservation, judged)
+
+    def bound(self, reservation: Reservation) -> tuple[str, ...]:
+        """The namespaces that may use the reservation: its own, or those that name it in an annotation."""
+        if reservation.namespace:
+            return (reservation.namespace,)
+        return tuple(
+            sorted(
+                each.name
+                for each in self._reads.namespaces.cache.list()
+                if each.annotations.get(names.DRAWS_FROM) == reservation.name and not each.deleting
+            )
+        )
+
+    def _keep(
+        self, reservation: Reservation, judged: JudgedSpec
+    ) -> Generator[ReservationProblem, None, None]:
+        reserved = reserved_of(reservation)
+        chosen = reservation.annotations.get(names.ADMISSION, "Hold")
+        if chosen not in ADMISSION:
+            yield ReservationProblem(
+                reason="AnnotationInvalid",
+                message=f"annotation {names.ADMISSION} is {chosen!r}: write {' or '.join(ADMISSION)}; it "
+                "counts as Hold",
+            )
+        check = CHECK if uses_check(reservation) else ""
+        if check and self._check.problem:
+            yield self._check.problem
+            check = ""
+        if check and self._check.terminating:
+            yield self._check.terminating
+        if ring := cycle(judged.spec.cohort, self._reads.cohorts.cache):
+            yield ReservationProblem(
+                reason="CohortCycle",
+                message=f"cohorts are each other's parents, so Kueue admits nobody: {' in '.join(ring)}; "
+                "change spec.parentName of one of these Cohorts",
+            )
+        bound = self.bound(reservation)
+        stop = yield from _stops(reservation)
+        wanted = cluster_queue(reservation, judged.spec, namespaces=bound, check=check, stop=stop)
+        problem = self._put(self._reads.cluster_queues, wanted, reservation)
+        if problem is not None:
+            yield problem
+            return
+        for queue in self._reads.cluster_queues.cache.by(BY_RESERVATION, str(reserved)):
+            if queue.name != queue_name(reserved):  # made by an earlier broker under another name
+                self._delete(self._reads.cluster_queues, queue)
+        for namespace in bound:
+            problem = self._put(self._reads.local_queues, local_queue(reservation, namespace), reservation)
+            if problem is not None:
+                yield problem
+        for local in self._reads.local_queues.cache.by(BY_RESERVATION, str(reserved)):
+            if local.namespace not in bound or local.name != local_queue_name(reserved):
+                self._delete(self._reads.local_queues, local)
+
+    def _put(
+        self, informer: ServedInformer[M], wanted: Json, reservation: Reservation
+    ) -> ReservationProblem | None:
+        """Writes the wanted object; returns a problem if it is not the broker's, terminating, or refused."""
+        meta, reserved = wanted["metadata"], reserved_of(reservation)
+        found = informer.cache.get(meta["name"], meta.get("namespace"))
+        what = f"{informer.kind.kind} {meta['name']}"
+        if found is not None and owner_of(found) != reserved:
+            whose = owner_of(found)
+            if found.deleting:
+                return ReservationProblem(
+                    reason=TERMINATING,
+                    message=f"{what} was not made for {reserved} and is being deleted; it is kept by "
+                    f"{', '.join(found.metadata.finalizers)}; then one is made for {reserved}",
+                )
+            if command := lost_mark(found, reserved):
+                return ReservationProblem(
+                    reason=UNMARKED,
+                    message=f"{what} was made for {reserved} and has lost a part of the broker's mark, so it "
+                    f"is left as it is: put it back ({command}), or delete the {informer.kind.kind} to have "
+                    "it made anew",
+                )
+            return ReservationProblem(
+                reason=CONFLICT,
+                message=f"{what} is there and was "
+                + (f"made for {whose}" if whose else "not made by the broker")
+                + f", so it is left alone and {reserved} has none: delete it, or rename the reservation",
+            )
+        if found is not None and found.deleting:
+            return ReservationProblem(
+                reason=TERMINATING,
+                message=f"{what} was deleted and is kept by {', '.join(found.metadata.finalizers)} until no "
+                "workload holds its quota; then it is made anew",
+            )
+        if isinstance(found, LocalQueue) and found.spec.cluster_queue != wanted["spec"]["clusterQueue"]:
+            self._delete(informer, found)  # the field is immutable
+            found = None
+        try:
+            self._write(informer, found, wanted, reservation)
+        except (Invalid, Forbidden, NotFound, Unavailable) as error:
+            if not error.status:
+                raise
+            return _refusal(what, error)
+        return None
+
+    def _write(
+        self, informer: ServedInformer[M], found: M | None, wanted: Json, reservation: Reservation
+    ) -> None:
+        """Creates the object if `found` is None, and applies `wanted` if it differs. Raises ApiError."""
+        meta = wanted["metadata"]
+        what_was = (informer.kind.kind, f"{meta.get('namespace', '')}/{meta['name']}")
+        if found is None:
+            made = self._client.create(
+                informer.kind, self._said(informer, skeleton(wanted, reserved_of(reservation)))
+            )
+            informer.cache.observe(made)
+        elif not differs(found, wanted):
+            self._made[what_was] = wanted
+            return
+        elif self._made.get(what_was) == wanted:
+            self._recorder.event(reservation, "Warning", REVERTED, _reverted(found, wanted, reservation))
+        raw = self._client.apply(informer.kind, self._said(informer, wanted))
+        self._made[what_was] = wanted
+        informer.cache.observe(raw)
+        if informer is self._reads.cluster_queues:
+            self._clear(ClusterQueue.decode(raw), wanted)
+
+    def _clear(self, queue: ClusterQueue, wanted: Json) -> None:
+        """Removes fields that another manager set and the broker leaves out on purpose."""
+        if spec := leftover(queue, wanted):
+            kind = self._reads.cluster_queues.kind
+            body = {
+                "metadata": {"resourceVersion": queue.metadata.resource_version},
+                "spec": cluster_queue_spec(spec, kind.version),
+            }
+            self._reads.cluster_queues.cache.observe(self._client.patch(kind, queue.name, body))
+
+    def _said(self, informer: ServedInformer[M], body: Json) -> Json:
+        return body | {"spec": cluster_queue_spec(body["spec"], informer.kind.version)}
+
+    def _stop(self, reserved: Reserved, policy: StopPolicy) -> None:
+        queue = self._reads.cluster_queues.cache.get(queue_name(reserved))
+        if queue is None or owner_of(queue) != reserved or queue.spec.stop_policy == policy:
+            return
+        raw = self._client.patch(
+            self._reads.cluster_queues.kind, queue.name, {"spec": {"stopPolicy": policy}}
+        )
+        self._reads.cluster_queues.cache.observe(raw)
+
+    def _end(self, reserved: Reserved, reservation: Reservation | None) -> None:
+        """Stops admission and deletes the queues. Admitted workloads run to their end, unless the broker is
+        to cancel the instances too. With dedicated clusters they always do: the reservation waits for
+        these."""
+        drains = reservation is not None and _cancels(reservation) and not self._dedicated(reserved)
+        self._stop(reserved, "HoldAndDrain" if drains else "Hold")
+        for queue in self._reads.cluster_queues.cache.by(BY_RESERVATION, str(reserved)):
+            self._delete(self._reads.cluster_queues, queue)
+        for local in self._reads.local_queues.cache.by(BY_RESERVATION, str(reserved)):
+            self._delete(self._reads.local_queues, local)
+
+    def _dedicated(self, reserved: Reserved) -> bool:
+        """Whether a dedicated cluster holds quota of the reservation."""
+        return any(
+            each.status.admission is not None and each.status.admission.reservation == str(reserved)
+            for each in self._reads.snapshot().clusters
+        )
+
+    def _delete(self, informer: ServedInformer[Any], obj: Object) -> None:
+        if obj.deleting:
+            return
+        try:
+            raw = self._client.delete(informer.kind, obj.name, namespace=obj.namespace or None, uid=obj.uid)
+        except NotFound:
+            return
+        if raw.get("kind") == informer.kind.kind:
+            informer.cache.observe(raw)
+
+    def _left_out(self, reserved: Reserved) -> bool:
+        reads = self._reads.reservations if reserved.namespace else self._reads.cluster_reservations
+        return str(reserved) in reads.cache.broken
+
+    def _find(self, reserved: Reserved) -> Reservation | None:
+        if reserved.namespace:
+            return self._reads.reservations.cache.get(reserved.name, reserved.namespace)
+        return self._reads.cluster_reservations.cache.get(reserved.name)
+
+
+def _refusal(what: str, error: ApiError) -> ReservationProblem:
+    """The problem of a failed write, with the API server's own message: it names the webhook behind it."""
+    if isinstance(error, Unavailable | NotFound):
+        return ReservationProblem(
+            reason=UNAVAILABLE,
+            message=f"{what} cannot be written: {error.message}; see whether Kueue's controller runs and its "
+            "webhook answers (kubectl get pods -n kueue-system); it stays as it is and is tried again",
+        )
+    return ReservationProblem(
+        reason=REFUSED,
+        message=f"{what} is refused by Kueue, or by the rights that the broker has: {error.message}; "
+        "it stays as it is until the reservation, or what refuses it, is changed",
+    )
+
+
+def _removed(reserved: Reserved) -> str:
+    return (
+        f"Kueue's definitions were removed, and ClusterQueue {queue_name(reserved)} with them: nothing is "
+        "admitted through it, and the broker counts quota itself; install Kueue again, or restart the broker "
+        "if Kueue is to stay away"
+    )
+
+
+def _stops(reservation: Reservation) -> Generator[ReservationProblem, None, StopPolicy]:
+    """Returns the stop policy from the reservation's annotation, and yields the problems to report."""
+    chosen = reservation.annotations.get(names.STOP_POLICY, "None")
+    policy = next((each for each in STOPS if each == chosen), None)
+    if policy is None:
+        yield ReservationProblem(
+            reason="AnnotationInvalid",
+            message=f"annotation {names.STOP_POLICY} is {chosen!r}: write {', '.join(STOPS[:-1])} or "
+            f"{STOPS[-1]}; it counts as Hold",
+        )
+        policy = "Hold"
+    if policy != "None":
+        ends = ", and Kueue evicts those that run" if policy == "HoldAndDrain" else ""
+        yield ReservationProblem(
+            reason=STOPPED,
+            message=f"annotation {names.STOP_POLICY} is {chosen}: ClusterQueue "
+            f"{queue_name(reserved_of(reservation))} admits no workloads{ends}; take the annotation away to "
+            "admit them again",
+        )
+    return policy
+
+
+def _reverted(found: ClusterQueue | LocalQueue, wanted: Json, reservation: Reservation) -> str:
+    what = f"{found.KIND.kind} {found.name} was edited by hand and is again as the reservation has it"
+    now, again = found.spec.stop_policy, wanted["spec"]["stopPolicy"]
+    if now == again:
+        return f"{what}: edit the {reservation.KIND.kind} instead"
+    where = f" -n {reservation.namespace}" if reservation.namespace else ""
+    return (
+        f"{what}: spec.stopPolicy was {now} and is {again}; to stop admitting, run kubectl annotate{where} "
+        f"{reservation.KIND.plural} {reservation.name} {names.STOP_POLICY}={now}"
+    )
+
+
+def _cancels(reservation: Reservation) -> bool:
+    """Whether the instances end with the reservation, which requires that the broker manages them."""
+    said = reservation.annotations
+    return said.get(names.RESERVATION_POLICY) == "Manage" and said.get(names.DELETION_POLICY) == "Cancel"

@@ -1,0 +1,143 @@
+"""Drains Capacity Blocks before they end, and warns about the end of other reservations.
+
+Invariant: a claim is deleted, never its instance, so its termination drains it as any other; each claim and
+class gets each warning once a process. The seconds that are left are a metric, computed when it is read.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+import structlog
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.meta import Object
+from broker.controllers.inventory import InventoryCache
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.conditions import timestamp
+from broker.kube.controller import Result
+from broker.kube.events import Recorder
+from broker.kube.for_each import each
+from broker.oncall.metrics import GaugeTable
+from broker.reservations.endings import drains, lasting, next_moment, notice
+from broker.text import counted
+from providers.model import Odcr
+
+Told = tuple[str, str, datetime | None, timedelta]  # uid, reservation, its end, the notice
+
+_LEFT = GaugeTable(
+    "capacity_broker_odcr_end_seconds",
+    "Seconds until an EC2 capacity reservation ends; negative while EC2 takes its time to end it.",
+    ("odcr", "instance_type", "zone", "reservation_type"),
+)
+_log = structlog.get_logger("reservations")
+
+
+class EndingController:
+    """`run` is one pass; its result requests the next pass for the next drain or notice."""
+
+    def __init__(
+        self,
+        client: Client,
+        claims: Cache[NodeClaim],
+        classes: Cache[EC2NodeClass],
+        inventory: InventoryCache,
+        *,
+        clock: Clock,
+        recorder: Recorder,
+        owns: Callable[[NodeClaim], bool],
+        users: Callable[[], Mapping[str, Iterable[str]]],
+    ) -> None:
+        self._client = client
+        self._claims = claims
+        self._classes = classes
+        self._inventory = inventory
+        self._clock = clock
+        self._recorder = recorder
+        self._owns = owns
+        self._users = users  # reservation id -> names of the classes that use it
+        self._told: frozenset[Told] = frozenset()
+
+    def run(self) -> Result | None:
+        """Raises ApiError, after every claim had its turn unless the API server is unavailable."""
+        now = self._clock.now()
+        ending = [odcr for odcr in self._inventory.snapshot().odcrs.values() if odcr.end is not None]
+        _measure(ending, self._clock)
+        tenants = self._tenants()
+        self._tell([(odcr, due) for odcr in ending if (due := notice(odcr, now)) is not None], tenants)
+        drained = [odcr for odcr in ending if drains(odcr, now)]
+        each(
+            [(odcr, claim) for odcr in drained for claim in tenants[odcr.id]],
+            lambda pair: self._drain(*pair),
+        )
+        at = next_moment(ending, now)
+        return None if at is None else Result(requeue_after=(at - now).total_seconds())
+
+    def _tenants(self) -> dict[str, list[NodeClaim]]:
+        """The claims in each reservation."""
+        found: dict[str, list[NodeClaim]] = defaultdict(list)
+        for claim in self._claims.list():
+            if (id_ := claim.labels.get(names.RESERVATION_ID)) and not claim.deleting and self._owns(claim):
+                found[id_].append(claim)
+        return found
+
+    def _drain(self, odcr: Odcr, claim: NodeClaim) -> None:
+        self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
+        message = f"{_name(odcr)} ends at {_end(odcr)}: the claim is deleted, so that its node drains before"
+        _log.warning("claim of an ending capacity block deleted", claim=claim.name, odcr=odcr.id)
+        self._recorder.event(claim, "Warning", "CapacityBlockEnding", message)
+
+    def _tell(
+        self, due: Sequence[tuple[Odcr, timedelta]], tenants: Mapping[str, Sequence[NodeClaim]]
+    ) -> None:
+        users = self._users() if due else {}
+        told: set[Told] = set()
+        for odcr, before in due:
+            classes = [self._classes.get(name) for name in users.get(odcr.id, ())]
+            about: list[Object] = [one for one in classes if one is not None]
+            about += tenants.get(odcr.id, ())
+            new = [one for one in about if (one.uid, odcr.id, odcr.end, before) not in self._told]
+            for one in new:
+                self._recorder.event(one, "Warning", "ReservationEnding", _warning(odcr, before))
+            if new:
+                _log.warning("reservation ends", odcr=odcr.id, end=_end(odcr), told=[one.name for one in new])
+            told.update((one.uid, odcr.id, odcr.end, before) for one in about)
+        self._told = frozenset(told)
+
+
+def _measure(ending: Iterable[Odcr], clock: Clock) -> None:
+    ends = {
+        (odcr.id, odcr.instance_type, odcr.zone, odcr.reservation_type): odcr.end
+        for odcr in ending
+        if odcr.end is not None and lasting(odcr)
+    }
+    _LEFT.follow(lambda: {labels: (end - clock.now()).total_seconds() for labels, end in ends.items()})
+
+
+def _warning(odcr: Odcr, before: timedelta) -> str:
+    then = (
+        "EC2 terminates its instances"
+        if odcr.interruptible
+        else "its instances run on as On-Demand Instances"
+    )
+    minutes = int(before.total_seconds() // 60)
+    return (
+        f"{_name(odcr)} ends at {_end(odcr)}, in less than {counted(minutes, 'minute')}: {then} and nothing "
+        "more is launched into it; to keep it, set a later end (aws ec2 modify-capacity-reservation "
+        f"--capacity-reservation-id {odcr.id} --end-date-type unlimited)"
+    )
+
+
+def _name(odcr: Odcr) -> str:
+    kind = "capacity block" if odcr.reservation_type == "capacity-block" else "reservation"
+    return f"{kind} {odcr.id} ({odcr.instance_type}, {odcr.zone})"
+
+
+def _end(odcr: Odcr) -> str:
+    return timestamp(odcr.end) if odcr.end else ""

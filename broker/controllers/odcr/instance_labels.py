@@ -1,0 +1,190 @@
+"""Keeps labels of claims and Nodes to the reservation that EC2 counts their instances in.
+
+Invariant: a pass reads the last listing of the cluster's instances and the last description of the
+reservations. It makes no call to EC2 itself, writes only differences, and disrupts nothing. Claim and Node
+are compared separately, so that the next pass completes a pass that a crash interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+from prometheus_client import Counter
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
+from broker.capacity.model import Inventory
+from broker.controllers.inventory import InventoryCache
+from broker.controllers.nodeclaim.caches import ClaimCaches
+from broker.controllers.nodeclaim.instances import InstanceListing, InstanceView
+from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
+from broker.controllers.nodeclaim.report import LIMIT_EXCEEDED
+from broker.controllers.nodeclaim.status import instance_id, is_true, patch, write
+from broker.kube.conditions import ConditionUpdate
+from broker.kube.context import ControllerContext
+from broker.kube.controller import Result
+from broker.kube.for_each import each
+from broker.oncall.metrics import REGISTRY
+from broker.reservations.instance_labels import ENDED, RESERVED, Change, InstanceLabels, instance_labels
+from providers.model import Instance
+
+REASONS: Mapping[Change, str] = {
+    "demoted": "DemotedToOnDemand",
+    "promoted": "PromotedToReserved",
+    "moved": "ReservationChanged",
+}
+CHANGES = Counter(
+    "capacity_broker_standing_changes",
+    "Running instances that EC2 came to count in another reservation, in one at all, or in none.",
+    ["change"],
+    registry=REGISTRY,
+)
+
+Work = tuple[NodeClaim, Instance, InstanceLabels, Inventory]
+
+_log = structlog.get_logger("reservations")
+
+
+class InstanceLabelController:
+    """`run` is one pass over all claims: it writes demotions and promotions."""
+
+    def __init__(
+        self,
+        context: ControllerContext,
+        caches: ClaimCaches,
+        inventory: InventoryCache,
+        view: InstanceView,
+        *,
+        relist: Callable[[], None],
+    ) -> None:
+        """`relist` requests a new listing if the view is in doubt."""
+        self._client, self._clock, self._recorder = context.client, context.clock, context.recorder
+        self._claims, self._nodes, self._owns = caches.claims, caches.nodes, caches.owns
+        self._inventory = inventory
+        self._view = view
+        self._relist = relist
+
+    def run(self) -> Result | None:
+        """Raises ApiError, after every claim had its turn unless the API server is unavailable."""
+        listing, inventory = self._view.listing, self._inventory.snapshot()
+        if listing is None or inventory.described is None:
+            return None
+        due, doubtful = self._due(listing, inventory)
+        if doubtful:
+            self._view.doubt()
+            self._relist()
+        each(due, lambda work: self._keep(*work))
+        return None
+
+    def _due(self, listing: InstanceListing, inventory: Inventory) -> tuple[list[Work], bool]:
+        """Claims that differ from EC2's description, or have a Node that does; and whether some wait for a
+        new listing.
+        """
+        older = inventory.described is not None and listing.taken < inventory.described
+        due: list[Work] = []
+        doubtful = False
+        for claim in self._claims.list():
+            if claim.deleting or not self._owns(claim):
+                continue
+            instance = listing.instances.get(instance_id(claim))
+            if instance is None:
+                doubtful |= older and _over(claim, inventory)  # launched after the listing
+                continue
+            wanted = instance_labels(instance, inventory.odcrs.get(instance.reservation_id))
+            if wanted is None or not self._differs(claim, wanted):
+                continue
+            if wanted.contradicted and older:
+                doubtful = True  # the reservation ended since: a new listing shows where its instances run
+                continue
+            if not older and not instance.reservation_id and _active(claim, inventory):
+                continue  # the next description shows the state of the reservation
+            due.append((claim, instance, wanted, inventory))
+        return due, doubtful
+
+    def _differs(self, claim: NodeClaim, wanted: InstanceLabels) -> bool:
+        nodes = self._registered(claim)
+        return bool(wanted.lacking(claim.labels)) or any(wanted.lacking(node.labels) for node in nodes)
+
+    def _keep(
+        self, claim: NodeClaim, instance: Instance, wanted: InstanceLabels, inventory: Inventory
+    ) -> None:
+        change = wanted.change(claim.labels)
+        before = claim.labels.get(names.RESERVATION_ID, "")
+        if _spilled(claim, wanted):
+            claim = self._report_spill(claim, instance)
+        claim = patch(self._client, self._claims, claim, lambda now: _metadata(now, wanted))
+        if change:
+            message = _told(change, instance, before, inventory)
+            _log.info(REASONS[change], claim=claim.name, why=message)
+            self._recorder.event(
+                claim, "Warning" if change == "demoted" else "Normal", REASONS[change], message
+            )
+            CHANGES.labels(change).inc()
+        for node in self._registered(claim):
+            if lacking := wanted.lacking(node.labels):
+                # Another instance may have this name by now, but not at this version.
+                metadata = {"labels": lacking, "resourceVersion": node.metadata.resource_version}
+                self._nodes.observe(self._client.patch(Node.KIND, node.name, {"metadata": metadata}))
+                _log.info("node labelled", node=node.name, claim=claim.name, labels=lacking)
+
+    def _report_spill(self, claim: NodeClaim, instance: Instance) -> NodeClaim:
+        """Writes the condition that a claim gets at launch if EC2 already shows the instance outside its
+        reservation.
+        """
+        change = ConditionUpdate(
+            type=names.CAPACITY_RESERVATION,
+            status="False",
+            reason=LIMIT_EXCEEDED,
+            message=f"instance {instance.id} runs on demand: EC2 shows it in no reservation",
+        )
+        _log.warning("launched outside the reservation", claim=claim.name, why=change.message)
+        return write(self._client, self._claims, claim, change, now=self._clock.now())
+
+    def _registered(self, claim: NodeClaim) -> list[Node]:
+        """The claim's registered Nodes. A later Node gets the claim's labels when it joins."""
+        found = self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id)
+        return [node for node in found if node.labels.get(names.REGISTERED) == "true" and not node.deleting]
+
+
+def _over(claim: NodeClaim, inventory: Inventory) -> bool:
+    """Whether the reservation that the claim was launched into no longer exists or has ended."""
+    id_ = claim.labels.get(names.RESERVATION_ID)
+    odcr = inventory.odcrs.get(id_ or "")
+    return bool(id_) and (odcr is None or odcr.state in ENDED)
+
+
+def _spilled(claim: NodeClaim, wanted: InstanceLabels) -> bool:
+    """Whether EC2 shows only now that an instance runs outside the reservation that it was launched for."""
+    if names.CAPACITY_TYPE in claim.labels or wanted.labels[names.CAPACITY_TYPE] == RESERVED:
+        return False
+    return is_true(claim, names.CAPACITY_RESERVATION)
+
+
+def _active(claim: NodeClaim, inventory: Inventory) -> bool:
+    odcr = inventory.odcrs.get(claim.labels.get(names.RESERVATION_ID, ""))
+    return odcr is not None and odcr.state == "active"
+
+
+def _metadata(claim: NodeClaim, wanted: InstanceLabels) -> dict[str, Any]:
+    lacking = {} if claim.deleting else wanted.lacking(claim.labels)
+    return {"labels": lacking} if lacking else {}
+
+
+def _told(change: Change, instance: Instance, before: str, inventory: Inventory) -> str:
+    if change == "promoted":
+        return f"EC2 counts instance {instance.id} in reservation {instance.reservation_id} now"
+    if change == "moved":
+        return (
+            f"EC2 counts instance {instance.id} in reservation {instance.reservation_id} now, "
+            f"no longer in {before or 'another'}"
+        )
+    odcr = inventory.odcrs.get(before)
+    why = f"is {odcr.state}" if odcr is not None and odcr.state != "active" else "counts it no longer"
+    if odcr is None:
+        why = "is gone"
+    return (
+        f"instance {instance.id} runs on as an On-Demand Instance: reservation {before or '(unknown)'} {why}"
+    )

@@ -1,0 +1,151 @@
+"""Mirrors each known EC2 reservation as an object (`kubectl get odcr`), by EC2's last description.
+
+Invariant: it describes no reservation itself, and writes an object only if it differs. It deletes only its
+own objects (known by their label), once EC2 no longer shows the reservation. An object that a person made
+stays, since deleting it would hide the mistake. If it is named after a reservation, it mirrors that
+reservation; otherwise a condition reports that it mirrors nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import datetime
+
+import structlog
+
+from broker.apis.capacity_broker import (
+    MIRRORED,
+    OnDemandCapacityReservation,
+    OnDemandCapacityReservationStatus,
+)
+from broker.capacity.model import Inventory
+from broker.controllers.inventory import InventoryCache
+from broker.controllers.odcr.idle import measure
+from broker.controllers.odcr.mirror_status import shown
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.conditions import ConditionUpdate, set_conditions
+from broker.kube.controller import Result
+from broker.kube.for_each import each
+from broker.reservations.idle import idle_since
+from providers.base import CapacityProvider
+from providers.model import InstanceType, Odcr, ProviderError
+
+# The recommended Kubernetes label. It marks the broker's own objects, which it may delete.
+MADE_BY = "app.kubernetes.io/managed-by"
+BROKER = "capacity-broker"
+NOT_YET = 1.0
+
+_log = structlog.get_logger("mirror")
+
+
+class MirrorController:
+    """`run` is one pass over all reservations and all objects."""
+
+    def __init__(
+        self,
+        client: Client,
+        provider: CapacityProvider,
+        mirrors: Cache[OnDemandCapacityReservation],
+        inventory: InventoryCache,
+        *,
+        clock: Clock,
+        users: Callable[[], Mapping[str, Iterable[str]]],
+        unsettled: Callable[[], Collection[str]],
+    ) -> None:
+        self._client = client
+        self._provider = provider
+        self._mirrors = mirrors
+        self._inventory = inventory
+        self._clock = clock
+        self._users = users  # reservation id -> names of the classes that use it
+        self._unsettled = unsettled  # classes with a temporarily unknown selection: they keep the shown one
+        self._types: Mapping[str, InstanceType] = {}
+        self._account = ""
+
+    def run(self) -> Result | None:
+        """Raises ApiError, after every object had its turn unless the API server is unavailable."""
+        inventory = self._inventory.snapshot()
+        if inventory.described is None:
+            if self._inventory.unreadable is not None:
+                each(self._mirrors.list(), self._unread)
+            return Result(requeue_after=NOT_YET)
+        try:
+            self._types = self._provider.instance_types()
+            self._account = self._provider.account_id()
+        except ProviderError as error:
+            _log.info("prices as they were", error=str(error))
+        users, unsettled, now = self._users(), self._unsettled(), self._clock.now()
+        since = {id_: self._idle_since(odcr, now) for id_, odcr in inventory.odcrs.items()}
+        measure(inventory.odcrs.values(), self._types, since, account=self._account)
+        each(
+            inventory.odcrs.values(),
+            lambda odcr: self._keep(odcr, {*users.get(odcr.id, ())}, unsettled, since[odcr.id]),
+        )
+        each(self._left_over(inventory), self._end)
+        return None
+
+    def _idle_since(self, odcr: Odcr, now: datetime) -> datetime | None:
+        """The object keeps the time, so that it survives a restart of the broker."""
+        known = self._mirrors.get(odcr.id)
+        status = known.status if known else OnDemandCapacityReservationStatus()
+        before = status.available if status.state == "active" else 0
+        return idle_since(odcr, before=before, since=status.idle_since, now=now)
+
+    def _keep(
+        self, odcr: Odcr, users: Collection[str], unsettled: Collection[str], since: datetime | None
+    ) -> None:
+        known = self._mirrors.get(odcr.id) or self._create(odcr.id)
+        node_classes = sorted({*users, *(n for n in known.status.node_classes if n in unsettled)})
+        type_ = self._types.get(odcr.instance_type)
+        stale = self._inventory.snapshot().described if self._inventory.unreadable else None
+        wanted = shown(odcr, type_, node_classes, since=since, account=self._account, stale=stale)
+        if known.status != wanted:
+            self._write(known, wanted)
+
+    def _unread(self, mirror: OnDemandCapacityReservation) -> None:
+        """Marks an object that an earlier process wrote, since this one never read EC2."""
+        if mirror.status.stale_since is None and mirror.labels.get(MADE_BY) == BROKER:
+            now = self._clock.now().replace(microsecond=0)
+            self._write(mirror, mirror.status.model_copy(update={"stale_since": now}))
+
+    def _create(self, id_: str) -> OnDemandCapacityReservation:
+        answer = self._client.create(
+            OnDemandCapacityReservation.KIND, {"metadata": {"name": id_, "labels": {MADE_BY: BROKER}}}
+        )
+        self._mirrors.observe(answer)
+        return OnDemandCapacityReservation.decode(answer)
+
+    def _left_over(self, inventory: Inventory) -> list[OnDemandCapacityReservation]:
+        return [one for one in self._mirrors.list() if one.name not in inventory.odcrs and not one.deleting]
+
+    def _end(self, one: OnDemandCapacityReservation) -> None:
+        if one.labels.get(MADE_BY) == BROKER:
+            self._client.delete(OnDemandCapacityReservation.KIND, one.name, uid=one.uid)
+            _log.info("reservation is gone from EC2", odcr=one.name)
+            return
+        told = set_conditions(
+            one.status.conditions,
+            ConditionUpdate(
+                type=MIRRORED,
+                status="False",
+                reason="ReservationNotFound",
+                message=f"EC2 shows this account no reservation {one.name}; an OnDemandCapacityReservation "
+                "mirrors one, and reserves nothing: delete it, or name it after a reservation's id",
+            ),
+            now=self._clock.now(),
+            observed_generation=one.metadata.generation,
+        )
+        wanted = OnDemandCapacityReservationStatus(conditions=told)
+        if one.status != wanted:
+            self._write(one, wanted)
+
+    def _write(self, one: OnDemandCapacityReservation, status: OnDemandCapacityReservationStatus) -> None:
+        body = {
+            "metadata": {"name": one.name, "uid": one.uid},
+            "status": status.wire(),
+        }
+        self._mirrors.observe(
+            self._client.apply(OnDemandCapacityReservation.KIND, body, subresource="status")
+        )

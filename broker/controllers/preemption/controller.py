@@ -1,0 +1,220 @@
+"""The pass that decides jointly about quota of dedicated clusters and slots of claims.
+
+Invariant: there is one decision at a time. While this one is made no launch is planned. The next plan knows
+its admissions before they are written, and this decision knows the plan's assignments before they are
+launched. So no slot is promised twice. If Kueue counts quota, its decisions are an input, and only slots are
+decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.units import CPU
+from broker.capacity.entitlement import NominatedSlot
+from broker.capacity.model import Inventory
+from broker.controllers.dedicatedaicluster.controller import NOT_YET, ClusterController, ClusterPass
+from broker.controllers.dedicatedaicluster.drawing import share
+from broker.controllers.dedicatedaicluster.headroom import without_room
+from broker.controllers.dependencies import ReservationDependencies
+from broker.controllers.preemption.claims import nominated, slot_request
+from broker.controllers.preemption.entitlements import EntitlementReader
+from broker.controllers.preemption.preemptor import Preemptor
+from broker.controllers.snapshot import Snapshot
+from broker.kube.bisection import bisected_among
+from broker.kube.controller import Result
+from broker.kube.for_each import each
+from broker.quota import part
+from broker.quota.entitled import AdmissionPhase
+from broker.quota.joint import JointDecision, QuotaState, SlotState, WaitingClaim, decide
+from broker.quota.model import AdmittedWorkload, Amounts
+from broker.quota.slot_model import CLAIM
+from broker.reservations.cluster_admission import ClusterAdmission
+from broker.reservations.queues import queues
+from broker.reservations.sizing import supply
+
+LOOK_AGAIN: Final = 5.0  # seconds, while a claim waits: a slot counts as being freed only for a time
+
+
+class PreemptionController:
+    """`run` is one pass."""
+
+    def __init__(
+        self,
+        shared: ReservationDependencies,
+        entitlements: EntitlementReader,
+        preemptor: Preemptor,
+        keeper: ClusterController,
+    ) -> None:
+        self._shared = shared
+        self._assumed = shared.inventory.assumed
+        self._entitlements = entitlements
+        self._preemptor = preemptor
+        self._keeper = keeper
+        entitlements.held_back = self._held_back
+
+    def run(self, _items: Sequence[str] = ()) -> Result | None:
+        """Raises ProviderError; ApiError after everything else had its turn."""
+        with self._assumed.alone():
+            awaiting = self._preemptor.waiting()
+            snapshot = self._shared.reads.snapshot()
+            observed = self._keeper.observe(snapshot)
+            decided = self._decide(snapshot, observed, awaiting, self._shared.inventory.snapshot())
+            self._assume(snapshot, observed, decided)
+        waits = [LOOK_AGAIN] if awaiting else []
+        if self._keeper.waits:
+            waits.append(NOT_YET)
+
+        def clusters() -> None:
+            soonest = (
+                None
+                if observed is None
+                else self._keeper.act(observed, None if self._shared.reads.kueue else decided)
+            )
+            waits.extend([] if soonest is None else [soonest])
+
+        # An error in one step must not skip the others.
+        each((self._preemptor.clear, lambda: self._preemptor.act(decided), clusters), lambda step: step())
+        return Result(requeue_after=min(waits)) if waits else None
+
+    def _assume(self, snapshot: Snapshot, observed: ClusterPass | None, decided: JointDecision) -> None:
+        """Records the decision before it is written, so that the next plan and the next decision know it.
+
+        Plans keep the quota of a nominated cluster, and the next decision considers it first.
+        """
+        admitted, nominated_ = (
+            {} if observed is None else self._keeper.given(observed, decided, phase)
+            for phase in (AdmissionPhase.ADMITTED, AdmissionPhase.PREEMPTING)
+        )
+        evicted_for = {name: eviction.preemptor for name, eviction in decided.evictions.items()}
+        evicted_for |= {
+            f"{CLAIM}{victim.holder.name}": f"{CLAIM}{victim.want.name}" for victim in decided.victims
+        }
+        clusters = snapshot.clusters
+        names_ = {cluster.name for cluster in clusters if cluster.uid not in admitted}
+        names_ |= {f"{CLAIM}{claim.name}" for claim in self._shared.caches.claims.list()}
+        active = {cluster.uid for cluster in clusters if cluster.status.dac_lifecycle_state == "ACTIVE"}
+        with self._assumed.lock:
+            self._assumed.served.confirm(active)
+            self._assumed.decided(
+                admitted=admitted,
+                nominated=nominated_,
+                evicted=decided.evictions.keys(),
+                evicted_for=evicted_for,
+            )
+            self._assumed.evicted_for.confirm(self._assumed.evicted_for.values().keys() - names_)
+
+    def _nominated_clusters(self, snapshot: Snapshot) -> Collection[str]:
+        """The names of the clusters nominated in the last decision."""
+        uids = self._assumed.nominated.values()
+        return {cluster.name for cluster in snapshot.clusters if cluster.uid in uids}
+
+    def decide(self, inventory: Inventory) -> JointDecision:
+        """The decision that a pass would make now. Writes nothing. Raises ProviderError."""
+        snapshot = self._shared.reads.snapshot()
+        return self._decide(snapshot, self._keeper.observe(snapshot), self._preemptor.waiting(), inventory)
+
+    def _decide(
+        self,
+        snapshot: Snapshot,
+        observed: ClusterPass | None,
+        awaiting: Sequence[tuple[NodeClaim, NominatedSlot]],
+        inventory: Inventory,
+    ) -> JointDecision:
+        if not awaiting and (observed is None or self._shared.reads.kueue):
+            return JointDecision()
+        if inventory.described is None:
+            return (
+                JointDecision()
+                if observed is None
+                else _decided(self._keeper.quota(observed, ()), None, (), ())
+            )
+        asking = {claim.uid for claim, _ in awaiting}
+        types = self._shared.provider.instance_types()
+        places = self._entitlements.places(snapshot, inventory, types, waiting=asking)
+        shares = _Shares(observed, places, inventory)
+        quota = None if observed is None else self._keeper.quota(observed, self._launching(places, shares))
+        waiting = []
+        for claim, slot in awaiting:
+            usage = {} if names.DEDICATED in claim.labels else shares.of(slot.queue, slot.odcr_ids[0])
+            request = slot_request(claim, slot.queue, slot.odcr_ids)
+            waiting.append(WaitingClaim(want=request, usage=usage, nominated=nominated(claim)))
+        return _decided(quota, places, waiting, self._nominated_clusters(snapshot))
+
+    def _held_back(
+        self,
+        snapshot: Snapshot,
+        claims: Mapping[str, NodeClaim],
+        draws: Mapping[str, str],
+        later: Mapping[str, ClusterAdmission],
+    ) -> Collection[str]:
+        """The claims that would take quota which clusters (by uid) are nominated for."""
+        observed = self._keeper.observe(snapshot)
+        quota = None if observed is None else self._keeper.quota(observed, ())
+        if observed is None or quota is None:
+            return ()
+        named = {
+            state.cluster.name: later[state.cluster.uid]
+            for state in observed.world.asking
+            if state.cluster.uid in later
+        }
+        waiting = [
+            (each, draws[uid])
+            for uid, each in claims.items()
+            if names.DEDICATED not in each.labels and uid in draws
+        ]
+        return without_room(quota, named, waiting, flavors=observed.world.flavors, types=observed.types)
+
+    def _launching(self, places: SlotState | None, shares: _Shares) -> Iterable[AdmittedWorkload]:
+        """Claims of no cluster that have a slot and no instance yet. They are non-preemptible."""
+        for holder in places.holders if places is not None else ():
+            claim = None if holder.cluster else self._shared.caches.claims.get(holder.name)
+            if claim is not None and not claim.status.provider_id:
+                yield AdmittedWorkload(
+                    name=f"{CLAIM}{holder.name}",
+                    queue=holder.queue,
+                    usage=shares.of(holder.queue, holder.odcr_id),
+                    priority=holder.priority,
+                    non_preemptible=True,
+                )
+
+
+def _decided(
+    quota: QuotaState | None,
+    places: SlotState | None,
+    waiting: Sequence[WaitingClaim],
+    nominated: Collection[str],
+) -> JointDecision:
+    """As `joint.decide`. Raises CulpritFound with the name of the object that it fails on."""
+
+    def among(some: Sequence[str]) -> JointDecision:
+        return decide(*part.only({*some}, quota, places, waiting), nominated=nominated)
+
+    return bisected_among(
+        lambda: decide(quota, places, waiting, nominated=nominated),
+        among,
+        lambda: part.names(quota, places, waiting),
+    )
+
+
+class _Shares:
+    """The part of a reservation's quota that a slot without an instance stands for."""
+
+    def __init__(self, observed: ClusterPass | None, places: SlotState | None, inventory: Inventory) -> None:
+        self._types = {} if observed is None else observed.types
+        self._inventory = inventory
+        self._queues = (
+            {} if observed is None else {queue.name: queue for queue in queues(observed.world.specs)[0]}
+        )
+        self._flavors = {id_: lot.flavor for lot in (places.lots if places else ()) for id_ in lot.slots}
+
+    def of(self, queue: str, odcr_id: str) -> Amounts:
+        member, odcr = self._queues.get(queue), self._inventory.odcrs.get(odcr_id)
+        kind = None if odcr is None else self._types.get(odcr.instance_type)
+        if member is None or kind is None or odcr_id not in self._flavors:
+            return {}
+        supplied = {name: int(value * 1000 if name == CPU else value) for name, value in supply(kind).items()}
+        return share(member, self._flavors[odcr_id], supplied)

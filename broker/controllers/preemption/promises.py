@@ -1,0 +1,187 @@
+"""Slots that dedicated clusters hold quota for and that none of their claims has yet.
+
+Invariant: from its admission on, each instance of a cluster is counted in one place: as a claim with an
+instance, as a claim of the plan at hand, or here. So its slots are not lent between its admission and its
+launch. Flavors without reserved instances are promised no slots.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.kueue import ResourceFlavor
+from broker.apis.ome_clusters import DedicatedAICluster
+from broker.controllers.dedicatedaicluster.machines import flavor_name
+from broker.controllers.dedicatedaicluster.status import Size, terminating
+from broker.controllers.preemption.claims import cluster_of
+from broker.quota.model import Amounts
+from broker.quota.resolve import ReservationNames
+from broker.quota.slot_model import Promise
+from broker.quota.usage import Reserved
+from broker.reservations.cluster_admission import EPOCH, ClusterAdmission, by_flavor, held
+from broker.reservations.sizing import FlavorProblem
+
+RESERVED: Final = "reserved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterHolding:
+    """A cluster that holds quota or may be admitted.
+
+    `has`: its instances by flavor; `asking`: its claims that request a slot now, by flavor. `size` converts
+    quota to instances. `reserved`: the flavors of which it takes reserved instances. `later`: its
+    nomination.
+    """
+
+    name: str
+    held: ClusterAdmission
+    size: Size
+    has: Mapping[str, int]
+    reserved: frozenset[str]
+    later: ClusterAdmission | None = None
+    asking: Mapping[str, int] = field(default_factory=dict)
+
+
+def cluster_holdings(
+    clusters: Iterable[DedicatedAICluster],
+    claims: Iterable[NodeClaim],
+    *,
+    by_name: ReservationNames,
+    flavors: Collection[ResourceFlavor],
+    sizes: Callable[[object], Size],
+    settled: Collection[str],
+    admitted: Mapping[str, ClusterAdmission],
+    later: Mapping[str, ClusterAdmission],
+    asking: Collection[str] = (),
+) -> list[ClusterHolding]:
+    """The holdings of all clusters that are not terminating.
+
+    `settled`: claims (by uid) that count as if they had an instance; the `asking` ones of them are
+    considered by themselves. `admitted`, by uid: recent decisions that the status of a cluster may not show
+    yet; `later`: nominations.
+    """
+    known = list(clusters)
+    if not known:
+        return []
+    all_claims = [*claims]
+    has = _counted(all_claims, lambda claim: bool(claim.status.provider_id) or claim.uid in settled)
+    asking_now = _counted(all_claims, lambda claim: not claim.status.provider_id and claim.uid in asking)
+    holdings = []
+    for cluster in known:
+        reserved = by_name.resolve(cluster.spec.capacity_reservation_id)
+        has_some = held(cluster)
+        admission = admitted.get(cluster.uid) or has_some
+        if admission is None and isinstance(reserved, Reserved):
+            admission = ClusterAdmission(reserved=reserved, since=EPOCH, usage={})
+        # A cluster that gave everything back, and waits again, still has its condition Preempted.
+        leaves = terminating(cluster, reserved) if has_some else cluster.deleting
+        if admission is not None and not leaves:
+            holdings.append(
+                ClusterHolding(
+                    name=cluster.name,
+                    held=admission,
+                    size=sizes(admission.reserved),
+                    has=has.get(cluster.uid, {}),
+                    reserved=_takes_reserved(cluster, flavors),
+                    later=later.get(cluster.uid),
+                    asking=asking_now.get(cluster.uid, {}),
+                )
+            )
+    return holdings
+
+
+def _counted(claims: Iterable[NodeClaim], counts: Callable[[NodeClaim], bool]) -> dict[str, Counter[str]]:
+    """The number of these claims that count, by the uid of their cluster and by flavor."""
+    counted: dict[str, Counter[str]] = {}
+    for claim in claims:
+        uid, _ = cluster_of(claim)
+        if uid and not claim.deleting and counts(claim):
+            counted.setdefault(uid, Counter())[flavor_name(claim)] += 1
+    return counted
+
+
+def _takes_reserved(cluster: DedicatedAICluster, flavors: Iterable[ResourceFlavor]) -> frozenset[str]:
+    own = cluster.spec.node_selector.get(names.CAPACITY_TYPE, RESERVED)
+    return frozenset(
+        flavor.name for flavor in flavors if flavor.spec.node_labels.get(names.CAPACITY_TYPE, own) == RESERVED
+    )
+
+
+def promises(
+    holdings: Iterable[ClusterHolding],
+    *,
+    usage: Mapping[str, Amounts],
+    gone: Collection[str],
+    spared: bool,
+) -> list[Promise]:
+    """The slots still missing for the quota of each cluster.
+
+    `usage`: quota admitted in this decision, by cluster; `gone`: clusters evicted in it. `spared`: the
+    promises are non-preemptible.
+    """
+    missing = []
+    for holding in holdings:
+        if holding.name not in gone:
+            admission = replace(holding.held, usage=usage.get(holding.name, holding.held.usage))
+            missing += _promised(holding, admission, _missing(holding, admission.usage), spared=spared)
+    return missing
+
+
+def nominations(
+    holdings: Iterable[ClusterHolding], *, usage: Mapping[str, Amounts], gone: Collection[str]
+) -> list[Promise]:
+    """The slots of nominated clusters beyond those that they hold quota for.
+
+    `usage`: all quota that they will hold, by this decision. Without an entry the last decision counts.
+    """
+    missing = []
+    for holding in holdings:
+        held = holding.later
+        if holding.name in usage:
+            held = replace(holding.later or holding.held, usage=usage[holding.name])
+        if holding.name in gone or held is None:
+            continue
+        more = _missing(holding, held.usage)
+        more.subtract(_missing(holding, holding.held.usage))
+        missing += _promised(holding, held, more, later=True)
+    return missing
+
+
+def _promised(
+    holding: ClusterHolding,
+    held: ClusterAdmission,
+    counts: Mapping[str, int],
+    *,
+    spared: bool = False,
+    later: bool = False,
+) -> list[Promise]:
+    return [
+        Promise(
+            cluster=holding.name,
+            queue=held.reserved.queue,
+            flavor=flavor,
+            count=count,
+            priority=held.priority,
+            since=held.since.timestamp(),
+            non_preemptible=spared,
+            later=later,
+            asking=holding.asking.get(flavor, 0),
+        )
+        for flavor, count in sorted(counts.items())
+        if count > 0
+    ]
+
+
+def _missing(holding: ClusterHolding, usage: Amounts) -> Counter[str]:
+    """The number of instances by flavor that some quota amounts to, beyond the existing ones."""
+    counts: Counter[str] = Counter()
+    for flavor, amounts in by_flavor(usage).items():
+        sized = holding.size(flavor, amounts)
+        if not isinstance(sized, FlavorProblem) and flavor in holding.reserved:
+            counts[flavor] = max(0, sized.count - holding.has.get(flavor, 0))
+    return counts

@@ -1,0 +1,121 @@
+"""Informers of OME's and Kueue's kinds, all of them optional.
+
+Invariant: a kind that is not installed delays no loop: it counts as read and empty until it is served
+(`missing`). No decision is made before each kind is complete or known to be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker.apis.core import ResourceQuota
+from broker.apis.kueue import (
+    AdmissionCheck,
+    ClusterQueue,
+    Cohort,
+    LocalQueue,
+    Namespace,
+    PriorityClass,
+    ResourceFlavor,
+    Workload,
+    WorkloadPriorityClass,
+)
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
+from broker.controllers.kueue.answers import PARKED, by_parked
+from broker.controllers.kueue.informer import ServedInformer
+from broker.controllers.snapshot import Snapshot, SnapshotBuilder
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.informer import Informer
+from broker.reservations.kueue_objects import (
+    BY_QUEUE,
+    BY_RESERVATION,
+    WAITING,
+    by_admission,
+    by_queue,
+    by_reservation,
+    by_waiting,
+)
+from broker.reservations.spec import JudgedSpecs
+from broker.settings import Settings
+
+
+class ReservationReads:
+    """Informers of all these kinds. The reads are complete once each is `synced` or `missing`."""
+
+    def __init__(self, client: Client, *, clock: Clock, settings: Settings | None = None) -> None:
+        given = settings or Settings()
+        queues = {BY_QUEUE: by_queue}
+        made = {BY_RESERVATION: by_reservation}
+        self.reservations = Informer(client, CapacityReservation, clock=clock, indexes=queues)
+        self.cluster_reservations = Informer(client, ClusterCapacityReservation, clock=clock, indexes=queues)
+        self.clusters = Informer(client, DedicatedAICluster, clock=clock)
+        self.profiles = Informer(client, DedicatedAIClusterProfile, clock=clock)
+        self.flavors = ServedInformer(client, ResourceFlavor, clock=clock)
+        self.cluster_queues = ServedInformer(client, ClusterQueue, clock=clock, indexes=made)
+        self.local_queues = ServedInformer(client, LocalQueue, clock=clock, indexes=made)
+        self.cohorts = ServedInformer(client, Cohort, clock=clock)
+        self.workloads = ServedInformer(
+            client,
+            Workload,
+            clock=clock,
+            indexes={BY_QUEUE: by_admission, WAITING: by_waiting, PARKED: by_parked},
+        )
+        self.checks = ServedInformer(client, AdmissionCheck, clock=clock)
+        self.workload_priorities = ServedInformer(client, WorkloadPriorityClass, clock=clock)
+        self.priorities = Informer(client, PriorityClass, clock=clock)
+        self.namespaces = Informer(client, Namespace, clock=clock)
+        self.quotas = Informer(client, ResourceQuota, clock=clock)
+        for each in self.named.values():
+            each.optional = True
+        specs = JudgedSpecs(default_cohort=given.default_cohort, strict=given.strict)
+        for informer in (self.reservations, self.cluster_reservations):
+            informer.on_change(lambda old, new: specs.forget(old.uid) if old and not new else None)
+        self.snapshots = SnapshotBuilder(
+            self.reservations,
+            self.cluster_reservations,
+            self.flavors,
+            self.quotas,
+            self.clusters,
+            self.cluster_queues,
+            self.workloads,
+            specs,
+        )
+
+    @property
+    def named(self) -> Mapping[str, Informer[Any]]:
+        return {
+            "capacityreservations": self.reservations,
+            "clustercapacityreservations": self.cluster_reservations,
+            "dedicatedaiclusters": self.clusters,
+            "dedicatedaiclusterprofiles": self.profiles,
+            "resourceflavors": self.flavors,
+            "clusterqueues": self.cluster_queues,
+            "localqueues": self.local_queues,
+            "cohorts": self.cohorts,
+            "workloads": self.workloads,
+            "admissionchecks": self.checks,
+            "workloadpriorityclasses": self.workload_priorities,
+            "priorityclasses": self.priorities,
+            "namespaces": self.namespaces,
+            "resourcequotas": self.quotas,
+        }
+
+    def snapshot(self) -> Snapshot:
+        """Reservations, their specs and their users as the caches have them now."""
+        return self.snapshots.take()
+
+    @property
+    def kueue(self) -> bool:
+        """Whether Kueue's ClusterQueues are served."""
+        return self.cluster_queues.served
+
+    def priority(self, name: str) -> int | None:
+        """The value of a priority class, Kueue's own first; None if there is none of that name."""
+        found = self.workload_priorities.cache.get(name) or self.priorities.cache.get(name)
+        return None if found is None else found.value
+
+    def synced(self) -> bool:
+        return all(each.complete for each in self.named.values())

@@ -1,0 +1,131 @@
+"""The deleted claims and the notices before the end of a reservation, as time passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.kube.errors import Forbidden
+from broker.oncall.metrics import REGISTRY
+from providers.model import Odcr
+from tests.unit.capacity.builders import minutes, odcr
+from tests.unit.controllers.odcr.world import World, inside
+
+
+def ending(world: World, left: float, id_: str = "cr-1", **more: Any) -> Odcr:
+    return odcr(id_, end=world.clock.now() + minutes(left), **more)
+
+
+def block(world: World, left: float, **more: Any) -> Odcr:
+    return ending(world, left, reservation_type="capacity-block", **more)
+
+
+def after(world: World, count: float) -> float | None:
+    """Runs this many minutes later. Returns the minutes until the next requested run."""
+    world.clock.advance(count * 60)
+    again = world.endings.run()
+    return None if again is None else round(again.requeue_after / 60, 1)
+
+
+@pytest.mark.covers("KRP-29")
+@pytest.mark.parametrize(("ultraserver", "drain"), [(False, 40), (True, 70)])
+def test_the_claims_of_a_block_are_deleted_in_time(world: World, ultraserver: bool, drain: float) -> None:
+    world.claim("in", labels=inside("cr-1"))
+    world.claim("other", labels=inside("cr-2"))
+    world.described(block(world, 180, ultraserver=ultraserver), odcr("cr-2"))
+    asked = after(world, 0)
+    assert asked is not None and 180 - drain - 0.1 <= asked <= 180 - drain
+    after(world, asked - 0.2)
+    assert world.api.writes == []
+    after(world, 0.3)
+    assert world.api.writes == [("delete", "nodeclaims", "in")]
+    assert world.told.of("CapacityBlockEnding") == ["in"]
+    after(world, 5)
+    assert world.api.writes == [("delete", "nodeclaims", "in")]
+
+
+@pytest.mark.covers("KRP-29")
+def test_a_claim_that_cannot_be_deleted_keeps_no_other_from_draining(world: World) -> None:
+    for name in ("a", "b"):
+        world.claim(name, labels=inside("cr-1"))
+    world.described(block(world, 30))
+    world.api.refusals = {"a": Forbidden(403, "Forbidden", "no")}
+    with pytest.raises(Forbidden):
+        world.endings.run()
+    assert world.api.writes == [("delete", "nodeclaims", "b")]
+
+
+@pytest.mark.covers("KRP-29")
+def test_claims_and_classes_are_told_of_an_end_once_a_notice(world: World) -> None:
+    world.claim("in", labels=inside("cr-1"))
+    world.claim("other", labels=inside("cr-2"))
+    world.node_class("gpu")
+    world.node_class("web")
+    world.users = {"cr-1": ["gpu", "deleted"]}
+    world.described(ending(world, 90), ending(world, 3000, "cr-2"))
+    assert after(world, 0) == 30
+    assert world.told.events == []
+    assert after(world, 30) == 50
+    assert sorted(world.told.of("ReservationEnding")) == ["gpu", "in"]
+    after(world, 1)
+    assert len(world.told.events) == 2
+    world.claim("new", labels=inside("cr-1"))
+    after(world, 1)
+    assert world.told.of("ReservationEnding")[2:] == ["new"]
+    after(world, 50)
+    assert sorted(world.told.of("ReservationEnding")[3:]) == ["gpu", "in", "new"]
+    assert all("less than 10 minutes" in message for *_, message in world.told.events[3:])
+    assert world.api.writes == []
+
+
+@pytest.mark.covers("KRP-29")
+def test_an_end_that_is_put_off_is_told_anew(world: World) -> None:
+    world.claim("in", labels=inside("cr-1"))
+    world.described(ending(world, 30))
+    after(world, 0)
+    world.described(ending(world, 600))
+    after(world, 0)
+    assert len(world.told.events) == 1
+    after(world, 560)
+    assert len(world.told.events) == 2
+
+
+@pytest.mark.covers("KRP-29")
+def test_what_follows_the_end_is_said(world: World) -> None:
+    world.claim("a", labels=inside("cr-1"))
+    world.claim("b", labels=inside("cr-2"))
+    world.described(ending(world, 30), ending(world, 30, "cr-2", interruptible=True))
+    after(world, 0)
+    said = {name: message for name, _, message in world.told.events}
+    assert "run on as On-Demand Instances" in said["a"]
+    assert "modify-capacity-reservation --capacity-reservation-id cr-1" in said["a"]
+    assert "EC2 terminates its instances" in said["b"]
+
+
+@pytest.mark.covers("KRP-29")
+def test_the_seconds_to_the_end_are_a_metric_that_needs_no_pass(world: World) -> None:
+    def left(id_: str, type_: str = "default") -> float | None:
+        labels = {
+            "odcr": id_,
+            "instance_type": "m5.xlarge",
+            "zone": "us-east-1a",
+            "reservation_type": type_,
+        }
+        return REGISTRY.get_sample_value("capacity_broker_odcr_end_seconds", labels)
+
+    world.described(
+        ending(world, 90),
+        block(world, 30, id_="cr-block"),
+        odcr("cr-endless"),
+        ending(world, 5, "cr-over", state="cancelled"),
+    )
+    after(world, 0)
+    assert left("cr-1") == 90 * 60 - 1
+    assert left("cr-block", "capacity-block") == 30 * 60 - 1
+    assert left("cr-endless") is None and left("cr-over") is None
+    world.clock.advance(60)
+    assert left("cr-1") == 89 * 60 - 1
+    world.described()
+    after(world, 0)
+    assert left("cr-1") is None

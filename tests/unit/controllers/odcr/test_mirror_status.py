@@ -1,0 +1,98 @@
+"""A mirror's fields of a reservation: its source, the cost of its idle slots, its users."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from broker.capacity.model import Resolved
+from broker.controllers.nodeclass.resolve import Unresolved
+from broker.controllers.odcr.mirror_status import shown, source, unsettled, users
+from tests.unit.capacity.builders import TYPES, odcr
+
+
+@pytest.mark.covers("KRP-10")
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        ({}, "other"),
+        ({"Name": "training", "team": "research"}, "other"),
+        ({"capacity-broker.io/cluster": "blue"}, "broker"),
+        ({"capacity-broker.io/cluster": "blue", "ManagedBy": "terraform"}, "broker"),
+        ({"ManagedBy": "Terraform"}, "terraform"),
+        ({"managed-by": "terraform"}, "terraform"),
+        ({"managed_by": "OpenTofu"}, "terraform"),
+        ({"app.kubernetes.io/managed-by": "terraform"}, "terraform"),
+        ({"terraform": "true"}, "terraform"),
+        ({"Terraform": "false"}, "other"),
+        ({"ManagedBy": "console"}, "other"),
+        ({"Name": "terraform"}, "other"),
+    ],
+)
+def test_source(tags: Mapping[str, str], expected: str) -> None:
+    assert source(tags) == expected
+
+
+@pytest.mark.covers("KRP-10")
+@pytest.mark.parametrize(
+    ("given", "cost"),
+    [
+        ({"free": 3, "total": 4}, "0.58"),
+        ({"free": 0, "total": 4}, "0.00"),
+        ({"free": 3, "state": "cancelled"}, "0.00"),
+        ({"free": 3, "state": "pending"}, "0.00"),
+        ({"free": 3, "type_name": "unheard.of"}, ""),
+    ],
+)
+def test_idle_slots_cost_what_on_demand_costs(given: dict[str, Any], cost: str) -> None:
+    each = odcr("cr-1", **given)
+    assert shown(each, TYPES.get(each.instance_type), ()).idle_cost_per_hour == cost
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({}, "default"),
+        ({"reservation_type": "capacity-block"}, "capacity-block"),
+        ({"interruptible": True}, "interruptible"),
+    ],
+)
+def test_kind(given: dict[str, Any], kind: str) -> None:
+    assert shown(odcr("cr-1", **given), None, ()).reservation_type == kind
+
+
+def test_times_are_whole_seconds_as_kubernetes_keeps_them() -> None:
+    end = datetime(2027, 1, 1, 12, 0, 0, 999, tzinfo=UTC)
+    made = shown(odcr("cr-1", end=end), None, ())
+    assert made.end == end.replace(microsecond=0)
+    assert type(made).model_validate(made.wire()) == made
+
+
+@pytest.mark.covers("KRP-10")
+def test_classes_use_what_they_launch_into_now_or_soon() -> None:
+    found: Mapping[str, Resolved] = {
+        "a": Resolved(usable=(odcr("cr-1"),), pending=(odcr("cr-2"),)),
+        "b": Resolved(usable=(odcr("cr-1"),)),
+    }
+
+    def of(name: str) -> Resolved:
+        if name not in found:
+            raise Unresolved("NodeClassNotReady", "no subnets")
+        return found[name]
+
+    assert users(["b", "broken", "a"], of) == {"cr-1": ["a", "b"], "cr-2": ["a"]}
+
+
+def test_a_class_whose_trouble_passes_uses_what_it_used() -> None:
+    troubles = {
+        "new": Unresolved("NodeClassNotReady", "not resolved yet", passing=True),
+        "broken": Unresolved("NodeClassInvalid", "no subnets"),
+    }
+
+    def of(name: str) -> Resolved:
+        raise troubles[name]
+
+    assert unsettled(troubles, of) == {"new"}
