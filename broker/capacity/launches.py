@@ -15,9 +15,9 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from broker.capacity.class_catalog import image_for
+from broker.capacity.demand import order
 from broker.capacity.model import Assignment, Claim, NodeClass, Option, Pool
 from broker.capacity.options import any_reservation, on_demand_too, tenancy
-from broker.capacity.plan import order
 from broker.capacity.shortages import Scope, Shortages
 from broker.capacity.template import target_for
 from broker.capacity.types import EFA, exotic

@@ -14,16 +14,16 @@ it.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from broker.capacity import reasons
 from broker.capacity.allocation import lacking
 from broker.capacity.assign import AssignedSlots, SlotAssigner
-from broker.capacity.class_catalog import FOREVER, named
-from broker.capacity.entitlement import NO_ENTITLEMENTS, Entitlements, SlotPool
+from broker.capacity.class_catalog import named
+from broker.capacity.demand import GangProblem, demands_of, gangs_of, incomplete, order
+from broker.capacity.entitlement import NO_ENTITLEMENTS, Entitlements
 from broker.capacity.flow import Flow
 from broker.capacity.gang_hold import HoldingGang, holding, open_windows, returned
 from broker.capacity.model import (
@@ -40,7 +40,7 @@ from broker.capacity.model import (
 )
 from broker.capacity.option_catalog import CandidateOptions, OptionCatalog
 from broker.capacity.overlap import opted_out, separated
-from broker.capacity.problem import ClaimDemand, Rank
+from broker.capacity.problem import ClaimDemand
 from broker.capacity.shortages import Shortages
 from broker.capacity.solve import SECONDS
 from broker.capacity.time_budget import ALL, OPTIONS, SLOTS, PlanAdmission, TimeBudget
@@ -70,36 +70,16 @@ def plan(
     budget = TimeBudget(seconds, timer)
     everyone = sorted(claims, key=order)
     catalog = OptionCatalog(node_classes, types, inventory, shortages, now, entitlements=entitlements)
-    candidates_by_claim: dict[str, CandidateOptions] = {}
-    unplaced: dict[str, Unplaced] = {}
-    too_few: dict[tuple[int, tuple[tuple[str, int], ...]], Unplaced | None] = {}
-    considered = budget.until(OPTIONS)
-    for claim in everyone:
-        computed = catalog.computed(claim)
-        if not considered.admits(claim, free=computed is not None):
-            continue
-        # A refusal follows from what a claim shares with all that have its options.
-        if computed is None and (refusal := reasons.refusal(claim, node_classes)):
-            unplaced[claim.uid] = refusal
-            continue
-        candidates = computed or catalog.candidates(claim)
-        if claim.min_values:
-            varied = (id(candidates), claim.min_values)
-            if varied not in too_few:
-                too_few[varied] = reasons.too_few_values(claim, candidates, catalog.known(claim))
-            if short := too_few[varied]:
-                unplaced[claim.uid] = replace(short, claim=claim)
-                continue
-        candidates_by_claim[claim.uid] = candidates
+    candidates_by_claim, unplaced = _candidates(everyone, node_classes, catalog, budget.until(OPTIONS))
     waiting = everyone
     if len(candidates_by_claim) + len(unplaced) < len(everyone):
         waiting = [each for each in everyone if each.uid in candidates_by_claim or each.uid in unplaced]
-    gangs = _gangs(waiting)
-    broken: dict[str, _GangProblem] = {}
+    gangs = gangs_of(waiting)
+    broken: dict[str, GangProblem] = {}
     for name, gang in gangs.items():
-        if found := _hopeless(gang, candidates_by_claim, (launched or {}).get(name, 0)):
+        if found := incomplete(gang, candidates_by_claim, (launched or {}).get(name, 0)):
             broken[name] = found
-    demands = _demands(waiting, candidates_by_claim, gangs, broken, entitlements)
+    demands = demands_of(waiting, candidates_by_claim, gangs, broken, entitlements)
     by_uid = {claim.uid: claim for claim in waiting}
     slots = SlotAssigner(
         claims=by_uid,
@@ -118,23 +98,22 @@ def plan(
     for name in sorted(assigned.waits - broken.keys()):
         rank = min(demands[claim.uid].rank for claim in gangs[name])
         room = returned(assigned.room, holds[name].slots) if name in holds else assigned.room
-        broken[name] = _GangProblem(lacking=lacking(gangs[name], rank, demands, dealt, room))
+        broken[name] = GangProblem(lacking=lacking(gangs[name], rank, demands, dealt, room))
     keeps = dict(lent.kept)
     for name in sorted({by_uid[uid].gang for uid in lent.awaited} - {"", *broken}):
         # A gang that could launch without the awaited slot waits for it too, and keeps the others.
-        broken[name] = _GangProblem(lacking=[each.name for each in gangs[name] if each.uid in lent.awaited])
+        broken[name] = GangProblem(lacking=[each.name for each in gangs[name] if each.uid in lent.awaited])
         keeps |= {each.uid: dealt[each.uid] for each in gangs[name] if each.uid in dealt}
-    chosen: dict[str, Option] = {}
-    for claim in waiting:
-        if claim.uid in demands and claim.gang not in broken and claim.uid not in lent.awaited:
-            candidates = candidates_by_claim[claim.uid]
-            option = candidates.drawing(dealt[claim.uid]) if claim.uid in dealt else candidates.unreserved
-            if option is not None:
-                chosen[claim.uid] = option
+    chosen = {
+        claim.uid: option
+        for claim in waiting
+        if claim.uid in demands and claim.gang not in broken and claim.uid not in lent.awaited
+        if (option := _choice(candidates_by_claim[claim.uid], dealt.get(claim.uid))) is not None
+    }
     pending = _pending(waiting, chosen, candidates_by_claim, broken, lent.awaited)
     for name in sorted({by_uid[uid].gang for uid in pending} - {""}):
         lacks = [claim.name for claim in gangs[name] if claim.uid in pending]
-        broken[name] = _GangProblem(lacking=[*(broken[name].lacking if name in broken else ()), *lacks])
+        broken[name] = GangProblem(lacking=[*(broken[name].lacking if name in broken else ()), *lacks])
     for claim in waiting:
         if claim.uid in pending or claim.gang in broken:
             chosen.pop(claim.uid, None)
@@ -194,6 +173,36 @@ def plan(
     )
 
 
+def _candidates(
+    claims: Iterable[Claim],
+    node_classes: Mapping[str, NodeClass],
+    catalog: OptionCatalog,
+    admission: PlanAdmission,
+) -> tuple[dict[str, CandidateOptions], dict[str, Unplaced]]:
+    """The options of each claim, and the claims that no option can serve; both by uid."""
+    candidates_by_claim: dict[str, CandidateOptions] = {}
+    unplaced: dict[str, Unplaced] = {}
+    too_few: dict[tuple[int, tuple[tuple[str, int], ...]], Unplaced | None] = {}
+    for claim in claims:
+        computed = catalog.computed(claim)
+        if not admission.admits(claim, free=computed is not None):
+            continue
+        # A refusal follows from what a claim shares with all that have its options.
+        if computed is None and (refusal := reasons.refusal(claim, node_classes)):
+            unplaced[claim.uid] = refusal
+            continue
+        candidates = computed or catalog.candidates(claim)
+        if claim.min_values:
+            varied = (id(candidates), claim.min_values)
+            if varied not in too_few:
+                too_few[varied] = reasons.too_few_values(claim, candidates, catalog.known(claim))
+            if short := too_few[varied]:
+                unplaced[claim.uid] = replace(short, claim=claim)
+                continue
+        candidates_by_claim[claim.uid] = candidates
+    return candidates_by_claim, unplaced
+
+
 def _with_holds(
     slots: SlotAssigner,
     demands: Mapping[str, ClaimDemand],
@@ -227,140 +236,16 @@ def _in_part(solution: Solution, later: int, count: int, seconds: float) -> Solu
     return replace(solution, optimal=False, note="; ".join(filter(None, (solution.note, note))))
 
 
-def order(claim: Claim) -> tuple[int, datetime, str, str]:
-    """The sort key of claims: higher priority first, then older, then by name."""
-    return (-claim.priority, claim.created or FOREVER, claim.name, claim.uid)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _GangProblem:
-    """Why a gang does not launch: the claims (by name) without an option, or another reason."""
-
-    lacking: Sequence[str] = ()
-    message: str = ""
-
-
-def _gangs(waiting: Iterable[Claim]) -> dict[str, list[Claim]]:
-    """The claims of each gang, in order."""
-    gangs: dict[str, list[Claim]] = defaultdict(list)
-    for claim in waiting:
-        if claim.gang:
-            gangs[claim.gang].append(claim)
-    return gangs
-
-
-def _hopeless(
-    gang: Sequence[Claim], candidates_by_claim: Mapping[str, CandidateOptions], launched: int
-) -> _GangProblem | None:
-    """Why a gang cannot launch, independently of other claims."""
-    size = max(claim.gang_size for claim in gang)
-    if len(gang) + launched < size:
-        exist = f"{len(gang)} wait" + (f" and {launched} have launched" if launched else "")
-        return _GangProblem(message=f"gang {gang[0].gang} is to have {size} claims; {exist}")
-    stuck = [claim.name for claim in gang if not _possible(candidates_by_claim.get(claim.uid))]
-    return _GangProblem(lacking=stuck) if stuck else None
-
-
-def _possible(candidates: CandidateOptions | None) -> bool:
-    return candidates is not None and bool(candidates.usable)
-
-
-def _demands(
-    waiting: Iterable[Claim],
-    candidates_by_claim: Mapping[str, CandidateOptions],
-    gangs: Mapping[str, Sequence[Claim]],
-    broken: Mapping[str, _GangProblem],
-    entitlements: Entitlements,
-) -> dict[str, ClaimDemand]:
-    """The demands to be solved.
-
-    A gang ranks with its first claim, and binds if one of its claims may not fall back. Nominated
-    claims come first, and may take the slots lent to them together with the owners. Claims with held
-    quota come before others of their priority. They come before all others if their reservation's
-    claims may not preempt one another: that is the order in which slots would be taken back.
-    """
-    dearest = max(
-        (
-            each.unreserved.price
-            for each in candidates_by_claim.values()
-            if each.unreserved and each.unreserved.price
-        ),
-        default=0.0,
-    )
-    binding = {
-        name: gang
-        for name, gang in gangs.items()
-        if name not in broken and any(candidates_by_claim[claim.uid].unreserved is None for claim in gang)
-    }
-    places = {
-        name: (max(claim.priority for claim in gang), min(claim.created or FOREVER for claim in gang))
-        for name, gang in gangs.items()
-    }
-    held, nominated = entitlements.held, entitlements.nominated
-    others = entitlements.draws.keys() - held if held else ()
-    top = max((each.priority for each in waiting if each.uid in others), default=0)
-    most = max((each.priority for each in waiting), default=0)
-    first = {gang for gang, some in gangs.items() if any(claim.uid in nominated for claim in some)}
-    lends = _Lends(entitlements) if nominated else None
-    demands: dict[str, ClaimDemand] = {}
-    for claim in waiting:
-        if claim.uid not in candidates_by_claim or claim.gang in broken:
-            continue
-        candidates = candidates_by_claim[claim.uid]
-        gang = claim.gang if claim.gang in binding else ""
-        priority, created = places[claim.gang] if claim.gang else (claim.priority, claim.created or FOREVER)
-        if claim.uid in nominated or claim.gang in first:
-            priority = most + 1
-        elif claim.uid in held and entitlements.rule(claim.uid).within == "Never":
-            priority = max(priority, top)
-        unreserved = candidates.unreserved
-        # An unknown price counts as the dearest that is known.
-        cost = 0.0 if unreserved is None else dearest if unreserved.price is None else unreserved.price
-        rank = Rank(
-            priority=-priority,
-            unheld=claim.uid not in held,
-            falls_back=unreserved is not None,
-            cost=-cost,
-            created=created,
-            gang=gang,
-        )
-        slots: Collection[str] = candidates.slots
-        if lends is not None and claim.uid in nominated:
-            slots = (*slots, *lends.to(claim.uid, candidates))
-        demands[claim.uid] = ClaimDemand(slots=slots, rank=rank, gang=gang)
-    return demands
-
-
-class _Lends:
-    """Slots of other owners that nominated claims may take together with the owners."""
-
-    def __init__(self, entitlements: Entitlements) -> None:
-        self._entitlements = entitlements
-        self._lendable = {lot: terms.lendable for lot, terms in entitlements.terms.items()}
-        self._borrow = dict(entitlements.borrow)
-
-    def to(self, uid: str, candidates: CandidateOptions) -> Sequence[str]:
-        """Slots of the lot that the claim is nominated for, or else of the first that still lends to it.
-
-        The limits of both the owner and the borrower apply.
-        """
-        queue, place = self._entitlements.draws.get(uid, ""), self._entitlements.nominated.get(uid)
-        for lot in dict.fromkeys(self._entitlements.lots[each] for each in candidates.lent):
-            limit = SlotPool(queue, lot.flavor)
-            if place not in (None, lot):
-                continue
-            if self._lendable[lot] > 0 and self._borrow.get(limit, 0) > 0:
-                self._lendable[lot] -= 1
-                self._borrow[limit] -= 1
-                return [each for each in candidates.lent if self._entitlements.lots[each] == lot]
-        return ()
+def _choice(candidates: CandidateOptions, odcr_id: str | None) -> Option | None:
+    """The option that draws from the assigned reservation, or the best one outside reservations."""
+    return candidates.unreserved if odcr_id is None else candidates.drawing(odcr_id)
 
 
 def _pending(
     waiting: Iterable[Claim],
     chosen: Mapping[str, Option],
     candidates_by_claim: Mapping[str, CandidateOptions],
-    broken: Mapping[str, _GangProblem],
+    broken: Mapping[str, GangProblem],
     awaited: Collection[str],
 ) -> dict[str, tuple[Odcr, datetime]]:
     """Claims without a slot that wait for a reservation, which begins within minutes, and until when.

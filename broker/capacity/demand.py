@@ -1,0 +1,147 @@
+"""States what waiting claims need of slots: one demand a claim, with its rank and its gang.
+
+Invariant: a demand does not depend on the slots that are free. A gang that cannot launch whatever is free has
+none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from broker.capacity.class_catalog import FOREVER
+from broker.capacity.entitlement import Entitlements, SlotPool
+from broker.capacity.model import Claim
+from broker.capacity.option_catalog import CandidateOptions
+from broker.capacity.problem import ClaimDemand, Rank
+
+
+def order(claim: Claim) -> tuple[int, datetime, str, str]:
+    """The sort key of claims: higher priority first, then older, then by name."""
+    return (-claim.priority, claim.created or FOREVER, claim.name, claim.uid)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangProblem:
+    """Why a gang does not launch: the claims (by name) without an option, or another reason."""
+
+    lacking: Sequence[str] = ()
+    message: str = ""
+
+
+def gangs_of(waiting: Iterable[Claim]) -> dict[str, list[Claim]]:
+    """The claims of each gang, in order."""
+    gangs: dict[str, list[Claim]] = defaultdict(list)
+    for claim in waiting:
+        if claim.gang:
+            gangs[claim.gang].append(claim)
+    return gangs
+
+
+def incomplete(
+    gang: Sequence[Claim], candidates_by_claim: Mapping[str, CandidateOptions], launched: int
+) -> GangProblem | None:
+    """Why a gang cannot launch, independently of other claims."""
+    size = max(claim.gang_size for claim in gang)
+    if len(gang) + launched < size:
+        exist = f"{len(gang)} wait" + (f" and {launched} have launched" if launched else "")
+        return GangProblem(message=f"gang {gang[0].gang} is to have {size} claims; {exist}")
+    stuck = [claim.name for claim in gang if not _possible(candidates_by_claim.get(claim.uid))]
+    return GangProblem(lacking=stuck) if stuck else None
+
+
+def _possible(candidates: CandidateOptions | None) -> bool:
+    return candidates is not None and bool(candidates.usable)
+
+
+def demands_of(
+    waiting: Iterable[Claim],
+    candidates_by_claim: Mapping[str, CandidateOptions],
+    gangs: Mapping[str, Sequence[Claim]],
+    broken: Mapping[str, GangProblem],
+    entitlements: Entitlements,
+) -> dict[str, ClaimDemand]:
+    """The demands to be solved.
+
+    A gang ranks with its first claim, and binds if one of its claims may not fall back. Nominated
+    claims come first, and may take the slots lent to them together with the owners. Claims with held
+    quota come before others of their priority. They come before all others if their reservation's
+    claims may not preempt one another: that is the order in which slots would be taken back.
+    """
+    dearest = max(
+        (
+            each.unreserved.price
+            for each in candidates_by_claim.values()
+            if each.unreserved and each.unreserved.price
+        ),
+        default=0.0,
+    )
+    binding = {
+        name: gang
+        for name, gang in gangs.items()
+        if name not in broken and any(candidates_by_claim[claim.uid].unreserved is None for claim in gang)
+    }
+    places = {
+        name: (max(claim.priority for claim in gang), min(claim.created or FOREVER for claim in gang))
+        for name, gang in gangs.items()
+    }
+    held, nominated = entitlements.held, entitlements.nominated
+    others = entitlements.draws.keys() - held if held else ()
+    top = max((each.priority for each in waiting if each.uid in others), default=0)
+    most = max((each.priority for each in waiting), default=0)
+    first = {gang for gang, some in gangs.items() if any(claim.uid in nominated for claim in some)}
+    lends = _NominatedLoans(entitlements) if nominated else None
+    demands: dict[str, ClaimDemand] = {}
+    for claim in waiting:
+        if claim.uid not in candidates_by_claim or claim.gang in broken:
+            continue
+        candidates = candidates_by_claim[claim.uid]
+        gang = claim.gang if claim.gang in binding else ""
+        priority, created = places[claim.gang] if claim.gang else (claim.priority, claim.created or FOREVER)
+        if claim.uid in nominated or claim.gang in first:
+            priority = most + 1
+        elif claim.uid in held and entitlements.rule(claim.uid).within == "Never":
+            priority = max(priority, top)
+        unreserved = candidates.unreserved
+        # An unknown price counts as the dearest that is known.
+        cost = 0.0 if unreserved is None else dearest if unreserved.price is None else unreserved.price
+        rank = Rank(
+            priority=-priority,
+            unheld=claim.uid not in held,
+            falls_back=unreserved is not None,
+            cost=-cost,
+            created=created,
+            gang=gang,
+        )
+        slots: Collection[str] = candidates.slots
+        if lends is not None and claim.uid in nominated:
+            slots = (*slots, *lends.to(claim.uid, candidates))
+        demands[claim.uid] = ClaimDemand(slots=slots, rank=rank, gang=gang)
+    return demands
+
+
+class _NominatedLoans:
+    """Slots of other owners that nominated claims may take together with the owners."""
+
+    def __init__(self, entitlements: Entitlements) -> None:
+        self._entitlements = entitlements
+        self._lendable = {lot: terms.lendable for lot, terms in entitlements.terms.items()}
+        self._borrow = dict(entitlements.borrow)
+
+    def to(self, uid: str, candidates: CandidateOptions) -> Sequence[str]:
+        """Slots of the lot that the claim is nominated for, or else of the first that still lends to it.
+
+        The limits of both the owner and the borrower apply.
+        """
+        queue, place = self._entitlements.draws.get(uid, ""), self._entitlements.nominated.get(uid)
+        for lot in dict.fromkeys(self._entitlements.lots[each] for each in candidates.lent):
+            limit = SlotPool(queue, lot.flavor)
+            if place not in (None, lot):
+                continue
+            if self._lendable[lot] > 0 and self._borrow.get(limit, 0) > 0:
+                self._lendable[lot] -= 1
+                self._borrow[limit] -= 1
+                return [each for each in candidates.lent if self._entitlements.lots[each] == lot]
+        return ()
