@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -93,7 +94,7 @@ class HistoryRecorder:
         self._batch: list[_Fact] = []
         self._stopped = self._opened = False
         self._works, self._tried_last = True, False
-        self._pruned = float("-inf")
+        self._maintained = float("-inf")
         self._uses: dict[str, tuple[int, int]] = {}
         self._forecasts: Mapping[str, PoolForecast] = {}
         self._odds: Mapping[str, int] = {}
@@ -160,7 +161,7 @@ class HistoryRecorder:
                 self._batch = self._batch or self._take()
                 if self._store():
                     self._batch = []
-                    self._prune()
+                    self._maintain()
                     continue
             self._wait(RETRY)
 
@@ -204,9 +205,10 @@ class HistoryRecorder:
             raise
         except (SQLAlchemyError, OSError) as error:
             self._failed(error)
+            self._maintained = float("-inf")  # the forecasts are read anew once it works
             if self._opened and self.store.bounded:  # it may be full
-                self._pruned = float("-inf")
-                self._prune()
+                with suppress(SQLAlchemyError):
+                    self._prune()
             return False
         except Exception:
             self._lose_batch()
@@ -226,18 +228,21 @@ class HistoryRecorder:
         self._forecasts, self._odds = {}, {}
         WRITABLE.set(0)
 
-    def _prune(self) -> None:
+    def _maintain(self) -> None:
         """Once a minute: deletes old entries, and reads the forecasts anew."""
         now = self._clock.monotonic()
-        if now - self._pruned < PRUNE:
+        if now - self._maintained < PRUNE:
             return
-        self._pruned = now
-        oldest = microseconds(self._clock.now() - self._age)
+        self._maintained = now
         try:
-            self.store.prune(before=oldest, rows=self._most)
+            self._prune()
             self.forecast()
         except SQLAlchemyError as error:
             self._failed(error)
+
+    def _prune(self) -> None:
+        oldest = microseconds(self._clock.now() - self._age)
+        self.store.prune(before=oldest, rows=self._most)
 
 
 def batch_of(facts: list[_Fact]) -> Batch:
