@@ -29,7 +29,7 @@ Output = Annotated[Format, typer.Option("--output", "-o", help="table, json or y
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """`measured` and `baseline` in `unit`; at most `most` and at least `least` is wanted, if anything."""
+    """`measured` and `baseline` in `unit`. The target, if any: at most `most` and at least `least`."""
 
     name: str
     measured: float
@@ -57,10 +57,10 @@ class Figure:
         exact = self.least is not None and self.least == self.most
         return {
             "figure": self.name,
-            "measured": _told(self.measured, self.unit),
+            "measured": _formatted(self.measured, self.unit),
             "wanted": _plain(self.most) if exact and self.most is not None else ", ".join(bounds),
             "holds": {True: "yes", False: "NO", None: ""}[self.holds],
-            "baseline": "" if self.baseline is None else _told(self.baseline, self.unit),
+            "baseline": "" if self.baseline is None else _formatted(self.baseline, self.unit),
             "of": self.of,
             "value": self.measured,
             "unit": self.unit,
@@ -83,6 +83,6 @@ def _plain(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.3g}"
 
 
-def _told(value: float, unit: str) -> str:
+def _formatted(value: float, unit: str) -> str:
     shown = _plain(value) if value == int(value) or abs(value) >= 1000 else f"{value:.3g}"
     return f"{shown} {unit}".strip()

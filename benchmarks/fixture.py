@@ -94,8 +94,8 @@ class Front:
             self._kept.clear()
             return self._forwarded(path, headers, body)
         if action == "DescribeInstanceTypes" and self._types:
-            asked = {f"InstanceType.{place}": name for place, name in enumerate(self._types, 1)}
-            body = urlencode({"Action": action, "Version": fields["Version"][0], **asked}).encode()
+            type_fields = {f"InstanceType.{place}": name for place, name in enumerate(self._types, 1)}
+            body = urlencode({"Action": action, "Version": fields["Version"][0], **type_fields}).encode()
         key = path.encode() + b"\n" + body
         if key not in self._kept:
             self._kept[key] = self._forwarded(path, headers, body)
@@ -109,8 +109,8 @@ class Front:
         kept = {k: v for k, v in answer.headers.items() if k.lower() in ("content-type", "x-amzn-requestid")}
         # Each reservation has as many instances here as local AWS does not know of.
         data = TAKEN.sub(
-            lambda found: (
-                b"<availableInstanceCount>%d</availableInstanceCount>" % max(0, int(found[1]) - resting.SLOTS)
+            lambda match: (
+                b"<availableInstanceCount>%d</availableInstanceCount>" % max(0, int(match[1]) - resting.SLOTS)
             ),
             answer.data,
         )
@@ -119,9 +119,9 @@ class Front:
     def _instances(
         self, fields: Mapping[str, list[str]], headers: Mapping[str, str], body: bytes
     ) -> tuple[int, dict[str, str], bytes]:
-        """Our instances by id or all of them; local AWS shows the instances that it launched itself."""
-        asked = [value[0] for name, value in fields.items() if ".Value." in name]
-        ids = [value for value in asked if value.startswith("i-")]
+        """The fixture's instances by id, or all of them; local AWS shows the instances that it launched."""
+        values = [value[0] for name, value in fields.items() if ".Value." in name]
+        ids = [value for value in values if value.startswith("i-")]
         if ids and not all(id_ in self._shown for id_ in ids):
             return self._forwarded("/", headers, body)
         chosen = [self._shown[id_] for id_ in ids] if ids else self._listed
@@ -180,28 +180,28 @@ def fill(cluster: Cluster, aws: LocalAws, *, claims: int, nodes: int, odcrs: int
             InstanceMatchCriteria="targeted",
         )
     provider = AwsProvider(cluster=CLUSTER, region=REGION, endpoint_url=aws.endpoint)
-    found = list(provider.reservations())
+    reservations = list(provider.reservations())
     for crd in load_crds():
         cluster.create(CRDS, crd)
-    _classes(cluster, account, found)
+    _classes(cluster, account, reservations)
     offer_only(provider, resting.TYPES)
     types = provider.instance_types()
-    placed = list(resting.places(found, nodes))
+    placed = list(resting.places(reservations, nodes))
     with cluster.state.store.lock:
         for place in placed:
             claim, node = resting.running(place, types[place.odcr.instance_type])
             _put(cluster, NodeClaim.KIND, claim)
             _put(cluster, Node.KIND, node)
         for number in range(claims - nodes):
-            _put(cluster, NodeClaim.KIND, resting.waiting(number, found))
-    _listed(cluster, {NodeClaim.KIND: claims, Node.KIND: nodes, EC2NodeClass.KIND: _count(found)})
+            _put(cluster, NodeClaim.KIND, resting.waiting(number, reservations))
+    _listed(cluster, {NodeClaim.KIND: claims, Node.KIND: nodes, EC2NodeClass.KIND: _count(reservations)})
     return placed
 
 
-def _classes(cluster: Cluster, account: Account, found: Sequence[Odcr]) -> None:
-    for each in range(_count(found)):
-        name = resting.class_name(each)
-        members = [odcr for place, odcr in enumerate(found) if resting.class_name(place) == name]
+def _classes(cluster: Cluster, account: Account, reservations: Sequence[Odcr]) -> None:
+    for number in range(_count(reservations)):
+        name = resting.class_name(number)
+        members = [odcr for place, odcr in enumerate(reservations) if resting.class_name(place) == name]
         arn = str(account.groups.create_group(Name=name, Configuration=POOL)["Group"]["GroupArn"])
         for start in range(0, len(members), 10):
             arns = [odcr.arn for odcr in members[start : start + 10]]
@@ -231,10 +231,10 @@ def _put(cluster: Cluster, kind: Kind, obj: dict[str, Any]) -> None:
     cluster.state.put(served, ("", obj["metadata"]["name"]), obj)
 
 
-def _listed(cluster: Cluster, wanted: Mapping[Kind, int]) -> None:
+def _listed(cluster: Cluster, expected: Mapping[Kind, int]) -> None:
     """Raises RuntimeError unless the API server lists as many objects of each kind."""
     client = Client(InProcessTransport(cluster))
-    for kind, many in wanted.items():
+    for kind, many in expected.items():
         shown = len(client.list(kind)[0])
         if shown != many:
             raise RuntimeError(f"{many} {kind.plural} were put into the store, {shown} are listed")
@@ -251,7 +251,7 @@ def main(
         signal.signal(number, lambda *_: stopped.set())
     with own_credentials(), tempfile.TemporaryDirectory() as folder, LocalAws() as aws:
         cluster = CountingCluster()
-        gc.disable()  # a million objects that stay: to look through them again and again is most of the time
+        gc.disable()  # a million objects that stay: scanning them again and again would take most of the time
         placed = fill(cluster, aws, claims=claims, nodes=nodes, odcrs=odcrs)
         gc.freeze()
         gc.enable()
@@ -264,8 +264,8 @@ def main(
             warm.reservations()
             file = Path(folder) / "kubeconfig"
             file.write_text(api.kubeconfig())
-            told = {"kubeconfig": str(file), "aws": url}
-            sys.stdout.write(f"fixture {json.dumps(told)}\n")
+            endpoints = {"kubeconfig": str(file), "aws": url}
+            sys.stdout.write(f"fixture {json.dumps(endpoints)}\n")
             sys.stdout.flush()
             stopped.wait()
 

@@ -1,9 +1,9 @@
 """The forecast of pools on a replayed trace: 12 pools over four simulated days, each open or short by turns.
 
 The durations of both are exponential, and their means differ from pool to pool by up to ten times. Once, each
-type is short in all of its zones for some hours. Claims come in bursts. A refused pool is asked again after 3
-minutes and then every 6, as the broker does, until it launches. Each attempt is forecast from the attempts
-before it alone. The half-life and the gain were chosen on other seeds.
+type is short in all of its zones for some hours. Claims come in bursts. A refused pool is requested again
+after 3 minutes and then every 6, as the broker does, until it launches. Each attempt is forecast from the
+attempts before it alone. The half-life and the gain were chosen on other seeds.
 
 The constant guess is the rate of the whole trace. The last outcome of the pool is scored as it is, 0 or 1,
 and again as the share of launches after that outcome. No forecast can know these rates, nor the mean wait.
@@ -50,14 +50,14 @@ class Scored(NamedTuple):
 
 def trace(seed: int, *, days: float) -> list[Try]:
     """The attempts of all pools, in order."""
-    found: list[Try] = []
+    tries: list[Try] = []
     for kind in TYPES:
         chance = random.Random(f"{seed} {kind}")
         night = chance.uniform(0.2, 0.8) * days * 86400
         nights = [(night, night + chance.uniform(1, 6) * 3600)]
         for zone in ZONES:
-            found += _pool(random.Random(f"{seed} {kind} {zone}"), f"on-demand:{kind}:{zone}", nights, days)
-    return sorted(found)
+            tries += _pool(random.Random(f"{seed} {kind} {zone}"), f"on-demand:{kind}:{zone}", nights, days)
+    return sorted(tries)
 
 
 def _pool(chance: random.Random, pool: str, nights: Sequence[tuple[float, float]], days: float) -> list[Try]:
@@ -69,23 +69,23 @@ def _pool(chance: random.Random, pool: str, nights: Sequence[tuple[float, float]
     while at < end:
         short.append((at, at := at + chance.expovariate(1 / shorts)))
         at += chance.expovariate(1 / opens)
-    found: list[Try] = []
+    tries: list[Try] = []
     at = chance.expovariate(1 / every)
     while at < end:
         for number in range(chance.choice((1, 1, 2, 5))):
             pause = FIRST
-            while at < end and not _asked(chance, pool, at, short, found):
+            while at < end and not _attempt(chance, pool, at, short, tries):
                 at, pause = at + pause.total_seconds(), LAST_RESORT
             at += number and chance.uniform(1, 60)
         at += chance.expovariate(1 / every)
-    return found
+    return tries
 
 
-def _asked(
-    chance: random.Random, pool: str, at: float, short: Sequence[tuple[float, float]], found: list[Try]
+def _attempt(
+    chance: random.Random, pool: str, at: float, short: Sequence[tuple[float, float]], tries: list[Try]
 ) -> bool:
     launched = chance.random() < (SHORT if any(a <= at < b for a, b in short) else OPEN)
-    found.append(Try(at, pool, launched))
+    tries.append(Try(at, pool, launched))
     return launched
 
 
@@ -93,21 +93,23 @@ def replayed(tries: Sequence[Try]) -> Iterator[Scored]:
     """Each attempt with the forecast that was possible before it."""
     outcomes: dict[tuple[str, int], PoolOutcomes] = {}
     before: dict[str, bool] = {}
-    for each in tries:
-        now = BEGIN + timedelta(seconds=each.at)
+    for attempt in tries:
+        now = BEGIN + timedelta(seconds=attempt.at)
         at = int(now.timestamp())
         rows = [row for row in outcomes.values() if row.slot >= at - WINDOW.total_seconds()]
-        found = forecasts(rows, now).get(each.pool)
+        pool_forecast = forecasts(rows, now).get(attempt.pool)
         yield Scored(
-            launched=each.launched,
-            chance=found.chance if found else prior(rows, now),
-            wait=found.wait.total_seconds() if found else FIRST.total_seconds(),
-            before=before.get(each.pool),
+            launched=attempt.launched,
+            chance=pool_forecast.chance if pool_forecast else prior(rows, now),
+            wait=pool_forecast.wait.total_seconds() if pool_forecast else FIRST.total_seconds(),
+            before=before.get(attempt.pool),
         )
-        key = (each.pool, at - at % SLOT)
+        key = (attempt.pool, at - at % SLOT)
         old = outcomes.get(key) or PoolOutcomes(*key, 0, 0)
-        outcomes[key] = PoolOutcomes(*key, old.launched + each.launched, old.refused + (not each.launched))
-        before[each.pool] = each.launched
+        outcomes[key] = PoolOutcomes(
+            *key, old.launched + attempt.launched, old.refused + (not attempt.launched)
+        )
+        before[attempt.pool] = attempt.launched
 
 
 def measure(*, small: bool) -> Sequence[Figure]:
@@ -116,12 +118,12 @@ def measure(*, small: bool) -> Sequence[Figure]:
     began = time.process_time()
     scored = [*replayed(tries)]
     spent = time.process_time() - began
-    rate = fmean(each.launched for each in scored)
-    last = [rate if each.before is None else float(each.before) for each in scored]
+    rate = fmean(attempt.launched for attempt in scored)
+    last = [rate if attempt.before is None else float(attempt.before) for attempt in scored]
     after = {
         known: fmean(s.launched for s in scored if s.before is known) for known in {s.before for s in scored}
     }
-    brier = _brier(scored, [each.chance for each in scored])
+    brier = _brier(scored, [attempt.chance for attempt in scored])
     constant = _brier(scored, [rate] * len(scored))
     return [
         Figure(name="attempts", measured=len(scored)),
@@ -138,7 +140,7 @@ def measure(*, small: bool) -> Sequence[Figure]:
         Figure(
             name="Brier score beside its rates",
             measured=brier,
-            baseline=_brier(scored, [after[each.before] for each in scored]),
+            baseline=_brier(scored, [after[attempt.before] for attempt in scored]),
             of="the rate after it, in hindsight",
         ),
         *_calibration(scored),
@@ -148,19 +150,19 @@ def measure(*, small: bool) -> Sequence[Figure]:
 
 
 def _brier(scored: Sequence[Scored], chances: Sequence[float]) -> float:
-    return fmean((chance - each.launched) ** 2 for each, chance in zip(scored, chances, strict=True))
+    return fmean((chance - attempt.launched) ** 2 for attempt, chance in zip(scored, chances, strict=True))
 
 
 def _calibration(scored: Sequence[Scored]) -> Iterator[Figure]:
     """The launched share of the attempts in each third of the chance, beside their mean chance."""
     for number, name in enumerate(("below 1/3", "between", "above 2/3")):
-        some = [each for each in scored if min(2, int(each.chance * 3)) == number]
-        if some:
+        third = [attempt for attempt in scored if min(2, int(attempt.chance * 3)) == number]
+        if third:
             yield Figure(
-                name=f"launched of {len(some)} with a chance {name}",
-                measured=100 * fmean(each.launched for each in some),
+                name=f"launched of {len(third)} with a chance {name}",
+                measured=100 * fmean(attempt.launched for attempt in third),
                 unit="%",
-                baseline=100 * fmean(each.chance for each in some),
+                baseline=100 * fmean(attempt.chance for attempt in third),
                 of="their mean chance",
             )
 
@@ -169,11 +171,11 @@ def _waits(tries: Sequence[Try], scored: Sequence[Scored]) -> Iterator[Figure]:
     """The error of the wait at the first refusal of each shortage, until the pool's next launch."""
     launches: dict[str, float] = {}
     waits: list[tuple[float, float]] = []
-    for each, found in zip(reversed(tries), reversed(scored), strict=True):
-        if each.launched:
-            launches[each.pool] = each.at
-        elif found.before is not False and each.pool in launches:
-            waits.append((launches[each.pool] - each.at, found.wait))
+    for attempt, scored_attempt in zip(reversed(tries), reversed(scored), strict=True):
+        if attempt.launched:
+            launches[attempt.pool] = attempt.at
+        elif scored_attempt.before is not False and attempt.pool in launches:
+            waits.append((launches[attempt.pool] - attempt.at, scored_attempt.wait))
     if waits:
         mean = fmean(real for real, _ in waits)
         yield Figure(

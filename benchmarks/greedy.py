@@ -1,14 +1,14 @@
 """Unmodified Karpenter and the broker, one after the other, with the same pods and reservations.
 
 There are three reserved slots for each four pods, in three reservations of three types. Each pod fills an
-instance. Of each three pods two take any of the types and the third takes only the cheapest, so that every
-slot can be used, but not in any order. The rest must go on demand. Both have a NodePool that allows the three
+instance. Of each three pods two take any of the types and the third takes only the cheapest. So every slot
+can be used, but not in any order. The rest must go on demand. Both have a NodePool that allows the three
 types, reserved and on demand. Karpenter's class names the reservations, the broker's their group. Pods are
-given one after another; the clock runs from the last one to the response of the last CreateFleet that
+created one after another; the clock runs from the last one to the response of the last CreateFleet that
 launched. Each has ten minutes; the pods without a node by then are a figure too.
 
-Each program is a process of its own on one API server and one account: kube-apiserver, etcd, kube-scheduler,
-local AWS, Karpenter, the broker (`make peers` builds them).
+Each program is a process of its own on one API server and one account. The programs are kube-apiserver,
+etcd, kube-scheduler, local AWS, Karpenter and the broker (`make peers` builds them).
 """
 
 from __future__ import annotations
@@ -57,23 +57,23 @@ def _figures(stage: Stage, size: int) -> list[Figure]:
     bound = size - 3 * (size // 4)
     karpenter, broker = _outcome(stage, KARPENTER, size), _outcome(stage, BROKER, size)
 
-    def figure(name: str, value: Callable[[Outcome], float], unit: str = "", **wanted: float) -> Figure:
+    def figure(name: str, value: Callable[[Outcome], float], unit: str = "", **target: float) -> Figure:
         return Figure(
             name=f"{size} pods: {name}",
             measured=value(broker),
             unit=unit,
             baseline=value(karpenter),
             of="unmodified Karpenter",
-            **wanted,
+            **target,
         )
 
     return [
-        figure("without a node", lambda each: each.unserved, "pods", most=0),
-        figure("idle reserved slots", lambda each: each.idle, "slots", most=0),
-        figure("on-demand launches", lambda each: each.bought, "instances", most=bound),
-        figure("on-demand cost an hour", lambda each: round(each.dollars, 3), "$"),
-        figure("time to the last launch", lambda each: each.seconds, "s"),
-        figure("CreateFleet calls", lambda each: each.calls),
+        figure("without a node", lambda outcome: outcome.unserved, "pods", most=0),
+        figure("idle reserved slots", lambda outcome: outcome.idle, "slots", most=0),
+        figure("on-demand launches", lambda outcome: outcome.bought, "instances", most=bound),
+        figure("on-demand cost an hour", lambda outcome: round(outcome.dollars, 3), "$"),
+        figure("time to the last launch", lambda outcome: outcome.seconds, "s"),
+        figure("CreateFleet calls", lambda outcome: outcome.calls),
     ]
 
 
@@ -87,51 +87,56 @@ def _warm(stage: Stage) -> None:
         objects.pod("warm", pool="warm", requests=NEED),
         objects.claim("warm", node_class="warm", types=[WARM], capacity=[ON_DEMAND]),
     )
-    until(lambda: all(each.status.provider_id for each in stage.claims()), "first launch of each")
+    until(lambda: all(claim.status.provider_id for claim in stage.claims()), "first launch of each")
 
 
-def _outcome(stage: Stage, who: str, size: int) -> Outcome:
-    name = f"{who}-{size}"
+def _outcome(stage: Stage, program: str, size: int) -> Outcome:
+    name = f"{program}-{size}"
     odcrs = [stage.aws.odcr(kind, A, size // 4) for kind in TYPES]
-    if who == KARPENTER:
+    if program == KARPENTER:
         node_class = objects.node_class(name, stage.aws, terms=[{"id": odcr} for odcr in odcrs])
         group = names.KARPENTER_AWS
     else:
         selection = reservation_spec(group=stage.aws.group(*odcrs, name=name))
         node_class, group = objects.node_class(name, stage.aws, spec=selection), names.BROKER
     stage.offer(node_class, objects.node_pool(name, node_class=name, types=TYPES, group=group))
-    before = len(stage.calls(who, "CreateFleet"))
+    before = len(stage.calls(program, "CreateFleet"))
     pods = [
-        objects.pod(f"{name}-{number}", pool=name, requests=NEED, types=_takes(number))
+        objects.pod(f"{name}-{number}", pool=name, requests=NEED, types=_types_of(number))
         for number in range(size)
     ]
     stage.create(*pods)
     began = datetime.now(UTC)
     # The times come from AWS's log: reading more often would only take the CPU that is measured.
     try:
-        until(lambda: stage.bound(name) == size, f"nodes for all pods by {who}", patience=PATIENCE, look=1.0)
+        until(
+            lambda: stage.bound(name) == size,
+            f"nodes for all pods by {program}",
+            patience=PATIENCE,
+            interval=1.0,
+        )
     except AssertionError as late:
-        sys.stderr.write(f"{late}\nThe figures of {who} are those of that time.\n")
-    calls = stage.calls(who, "CreateFleet")[before:]
+        sys.stderr.write(f"{late}\nThe figures of {program} are those of that time.\n")
+    calls = stage.calls(program, "CreateFleet")[before:]
     ended = [datetime.fromisoformat(call["at"]) for call in calls if call["status"] == 200]
-    mine = {instance_id(claim) for claim in stage.claims(name)}
+    instance_ids = {instance_id(claim) for claim in stage.claims(name)}
     bought = [
         instance
-        for instance in stage.aws.instances(ours=False)
-        if instance["InstanceId"] in mine and not instance.get("CapacityReservationId")
+        for instance in stage.aws.instances(own_only=False)
+        if instance["InstanceId"] in instance_ids and not instance.get("CapacityReservationId")
     ]
     prices = Machines(stage.endpoint).instance_types()
     return Outcome(
         unserved=size - stage.bound(name),
         idle=sum(stage.aws.free(odcr) for odcr in odcrs),
         bought=len(bought),
-        dollars=sum(prices[each["InstanceType"]].on_demand_price or 0.0 for each in bought),
+        dollars=sum(prices[instance["InstanceType"]].on_demand_price or 0.0 for instance in bought),
         seconds=(max(ended, default=datetime.now(UTC)) - began).total_seconds(),
         calls=len(calls),
     )
 
 
-def _takes(number: int) -> tuple[str, ...]:
+def _types_of(number: int) -> tuple[str, ...]:
     return TYPES[:1] if number % 3 == 2 else TYPES
 
 

@@ -128,7 +128,7 @@ def measure(*, small: bool) -> Sequence[Figure]:
 
 
 def _launch(world: World, kubeconfig: Path, count: int, servers: Mapping[str, Program]) -> Run:
-    """The claims are there; a broker starts."""
+    """Creates the claims, then starts a broker."""
     logs.configure(level="error", format_="json")
     tune_collector()
     transport = HttpTransport.from_kubeconfig(kubeconfig)
@@ -154,19 +154,19 @@ def _launch(world: World, kubeconfig: Path, count: int, servers: Mapping[str, Pr
     provider.instance_types()
     provider.forget()
     broker = Broker(Client(transport), provider, settings, clock=SystemClock())
-    launched, all_are = set[str](), threading.Event()
+    launched, all_launched = set[str](), threading.Event()
 
     def changed(_: NodeClaim | None, claim: NodeClaim | None) -> None:
         if claim is not None and claim.status.provider_id:
             launched.add(claim.name)
             if len(launched) == count:
-                all_are.set()
+                all_launched.set()
 
     broker.read.claims.cache.on_change(changed)
     began, spent = time.monotonic(), _spent(servers)
     broker.start()
     try:
-        if not all_are.wait(PATIENCE):
+        if not all_launched.wait(PATIENCE):
             raise TimeoutError(f"{len(launched)} of {count} claims launched after {PATIENCE:.0f} s")
         wall, cpu = time.monotonic() - began, _since(spent, servers)
         calls = [*provider.calls]
@@ -177,7 +177,7 @@ def _launch(world: World, kubeconfig: Path, count: int, servers: Mapping[str, Pr
 
 def _spent(servers: Mapping[str, Program]) -> dict[str, float]:
     """CPU time so far of this process and the others: all of them share the machine."""
-    return {"the broker": usage().cpu, **{name: each.usage().cpu for name, each in servers.items()}}
+    return {"the broker": usage().cpu, **{name: program.usage().cpu for name, program in servers.items()}}
 
 
 def _since(before: Mapping[str, float], servers: Mapping[str, Program]) -> dict[str, float]:
@@ -235,10 +235,10 @@ def _world(endpoint: str, slots: int) -> World:
 
 def _free(world: World) -> dict[str, int]:
     """Slots that EC2 would give, by reservation."""
-    found = world.account.ec2.describe_capacity_reservations(CapacityReservationIds=[*world.odcrs])
+    described = world.account.ec2.describe_capacity_reservations(CapacityReservationIds=[*world.odcrs])
     return {
         item["CapacityReservationId"]: int(item["AvailableInstanceCount"])
-        for item in found["CapacityReservations"]
+        for item in described["CapacityReservations"]
         if item["CapacityReservationId"] not in world.refusing
     }
 

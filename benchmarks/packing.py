@@ -48,29 +48,31 @@ def measure(*, small: bool) -> Sequence[Figure]:
     scale = 50 if small else 1
     pods, options, room = _world(10_000 // scale, max(5, 100 // scale), max(20, 1000 // scale))
     began = time.process_time()
-    made = pack(pods, options, room=room, seconds=SECONDS, timer=time.process_time)
+    packing = pack(pods, options, room=room, seconds=SECONDS, timer=time.process_time)
     seconds = time.process_time() - began
     bound = _bound(pods, options, room)
     rule, of_rule = _rule(pods, options, dict(room))
     return [
         Figure(name=f"pack {len(pods):,} pods", measured=round(seconds, 2), unit="s CPU", most=SECONDS),
-        Figure(name="pods without a machine", measured=len(made.reasons), most=0),
+        Figure(name="pods without a machine", measured=len(packing.reasons), most=0),
         Figure(
             name="cost above the bound",
-            measured=round(100 * (made.cost / bound - 1), 3),
+            measured=round(100 * (packing.cost / bound - 1), 3),
             unit="%",
             most=ABOVE_BOUND,
             baseline=round(100 * (rule / bound - 1), 1),
             of=RULE,
         ),
-        Figure(name="cost an hour", measured=round(made.cost, 2), unit="$", baseline=round(rule, 2), of=RULE),
-        Figure(name="machines", measured=len(made.bins), baseline=of_rule, of=RULE),
-        Figure(name="idle slots", measured=sum(room.values()) - _reserved(made)),
+        Figure(
+            name="cost an hour", measured=round(packing.cost, 2), unit="$", baseline=round(rule, 2), of=RULE
+        ),
+        Figure(name="machines", measured=len(packing.bins), baseline=of_rule, of=RULE),
+        Figure(name="idle slots", measured=sum(room.values()) - _reserved(packing)),
     ]
 
 
-def _reserved(made: Packing) -> int:
-    return sum(bool(item.option.source) for item in made.bins)
+def _reserved(packing: Packing) -> int:
+    return sum(bool(item.option.source) for item in packing.bins)
 
 
 def _world(
@@ -136,10 +138,10 @@ def _bound(pods: Sequence[PendingPod], options: Sequence[MachineOption], room: d
         master.add(pattern)
     while True:
         _, worth, prices = master.solve()
-        found = [_knapsack(problem, machine, worth) for machine in range(len(problem.room))]
+        knapsacks = [_knapsack(problem, machine, worth) for machine in range(len(problem.room))]
         better = [
             pattern
-            for price, (most, pattern) in zip(prices, found, strict=True)
+            for price, (most, pattern) in zip(prices, knapsacks, strict=True)
             if most > price * (1 + CLOSE)
         ]
         known = set(master.patterns)
@@ -147,7 +149,7 @@ def _bound(pods: Sequence[PendingPod], options: Sequence[MachineOption], room: d
             master.add(pattern)
         if not {*better} - known:
             break
-    best = [most for most, _ in found]
+    best = [most for most, _ in knapsacks]
     bought = {int(classes[n]): o.cost for n, o in enumerate(options) if not o.source}
     scale = min([1.0, *(cost / best[machine] for machine, cost in bought.items() if best[machine])])
     saved = sum(
@@ -184,7 +186,7 @@ def _rule(
     have = np.array([[o.node.allocatable[name] for name in RESOURCES] for o in options], dtype=np.int64)
     costs = np.array([o.cost for o in options])
     used = np.zeros((0, len(RESOURCES)), dtype=np.int64)
-    for pod in sorted(pods, key=lambda each: _amounts(each.info)[:2], reverse=True):
+    for pod in sorted(pods, key=lambda pending: _amounts(pending.info)[:2], reverse=True):
         need = np.array(_amounts(pod.info), dtype=np.int64)
         fits = np.any(np.all((used + need)[:, None, :] <= have[None, :, :], axis=2), axis=1)
         place = int(fits.argmax()) if fits.any() else len(used)

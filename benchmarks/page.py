@@ -65,11 +65,11 @@ def measure(*, small: bool) -> Sequence[Figure]:
         plain = _written_by_caller(recorder.store)
         grown, after = _storm(url, recorder, attempts, hours, minutes=6 if small else 60)
     slowest = max(loads, key=lambda path: loads[path])
-    where = f"{attempts:,} attempts and {odcrs:,} reservations"
+    size = f"{attempts:,} attempts and {odcrs:,} reservations"
     us, of = "us", "a row that the caller writes"
     record = "recording an attempt, CPU time of the caller"
     return [
-        Figure(name=f"overview at {where}", measured=loads["/"][0], unit="ms", most=300),
+        Figure(name=f"overview at {size}", measured=loads["/"][0], unit="ms", most=300),
         Figure(name=f"slowest page, {slowest}", measured=loads[slowest][0], unit="ms", most=300),
         Figure(name="  its CPU time", measured=loads[slowest][1], unit="ms"),
         Figure(name=record, measured=recording, unit=us, most=100, baseline=plain, of=of),

@@ -1,10 +1,10 @@
 """10,000 claims over 1,000 reservations and 400 instance types, planned at once.
 
 The bound is a linear program's of the same needs, over single reservations and with fractions of claims
-allowed, solved by another solver (GLOP): as many claims in reservations at each priority, as few that wait,
-and then the least on-demand cost. The baseline is Karpenter's rule: one claim after another as they came,
-each into the reservation with most room, else on demand where it is cheapest. CPU seconds, since a machine
-may be shared: planning is one thread.
+allowed, solved by another solver (GLOP). Its levels: most claims in reservations at each priority, fewest
+waiting claims, least on-demand cost. The baseline is Karpenter's rule. It takes one claim after another as
+they came, each into the reservation with most room, else into the cheapest on-demand pool. CPU seconds,
+since a machine may be shared: planning is one thread.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ def measure(*, small: bool) -> Sequence[Figure]:
     sized = partial(world, odcrs=1000 // scale, types=400 // min(scale, 4))
     claims, shapes = 10_000 // scale, max(8, 200 // scale)
     this = sized(claims, shapes=shapes)
-    seconds, made = _timed(this)
-    ours, rule, bound = _ours(this, made), _rule(this), _bound(this)
+    seconds, plan = _timed(this)
+    broker, rule, bound = _broker_outcome(this, plan), _rule_outcome(this), _bound(this)
     few, _ = _timed(sized(claims // 10, shapes=shapes))
     many, _ = _timed(sized(claims * 10, shapes=shapes))
     gangs, in_gangs = _timed(sized(claims, shapes=shapes, gangs=100 // scale))
     distinct, apart = _timed(sized(claims, shapes=claims), runs=1, seconds=60.0)
     alike = sized(claims, shapes=shapes, equal=True)
-    _, planned = _timed(alike, runs=1)
+    _, alike_plan = _timed(alike, runs=1)
     return [
         Figure(
             name=f"plan {claims:,} claims in {shapes} shapes", measured=seconds, unit="s CPU", most=SECONDS
         ),
-        Figure(name="of that, solving", measured=made.solution.seconds, unit="s"),
-        Figure(name="proven optimal", measured=made.solution.optimal, least=1, most=1),
-        *_compared("", ours, rule, bound),
-        *_compared(", all equal", _ours(alike, planned), _rule(alike), _bound(alike)),
+        Figure(name="of that, solving", measured=plan.solution.seconds, unit="s"),
+        Figure(name="proven optimal", measured=plan.solution.optimal, least=1, most=1),
+        *_compared("", broker, rule, bound),
+        *_compared(", all equal", _broker_outcome(alike, alike_plan), _rule_outcome(alike), _bound(alike)),
         Figure(name=f"plan {claims // 10:,} claims", measured=few, unit="s CPU"),
         Figure(
             name=f"plan {claims * 10:,} claims",
@@ -82,44 +82,44 @@ def measure(*, small: bool) -> Sequence[Figure]:
     ]
 
 
-def _in_parts(of: World) -> list[Figure]:
+def _in_parts(world: World) -> list[Figure]:
     """A plan of too many unlike claims, which leaves some for the next plan."""
-    seconds, made = _timed(of, runs=1)
-    name = f"first plan of {len(of.claims):,} claims, no two alike"
+    seconds, plan = _timed(world, runs=1)
+    name = f"first plan of {len(world.claims):,} claims, no two alike"
     return [
         Figure(name=name, measured=seconds, unit="s CPU", most=PLAN_SECONDS),
-        Figure(name="claims of it that are planned later", measured=len(made.later)),
+        Figure(name="claims of it that are planned later", measured=len(plan.later)),
     ]
 
 
-def _compared(where: str, ours: Outcome, rule: Outcome, bound: float) -> list[Figure]:
-    """Claims that wait cost nothing an hour, so costs compare only where as many wait."""
+def _compared(suffix: str, broker: Outcome, rule: Outcome, bound: float) -> list[Figure]:
+    """Claims that wait cost nothing an hour, so costs compare only if as many wait."""
     return [
         Figure(
-            name=f"claims at first priority in reservations{where}",
-            measured=ours.first,
+            name=f"claims at first priority in reservations{suffix}",
+            measured=broker.first,
             baseline=rule.first,
             of=RULE,
             least=rule.first,
         ),
         Figure(
-            name=f"idle reserved slots{where}",
-            measured=ours.idle,
+            name=f"idle reserved slots{suffix}",
+            measured=broker.idle,
             baseline=rule.idle,
             of=RULE,
             most=rule.idle,
         ),
-        Figure(name=f"claims that wait{where}", measured=ours.waiting, baseline=rule.waiting, of=RULE),
+        Figure(name=f"claims that wait{suffix}", measured=broker.waiting, baseline=rule.waiting, of=RULE),
         Figure(
-            name=f"on-demand cost an hour{where}",
-            measured=round(ours.cost, 2),
+            name=f"on-demand cost an hour{suffix}",
+            measured=round(broker.cost, 2),
             unit="$",
             baseline=round(rule.cost, 2),
             of=RULE,
         ),
         Figure(
-            name=f"cost above the bound{where}",
-            measured=round(_percent(ours.cost, bound), 6) + 0.0,
+            name=f"cost above the bound{suffix}",
+            measured=round(_percent(broker.cost, bound), 6) + 0.0,
             unit="%",
             most=ABOVE_BOUND,
             baseline=round(_percent(rule.cost, bound), 2),
@@ -128,37 +128,41 @@ def _compared(where: str, ours: Outcome, rule: Outcome, bound: float) -> list[Fi
     ]
 
 
-def _timed(of: World, *, runs: int = RUNS, seconds: float = PLAN_SECONDS) -> tuple[float, Plan]:
+def _timed(world: World, *, runs: int = RUNS, seconds: float = PLAN_SECONDS) -> tuple[float, Plan]:
     taken = []
     for _ in range(runs):
         began = time.process_time()
-        made = of.planned(seconds=seconds)
+        plan = world.planned(seconds=seconds)
         taken.append(time.process_time() - began)
-    return median(taken), made
+    return median(taken), plan
 
 
-def _ours(of: World, made: Plan) -> Outcome:
-    highest = _highest(of)
-    reserved = [each for each in made.assignments if each.option.pool.capacity_type == "reserved"]
+def _broker_outcome(world: World, plan: Plan) -> Outcome:
+    highest = _highest(world)
+    reserved = [
+        assignment for assignment in plan.assignments if assignment.option.pool.capacity_type == "reserved"
+    ]
     unreserved = [
-        each.option.price or 0.0 for each in made.assignments if each.option.pool.capacity_type != "reserved"
+        assignment.option.price or 0.0
+        for assignment in plan.assignments
+        if assignment.option.pool.capacity_type != "reserved"
     ]
     return Outcome(
         cost=sum(unreserved),
-        idle=_slots(of) - len(reserved),
-        waiting=len(made.unplaced),
-        first=sum(each.claim.priority == highest for each in reserved),
+        idle=_slots(world) - len(reserved),
+        waiting=len(plan.unplaced),
+        first=sum(assignment.claim.priority == highest for assignment in reserved),
     )
 
 
-def _rule(of: World) -> Outcome:
-    catalog = _catalog(of)
-    room = {odcr_id: of.inventory.free(odcr_id) for odcr_id in of.inventory.odcrs}
-    highest = _highest(of)
+def _rule_outcome(world: World) -> Outcome:
+    catalog = _catalog(world)
+    room = {odcr_id: world.inventory.free(odcr_id) for odcr_id in world.inventory.odcrs}
+    highest = _highest(world)
     cost, waiting, first = 0.0, 0, 0
-    for claim in sorted(of.claims, key=lambda each: (each.created or NOW, each.name)):
+    for claim in sorted(world.claims, key=lambda claim: (claim.created or NOW, claim.name)):
         candidates = catalog.candidates(claim)
-        most = max(candidates.slots, key=lambda each: (room[each], each), default="")
+        most = max(candidates.slots, key=lambda odcr_id: (room[odcr_id], odcr_id), default="")
         if most and room[most]:
             room[most] -= 1
             first += claim.priority == highest
@@ -169,12 +173,12 @@ def _rule(of: World) -> Outcome:
     return Outcome(cost=cost, idle=sum(room.values()), waiting=waiting, first=first)
 
 
-def _bound(of: World) -> float:
+def _bound(world: World) -> float:
     """The least that any assignment as good in the levels before costs on demand, fractions allowed."""
-    catalog = _catalog(of)
+    catalog = _catalog(world)
     candidates_by_claim: dict[int, CandidateOptions] = {}
     counts: Counter[tuple[int, int]] = Counter()
-    for claim in of.claims:
+    for claim in world.claims:
         candidates = catalog.candidates(claim)
         candidates_by_claim[id(candidates)] = candidates
         counts[id(candidates), claim.priority] += 1
@@ -182,18 +186,20 @@ def _bound(of: World) -> float:
     if solver is None:
         raise RuntimeError("this OR-tools was built without GLOP")
     served = {key: solver.NumVar(0, count, "") for key, count in counts.items()}
-    wanted = {key: solver.Constraint(0, 0) for key in candidates_by_claim}
-    rooms = {odcr_id: solver.Constraint(0, of.inventory.free(odcr_id)) for odcr_id in of.inventory.odcrs}
+    demands = {key: solver.Constraint(0, 0) for key in candidates_by_claim}
+    rooms = {
+        odcr_id: solver.Constraint(0, world.inventory.free(odcr_id)) for odcr_id in world.inventory.odcrs
+    }
     for (kind, _), variable in served.items():
-        wanted[kind].SetCoefficient(variable, 1)
+        demands[kind].SetCoefficient(variable, 1)
     for kind, candidates in candidates_by_claim.items():
         for odcr_id in candidates.slots:
             flow = solver.NumVar(0, solver.infinity(), "")
-            wanted[kind].SetCoefficient(flow, -1)
+            demands[kind].SetCoefficient(flow, -1)
             rooms[odcr_id].SetCoefficient(flow, 1)
     price = {
-        kind: each.unreserved.price or 0.0 if each.unreserved else None
-        for kind, each in candidates_by_claim.items()
+        kind: options.unreserved.price or 0.0 if options.unreserved else None
+        for kind, options in candidates_by_claim.items()
     }
     levels: list[dict[tuple[int, int], float]] = [
         {key: 1.0 for key in served if key[1] == priority}
@@ -227,16 +233,16 @@ def _most(
     return reached
 
 
-def _catalog(of: World) -> OptionCatalog:
-    return OptionCatalog(of.classes, of.types, of.inventory, Shortages(), NOW)
+def _catalog(world: World) -> OptionCatalog:
+    return OptionCatalog(world.classes, world.types, world.inventory, Shortages(), NOW)
 
 
-def _slots(of: World) -> int:
-    return sum(of.inventory.free(odcr_id) for odcr_id in of.inventory.odcrs)
+def _slots(world: World) -> int:
+    return sum(world.inventory.free(odcr_id) for odcr_id in world.inventory.odcrs)
 
 
-def _highest(of: World) -> int:
-    return max(each.priority for each in of.claims)
+def _highest(world: World) -> int:
+    return max(claim.priority for claim in world.claims)
 
 
 def _percent(cost: float, bound: float) -> float:

@@ -84,15 +84,15 @@ def world(
     random = Random(seed)
     known = _types(types)
     inventory = _inventory(random, [*known.values()], odcrs)
-    classes = {each.name: _resolved(each, inventory) for each in _classes()}
-    made = _shapes(random, [*known], [*classes], shapes, equal)
-    alone = [_claim(made[number % shapes], number, random) for number in range(claims)]
+    classes = {node_class.name: _resolved(node_class, inventory) for node_class in _classes()}
+    claim_shapes = _shapes(random, [*known], [*classes], shapes, equal)
+    alone = [_claim(claim_shapes[number % shapes], number, random) for number in range(claims)]
     together = [
         replace(
-            _claim(made[gang % shapes], claims + 8 * gang + number, random),
+            _claim(claim_shapes[gang % shapes], claims + 8 * gang + number, random),
             gang=f"gang-{gang}",
-            requirements=made[gang % shapes].reserved,
-            priority=made[gang % shapes].priority,
+            requirements=claim_shapes[gang % shapes].reserved,
+            priority=claim_shapes[gang % shapes].priority,
         )
         for gang in range(gangs)
         for number in range(8)
@@ -110,16 +110,16 @@ class _Shape:
 
 
 def _types(count: int) -> dict[str, InstanceType]:
-    made: dict[str, InstanceType] = {}
+    types: dict[str, InstanceType] = {}
     for generation in range(5, 9):
         for suffix in SUFFIXES:
             for place, (family, (price, memory)) in enumerate(FAMILIES.items()):
                 for size, vcpus in VCPUS.items():
-                    if len(made) == count:
-                        return made
+                    if len(types) == count:
+                        return types
                     gpus = max(1, vcpus // 16) if family == "g" else 0
                     name = f"{family}{generation}{suffix}.{size}"
-                    made[name] = InstanceType(
+                    types[name] = InstanceType(
                         name=name,
                         vcpus=vcpus,
                         memory_mib=vcpus * memory * 1024,
@@ -139,7 +139,7 @@ def _types(count: int) -> dict[str, InstanceType]:
                         ),
                         max_pods=110,
                     )
-    raise ValueError(f"there are names for {len(made)} types, not for {count}")
+    raise ValueError(f"there are names for {len(types)} types, not for {count}")
 
 
 def _inventory(random: Random, types: Sequence[InstanceType], count: int) -> Inventory:
@@ -185,26 +185,26 @@ def _resolved(node_class: NodeClass, inventory: Inventory) -> NodeClass:
 def _shapes(
     random: Random, types: Sequence[str], classes: Sequence[str], count: int, equal: bool
 ) -> list[_Shape]:
-    made = []
+    shapes = []
     for _ in range(count):
-        wanted: list[tuple[str, str, Sequence[str]]] = []
+        required: list[tuple[str, str, Sequence[str]]] = []
         kind = random.random()
         if kind < 0.4:
             families = random.sample([*FAMILIES], random.randint(1, 3))
-            wanted.append(("karpenter.k8s.aws/instance-category", "In", families))
+            required.append(("karpenter.k8s.aws/instance-category", "In", families))
         elif kind < 0.8:
-            wanted.append(
+            required.append(
                 ("node.kubernetes.io/instance-type", "In", random.sample(types, random.randint(5, 60)))
             )
         if random.random() < 0.3:
-            wanted.append(("topology.kubernetes.io/zone", "In", random.sample(ZONES, random.randint(1, 2))))
+            required.append(("topology.kubernetes.io/zone", "In", random.sample(ZONES, random.randint(1, 2))))
         kinds = ["reserved"] if random.random() < 0.15 and not equal else ["reserved", "on-demand"]
         capacity_type = "karpenter.sh/capacity-type"
-        made.append(
+        shapes.append(
             _Shape(
                 node_class=random.choice(classes),
-                requirements=Requirements.of([*wanted, (capacity_type, "In", kinds)]),
-                reserved=Requirements.of([*wanted, (capacity_type, "In", ["reserved"])]),
+                requirements=Requirements.of([*required, (capacity_type, "In", kinds)]),
+                reserved=Requirements.of([*required, (capacity_type, "In", ["reserved"])]),
                 requests={
                     "cpu": random.choice([1.0, 3.0, 6.5, 14.0, 30.0]),
                     "memory": random.choice([2, 12, 50]) * 2.0**30,
@@ -212,7 +212,7 @@ def _shapes(
                 priority=0 if equal else random.choice([0, 0, 0, 10, 100]),
             )
         )
-    return made
+    return shapes
 
 
 def _claim(shape: _Shape, number: int, random: Random) -> Claim:

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 1800.0
-LOOK = 0.05
+INTERVAL = 0.05  # seconds between two checks
 # The benchmarks never use a real account, whatever is configured.
 CREDENTIALS: Mapping[str, str] = {
     "AWS_ACCESS_KEY_ID": "benchmark",
@@ -65,16 +65,18 @@ class Program:
     def output(self) -> str:
         return os.pread(self._log.fileno(), 1 << 24, 0).decode(errors="replace")
 
-    def said(self, pattern: str) -> str:
-        """The first group of its output, as soon as it is printed. Raises RuntimeError if it ends before."""
+    def wait_for_output(self, pattern: str) -> str:
+        """Waits for the pattern in the output and returns its first group. Raises RuntimeError if the program
+        ends before.
+        """
 
-        def look() -> re.Match[str] | None:
+        def search() -> re.Match[str] | None:
             return re.search(pattern, self.output())
 
-        found = until(lambda: look() or self._ended(), f"{pattern!r} of a program")
-        if not isinstance(found, re.Match):
-            raise RuntimeError(f"a program ended before it printed{pattern!r}:\n{self.output()[-4000:]}")
-        return found[1]
+        match = until(lambda: search() or self._ended(), f"{pattern!r} in a program's output")
+        if not isinstance(match, re.Match):
+            raise RuntimeError(f"a program ended before it printed {pattern!r}:\n{self.output()[-4000:]}")
+        return match[1]
 
     def usage(self) -> Usage:
         return usage(self.pid)
@@ -95,18 +97,18 @@ class Program:
 
 @contextmanager
 def program(*arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[Program]:
-    made = Program(*arguments, environment=environment)
+    child = Program(*arguments, environment=environment)
     try:
-        yield made
+        yield child
     finally:
-        made.end()
+        child.end()
 
 
 @contextmanager
 def local_aws() -> Iterator[tuple[Program, str]]:
     """Local AWS in a process of its own, and its endpoint."""
-    with program("-m", "providers.local", "--port", "0") as made:
-        yield made, made.said(r"AWS_ENDPOINT_URL=(\S+)")
+    with program("-m", "providers.local", "--port", "0") as child:
+        yield child, child.wait_for_output(r"AWS_ENDPOINT_URL=(\S+)")
 
 
 @contextmanager
@@ -114,9 +116,9 @@ def kubernetes_api() -> Iterator[tuple[Program, Path]]:
     """An API server in a process of its own, and a kubeconfig for it."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kubeconfig"
-        with program("-m", "broker.apiserver", "--port", "0", "--kubeconfig", str(file)) as made:
-            made.said(r"serving on (\S+)")
-            yield made, file
+        with program("-m", "broker.apiserver", "--port", "0", "--kubeconfig", str(file)) as child:
+            child.wait_for_output(r"serving on (\S+)")
+            yield child, file
 
 
 @contextmanager
@@ -148,15 +150,17 @@ def usage(pid: int | str = "self") -> Usage:
     )
 
 
-def until(happened: Callable[[], V], what: str, *, patience: float = PATIENCE, look: float = LOOK) -> V:
-    """The result of `happened` as soon as it is true. Raises TimeoutError."""
+def until(
+    happened: Callable[[], V], expected: str, *, patience: float = PATIENCE, interval: float = INTERVAL
+) -> V:
+    """Waits until `happened` is true and returns its result. Raises TimeoutError."""
     deadline = time.monotonic() + patience
     pause = threading.Event()
-    while not (found := happened()):
+    while not (result := happened()):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"after {patience:.0f} s there is still no {what}")
-        pause.wait(look)
-    return found
+            raise TimeoutError(f"after {patience:.0f} s there is still no {expected}")
+        pause.wait(interval)
+    return result
 
 
 def _megabytes(text: str) -> float:

@@ -1,4 +1,4 @@
-"""The speed of entitlement: rounds of admission, and one preemption, beside the same done plainly.
+"""The speed of entitlement: rounds of admission, and one preemption, beside a plain implementation.
 
 Time in the world of the rounds stands still during a round. It jumps to the next workload's end when nothing
 more can be admitted, so that only deciding is measured. Kueue's published figure for this shape, 50,000
@@ -42,7 +42,7 @@ from broker.quota.waiting import WaitingHeads
 
 T = TypeVar("T")
 NEEDED = frozenset((KEY,))
-SAMPLE: Final = 40  # heads of a round that is too slow to be waited for
+SAMPLE: Final = 40  # heads of a round that is too slow to measure in full
 KUEUE = (
     42.4  # admissions a second: kueue v0.20, test/performance/scheduler/configs/large-scale, 50,000 / 1,179 s
 )
@@ -70,7 +70,7 @@ class Rounds:
             began = time.thread_time()
             taken = list(self.waiting.heads())
             decisions = decide(self.ledger, taken, RULES)
-            changed = [self.act(each) for each in decisions]
+            changed = [self.apply(decision) for decision in decisions]
             self.seconds += time.thread_time() - began
             if not any(changed):
                 self.pass_time()
@@ -79,8 +79,8 @@ class Rounds:
         while self.arrivals and self.arrivals[-1][0] <= self.now:
             self.waiting.push(self.arrivals.pop()[1])
 
-    def act(self, decision: HeadDecision) -> bool:
-        """Applies the decision; whether quota changed hands."""
+    def apply(self, decision: HeadDecision) -> bool:
+        """Applies the decision. Returns whether quota changed hands."""
         head = decision.head
         self.counts[decision.outcome] += 1
         if decision.outcome is HeadOutcome.WAIT:
@@ -110,10 +110,10 @@ class Rounds:
         return True
 
     def pass_time(self) -> None:
-        """To the next moment at which a workload comes or ends; one that was preempted since does not
+        """Jumps to the next moment at which a workload comes or ends; one that was preempted since does not
         end.
         """
-        moments = [each[0][0] for each in (self.running[:1], self.arrivals[-1:]) if each]
+        moments = [upcoming[0][0] for upcoming in (self.running[:1], self.arrivals[-1:]) if upcoming]
         self.now = min(moments, default=self.now)
         freed: set[str] = set()
         while self.running and self.running[0][0] <= self.now:
@@ -132,14 +132,16 @@ def measure(*, small: bool) -> Sequence[Figure]:
 
 def _rounds(small: bool) -> list[Figure]:
     shape = (2, 10) if small else (10, 100)
-    made = queues(*shape)
-    tree = Tree(made)
-    every = sorted(((head.queued, head) for head in heads(made, 50)), key=lambda each: -each[0])
-    rounds = Rounds(QuotaLedger(tree), WaitingHeads(tree), list(every))
+    cluster_queues = queues(*shape)
+    tree = Tree(cluster_queues)
+    arrivals = sorted(
+        ((head.queued, head) for head in heads(cluster_queues, 50)), key=lambda arrival: -arrival[0]
+    )
+    rounds = Rounds(QuotaLedger(tree), WaitingHeads(tree), list(arrivals))
     rounds.finish()
     admissions, decisions = rounds.counts[HeadOutcome.ADMIT], sum(rounds.counts.values())
     plain = _plain_rate(*shape, 20 if small else 200)
-    size = f"{len(every):,} workloads, {len(made):,} queues"
+    size = f"{len(arrivals):,} workloads, {len(cluster_queues):,} queues"
     # An admission and an eviction each write a workload's status once.
     writes = admissions + rounds.victims
     return [
@@ -152,7 +154,7 @@ def _rounds(small: bool) -> list[Figure]:
         ),
         Figure(
             name="workloads through a second, deciding only",
-            measured=round(len(every) / rounds.seconds),
+            measured=round(len(arrivals) / rounds.seconds),
             least=KUEUE,
             baseline=KUEUE,
             of="Kueue's published rate, with its API writes",
@@ -166,8 +168,8 @@ def _rounds(small: bool) -> list[Figure]:
 
 
 def _one_round(small: bool) -> list[Figure]:
-    """A head in each queue of one cohort, half of them beyond their quota; others lend them the rest, or have
-    to take theirs back."""
+    """A head in each queue of one cohort, half of them beyond their quota; others lend them the rest, or must
+    reclaim theirs."""
     many = 200 if small else 2000
     figures = []
     for fair in (False, True):
@@ -178,36 +180,34 @@ def _one_round(small: bool) -> list[Figure]:
     for fair in (False, True):
         rules = replace(RULES, fair=fair)
         full = admitted(1, many, 20 * many)
-        anew = _seconds(_Anew(full.tree), SAMPLE, rules, held=full) * many / SAMPLE
+        anew = _seconds(_UncachedLedger(full.tree), SAMPLE, rules, held=full) * many / SAMPLE
         name = f"one round over {many:,} queues in a full cohort, {'fair sharing' if fair else 'classical'}"
         seconds = _seconds(full, many, rules)
         figures.append(
-            Figure(
-                name=name, measured=seconds, unit="s", most=1, baseline=anew, of="looking anew for each head"
-            )
+            Figure(name=name, measured=seconds, unit="s", most=1, baseline=anew, of="no cache between heads")
         )
     return [*figures, _slots(many)]
 
 
-class _Anew(QuotaLedger):
-    """Keeps nothing for the next head."""
+class _UncachedLedger(QuotaLedger):
+    """A ledger without a cache between heads."""
 
-    def kept(self, key: Any, made: Callable[[], T]) -> T:
+    def cached(self, key: Any, compute: Callable[[], T]) -> T:
         del key
-        return made()
+        return compute()
 
 
 def _slots(many: int) -> Figure:
-    """Each queue owns four slots and has two of them back, of queues that borrow."""
+    """Each queue owns four slots and reclaims two of them from borrowers."""
     rule = Preemption(within="LowerPriority", reclaim="Any")
     members = [
         Member(name=f"q{n:04}", cohort="c", borrowing_limit={"f": None}, preemption=rule) for n in range(many)
     ]
-    lots, holders = lent_slots(many)
-    wants = [SlotRequest(name=f"w{n:04}", queue=f"q{n:04}", odcr_ids=(f"cr-{n:04}",)) for n in range(many)]
+    owned, holders = lent_slots(many)
+    requests = [SlotRequest(name=f"w{n:04}", queue=f"q{n:04}", odcr_ids=(f"cr-{n:04}",)) for n in range(many)]
     began = time.thread_time()
-    if not SlotTree(lots, members, holders).reclaim(wants):
-        raise AssertionError("no slot is had back")
+    if not SlotTree(owned, members, holders).reclaim(requests):
+        raise AssertionError("no slot is reclaimed")
     seconds = time.thread_time() - began
     return Figure(name=f"one decision about the slots of {many:,} queues", measured=seconds, unit="s", most=1)
 
@@ -217,11 +217,11 @@ def _seconds(
 ) -> float:
     """`held`: a ledger of the same tree that has the workloads already."""
     if held is not None:
-        for each in held.workloads.values():
-            ledger.tree.queues[each.queue].remove(each.usage)
-        for each in held.workloads.values():
-            ledger.admit(each)
-    made = [
+        for workload in held.workloads.values():
+            ledger.tree.queues[workload.queue].remove(workload.usage)
+        for workload in held.workloads.values():
+            ledger.admit(workload)
+    heads = [
         Head(
             name=f"head-{number:04}",
             queue=name,
@@ -232,54 +232,56 @@ def _seconds(
         for number, name in enumerate(sorted(ledger.tree.queues)[:many])
     ]
     began = time.thread_time()
-    if len(decide(ledger, made, rules)) != many:
-        raise AssertionError("a head got no decision")
+    if len(decide(ledger, heads, rules)) != many:
+        raise AssertionError("a head has no decision")
     return time.thread_time() - began
 
 
-def _plain_rate(cohorts: int, each: int, many: int) -> float:
-    made = queues(cohorts, each)
-    workloads = list(admitted(cohorts, each, 20 * len(made)).workloads.values())
-    wanting = [next(heads([made[number % len(made)]], 50)) for number in range(many)]
+def _plain_rate(cohorts: int, per_cohort: int, many: int) -> float:
+    cluster_queues = queues(cohorts, per_cohort)
+    workloads = list(admitted(cohorts, per_cohort, 20 * len(cluster_queues)).workloads.values())
+    waiting_heads = [
+        next(heads([cluster_queues[number % len(cluster_queues)]], 50)) for number in range(many)
+    ]
     began = time.thread_time()
-    for head in wanting:
-        plain_admit(workloads, made, head)
+    for head in waiting_heads:
+        plain_admit(workloads, cluster_queues, head)
     return many / (time.thread_time() - began)
 
 
 def _preemptions(small: bool) -> list[Figure]:
     return [
         figure
-        for cohorts, each in (((2, 10), (1, 20)) if small else ((10, 100), (1, 1000)))
-        for figure in _one_preemption(cohorts, each)
+        for cohorts, per_cohort in (((2, 10), (1, 20)) if small else ((10, 100), (1, 1000)))
+        for figure in _one_preemption(cohorts, per_cohort)
     ]
 
 
-def _one_preemption(cohorts: int, each: int) -> list[Figure]:
-    """Queues that use less than their own ask for the rest of it, in a cohort that others fill."""
-    ledger = admitted(cohorts, each, 20 * cohorts * each)
+def _one_preemption(cohorts: int, per_cohort: int) -> list[Figure]:
+    """Queues below their own quota request the rest of it, in a cohort that others fill."""
+    ledger = admitted(cohorts, per_cohort, 20 * cohorts * per_cohort)
     under = [node for node in ledger.tree.queues.values() if node.uses(KEY) < node.quota(KEY)]
     # So that one walk of the collector through the whole world is not taken for a slow decision.
     gc.collect()
     gc.freeze()
-    asks = [
+    requests = [
         QuotaRequest(queue=node.name, amounts={KEY: node.quota(KEY) - node.uses(KEY)}, priority=200)
         for node in under[:: max(1, len(under) // 100)]
     ]
-    for ask in asks[:2]:
-        found = [target.workload.name for target in preempt(ledger, ask, NEEDED)]
-        if not found or sorted(found) != sorted(plain_preempt(ledger, ask)):
-            raise AssertionError(f"the plain way preempts others for {ask}: {found}")
-    plain = median(_milliseconds(lambda ask: plain_preempt(ledger, ask), asks[:2]))
-    where = f"{len(ledger.workloads):,} admitted, {cohorts} x {each} queues"
+    for request in requests[:2]:
+        victims = [target.workload.name for target in preempt(ledger, request, NEEDED)]
+        if not victims or sorted(victims) != sorted(plain_preempt(ledger, request)):
+            raise AssertionError(f"the plain implementation preempts others for {request}: {victims}")
+    plain = median(_milliseconds(lambda request: plain_preempt(ledger, request), requests[:2]))
+    size = f"{len(ledger.workloads):,} admitted, {cohorts} x {per_cohort} queues"
     figures = []
     for name, times in (
-        ("classical", _milliseconds(lambda ask: preempt(ledger, ask, NEEDED), asks)),
-        ("fair sharing", _milliseconds(lambda ask: preempt_fairly(ledger, ask, NEEDED), asks)),
+        ("classical", _milliseconds(lambda request: preempt(ledger, request, NEEDED), requests)),
+        ("fair sharing", _milliseconds(lambda request: preempt_fairly(ledger, request, NEEDED), requests)),
     ):
         figures += [
             Figure(
-                name=f"one preemption, {name}, {where}",
+                name=f"one preemption, {name}, {size}",
                 measured=median(times),
                 unit="ms",
                 most=10,
@@ -291,11 +293,11 @@ def _one_preemption(cohorts: int, each: int) -> list[Figure]:
     return figures
 
 
-def _milliseconds(work: Callable[[QuotaRequest], object], asks: Sequence[QuotaRequest]) -> list[float]:
+def _milliseconds(work: Callable[[QuotaRequest], object], requests: Sequence[QuotaRequest]) -> list[float]:
     times = []
-    for ask in asks:
+    for request in requests:
         began = time.thread_time()
-        work(ask)
+        work(request)
         times.append((time.thread_time() - began) * 1000)
     return times
 

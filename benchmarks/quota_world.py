@@ -1,7 +1,7 @@
-"""Queues and workloads in the shape of Kueue's large-scale test, and the same decisions made plainly.
+"""Queues and workloads in the shape of Kueue's large-scale test, and plain implementations of the decisions.
 
 Its generator (test/performance/scheduler): cohorts of equal queues, each with 20 cores of its own and 100 to
-borrow. They reclaim from any queue and preempt lower priority among their own. Of ten workloads seven ask
+borrow. They reclaim from any queue and preempt lower priority among their own. Of ten workloads seven request
 for 1 core at priority 50 and run 0.2 s, two for 5 at 100 and 0.5 s, one for 20 at 200 and 1 s. Each queue
 gets a small one every 0.1 s, a middling one every 0.5 s and a large one every 1.2 s.
 """
@@ -29,12 +29,12 @@ from broker.quota.tree import Tree
 
 KEY = FlavorResource("default", "cpu")
 RULES = SharingRules(flavors={"default": Flavor(name="default")})
-# Cores, priority, seconds that one runs, seconds between two, how many of ten.
+# Cores, priority, seconds that one runs, seconds between two, share of ten.
 SHAPES = ((1, 50, 0.2, 0.1, 7), (5, 100, 0.5, 0.5, 2), (20, 200, 1.0, 1.2, 1))
 SECONDS = {shape[0]: shape[2] for shape in SHAPES}
 
 
-def queues(cohorts: int, each: int, *, cores: int = 20) -> list[Queue]:
+def queues(cohorts: int, per_cohort: int, *, cores: int = 20) -> list[Queue]:
     return [
         Queue(
             name=f"queue-{cohort:02}-{number:03}",
@@ -44,16 +44,16 @@ def queues(cohorts: int, each: int, *, cores: int = 20) -> list[Queue]:
             preemption=Preemption(within="LowerPriority", reclaim="Any"),
         )
         for cohort in range(cohorts)
-        for number in range(each)
+        for number in range(per_cohort)
     ]
 
 
-def heads(made: Sequence[Queue], each: int) -> Iterator[Head]:
-    """So many workloads for each queue; each waits from the moment at which it is created."""
-    for queue in made:
+def heads(queues: Sequence[Queue], per_queue: int) -> Iterator[Head]:
+    """`per_queue` workloads for each queue; each waits from the moment at which it is created."""
+    for queue in queues:
         number = 0
         for cores, priority, _, every, of_ten in SHAPES:
-            for turn in range(each * of_ten // 10):
+            for turn in range(per_queue * of_ten // 10):
                 yield Head(
                     name=f"{queue.name}-{number:04}",
                     queue=queue.name,
@@ -64,12 +64,12 @@ def heads(made: Sequence[Queue], each: int) -> Iterator[Head]:
                 number += 1
 
 
-def admitted(cohorts: int, each: int, workloads: int) -> QuotaLedger:
+def admitted(cohorts: int, per_cohort: int, workloads: int) -> QuotaLedger:
     """A full cluster: half of each cohort's queues borrow the idle quota of the other half."""
-    made = queues(cohorts, each)
-    ledger = QuotaLedger(Tree(made))
-    per_queue = workloads // len(made)
-    for number, queue in enumerate(made):
+    cluster_queues = queues(cohorts, per_cohort)
+    ledger = QuotaLedger(Tree(cluster_queues))
+    per_queue = workloads // len(cluster_queues)
+    for number, queue in enumerate(cluster_queues):
         # An even queue holds twice as many as an odd one, of a size with which the cohort is just full.
         count = per_queue + (per_queue // 3 if number % 2 == 0 else -(per_queue // 3))
         for index in range(count):
@@ -86,48 +86,55 @@ def admitted(cohorts: int, each: int, workloads: int) -> QuotaLedger:
     return ledger
 
 
-def plain_preempt(ledger: QuotaLedger, ask: QuotaRequest) -> list[str]:
+def plain_preempt(ledger: QuotaLedger, request: QuotaRequest) -> list[str]:
     """`preempt` without an index: reads every workload and sums usage anew at each step.
 
     For cohorts of one layer and one resource, as measured here.
     """
     tree = ledger.tree
-    cohort = tree.queues[ask.queue].parent
-    members = {node.name for node in cohort.queues} if cohort else {ask.queue}
+    cohort = tree.queues[request.queue].parent
+    members = {node.name for node in cohort.queues} if cohort else {request.queue}
     quota = sum(tree.queues[name].quota(KEY) for name in members)
     gone: set[str] = set()
-    wanted = ask.amounts[KEY]
+    requested = request.amounts[KEY]
 
     def used() -> dict[str, int]:
-        found: dict[str, int] = defaultdict(int)
-        for each in ledger.workloads.values():
-            if each.queue in members and each.name not in gone:
-                found[each.queue] += each.usage[KEY]
-        return found
+        usage: dict[str, int] = defaultdict(int)
+        for workload in ledger.workloads.values():
+            if workload.queue in members and workload.name not in gone:
+                usage[workload.queue] += workload.usage[KEY]
+        return usage
 
     held = used()
-    found = [
-        each
-        for each in ledger.workloads.values()
+    candidates = [
+        workload
+        for workload in ledger.workloads.values()
         if (
-            each.queue in members
-            and each.queue != ask.queue
-            and held[each.queue] > tree.queues[each.queue].quota(KEY)
+            workload.queue in members
+            and workload.queue != request.queue
+            and held[workload.queue] > tree.queues[workload.queue].quota(KEY)
         )
-        or (each.queue == ask.queue and each.priority < ask.priority)
+        or (workload.queue == request.queue and workload.priority < request.priority)
     ]
-    found.sort(key=lambda each: (each.queue == ask.queue, each.priority, -each.reserved, each.name))
+    candidates.sort(
+        key=lambda workload: (
+            workload.queue == request.queue,
+            workload.priority,
+            -workload.reserved,
+            workload.name,
+        )
+    )
     taken: list[str] = []
-    for each in found:
+    for workload in candidates:
         held = used()
-        if each.queue != ask.queue and held[each.queue] <= tree.queues[each.queue].quota(KEY):
+        if workload.queue != request.queue and held[workload.queue] <= tree.queues[workload.queue].quota(KEY):
             continue
-        gone.add(each.name)
-        taken.append(each.name)
-        if wanted <= quota - sum(used().values()):
+        gone.add(workload.name)
+        taken.append(workload.name)
+        if requested <= quota - sum(used().values()):
             for name in taken[-2::-1]:
                 gone.remove(name)
-                if wanted <= quota - sum(used().values()):
+                if requested <= quota - sum(used().values()):
                     taken.remove(name)
                 else:
                     gone.add(name)
@@ -135,28 +142,28 @@ def plain_preempt(ledger: QuotaLedger, ask: QuotaRequest) -> list[str]:
     return []
 
 
-def plain_admit(workloads: Sequence[AdmittedWorkload], made: Sequence[Queue], head: Head) -> bool:
+def plain_admit(workloads: Sequence[AdmittedWorkload], queues: Sequence[Queue], head: Head) -> bool:
     """Whether a head fits, by summing the usage of its whole cohort."""
-    by_name = {queue.name: queue for queue in made}
+    by_name = {queue.name: queue for queue in queues}
     cohort = by_name[head.queue].cohort
-    members = {queue.name for queue in made if queue.cohort == cohort}
-    used = sum(each.usage[KEY] for each in workloads if each.queue in members)
-    quota = sum(queue.quotas[KEY].nominal for queue in made if queue.cohort == cohort)
+    members = {queue.name for queue in queues if queue.cohort == cohort}
+    used = sum(workload.usage[KEY] for workload in workloads if workload.queue in members)
+    quota = sum(queue.quotas[KEY].nominal for queue in queues if queue.cohort == cohort)
     return used + head.pod_sets[0].requests["cpu"] <= quota
 
 
 def lent_slots(many: int) -> tuple[list[OwnedSlots], list[SlotHolder]]:
     """Each queue owns four slots of one EC2 reservation: it holds two, and others the two that it lends."""
-    lots = [OwnedSlots(owner=f"q{n:04}", flavor="f", slots={f"cr-{n:04}": 4}, quota=4) for n in range(many)]
+    owned = [OwnedSlots(owner=f"q{n:04}", flavor="f", slots={f"cr-{n:04}": 4}, quota=4) for n in range(many)]
     holders = [
         SlotHolder(
-            name=f"h{n:04}-{each}",
-            queue=f"q{(n if each < 2 else (n * 7 + each) % many):04}",
+            name=f"h{n:04}-{slot}",
+            queue=f"q{(n if slot < 2 else (n * 7 + slot) % many):04}",
             odcr_id=f"cr-{n:04}",
-            priority=each % 3,
+            priority=slot % 3,
             since=float(n % 101),
         )
         for n in range(many)
-        for each in range(4)
+        for slot in range(4)
     ]
-    return lots, holders
+    return owned, holders

@@ -1,7 +1,7 @@
 """The calls that a provider makes to AWS, as the SDK was given them, and the same calls made again bare.
 
-Invariant: a replay asks in the same order, one call after another, with the same parameters but for ids that
-another account gave: each id that an answer brought stands for the one that the same answer brings now.
+Invariant: a replay makes the calls in the same order, one after another, with the same parameters except ids
+of the other account. Each id of a recorded response stands for the id of the same response in the replay.
 """
 
 from __future__ import annotations
@@ -44,22 +44,24 @@ class RecordingProvider(AwsProvider):
         super().__init__(**options)
         self.calls: list[Call] = []
         self._lock = threading.Lock()
-        self._mine = threading.local()
+        self._thread_local = threading.local()
         for client in (self._aws.ec2, self._aws.groups, self._aws.ssm, self._aws.iam, self._aws.sts):
             service = client.meta.service_model.service_name
-            client.meta.events.register("provide-client-params", self._asked)
-            client.meta.events.register("after-call", lambda s=service, **event: self._answered(s, **event))
+            client.meta.events.register("provide-client-params", self._record_params)
+            client.meta.events.register(
+                "after-call", lambda s=service, **event: self._record_call(s, **event)
+            )
 
     def forget(self) -> None:
         with self._lock:
             self.calls.clear()
 
-    def _asked(self, params: Mapping[str, Any], **_: object) -> None:
-        self._mine.params = dict(params)
+    def _record_params(self, params: Mapping[str, Any], **_: object) -> None:
+        self._thread_local.params = dict(params)
 
-    def _answered(self, service: str, *, model: Any, parsed: Mapping[str, Any], **_: object) -> None:
+    def _record_call(self, service: str, *, model: Any, parsed: Mapping[str, Any], **_: object) -> None:
         with self._lock:
-            self.calls.append(Call(service, model.name, self._mine.params, parsed))
+            self.calls.append(Call(service, model.name, self._thread_local.params, parsed))
 
 
 def offer_only(provider: AwsProvider, types: Collection[str]) -> None:
@@ -98,11 +100,11 @@ def translated(value: Any, ids: Ids) -> Any:
     """The same with every id that is known replaced."""
     match value:
         case str():
-            return _ID.sub(lambda found: ids.get(found[0], found[0]), value)
+            return _ID.sub(lambda match: ids.get(match[0], match[0]), value)
         case dict():
-            return {key: translated(each, ids) for key, each in value.items()}
+            return {key: translated(item, ids) for key, item in value.items()}
         case list() | tuple():
-            return [translated(each, ids) for each in value]
+            return [translated(item, ids) for item in value]
         case _:
             return value
 
@@ -117,5 +119,5 @@ def learn(before: Any, now: Any, ids: Ids) -> None:
             for key in before.keys() & now.keys():
                 learn(before[key], now[key], ids)
         case list(), list():
-            for each, other in zip(before, now, strict=False):
-                learn(each, other, ids)
+            for first, second in zip(before, now, strict=False):
+                learn(first, second, ids)

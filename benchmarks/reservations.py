@@ -119,48 +119,48 @@ class World:
     def stop(self) -> None:
         self.manager.stop()
 
-    def settled(self, each: int) -> bool:
+    def all_complete(self, users: int) -> bool:
         """Whether every reservation is Active and lists all its users."""
-        return all(_tells(one, each) for one in self.reads.reservations.cache.list())
+        return all(_is_complete(reservation, users) for reservation in self.reads.reservations.cache.list())
 
     def passes(self) -> float:
         labels = {"controller": self.loop.name}
-        found = (
+        values = (
             REGISTRY.get_sample_value("capacity_broker_reconciles_total", {**labels, "result": result})
             for result in ("done", "again")
         )
-        return sum(value or 0.0 for value in found)
+        return sum(value or 0.0 for value in values)
 
 
-def _tells(one: CapacityReservation, each: int) -> bool:
-    status = one.status
-    return status.capacity_reservation_lifecycle_state == "Active" and len(status.association_usages) == each
+def _is_complete(reservation: CapacityReservation, users: int) -> bool:
+    status = reservation.status
+    return status.capacity_reservation_lifecycle_state == "Active" and len(status.association_usages) == users
 
 
 def measure(*, small: bool) -> Sequence[Figure]:
-    """Writes to each reservation its capacity and its users."""
-    teams, each = (20, 5) if small else (1000, 20)
+    """The capacity and the users in the status of each reservation: time and writes."""
+    teams, users = (20, 5) if small else (1000, 20)
     logs.configure(level="error", format_="json")
     tune_collector()
     cluster = Cluster()
     transport = Counting(InProcessTransport(cluster))
     client = Client(InProcessTransport(cluster), field_manager="benchmark")
     install(client)
-    fill(cluster, teams, each)
+    fill(cluster, teams, users)
     world = World(transport)
     began, used = time.monotonic(), time.process_time()
     world.start()
     try:
-        _until(lambda: len(world.reads.reservations.cache) == teams and world.settled(each))
+        _until(lambda: len(world.reads.reservations.cache) == teams and world.all_complete(users))
         cold, cold_cpu = time.monotonic() - began, time.process_time() - used
         written = transport.writes["objects"]
-        changes = [_change(client, number, each) for number in range(min(CHANGES, teams))]
+        changes = [_change(client, number, users) for number in range(min(CHANGES, teams))]
         world.recorder.flush()
         rest, passes_cpu = _rest(world, transport)
     finally:
         world.stop()
     plain = _plain(client, teams)
-    size = f"{teams:,} reservations, {teams * each:,} users"
+    size = f"{teams:,} reservations, {teams * users:,} users"
     return [
         Figure(
             name=f"from a cold start to a full status ({size}), wall time",
@@ -168,12 +168,12 @@ def measure(*, small: bool) -> Sequence[Figure]:
             unit="s",
             most=10,
             baseline=plain,
-            of="each reservation looks through nodes and workloads by itself",
+            of="each reservation scans nodes and workloads itself",
         ),
         Figure(name="  CPU time, the API server's included", measured=cold_cpu, unit="s"),
         Figure(name="  writes a reservation", measured=written / teams, most=3),
         Figure(
-            name=f"a user gone to its reservation saying so, slowest of {len(changes)}",
+            name=f"a user gone to its reservation's status, slowest of {len(changes)}",
             measured=max(changes),
             unit="s",
             most=1,
@@ -183,18 +183,18 @@ def measure(*, small: bool) -> Sequence[Figure]:
     ]
 
 
-def _change(client: Client, team: int, each: int) -> float:
-    who = reserved(team)
-    client.delete(Workload.KIND, "job-000", namespace=who.namespace)
+def _change(client: Client, team: int, users: int) -> float:
+    owner = reserved(team)
+    client.delete(Workload.KIND, "job-000", namespace=owner.namespace)
     began = time.monotonic()
 
-    def told() -> bool:
-        one = CapacityReservation.decode(
-            client.get(CapacityReservation.KIND, who.name, namespace=who.namespace)
+    def complete() -> bool:
+        reservation = CapacityReservation.decode(
+            client.get(CapacityReservation.KIND, owner.name, namespace=owner.namespace)
         )
-        return _tells(one, each - 1)
+        return _is_complete(reservation, users - 1)
 
-    _until(told)
+    _until(complete)
     return time.monotonic() - began
 
 
@@ -214,17 +214,17 @@ def _plain(client: Client, teams: int) -> float:
     sample = range(min(SAMPLE, teams))
     began = time.monotonic()
     for team in sample:
-        who = reserved(team)
+        owner = reserved(team)
         nodes = [Node.decode(raw) for raw in client.read_all(Node.KIND, lambda raw: raw)[0]]
-        mine = [node for node in nodes if node.labels.get("example.com/sort") == flavor_of(team)]
-        total = sum(int(node.status.allocatable[GPU]) for node in mine)
-        every = [Workload.decode(raw) for raw in client.read_all(Workload.KIND, lambda raw: raw)[0]]
-        users = [each for each in every if each.namespace == who.namespace]
+        own_nodes = [node for node in nodes if node.labels.get("example.com/sort") == flavor_of(team)]
+        total = sum(int(node.status.allocatable[GPU]) for node in own_nodes)
+        workloads = [Workload.decode(raw) for raw in client.read_all(Workload.KIND, lambda raw: raw)[0]]
+        users = [workload for workload in workloads if workload.namespace == owner.namespace]
         status = {
             "lifecycleDetail": f"{total} GPUs",
-            "associationUsages": [{"name": each.key, "usage": []} for each in users],
+            "associationUsages": [{"name": workload.key, "usage": []} for workload in users],
         }
-        metadata = {"name": who.name, "namespace": who.namespace}
+        metadata = {"name": owner.name, "namespace": owner.namespace}
         client.apply(CapacityReservation.KIND, {"metadata": metadata, "status": status}, subresource="status")
     return (time.monotonic() - began) / len(sample) * teams
 
@@ -233,7 +233,7 @@ def _until(happened: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not happened():
         if time.monotonic() > deadline:
-            raise TimeoutError("never came")
+            raise TimeoutError("the condition was never met")
         time.sleep(0.01)
 
 

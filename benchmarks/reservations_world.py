@@ -48,14 +48,14 @@ def install(client: Client) -> None:
         client.create(CRD, crd)
 
 
-def fill(cluster: Cluster, teams: int, each: int) -> None:
+def fill(cluster: Cluster, teams: int, users: int) -> None:
     """Objects go into the store without its checks, as if they had been there for long."""
     with cluster.state.store.lock:
-        for model, obj in _objects(teams, each):
+        for model, obj in _objects(teams, users):
             kind = model.KIND
             meta = obj["metadata"]
-            where = f"{kind.plural}/{meta.get('namespace', '')}/{meta['name']}"
-            meta |= {"uid": str(uuid5(NAMESPACE_URL, where)), "creationTimestamp": BEGAN, "generation": 1}
+            path = f"{kind.plural}/{meta.get('namespace', '')}/{meta['name']}"
+            meta |= {"uid": str(uuid5(NAMESPACE_URL, path)), "creationTimestamp": BEGAN, "generation": 1}
             whole = {"apiVersion": kind.api_version, "kind": kind.kind, **obj}
             resource = f"{kind.plural}.{kind.group}"
             cluster.state.store.put(
@@ -63,7 +63,7 @@ def fill(cluster: Cluster, teams: int, each: int) -> None:
             )
 
 
-def _objects(teams: int, each: int) -> Iterator[tuple[type[Object], Json]]:
+def _objects(teams: int, users: int) -> Iterator[tuple[type[Object], Json]]:
     for number in range(FLAVORS):
         name = f"sort-{number}"
         yield ResourceFlavor, {"metadata": {"name": name}, "spec": {"nodeLabels": {SORT: name}}}
@@ -73,18 +73,18 @@ def _objects(teams: int, each: int) -> Iterator[tuple[type[Object], Json]]:
         yield Namespace, {"metadata": {"name": reserved(team).namespace}, "status": {"phase": "Active"}}
         yield CapacityReservation, reservation(team)
         yield ClusterQueue, queue(team)
-        for number in range(each):
+        for number in range(users):
             yield Workload, workload(team, number)
 
 
 def node(number: int) -> Json:
-    has = {GPU: "8", "cpu": "192", "memory": "2Ti"}
+    resources = {GPU: "8", "cpu": "192", "memory": "2Ti"}
     return {
         "metadata": {"name": f"node-{number:05}", "labels": {SORT: flavor_of(number), names.ARCH: "amd64"}},
         "spec": {"providerID": f"aws:///us-east-1a/i-{number:017x}"},
         "status": {
-            "capacity": has,
-            "allocatable": has,
+            "capacity": resources,
+            "allocatable": resources,
             "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
         },
     }
@@ -93,9 +93,9 @@ def node(number: int) -> Json:
 def reservation(team: int) -> Json:
     quotas = [{"name": GPU, "nominalQuota": GPUS}, {"name": "cpu", "nominalQuota": GPUS * 20}]
     flavors = [{"name": flavor_of(team), "resources": quotas}]
-    who = reserved(team)
+    owner = reserved(team)
     return {
-        "metadata": {"name": who.name, "namespace": who.namespace},
+        "metadata": {"name": owner.name, "namespace": owner.namespace},
         "spec": {
             "resourceGroups": [{"coveredResources": [GPU, "cpu"], "flavors": flavors}],
             "cohort": flavor_of(team),

@@ -40,7 +40,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Where the two servers are."""
+    """The addresses of the two servers."""
 
     kubeconfig: Path
     aws: str
@@ -49,20 +49,20 @@ class Cluster:
         return Client(HttpTransport.from_kubeconfig(self.kubeconfig), field_manager="benchmark")
 
     def counts(self) -> Counts:
-        told = json.loads(_read(f"{self.aws}/count"))
-        return Counts(aws=Counter(told["aws"]), writes=Counter(told["writes"]))
+        counts = json.loads(_read(f"{self.aws}/count"))
+        return Counts(aws=Counter(counts["aws"]), writes=Counter(counts["writes"]))
 
 
 class Broker:
     """`capacity-broker run` as a program, with its output."""
 
-    def __init__(self, made: Program) -> None:
-        self.program = made
-        self.began = made.began
-        self.url = made.said(r'"?url"?[=:]\s*"?(http://[^\s"]+)')
+    def __init__(self, child: Program) -> None:
+        self.program = child
+        self.began = child.began
+        self.url = child.wait_for_output(r'"?url"?[=:]\s*"?(http://[^\s"]+)')
 
     def ready(self) -> bool:
-        """Whether it leads, too: a standby is ready to take over, and has read nothing."""
+        """Whether the broker is ready and leads. A standby is ready too, but has read nothing."""
         try:
             return "standby" not in _read(f"{self.url}/readyz")
         except urllib.error.HTTPError:
@@ -77,17 +77,17 @@ class Broker:
     def usage(self) -> Usage:
         return self.program.usage()
 
-    def decide(self, cluster: Cluster, *, passes: int) -> None:
-        """Returns when so many passes over all claims found nothing to write but events, which follow at 50 a
+    def wait_until_reconciled(self, cluster: Cluster, *, passes: int) -> None:
+        """Returns when so many passes over all claims wrote nothing but events, which follow at 50 a
         second."""
         until(self.ready, "broker that is ready")
         self._pass_without_writes(cluster, passes)
 
-    def settle(self, cluster: Cluster, *, passes: int = 0) -> None:
-        """Returns when the broker has, besides, had nothing to do for some seconds: nothing written, nothing
-        asked, no time of the processor used to speak of.
+    def wait_until_idle(self, cluster: Cluster, *, passes: int = 0) -> None:
+        """Returns when the broker has also been idle for some seconds: no writes, no calls to AWS, almost no
+        CPU time.
         """
-        self.decide(cluster, passes=passes)
+        self.wait_until_reconciled(cluster, passes=passes)
         counts, used, since = cluster.counts(), self.usage().cpu, time.monotonic()
 
         def quiet() -> bool:
@@ -108,7 +108,7 @@ class Broker:
                 since = self._passes()
             return self._passes() - since >= passes
 
-        until(done, "broker that has nothing to write", look=1.0)
+        until(done, "broker that has nothing to write", interval=1.0)
 
     def _passes(self) -> float:
         """Passes of the launch loop that have ended."""
@@ -117,9 +117,9 @@ class Broker:
 
 @contextmanager
 def resting(*, small: bool) -> Iterator[Cluster]:
-    with program("-m", "benchmarks.fixture", *(SMALL if small else ())) as made:
-        told = json.loads(made.said(r"fixture (\{.*\})"))
-        yield Cluster(kubeconfig=Path(told["kubeconfig"]), aws=told["aws"])
+    with program("-m", "benchmarks.fixture", *(SMALL if small else ())) as child:
+        endpoints = json.loads(child.wait_for_output(r"fixture (\{.*\})"))
+        yield Cluster(kubeconfig=Path(endpoints["kubeconfig"]), aws=endpoints["aws"])
 
 
 @contextmanager
@@ -134,8 +134,8 @@ def broker(cluster: Cluster) -> Iterator[Broker]:
         "BROKER_HTTP_PORT": "0",
         "BROKER_LOG_FORMAT": "json",
     }
-    with program("-m", "broker.cli", "run", environment=environment) as made:
-        yield Broker(made)
+    with program("-m", "broker.cli", "run", environment=environment) as child:
+        yield Broker(child)
 
 
 def _read(url: str) -> str:
@@ -145,9 +145,11 @@ def _read(url: str) -> str:
 
 def grouped(writes: Counter[str]) -> dict[str, int]:
     """Writes by method and resource."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for written, times in writes.items():
         method, path = written.split(" ", 1)
         noun = re.search(r"/v1[a-z0-9]*/(?:namespaces/[^/]+/)?([a-z0-9]+)", path)
-        found[f"{method} {noun[1] if noun else path}{'/status' if path.endswith('/status') else ''}"] += times
-    return dict(found)
+        counts[f"{method} {noun[1] if noun else path}{'/status' if path.endswith('/status') else ''}"] += (
+            times
+        )
+    return dict(counts)

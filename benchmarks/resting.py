@@ -1,7 +1,7 @@
 """A cluster at rest as the broker leaves it: claims, nodes and instances, each with its full status.
 
 Half of the claims run, one node each, five to a reservation. The other half wait for reservations with every
-slot taken. Sizes are those of real objects. A node lists the images that its kubelet holds; an instance has
+slot taken. Sizes are those of real objects. A node lists the images of its kubelet; an instance has
 the fields of one with a network interface, two volumes and a launch's tags.
 """
 
@@ -74,7 +74,7 @@ def places(odcrs: Sequence[Odcr], running: int) -> Iterator[Place]:
 def running(place: Place, type_: InstanceType) -> tuple[Json, Json]:
     """A claim that is ready, and its node."""
     odcr = place.odcr
-    wanted = objects.claim(
+    claim_body = objects.claim(
         f"run-{place.number:05}",
         node_class=place.node_class,
         types=(odcr.instance_type,),
@@ -83,8 +83,8 @@ def running(place: Place, type_: InstanceType) -> tuple[Json, Json]:
         pool="general",
     )
     facts = node_labels(type_, odcr.zone, zone_id=odcr.zone_id, odcr=odcr)
-    meta = _meta(wanted["metadata"]["name"])
-    labels = {**wanted["metadata"]["labels"], **facts}
+    meta = _meta(claim_body["metadata"]["name"])
+    labels = {**claim_body["metadata"]["labels"], **facts}
     resources = {"cpu": str(type_.vcpus), "memory": f"{type_.memory_mib}Mi", "pods": str(type_.max_pods)}
     claim = {
         "apiVersion": "karpenter.sh/v1",
@@ -95,7 +95,7 @@ def running(place: Place, type_: InstanceType) -> tuple[Json, Json]:
             "annotations": {names.LAUNCH: f"{place.number:032x}", "capacity-broker.io/attempts": _ATTEMPTS},
             "finalizers": [names.TERMINATION_FINALIZER],
         },
-        "spec": {**wanted["spec"], "expireAfter": "Never"},
+        "spec": {**claim_body["spec"], "expireAfter": "Never"},
         "status": {
             "providerID": place.provider_id,
             "imageID": "ami-0123456789abcdef0",
@@ -117,9 +117,9 @@ def running(place: Place, type_: InstanceType) -> tuple[Json, Json]:
 
 
 def waiting(number: int, odcrs: Sequence[Odcr]) -> Json:
-    """A claim that no reservation has a slot for."""
+    """A claim without a free slot in any reservation."""
     odcr = odcrs[number % len(odcrs)]
-    wanted = objects.claim(
+    claim_body = objects.claim(
         f"wait-{number:05}",
         node_class=class_name(number % len(odcrs)),
         types=(odcr.instance_type,),
@@ -129,8 +129,8 @@ def waiting(number: int, odcrs: Sequence[Odcr]) -> Json:
     return {
         "apiVersion": "karpenter.sh/v1",
         "kind": "NodeClaim",
-        "metadata": {**wanted["metadata"], **_meta(wanted["metadata"]["name"])},
-        "spec": {**wanted["spec"], "expireAfter": "Never"},
+        "metadata": {**claim_body["metadata"], **_meta(claim_body["metadata"]["name"])},
+        "spec": {**claim_body["spec"], "expireAfter": "Never"},
         "status": {},
     }
 
@@ -189,7 +189,7 @@ def _node(place: Place, claim: Json, resources: Mapping[str, str]) -> Json:
             "type": kind,
             "status": "True" if kind == names.READY else "False",
             "reason": f"Kubelet{kind}",
-            "message": f"kubelet says {kind}",
+            "message": f"kubelet reports {kind}",
             "lastHeartbeatTime": _moment(place.number + 60),
             "lastTransitionTime": _moment(place.number),
         }

@@ -3,7 +3,7 @@
 The load is a sine around the number of slots: 50 to 150 claims. A claim takes a free slot, or runs on demand,
 and lasts eight hours on average. When the load falls, claims of random age end and none follow, so that slots
 become idle beside claims on demand. The broker's own rules
-decide: since when slots are idle, the choice of moves, and the pool's budgets. The cluster is played: a new
+decide: the idle time of slots, the choice of moves, and the pool's budgets. The cluster is played: a new
 node is Ready after 90 s, the old one drains for 60 s, and a claim is quiet for `consolidateAfter` first. The
 baseline is the same day without moves.
 """
@@ -57,7 +57,7 @@ class PlayedDay:
     random: Random
     claims: list[PlayedClaim] = field(default_factory=list)
     idle: IdleSince = field(default_factory=dict)
-    made: int = 0
+    serial: int = 0
     hours: float = 0.0  # on demand
     missed: float = 0.0  # of these, while a slot was idle
     moved: int = 0
@@ -82,13 +82,13 @@ class PlayedDay:
 
     def _load(self, now: datetime) -> None:
         share = (now - BEGAN) / DAY
-        wanted = SLOTS * (1 + 0.5 * math.sin(2 * math.pi * share))
+        target = SLOTS * (1 + 0.5 * math.sin(2 * math.pi * share))
         self.claims = [claim for claim in self.claims if claim.drains or self.random.random() > STEP / LASTS]
         running = [claim for claim in self.claims if claim.drains is None]
-        for _ in range(max(0, round(wanted) - len(running))):
-            self.made += 1
-            self.claims.append(PlayedClaim(uid=str(self.made), reserved=self._free > 0, quiet=now + QUIET))
-        for claim in self.random.sample(running, max(0, len(running) - round(wanted))):
+        for _ in range(max(0, round(target) - len(running))):
+            self.serial += 1
+            self.claims.append(PlayedClaim(uid=str(self.serial), reserved=self._free > 0, quiet=now + QUIET))
+        for claim in self.random.sample(running, max(0, len(running) - round(target))):
             self.claims.remove(claim)
 
     def _finish(self, now: datetime) -> None:
@@ -96,23 +96,24 @@ class PlayedDay:
             if claim.drains is not None and now >= claim.drains:
                 self.claims.remove(claim)
             elif claim.moves is not None and now >= claim.moves:
-                self.made += 1
-                self.claims.append(PlayedClaim(uid=str(self.made), reserved=True, quiet=now + QUIET))
+                self.serial += 1
+                self.claims.append(PlayedClaim(uid=str(self.serial), reserved=True, quiet=now + QUIET))
                 claim.moves, claim.drains = None, now + DRAIN
                 self.moved += 1
 
     def _start(self, now: datetime) -> None:
         self.idle = observe_idle(self.idle, {ODCR: self._free}, now)
-        going = [claim for claim in self.claims if claim.moves or claim.drains]
-        nodes = PoolNodes(total=len(self.claims), disrupted=len(going))
-        limit = BudgetLedger({POOL: BUDGETS}, {POOL: nodes}, now).left(POOL, "Underutilized")
+        moving = [claim for claim in self.claims if claim.moves or claim.drains]
+        nodes = PoolNodes(total=len(self.claims), disrupted=len(moving))
+        limit = BudgetLedger({POOL: BUDGETS}, {POOL: nodes}, now).remaining(POOL, "Underutilized")
         candidates = [
             ReturnCandidate(uid=claim.uid, name=claim.uid, pool=POOL, saving=PRICE, slots=(ODCR,))
             for claim in self.claims
-            if not claim.reserved and claim not in going and now >= claim.quiet
+            if not claim.reserved and claim not in moving and now >= claim.quiet
         ]
         chosen = {
-            each.uid for each in choose_moves(candidates, idle_for(self.idle, LEAST_IDLE, now), {POOL: limit})
+            candidate.uid
+            for candidate in choose_moves(candidates, idle_for(self.idle, LEAST_IDLE, now), {POOL: limit})
         }
         for claim in self.claims:
             if claim.uid in chosen:

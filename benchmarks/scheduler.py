@@ -1,7 +1,7 @@
 """5,000 pods placed on 1,000 nodes over a real kube-apiserver, from the first bind to the last.
 
 The pods exist before the scheduler starts, so it works as fast as it can. Then pods arrive one after another,
-and each is timed from its creation to its bind. The baselines are kube-scheduler, and koord-scheduler where
+and each is timed from its creation to its bind. The baselines are kube-scheduler, and koord-scheduler if
 `make koordinator` built it, each on a control plane of its own on the same machine. Writes are counted by
 kube-apiserver's audit log, events included.
 """
@@ -53,7 +53,7 @@ class Rate:
 
 @dataclass
 class Binds:
-    """When the watch showed each pod's node, by name."""
+    """The time at which the watch showed each pod's node, by name."""
 
     client: Client
     seen: dict[str, float] = field(default_factory=dict)
@@ -76,36 +76,36 @@ def measure(*, small: bool) -> Sequence[Figure]:
     folder = server.find()
     if folder is None or not os.access(folder / "kube-scheduler", os.X_OK):
         raise SystemExit("no kube-apiserver and kube-scheduler: run `make controlplane` (it needs Go)")
-    ours = _rate("capacity-broker", nodes, pods, _broker)
-    theirs = {"kube-scheduler": _rate("default-scheduler", nodes, pods, _kube_scheduler)}
+    broker = _rate("capacity-broker", nodes, pods, _broker)
+    baselines = {"kube-scheduler": _rate("default-scheduler", nodes, pods, _kube_scheduler)}
     if not koordinator.missing():
-        theirs["koord-scheduler"] = _rate("koord-scheduler", nodes, pods, koordinator.command)
+        baselines["koord-scheduler"] = _rate("koord-scheduler", nodes, pods, koordinator.command)
     figures = []
-    for name, rate in theirs.items():
+    for name, rate in baselines.items():
         figures += [
             Figure(
                 name=f"pods a second, {nodes:,} nodes, {pods:,} pods",
-                measured=round(ours.pods, 1),
+                measured=round(broker.pods, 1),
                 baseline=round(rate.pods, 1),
                 of=name,
             ),
             Figure(
                 name="99th percentile from creation to bind",
-                measured=round(ours.latency * 1000),
+                measured=round(broker.latency * 1000),
                 unit="ms",
                 baseline=round(rate.latency * 1000),
                 of=name,
             ),
             Figure(
                 name="writes a pod",
-                measured=round(ours.writes, 2),
+                measured=round(broker.writes, 2),
                 most=3,
                 baseline=round(rate.writes, 2),
                 of=name,
             ),
             Figure(
                 name="CPU time a pod",
-                measured=round(ours.cpu * 1000, 2),
+                measured=round(broker.cpu * 1000, 2),
                 unit="ms",
                 baseline=round(rate.cpu * 1000, 2),
                 of=name,
@@ -143,10 +143,10 @@ def _kube_scheduler(kubeconfig: Path, folder: Path) -> Sequence[str]:
 def _rate(name: str, nodes: int, pods: int, command: Callable[[Path, Path], Sequence[str]]) -> Rate:
     with tempfile.TemporaryDirectory(prefix="scheduler-") as scratch, ControlPlane(users=(USER,)) as plane:
         folder = Path(scratch)
-        mine, theirs = folder / "admin.kubeconfig", folder / "scheduler.kubeconfig"
-        mine.write_text(plane.kubeconfig())
-        theirs.write_text(plane.kubeconfig(user=USER))
-        client = Client(HttpTransport.from_kubeconfig(mine), field_manager="bench")
+        admin_config, scheduler_config = folder / "admin.kubeconfig", folder / "scheduler.kubeconfig"
+        admin_config.write_text(plane.kubeconfig())
+        scheduler_config.write_text(plane.kubeconfig(user=USER))
+        client = Client(HttpTransport.from_kubeconfig(admin_config), field_manager="bench")
         _prepare(client, nodes, name == "koord-scheduler")
         _, since = client.list(Pod.KIND)
         binds = Binds(client)
@@ -155,9 +155,9 @@ def _rate(name: str, nodes: int, pods: int, command: Callable[[Path, Path], Sequ
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda pod: client.create(Pod.KIND, _pod(pod, name)), backlog))
         with Program(
-            name, command(theirs, folder), folder=folder, environment={"PYTHONPATH": str(ROOT)}
+            name, command(scheduler_config, folder), folder=folder, environment={"PYTHONPATH": str(ROOT)}
         ) as program:
-            until(lambda: len(binds.seen) >= pods, f"{pods} pods bound", patience=PATIENCE, look=0.1)
+            until(lambda: len(binds.seen) >= pods, f"{pods} pods bound", patience=PATIENCE, interval=0.1)
             cpu = program.cpu_seconds()
             _until_quiet(plane)
             writes = sum(write.user == USER for write in plane.writes())
@@ -177,18 +177,18 @@ def _until_quiet(plane: ControlPlane) -> None:
 
 def _latency(client: Client, binds: Binds, scheduler: str, count: int) -> float:
     """Pods that arrive one after another; seconds to the bind, of the slowest in a hundred."""
-    made: dict[str, float] = {}
+    created: dict[str, float] = {}
     for number in range(count):
         name = f"next-{number}"
-        made[name] = time.monotonic()
+        created[name] = time.monotonic()
         client.create(Pod.KIND, _pod(name, scheduler))
         time.sleep(PACE)
-    until(lambda: made.keys() <= binds.seen.keys(), "all bound", patience=PATIENCE)
-    return statistics.quantiles([binds.seen[name] - at for name, at in made.items()], n=100)[98]
+    until(lambda: created.keys() <= binds.seen.keys(), "all bound", patience=PATIENCE)
+    return statistics.quantiles([binds.seen[name] - at for name, at in created.items()], n=100)[98]
 
 
 def _prepare(client: Client, nodes: int, koordinators: bool) -> None:
-    """The broker serves a scheduler's name where one of its kinds is."""
+    """The broker serves a scheduler's name if the API server has one of its kinds."""
     definitions = koordinator.crds() if koordinators else load()
     for definition in definitions:
         client.create(CRD, definition)

@@ -1,7 +1,7 @@
-"""A gang of 8 at priority 1,000 beside a stream of singles: how long it waits for its slots.
+"""A gang of 8 at priority 1,000 beside a stream of singles: the wait for its slots.
 
 Twelve reserved slots are full. Each holder ends after half an hour on average, and two singles of priority 0
-wait at any time. The planner decides every 10 seconds what launches into the free slots. The gang comes after
+wait at any time. The planner assigns the free slots every 10 seconds. The gang comes after
 half an hour. The baseline is the same without a hold: each slot that becomes free goes to the next single.
 """
 
@@ -63,15 +63,15 @@ class PlayedSlots:
             if not gang and now >= NOW + COMES:
                 gang = [_claim(f"gang-{number}", now, gang="gang", priority=1000) for number in range(GANG)]
             self.ends = [end for end in self.ends if end > now]
-            made = self._planned([*waiting, *gang], now)
-            launched = {each.claim.uid for each in made.assignments}
+            plan = self._planned([*waiting, *gang], now)
+            launched = {assignment.claim.uid for assignment in plan.assignments}
             self.ends += [now + self._lasts() for _ in launched]
             if gang and gang[0].uid in launched:
                 return now - (NOW + COMES)
-            waiting = [each for each in waiting if each.uid not in launched]
+            waiting = [claim for claim in waiting if claim.uid not in launched]
             waiting += [self._single(now) for _ in range(2 - len(waiting))]
             self.idle += (SLOTS - len(self.ends)) * (STEP / timedelta(hours=1))
-            self.held_late += bool(made.holds) and now >= NOW + COMES + self.hold
+            self.held_late += bool(plan.holds) and now >= NOW + COMES + self.hold
             now += STEP
         return ENDS
 
@@ -117,8 +117,8 @@ def measure(*, small: bool) -> Sequence[Figure]:
     seeds = range(1 if small else 20)
     held = [PlayedSlots(hold=HOLD, random=Random(seed)) for seed in seeds]
     plain = [PlayedSlots(hold=timedelta(), random=Random(seed)) for seed in seeds]
-    with_hold = [_minutes(each.play()) for each in held]
-    without = [_minutes(each.play()) for each in plain]
+    with_hold = [_minutes(played.play()) for played in held]
+    without = [_minutes(played.play()) for played in plain]
     return [
         Figure(
             name="minutes until the gang launches, at most",
@@ -135,9 +135,9 @@ def measure(*, small: bool) -> Sequence[Figure]:
         ),
         Figure(
             name="gangs launched within one hold",
-            measured=sum(each <= _minutes(HOLD) for each in with_hold),
+            measured=sum(minutes <= _minutes(HOLD) for minutes in with_hold),
             least=len(seeds),
-            baseline=sum(each <= _minutes(HOLD) for each in without),
+            baseline=sum(minutes <= _minutes(HOLD) for minutes in without),
             of="no hold",
         ),
         Figure(
@@ -145,8 +145,8 @@ def measure(*, small: bool) -> Sequence[Figure]:
         ),
         Figure(
             name="idle slot hours until then",
-            measured=sum(each.idle for each in held) / len(held),
-            baseline=sum(each.idle for each in plain) / len(plain),
+            measured=sum(played.idle for played in held) / len(held),
+            baseline=sum(played.idle for played in plain) / len(plain),
             of="no hold",
         ),
     ]

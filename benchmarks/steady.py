@@ -24,13 +24,13 @@ def measure(*, small: bool) -> Sequence[Figure]:
     """The broker beside a big cluster in which nothing changes: writes, calls, memory, CPU."""
     claims, odcrs = (40, 4) if small else (10_000, 1_000)
     seconds = 2.0 if small else WINDOW
-    with resting(small=small) as cluster, broker(cluster) as made:
-        made.settle(cluster, passes=0 if small else 2)
+    with resting(small=small) as cluster, broker(cluster) as running:
+        running.wait_until_idle(cluster, passes=0 if small else 2)
         first = grouped(cluster.counts().writes)
         sys.stderr.write(f"written until then: {first}\n")
-        before, used, began = cluster.counts(), made.usage(), time.monotonic()
+        before, used, began = cluster.counts(), running.usage(), time.monotonic()
         time.sleep(seconds)
-        during, after, passed = cluster.counts().since(before), made.usage(), time.monotonic() - began
+        during, after, passed = cluster.counts().since(before), running.usage(), time.monotonic() - began
     calls = sum(during.aws.values())
     sys.stderr.write(f"AWS calls: {dict(during.aws)}\nwrites: {grouped(during.writes)}\n")
     polls = passed / POLL
@@ -41,7 +41,7 @@ def measure(*, small: bool) -> Sequence[Figure]:
         Figure(
             name="DescribeCapacityReservations calls a minute",
             measured=during.aws["DescribeCapacityReservations"] / passed * 60,
-            # One a poll, and one more where the window begins just before one.
+            # One a poll, and one more if the window begins just before one.
             most=(polls + 1) / passed * 60,
             baseline=odcrs * 60 / POLL,
             of="a call a reservation a poll",

@@ -65,15 +65,15 @@ class Storm:
         )
         for crd in load_crds():
             self.client.create(CRD, crd)
-        self._make()
+        self._create_objects()
         self.broker = Broker(self.client, provider, settings, clock=self.clock)
 
-    def _make(self) -> None:
+    def _create_objects(self) -> None:
         """Reservations for half of the claims, all of them taken; no other instance is available."""
-        each = self.claims // 2 // (len(TYPES) * len(ZONES))
-        odcrs = [self.account.odcr(kind, zone, each) for kind in TYPES for zone in ZONES]
+        slots_per_odcr = self.claims // 2 // (len(TYPES) * len(ZONES))
+        odcrs = [self.account.odcr(kind, zone, slots_per_odcr) for kind in TYPES for zone in ZONES]
         for odcr in odcrs:
-            self.rivals += self.account.rival(odcr, each)
+            self.rivals += self.account.rival(odcr, slots_per_odcr)
         self.close_pools()
         body = objects.node_class(
             "gpu",
@@ -84,14 +84,14 @@ class Storm:
         )
         self.client.create(EC2NodeClass.KIND, body)
         for number in range(self.claims):
-            made = objects.claim(
+            claim = objects.claim(
                 f"gpu-{number:03}",
                 node_class="gpu",
                 types=(TYPES[number % len(TYPES)],),
                 capacity=(objects.RESERVED, objects.ON_DEMAND),
                 requests={"nvidia.com/gpu": "4"},
             )
-            self.client.create(NodeClaim.KIND, made)
+            self.client.create(NodeClaim.KIND, claim)
 
     def close_pools(self) -> None:
         for kind in TYPES:
@@ -113,7 +113,7 @@ class Storm:
         self.idle()
 
     def idle(self) -> None:
-        """Until two looks in a row find nothing under way: no call to AWS, no CPU time used."""
+        """Returns when several reads in a row show no work: no call to AWS, no CPU time used."""
         seen: tuple[object, ...] = ()
         calm = 0
 
@@ -137,7 +137,7 @@ def running(storm: Storm) -> Iterator[None]:
 
 
 def measure(*, small: bool) -> Sequence[Figure]:
-    """A night without GPUs: calls that are refused, claims that are remade, and how soon it ends."""
+    """A night without GPUs: refused calls, remade claims, and the time to recover."""
     claims, minutes = (12, 3) if small else (600, MINUTES)
     logs.configure(level="error", format_="json")
     tune_collector()

@@ -360,7 +360,7 @@ class Broker:
     # ---- periodic work
 
     def _poll(self, _items: Sequence[str]) -> None:
-        if self._ownership.look():
+        if self._ownership.refresh():
             self._signals.owner_changed()
         first = not self.inventory.described
         self.inventory.refresh()

@@ -1,7 +1,7 @@
 """The command line: each command builds its clients, calls one module of `commands`, and ends with a code.
 
-0: done; 1: the answer is no (a claim that cannot launch, a demo that did not end as expected); 2: it could
-not be asked (a bad option, no such claim, no credentials, no cluster, no permission).
+0: done; 1: the answer is no (a claim that cannot launch, a demo that did not end as expected); 2: there is no
+answer (a bad option, no such claim, no credentials, no cluster, no permission).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from broker.demo import command as demo_command
 from broker.options import BadOptions, options, region_of
 from broker.settings import Settings
 
-# A command imports what it needs when it is called: the SDKs of Kubernetes and AWS and the solver each take
+# A command imports its modules when it is called: the SDKs of Kubernetes and AWS and the solver each take
 # longer to import than most commands take to answer.
 if TYPE_CHECKING:
     from broker.kube.client import Client
@@ -82,7 +82,7 @@ def _client(settings: Settings) -> Client:
     )
 
 
-def _absent(settings: Settings) -> Iterator[str]:
+def _unusable_options(settings: Settings) -> Iterator[str]:
     """Missing options of `run`, an invalid Region, and ports that are in use."""
     from broker.run import taken_ports
 
@@ -109,8 +109,8 @@ def _provider(settings: Settings, **more: Any) -> AwsProvider:
     )
 
 
-def _asked(settings: Settings, *, cluster: str = "", kubernetes: str = "") -> AwsProvider:
-    """For a short command: it need not fetch data that another command fetched within the hour."""
+def _cached_provider(settings: Settings, *, cluster: str = "", kubernetes: str = "") -> AwsProvider:
+    """For a short command: it reuses data that another command fetched within the hour."""
     from providers.aws.provider import KUBERNETES, CatalogSources
     from providers.aws.type_store import default_folder
 
@@ -122,15 +122,15 @@ def _asked(settings: Settings, *, cluster: str = "", kubernetes: str = "") -> Aw
     )
 
 
-def _planned_with(settings: Settings, *, kubernetes: str = "") -> AwsProvider:
-    """For a command that plans: to whom a reservation belongs depends on the cluster's name."""
+def _planning_provider(settings: Settings, *, kubernetes: str = "") -> AwsProvider:
+    """For a command that plans: the owner of a reservation depends on the cluster's name."""
     from broker.apis.names import TAG_CLUSTER
 
-    provider = _asked(settings, cluster=settings.cluster_name, kubernetes=kubernetes)
+    provider = _cached_provider(settings, cluster=settings.cluster_name, kubernetes=kubernetes)
     if not settings.cluster_name:
-        named = {each.tags[TAG_CLUSTER] for each in provider.reservations() if TAG_CLUSTER in each.tags}
-        if named:
-            others = ", ".join(sorted(named))
+        clusters = {odcr.tags[TAG_CLUSTER] for odcr in provider.reservations() if TAG_CLUSTER in odcr.tags}
+        if clusters:
+            others = ", ".join(sorted(clusters))
             typer.echo(
                 f"reservations of {others} count as unowned: name the cluster by --cluster-name",
                 err=True,
@@ -139,7 +139,7 @@ def _planned_with(settings: Settings, *, kubernetes: str = "") -> AwsProvider:
 
 
 @app.command("run", cls=Command)
-@options(besides=_absent)
+@options(besides=_unusable_options)
 def run_command(settings: Settings) -> None:
     """Run the broker until a signal stops it."""
     from prometheus_client import CollectorRegistry
@@ -181,8 +181,8 @@ def plan_command(settings: Settings, filename: Files, output: Output = Format.TA
 
     if not are_examples(filename):
         raise typer.Exit(_plan(settings, filename, output, lambda: _client(settings)))
-    with example_account(settings) as (mine, fill):
-        raise typer.Exit(_plan(mine, filename, output, _no_cluster, fill))
+    with example_account(settings) as (example_settings, fill):
+        raise typer.Exit(_plan(example_settings, filename, output, _no_cluster, fill))
 
 
 def _no_cluster() -> Client:
@@ -204,7 +204,7 @@ def _plan(
     from broker.kube.clock import SystemClock
 
     documents = manifests.read(filename, fill=fill)
-    clock, provider = SystemClock(), _planned_with(settings)
+    clock, provider = SystemClock(), _planning_provider(settings)
     client, alone = drafts.drafted(documents, connect)
     packed = pods.planned_pods(
         documents,
@@ -212,7 +212,7 @@ def _plan(
         provider,
         settings,
         clock,
-        entitle=lambda *asked: DryRun(client, provider, settings, clock).entitlements(*asked),
+        entitle=lambda *arguments: DryRun(client, provider, settings, clock).entitlements(*arguments),
     )
     for note in packed.notes:
         typer.echo(note, err=output is not Format.TABLE)
@@ -235,8 +235,8 @@ def _plan(
         defaults=settings.launch_defaults,
         dry_run=dry_run,
     )
-    told = plan.told(rows) if output is Format.TABLE else rows
-    show(told, columns=plan.COLUMNS, extra=plan.EXTRA, format_=output)
+    shown = plan.told(rows) if output is Format.TABLE else rows
+    show(shown, columns=plan.COLUMNS, extra=plan.EXTRA, format_=output)
     for eviction in evictions:
         typer.echo(str(eviction), err=output is not Format.TABLE)
     if solution.needs:
@@ -257,31 +257,31 @@ def explain_command(settings: Settings, name: Claim, output: Output = Format.TAB
     from broker.kube.version import ServerVersion
 
     client = _client(settings)
-    one = explain.claim(client, name)
-    found = explain.prospects(
-        one,
+    claim = explain.claim(client, name)
+    options_now = explain.prospects(
+        claim,
         client,
-        lambda: _planned_with(settings, kubernetes=ServerVersion(client, clock=SystemClock())()),
+        lambda: _planning_provider(settings, kubernetes=ServerVersion(client, clock=SystemClock())()),
         now=SystemClock().now(),
         defaults=settings.launch_defaults,
         entitle=lambda provider: DryRun(client, provider, settings, SystemClock()).entitlements,
     )
     if output is not Format.TABLE:
-        show_one(explain.document(one, found), format_=output)
+        show_one(explain.document(claim, options_now), format_=output)
         return
-    sys.stdout.write("\n".join(explain.headline(one)) + "\n\n")
+    sys.stdout.write("\n".join(explain.headline(claim)) + "\n\n")
     show(
-        explain.told_attempts(explain.attempts(one)),
+        explain.told_attempts(explain.attempts(claim)),
         columns=explain.ATTEMPT_COLUMNS,
         format_=output,
         nothing="no launch was tried yet",
     )
-    if found is not None:
-        sys.stdout.write(f"\nNow: {found.decision}\n")
-        if found.rows:
+    if options_now is not None:
+        sys.stdout.write(f"\nNow: {options_now.decision}\n")
+        if options_now.rows:
             sys.stdout.write("\n")
-            show(explain.told_options(found.rows), columns=explain.OPTION_COLUMNS, format_=output)
-        if short := explain.shortages(found):
+            show(explain.told_options(options_now.rows), columns=explain.OPTION_COLUMNS, format_=output)
+        if short := explain.shortages(options_now):
             sys.stdout.write("\n")
             show(explain.told_shortages(short), columns=explain.SHORTAGE_COLUMNS, format_=output)
 
@@ -292,15 +292,15 @@ def inventory_command(settings: Settings, output: Output = Format.TABLE) -> None
     """List every capacity reservation that the account sees: owner, idle slots and their cost."""
     from broker.commands import inventory
 
-    found, account = _inventory(settings)
+    odcrs, account = _inventory(settings)
     if output is not Format.TABLE:
-        show(found, columns=inventory.COLUMNS, format_=output)
+        show(odcrs, columns=inventory.COLUMNS, format_=output)
         return
-    rows = inventory.told(found)
+    rows = inventory.told(odcrs)
     nothing = f"{account}: no capacity reservation"
     show(rows, columns=inventory.COLUMNS, extra=inventory.EXTRA, format_=output, nothing=nothing)
-    if found:
-        typer.echo(inventory.total(found, account=account))
+    if odcrs:
+        typer.echo(inventory.total(odcrs, account=account))
 
 
 @app.command("idle", cls=Command)
@@ -310,15 +310,15 @@ def idle_command(settings: Settings, output: Output = Format.TABLE) -> None:
     from broker.commands import idle, inventory
 
     everything, account = _inventory(settings)
-    found = idle.rows(everything)
+    idle_odcrs = idle.rows(everything)
     if output is not Format.TABLE:
-        show(found, columns=idle.COLUMNS, format_=output)
+        show(idle_odcrs, columns=idle.COLUMNS, format_=output)
         return
-    rows = inventory.told(found)
+    rows = inventory.told(idle_odcrs)
     nothing = f"{account}: no slot is idle"
     show(rows, columns=idle.COLUMNS, extra=idle.EXTRA, format_=output, nothing=nothing)
-    if found:
-        typer.echo(inventory.total(found, account=account))
+    if idle_odcrs:
+        typer.echo(inventory.total(idle_odcrs, account=account))
 
 
 def _inventory(settings: Settings) -> tuple[list[dict[str, Any]], str]:
@@ -327,14 +327,14 @@ def _inventory(settings: Settings) -> tuple[list[dict[str, Any]], str]:
     from broker.kube.clock import SystemClock
 
     seen, trouble = inventory.seen(lambda: _client(settings))
-    provider = _asked(settings)
-    found = inventory.rows(provider, seen, cluster=settings.cluster_name, now=SystemClock().now())
-    if trouble and found:
+    provider = _cached_provider(settings)
+    odcrs = inventory.rows(provider, seen, cluster=settings.cluster_name, now=SystemClock().now())
+    if trouble and odcrs:
         typer.echo(trouble, err=True)
-    return found, f"account {provider.account_id()}, {region_of(settings)}"
+    return odcrs, f"account {provider.account_id()}, {region_of(settings)}"
 
 
-verb_commands.register(app, _client, _asked)
+verb_commands.register(app, _client, _cached_provider)
 oncall_commands.register(app, explain_app, _client)
 app.callback()(verb_commands.begin)
 
@@ -385,7 +385,7 @@ def crds_patch(
 
 
 def main() -> None:
-    """The entry point: errors of the world end in one line, not in a traceback."""
+    """The entry point: an expected error ends in one line, not in a traceback."""
     try:
         app(prog_name=_called())
     except Exception as error:

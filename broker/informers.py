@@ -71,4 +71,4 @@ class Informers:
 
     def synced(self) -> bool:
         # Without the cluster's UID, resources of another cluster of this name look like the broker's.
-        return all(each.synced for each in self.named.values()) and len(self.system.cache.list()) > 0
+        return all(informer.synced for informer in self.named.values()) and len(self.system.cache.list()) > 0

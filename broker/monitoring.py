@@ -57,10 +57,10 @@ def main(arguments: list[str]) -> int:
             arguments,
             folder=CHART / folder,
             shown=f"deploy/chart/capacity-broker/{folder}",
-            files=made,
+            files=files,
             suffix=suffix,
         )
-        for folder, made, suffix in (
+        for folder, files, suffix in (
             ("rules", rule_file, ".yaml"),
             ("dashboards", lambda: dashboards.files(catalog()), ".json"),
         )

@@ -71,11 +71,11 @@ def dollars(value: Any) -> str:
     return "" if fits else "dollars an hour from 0 on, or inf for no cap"
 
 
-def whole(most: float = math.inf, *, what: str, least: int = 0) -> Rule:
+def whole(most: float = math.inf, *, noun: str, least: int = 0) -> Rule:
     bounds = f"from {least} on" if math.isinf(most) else f"from {least} to {most:g}"
 
     def rule(value: Any) -> str:
-        return "" if isinstance(value, int) and least <= value <= most else f"{what} {bounds}"
+        return "" if isinstance(value, int) and least <= value <= most else f"{noun} {bounds}"
 
     return rule
 
@@ -95,8 +95,8 @@ def all_of(words: Collection[str]) -> Rule:
     allowed = f"one or more, with commas, of {', '.join(sorted(words))}"
 
     def rule(value: str) -> str:
-        found = {*listed(value)}
-        return "" if found and found <= {*words} else allowed
+        chosen = {*listed(value)}
+        return "" if chosen and chosen <= {*words} else allowed
 
     return rule
 
@@ -146,7 +146,7 @@ def receiver(value: str) -> str:
     return "" if fits else "a URL such as https://alertmanager.example.com:9093"
 
 
-port = whole(65535, what="a port")
+port = whole(65535, noun="a port")
 url = matching(r"https?://[^\s/]\S*", "a URL such as https://0123456789abcdef.eks.example.com")
 header = matching(r"[A-Za-z0-9-]{1,100}", "the name of a header such as X-Forwarded-User")
 name = matching(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", "a name of lower case letters, digits, - and .")

@@ -35,13 +35,13 @@ def called(name: str) -> str:
 def problems(settings: Settings, names: Iterable[str] | None = None) -> list[str]:
     """The problems of these fields, or of all: option, value and hint of each."""
     judged = [f.name for f in fields(Settings)] if names is None else list(names)
-    found = []
+    sentences = []
     for name in judged:
         value, option = getattr(settings, name), called(name)
         written = [write for rule in _HINTS[name].__metadata__[1:] if (write := rule(value))]
         value = "not shown here" if name in _SECRET else value
-        found += [wrong(option, value, write) for write in written]
-    return found
+        sentences += [wrong(option, value, write) for write in written]
+    return sentences
 
 
 def exposed(settings: Settings) -> list[str]:
@@ -49,19 +49,19 @@ def exposed(settings: Settings) -> list[str]:
     if not settings.web:
         return []
     header, proxies = called("web_user_header"), called("web_proxies")
-    found = []
+    sentences = []
     if settings.web_user_header and not settings.web_proxies:
-        found.append(
+        sentences.append(
             f"{header} is set without {proxies}: write the CIDR blocks of the proxies that may set it"
         )
     if settings.web_groups_header and not settings.web_user_header:
-        found.append(f"{called('web_groups_header')} is set without {header}: write both")
+        sentences.append(f"{called('web_groups_header')} is set without {header}: write both")
     if not (settings.web_user_header or settings.web_tokens or _loopback(settings.web_host)):
-        found.append(
+        sentences.append(
             f"{called('web_host')} is {settings.web_host!r}, which other machines reach without "
             f"authentication: set {header} and {proxies}, or {called('web_tokens')}, or write 127.0.0.1"
         )
-    return found
+    return sentences
 
 
 def _loopback(host: str) -> bool:
@@ -88,12 +88,12 @@ def options(
     The other fields have their defaults, whatever the environment contains. Before the call it raises
     BadOptions with all problems, and with those of `besides`.
     """
-    offered = [each for each in fields(Settings) if each.name in names or not names]
-    if unknown := set(names) - {each.name for each in offered}:
+    offered = [field for field in fields(Settings) if field.name in names or not names]
+    if unknown := set(names) - {field.name for field in offered}:
         raise ValueError(f"no such settings: {', '.join(sorted(unknown))}")
 
     def give(command: Callable[..., Any]) -> Callable[..., Any]:
-        mine = [
+        own = [
             inspect.Parameter(
                 f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=_annotation(f.name)
             )
@@ -109,12 +109,12 @@ def options(
         @wraps(command)
         def run(**given: Any) -> Any:
             chosen = Settings(**{f.name: given.pop(f.name) for f in offered})
-            if found := [*problems(chosen, [f.name for f in offered]), *besides(chosen)]:
-                raise BadOptions(dict.fromkeys(found))
+            if wrong_values := [*problems(chosen, [f.name for f in offered]), *besides(chosen)]:
+                raise BadOptions(dict.fromkeys(wrong_values))
             return command(settings=chosen, **given)
 
-        run.__signature__ = signature.replace(parameters=others + mine)  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in others + mine}
+        run.__signature__ = signature.replace(parameters=others + own)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in others + own}
         return run
 
     return give

@@ -97,7 +97,7 @@ def serve(
         raise ValueError(problem)
     if wrong := [*problems(settings), *exposed(settings)]:
         raise BadOptions(wrong)
-    stop = _begun(settings)
+    stop = _prepared(settings)
     leading: list[Broker | None] = [None]
     views = OnCallViews(settings, provider, client, clock=SystemClock())
 
@@ -161,7 +161,7 @@ def serve_scheduler(settings: Settings, client: Client) -> None:
             f"{called('scheduler')} is only, and {called('scheduler_names')} is empty: name a scheduler, or "
             "write on or off"
         )
-    stop = _begun(settings)
+    stop = _prepared(settings)
     leading: list[Scheduler | None] = [None]
 
     def ready() -> Mapping[str, bool]:
@@ -185,7 +185,7 @@ def serve_scheduler(settings: Settings, client: Client) -> None:
         http.close()
 
 
-def _begun(settings: Settings) -> threading.Event:
+def _prepared(settings: Settings) -> threading.Event:
     """Prepares the process; returns the event that a signal sets."""
     logs.configure(level=settings.log_level, format_=settings.log_format)
     tune_collector()
@@ -200,8 +200,8 @@ def _begun(settings: Settings) -> threading.Event:
 def taken_ports(settings: Settings) -> Iterator[str]:
     """A sentence for each port that this process cannot have now, or for its address."""
     with ExitStack() as listeners:
-        wanted = {"http_port": True, "webhook_port": settings.webhook_port > 0, "web_port": settings.web}
-        names = [name for name, serves in wanted.items() if serves and not problems(settings, [name])]
+        listening = {"http_port": True, "webhook_port": settings.webhook_port > 0, "web_port": settings.web}
+        names = [name for name, serves in listening.items() if serves and not problems(settings, [name])]
         for name in names:
             try:
                 listener = socket.create_server((_host(settings, name), getattr(settings, name)))
@@ -268,9 +268,9 @@ def lead(
 
     A cluster has one Lease, whatever the settings are. A leader compares its identity with the stored one
     before anything else, and again while it leads (broker.kube.identity). Raises IdentityDiffers after it
-    released the Lease. A process with a different identity at its start does not even stand for election.
+    released the Lease. A process with a different identity at its start does not take part in the election.
 
-    Unless the settings switch it off, the scheduler stands for its own Lease beside the broker.
+    Unless the settings switch it off, the scheduler competes for its own Lease beside the broker.
     """
 
     def facts() -> Mapping[str, str]:
@@ -373,10 +373,10 @@ def lead_scheduler(
     elector.run(term)
 
 
-def _known(look: Callable[[], object], otherwise: str) -> bool:
+def _known(read: Callable[[], object], otherwise: str) -> bool:
     """True if cluster and account could be read. Otherwise it logs the consequence `otherwise`."""
     try:
-        look()
+        read()
     except (ApiError, ProviderError) as error:
         _log.warning(f"cluster, account and Region are not known yet: {otherwise}", error=str(error))
         return False

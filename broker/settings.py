@@ -263,7 +263,7 @@ class Settings:
             about=LAUNCHING,
             envvar="BROKER_RESERVED_ENIS",
         ),
-        rules.whole(what="a count"),
+        rules.whole(noun="a count"),
     ] = 0
     keep_definition: Annotated[
         bool,
@@ -369,7 +369,7 @@ class Settings:
             about=BUYING,
             envvar="BROKER_BUY_INSTANCES",
         ),
-        rules.whole(what="a count"),
+        rules.whole(noun="a count"),
     ] = 0
     buy_instances_each: Annotated[
         int,
@@ -378,7 +378,7 @@ class Settings:
             about=BUYING,
             envvar="BROKER_BUY_INSTANCES_EACH",
         ),
-        rules.whole(what="a count"),
+        rules.whole(noun="a count"),
     ] = 0
     buy_instances_namespace: Annotated[
         int,
@@ -387,7 +387,7 @@ class Settings:
             about=BUYING,
             envvar="BROKER_BUY_INSTANCES_NAMESPACE",
         ),
-        rules.whole(what="a count"),
+        rules.whole(noun="a count"),
     ] = 0
     buy_platforms: Annotated[
         str,
@@ -515,7 +515,7 @@ class Settings:
             about=PODS,
             envvar="BROKER_GPU_MEMORY_GB",
         ),
-        rules.whole(what="a count"),
+        rules.whole(noun="a count"),
     ] = 32
     reservation_ttl: Annotated[
         int,
@@ -525,7 +525,7 @@ class Settings:
             about=PODS,
             envvar="BROKER_RESERVATION_TTL",
         ),
-        rules.whole(what="a count"),
+        rules.whole(noun="a count"),
     ] = 60
     web: Annotated[
         bool,
@@ -601,7 +601,7 @@ class Settings:
             about=WEB,
             envvar="BROKER_HISTORY_ENTRIES",
         ),
-        rules.whole(what="a count", least=1),
+        rules.whole(noun="a count", least=1),
     ] = 200_000
     history_mebibytes: Annotated[
         int,
@@ -610,7 +610,7 @@ class Settings:
             about=WEB,
             envvar="BROKER_HISTORY_MEBIBYTES",
         ),
-        rules.whole(1_000_000, what="MiB", least=64),
+        rules.whole(1_000_000, noun="MiB", least=64),
     ] = 512
     notify_alertmanager: Annotated[
         str,
@@ -656,11 +656,11 @@ class Settings:
     def strategies(self) -> tuple[Strategy, ...]:
         """The strategies of fair sharing; none without it. Raises ValueError, which names the option."""
         given = listed(self.fair_sharing)
-        found = next((each for each in ((), *ALLOWED) if each == given), None)
-        if found is None:
+        strategies = next((allowed for allowed in ((), *ALLOWED) if allowed == given), None)
+        if strategies is None:
             option = "--fair-sharing (BROKER_FAIR_SHARING)"
             raise ValueError(rules.wrong(option, self.fair_sharing, _strategies(self.fair_sharing)))
-        return found
+        return strategies
 
     @property
     def service_range(self) -> IPv4Network | IPv6Network | None:

@@ -57,9 +57,9 @@ class InvalidText(ValueError):
     """Text that cannot be decoded; the message has the text and a valid form."""
 
 
-def counted(count: int, one: str, more: str = "") -> str:
-    """`1 instance`, `2 instances`. `more`: a plural that is not `one` with an s."""
-    return f"{count} {one if count == 1 else more or f'{one}s'}"
+def counted(count: int, singular: str, plural: str = "") -> str:
+    """`1 instance`, `2 instances`. `plural`: a plural that is not `singular` with an s."""
+    return f"{count} {singular if count == 1 else plural or f'{singular}s'}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -75,7 +75,7 @@ def group_name(arn: str) -> str:
 
 def plain(text: str) -> str:
     """A text with a name for each key of a pool, and `group/NAME` for each ARN of a resource group."""
-    return _GROUP_ARN.sub("", _POOL.sub(lambda found: pool_name(*found.groups("")), text))
+    return _GROUP_ARN.sub("", _POOL.sub(lambda pool: pool_name(*pool.groups("")), text))
 
 
 @lru_cache(maxsize=10_000)
@@ -98,7 +98,7 @@ def moment(at: datetime) -> str:
 
 
 def shortened(text: object, length: int = LONGEST_SCALAR) -> str:
-    """The value as it stands in a message: quoted, and cut where it is long."""
+    """The value as a message shows it: quoted, and cut if it is long."""
     whole = text if isinstance(text, str) else f"{text}"
     return repr(whole) if len(whole) <= length else f"{whole[:length]!r}... ({len(whole)} characters)"
 
@@ -151,10 +151,10 @@ def exact(text: str) -> Decimal:
 
 @lru_cache(maxsize=4096)
 def _exact(text: str) -> Decimal:
-    found = _QUANTITY.fullmatch(text)
-    if found is None:
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
         raise InvalidText(f"not a quantity: {text!r}; write a number with a suffix such as m, k, Mi or Gi")
-    number, suffix, exponent = found.groups()
+    number, suffix, exponent = match.groups()
     power = max(-99, min(int(exponent or 0), 99))  # beyond these it is more than MOST, or next to nothing
     value = Decimal(number) * SCALES.get(suffix, Decimal(1)) * Decimal(10) ** power
     return max(Decimal(-MOST), min(value, Decimal(MOST)))
@@ -167,13 +167,13 @@ def quantity(text: str) -> float:
 
 def quantities(values: Mapping[str, str]) -> dict[str, float]:
     """Each as `quantity`. The message names the key."""
-    found: dict[str, float] = {}
+    amounts: dict[str, float] = {}
     for name, value in values.items():
         try:
-            found[name] = quantity(value)
+            amounts[name] = quantity(value)
         except InvalidText as error:
             raise InvalidText(f"{shortened(name, 128)}: {error}") from error
-    return found
+    return amounts
 
 
 def decode_whole(text: str, *, least: int = -MOST, most: int = MOST) -> int:

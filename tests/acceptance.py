@@ -21,12 +21,12 @@ LINE = re.compile(r"^- ([A-Z]+-\d+)(.*)$")
 
 def statements() -> dict[str, str]:
     """Statement id to its text, in the order of the files."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for file in sorted(STATEMENTS.glob("*.md")):
         for line in file.read_text().splitlines():
             if match := LINE.match(line):
-                found[match[1]] = match[2].strip()
-    return found
+                texts[match[1]] = match[2].strip()
+    return texts
 
 
 class Collector:
@@ -44,7 +44,7 @@ class Collector:
 
 def main(arguments: list[str]) -> int:
     strict = "--strict" in arguments
-    wanted = [a for a in arguments if not a.startswith("--")]
+    prefixes = [a for a in arguments if not a.startswith("--")]
     collector = Collector()
     with contextlib.redirect_stdout(io.StringIO()):
         code = pytest.main(["--collect-only", "-qq", "-p", "no:xdist", "tests"], plugins=[collector])
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
         return 2
     known = statements()
     unknown = sorted(set(collector.covered) - set(known))
-    chosen = [s for s in known if not wanted or any(s == w or s.startswith(f"{w}-") for w in wanted)]
+    chosen = [s for s in known if not prefixes or any(s == w or s.startswith(f"{w}-") for w in prefixes)]
     open_ = [s for s in chosen if s not in collector.covered]
     for statement in open_:
         print(f"{statement:<8} {known[statement][:110]}")

@@ -42,7 +42,7 @@ class OnDemandCapacityReservationStatus(Model):
     owner_id: Annotated[str, crd("Account that owns it.")] = Field(default="", alias="ownerID")
     node_classes: Annotated[
         tuple[str, ...],
-        crd("EC2NodeClasses whose launches may use it, by name.", x_kubernetes_list_type="atomic"),
+        crd("Names of the EC2NodeClasses that may launch into it.", x_kubernetes_list_type="atomic"),
     ] = ()
     node_class_names: Annotated[str, crd("The same in one line, for `kubectl get`.")] = ""
     idle_cost_per_hour: Annotated[

@@ -35,7 +35,7 @@ class Taint(Model):
     effect: Annotated[
         str,
         crd(
-            "What happens to such a pod.", required=True, enum=["NoSchedule", "PreferNoSchedule", "NoExecute"]
+            "The effect on such a pod.", required=True, enum=["NoSchedule", "PreferNoSchedule", "NoExecute"]
         ),
     ] = ""
     time_added: Annotated[Time | None, crd("When the taint was added.")] = None
@@ -75,7 +75,7 @@ class NodeSelectorRequirement(Model):
     key: Annotated[str, crd("The label key that is tested.", required=True)]
     operator: Annotated[str, crd("In, NotIn, Exists, DoesNotExist, Gt or Lt.", required=True)]
     values: Annotated[
-        tuple[str, ...], crd("What the label is compared with.", x_kubernetes_list_type="atomic")
+        tuple[str, ...], crd("The values that the label is compared with.", x_kubernetes_list_type="atomic")
     ] = ()
 
 
@@ -269,12 +269,12 @@ class Pod(Object):
         sidecars: dict[str, float] = {}
         peak: dict[str, float] = {}
         for container in self.spec.init_containers:
-            asked = _requests(container.resources)
+            requests = _requests(container.resources)
             if container.restart_policy == "Always":
-                sidecars = _sum([sidecars, asked])
+                sidecars = _sum([sidecars, requests])
                 peak = _max(peak, sidecars)
             else:
-                peak = _max(peak, _sum([sidecars, asked]))
+                peak = _max(peak, _sum([sidecars, requests]))
         running = _sum([sidecars, *(_requests(container.resources) for container in self.spec.containers)])
         counted = _max(peak, running) | quantities(self.spec.resources.requests)
         return _sum([counted, quantities(self.spec.overhead), {"pods": 1.0}])

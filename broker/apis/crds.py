@@ -24,13 +24,13 @@ _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 def folder() -> Path:
     """The folder of the YAML files."""
     package = Path(__file__).parents[1]
-    found = [path for path in (package / "crds", package.parent / "crds") if any(path.glob("*.yaml"))]
-    if not found:
+    folders = [path for path in (package / "crds", package.parent / "crds") if any(path.glob("*.yaml"))]
+    if not folders:
         raise FileNotFoundError(
             f"no CRDs in {package / 'crds'} nor {package.parent / 'crds'}: install capacity-broker again, or "
             "in a checkout run python -m broker.apis.crdgen"
         )
-    return found[0]
+    return folders[0]
 
 
 def texts() -> dict[str, str]:

@@ -9,12 +9,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def drift(folder: Path, wanted: Mapping[str, str], suffix: str) -> list[str]:
-    """The differences of the folder's files from the wanted texts by name, one line each."""
+def drift(folder: Path, texts: Mapping[str, str], suffix: str) -> list[str]:
+    """The differences of the folder's files from the expected texts by name, one line each."""
     lines = [
-        f"{name}: is not generated from any model" for name in _present(folder, suffix) if name not in wanted
+        f"{name}: is not generated from any model" for name in _present(folder, suffix) if name not in texts
     ]
-    for name, text in wanted.items():
+    for name, text in texts.items():
         path = folder / name
         if not path.exists():
             lines.append(f"{name}: is missing")
@@ -23,12 +23,12 @@ def drift(folder: Path, wanted: Mapping[str, str], suffix: str) -> list[str]:
     return lines
 
 
-def write(folder: Path, wanted: Mapping[str, str], suffix: str) -> None:
+def write(folder: Path, texts: Mapping[str, str], suffix: str) -> None:
     """Replaces the folder's files of this suffix."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in _present(folder, suffix):
         (folder / name).unlink()
-    for name, text in wanted.items():
+    for name, text in texts.items():
         (folder / name).write_text(text)
 
 

@@ -23,6 +23,7 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Model
 
 VERSION: Final = "capacity-broker-v1"
+MOST: Final = 1_000  # computed hashes that are kept
 # The instance shows these by itself, or they do not change it.
 _SHOWN_BY_INSTANCE: Final = frozenset(
     {
@@ -33,6 +34,8 @@ _SHOWN_BY_INSTANCE: Final = frozenset(
         "capacity_reservation_spec",
     }
 )
+# By the id of the hashed object, which is frozen; kept with it, so that no other object gets its id.
+_HASHES: Final[dict[int, tuple[Model, str]]] = {}
 
 
 def pool_stamp(pool: NodePool) -> dict[str, str]:
@@ -42,32 +45,40 @@ def pool_stamp(pool: NodePool) -> dict[str, str]:
 
 def pool_hash(pool: NodePool) -> str:
     """The hash of the pool's template without its requirements."""
-    return _hash(_fields(pool.spec.template, but=frozenset({"requirements"})))
+    return _hash(pool.spec.template, frozenset({"requirements"}))
 
 
 def class_hash(node_class: EC2NodeClass) -> str:
     """The hash of the class's static fields."""
-    return _hash(_fields(node_class.spec, but=_SHOWN_BY_INSTANCE))
+    return _hash(node_class.spec, _SHOWN_BY_INSTANCE)
+
+
+def _hash(model: Model, but: frozenset[str]) -> str:
+    """Computed once for each object, since thousands of claims have the same pool and class."""
+    known = _HASHES.get(id(model))
+    if known is not None and known[0] is model:
+        return known[1]
+    if len(_HASHES) >= MOST:
+        _HASHES.clear()
+    computed = hashlib.sha256(_text(_fields(model, but=but))).hexdigest()[:16]
+    _HASHES[id(model)] = (model, computed)
+    return computed
 
 
 def _fields(value: Any, *, but: frozenset[str] = frozenset()) -> Any:
     """The value as JSON: defaults are left out, and lists are sorted."""
     if isinstance(value, Model):
-        made: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for name, field in type(value).model_fields.items():
             item = getattr(value, name)
             if name not in but and item != field.get_default(call_default_factory=True):
-                made[name] = _fields(item, but=but)
-        return {name: item for name, item in made.items() if item not in ({}, [], None, "")}
+                fields[name] = _fields(item, but=but)
+        return {name: item for name, item in fields.items() if item not in ({}, [], None, "")}
     if isinstance(value, Mapping):
         return {str(key): _fields(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return sorted((_fields(item) for item in value), key=_text)
     return value
-
-
-def _hash(value: Any) -> str:
-    return hashlib.sha256(_text(value)).hexdigest()[:16]
 
 
 def _text(value: Any) -> bytes:

@@ -4,7 +4,7 @@ Fields are those of Karpenter's AWS provider 1.14 (its CRD karpenter.k8s.aws_ec2
 v1beta1 are stored alike and converted by name only, so one schema serves both. Values allowed in v1beta1
 alone (no amiSelectorTerms, amiFamily Ubuntu) are allowed in both. Otherwise an object written at one
 version could not be patched at the other. A cluster with Karpenter keeps its own CRD; there the fields
-marked "ours" are pruned unless they are added to it.
+marked as the broker's are pruned unless they are added to it.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ class AMI(Model):
 
 
 class ResolvedReservation(Model):
-    """A capacity reservation that the class may use. The two counts are ours."""
+    """A capacity reservation that the class may use. The two counts are the broker's."""
 
     id: Annotated[str, crd("Id of the reservation.", required=True, pattern=ID)]
     availability_zone: Annotated[str, crd("Its zone.", required=True)] = ""
@@ -250,7 +250,7 @@ class ResolvedReservation(Model):
     state: Annotated[
         str,
         crd(
-            "active; expiring if EC2 is about to reclaim it; pending (ours) if it is about to start.",
+            "active; expiring if EC2 is about to reclaim it; pending (the broker's) if it is about to start.",
             default="active",
             enum=["active", "expiring", "pending"],
         ),
@@ -261,7 +261,7 @@ class ResolvedReservation(Model):
 
 
 class CapacityReservationMisfit(Model):
-    """A selected capacity reservation that cannot be used, and the reason. Ours."""
+    """A selected capacity reservation that cannot be used, and the reason. A field of the broker's."""
 
     id: Annotated[str, crd("Id of the reservation, or of the group that could not be read.", required=True)]
     reason: Annotated[str, crd("The reason, in one CamelCase word.", required=True)] = ""

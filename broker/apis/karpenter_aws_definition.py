@@ -62,14 +62,14 @@ class StoredDefinition:
 
 
 def definition(raw: Mapping[str, Any]) -> StoredDefinition:
-    found = [(version["name"], _properties(version).get(PROPERTY)) for _, version in _used(raw)]
+    properties = [(version["name"], _properties(version).get(PROPERTY)) for _, version in _used(raw)]
     meta = raw.get("metadata", {})
     return StoredDefinition(
         identity=f"{meta.get('uid', '')}/{meta.get('generation', 0)}",
         own=any(OWN in _properties(version, "status") for _, version in _used(raw)),
-        versions=tuple(name for name, _ in found),
-        missing=tuple(name for name, there in found if there is None),
-        outdated=tuple(name for name, there in found if there not in (None, wanted())),
+        versions=tuple(name for name, _ in properties),
+        missing=tuple(name for name, schema in properties if schema is None),
+        outdated=tuple(name for name, schema in properties if schema not in (None, property_schema())),
     )
 
 
@@ -77,15 +77,15 @@ def patch(raw: Mapping[str, Any]) -> list[Json]:
     """The JSON patch that gives every version the property; empty if nothing is missing."""
     changes: list[Json] = []
     for index, version in _used(raw):
-        there = _properties(version).get(PROPERTY)
-        if there == wanted():
+        present = _properties(version).get(PROPERTY)
+        if present == property_schema():
             continue
         at = f"/spec/versions/{index}"
         place = "/".join((at, *PLACE, PROPERTY))
         changes.append({"op": "test", "path": f"{at}/name", "value": version["name"]})
-        if there is not None:
-            changes.append({"op": "test", "path": place, "value": there})
-        changes.append({"op": "add", "path": place, "value": wanted()})
+        if present is not None:
+            changes.append({"op": "test", "path": place, "value": present})
+        changes.append({"op": "add", "path": place, "value": property_schema()})
     if not changes:
         return []
     # Without a test of the version, a property added in the meantime would be replaced unseen.
@@ -94,11 +94,11 @@ def patch(raw: Mapping[str, Any]) -> list[Json]:
 
 
 @lru_cache
-def wanted() -> Json:
+def property_schema() -> Json:
     """The property's schema in the broker's own definition."""
     [own] = crds.load(f"{names.KARPENTER_AWS}_ec2nodeclasses.yaml")
-    found: Json = _properties(own["spec"]["versions"][0])[PROPERTY]
-    return found
+    schema: Json = _properties(own["spec"]["versions"][0])[PROPERTY]
+    return schema
 
 
 def _used(raw: Mapping[str, Any]) -> Iterator[tuple[int, Json]]:
@@ -110,5 +110,5 @@ def _used(raw: Mapping[str, Any]) -> Iterator[tuple[int, Json]]:
 
 def _properties(version: Mapping[str, Any], field: str = "spec") -> Json:
     schema = version.get("schema", {}).get("openAPIV3Schema", {})
-    found: Json = schema.get("properties", {}).get(field, {}).get("properties", {})
-    return found
+    properties: Json = schema.get("properties", {}).get(field, {}).get("properties", {})
+    return properties

@@ -48,7 +48,7 @@ def _kind(kind: str, plural: str, *, namespaced: bool = False) -> Kind:
     return Kind(group=KUEUE, version=VERSIONS[0], kind=kind, plural=plural, namespaced=namespaced)
 
 
-Conditions = Annotated[tuple[Condition, ...], crd("What Kueue observed.", **_by("type"))]
+Conditions = Annotated[tuple[Condition, ...], crd("Kueue's observations.", **_by("type"))]
 
 
 class ResourceFlavorSpec(Model):

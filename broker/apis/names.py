@@ -1,8 +1,8 @@
 """Every label, annotation, finalizer, taint and tag that the broker reads or writes, once.
 
 Karpenter's are those of karpenter v1 and its AWS provider (pkg/apis/v1/labels.go of each); well-known
-Kubernetes labels: https://kubernetes.io/docs/reference/labels-annotations-taints/. Ours live in their own
-domain, because Karpenter's CRDs refuse unknown keys of its domains.
+Kubernetes labels: https://kubernetes.io/docs/reference/labels-annotations-taints/. The broker's live in their
+own domain, because Karpenter's CRDs refuse unknown keys of its domains.
 """
 
 from collections.abc import Mapping
@@ -115,7 +115,7 @@ TAG_NODECLAIM: Final = "karpenter.sh/nodeclaim"
 TAG_KUBERNETES_CLUSTER: Final = "kubernetes.io/cluster"
 RESTRICTED_TAGS: Final = (TAG_EKS_CLUSTER, NODEPOOL, TAG_NODECLAIM, NODECLASS_LABEL)
 
-# Ours
+# The broker's
 BROKER: Final = "capacity-broker.io"
 CLASS_FINALIZER: Final = "capacity-broker.io/termination"
 RESERVATION_SPEC: Final = "capacity-broker.io/capacity-reservation-spec"
@@ -183,9 +183,9 @@ TAG_TRIAL: Final = "capacity-broker.io/trial"  # of a launch that is only tried
 # On reservations: followed by the cluster's and the class's name.
 TAG_ADVISED: Final = ADVISED
 
-# Every annotation of ours that an object of a kind may carry, read or written by the broker. On a NodePool:
+# Every annotation of the broker's that an object of a kind may carry, read or written by the broker. On a NodePool:
 # its own (OF_THE_POOL) and those of its template, which its claims get. Kinds that are not here are not
-# looked at.
+# checked.
 _OF_CLAIMS: Final = (DRAWS_FROM, GANG, GANG_SIZE, PRIORITY, PODS, EXPECT)
 _OF_RESERVATIONS: Final = (
     RESERVATION_POLICY,
@@ -232,7 +232,7 @@ RECLAIMING: Final = "Reclaiming"
 INSTANCE_TERMINATING: Final = "InstanceTerminating"
 # On claims that are kept though EC2 does not list their instance.
 INSTANCE_LISTED: Final = "InstanceListed"
-# Ours: the first on claim, class and pool, the others on the class alone.
+# The broker's: the first on claim, class and pool, the others on the class alone.
 CAPACITY_RESERVATION: Final = "CapacityReservation"
 RESERVATION_SPEC_VALID: Final = "CapacityReservationSpecValid"
 RESERVATIONS_RESOLVED: Final = "ReservationsResolved"

@@ -51,7 +51,7 @@ PREEMPTION_RULE: Final = SchemaRule(
 )
 SIZE_RULE: Final = SchemaRule(
     "has(self.resources) || has(self.count) || has(self.profile)",
-    "nothing says how large the cluster is: set resources, or a profile and a count",
+    "the cluster's size is not set: set resources, or a profile and a count",
 )
 
 
@@ -241,7 +241,7 @@ class ReservationStatus(Model):
     lifecycle_detail: Annotated[str, crd("The reason for the state, and how to resolve it.")] = ""
     capacity: Annotated[tuple[FlavorUsage, ...], crd("Nominal quota by flavor.", **_BY_NAME)] = ()
     allocatable: Annotated[
-        tuple[FlavorUsage, ...], crd("Capacity less what is unavailable now.", **_BY_NAME)
+        tuple[FlavorUsage, ...], crd("Capacity without the part that is unavailable now.", **_BY_NAME)
     ] = ()
     allocated: Annotated[
         tuple[FlavorUsage, ...], crd("The used amounts, and the borrowed part of them.", **_BY_NAME)
@@ -265,8 +265,8 @@ class ReservationStatus(Model):
     conditions: Annotated[
         tuple[Condition, ...],
         crd(
-            f"{', '.join(RESERVATION_CONDITIONS)}; and SpecNormalized where something of the spec means "
-            "something other than its name says.",
+            f"{', '.join(RESERVATION_CONDITIONS)}; and SpecNormalized if a field of the spec is "
+            "not applied as written.",
             x_kubernetes_list_type="map",
             x_kubernetes_list_map_keys=["type"],
         ),

@@ -40,18 +40,18 @@ class Limit:
     def free(self, used: int) -> int:
         return units(self.name, self.hard) - used
 
-    def refusal(self, used: int, wanted: int) -> str:
+    def refusal(self, used: int, requested: int) -> str:
         """Why `wanted` does not fit beside `used`."""
         return (
             f"ResourceQuota {self.quota} allows {self.key} {self.hard}, of which "
-            f"{written(self.name, max(self.free(used), 0))} is free and {written(self.name, wanted)} is "
-            f"wanted: {self._way}, or have the ResourceQuota raised"
+            f"{written(self.name, max(self.free(used), 0))} is free and {written(self.name, requested)} is "
+            f"requested: {self._way}, or have the ResourceQuota raised"
         )
 
-    def brief_refusal(self, _used: int, wanted: int) -> str:
+    def brief_refusal(self, _used: int, requested: int) -> str:
         """As `refusal`, without the namespace's numbers, for a reader that may have no right to them."""
         return (
-            f"ResourceQuota {self.quota} has no room for {written(self.name, wanted)} of {self.key}: "
+            f"ResourceQuota {self.quota} has no room for {written(self.name, requested)} of {self.key}: "
             f"{self._way}, or have the ResourceQuota raised (kubectl describe resourcequota {self.quota})"
         )
 
@@ -67,13 +67,13 @@ def over_quota(
     limits = bounds(namespace, quotas)
     refused: dict[str, tuple[str, ...]] = {}
     used: Used = {}
-    own = [each for each in reservations if each.namespace == namespace] if limits else []
-    for each in sorted(own, key=lambda r: (r.metadata.creation_timestamp or _FIRST, r.name)):
-        wanted = amounts(each)
-        if found := tuple(limit.refusal(*numbers) for limit, *numbers in _exceeded(limits, used, wanted)):
-            refused[each.name] = found
+    own = [reservation for reservation in reservations if reservation.namespace == namespace] if limits else []
+    for reservation in sorted(own, key=lambda r: (r.metadata.creation_timestamp or _FIRST, r.name)):
+        requested = amounts(reservation)
+        if refusals := tuple(limit.refusal(*numbers) for limit, *numbers in _exceeded(limits, used, requested)):
+            refused[reservation.name] = refusals
         else:
-            _add(used, wanted)
+            _add(used, requested)
     return refused
 
 
@@ -89,11 +89,11 @@ def growth(
     """
     had: Mapping[str, int] = amounts(old) if old is not None else {}
     used: Used = {}
-    for each in reservations:
-        if each.namespace == new.namespace and each.name != new.name:
-            _add(used, amounts(each))
-    wanted = {name: amount for name, amount in amounts(new).items() if amount > had.get(name, 0)}
-    return tuple(limit.brief_refusal(*numbers) for limit, *numbers in _exceeded(limits, used, wanted))
+    for reservation in reservations:
+        if reservation.namespace == new.namespace and reservation.name != new.name:
+            _add(used, amounts(reservation))
+    requested = {name: amount for name, amount in amounts(new).items() if amount > had.get(name, 0)}
+    return tuple(limit.brief_refusal(*numbers) for limit, *numbers in _exceeded(limits, used, requested))
 
 
 def amounts(reservation: CapacityReservation) -> Mapping[str, int]:
@@ -102,14 +102,14 @@ def amounts(reservation: CapacityReservation) -> Mapping[str, int]:
     total: Used = {COUNTED: 1}
     for group in reservation.spec.resource_groups:
         for flavor in group.flavors:
-            _add(total, {each.name: _units(each.name, each.nominal_quota) for each in flavor.resources})
+            _add(total, {quota.name: _units(quota.name, quota.nominal_quota) for quota in flavor.resources})
     return total
 
 
 def bounds(namespace: str, quotas: Iterable[ResourceQuota]) -> tuple[Limit, ...]:
     """The limits of the namespace's quotas on reservations, in a stable order."""
-    own = (each for each in quotas if each.namespace == namespace)
-    return tuple(limit for each in sorted(own, key=lambda q: q.name) for limit in _limits(each))
+    own = (quota for quota in quotas if quota.namespace == namespace)
+    return tuple(limit for quota in sorted(own, key=lambda q: q.name) for limit in _limits(quota))
 
 
 def _limits(quota: ResourceQuota) -> Iterator[Limit]:
@@ -122,11 +122,11 @@ def _limits(quota: ResourceQuota) -> Iterator[Limit]:
 
 
 def _exceeded(
-    limits: Iterable[Limit], used: Mapping[str, int], wanted: Mapping[str, int]
+    limits: Iterable[Limit], used: Mapping[str, int], requested: Mapping[str, int]
 ) -> Iterator[tuple[Limit, int, int]]:
     """Each limit without room, with the used and the requested amount."""
     for limit in limits:
-        taken, more = used.get(limit.name, 0), wanted.get(limit.name)
+        taken, more = used.get(limit.name, 0), requested.get(limit.name)
         if more is not None and more > limit.free(taken):
             yield limit, taken, more
 

@@ -69,25 +69,25 @@ def judge(spec: ReservationSpec, *, default_cohort: str = "", strict: bool = Fal
         flavors = []
         for flavor in group.flavors:
             resources = [
-                _resource(each, flavor, spec.allow_borrowing, bool(cohort), where, notes)
-                for each in _covered(group, flavor, where, notes)
+                _resource(quota, flavor, spec.allow_borrowing, bool(cohort), where, notes)
+                for quota in _covered(group, flavor, where, notes)
             ]
             flavors.append(flavor.model_copy(update={"resources": tuple(resources)}))
         groups.append(group.model_copy(update={"flavors": tuple(flavors)}))
     rule = _preemption(spec.preemption_rule or PreemptionRule(), notes)
-    made = spec.model_copy(
+    effective = spec.model_copy(
         update={"resource_groups": tuple(groups), "cohort": cohort, "preemption_rule": rule}
     )
     if strict:
-        return JudgedSpec(spec=made, problems=(*problems, *notes))
-    return JudgedSpec(spec=made, notes=tuple(notes), problems=tuple(problems))
+        return JudgedSpec(spec=effective, problems=(*problems, *notes))
+    return JudgedSpec(spec=effective, notes=tuple(notes), problems=tuple(problems))
 
 
 def _covered(
     group: QuotaGroup, flavor: FlavorQuotas, where: str, notes: list[str]
 ) -> Iterator[FlavorResourceQuota]:
     """The flavor's quotas in the order of the group's resources; 0 for a resource without one."""
-    known = {each.name: each for each in flavor.resources}
+    known = {quota.name: quota for quota in flavor.resources}
     covered = group.covered_resources
     if [name for name in known if name in covered] != [name for name in covered if name in known]:
         notes.append(
@@ -111,14 +111,14 @@ def _resource(
     notes: list[str],
 ) -> FlavorResourceQuota:
     """The limits that Kueue accepts: none outside a cohort, and 0 for a reservation that may not borrow."""
-    what = f"{where}: flavor {flavor.name}, {given.name}"
+    subject = f"{where}: flavor {flavor.name}, {given.name}"
     borrow, lend = given.borrowing_limit, given.lending_limit
     if not borrows and borrow is not None and _more_than_nothing(borrow):
-        notes.append(f"{what}: borrowingLimit {borrow} is 0, since spec.allowBorrowing is not true")
+        notes.append(f"{subject}: borrowingLimit {borrow} is 0, since spec.allowBorrowing is not true")
     elif not shares and borrow is not None:
-        notes.append(f"{what}: borrowingLimit {borrow} has no effect without spec.cohort")
+        notes.append(f"{subject}: borrowingLimit {borrow} has no effect without spec.cohort")
     if not shares and lend is not None:
-        notes.append(f"{what}: lendingLimit {lend} has no effect without spec.cohort")
+        notes.append(f"{subject}: lendingLimit {lend} has no effect without spec.cohort")
     if not shares:
         borrow = lend = None
     elif not borrows:
@@ -147,36 +147,36 @@ def _problems(spec: ReservationSpec) -> Iterator[str]:
         yield f"spec.resourceGroups: {GROUPS_RULE.message}"
     if len(groups) > MOST_GROUPS:
         yield f"spec.resourceGroups has {len(groups)} groups; Kueue takes at most {MOST_GROUPS}: join some"
-    for what, count in (
+    for items, count in (
         ("flavors", sum(len(group.flavors) for group in groups)),
         ("covered resources", sum(len(group.covered_resources) for group in groups)),
     ):
         if count > MOST_IN_ALL:
-            yield f"spec.resourceGroups has {count} {what} in all; Kueue takes at most {MOST_IN_ALL}"
+            yield f"spec.resourceGroups has {count} {items} in all; Kueue takes at most {MOST_IN_ALL}"
     yield from _twice("flavor", [flavor.name for group in groups for flavor in group.flavors])
     yield from _twice("resource", [name for group in groups for name in group.covered_resources])
     for at, group in enumerate(groups):
         for name in group.covered_resources:
             if len(name.rpartition("/")[0]) > 253 or not _RESOURCE.fullmatch(name):
                 yield (
-                    f"spec.resourceGroups[{at}].coveredResources: {name!r} is no name of a resource: write "
+                    f"spec.resourceGroups[{at}].coveredResources: {name!r} is not a resource name: write "
                     "one such as nvidia.com/gpu, cpu or memory"
                 )
         if (pairs := len(group.flavors) * len(group.covered_resources)) > MOST_PAIRS:
             yield (
                 f"spec.resourceGroups[{at}] has {pairs} pairs of flavor and resource; Kueue takes at most "
-                f"{MOST_PAIRS} in a group: make two of it"
+                f"{MOST_PAIRS} in a group: split it in two"
             )
         for flavor in group.flavors:
             where = f"spec.resourceGroups[{at}]: flavor {flavor.name}"
-            names = [each.name for each in flavor.resources]
+            names = [quota.name for quota in flavor.resources]
             for name in names:
                 if name not in group.covered_resources:
                     yield f"{where} has quota of {name}, which is not in coveredResources: add it there"
             for name in sorted({name for name in names if names.count(name) > 1}):
                 yield f"{where} has quota of {name} twice; keep one"
-            for each in flavor.resources:
-                yield from _amounts(each, f"{where}, {each.name}")
+            for quota in flavor.resources:
+                yield from _amounts(quota, f"{where}, {quota.name}")
     rule = spec.preemption_rule
     if (
         rule is not None
@@ -187,17 +187,17 @@ def _problems(spec: ReservationSpec) -> Iterator[str]:
         yield f"spec.preemptionRule: {PREEMPTION_RULE.message}"
 
 
-def _twice(what: str, names: Sequence[str]) -> Iterator[str]:
+def _twice(item: str, names: Sequence[str]) -> Iterator[str]:
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield f"spec.resourceGroups: {what} {name} is in more than one place; keep it in one group"
+        yield f"spec.resourceGroups: {item} {name} is in more than one place; keep it in one group"
 
 
-def _amounts(each: FlavorResourceQuota, where: str) -> Iterator[str]:
+def _amounts(quota: FlavorResourceQuota, where: str) -> Iterator[str]:
     values: dict[str, Decimal] = {}
     for name, text in (
-        ("nominalQuota", each.nominal_quota),
-        ("borrowingLimit", each.borrowing_limit),
-        ("lendingLimit", each.lending_limit),
+        ("nominalQuota", quota.nominal_quota),
+        ("borrowingLimit", quota.borrowing_limit),
+        ("lendingLimit", quota.lending_limit),
     ):
         if text is None:
             continue
@@ -211,7 +211,7 @@ def _amounts(each: FlavorResourceQuota, where: str) -> Iterator[str]:
     nominal, lend = values.get("nominalQuota"), values.get("lendingLimit")
     if nominal is not None and lend is not None and lend > max(nominal, Decimal(0)):
         yield (
-            f"{where}: lendingLimit {each.lending_limit} is more than nominalQuota {each.nominal_quota}; "
+            f"{where}: lendingLimit {quota.lending_limit} is more than nominalQuota {quota.nominal_quota}; "
             "lower it, or leave it out to lend everything"
         )
 

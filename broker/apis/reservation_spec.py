@@ -132,8 +132,8 @@ class CapacityReservationSpec(Model):
 
 def malformed_ids(listed: str) -> tuple[str, ...]:
     """Of ids with commas between them, those that EC2 cannot have given."""
-    ids = (each.strip() for each in listed.split(","))
-    return tuple(each for each in ids if each and not re.fullmatch(HEX_ID, each))
+    ids = (id_.strip() for id_ in listed.split(","))
+    return tuple(id_ for id_ in ids if id_ and not re.fullmatch(HEX_ID, id_))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +172,7 @@ def _problems(spec: CapacityReservationSpec, where: str) -> Iterator[SpecProblem
     preference, target = spec.capacity_reservation_preference, spec.capacity_reservation_target
     has_preference, has_target = preference is not None, target is not None
     at_preference, at_target = f"{where}.capacityReservationPreference", f"{where}.capacityReservationTarget"
-    found: list[tuple[bool, SchemaRule, str, object]] = [
+    checks: list[tuple[bool, SchemaRule, str, object]] = [
         (has_preference and has_target, ONE_CHOICE_RULE, where, spec.wire()),
         (not (has_preference or has_target), EMPTY_RULE, where, spec.wire()),
         (
@@ -188,13 +188,13 @@ def _problems(spec: CapacityReservationSpec, where: str) -> Iterator[SpecProblem
             f"{at_target}.capacityReservationId",
             f"{at_target}.capacityReservationResourceGroupArn",
         )
-        found += [
+        checks += [
             (id_ is not None and arn is not None, ONE_TARGET_RULE, at_target, target.wire()),
             (id_ is None and arn is None, EMPTY_TARGET_RULE, at_target, target.wire()),
             (id_ is not None and not _fits(HEX_ID, id_, 64), ID_RULE, at_id, id_),
             (arn is not None and not _fits(ARN, arn, 512), ARN_RULE, at_arn, arn),
         ]
-    for wrong, rule, field, value in found:
+    for wrong, rule, field, value in checks:
         if wrong:
             yield SpecProblem(field=field, value=shortened(value), message=rule.message)
 
@@ -238,8 +238,8 @@ def _checked(spec: CapacityReservationSpec, *, where: str) -> ReservationSetting
     return ReservationSettings(problems=problems) if problems else ReservationSettings(spec=spec)
 
 
-def _unreadable(text: str, what: str) -> ReservationSettings:
-    message = f"{what}: write a capacityReservationSpec as JSON, such as {EXAMPLE}"
+def _unreadable(text: str, subject: str) -> ReservationSettings:
+    message = f"{subject}: write a capacityReservationSpec as JSON, such as {EXAMPLE}"
     return ReservationSettings(
         problems=(SpecProblem(field=ANNOTATION, value=shortened(text), message=message),)
     )

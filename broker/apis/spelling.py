@@ -47,7 +47,7 @@ def misspelt(kind: str, annotations: Mapping[str, str]) -> tuple[Misspelt, ...]:
     if known is None:
         return ()
     return tuple(
-        _told(kind, key, known) for key in sorted(annotations) if key.startswith(PREFIX) and key not in known
+        _misspelt(kind, key, known) for key in sorted(annotations) if key.startswith(PREFIX) and key not in known
     )
 
 
@@ -60,22 +60,22 @@ def of_pool(own: Iterable[str], template: Mapping[str, str]) -> tuple[Misspelt, 
 
 def _nearest(key: str, known: Iterable[str]) -> str:
     """The most similar name; empty if none is similar."""
-    words = {each.removeprefix(PREFIX): each for each in known}
+    words = {name.removeprefix(PREFIX): name for name in known}
     near = get_close_matches(key.removeprefix(PREFIX), words, n=1, cutoff=NEAR)
     return words[near[0]] if near else ""
 
 
-def _told(kind: str, key: str, known: tuple[str, ...]) -> Misspelt:
-    peoples = [each for each in known if each not in _WRITTEN]
-    meant = _nearest(key, peoples)
-    elsewhere = [each for each, keys in names.ANNOTATIONS.items() if key in keys]
+def _misspelt(kind: str, key: str, known: tuple[str, ...]) -> Misspelt:
+    writable = [name for name in known if name not in _WRITTEN]
+    meant = _nearest(key, writable)
+    elsewhere = [name for name, keys in names.ANNOTATIONS.items() if key in keys]
     if elsewhere:
         way = f"it is read on {' and '.join(elsewhere)}"
         meant = ""
     elif meant:
         way = f"write {meant} if that is meant"
     else:
-        way = f"{kind} knows {', '.join(sorted(peoples))}"
+        way = f"{kind} knows {', '.join(sorted(writable))}"
     return Misspelt(key=key, meant=meant, message=f"annotation {key} means nothing on a {kind}: {way}")
 
 

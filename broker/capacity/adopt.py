@@ -1,4 +1,4 @@
-"""Assigns orphans, instances of ours without a claim, to waiting claims.
+"""Assigns orphans, instances of this cluster without a claim, to waiting claims.
 
 Invariant: an orphan goes to a claim of the class that it was launched for. It satisfies the claim's
 requirements and requests as it runs (place, reservation, purchase). As many orphans as possible are adopted.
@@ -35,14 +35,16 @@ def adopt(
     """
     waiting = sorted(claims, key=order)
     known = {
-        each.id: each for each in orphans if each.alive and each.described and each.instance_type in types
+        orphan.id: orphan
+        for orphan in orphans
+        if orphan.alive and orphan.described and orphan.instance_type in types
     }
-    ranked = sorted(known.values(), key=lambda each: (size_key(types[each.instance_type]), each.id))
+    ranked = sorted(known.values(), key=lambda orphan: (size_key(types[orphan.instance_type]), orphan.id))
     edges = {
         claim.uid: tuple(
-            each.id
-            for each in ranked
-            if satisfies(each, claim, node_classes, types, odcrs=odcrs or {}, class_tag=class_tag)
+            orphan.id
+            for orphan in ranked
+            if satisfies(orphan, claim, node_classes, types, odcrs=odcrs or {}, class_tag=class_tag)
         )
         for claim in waiting
     }
@@ -50,15 +52,15 @@ def adopt(
     taken: list[Claim] = []
     for unit in _units(waiting):
         before = flow.state() if unit[0].gang else None
-        found = [claim for claim in unit if flow.add(claim.uid)]
-        if before is not None and len(found) < len(unit):
+        served = [claim for claim in unit if flow.add(claim.uid)]
+        if before is not None and len(served) < len(unit):
             flow.restore(before)
         else:
-            taken += found
+            taken += served
     pairs = tuple((claim, known[next(iter(flow.taken(claim.uid)))]) for claim in taken)
     adopted = {instance.id for _, instance in pairs}
     return pairs, tuple(
-        sorted((each for each in orphans if each.id not in adopted), key=lambda each: each.id)
+        sorted((orphan for orphan in orphans if orphan.id not in adopted), key=lambda orphan: orphan.id)
     )
 
 

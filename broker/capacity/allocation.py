@@ -23,7 +23,7 @@ def allocate(
     served: dict[int, list[str]] = defaultdict(list)
     for bundle, count in zip(problem.bundles, taken.served, strict=True):
         served[bundle.reach] += bundle.claims[: int(count)]
-    units = [_units(some, inventory) for some in problem.members]
+    units = [_units(odcr_ids, inventory) for odcr_ids in problem.members]
     stock: dict[int, list[str]] = defaultdict(list)
     for reach, slot, count in zip(problem.arc_reach, problem.arc_slot, taken.flow, strict=True):
         if count:
@@ -39,17 +39,17 @@ def lacking(
     gang: Sequence[Claim],
     rank: Rank,
     demands: Mapping[str, ClaimDemand],
-    dealt: Mapping[str, str],
+    allocated: Mapping[str, str],
     inventory: Inventory,
 ) -> list[str]:
     """The claims of a gang (by name) for which earlier claims leave no slot."""
-    before = Counter(odcr_id for uid, odcr_id in dealt.items() if demands[uid].rank < rank)
+    before = Counter(odcr_id for uid, odcr_id in allocated.items() if demands[uid].rank < rank)
     must = [claim for claim in gang if not demands[claim.uid].rank.falls_back]
     edges = {claim.uid: tuple(demands[claim.uid].slots) for claim in must}
-    room = {each: inventory.free(each) - before[each] for slots in edges.values() for each in slots}
+    room = {slot: inventory.free(slot) - before[slot] for slots in edges.values() for slot in slots}
     flow = Flow(edges, room)
     return [claim.name for claim in must if not flow.add(claim.uid)]
 
 
 def _units(odcr_ids: Sequence[str], inventory: Inventory) -> Iterator[str]:
-    return chain.from_iterable(repeat(each, inventory.free(each)) for each in odcr_ids)
+    return chain.from_iterable(repeat(odcr_id, inventory.free(odcr_id)) for odcr_id in odcr_ids)

@@ -195,7 +195,7 @@ def scopes(
         case "quota":
             return (quota_scope(option.pool),)
         case "class":
-            pools = (option.pool, _plain(option.pool)) if spills else (option.pool,)
+            pools = (option.pool, _on_demand(option.pool)) if spills else (option.pool,)
             return tuple(class_scope(node_class, pool) for pool in pools)
         case "placement" if scope := placement_scope(option.pool):
             return (scope,)
@@ -203,13 +203,13 @@ def scopes(
     if pool.capacity_type != "reserved":
         return (Scope("pool", str(pool)),)
     named = option.odcr_ids or ((pool.reservation,) if pool.reservation else ())
-    marked = tuple(Scope("reservation", each) for each in named) or (Scope("pool", str(pool)),)
+    marked = tuple(Scope("reservation", odcr_id) for odcr_id in named) or (Scope("pool", str(pool)),)
     if spills and class_ in (ErrorClass.CAPACITY, ErrorClass.NOT_OFFERED):
-        return (*marked, Scope("pool", str(_plain(pool))))
+        return (*marked, Scope("pool", str(_on_demand(pool))))
     return marked
 
 
-def _plain(pool: Pool) -> Pool:
+def _on_demand(pool: Pool) -> Pool:
     """The on-demand pool that EC2 falls back to without a request."""
     return replace(pool, capacity_type="on-demand", reservation="")
 
@@ -226,8 +226,8 @@ def remember(
     spills: bool = False,
 ) -> Shortages:
     """The shortages after this error about this option; `subnet_id` if the error does not name it."""
-    about = error.subnet_id if isinstance(error, LaunchError) and error.subnet_id else subnet_id
-    for scope in scopes(error.class_, option, node_class=node_class, subnet_id=about, spills=spills):
+    subnet = error.subnet_id if isinstance(error, LaunchError) and error.subnet_id else subnet_id
+    for scope in scopes(error.class_, option, node_class=node_class, subnet_id=subnet, spills=spills):
         free = inventory.free(scope.key) if scope.kind == "reservation" else 0
         shortages = shortages.record(
             scope, class_=error.class_, code=error.code, now=now, free=free, message=error.message

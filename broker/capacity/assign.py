@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from broker.capacity.allocation import allocate
-from broker.capacity.borrowing import Borrowed, lend
+from broker.capacity.borrowing import Borrowed, allocate_borrowed
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.gang_hold import (
     HoldingGang,
@@ -21,7 +21,7 @@ from broker.capacity.gang_hold import (
     from_its_queue,
     held_for,
     merged,
-    without,
+    without_slots,
 )
 from broker.capacity.model import Claim, GangHold, Inventory, Solution
 from broker.capacity.option_catalog import CandidateOptions
@@ -39,19 +39,19 @@ NO_HOLDERS: Mapping[str, HoldingGang] = {}
 class AssignedSlots:
     """The reservation of each claim (by uid) that has a slot, and the gangs that wait.
 
-    `lent`: the part that owners lend, and the slots that claims wait for. `room`: the slots that could be
-    assigned. `kept`: reservations with free slots for nominated gangs, or for gangs that hold them.
+    `borrowed`: the part that owners lend, and the slots that claims wait for. `room`: the slots that could
+    be assigned. `kept`: reservations with free slots for nominated gangs, or for gangs that hold them.
     """
 
-    dealt: Mapping[str, str]
+    allocated: Mapping[str, str]
     waits: frozenset[str]
     solution: Solution
     room: Inventory
-    lent: Borrowed = field(default_factory=Borrowed)
+    borrowed: Borrowed = field(default_factory=Borrowed)
     kept: frozenset[str] = frozenset()
     holds: tuple[GangHold, ...] = ()
 
-    awaiting: frozenset[str] = frozenset()  # gangs that wait for slots which others give back
+    nominated_gangs: frozenset[str] = frozenset()  # gangs that wait for slots which others give back
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,35 +74,37 @@ class SlotAssigner:
         entitlements = self.entitlements
         demands = all_demands
         if holders:
-            demands = {uid: each for uid, each in all_demands.items() if each.gang not in holders}
+            demands = {uid: demand for uid, demand in all_demands.items() if demand.gang not in holders}
         room = rationed(all_demands, entitlements, self.inventory) if entitlements.owned else self.inventory
         held = self._held(demands, first_come(holders.values()), room)
-        room = without(room, _sum(held))
+        room = without_slots(room, _sum(held))
         problem, solved = self._solved(demands, room)
         absent = solved.absent
         kept: frozenset[str] = frozenset()
         uids = entitlements.nominated.keys() & demands.keys()
         if nominated := frozenset(demands[uid].gang for uid in uids) & absent:
             # A nominated gang keeps the slots that are already free for it, before all other claims.
-            left = _kept_for(nominated, demands, room)
-            kept = frozenset(each for each in left.debits if left.debits[each] > room.debits.get(each, 0))
-            room = left
+            reduced = _kept_for(nominated, demands, room)
+            kept = frozenset(
+                odcr_id for odcr_id in reduced.debits if reduced.debits[odcr_id] > room.debits.get(odcr_id, 0)
+            )
+            room = reduced
             rest = {uid: demand for uid, demand in demands.items() if demand.gang not in nominated}
             problem, solved = self._solved(rest, room)
             absent = solved.absent | nominated
         assigned = AssignedSlots(
-            dealt=allocate(problem, solved.taken, demands, room),
+            allocated=allocate(problem, solved.taken, demands, room),
             waits=absent,
             solution=solved.solution,
             room=room,
             kept=kept,
         )
-        unlent: Mapping[str, Mapping[str, int]] = {}
+        unlendable: Mapping[str, Mapping[str, int]] = {}
         if entitlements.owned:
-            unlent = self._held_unlent(first_come(holders.values()), assigned.dealt)
-            assigned = self._lent(demands, assigned, held=_sum(held), unlent=_sum(unlent))
+            unlendable = self._held_from_borrowers(first_come(holders.values()), assigned.allocated)
+            assigned = self._with_borrowed(demands, assigned, held=_sum(held), unlendable=_sum(unlendable))
         holds = [
-            merged(gang, held.get(gang.name, {}), unlent.get(gang.name, {}))
+            merged(gang, held.get(gang.name, {}), unlendable.get(gang.name, {}))
             for gang in first_come(holders.values())
         ]
         return replace(
@@ -114,7 +116,7 @@ class SlotAssigner:
 
     def _solved(self, demands: Mapping[str, ClaimDemand], room: Inventory) -> tuple[SlotProblem, SolvedSlots]:
         problem = problem_of(demands, room, self.types)
-        return problem, solve(problem, seconds=max(0.0, self.budget.left(SLOTS)), timer=self.timer)
+        return problem, solve(problem, seconds=max(0.0, self.budget.seconds_left(SLOTS)), timer=self.timer)
 
     def _held(
         self, demands: Mapping[str, ClaimDemand], holders: Sequence[HoldingGang], room: Inventory
@@ -122,87 +124,91 @@ class SlotAssigner:
         """The slots that each gang holds after the claims that it does not outrank have theirs."""
         held: dict[str, Mapping[str, int]] = {}
         for priority, gangs in groupby(holders, key=lambda gang: gang.priority):
-            before = {uid: each for uid, each in demands.items() if -each.rank.priority >= priority}
+            before = {uid: demand for uid, demand in demands.items() if -demand.rank.priority >= priority}
             problem, solved = self._solved(before, room)
-            left = without(room, Counter(allocate(problem, solved.taken, before, room).values()))
+            remaining = without_slots(room, Counter(allocate(problem, solved.taken, before, room).values()))
             for gang in gangs:
-                slots = held_for(gang, left, lendable=from_its_queue(self.entitlements))
-                left, room = without(left, slots), without(room, slots)
+                slots = held_for(gang, remaining, lendable=from_its_queue(self.entitlements))
+                remaining, room = without_slots(remaining, slots), without_slots(room, slots)
                 held[gang.name] = slots
         return held
 
-    def _held_unlent(
-        self, holders: Sequence[HoldingGang], dealt: Mapping[str, str]
+    def _held_from_borrowers(
+        self, holders: Sequence[HoldingGang], allocated: Mapping[str, str]
     ) -> dict[str, Mapping[str, int]]:
         """The slots that each gang holds against borrowers, which would not give them back."""
         held: dict[str, Mapping[str, int]] = {}
-        left = without(self.inventory, Counter(dealt.values()))
+        remaining = without_slots(self.inventory, Counter(allocated.values()))
         for gang in holders:
-            held[gang.name] = held_for(gang, left, lendable=from_borrowers(self.entitlements))
-            left = without(left, held[gang.name])
+            held[gang.name] = held_for(gang, remaining, lendable=from_borrowers(self.entitlements))
+            remaining = without_slots(remaining, held[gang.name])
         return held
 
-    def _lent(
+    def _with_borrowed(
         self,
         demands: Mapping[str, ClaimDemand],
         assigned: AssignedSlots,
         *,
         held: Mapping[str, int],
-        unlent: Mapping[str, int],
+        unlendable: Mapping[str, int],
     ) -> AssignedSlots:
         """The same with the slots that owners lend, and with those that claims wait to get back.
 
-        `held`: slots held for gangs against claims of any queue; `unlent`: against borrowers.
+        `held`: slots held for gangs against claims of any queue; `unlendable`: against borrowers.
         """
-        inventory = without(self.inventory, unlent)
+        inventory = without_slots(self.inventory, unlendable)
         entitlements, candidates = self.entitlements, self.candidates
-        dealt, absent, solution = dict(assigned.dealt), assigned.waits, assigned.solution
-        lent = lend(self.claims, demands, candidates, entitlements, inventory, dealt=dealt, absent=absent)
-        firm = frozenset(dealt)
-        dealt |= lent.dealt
-        if more := len(lent.dealt):
+        allocated, absent, solution = dict(assigned.allocated), assigned.waits, assigned.solution
+        borrowed = allocate_borrowed(
+            self.claims, demands, candidates, entitlements, inventory, allocated=allocated, absent=absent
+        )
+        on_own_slots = frozenset(allocated)
+        allocated |= borrowed.allocated
+        if more := len(borrowed.allocated):
             solver = f"{solution.solver}, then lending" if solution.needs else "lending"
             reserved, bound = solution.reserved + more, solution.bound + more
             solution = replace(solution, solver=solver, reserved=reserved, bound=bound)
-        wait = {self.claims[uid].gang for uid in lent.awaited} - {""}
-        aside = {each.uid for name in wait for each in self.gangs[name]}
-        used = Counter(dealt.values())
-        free = {odcr_id: self.inventory.free(odcr_id) - used[odcr_id] for odcr_id in {*held, *unlent}}
+        waiting_gangs = {self.claims[uid].gang for uid in borrowed.nominated} - {""}
+        aside = {claim.uid for name in waiting_gangs for claim in self.gangs[name]}
+        used = Counter(allocated.values())
+        free = {odcr_id: self.inventory.free(odcr_id) - used[odcr_id] for odcr_id in {*held, *unlendable}}
         still_held = {
-            odcr_id: min(left, max(held.get(odcr_id, 0), unlent.get(odcr_id, 0)))
-            for odcr_id, left in free.items()
+            odcr_id: min(free_slots, max(held.get(odcr_id, 0), unlendable.get(odcr_id, 0)))
+            for odcr_id, free_slots in free.items()
         }
         shared = share(
             {uid: demand for uid, demand in demands.items() if uid not in aside},
             candidates,
             entitlements,
-            without(self.inventory, still_held),
+            without_slots(self.inventory, still_held),
             self.types,
-            dealt={uid: odcr_id for uid, odcr_id in dealt.items() if uid not in aside},
-            firm=firm,
-            kept={uid: odcr_id for uid, odcr_id in (dealt | dict(lent.kept)).items() if uid in aside},
-            awaits={uid: slot.lot for uid, slot in lent.awaited.items()},
-            seconds=max(0.0, self.budget.left(SLOTS)),
+            allocated={uid: odcr_id for uid, odcr_id in allocated.items() if uid not in aside},
+            on_own_slots=on_own_slots,
+            kept={uid: odcr_id for uid, odcr_id in (allocated | dict(borrowed.kept)).items() if uid in aside},
+            nominated={uid: slot.slot_pool for uid, slot in borrowed.nominated.items()},
+            seconds=max(0.0, self.budget.seconds_left(SLOTS)),
         )
         if shared is not None:
-            dealt = {uid: odcr_id for uid, odcr_id in dealt.items() if uid in aside} | dict(shared.dealt)
-            still = {uid: slot for uid, slot in lent.awaited.items() if uid not in dealt}
-            lent = replace(lent, awaited=still, whole=lent.whole | shared.whole & absent)
+            allocated = {uid: odcr_id for uid, odcr_id in allocated.items() if uid in aside} | dict(
+                shared.allocated
+            )
+            nominated = {uid: slot for uid, slot in borrowed.nominated.items() if uid not in allocated}
+            borrowed = replace(borrowed, nominated=nominated, whole=borrowed.whole | shared.whole & absent)
             solution = replace(
                 solution,
                 solver=f"{solution.solver}, then integer programming",
                 optimal=solution.optimal and shared.proven,
-                reserved=len(dealt),
-                bound=max(solution.bound, len(dealt)),
+                reserved=len(allocated),
+                bound=max(solution.bound, len(allocated)),
                 note="; ".join(filter(None, (solution.note, shared.note))),
             )
         return replace(
             assigned,
-            dealt=dealt,
-            waits=absent - lent.whole,
-            lent=lent,
+            allocated=allocated,
+            waits=absent - borrowed.whole,
+            borrowed=borrowed,
             solution=solution,
-            awaiting=frozenset(self.claims[uid].gang for uid in lent.awaited),
+            nominated_gangs=frozenset(self.claims[uid].gang for uid in borrowed.nominated),
         )
 
 
@@ -211,8 +217,8 @@ def _kept_for(gangs: frozenset[str], demands: Mapping[str, ClaimDemand], invento
     debits = Counter(inventory.debits)
     for demand in demands.values():
         if demand.gang in gangs:
-            left = replace(inventory, debits=debits)
-            if slot := next((each for each in demand.slots if left.free(each) > 0), ""):
+            reduced = replace(inventory, debits=debits)
+            if slot := next((odcr_id for odcr_id in demand.slots if reduced.free(odcr_id) > 0), ""):
                 debits[slot] += 1
     return replace(inventory, debits=debits)
 

@@ -45,7 +45,7 @@ class _Kind(NamedTuple):
 
 @dataclass(slots=True)
 class _PoolAvailability:
-    """The rest of a lot's availability in this plan.
+    """The rest of a slot pool's availability in this plan.
 
     `promised`: slots of claims for which quota is held, and that find neither a slot nor a victim.
     """
@@ -60,7 +60,7 @@ class _AllocationState(NamedTuple):
     """The state that `BorrowAllocator` restores if a gang cannot be whole."""
 
     flow: FlowState[_Kind, str]
-    left: dict[SlotPool, _PoolAvailability]
+    remaining: dict[SlotPool, _PoolAvailability]
     borrow: dict[SlotPool, int]
     borrowers: dict[SlotPool, list[Borrower]]
     kept: Counter[str]
@@ -70,131 +70,147 @@ class _AllocationState(NamedTuple):
 class Borrowed:
     """The result for the claims (by uid) that the plan so far gave no slot.
 
-    `dealt`: the reservation of each claim that has a slot now; `whole`: gangs that launch thereby;
-    `awaited`: the slots that claims wait to get back; `kept`: the reservation of each claim that keeps a
+    `allocated`: the reservation of each claim that has a slot now; `whole`: gangs that launch thereby;
+    `nominated`: the slots that claims wait to get back; `kept`: the reservation of each claim that keeps a
     slot while its gang waits.
     """
 
-    dealt: Mapping[str, str] = field(default_factory=dict)
+    allocated: Mapping[str, str] = field(default_factory=dict)
     whole: frozenset[str] = frozenset()
-    awaited: Mapping[str, NominatedSlot] = field(default_factory=dict)
+    nominated: Mapping[str, NominatedSlot] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
 
 
-def lend(
+def allocate_borrowed(
     claims: Mapping[str, Claim],
-    wishes: Mapping[str, ClaimDemand],
-    prospects: Mapping[str, CandidateOptions],
+    demands: Mapping[str, ClaimDemand],
+    candidates: Mapping[str, CandidateOptions],
     entitlements: Entitlements,
     inventory: Inventory,
     *,
-    dealt: Mapping[str, str],
+    allocated: Mapping[str, str],
     absent: frozenset[str],
 ) -> Borrowed:
     """The result for claims without a slot.
 
-    A claim with held quota that neither gets nor awaits a slot keeps its entitlement. The allocation is
+    A claim with held quota that gets no slot and no nomination keeps its entitlement. The allocation is
     repeated without such claims until there are no more.
     """
     idle: frozenset[str] = frozenset()
     while True:
-        lent = BorrowAllocator(
-            claims, wishes, prospects, entitlements, inventory, dealt=dealt, absent=absent, idle=idle
+        borrowed = BorrowAllocator(
+            claims,
+            demands,
+            candidates,
+            entitlements,
+            inventory,
+            allocated=allocated,
+            absent=absent,
+            idle=idle,
         ).run()
-        served = dealt.keys() | lent.dealt.keys() | lent.awaited.keys()
-        waits = entitlements.held & wishes.keys()
-        found = frozenset(uid for uid in waits if uid not in served and prospects[uid].own)
-        if not lent.awaited or found <= idle:
-            return lent
-        idle |= found
+        served = allocated.keys() | borrowed.allocated.keys() | borrowed.nominated.keys()
+        waits = entitlements.held & demands.keys()
+        unserved = frozenset(uid for uid in waits if uid not in served and candidates[uid].own)
+        if not borrowed.nominated or unserved <= idle:
+            return borrowed
+        idle |= unserved
 
 
 class BorrowAllocator:
-    """Allocates borrowed and awaited slots to claims without one. `absent` are gangs with missing slots."""
+    """Allocates and nominates slots for claims without one. `absent` are gangs with missing slots."""
 
     def __init__(
         self,
         claims: Mapping[str, Claim],
-        wishes: Mapping[str, ClaimDemand],
-        prospects: Mapping[str, CandidateOptions],
+        demands: Mapping[str, ClaimDemand],
+        candidates: Mapping[str, CandidateOptions],
         entitlements: Entitlements,
         inventory: Inventory,
         *,
-        dealt: Mapping[str, str],
+        allocated: Mapping[str, str],
         absent: frozenset[str],
         idle: frozenset[str] = frozenset(),
     ) -> None:
         """`idle`: claims that borrow nothing here, though quota is held for them."""
         self._claims = claims
-        self._wishes = wishes
-        self._prospects = prospects
+        self._demands = demands
+        self._candidates = candidates
         self._entitlements = entitlements
         self._inventory = inventory
         self._absent = absent
-        self._dealt = Counter(dealt.values())
+        self._allocated = Counter(allocated.values())
         # Nominated claims got slots of other owners before this.
         borrowed = Counter(
-            SlotPool(queue, lot.flavor)
-            for uid, odcr_id in dealt.items()
-            if (lot := entitlements.lots.get(odcr_id)) and (queue := entitlements.draws[uid]) != lot.owner
+            SlotPool(queue, slot_pool.flavor)
+            for uid, odcr_id in allocated.items()
+            if (slot_pool := entitlements.slot_pools.get(odcr_id))
+            and (queue := entitlements.draws[uid]) != slot_pool.owner
         )
-        self._lent_to = Counter(
-            lot
-            for uid, odcr_id in dealt.items()
-            if (lot := entitlements.lots.get(odcr_id)) and entitlements.draws[uid] != lot.owner
+        self._lent_counts = Counter(
+            slot_pool
+            for uid, odcr_id in allocated.items()
+            if (slot_pool := entitlements.slot_pools.get(odcr_id))
+            and entitlements.draws[uid] != slot_pool.owner
         )
-        self._names = {claims[uid].name: claims[uid].gang for uid in wishes if uid not in dealt}
+        self._names = {claims[uid].name: claims[uid].gang for uid in demands if uid not in allocated}
         self._waiting = [
-            uid for uid in wishes if uid not in dealt and uid not in idle and self._concerned(uid)
+            uid for uid in demands if uid not in allocated and uid not in idle and self._concerned(uid)
         ]
-        self._ids = entitlements.by_lot()
-        self._left = {lot: self._after(lot, entitlements.of(lot)) for lot in self._ids}
-        self._borrow = {lot: count - borrowed[lot] for lot, count in entitlements.borrow.items()}
-        self._borrowers = {lot: list(entitlements.of(lot).borrowers) for lot in self._ids}
+        self._ids = entitlements.by_slot_pool()
+        self._remaining = {
+            slot_pool: self._after(slot_pool, entitlements.of(slot_pool)) for slot_pool in self._ids
+        }
+        self._borrow = {
+            slot_pool: count - borrowed[slot_pool] for slot_pool, count in entitlements.borrow.items()
+        }
+        self._borrowers = {slot_pool: list(entitlements.of(slot_pool).borrowers) for slot_pool in self._ids}
         self._kinds = {uid: self._kinds_of(uid) for uid in self._waiting}
-        # A claim borrows first in the lot that victims left for it: elsewhere they may have left for another
-        # claim.
+        # A claim borrows first in the slot pool with victims evicted for it. Victims of another pool may have
+        # been evicted for another claim.
         self._at_first = {
-            uid: self._kinds_of(uid, made)
+            uid: self._kinds_of(uid, nominated_pool)
             for uid in self._waiting
-            if not wishes[uid].gang and (made := entitlements.nominated.get(uid)) is not None
+            if not demands[uid].gang and (nominated_pool := entitlements.nominated.get(uid)) is not None
         }
         edges = {
             kind: kind.slots
-            for some in (self._kinds, self._at_first)
-            for kinds in some.values()
+            for kinds_by_claim in (self._kinds, self._at_first)
+            for kinds in kinds_by_claim.values()
             for kind in kinds
         }
         self._kept: Counter[str] = Counter()
         self._lendable = frozenset(slot for slots in edges.values() for slot in slots)
         self._flow: Flow[_Kind, str] = Flow(
-            edges, {slot: inventory.free(slot) - self._dealt[slot] for slot in self._lendable}
+            edges, {slot: inventory.free(slot) - self._allocated[slot] for slot in self._lendable}
         )
-        for lot in self._left:
-            self._close(lot)
-        self._lent: dict[_Kind, list[str]] = defaultdict(list)
+        for slot_pool in self._remaining:
+            self._close(slot_pool)
+        self._borrowing: dict[_Kind, list[str]] = defaultdict(list)
         self._own: dict[str, str] = {}
         self._whole: set[str] = set()
-        self._awaited: dict[str, NominatedSlot] = {}
+        self._nominated: dict[str, NominatedSlot] = {}
         self._keeps: dict[str, str] = {}
         for uid in idle:
             self._promise(uid)
 
     def run(self) -> Borrowed:
-        items = in_rank_order(self._waiting, self._wishes, gangs=self._absent)
+        items = in_rank_order(self._waiting, self._demands, gangs=self._absent)
         for gang, uids in sorted(items, key=self._turn):
             if not self._take(gang, uids):
-                self._wait(gang, uids)
-        got = {uid for uids in self._lent.values() for uid in uids}
-        for uid in [uid for uid in self._at_first if uid not in got]:
+                self._nominate_unit(gang, uids)
+        served = {uid for uids in self._borrowing.values() for uid in uids}
+        for uid in [uid for uid in self._at_first if uid not in served]:
             self._take_idle(uid)
-        lent = {
+        borrowed = {
             uid: odcr_id
-            for kind, uids in self._lent.items()
+            for kind, uids in self._borrowing.items()
             for uid, odcr_id in zip(uids, _units(self._flow.taken(kind)), strict=True)
         }
         return Borrowed(
-            dealt=lent | self._own, whole=frozenset(self._whole), awaited=self._awaited, kept=self._keeps
+            allocated=borrowed | self._own,
+            whole=frozenset(self._whole),
+            nominated=self._nominated,
+            kept=self._keeps,
         )
 
     def _turn(self, item: tuple[str, Sequence[str]]) -> tuple[bool, bool]:
@@ -204,60 +220,65 @@ class BorrowAllocator:
         return later, not any(map(self._in_quota, uids))
 
     def _concerned(self, uid: str) -> bool:
-        prospect = self._prospects[uid]
-        some = prospect.lent or prospect.own or prospect.others
-        return bool(some) or self._wishes[uid].gang in self._absent
+        candidates = self._candidates[uid]
+        reachable = candidates.borrowable or candidates.own or candidates.lenders
+        return bool(reachable) or self._demands[uid].gang in self._absent
 
-    def _after(self, lot: SlotPool, terms: SlotAvailability) -> _PoolAvailability:
-        """A lot's availability after the slots that claims got in the plan so far."""
-        taken, lent = sum(self._dealt[odcr_id] for odcr_id in self._ids[lot]), self._lent_to[lot]
-        room = terms.room - taken
+    def _after(self, slot_pool: SlotPool, availability: SlotAvailability) -> _PoolAvailability:
+        """A slot pool's availability after the slots that claims got in the plan so far."""
+        taken, lent_count = (
+            sum(self._allocated[odcr_id] for odcr_id in self._ids[slot_pool]),
+            self._lent_counts[slot_pool],
+        )
+        room = availability.room - taken
         return _PoolAvailability(
-            quota=terms.quota - taken + lent, room=room, lendable=min(terms.lendable - lent, room)
+            quota=availability.quota - taken + lent_count,
+            room=room,
+            lendable=min(availability.lendable - lent_count, room),
         )
 
     def _promise(self, uid: str) -> None:
         """Counts the entitlement of a claim that finds no slot, as the decision about slots does."""
-        for lot in {self._entitlements.lots[each] for each in self._prospects[uid].own}:
-            left = self._left[lot]
-            if left.quota > left.promised:
-                left.promised += 1
+        for slot_pool in {self._entitlements.slot_pools[odcr_id] for odcr_id in self._candidates[uid].own}:
+            remaining = self._remaining[slot_pool]
+            if remaining.quota > remaining.promised:
+                remaining.promised += 1
                 return
 
     def _free(self, odcr_id: str) -> int:
-        lent = self._flow.holds(odcr_id) if odcr_id in self._lendable else 0
-        return self._inventory.free(odcr_id) - self._dealt[odcr_id] - self._kept[odcr_id] - lent
+        borrowed = self._flow.holds(odcr_id) if odcr_id in self._lendable else 0
+        return self._inventory.free(odcr_id) - self._allocated[odcr_id] - self._kept[odcr_id] - borrowed
 
-    def _kinds_of(self, uid: str, lot: SlotPool | None = None) -> tuple[_Kind, ...]:
-        """One kind for each flavor, so that every borrowing limit holds. `lot`: only this one."""
+    def _kinds_of(self, uid: str, slot_pool: SlotPool | None = None) -> tuple[_Kind, ...]:
+        """One kind for each flavor, so that every borrowing limit holds. `slot_pool`: only this one."""
         flavors: dict[str, list[str]] = defaultdict(list)
-        for slot in self._prospects[uid].lent:
-            if lot in (None, self._entitlements.lots[slot]):
-                flavors[self._entitlements.lots[slot].flavor].append(slot)
+        for slot in self._candidates[uid].borrowable:
+            if slot_pool in (None, self._entitlements.slot_pools[slot]):
+                flavors[self._entitlements.slot_pools[slot].flavor].append(slot)
         queue = self._entitlements.draws.get(uid, "")
         return tuple(_Kind(queue, flavor, tuple(slots)) for flavor, slots in flavors.items())
 
     def _in_quota(self, uid: str) -> bool:
-        lots = {self._entitlements.lots[each] for each in self._prospects[uid].own}
-        return any(self._left[lot].quota > 0 for lot in lots)
+        slot_pools = {self._entitlements.slot_pools[odcr_id] for odcr_id in self._candidates[uid].own}
+        return any(self._remaining[slot_pool].quota > 0 for slot_pool in slot_pools)
 
     def _take(self, gang: str, uids: Sequence[str]) -> bool:
         """Takes slots for these claims now; for a gang, for all its claims that need one."""
         before = self._save() if gang else None
-        lent: list[tuple[_Kind, str]] = []
+        borrowed: list[tuple[_Kind, str]] = []
         own: dict[str, str] = {}
         for uid in uids:
             if gang and (slot := self._keep(uid)):
                 own[uid] = slot
-            elif kind := self._borrowed(uid):
-                lent.append((kind, uid))
+            elif kind := self._borrow_slot(uid):
+                borrowed.append((kind, uid))
             elif not gang:
                 return False
-            elif before is not None and not self._wishes[uid].rank.falls_back:
+            elif before is not None and not self._demands[uid].rank.falls_back:
                 self._restore(before)
                 return False
-        for kind, uid in lent:
-            self._lent[kind].append(uid)
+        for kind, uid in borrowed:
+            self._borrowing[kind].append(uid)
         self._own |= own
         self._whole |= {gang} if gang else set()
         return True
@@ -266,141 +287,157 @@ class BorrowAllocator:
         """A free slot that no other queue has to lend: of the claim's own reservation, or without an
         owner.
         """
-        for slot in self._prospects[uid].slots:
-            lot = self._entitlements.lots.get(slot)
-            if self._free(slot) <= 0 or (lot is not None and self._left[lot].room <= 0):
+        for slot in self._candidates[uid].slots:
+            slot_pool = self._entitlements.slot_pools.get(slot)
+            if self._free(slot) <= 0 or (slot_pool is not None and self._remaining[slot_pool].room <= 0):
                 continue
             self._kept[slot] += 1
-            if lot is not None:
-                self._left[lot].room -= 1
-                self._left[lot].quota -= 1
-                self._left[lot].lendable = min(self._left[lot].lendable, self._left[lot].room)
-                self._close(lot)
+            if slot_pool is not None:
+                self._remaining[slot_pool].room -= 1
+                self._remaining[slot_pool].quota -= 1
+                self._remaining[slot_pool].lendable = min(
+                    self._remaining[slot_pool].lendable, self._remaining[slot_pool].room
+                )
+                self._close(slot_pool)
             if slot in self._lendable:
                 self._flow.narrow(slot, self._free(slot))
             return slot
         return ""
 
-    def _keep_lent(self, uid: str) -> str:
-        """A free slot of another owner, if victims left it for this claim."""
-        lot = self._entitlements.nominated.get(uid)
-        if lot is None or lot.owner == self._entitlements.draws.get(uid) or self._borrowed(uid) is None:
+    def _keep_borrowed(self, uid: str) -> str:
+        """A free slot of another owner, if victims were evicted from it for this claim."""
+        slot_pool = self._entitlements.nominated.get(uid)
+        if (
+            slot_pool is None
+            or slot_pool.owner == self._entitlements.draws.get(uid)
+            or self._borrow_slot(uid) is None
+        ):
             return ""
         return self._flow.filled or ""
 
     def _take_idle(self, uid: str) -> None:
         """A slot that is left over in this plan, for a claim that waits for its nominated one."""
-        if kind := self._borrowed(uid, self._kinds[uid]):
-            self._lent[kind].append(uid)
-            self._awaited.pop(uid, None)
+        if kind := self._borrow_slot(uid, self._kinds[uid]):
+            self._borrowing[kind].append(uid)
+            self._nominated.pop(uid, None)
 
-    def _borrowed(self, uid: str, kinds: Sequence[_Kind] | None = None) -> _Kind | None:
+    def _borrow_slot(self, uid: str, kinds: Sequence[_Kind] | None = None) -> _Kind | None:
         for kind in kinds if kinds is not None else self._at_first.get(uid, self._kinds[uid]):
             limit = SlotPool(kind.queue, kind.flavor)
             if self._borrow.get(limit, 0) > 0 and self._flow.add(kind):
                 assert self._flow.filled is not None
-                lot = self._entitlements.lots[self._flow.filled]
+                slot_pool = self._entitlements.slot_pools[self._flow.filled]
                 self._borrow[limit] -= 1
-                self._left[lot].room -= 1
-                self._left[lot].lendable = min(self._left[lot].lendable - 1, self._left[lot].room)
-                self._close(lot)
+                self._remaining[slot_pool].room -= 1
+                self._remaining[slot_pool].lendable = min(
+                    self._remaining[slot_pool].lendable - 1, self._remaining[slot_pool].room
+                )
+                self._close(slot_pool)
                 return kind
         return None
 
-    def _wait(self, gang: str, uids: Sequence[str]) -> None:
+    def _nominate_unit(self, gang: str, uids: Sequence[str]) -> None:
         """Nominates slots for these claims. A gang keeps the other slots it has found, so that no claim
         borrows them.
         """
         before = self._save() if gang else None
-        found: dict[str, NominatedSlot] = {}
+        nominated: dict[str, NominatedSlot] = {}
         keeps: dict[str, str] = {}
         for uid in uids:
-            if gang and (slot := self._keep(uid) or self._keep_lent(uid)):
+            if gang and (slot := self._keep(uid) or self._keep_borrowed(uid)):
                 keeps[uid] = slot
                 continue
-            if back := self._back(uid):
-                found[uid] = back
-            elif before is not None and not self._wishes[uid].rank.falls_back:
+            if nominated_slot := self._nominate(uid):
+                nominated[uid] = nominated_slot
+            elif before is not None and not self._demands[uid].rank.falls_back:
                 self._restore(before)
                 return
-        self._awaited |= found
-        if found:
+        self._nominated |= nominated
+        if nominated:
             self._keeps |= keeps
 
-    def _back(self, uid: str) -> NominatedSlot | None:
-        queue, prospect = self._entitlements.draws.get(uid, ""), self._prospects[uid]
-        lots = (self._entitlements.lots[each] for each in (*prospect.own, *prospect.others))
-        for lot in dict.fromkeys(lots):
-            ids = prospect.own if lot.owner == queue else prospect.others
-            reach = tuple(each for each in ids if self._entitlements.lots[each] == lot)
-            if any(self._free(each) > 0 for each in reach) and self._has_room(lot, queue):
-                continue  # free slots with room: no holder is in its way
-            borrowers = self._borrowers[lot]
+    def _nominate(self, uid: str) -> NominatedSlot | None:
+        queue, candidates = self._entitlements.draws.get(uid, ""), self._candidates[uid]
+        slot_pools = (
+            self._entitlements.slot_pools[odcr_id] for odcr_id in (*candidates.own, *candidates.lenders)
+        )
+        for slot_pool in dict.fromkeys(slot_pools):
+            ids = candidates.own if slot_pool.owner == queue else candidates.lenders
+            reach = tuple(odcr_id for odcr_id in ids if self._entitlements.slot_pools[odcr_id] == slot_pool)
+            if any(self._free(odcr_id) > 0 for odcr_id in reach) and self._has_room(slot_pool, queue):
+                continue  # free slots with room: no holder needs to give one back
+            borrowers = self._borrowers[slot_pool]
             name = self._claims[uid].name
             places = enumerate(borrowers)
-            for place, each in sorted(places, key=lambda item: (item[1].leaves_for != name, item[0])):
-                if each.odcr_id and each.odcr_id not in reach:
+            for place, borrower in sorted(places, key=lambda item: (item[1].evicted_for != name, item[0])):
+                if borrower.odcr_id and borrower.odcr_id not in reach:
                     continue
-                # A cluster that leaves for one claim of a gang leaves for the whole gang.
-                gang = self._names.get(each.leaves_for)
+                # A cluster that is evicted for one claim of a gang is evicted for the whole gang.
+                gang = self._names.get(borrower.evicted_for)
                 if (
-                    each.leaves_for != name
+                    borrower.evicted_for != name
                     and gang is not None
                     and (not gang or gang != self._claims[uid].gang)
                 ):
                     continue
-                if (spends := self._gives(each, uid, lot, queue)) is None:
+                if (spent := self._reclaim_cost(borrower, uid, slot_pool, queue)) is None:
                     continue
-                if spends is lot:
-                    self._left[lot].quota -= 1
-                elif spends:
-                    self._borrow[spends] -= 1
-                self._borrowers[lot] = [*borrowers[:place], *borrowers[place + 1 :]]
-                return NominatedSlot(lot=lot, odcr_ids=reach, queue=queue)
+                if spent is slot_pool:
+                    self._remaining[slot_pool].quota -= 1
+                elif spent:
+                    self._borrow[spent] -= 1
+                self._borrowers[slot_pool] = [*borrowers[:place], *borrowers[place + 1 :]]
+                return NominatedSlot(slot_pool=slot_pool, odcr_ids=reach, queue=queue)
         return None
 
-    def _has_room(self, lot: SlotPool, queue: str) -> bool:
-        left = self._left[lot]
-        if lot.owner == queue:
-            return left.room > 0
-        return left.lendable > 0 and self._borrow.get(SlotPool(queue, lot.flavor), 0) > 0
+    def _has_room(self, slot_pool: SlotPool, queue: str) -> bool:
+        remaining = self._remaining[slot_pool]
+        if slot_pool.owner == queue:
+            return remaining.room > 0
+        return remaining.lendable > 0 and self._borrow.get(SlotPool(queue, slot_pool.flavor), 0) > 0
 
-    def _gives(self, each: Borrower, uid: str, lot: SlotPool, queue: str) -> SlotPool | Literal[False] | None:
-        """Whether a holder of a slot of the lot gives it to this claim. None: no. Otherwise the quota (the
-        lot) or the borrowing limit that this uses; False: neither.
+    def _reclaim_cost(
+        self, borrower: Borrower, uid: str, slot_pool: SlotPool, queue: str
+    ) -> SlotPool | Literal[False] | None:
+        """The quota (the slot pool) or the borrowing limit that the claim uses up with a borrower's slot.
+
+        False if it uses up neither; None if the borrower does not give its slot to the claim.
         """
         claim, rule = self._claims[uid], self._entitlements.rule(uid)
-        waits = not self._wishes[uid].rank.falls_back
-        decided = each.coming and each.leaves_for == claim.name
-        left = self._left[lot]
-        if not decided and (left.room if lot.owner == queue else left.lendable) < left.promised:
-            return None  # its slot would not be free after it left
-        if each.queue == queue:
-            lower = outranked(rule.within, each.priority, claim.priority)
+        waits = not self._demands[uid].rank.falls_back
+        decided = borrower.terminating and borrower.evicted_for == claim.name
+        remaining = self._remaining[slot_pool]
+        if (
+            not decided
+            and (remaining.room if slot_pool.owner == queue else remaining.lendable) < remaining.promised
+        ):
+            return None  # its slot would not be free after its eviction
+        if borrower.queue == queue:
+            lower = outranked(rule.within, borrower.priority, claim.priority)
             return False if decided or (waits and lower) else None
-        if lot.owner == queue:
-            gives = each.coming or outranked(rule.reclaim, each.priority, claim.priority)
-            return lot if gives and left.quota > left.promised else None
-        limit = SlotPool(queue, lot.flavor)
-        gives = waits and rule.reclaim != "Never" and each.queue != lot.owner
-        gives = decided or (gives and below_threshold(rule, each.priority, claim.priority))
+        if slot_pool.owner == queue:
+            gives = borrower.terminating or outranked(rule.reclaim, borrower.priority, claim.priority)
+            return slot_pool if gives and remaining.quota > remaining.promised else None
+        limit = SlotPool(queue, slot_pool.flavor)
+        gives = waits and rule.reclaim != "Never" and borrower.queue != slot_pool.owner
+        gives = decided or (gives and below_threshold(rule, borrower.priority, claim.priority))
         return limit if gives and self._borrow.get(limit, 0) > 0 else None
 
-    def _close(self, lot: SlotPool) -> None:
-        """Stops borrowing from a lot that is used up, or not lent further."""
-        if self._left[lot].lendable <= 0:
-            for odcr_id in self._ids[lot]:
+    def _close(self, slot_pool: SlotPool) -> None:
+        """Stops borrowing from a slot pool that is used up, or not lent further."""
+        if self._remaining[slot_pool].lendable <= 0:
+            for odcr_id in self._ids[slot_pool]:
                 if odcr_id in self._lendable:
                     self._flow.narrow(odcr_id, 0)
 
     def _save(self) -> _AllocationState:
-        left = {lot: replace(each) for lot, each in self._left.items()}
+        remaining = {slot_pool: replace(availability) for slot_pool, availability in self._remaining.items()}
         return _AllocationState(
-            self._flow.state(), left, dict(self._borrow), dict(self._borrowers), Counter(self._kept)
+            self._flow.state(), remaining, dict(self._borrow), dict(self._borrowers), Counter(self._kept)
         )
 
     def _restore(self, saved: _AllocationState) -> None:
-        flow, self._left, self._borrow, self._borrowers, self._kept = saved
+        flow, self._remaining, self._borrow, self._borrowers, self._kept = saved
         self._flow.restore(flow)
 
 

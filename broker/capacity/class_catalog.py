@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from broker.capacity.compatibility import incompatibility
 from broker.capacity.matching import begins_by, ends_at, launchable
 from broker.capacity.model import Inventory, NodeClass, Option, Pool
-from broker.capacity.type_filter import TypeFilter, Yes
+from broker.capacity.type_filter import Mask, TypeFilter
 from broker.capacity.types import (
     TENANCY,
     allocatable,
@@ -66,30 +66,30 @@ class Offering:
 
 
 class UnreservedOptions:
-    """Options outside reservations, on-demand or spot, in order: the first `plain` ones are not exotic."""
+    """Options outside reservations, on-demand or spot, in order: the first `generic` ones are not exotic."""
 
-    def __init__(self, options: Sequence[Option], plain: int) -> None:
+    def __init__(self, options: Sequence[Option], generic: int) -> None:
         self.options = tuple(options)
-        self.prices = np.array([math.inf if each.price is None else each.price for each in options])
+        self.prices = np.array([math.inf if option.price is None else option.price for option in options])
         self.unknown = np.isinf(self.prices)
-        self.plain = np.arange(len(options)) < plain
+        self.generic = np.arange(len(options)) < generic
         self._types = _numbered(option.pool.instance_type for option in options)
         self._zones = _numbered(option.pool.zone for option in options)
 
-    def among(self, types: Collection[str], zones: Collection[str]) -> Yes:
+    def among(self, types: Collection[str], zones: Collection[str]) -> Mask:
         """The options of these types in these zones."""
-        yes = np.ones(len(self.options), dtype=bool)
-        for (names, places), wanted in ((self._types, types), (self._zones, zones)):
-            yes &= np.array([name in wanted for name in names], dtype=bool)[places]
-        return yes
+        mask = np.ones(len(self.options), dtype=bool)
+        for (names, places), accepted in ((self._types, types), (self._zones, zones)):
+            mask &= np.array([name in accepted for name in names], dtype=bool)[places]
+        return mask
 
-    def cheapest(self, yes: Yes) -> float:
-        """The least price of these options, of a plain one if there is any; infinite if none is known."""
-        plain = yes & self.plain
-        return float(np.min(self.prices, where=plain if plain.any() else yes, initial=math.inf))
+    def cheapest(self, mask: Mask) -> float:
+        """The least price of these options, of a generic one if there is any; infinite if none is known."""
+        generic = mask & self.generic
+        return float(np.min(self.prices, where=generic if generic.any() else mask, initial=math.inf))
 
-    def these(self, yes: Yes) -> list[Option]:
-        return [*compress(self.options, yes.tolist())]
+    def select(self, mask: Mask) -> list[Option]:
+        return [*compress(self.options, mask.tolist())]
 
 
 def _numbered(values: Iterable[str]) -> tuple[list[str], NDArray[np.int64]]:
@@ -104,7 +104,7 @@ class ClassCatalog:
     """The options of all claims of one class, computed once: types smallest first, options in order.
 
     `imageless` are types without an image in the class, `unfit` other types that it cannot launch, each
-    with the reason. `made` keeps each option, so that it is created once.
+    with the reason. `option_cache` keeps each option, so that it is created once.
     """
 
     node_class: NodeClass
@@ -119,7 +119,7 @@ class ClassCatalog:
     offerings: Mapping[str, tuple[Offering, ...]]  # by type
     unreserved: Mapping[CapacityType, UnreservedOptions]
     type_filter: TypeFilter
-    made: dict[tuple[str, ...], Option]
+    option_cache: dict[tuple[str, ...], Option]
 
 
 def class_catalog(
@@ -128,57 +128,58 @@ def class_catalog(
     """The catalog of this class now."""
     tenancy = {TENANCY: node_class.tenancy or "default"}
     ordered = sorted(types.values(), key=size_key)
-    pictured = {each.name for each in ordered if image_for(node_class, each)}
-    wrong = {
-        each.name: why
-        for each in ordered
-        if each.name in pictured and (why := incompatibility(each, node_class))
+    with_image = {type_.name for type_ in ordered if image_for(node_class, type_)}
+    unfit = {
+        type_.name: problem
+        for type_ in ordered
+        if type_.name in with_image and (problem := incompatibility(type_, node_class))
     }
-    served = pictured - wrong.keys()
+    served = with_image - unfit.keys()
     candidates = {
-        each.name: CandidateType(
-            type=each, labels=type_labels(each) | tenancy, allocatable=allocatable(each, node_class)
+        type_.name: CandidateType(
+            type=type_, labels=type_labels(type_) | tenancy, allocatable=allocatable(type_, node_class)
         )
-        for each in ordered
-        if each.name in served
+        for type_ in ordered
+        if type_.name in served
     }
     zones = {subnet.zone: zone_labels(subnet.zone, subnet.zone_id) for subnet in node_class.subnets}
     reserved = tuple(
-        _live(inventory.odcrs.get(each.id, each), node_class, candidates, zones, now)
-        for each in node_class.resolved.usable
+        _live(inventory.odcrs.get(odcr.id, odcr), node_class, candidates, zones, now)
+        for odcr in node_class.resolved.usable
     )
-    made: dict[tuple[str, ...], Option] = {}
+    option_cache: dict[tuple[str, ...], Option] = {}
     return ClassCatalog(
         node_class=node_class,
         candidates=candidates,
         imageless={
-            each.name: f"the class has no image for {each.architecture}"
-            + (" with its accelerators" if each.gpus or each.neurons else "")
-            for each in ordered
-            if each.name not in pictured
+            type_.name: f"the class has no image for {type_.architecture}"
+            + (" with its accelerators" if type_.gpus or type_.neurons else "")
+            for type_ in ordered
+            if type_.name not in with_image
         },
-        unfit=wrong,
+        unfit=unfit,
         zones=zones,
         reserved=reserved,
         soon=tuple(
             (_live(replace(odcr, state="active", unlaunchable=False), node_class, candidates, zones, now), by)
-            for each in node_class.resolved.pending
-            if (by := begins_by(odcr := inventory.odcrs.get(each.id, each), now))
+            for selected in node_class.resolved.pending
+            if (by := begins_by(odcr := inventory.odcrs.get(selected.id, selected), now))
         ),
-        offerings=_offerings(reserved, node_class, made),
+        offerings=_offerings(reserved, node_class, option_cache),
         unreserved={
             kind: _unreserved(kind, candidates, zones, node_class.placement, inventory.odds)
             for kind in _UNRESERVED
         },
         type_filter=TypeFilter(
-            [each.labels for each in candidates.values()], [each.allocatable for each in candidates.values()]
+            [candidate.labels for candidate in candidates.values()],
+            [candidate.allocatable for candidate in candidates.values()],
         ),
-        made=made,
+        option_cache=option_cache,
     )
 
 
 def _offerings(
-    reserved: Iterable[LiveReservation], node_class: NodeClass, made: dict[tuple[str, ...], Option]
+    reserved: Iterable[LiveReservation], node_class: NodeClass, option_cache: dict[tuple[str, ...], Option]
 ) -> dict[str, tuple[Offering, ...]]:
     """The reservations of each type by zone, without those that cannot be launched into."""
     reservations: dict[str, dict[str, list[LiveReservation]]] = defaultdict(lambda: defaultdict(list))
@@ -189,10 +190,12 @@ def _offerings(
         name: tuple(
             Offering(
                 zone=zone,
-                reservations=tuple(some),
-                options=tuple(offering_options(some, some, node_class, made)),
+                reservations=tuple(zone_reservations),
+                options=tuple(
+                    offering_options(zone_reservations, zone_reservations, node_class, option_cache)
+                ),
             )
-            for zone, some in zones.items()
+            for zone, zone_reservations in zones.items()
         )
         for name, zones in reservations.items()
     }
@@ -202,7 +205,7 @@ def offering_options(
     good: Sequence[LiveReservation],
     reservations: Sequence[LiveReservation],
     node_class: NodeClass,
-    made: dict[tuple[str, ...], Option],
+    option_cache: dict[tuple[str, ...], Option],
 ) -> list[Option]:
     """The options of one type and zone. `reservations` are all of them, `good` those that the claim accepts.
 
@@ -210,7 +213,7 @@ def offering_options(
     """
     together = [live.odcr for live in good if market_of(live.odcr) == "on-demand"]
     apart = [live.odcr for live in good]
-    found: list[Option] = []
+    options: list[Option] = []
     selection = node_class.selection
     by_match = bool(selection.group_arn) or selection.preference in ("open", "capacity-reservations-only")
     if (
@@ -219,9 +222,9 @@ def offering_options(
         and len(together) == sum(market_of(live.odcr) == "on-demand" for live in reservations)
     ):
         placement = "" if selection.group_arn else node_class.placement
-        found.append(_option(selection.group_arn, together, made, placement))
+        options.append(_option(selection.group_arn, together, option_cache, placement))
         apart = [odcr for odcr in apart if market_of(odcr) != "on-demand"]
-    return found + [_option(odcr.id, [odcr], made) for odcr in apart]
+    return options + [_option(odcr.id, [odcr], option_cache) for odcr in apart]
 
 
 def _live(
@@ -236,8 +239,8 @@ def _live(
     if not launchable(odcr, now):
         problem = ("ReservationNotActive", f"reservation {odcr.id} is {odcr.state} or at its end")
     elif candidate and image_for(node_class, candidate.type, odcr) is None:
-        wanted = f"{odcr.instance_type} on platform {odcr.platform}"
-        problem = ("PlatformMismatch", f"the class has no image for {wanted}")
+        needed = f"{odcr.instance_type} on platform {odcr.platform}"
+        problem = ("PlatformMismatch", f"the class has no image for {needed}")
     zone = zones.get(odcr.zone) or zone_labels(odcr.zone, odcr.zone_id)
     return LiveReservation(odcr=odcr, labels={**zone, **reservation_labels(odcr)}, problem=problem)
 
@@ -249,11 +252,11 @@ def _unreserved(
     placement: str,
     odds: Mapping[str, int],
 ) -> UnreservedOptions:
-    """On-demand or spot pools, plain ones first, then the cheapest, then the smallest; unknown prices come
+    """On-demand or spot pools, generic ones first, then the cheapest, then the smallest; unknown prices come
     last. `odds` order the zones of a type at one price."""
     market: Market = "spot" if kind == "spot" else "on-demand"
     ranked = {name for pool in odds for name in pool.split(":")[1:2]}  # the other types need no key
-    found: list[tuple[bool, float, int, int, Option]] = []
+    ranked_options: list[tuple[bool, float, int, int, Option]] = []
     for rank, candidate in enumerate(candidates.values()):
         type_ = candidate.type
         if kind not in type_.market_types:
@@ -264,9 +267,9 @@ def _unreserved(
             option = Option(pool=pool, price=price, market=market)
             cost = math.inf if price is None else price
             likely = odds.get(str(pool), 0) if type_.name in ranked else 0
-            found.append((exotic(type_, price), cost, rank, likely, option))
-    found.sort(key=lambda each: (*each[:4], each[4].pool))
-    return UnreservedOptions([each[4] for each in found], sum(not each[0] for each in found))
+            ranked_options.append((exotic(type_, price), cost, rank, likely, option))
+    ranked_options.sort(key=lambda row: (*row[:4], row[4].pool))
+    return UnreservedOptions([row[4] for row in ranked_options], sum(not row[0] for row in ranked_options))
 
 
 def image_for(node_class: NodeClass, type_: InstanceType, odcr: Odcr | None = None) -> Image | None:
@@ -289,17 +292,17 @@ def market_of(odcr: Odcr) -> Market:
 
 
 def _option(
-    reservation: str, odcrs: Sequence[Odcr], made: dict[tuple[str, ...], Option], placement: str = ""
+    reservation: str, odcrs: Sequence[Odcr], option_cache: dict[tuple[str, ...], Option], placement: str = ""
 ) -> Option:
     key = (reservation, *(odcr.id for odcr in odcrs))
-    if key not in made:
-        made[key] = _new_option(reservation, odcrs, placement)
-    return made[key]
+    if key not in option_cache:
+        option_cache[key] = _new_option(reservation, odcrs, placement)
+    return option_cache[key]
 
 
 def named(odcr: Odcr, known: ClassCatalog) -> Option:
     """The option that names one reservation."""
-    return _option(odcr.id, [odcr], known.made)
+    return _option(odcr.id, [odcr], known.option_cache)
 
 
 def _new_option(reservation: str, odcrs: Sequence[Odcr], placement: str) -> Option:

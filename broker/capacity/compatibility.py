@@ -29,15 +29,15 @@ def _interfaces(type_: InstanceType, node_class: NodeClass) -> str:
     if node_class.interfaces and not type_.ena:
         return "networkInterfaces needs instances with ENA"
     per_card = type_.interfaces_per_card
-    for each in node_class.interfaces if per_card else ():
-        if each.card >= len(per_card):
-            return f"networkInterfaces names network card {each.card}, and it has {len(per_card)}"
-        if each.device >= per_card[each.card]:
+    for interface in node_class.interfaces if per_card else ():
+        if interface.card >= len(per_card):
+            return f"networkInterfaces names network card {interface.card}, and it has {len(per_card)}"
+        if interface.device >= per_card[interface.card]:
             return (
-                f"networkInterfaces names device {each.device} of network card {each.card}, "
-                f"which has {counted(per_card[each.card], 'interface')}"
+                f"networkInterfaces names device {interface.device} of network card {interface.card}, "
+                f"which has {counted(per_card[interface.card], 'interface')}"
             )
-    efas = sum(each.kind == "efa-only" for each in node_class.interfaces)
+    efas = sum(interface.kind == "efa-only" for interface in node_class.interfaces)
     if efas > type_.efa_interfaces:
         return f"networkInterfaces has {efas} of type efa-only, and it has {type_.efa_interfaces}"
     return ""

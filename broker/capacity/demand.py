@@ -1,4 +1,4 @@
-"""States what waiting claims need of slots: one demand a claim, with its rank and its gang.
+"""States the slots that waiting claims need: one demand a claim, with its rank and its gang.
 
 Invariant: a demand does not depend on the slots that are free. A gang that cannot launch whatever is free has
 none.
@@ -25,7 +25,7 @@ def order(claim: Claim) -> tuple[int, datetime, str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangProblem:
-    """Why a gang does not launch: the claims (by name) without an option, or another reason."""
+    """The reason why a gang does not launch: the claims (by name) without an option, or another reason."""
 
     lacking: Sequence[str] = ()
     message: str = ""
@@ -48,8 +48,8 @@ def incomplete(
     if len(gang) + launched < size:
         exist = f"{len(gang)} wait" + (f" and {launched} have launched" if launched else "")
         return GangProblem(message=f"gang {gang[0].gang} is to have {size} claims; {exist}")
-    stuck = [claim.name for claim in gang if not _possible(candidates_by_claim.get(claim.uid))]
-    return GangProblem(lacking=stuck) if stuck else None
+    lacking = [claim.name for claim in gang if not _possible(candidates_by_claim.get(claim.uid))]
+    return GangProblem(lacking=lacking) if lacking else None
 
 
 def _possible(candidates: CandidateOptions | None) -> bool:
@@ -72,9 +72,9 @@ def demands_of(
     """
     dearest = max(
         (
-            each.unreserved.price
-            for each in candidates_by_claim.values()
-            if each.unreserved and each.unreserved.price
+            candidates.unreserved.price
+            for candidates in candidates_by_claim.values()
+            if candidates.unreserved and candidates.unreserved.price
         ),
         default=0.0,
     )
@@ -88,11 +88,11 @@ def demands_of(
         for name, gang in gangs.items()
     }
     held, nominated = entitlements.held, entitlements.nominated
-    others = entitlements.draws.keys() - held if held else ()
-    top = max((each.priority for each in waiting if each.uid in others), default=0)
-    most = max((each.priority for each in waiting), default=0)
-    first = {gang for gang, some in gangs.items() if any(claim.uid in nominated for claim in some)}
-    lends = _NominatedLoans(entitlements) if nominated else None
+    unheld = entitlements.draws.keys() - held if held else ()
+    highest_unheld = max((claim.priority for claim in waiting if claim.uid in unheld), default=0)
+    highest = max((claim.priority for claim in waiting), default=0)
+    first = {gang for gang, members in gangs.items() if any(claim.uid in nominated for claim in members)}
+    loans = _NominatedLoans(entitlements) if nominated else None
     demands: dict[str, ClaimDemand] = {}
     for claim in waiting:
         if claim.uid not in candidates_by_claim or claim.gang in broken:
@@ -101,9 +101,9 @@ def demands_of(
         gang = claim.gang if claim.gang in binding else ""
         priority, created = places[claim.gang] if claim.gang else (claim.priority, claim.created or FOREVER)
         if claim.uid in nominated or claim.gang in first:
-            priority = most + 1
+            priority = highest + 1
         elif claim.uid in held and entitlements.rule(claim.uid).within == "Never":
-            priority = max(priority, top)
+            priority = max(priority, highest_unheld)
         unreserved = candidates.unreserved
         # An unknown price counts as the dearest that is known.
         cost = 0.0 if unreserved is None else dearest if unreserved.price is None else unreserved.price
@@ -116,8 +116,8 @@ def demands_of(
             gang=gang,
         )
         slots: Collection[str] = candidates.slots
-        if lends is not None and claim.uid in nominated:
-            slots = (*slots, *lends.to(claim.uid, candidates))
+        if loans is not None and claim.uid in nominated:
+            slots = (*slots, *loans.to(claim.uid, candidates))
         demands[claim.uid] = ClaimDemand(slots=slots, rank=rank, gang=gang)
     return demands
 
@@ -127,21 +127,29 @@ class _NominatedLoans:
 
     def __init__(self, entitlements: Entitlements) -> None:
         self._entitlements = entitlements
-        self._lendable = {lot: terms.lendable for lot, terms in entitlements.terms.items()}
+        self._lendable = {
+            slot_pool: availability.lendable for slot_pool, availability in entitlements.availability.items()
+        }
         self._borrow = dict(entitlements.borrow)
 
     def to(self, uid: str, candidates: CandidateOptions) -> Sequence[str]:
-        """Slots of the lot that the claim is nominated for, or else of the first that still lends to it.
+        """Slots of the pool that the claim is nominated for, or else of the first that still lends to it.
 
         The limits of both the owner and the borrower apply.
         """
-        queue, place = self._entitlements.draws.get(uid, ""), self._entitlements.nominated.get(uid)
-        for lot in dict.fromkeys(self._entitlements.lots[each] for each in candidates.lent):
-            limit = SlotPool(queue, lot.flavor)
-            if place not in (None, lot):
+        queue, nominated = self._entitlements.draws.get(uid, ""), self._entitlements.nominated.get(uid)
+        for slot_pool in dict.fromkeys(
+            self._entitlements.slot_pools[odcr_id] for odcr_id in candidates.borrowable
+        ):
+            limit = SlotPool(queue, slot_pool.flavor)
+            if nominated not in (None, slot_pool):
                 continue
-            if self._lendable[lot] > 0 and self._borrow.get(limit, 0) > 0:
-                self._lendable[lot] -= 1
+            if self._lendable[slot_pool] > 0 and self._borrow.get(limit, 0) > 0:
+                self._lendable[slot_pool] -= 1
                 self._borrow[limit] -= 1
-                return [each for each in candidates.lent if self._entitlements.lots[each] == lot]
+                return [
+                    odcr_id
+                    for odcr_id in candidates.borrowable
+                    if self._entitlements.slot_pools[odcr_id] == slot_pool
+                ]
         return ()

@@ -27,33 +27,35 @@ RECLAIMING: Final = "ReclaimingSlots"
 # The queue of claims that may take no slot now, whichever reservation they draw from: no reservation has this
 # name.
 KEPT: Final = "?"
-WHY_KEPT: Final = "the quota that it would use is kept for a dedicated cluster that others leave for"
+KEPT_REASON: Final = (
+    "the quota that it would use is kept for a dedicated cluster for which others are evicted"
+)
 
 
 class SlotPool(NamedTuple):
-    """A lot: the slots of one flavor that one reservation owns. `owner` is the name of its queue."""
+    """The slots of one flavor that one reservation owns. `owner` is the name of its queue."""
 
     owner: str
     flavor: str
 
 
 class Borrower(NamedTuple):
-    """A holder of a slot of a lot that could give it back, and the queue that it draws from.
+    """A holder of a slot of a pool that could give it back, and the queue that it draws from.
 
-    `coming`: it is terminating, for the claim `leaves_for` (by name) if known. Without `odcr_id` it is
-    promised a slot of any reservation of the lot.
+    `terminating`: the slot becomes free, for the claim `evicted_for` (by name) if known. A holder without
+    `odcr_id` is promised a slot of any reservation of the slot pool.
     """
 
     odcr_id: str
     priority: int
-    coming: bool = False
+    terminating: bool = False
     queue: str = ""
-    leaves_for: str = ""
+    evicted_for: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotAvailability:
-    """The number of further slots of a lot that may be taken.
+    """The number of further slots of a slot pool that may be taken.
 
     `quota`: by its owner, if nothing were lent; `room`: by all together; `lendable`: of those by others.
     `room` and `lendable` are negative if more is held or promised than exists: no single eviction helps
@@ -74,17 +76,17 @@ NO_PREEMPTION: Final = Preemption()
 class Entitlements:
     """Entitlements of one plan.
 
-    `lots`: the lot of each owned EC2 reservation, by id. `terms`: the availability of each lot. `draws`: the
-    queue of each claim (by uid) that draws from a reservation. `borrow`: the further slots of others that a
-    queue may take, by queue and flavor. `peers`: the queues that a queue may borrow from.
+    `slot_pools`: the slot pool of each owned EC2 reservation, by id. `availability`: of each slot pool.
+    `draws`: the queue of each claim (by uid) that draws from a reservation. `borrow`: the further slots of
+    others that a queue may take, by queue and flavor. `peers`: the queues that a queue may borrow from.
 
     `names`: names as people write them. `barred`: the reason if a queue is entitled to nothing. `rules`: the
     preemption that its claims may cause. `held`: claims (by uid) for which quota is held already.
-    `nominated`: nominated claims (by uid), with the lot if known. They come before all others.
+    `nominated`: nominated claims (by uid), with the slot pool if known. They come before all others.
     """
 
-    lots: Mapping[str, SlotPool] = field(default_factory=dict)
-    terms: Mapping[SlotPool, SlotAvailability] = field(default_factory=dict)
+    slot_pools: Mapping[str, SlotPool] = field(default_factory=dict)
+    availability: Mapping[SlotPool, SlotAvailability] = field(default_factory=dict)
     draws: Mapping[str, str] = field(default_factory=dict)
     borrow: Mapping[SlotPool, int] = field(default_factory=dict)
     peers: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -97,68 +99,68 @@ class Entitlements:
     @property
     def owned(self) -> bool:
         """Whether any slot is owned, or quota is kept."""
-        return bool(self.lots or KEPT in self.barred)
+        return bool(self.slot_pools or KEPT in self.barred)
 
-    def of(self, lot: SlotPool) -> SlotAvailability:
-        return self.terms.get(lot, _NONE)
+    def of(self, slot_pool: SlotPool) -> SlotAvailability:
+        return self.availability.get(slot_pool, _NONE)
 
     def right(self, queue: str, odcr_id: str) -> Right | None:
         """The right by which a claim of this queue (empty: of none) may have a slot of the reservation;
         None without one.
         """
-        lot = self.lots.get(odcr_id)
-        if lot is None:
+        slot_pool = self.slot_pools.get(odcr_id)
+        if slot_pool is None:
             return None if queue == KEPT else "free"
-        if not queue or queue in self.barred or not lot.flavor:
+        if not queue or queue in self.barred or not slot_pool.flavor:
             return None
-        if lot.owner == queue:
+        if slot_pool.owner == queue:
             return "own"
-        return "lent" if lot.owner in self.peers.get(queue, ()) else None
+        return "lent" if slot_pool.owner in self.peers.get(queue, ()) else None
 
-    def why_not(self, queue: str, odcr_id: str) -> str:
+    def denial(self, queue: str, odcr_id: str) -> str:
         """The reason why a claim of this queue may not have a slot of the reservation."""
-        if (lot := self.lots.get(odcr_id)) is None:
+        if (slot_pool := self.slot_pools.get(odcr_id)) is None:
             return f"the claim waits: {self.barred[queue]}"
-        whose = f"reservation {odcr_id} belongs to {self.name(lot.owner)}"
+        ownership = f"reservation {odcr_id} belongs to {self.name(slot_pool.owner)}"
         if not queue:
-            return f"{whose}, and the claim draws from no reservation"
+            return f"{ownership}, and the claim draws from no reservation"
         if queue == KEPT:
-            return f"{whose}; {self.barred[queue]}"
+            return f"{ownership}; {self.barred[queue]}"
         draws = f"the claim draws from {self.name(queue)}"
         if queue in self.barred:
-            return f"{whose}; {draws}: {self.barred[queue]}"
-        if not lot.flavor:
-            return f"{whose} and fits none of its flavors"
+            return f"{ownership}; {draws}: {self.barred[queue]}"
+        if not slot_pool.flavor:
+            return f"{ownership} and fits none of its flavors"
         if queue not in self.peers:
-            return f"{whose}; {draws}, which may not borrow"
-        return f"{whose}; {draws}, which is not in its cohort"
+            return f"{ownership}; {draws}, which may not borrow"
+        return f"{ownership}; {draws}, which is not in its cohort"
 
-    def limit(self, queue: str, lot: SlotPool) -> tuple[str, str] | None:
-        """The reason and the message if a claim of this queue may have no more slots of a lot now."""
-        terms = self.of(lot)
-        slots = f"slots of flavor {lot.flavor}"
-        if lot.owner == queue:
-            if terms.quota <= 0:
+    def limit(self, queue: str, slot_pool: SlotPool) -> tuple[str, str] | None:
+        """The reason and the message if a claim of this queue may have no more slots of a pool now."""
+        availability = self.of(slot_pool)
+        slots = f"slots of flavor {slot_pool.flavor}"
+        if slot_pool.owner == queue:
+            if availability.quota <= 0:
                 return QUOTA_REACHED, f"{self.name(queue)} has no quota left for {slots}"
             return None
-        if self.borrow.get(SlotPool(queue, lot.flavor), 0) <= 0:
+        if self.borrow.get(SlotPool(queue, slot_pool.flavor), 0) <= 0:
             return BORROWING_LIMIT, f"{self.name(queue)} may borrow no more {slots}"
-        if terms.lendable <= 0 and terms.room > 0:
-            return LENDING_LIMIT, f"{self.name(lot.owner)} lends no more {slots}"
-        if terms.room <= 0:
-            return QUOTA_REACHED, f"all {slots} that {self.name(lot.owner)} has quota for are taken"
+        if availability.lendable <= 0 and availability.room > 0:
+            return LENDING_LIMIT, f"{self.name(slot_pool.owner)} lends no more {slots}"
+        if availability.room <= 0:
+            return QUOTA_REACHED, f"all {slots} that {self.name(slot_pool.owner)} has quota for are taken"
         return None
 
     def rule(self, uid: str) -> Preemption:
         """The preemption that the claim's queue may cause."""
         return self.rules.get(self.draws.get(uid, ""), NO_PREEMPTION)
 
-    def by_lot(self) -> dict[SlotPool, tuple[str, ...]]:
-        """The reservations of each lot, by id."""
-        found: dict[SlotPool, list[str]] = defaultdict(list)
-        for odcr_id in sorted(self.lots):
-            found[self.lots[odcr_id]].append(odcr_id)
-        return {lot: tuple(ids) for lot, ids in found.items()}
+    def by_slot_pool(self) -> dict[SlotPool, tuple[str, ...]]:
+        """The reservations of each slot pool, by id."""
+        ids_by_pool: dict[SlotPool, list[str]] = defaultdict(list)
+        for odcr_id in sorted(self.slot_pools):
+            ids_by_pool[self.slot_pools[odcr_id]].append(odcr_id)
+        return {slot_pool: tuple(ids) for slot_pool, ids in ids_by_pool.items()}
 
     def name(self, queue: str) -> str:
         """The name as people write it."""
@@ -170,10 +172,10 @@ NO_ENTITLEMENTS: Final = Entitlements()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NominatedSlot:
-    """A slot that a claim waits for, in any of these reservations of a lot. `queue`: the queue that the
-    claim draws from, of the owner or another.
+    """A slot that a claim waits for, in any of these reservations of a slot pool. `queue`: the queue that
+    the claim draws from, of the owner or another.
     """
 
-    lot: SlotPool
+    slot_pool: SlotPool
     odcr_ids: tuple[str, ...]
     queue: str

@@ -53,10 +53,10 @@ class Flow(Generic[K, S]):
         path = self._path(kind)
         if not path:
             return False
-        for moved, slot, left in path:
+        for moved, slot, vacated in path:
             self._take(moved, slot, 1)
-            if left is not None:
-                self._take(moved, left, -1)
+            if vacated is not None:
+                self._take(moved, vacated, -1)
         self.filled = path[-1][1]
         self._room[self.filled] -= 1
         return True
@@ -73,7 +73,7 @@ class Flow(Generic[K, S]):
         """The number of takers in the slot."""
         return sum(self._held[slot].values())
 
-    def left(self, slot: S) -> int:
+    def free(self, slot: S) -> int:
         """The free room of the slot."""
         return self._room[slot]
 
@@ -103,11 +103,11 @@ class Flow(Generic[K, S]):
         seen = {kind}
         queue: deque[tuple[K, S | None]] = deque([(kind, None)])
         while queue:
-            mover, left = queue.popleft()
+            mover, vacated = queue.popleft()
             for slot in self._edges[mover]:
                 if slot in reached or slot not in self._room:
                     continue
-                reached[slot] = (mover, left)
+                reached[slot] = (mover, vacated)
                 if self._room[slot] > 0:
                     return _walk(reached, slot)
                 for holder in self._held[slot]:
@@ -123,7 +123,7 @@ def _walk(reached: Mapping[S, tuple[K, S | None]], last: S) -> list[tuple[K, S, 
     path: list[tuple[K, S, S | None]] = []
     slot: S | None = last
     while slot is not None:
-        mover, left = reached[slot]
-        path.append((mover, slot, left))
-        slot = left
+        mover, vacated = reached[slot]
+        path.append((mover, slot, vacated))
+        slot = vacated
     return path[::-1]

@@ -25,7 +25,7 @@ from broker.capacity.shortages import CAP, FIRST, MEMORY
 GAIN: Final = 0.7
 HALF_LIFE: Final = timedelta(hours=2)
 WINDOW: Final = timedelta(hours=24)  # older observations are not read
-# A shortage is known to last while its pool is asked: after the longest back-off it may have ended unseen.
+# A shortage is known to last while its pool is tried: after the longest back-off it may have ended unseen.
 UNKNOWN: Final = CAP + MEMORY
 _BANDS: Final = 3
 
@@ -70,9 +70,9 @@ class PoolForecast:
 def forecasts(outcomes: Iterable[PoolOutcomes], now: datetime) -> dict[str, PoolForecast]:
     """The forecast of each pool with an observation in the window."""
     by_pool = _by_pool(outcomes, now)
-    usual = _prior(by_pool)
+    prior_chance = _prior(by_pool)
     return {
-        pool: PoolForecast(chance=_chance(rows, usual, now), wait=_wait(rows, now), prior=usual)
+        pool: PoolForecast(chance=_chance(rows, prior_chance, now), wait=_wait(rows, now), prior=prior_chance)
         for pool, rows in by_pool.items()
     }
 
@@ -82,12 +82,12 @@ def prior(outcomes: Iterable[PoolOutcomes], now: datetime) -> float:
     return _prior(_by_pool(outcomes, now))
 
 
-def odds(found: Mapping[str, PoolForecast]) -> dict[str, int]:
+def odds(forecasts: Mapping[str, PoolForecast]) -> dict[str, int]:
     """The pools that rank after (1, 2) or before (-1, -2) equal ones without an observation.
 
     Pools in the same third of the range keep their order.
     """
-    ranks = {pool: _band(each.chance) - _band(each.prior) for pool, each in found.items()}
+    ranks = {pool: _band(forecast.chance) - _band(forecast.prior) for pool, forecast in forecasts.items()}
     return {pool: rank for pool, rank in ranks.items() if rank}
 
 
@@ -120,7 +120,7 @@ def _relaxed(chance: float, prior: float, seconds: float) -> float:
 
 
 def _wait(rows: Sequence[PoolOutcomes], now: datetime) -> timedelta:
-    """The mean length of its shortages. One that lasts, or whose end nobody saw, adds its time and no end."""
+    """The mean length of its shortages. One that lasts, or that ended unseen, adds its time and no end."""
     short, ended = FIRST.total_seconds(), 1
     since: int | None = None
     for row, following in zip(rows, (*rows[1:], None), strict=True):

@@ -4,8 +4,8 @@ Invariant: a slot is held only while the gang's window is open, against claims o
 beyond the number of slots that the gang needs. The window begins when the first waiting claim of the gang
 was made, or the claims before it that gave way. So it survives a restart, and neither a claim that joins the
 gang later nor a new set of claims renews it. Of several gangs,
-the one that comes first holds first; the others hold what it leaves, so two gangs never hold parts of what
-one of them could launch with. A gang that the reservations could not serve even if they were empty holds
+the one that comes first holds first; the others hold the rest. So two gangs never hold parts of the slots
+that one of them could launch with. A gang that the reservations could not serve even if they were empty holds
 nothing.
 
 A slot that the gang's reservation can have back is lent meanwhile: to borrowers if the owner reclaims, and to
@@ -74,11 +74,11 @@ def holding(
     }
     total = {
         odcr_id: odcr.total
-        for odcr_id in {each for ids in reach.values() for each in ids}
+        for odcr_id in {id_ for ids in reach.values() for id_ in ids}
         if (odcr := inventory.odcrs.get(odcr_id)) is not None and not odcr.unlaunchable
     }
     flow: Flow[str, str] = Flow(
-        {uid: tuple(each for each in ids if each in total) for uid, ids in reach.items()}, total
+        {uid: tuple(id_ for id_ in ids if id_ in total) for uid, ids in reach.items()}, total
     )
     if not must or not all(flow.add(claim.uid) for claim in must):
         return None
@@ -103,8 +103,8 @@ def held_for(
 
     `lendable`: whether a claim (by uid) can have a slot of a reservation back, so that it needs no hold.
     """
-    edges = {uid: tuple(each for each in ids if not lendable(uid, each)) for uid, ids in gang.slots.items()}
-    flow: Flow[str, str] = Flow(edges, {each: room.free(each) for ids in edges.values() for each in ids})
+    edges = {uid: tuple(id_ for id_ in ids if not lendable(uid, id_)) for uid, ids in gang.slots.items()}
+    flow: Flow[str, str] = Flow(edges, {id_: room.free(id_) for ids in edges.values() for id_ in ids})
     for uid in edges:
         flow.add(uid)
     held: Counter[str] = Counter()
@@ -132,11 +132,11 @@ def from_borrowers(entitlements: Entitlements) -> Callable[[str, str], bool]:
 
 
 def _own(entitlements: Entitlements, uid: str, odcr_id: str) -> bool:
-    lot = entitlements.lots.get(odcr_id)
-    return lot is not None and lot.owner == entitlements.draws.get(uid)
+    slot_pool = entitlements.slot_pools.get(odcr_id)
+    return slot_pool is not None and slot_pool.owner == entitlements.draws.get(uid)
 
 
-def without(inventory: Inventory, taken: Mapping[str, int]) -> Inventory:
+def without_slots(inventory: Inventory, taken: Mapping[str, int]) -> Inventory:
     """The inventory without these slots."""
     return replace(inventory, debits=Counter(inventory.debits) + Counter(taken)) if taken else inventory
 

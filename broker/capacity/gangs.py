@@ -142,7 +142,7 @@ class _GangSearch:
         )
         self.kinds = _kinds(problem, gangs)
         self._classes = _claim_classes(problem, reached, self.kinds)
-        self._priorities = sorted({each.priority for each in self._classes})
+        self._priorities = sorted({claim_class.priority for claim_class in self._classes})
 
     def node(self, *, least: tuple[int, ...], most: tuple[int, ...]) -> _Node:
         """The network's optimum in this part of the search."""
@@ -150,16 +150,16 @@ class _GangSearch:
         at_most: list[int] = []
         order: list[tuple[object, ...]] = []
         for claim_class in self._classes:
-            alone = claim_class.kind is None
+            single = claim_class.kind is None
             low, high = (
                 (0, 1) if claim_class.kind is None else (least[claim_class.kind], most[claim_class.kind])
             )
-            sure = 0 if alone or claim_class.falls_back else low * claim_class.claims
+            sure = 0 if single or claim_class.falls_back else low * claim_class.claims
             rank = (
                 claim_class.priority,
                 claim_class.falls_back,
                 -claim_class.cost,
-                alone,
+                single,
                 claim_class.kind or 0,
             )
             reaches += [claim_class.reach, claim_class.reach]
@@ -229,31 +229,33 @@ class _GangSearch:
         return (*by_priority.values(), running, saved, *used)
 
 
-def _better(one: Objective | None, other: Objective | None) -> bool:
-    return one is not None and (other is None or one > other)
+def _better(objective: Objective | None, current: Objective | None) -> bool:
+    return objective is not None and (current is None or objective > current)
 
 
 def _kinds(problem: SlotProblem, gangs: Iterable[str]) -> list[_GangKind]:
-    found: dict[tuple[int, tuple[_Part, ...]], list[str]] = defaultdict(list)
+    gangs_by_need: dict[tuple[int, tuple[_Part, ...]], list[str]] = defaultdict(list)
     for gang in gangs:
         bundles = [problem.bundles[place] for place in problem.gangs[gang]]
-        parts = sorted(_Part(each.reach, each.must, _cost(each), each.count) for each in bundles)
-        found[bundles[0].rank.priority, tuple(parts)].append(gang)
+        parts = sorted(_Part(bundle.reach, bundle.must, _cost(bundle), bundle.count) for bundle in bundles)
+        gangs_by_need[bundles[0].rank.priority, tuple(parts)].append(gang)
     return [
-        _GangKind(priority=priority, parts=parts, gangs=tuple(some))
-        for (priority, parts), some in found.items()
+        _GangKind(priority=priority, parts=parts, gangs=tuple(members))
+        for (priority, parts), members in gangs_by_need.items()
     ]
 
 
 def _claim_classes(
     problem: SlotProblem, reached: NDArray[np.bool_], kinds: Sequence[_GangKind]
 ) -> list[_ClaimClass]:
-    alone: dict[tuple[int, int, bool, int], int] = defaultdict(int)
+    single_claims: dict[tuple[int, int, bool, int], int] = defaultdict(int)
     for bundle in problem.bundles:
         if not bundle.gang and reached[bundle.reach]:
-            alone[bundle.reach, bundle.rank.priority, bundle.rank.falls_back, _cost(bundle)] += bundle.count
+            single_claims[bundle.reach, bundle.rank.priority, bundle.rank.falls_back, _cost(bundle)] += (
+                bundle.count
+            )
     return [
-        *(_ClaimClass(*key, kind=None, claims=count) for key, count in alone.items()),
+        *(_ClaimClass(*key, kind=None, claims=count) for key, count in single_claims.items()),
         *(
             _ClaimClass(part.reach, kind.priority, not part.must, part.cost, kind=place, claims=part.claims)
             for place, kind in enumerate(kinds)

@@ -33,32 +33,32 @@ def solve(problem: SlotProblem) -> tuple[SlotFlow, frozenset[str]]:
         if bundle.must:
             if bundle.gang not in tried:
                 tried.add(bundle.gang)
-                if (given := fits(problem, bundle.gang, room)) is not None:
+                if (gang_flow := fits(problem, bundle.gang, room)) is not None:
                     whole.add(bundle.gang)
-                    for arc, count in given.items():
+                    for arc, count in gang_flow.items():
                         flow[arc] += count
                         room[problem.arc_slot[arc]] -= count
             served[number] = bundle.count if bundle.gang in whole else 0
             continue
         if bundle.gang and bundle.gang not in whole:
             continue
-        left, end = bundle.count, starts[bundle.reach + 1]
-        while left and place[bundle.reach] < end:
+        remaining, end = bundle.count, starts[bundle.reach + 1]
+        while remaining and place[bundle.reach] < end:
             arc = place[bundle.reach]
-            count = min(left, int(room[problem.arc_slot[arc]]))
+            count = min(remaining, int(room[problem.arc_slot[arc]]))
             flow[arc] += count
             room[problem.arc_slot[arc]] -= count
-            left -= count
-            if left:
+            remaining -= count
+            if remaining:
                 place[bundle.reach] += 1
-        served[number] = bundle.count - left
+        served[number] = bundle.count - remaining
     return SlotFlow(served=served, flow=flow), frozenset(whole)
 
 
 def bound(problem: SlotProblem, taken: SlotFlow) -> int:
     """No plan has more claims in reservations than this."""
     largest = max(
-        (sum(problem.bundles[each].count for each in gang) for gang in problem.gangs.values()), default=1
+        (sum(problem.bundles[place].count for place in gang) for gang in problem.gangs.values()), default=1
     )
     return min((1 + largest) * taken.reserved, ceiling(problem))
 
@@ -82,8 +82,8 @@ def fits(problem: SlotProblem, gang: str, room: Ints) -> Mapping[int, int] | Non
     flow = Flow(edges, {slot: int(room[slot]) for slots in edges.values() for slot in slots})
     if not all(flow.add(reach) for reach, count in needs.items() for _ in range(count)):
         return None
-    given: dict[int, int] = {}
-    for reach, found in arcs.items():
+    arc_flow: dict[int, int] = {}
+    for reach, reach_arcs in arcs.items():
         taken = flow.taken(reach)
-        given |= {arc: taken[slot] for arc in found if (slot := int(problem.arc_slot[arc])) in taken}
-    return given
+        arc_flow |= {arc: taken[slot] for arc in reach_arcs if (slot := int(problem.arc_slot[arc])) in taken}
+    return arc_flow

@@ -35,9 +35,9 @@ from providers.model import (
 )
 
 MAX_INSTANCES: Final = 1000
-MAX_TYPES: Final = 60  # as many as Karpenter asks for in one call
+MAX_TYPES: Final = 60  # as many as Karpenter requests in one call
 MAX_POOLS: Final = 300  # EC2 takes no more launch template overrides in a fleet
-_WAVES: Final = {"id": 0, "group": 1, "open": 2, "plain": 3}
+_WAVES: Final = {"id": 0, "group": 1, "open": 2, "unreserved": 3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +47,8 @@ class LaunchGroup:
     `minimum` > 0: all or nothing below that count. `wave`: calls of a lower wave are made first, so that
     a group or an open match does not take the slot that another launch names. `spills`: EC2 may fall
     back to On-Demand itself. `closed`: EC2 must match no open reservation, though the class would let it.
-    `placement_group`: that of the named reservation, if the class has none. `most`: dollars an hour that one
-    instance may cost outside reservations; 0 if no price is known.
+    `placement_group`: that of the named reservation, if the class has none. `price_limit`: dollars an hour
+    that one instance may cost outside reservations; 0 if no price is known.
     """
 
     node_class: str
@@ -64,7 +64,7 @@ class LaunchGroup:
     tenancy: str = ""  # empty: that of the class
     closed: bool = False
     placement_group: str = ""
-    most: float = 0.0
+    price_limit: float = 0.0
 
     @property
     def count(self) -> int:
@@ -86,8 +86,12 @@ class LaunchGroup:
 
     def subnet(self, instance_type: str, zone: str) -> str:
         """The requested subnet for this type and zone; the first one's if the call does not name them."""
-        asked = (each for each in self.overrides if (each.instance_type, each.zone) == (instance_type, zone))
-        return next(asked, self.overrides[0]).subnet_id
+        matching = (
+            override
+            for override in self.overrides
+            if (override.instance_type, override.zone) == (instance_type, zone)
+        )
+        return next(matching, self.overrides[0]).subnet_id
 
 
 class LaunchedClaim(NamedTuple):
@@ -123,7 +127,7 @@ class Distribution:
     """The instances of a fleet's response by claim. `surplus` are instances beyond the request."""
 
     pairs: tuple[LaunchedClaim, ...] = ()
-    left: tuple[RefusedAssignment, ...] = ()
+    refused: tuple[RefusedAssignment, ...] = ()
     surplus: tuple[Instance, ...] = ()
 
 
@@ -142,7 +146,7 @@ class _Key(NamedTuple):
     tenancy: str
     closed: bool
     placement_group: str
-    most: float
+    price_limit: float
 
 
 def group(
@@ -154,25 +158,25 @@ def group(
     now: datetime,
 ) -> list[LaunchGroup]:
     """Groups equal assignments into one call each, in the order of the calls."""
-    waiting = sorted(assignments, key=lambda each: order(each.claim))
+    waiting = sorted(assignments, key=lambda assignment: order(assignment.claim))
     keys: dict[tuple[object, ...], _Key] = {}
     members: dict[_Key, list[Assignment]] = defaultdict(list)
     for assignment in waiting:
         claim = assignment.claim
         # A plan gives equal claims the same tuple of further options, so its identity identifies it.
-        alike = (
+        settings = (
             claim.node_class,
             claim.requirements,
             assignment.option,
             id(assignment.rest),
             assignment.closed,
         )
-        if alike not in keys:
+        if settings not in keys:
             node_class = node_classes[claim.node_class].of_tenancy(tenancy(claim.requirements))
-            keys[alike] = _key(assignment, node_class, types)
-        members[keys[alike]._replace(gang=claim.gang, template=claim.template)].append(assignment)
+            keys[settings] = _key(assignment, node_class, types)
+        members[keys[settings]._replace(gang=claim.gang, template=claim.template)].append(assignment)
     groups = []
-    for key in sorted(members, key=lambda each: (each.wave, order(members[each][0].claim))):
+    for key in sorted(members, key=lambda call_key: (call_key.wave, order(members[call_key][0].claim))):
         node_class = node_classes[key.node_class].of_tenancy(key.tenancy)
         overrides = _overrides(key, members[key][0], node_class, shortages, now)
         for start in range(0, len(members[key]), MAX_INSTANCES):
@@ -192,7 +196,7 @@ def group(
                     tenancy=key.tenancy,
                     closed=key.closed,
                     placement_group=key.placement_group,
-                    most=key.most,
+                    price_limit=key.price_limit,
                 )
             )
     return groups
@@ -200,21 +204,23 @@ def group(
 
 def distribute(group: LaunchGroup, result: LaunchResult) -> Distribution:
     """Gives the instances to the claims in order; the others are left over with the refusals."""
-    asked = {(override.instance_type, override.zone): rank for rank, override in enumerate(group.overrides)}
-    wanted = set(group.assignments[0].option.odcr_ids)
+    ranks = {(override.instance_type, override.zone): rank for rank, override in enumerate(group.overrides)}
+    odcr_ids = set(group.assignments[0].option.odcr_ids)
 
     def outside(instance: Instance) -> bool:
         return (
-            group.capacity_type == "reserved" and instance.described and instance.reservation_id not in wanted
+            group.capacity_type == "reserved"
+            and instance.described
+            and instance.reservation_id not in odcr_ids
         )
 
     def rank(instance: Instance) -> tuple[bool, bool, int, str]:
-        place = asked.get((instance.instance_type, instance.zone), len(asked))
+        place = ranks.get((instance.instance_type, instance.zone), len(ranks))
         return (outside(instance), not instance.described, place, instance.id)
 
     instances = sorted(result.instances, key=rank)
-    usable = [each for each in instances if (each.instance_type, each.zone) in asked]
-    unrequested = [each for each in instances if (each.instance_type, each.zone) not in asked]
+    usable = [instance for instance in instances if (instance.instance_type, instance.zone) in ranks]
+    unrequested = [instance for instance in instances if (instance.instance_type, instance.zone) not in ranks]
     pairs = tuple(
         LaunchedClaim(assignment, instance, spilled=outside(instance))
         for assignment, instance in zip(group.assignments, usable, strict=False)
@@ -228,7 +234,9 @@ def distribute(group: LaunchGroup, result: LaunchResult) -> Distribution:
     )
     return Distribution(
         pairs=pairs,
-        left=tuple(RefusedAssignment(each, errors) for each in group.assignments[len(pairs) :]),
+        refused=tuple(
+            RefusedAssignment(assignment, errors) for assignment in group.assignments[len(pairs) :]
+        ),
         surplus=(*usable[len(pairs) :], *unrequested),
     )
 
@@ -246,19 +254,28 @@ def refused(group: LaunchGroup, error: ProviderError) -> Distribution:
         )
         for override in group.overrides
     )
-    return Distribution(left=tuple(RefusedAssignment(each, errors) for each in group.assignments))
+    return Distribution(
+        refused=tuple(RefusedAssignment(assignment, errors) for assignment in group.assignments)
+    )
 
 
 def undone(distributions: Iterable[Distribution]) -> tuple[LaunchedClaim, ...]:
     """The instances of gangs that did not launch whole, with their claims: they are terminated."""
-    given = list(distributions)
-    broken = {each.claim.gang for distribution in given for each in distribution.left if each.claim.gang}
-    return tuple(pair for distribution in given for pair in distribution.pairs if pair.claim.gang in broken)
+    launched = list(distributions)
+    broken = {
+        refusal.claim.gang
+        for distribution in launched
+        for refusal in distribution.refused
+        if refusal.claim.gang
+    }
+    return tuple(
+        pair for distribution in launched for pair in distribution.pairs if pair.claim.gang in broken
+    )
 
 
 def _key(assignment: Assignment, node_class: NodeClass, types: Mapping[str, InstanceType]) -> _Key:
-    option, wanted = assignment.option, assignment.claim.requirements
-    odcr = next((each for each in node_class.resolved.usable if each.id in option.odcr_ids), None)
+    option, requirements = assignment.option, assignment.claim.requirements
+    odcr = next((usable for usable in node_class.resolved.usable if usable.id in option.odcr_ids), None)
     image = image_for(node_class, types[option.pool.instance_type], odcr)
     if image is None:
         raise ValueError(f"EC2NodeClass {node_class.name} has no image for option {option.pool}")
@@ -274,8 +291,8 @@ def _key(assignment: Assignment, node_class: NodeClass, types: Mapping[str, Inst
         target=target_for(
             node_class.selection,
             option,
-            on_demand_too(wanted),
-            claim_allows_reserved=any_reservation(wanted) and not closed,
+            on_demand_too(requirements),
+            claim_allows_reserved=any_reservation(requirements) and not closed,
         ),
         image=image,
         pools=pools,
@@ -284,11 +301,11 @@ def _key(assignment: Assignment, node_class: NodeClass, types: Mapping[str, Inst
         tenancy=node_class.tenancy,
         closed=closed,
         placement_group=_placement_group(option, odcr, node_class),
-        most=_most(assignment, node_class),
+        price_limit=_price_limit(assignment, node_class),
     )
 
 
-def _most(assignment: Assignment, node_class: NodeClass) -> float:
+def _price_limit(assignment: Assignment, node_class: NodeClass) -> float:
     """The price ceiling of the cheapest option of the call; 0 if no price is known."""
     kind = assignment.option.pool.capacity_type
     if kind == "reserved":
@@ -341,15 +358,19 @@ def _pools(
 def _overrides(
     key: _Key, assignment: Assignment, node_class: NodeClass, shortages: Shortages, now: datetime
 ) -> tuple[Override, ...]:
-    odcr = next((each for each in node_class.resolved.usable if each.id in assignment.option.odcr_ids), None)
+    odcr = next(
+        (usable for usable in node_class.resolved.usable if usable.id in assignment.option.odcr_ids), None
+    )
     outpost = odcr.outpost_arn if odcr else ""
     overrides: list[Override] = []
     for pool in key.pools:
-        subnets = [each for each in node_class.subnets if each.zone == pool.zone]
-        there = [each for each in subnets if each.outpost_arn == outpost] or ([] if outpost else subnets)
-        if not there:
+        subnets = [subnet for subnet in node_class.subnets if subnet.zone == pool.zone]
+        eligible = [candidate for candidate in subnets if candidate.outpost_arn == outpost] or (
+            [] if outpost else subnets
+        )
+        if not eligible:
             raise ValueError(f"EC2NodeClass {node_class.name} has no subnet in {outpost or pool.zone}")
-        subnet = min(there, key=lambda each: _preference(each, shortages, now))
+        subnet = min(eligible, key=lambda candidate: _preference(candidate, shortages, now))
         overrides.append(
             Override(
                 instance_type=pool.instance_type,
@@ -372,7 +393,7 @@ def _preference(subnet: Subnet, shortages: Shortages, now: datetime) -> tuple[bo
 
 def _reach(option: Option) -> str:
     if option.pool.capacity_type != "reserved":
-        return "plain"
+        return "unreserved"
     if not option.pool.reservation:
         return "open"
     return "group" if option.pool.reservation.startswith("arn:") else "id"

@@ -83,7 +83,7 @@ def resolve(
     usable: list[Odcr] = []
     pending: list[Odcr] = []
     misfits: list[Misfit] = list(gone)
-    for odcr in sorted(named, key=lambda each: each.id):
+    for odcr in sorted(named, key=lambda odcr: odcr.id):
         misfit = _state_misfit(odcr, now) or _place_misfit(odcr, place, by_group=bool(selection.group_arn))
         if misfit:
             misfits.append(misfit)
@@ -142,7 +142,7 @@ def begins_by(odcr: Odcr, now: datetime) -> datetime | None:
         )  # it became active after the class was resolved, which is resolved again now
     if odcr.state not in ("pending", "scheduled") or (odcr.state == "scheduled" and odcr.start is None):
         return None
-    moments = [each for each in (odcr.created, odcr.start) if each is not None]
+    moments = [moment for moment in (odcr.created, odcr.start) if moment is not None]
     begins = max(moments, default=now)
     by = begins + PENDING_MOST
     return by if begins <= now + PENDING_MOST and by > now else None
@@ -172,26 +172,26 @@ def _selected(selection: Selection, inventory: Inventory, account_id: str) -> tu
 
 
 def _by_ids(ids: Iterable[str], inventory: Inventory, account_id: str) -> tuple[list[Odcr], list[Misfit]]:
-    wanted = sorted(set(ids))
-    found = [inventory.odcrs[each] for each in wanted if each in inventory.odcrs]
+    ordered = sorted(set(ids))
+    odcrs = [inventory.odcrs[odcr_id] for odcr_id in ordered if odcr_id in inventory.odcrs]
     gone = [
         Misfit(
-            id=each,
+            id=odcr_id,
             reason="ReservationNotFound",
-            message=f"reservation {each} was not found, or is not shared with account {account_id}",
+            message=f"reservation {odcr_id} was not found, or is not shared with account {account_id}",
             code=NOT_FOUND,
         )
-        for each in wanted
-        if each not in inventory.odcrs
+        for odcr_id in ordered
+        if odcr_id not in inventory.odcrs
     ]
-    return found, gone
+    return odcrs, gone
 
 
 def _by_terms(
     terms: Collection[ReservationTerm], inventory: Inventory, account_id: str
 ) -> tuple[list[Odcr], list[Misfit]]:
-    found, gone = _by_ids((term.id for term in terms if term.id), inventory, account_id)
-    chosen = {odcr.id: odcr for odcr in found}
+    named, gone = _by_ids((term.id for term in terms if term.id), inventory, account_id)
+    chosen = {odcr.id: odcr for odcr in named}
     for odcr in inventory.odcrs.values():
         if not _over(odcr) and any(_satisfies(odcr, term) for term in terms if not term.id):
             chosen[odcr.id] = odcr
@@ -249,18 +249,18 @@ def _state_misfit(odcr: Odcr, now: datetime) -> Misfit | None:
 
 
 def _place_misfit(odcr: Odcr, place: _LaunchPlace, *, by_group: bool) -> Misfit | None:
-    def misfit(reason: str, what: str, theirs: str, ours: Collection[str], nothing: str) -> Misfit:
-        have = "class has " + ", ".join(sorted(ours)) if any(ours) else nothing
+    def misfit(reason: str, aspect: str, value: str, class_values: Collection[str], nothing: str) -> Misfit:
+        have = "class has " + ", ".join(sorted(class_values)) if any(class_values) else nothing
         return Misfit(
-            id=odcr.id, reason=reason, message=f"reservation {odcr.id} has {what} {theirs}; the {have}"
+            id=odcr.id, reason=reason, message=f"reservation {odcr.id} has {aspect} {value}; the {have}"
         )
 
     if odcr.platform not in place.platforms:
         return misfit("PlatformMismatch", "platform", odcr.platform, place.platforms, "class has no image")
     if odcr.tenancy != place.tenancy:
-        found = misfit("TenancyMismatch", "tenancy", odcr.tenancy, [place.tenancy], "class has none")
+        difference = misfit("TenancyMismatch", "tenancy", odcr.tenancy, [place.tenancy], "class has none")
         way = f"claims that require {TENANCY} {odcr.tenancy} are launched into it"
-        return replace(found, message=f"{found.message} unless a claim requires otherwise: {way}")
+        return replace(difference, message=f"{difference.message} unless a claim requires otherwise: {way}")
     if odcr.outpost_arn:
         if odcr.outpost_arn not in place.outposts:
             nothing = "class has no subnet on an Outpost"

@@ -317,8 +317,8 @@ class Solution:
             f"{self.solver}: {counted(self.reserved, 'claim')} in reservations, {quality}, "
             f"{self.seconds:.3f} s ({size})"
         )
-        better = ", ".join(f"{level} {most:g}" for level, most in self.gaps if most)
-        by_level = f"better by at most: {better}" if better else ""
+        gaps_text = ", ".join(f"{level} {most:g}" for level, most in self.gaps if most)
+        by_level = f"better by at most: {gaps_text}" if gaps_text else ""
         return "; ".join(filter(None, (summary, self.note, by_level)))
 
 
@@ -344,7 +344,7 @@ class GangHold:
 class Plan:
     """Claims assigned to pools; `skipped` are the better options that each claim (by uid) did not get.
 
-    `awaited`: claims (by uid) that wait for slots of their reservation that others hold. `kept`: the
+    `nominated`: claims (by uid) that wait for slots of their reservation that others hold. `kept`: the
     reservation of each claim that keeps a free slot while others of its gang wait. `later`: claims (by uid)
     for which the time was too short. They are to be planned when the assignments are launched. `holds`: slots
     that are free and held for a gang.
@@ -354,7 +354,7 @@ class Plan:
     unplaced: tuple[Unplaced, ...] = ()
     skipped: Mapping[str, tuple[Skipped, ...]] = field(default_factory=dict)
     solution: Solution = Solution()
-    awaited: Mapping[str, NominatedSlot] = field(default_factory=dict)
+    nominated: Mapping[str, NominatedSlot] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
     later: frozenset[str] = frozenset()
     holds: tuple[GangHold, ...] = ()

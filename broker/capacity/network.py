@@ -30,11 +30,11 @@ class SolverFailed(Exception):
 def solve(problem: SlotProblem, *, at_most: Ints, first: frozenset[str] = frozenset()) -> SlotFlow:
     """At most `at_most` claims of each bundle, in order of rank; claims that these gangs must place come
     first."""
-    order = [(not (each.must and each.gang in first), each.rank) for each in problem.bundles]
-    reaches = np.array([each.reach for each in problem.bundles], dtype=np.int64)
+    order = [(not (bundle.must and bundle.gang in first), bundle.rank) for bundle in problem.bundles]
+    reaches = np.array([bundle.reach for bundle in problem.bundles], dtype=np.int64)
     taken = give(problem, reaches=reaches, at_most=at_most, weights=weights(order))
-    if wrong := taken.problems(problem):
-        raise SolverFailed(f"min-cost flow: {wrong}")
+    if problem_text := taken.problems(problem):
+        raise SolverFailed(f"min-cost flow: {problem_text}")
     return taken
 
 

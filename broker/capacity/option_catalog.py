@@ -5,8 +5,8 @@ through the same reservations. A reserved option is usable if one of its reserva
 short, any other option if nothing about it is short. If all options outside reservations are short, those
 are usable that may be tried as a last resort (see `shortages`). Of owned reservations, claims of the same
 queue share their options, and the slots of other owners are kept apart. A slot with accelerators is no option
-while the claim has a plain option outside reservations, unless its class names the reservation or its queue
-owns it.
+while the claim has an option outside reservations without them, unless its class names the reservation or
+its queue owns it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from broker.capacity.class_catalog import CandidateType, ClassCatalog, class_catalog
 from broker.capacity.entitlement import NO_ENTITLEMENTS, RESERVED_FOR_OTHERS, Entitlements
 from broker.capacity.model import Claim, Inventory, NodeClass, Option, Skipped
-from broker.capacity.options import choose, soon, suitable, tenancy, wanted
+from broker.capacity.options import choose, matching_reservations, soon, suitable, tenancy
 from broker.capacity.requirements import Requirements
 from broker.capacity.shortages import Shortage, Shortages
 from broker.capacity.types import has_accelerator
@@ -35,7 +35,7 @@ class _Need(NamedTuple):
 
     node_class: str
     requirements: Requirements
-    suited: tuple[int, ...]  # which of the catalog's candidates
+    suitable_types: tuple[int, ...]  # which of the catalog's candidates
     queue: str  # of the reservation that it draws from
 
 
@@ -50,12 +50,12 @@ class _OptionState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateOptions:
-    """The current options of a need: which are usable, through which reservations, and why not the others.
+    """The current options of a need: the usable ones with their reservations, and the reasons of the others.
 
-    `lent`: slots of other owners, apart from `slots`. `own`: the reservations (by id) of its queue, with or
-    without room. `others`: reservations that it may borrow from; `withheld`: those that it may not use.
-    `soon`: reservations that are not launchable yet, with the latest time until they are. `last_resort`: the
-    usable options that are short.
+    `borrowable`: slots of other owners, apart from `slots`. `own`: the reservations (by id) of its queue,
+    with or without room. `lenders`: reservations that it may borrow from; `withheld`: those that it may not
+    use. `soon`: reservations that are not launchable yet, with the latest time until they are.
+    `last_resort`: the usable options that are short.
     """
 
     options: tuple[Option, ...]
@@ -64,17 +64,17 @@ class CandidateOptions:
     unreserved: Option | None  # the first option that needs no reservation
     refused: Mapping[Option, Skipped]
     retry_at: datetime | None
-    suited: tuple[CandidateType, ...]
-    lent: Mapping[str, Option] = field(default_factory=dict)
+    suitable_types: tuple[CandidateType, ...]
+    borrowable: Mapping[str, Option] = field(default_factory=dict)
     own: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
+    lenders: tuple[str, ...] = ()
     withheld: tuple[Skipped, ...] = ()
     soon: tuple[tuple[Odcr, datetime], ...] = ()
     last_resort: tuple[Option, ...] = ()
 
     def drawing(self, odcr_id: str) -> Option:
         """The option that uses a reservation."""
-        return self.slots.get(odcr_id) or self.lent[odcr_id]
+        return self.slots.get(odcr_id) or self.borrowable[odcr_id]
 
 
 class OptionCatalog:
@@ -100,7 +100,7 @@ class OptionCatalog:
         self._now = now
         self._entitlements = entitlements
         self._owned = entitlements.owned
-        self._accelerators = frozenset(name for name, each in types.items() if has_accelerator(each))
+        self._accelerators = frozenset(name for name, type_ in types.items() if has_accelerator(type_))
         self._known: dict[tuple[str, str], ClassCatalog] = {}
         self._exact: dict[tuple[str, Requirements, frozenset[tuple[str, float]], str], CandidateOptions] = {}
         self._by_need: dict[_Need, CandidateOptions] = {}
@@ -129,32 +129,36 @@ class OptionCatalog:
         if exact in self._exact:
             return self._exact[exact]
         known = self.known(claim)
-        suited = suitable(claim.requirements, claim.requests, known)
-        need = _Need(claim.node_class, claim.requirements, tuple(map(id, suited)), queue)
+        suitable_types = suitable(claim.requirements, claim.requests, known)
+        need = _Need(claim.node_class, claim.requirements, tuple(map(id, suitable_types)), queue)
         if need not in self._by_need:
-            whose = self._whose(queue) if self._owned else None
-            chosen = choose(claim.requirements, suited, known, whose=whose)
-            found = self._candidates(chosen, suited, known, queue)
+            owner_of = self._owner_of(queue) if self._owned else None
+            chosen = choose(claim.requirements, suitable_types, known, owner_of=owner_of)
+            candidates = self._candidates(chosen, suitable_types, known, queue)
             if self._owned:
-                withheld = self._withheld(claim, suited, known, queue)
-                found = replace(found, withheld=tuple(islice(withheld, MOST_WITHHELD)))
+                withheld = self._withheld(claim, suitable_types, known, queue)
+                candidates = replace(candidates, withheld=tuple(islice(withheld, MOST_WITHHELD)))
             pending = [
-                each
-                for each in soon(claim.requirements, suited, known)
-                if not self._owned or self._may_wait(queue, each[0].id)
+                starting
+                for starting in soon(claim.requirements, suitable_types, known)
+                if not self._owned or self._may_wait(queue, starting[0].id)
             ]
-            self._by_need[need] = replace(found, soon=tuple(pending)) if pending else found
+            self._by_need[need] = replace(candidates, soon=tuple(pending)) if pending else candidates
         self._exact[exact] = self._by_need[need]
         return self._exact[exact]
 
     def _candidates(
-        self, options: tuple[Option, ...], suited: tuple[CandidateType, ...], known: ClassCatalog, queue: str
+        self,
+        options: tuple[Option, ...],
+        suitable_types: tuple[CandidateType, ...],
+        known: ClassCatalog,
+        queue: str,
     ) -> CandidateOptions:
         usable: list[Option] = []
         slots: dict[str, Option] = {}
-        lent: dict[str, Option] = {}
+        borrowable: dict[str, Option] = {}
         own: list[str] = []
-        others: list[str] = []
+        lenders: list[str] = []
         refused: dict[Option, Skipped] = {}
         ends: dict[Option, datetime] = {}
         accelerated: list[Option] = []
@@ -166,7 +170,7 @@ class OptionCatalog:
                 self._entitlements.right(queue, option.odcr_ids[0]) if self._owned and option.odcr_ids else ""
             )
             if right in ("own", "lent"):
-                (own if right == "own" else others).extend(option.odcr_ids)
+                (own if right == "own" else lenders).extend(option.odcr_ids)
             if right in ("own", "lent") and (barred := self._limit(option, queue)):
                 refused[option] = barred
                 continue
@@ -175,7 +179,7 @@ class OptionCatalog:
                 usable.append(option)
                 if option.pool.instance_type in self._accelerators and state.slots:
                     accelerated.append(option)
-                (lent if right == "lent" else slots).update(dict.fromkeys(state.slots, option))
+                (borrowable if right == "lent" else slots).update(dict.fromkeys(state.slots, option))
                 continue
             refused[option] = state.refused
             if state.until is not None:
@@ -183,7 +187,7 @@ class OptionCatalog:
         unreserved = next((option for option in usable if option.pool.capacity_type != "reserved"), None)
         last_resort: list[Option] = []
         if unreserved is None or self._all_last_resorts:
-            for option in [each for each in refused if not each.pool.reserved]:
+            for option in [refused_option for refused_option in refused if not refused_option.pool.reserved]:
                 state = self._option_state(option, known, last_resort=True)
                 if state.refused is None:
                     usable.append(option)
@@ -193,14 +197,22 @@ class OptionCatalog:
                     refused[option], ends[option] = state.refused, state.until
             unreserved = next((option for option in usable if not option.pool.reserved), None)
         named = known.node_class.selection.reservation_id
-        plain = unreserved and unreserved.pool.instance_type not in self._accelerators
-        if accelerated and not named and unreserved and plain:
+        generic = unreserved and unreserved.pool.instance_type not in self._accelerators
+        if accelerated and not named and unreserved and generic:
             owned = frozenset(own)
             valued = {id(option): option for option in accelerated if owned.isdisjoint(option.odcr_ids)}
             if valued:
                 usable = [option for option in usable if id(option) not in valued]
-                slots = {odcr_id: each for odcr_id, each in slots.items() if id(each) not in valued}
-                lent = {odcr_id: each for odcr_id, each in lent.items() if id(each) not in valued}
+                slots = {
+                    odcr_id: slot_option
+                    for odcr_id, slot_option in slots.items()
+                    if id(slot_option) not in valued
+                }
+                borrowable = {
+                    odcr_id: slot_option
+                    for odcr_id, slot_option in borrowable.items()
+                    if id(slot_option) not in valued
+                }
                 refused |= {option: _valued(option, unreserved) for option in valued.values()}
         return CandidateOptions(
             options=options,
@@ -209,45 +221,45 @@ class OptionCatalog:
             unreserved=unreserved,
             refused=refused,
             retry_at=min(ends.values(), default=None),
-            suited=suited,
-            lent=lent,
+            suitable_types=suitable_types,
+            borrowable=borrowable,
             own=tuple(own),
-            others=tuple(others),
+            lenders=tuple(lenders),
             last_resort=tuple(last_resort),
         )
 
-    def _whose(self, queue: str) -> Callable[[Odcr], str | None]:
-        def whose(odcr: Odcr) -> str | None:
+    def _owner_of(self, queue: str) -> Callable[[Odcr], str | None]:
+        def owner_of(odcr: Odcr) -> str | None:
             if self._entitlements.right(queue, odcr.id) is None:
                 return None
-            return "/".join(self._entitlements.lots.get(odcr.id, ()))
+            return "/".join(self._entitlements.slot_pools.get(odcr.id, ()))
 
-        return whose
+        return owner_of
 
     def _may_wait(self, queue: str, odcr_id: str) -> bool:
         """Whether the reservation is unowned, or the queue's own within its quota."""
         right = self._entitlements.right(queue, odcr_id)
         if right != "own":
             return right not in (None, "lent")
-        return self._entitlements.limit(queue, self._entitlements.lots[odcr_id]) is None
+        return self._entitlements.limit(queue, self._entitlements.slot_pools[odcr_id]) is None
 
     def _limit(self, option: Option, queue: str) -> Skipped | None:
         """Why quota or limits leave the queue nothing of the option now."""
-        found = self._entitlements.limit(queue, self._entitlements.lots[option.odcr_ids[0]])
-        return found and Skipped(
+        limit = self._entitlements.limit(queue, self._entitlements.slot_pools[option.odcr_ids[0]])
+        return limit and Skipped(
             pool=option.pool,
             odcr_ids=option.odcr_ids,
-            reason=found[0],
-            message=f"{option.pool.shown}: {found[1]}",
+            reason=limit[0],
+            message=f"{option.pool.shown}: {limit[1]}",
         )
 
     def _withheld(
-        self, claim: Claim, suited: Sequence[CandidateType], known: ClassCatalog, queue: str
+        self, claim: Claim, suitable_types: Sequence[CandidateType], known: ClassCatalog, queue: str
     ) -> Iterator[Skipped]:
         """The reservations that match the claim but not its queue."""
-        for pool, odcr_id in wanted(claim, suited, known):
+        for pool, odcr_id in matching_reservations(claim, suitable_types, known):
             if self._entitlements.right(queue, odcr_id) is None:
-                message = f"{pool.shown}: {self._entitlements.why_not(queue, odcr_id)}"
+                message = f"{pool.shown}: {self._entitlements.denial(queue, odcr_id)}"
                 yield Skipped(pool=pool, reason=RESERVED_FOR_OTHERS, message=message)
 
     def _calm(self, known: ClassCatalog) -> bool:
@@ -256,7 +268,11 @@ class OptionCatalog:
             return True
         key = (known.node_class.name, known.node_class.tenancy)
         if key not in self._calms:
-            unreserved = (option for some in known.unreserved.values() for option in some.options)
+            unreserved = (
+                option
+                for unreserved_options in known.unreserved.values()
+                for option in unreserved_options.options
+            )
             self._calms[key] = all(self._state(option, known).refused is None for option in unreserved)
         return self._calms[key]
 
@@ -270,12 +286,12 @@ class OptionCatalog:
     def _option_state(
         self, option: Option, known: ClassCatalog, *, last_resort: bool = False
     ) -> _OptionState:
-        free = [each for each in option.odcr_ids if self._inventory.free(each)]
+        free = [odcr_id for odcr_id in option.odcr_ids if self._inventory.free(odcr_id)]
         if option.pool.capacity_type == "reserved" and not free:
             return _OptionState(refused=_full(option, self._inventory))
         if not self._shortages.by_scope:
             return _OptionState(slots=tuple(free))
-        subnets = [each.id for each in known.node_class.subnets if each.zone == option.pool.zone]
+        subnets = [subnet.id for subnet in known.node_class.subnets if subnet.zone == option.pool.zone]
         through = replace(option, odcr_ids=tuple(free))
         if short := self._shortages.active(
             through,
@@ -290,7 +306,7 @@ class OptionCatalog:
 
 
 def _full(option: Option, inventory: Inventory) -> Skipped:
-    counts = ", ".join(f"{each} 0 of {_total(each, inventory)}" for each in option.odcr_ids)
+    counts = ", ".join(f"{odcr_id} 0 of {_total(odcr_id, inventory)}" for odcr_id in option.odcr_ids)
     return Skipped(
         pool=option.pool,
         odcr_ids=option.odcr_ids,
@@ -299,8 +315,8 @@ def _full(option: Option, inventory: Inventory) -> Skipped:
     )
 
 
-def _valued(option: Option, plain: Option) -> Skipped:
-    served = f"{plain.pool.shown} serves the claim without one"
+def _valued(option: Option, unreserved: Option) -> Skipped:
+    served = f"{unreserved.pool.shown} serves the claim without one"
     message = f"{option.pool.shown}: its slots have accelerators, and {served}"
     return Skipped(
         pool=option.pool, odcr_ids=option.odcr_ids, reason="AcceleratorNotRequested", message=message
@@ -310,7 +326,7 @@ def _valued(option: Option, plain: Option) -> Skipped:
 def _short(option: Option, shortage: Shortage, until: datetime) -> Skipped:
     message = (
         f"{option.pool.shown}: {': '.join(filter(None, (shortage.code, shortage.message)))} "
-        f"at {moment(shortage.since)}, not asked again before {moment(until)}"
+        f"at {moment(shortage.since)}, not tried again before {moment(until)}"
     )
     return Skipped(
         pool=option.pool,

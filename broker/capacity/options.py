@@ -8,7 +8,8 @@ by price.
 
 Outside reservations, types with accelerators, bare metal and unknown prices come after all others. A spot
 option dearer than the cheapest on-demand one is none, nor is an option above the price ceiling. These are
-Karpenter's filters of exotic types and of spot offerings (pkg/providers/instance/filter), and one of ours.
+Karpenter's filters of exotic types and of spot offerings (pkg/providers/instance/filter), and one of the
+broker's own.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from broker.capacity.class_catalog import (
 )
 from broker.capacity.model import Claim, Inventory, NodeClass, Option, Pool, Skipped
 from broker.capacity.requirements import Requirements, stable
-from broker.capacity.type_filter import Yes
+from broker.capacity.type_filter import Mask
 from broker.capacity.types import (
     CAPACITY_TYPE,
     REGION,
@@ -59,8 +60,8 @@ _PLACE_KEYS: Final = frozenset(
 _ODCR_KEYS: Final = frozenset({RESERVATION_ID, RESERVATION_INTERRUPTIBLE, RESERVATION_TYPE})
 _TYPE_KEYS: Final = WELL_KNOWN - _PLACE_KEYS
 
-# The owner of a reservation that the claim may use; None if it may not.
-Whose = Callable[[Odcr], str | None]
+# Returns the owner of a reservation that the claim may use; None if it may not.
+OwnerOf = Callable[[Odcr], str | None]
 
 
 def capacity_types(requirements: Requirements) -> tuple[CapacityType, ...]:
@@ -78,20 +79,20 @@ def tenancy(requirements: Requirements) -> str:
 
 def on_demand_too(requirements: Requirements) -> bool:
     """Whether the claim accepts an instance outside every reservation."""
-    return "on-demand" in capacity_types(requirements) and _bare(requirements)
+    return "on-demand" in capacity_types(requirements) and _accepts_unreserved(requirements)
 
 
 def any_reservation(requirements: Requirements) -> bool:
     """Whether EC2 may count the instance in any matching reservation."""
-    return "reserved" in capacity_types(requirements) and _unchoosy(requirements)
+    return "reserved" in capacity_types(requirements) and _any_odcr(requirements)
 
 
-def _bare(requirements: Requirements) -> bool:
+def _accepts_unreserved(requirements: Requirements) -> bool:
     """Whether an instance may lack every label of a reservation."""
     return not requirements.unmet({}, among=_ODCR_KEYS)
 
 
-def _unchoosy(requirements: Requirements) -> bool:
+def _any_odcr(requirements: Requirements) -> bool:
     """Whether the claim has no requirement on the reservation itself."""
     return not any(key in requirements for key in _ODCR_KEYS)
 
@@ -105,91 +106,97 @@ def options(
 ) -> tuple[tuple[Option, ...], tuple[Skipped, ...]]:
     """The claim's options in order, and the reservations of its class that are none, each with the reason."""
     known = class_catalog(node_class.of_tenancy(tenancy(claim.requirements)), types, inventory, now)
-    suited = suitable(claim.requirements, claim.requests, known)
-    return choose(claim.requirements, suited, known), tuple(misfits(claim, suited, known))
+    suitable_types = suitable(claim.requirements, claim.requests, known)
+    return choose(claim.requirements, suitable_types, known), tuple(misfits(claim, suitable_types, known))
 
 
 def suitable(
     requirements: Requirements, requests: Mapping[str, float], known: ClassCatalog
 ) -> tuple[CandidateType, ...]:
     """The types that have room for the requests and labels that satisfy the requirements, in any zone."""
-    yes = known.type_filter.matches_labels(requirements, among=_TYPE_KEYS) & known.type_filter.fits(requests)
-    return tuple(compress(known.candidates.values(), yes.tolist()))
+    mask = known.type_filter.matches_labels(requirements, among=_TYPE_KEYS) & known.type_filter.fits(requests)
+    return tuple(compress(known.candidates.values(), mask.tolist()))
 
 
 def possible_values(
-    key: str, requirements: Requirements, suited: Iterable[CandidateType], known: ClassCatalog
+    key: str, requirements: Requirements, suitable_types: Iterable[CandidateType], known: ClassCatalog
 ) -> frozenset[str]:
     """The values of a label over the types that are offered in a zone which the claim accepts."""
     key = stable(key)
     if key == CAPACITY_TYPE:
         return frozenset(capacity_types(requirements))
-    found: set[str] = set()
-    for each in suited:
-        zones = {zone for zone in each.type.zones if zone in known.zones and requirements.allows(ZONE, zone)}
+    values: set[str] = set()
+    for candidate in suitable_types:
+        zones = {
+            zone for zone in candidate.type.zones if zone in known.zones and requirements.allows(ZONE, zone)
+        }
         if key == ZONE:
-            found |= zones
-        elif zones and (value := each.labels.get(key)) is not None:
-            found.add(value)
-    return frozenset(found)
+            values |= zones
+        elif zones and (value := candidate.labels.get(key)) is not None:
+            values.add(value)
+    return frozenset(values)
 
 
 def choose(
     requirements: Requirements,
-    suited: Sequence[CandidateType],
+    suitable_types: Sequence[CandidateType],
     known: ClassCatalog,
     *,
-    whose: Whose | None = None,
+    owner_of: OwnerOf | None = None,
 ) -> tuple[Option, ...]:
-    """Options in order, of the given types. With `whose`, no option spans two owners."""
+    """Options in order, of the given types. With `owner_of`, no option spans two owners."""
     kinds = capacity_types(requirements)
     chosen: list[Option] = []
     if "reserved" in kinds:
-        chosen += _reserved(requirements, (each.type.name for each in suited), known, whose)
-    matched = {_place(each) for each in chosen if not each.pool.reservation}
-    return (*chosen, *_unreserved(requirements, suited, known, matched))
+        chosen += _reserved(
+            requirements, (candidate.type.name for candidate in suitable_types), known, owner_of
+        )
+    matched = {_place(option) for option in chosen if not option.pool.reservation}
+    return (*chosen, *_unreserved(requirements, suitable_types, known, matched))
 
 
 def too_dear(
-    requirements: Requirements, suited: Sequence[CandidateType], known: ClassCatalog
+    requirements: Requirements, suitable_types: Sequence[CandidateType], known: ClassCatalog
 ) -> tuple[int, float]:
     """The number of options above the price ceiling, and the ceiling in dollars an hour."""
-    offered = _offered(requirements, suited, known)
+    offered = _offered(requirements, suitable_types, known)
     ceiling = _ceiling(offered, known)
-    prices = (known.unreserved[kind].prices[yes] for kind, yes in offered.items())
-    return sum(int(((some > ceiling) & np.isfinite(some)).sum()) for some in prices), ceiling
+    prices = (known.unreserved[kind].prices[mask] for kind, mask in offered.items())
+    return sum(
+        int(((kind_prices > ceiling) & np.isfinite(kind_prices)).sum()) for kind_prices in prices
+    ), ceiling
 
 
 def _unreserved(
     requirements: Requirements,
-    suited: Sequence[CandidateType],
+    suitable_types: Sequence[CandidateType],
     known: ClassCatalog,
     matched: Collection[tuple[str, str]],
 ) -> list[Option]:
-    """Options outside reservations: plain ones by kind, then the exotic ones by kind.
+    """Options outside reservations: generic ones by kind, then the exotic ones by kind.
 
     `matched`: types and zones of open reservations that the claim may use.
     """
-    offered = _offered(requirements, suited, known)
+    offered = _offered(requirements, suitable_types, known)
     ceiling = _ceiling(offered, known)
-    for kind, yes in offered.items():
-        some = known.unreserved[kind]
-        most = ceiling
+    for kind, mask in offered.items():
+        unreserved = known.unreserved[kind]
+        limit = ceiling
         if kind == "spot" and "on-demand" in offered:
-            most = min(ceiling, known.unreserved["on-demand"].cheapest(offered["on-demand"]))
-        offered[kind] = yes & ((some.prices <= most) | some.unknown)
+            limit = min(ceiling, known.unreserved["on-demand"].cheapest(offered["on-demand"]))
+        offered[kind] = mask & ((unreserved.prices <= limit) | unreserved.unknown)
     if len(offered) == 1 and not matched:
-        ((kind, yes),) = offered.items()
-        return known.unreserved[kind].these(yes)  # plain ones come first
-    found: list[Option] = []
-    for plain in (True, False):
-        for kind, yes in offered.items():
-            some = known.unreserved[kind]
-            these = some.these(yes & (some.plain == plain))
+        ((kind, mask),) = offered.items()
+        return known.unreserved[kind].select(mask)  # generic ones come first
+    ordered: list[Option] = []
+    for generic in (True, False):
+        for kind, mask in offered.items():
+            unreserved = known.unreserved[kind]
+            group = unreserved.select(mask & (unreserved.generic == generic))
             if matched and kind == "on-demand":
-                these = _matched_first(these, matched, known.node_class.defaults.fallback_premium)
-            found += these
-    return found
+                group = _matched_first(group, matched, known.node_class.defaults.fallback_premium)
+            ordered += group
+    return ordered
 
 
 def _matched_first(
@@ -213,41 +220,43 @@ def _place(option: Option) -> tuple[str, str]:
 
 
 def _offered(
-    requirements: Requirements, suited: Sequence[CandidateType], known: ClassCatalog
-) -> dict[CapacityType, Yes]:
+    requirements: Requirements, suitable_types: Sequence[CandidateType], known: ClassCatalog
+) -> dict[CapacityType, Mask]:
     """The class's options outside reservations that match the claim, by kind, in the order of kinds."""
-    types = {each.type.name for each in suited}
-    found: dict[CapacityType, Yes] = {}
+    types = {candidate.type.name for candidate in suitable_types}
+    masks: dict[CapacityType, Mask] = {}
     for kind in unreserved_kinds(requirements, known.node_class):
         zones = {
             zone
             for zone, labels in known.zones.items()
             if not requirements.unmet({**labels, CAPACITY_TYPE: kind}, among=_PLACE_KEYS)
         }
-        found[kind] = known.unreserved[kind].among(types, zones)
-    return found
+        masks[kind] = known.unreserved[kind].among(types, zones)
+    return masks
 
 
-def _ceiling(offered: Mapping[CapacityType, Yes], known: ClassCatalog) -> float:
+def _ceiling(offered: Mapping[CapacityType, Mask], known: ClassCatalog) -> float:
     """The most that an option may cost an hour; infinite if no price is known."""
     prices = (
-        float(np.min(known.unreserved[kind].prices, where=yes, initial=math.inf))
-        for kind, yes in offered.items()
+        float(np.min(known.unreserved[kind].prices, where=mask, initial=math.inf))
+        for kind, mask in offered.items()
     )
     return min(prices, default=math.inf) * known.node_class.defaults.price_ceiling
 
 
 def unreserved_kinds(requirements: Requirements, node_class: NodeClass) -> tuple[CapacityType, ...]:
     """The capacity types outside reservations, if the class and the claim let it leave them."""
-    if node_class.selection.preference == "capacity-reservations-only" or not _bare(requirements):
+    if node_class.selection.preference == "capacity-reservations-only" or not _accepts_unreserved(
+        requirements
+    ):
         return ()
     return tuple(kind for kind in capacity_types(requirements) if kind != "reserved")
 
 
-def misfits(claim: Claim, suited: Sequence[CandidateType], known: ClassCatalog) -> Iterator[Skipped]:
+def misfits(claim: Claim, suitable_types: Sequence[CandidateType], known: ClassCatalog) -> Iterator[Skipped]:
     """The reservations of the class that the claim cannot use, each with the reason."""
     kinds = capacity_types(claim.requirements)
-    names = {each.type.name for each in suited}
+    names = {candidate.type.name for candidate in suitable_types}
     for odcr in known.node_class.resolved.pending:
         starts = f", starts at {odcr.start:%Y-%m-%dT%H:%M:%SZ}" if odcr.start else ""
         yield _skip(odcr, "ReservationPending", f"reservation {odcr.id} is {odcr.state}{starts}")
@@ -256,12 +265,12 @@ def misfits(claim: Claim, suited: Sequence[CandidateType], known: ClassCatalog) 
         if "reserved" not in kinds:
             yield _skip(odcr, "CapacityTypeMismatch", _takes(claim, kinds))
         elif odcr.instance_type not in names:
-            why = unsuited(claim, odcr.instance_type, known)
-            yield _skip(odcr, "InstanceTypeMismatch", f"{odcr.instance_type}: {why}")
+            problem = mismatch(claim, odcr.instance_type, known)
+            yield _skip(odcr, "InstanceTypeMismatch", f"{odcr.instance_type}: {problem}")
         elif live.problem:
             yield _skip(odcr, *live.problem)
-        elif unwanted := claim.requirements.accepts(live.labels, among=_PLACE_KEYS):
-            yield _skip(odcr, "RequirementsMismatch", unwanted)
+        elif mismatch_text := claim.requirements.accepts(live.labels, among=_PLACE_KEYS):
+            yield _skip(odcr, "RequirementsMismatch", mismatch_text)
 
 
 def offered(
@@ -277,15 +286,15 @@ def offered(
 
     An option of one reservation is found even if launches go by group or by open match.
     """
-    suited = [
-        each
-        for each in suitable(claim.requirements, claim.requests, known)
-        if each.type.name == instance_type
+    suitable_types = [
+        candidate
+        for candidate in suitable(claim.requirements, claim.requests, known)
+        if candidate.type.name == instance_type
     ]
-    found: Iterable[Option] = choose(claim.requirements, suited, known)
+    choices: Iterable[Option] = choose(claim.requirements, suitable_types, known)
     if capacity_type == "reserved" and reservation and not reservation.startswith("arn:"):
-        ids = {id_ for _, id_ in wanted(claim, suited, known)}
-        found = [
+        ids = {id_ for _, id_ in matching_reservations(claim, suitable_types, known)}
+        choices = [
             named(live.odcr, known)
             for live in known.reserved
             if live.odcr.id == reservation and live.odcr.id in ids
@@ -293,9 +302,14 @@ def offered(
     place = (capacity_type, reservation, instance_type, zone)
     return next(
         (
-            each
-            for each in found
-            if (each.pool.capacity_type, each.pool.reservation, each.pool.instance_type, each.pool.zone)
+            option
+            for option in choices
+            if (
+                option.pool.capacity_type,
+                option.pool.reservation,
+                option.pool.instance_type,
+                option.pool.zone,
+            )
             == place
         ),
         None,
@@ -305,15 +319,17 @@ def offered(
 def _takes(claim: Claim, kinds: Sequence[CapacityType]) -> str:
     if kinds:
         return f"the claim accepts only {' or '.join(kinds)}"
-    asked = claim.requirements.describe(CAPACITY_TYPE)
-    return f"{CAPACITY_TYPE} of the claim is {asked}, which leaves none of {', '.join(_ORDER)}"
+    requirement = claim.requirements.describe(CAPACITY_TYPE)
+    return f"{CAPACITY_TYPE} of the claim is {requirement}, which leaves none of {', '.join(_ORDER)}"
 
 
-def wanted(claim: Claim, suited: Sequence[CandidateType], known: ClassCatalog) -> Iterator[tuple[Pool, str]]:
+def matching_reservations(
+    claim: Claim, suitable_types: Sequence[CandidateType], known: ClassCatalog
+) -> Iterator[tuple[Pool, str]]:
     """The reservations of the class that match the claim, each with its id."""
     if "reserved" not in capacity_types(claim.requirements):
         return
-    names = {each.type.name for each in suited}
+    names = {candidate.type.name for candidate in suitable_types}
     for live in known.reserved:
         fits_in = live.odcr.instance_type in names and not live.problem
         if fits_in and not claim.requirements.unmet(live.labels, among=_PLACE_KEYS):
@@ -321,28 +337,28 @@ def wanted(claim: Claim, suited: Sequence[CandidateType], known: ClassCatalog) -
 
 
 def soon(
-    requirements: Requirements, suited: Sequence[CandidateType], known: ClassCatalog
+    requirements: Requirements, suitable_types: Sequence[CandidateType], known: ClassCatalog
 ) -> Iterator[tuple[Odcr, datetime]]:
     """The matching reservations that are not launchable yet, and the latest time until they are."""
     if "reserved" not in capacity_types(requirements):
         return
-    names = {each.type.name for each in suited}
+    names = {candidate.type.name for candidate in suitable_types}
     for live, by in known.soon:
         fits_in = live.odcr.instance_type in names and not live.problem
         if fits_in and not requirements.unmet(live.labels, among=_PLACE_KEYS):
             yield live.odcr, by
 
 
-def unsuited(claim: Claim, instance_type: str, known: ClassCatalog) -> str:
+def mismatch(claim: Claim, instance_type: str, known: ClassCatalog) -> str:
     """Why a type does not match a claim."""
     candidate = known.candidates.get(instance_type)
     if candidate is None:
-        why = known.imageless.get(instance_type) or known.unfit.get(instance_type)
-        return why or "EC2 does not describe this instance type here"
+        exclusion = known.imageless.get(instance_type) or known.unfit.get(instance_type)
+        return exclusion or "EC2 does not describe this instance type here"
     return (
         claim.requirements.accepts(candidate.labels, among=_TYPE_KEYS)
         or fits(claim.requests, candidate.allocatable)
-        or "it suits"
+        or "it matches"
     )
 
 
@@ -353,55 +369,62 @@ def dropped(claim: Claim, known: ClassCatalog) -> dict[str, int]:
     """
     left_out = {"image": len(known.imageless), "the class": len(known.unfit)}
     counts = Counter({key: count for key, count in left_out.items() if count})
-    for each in known.candidates.values():
-        counts.update(claim.requirements.unmet(each.labels, among=_TYPE_KEYS))
-        counts.update(f"requests of {name}" for name in lacking(claim.requests, each.allocatable))
-    ordered = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
-    asked = claim.requirements
-    return {f"{key} ({asked.describe(key)})" if key in asked else key: count for key, count in ordered}
+    for candidate in known.candidates.values():
+        counts.update(claim.requirements.unmet(candidate.labels, among=_TYPE_KEYS))
+        counts.update(f"requests of {name}" for name in lacking(claim.requests, candidate.allocatable))
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    requirements = claim.requirements
+    return {
+        f"{key} ({requirements.describe(key)})" if key in requirements else key: count
+        for key, count in ordered
+    }
 
 
 def _reserved(
-    requirements: Requirements, suited: Iterable[str], known: ClassCatalog, whose: Whose | None
+    requirements: Requirements, suitable_types: Iterable[str], known: ClassCatalog, owner_of: OwnerOf | None
 ) -> list[Option]:
     # All reservations of an offering match or none, unless the claim requires something of the reservation.
-    alike = _unchoosy(requirements)
+    any_odcr = _any_odcr(requirements)
     zones: dict[str, bool] = {}
-    found: list[Option] = []
-    for name in suited:
-        some: list[Option] = []
+    reserved: list[Option] = []
+    for name in suitable_types:
+        type_options: list[Option] = []
         for place in known.offerings.get(name, ()):
-            if not alike:
+            if not any_odcr:
                 good = [
                     live
                     for live in place.reservations
                     if not requirements.unmet(live.labels, among=_PLACE_KEYS)
                 ]
-                some += _by_owner(good, place, known, whose)
+                type_options += _by_owner(good, place, known, owner_of)
                 continue
             if place.zone not in zones:
                 zones[place.zone] = not requirements.unmet(place.reservations[0].labels, among=_PLACE_KEYS)
             if zones[place.zone]:
-                some += place.options if whose is None else _by_owner(place.reservations, place, known, whose)
-        found += sorted(some, key=_soonest) if len(some) > 1 else some
-    return found
+                type_options += (
+                    place.options
+                    if owner_of is None
+                    else _by_owner(place.reservations, place, known, owner_of)
+                )
+        reserved += sorted(type_options, key=_soonest) if len(type_options) > 1 else type_options
+    return reserved
 
 
 def _by_owner(
-    good: Sequence[LiveReservation], place: Offering, known: ClassCatalog, whose: Whose | None
+    good: Sequence[LiveReservation], place: Offering, known: ClassCatalog, owner_of: OwnerOf | None
 ) -> list[Option]:
     """The options of one offering. A launch that EC2 matches itself is no option if it could miss its
     owner."""
-    if whose is None:
-        return offering_options(good, place.reservations, known.node_class, known.made)
+    if owner_of is None:
+        return offering_options(good, place.reservations, known.node_class, known.option_cache)
     owners: dict[str, list[LiveReservation]] = {}
     for live in good:
-        if (owner := whose(live.odcr)) is not None:
+        if (owner := owner_of(live.odcr)) is not None:
             owners.setdefault(owner, []).append(live)
     return [
-        each
-        for some in owners.values()
-        for each in offering_options(some, place.reservations, known.node_class, known.made)
+        option
+        for owned in owners.values()
+        for option in offering_options(owned, place.reservations, known.node_class, known.option_cache)
     ]
 
 

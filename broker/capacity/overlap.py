@@ -37,17 +37,19 @@ def separated(
     `slots`: the reservation that the plan gave each claim (by uid). `kept`: reservations with slots that
     claims keep while they wait. `member`: the option that names a reservation.
     """
-    crowded = _crowded((each.option for each in assignments), kept, entitlements, inventory)
+    crowded = _crowded((assignment.option for assignment in assignments), kept, entitlements, inventory)
     if not crowded:
         return tuple(assignments)
     named = {
-        id(each.option)
-        for each in {id(each.option): each for each in assignments}.values()
-        if _spans(each.option) and _reach(each.option) in crowded
+        id(assignment.option)
+        for assignment in {id(assignment.option): assignment for assignment in assignments}.values()
+        if _spans(assignment.option) and _reach(assignment.option) in crowded
     }
     return tuple(
-        replace(each, option=member(each.claim, slots[each.claim.uid])) if id(each.option) in named else each
-        for each in assignments
+        replace(assignment, option=member(assignment.claim, slots[assignment.claim.uid]))
+        if id(assignment.option) in named
+        else assignment
+        for assignment in assignments
     )
 
 
@@ -59,7 +61,7 @@ def opted_out(
     inventory: Inventory,
 ) -> tuple[Assignment, ...]:
     """The assignments, with the places where an instance outside reservations must match no open one."""
-    places = _places({*kept, *entitlements.lots}, inventory)
+    places = _places({*kept, *entitlements.slot_pools}, inventory)
     everywhere = _places(inventory.odcrs, inventory) if KEPT in entitlements.barred else _NOWHERE
     if not places and not everywhere:
         return tuple(assignments)
@@ -70,7 +72,10 @@ def opted_out(
             return _NOWHERE
         return everywhere if entitlements.draws.get(claim.uid) == KEPT else places
 
-    return tuple(replace(each, closed=there) if (there := closed(each)) else each for each in assignments)
+    return tuple(
+        replace(assignment, closed=closed_places) if (closed_places := closed(assignment)) else assignment
+        for assignment in assignments
+    )
 
 
 def _crowded(
@@ -88,21 +93,21 @@ def _crowded(
             by_member[odcr_id].append(reach)
 
     def crowded(reach: frozenset[str], is_open: bool) -> bool:
-        odcrs = [inventory.odcrs[each] for each in reach if each in inventory.odcrs]
-        if any(len(by_member[each]) > 1 or each in kept for each in reach):
+        odcrs = [inventory.odcrs[odcr_id] for odcr_id in reach if odcr_id in inventory.odcrs]
+        if any(len(by_member[odcr_id]) > 1 or odcr_id in kept for odcr_id in reach):
             return True
         # A launch has one image, so it reaches the members of one platform only.
         if len({odcr.platform for odcr in odcrs}) > 1:
             return True
-        others = _places({*kept, *entitlements.lots} - reach, inventory) if is_open else _NOWHERE
-        return any((odcr.instance_type, odcr.zone) in others for odcr in odcrs)
+        other_places = _places({*kept, *entitlements.slot_pools} - reach, inventory) if is_open else _NOWHERE
+        return any((odcr.instance_type, odcr.zone) in other_places for odcr in odcrs)
 
     return frozenset(reach for reach, is_open in reaches.items() if crowded(reach, is_open))
 
 
 def _places(odcr_ids: Iterable[str], inventory: Inventory) -> frozenset[Place]:
     """The places in which EC2 would match one of these reservations without a target."""
-    odcrs = (inventory.odcrs[each] for each in odcr_ids if each in inventory.odcrs)
+    odcrs = (inventory.odcrs[odcr_id] for odcr_id in odcr_ids if odcr_id in inventory.odcrs)
     return frozenset(
         (odcr.instance_type, odcr.zone)
         for odcr in odcrs

@@ -68,17 +68,17 @@ def plan(
     fit into them are planned later.
     """
     budget = TimeBudget(seconds, timer)
-    everyone = sorted(claims, key=order)
+    all_claims = sorted(claims, key=order)
     catalog = OptionCatalog(node_classes, types, inventory, shortages, now, entitlements=entitlements)
-    candidates_by_claim, unplaced = _candidates(everyone, node_classes, catalog, budget.until(OPTIONS))
-    waiting = everyone
-    if len(candidates_by_claim) + len(unplaced) < len(everyone):
-        waiting = [each for each in everyone if each.uid in candidates_by_claim or each.uid in unplaced]
+    candidates_by_claim, unplaced = _candidates(all_claims, node_classes, catalog, budget.until(OPTIONS))
+    waiting = all_claims
+    if len(candidates_by_claim) + len(unplaced) < len(all_claims):
+        waiting = [claim for claim in all_claims if claim.uid in candidates_by_claim or claim.uid in unplaced]
     gangs = gangs_of(waiting)
     broken: dict[str, GangProblem] = {}
     for name, gang in gangs.items():
-        if found := incomplete(gang, candidates_by_claim, (launched or {}).get(name, 0)):
-            broken[name] = found
+        if problem := incomplete(gang, candidates_by_claim, (launched or {}).get(name, 0)):
+            broken[name] = problem
     demands = demands_of(waiting, candidates_by_claim, gangs, broken, entitlements)
     by_uid = {claim.uid: claim for claim in waiting}
     slots = SlotAssigner(
@@ -91,26 +91,28 @@ def plan(
         budget=budget,
         timer=timer,
     )
-    stuck = frozenset(name for name, found in broken.items() if not found.message)
+    stuck = frozenset(name for name, problem in broken.items() if not problem.message)
     assigned = _with_holds(slots, demands, stuck, open_windows(gangs, node_classes, now))
-    dealt, lent, solution = assigned.dealt, assigned.lent, assigned.solution
+    allocated, borrowed, solution = assigned.allocated, assigned.borrowed, assigned.solution
     holds = {hold.gang: hold for hold in assigned.holds}
     for name in sorted(assigned.waits - broken.keys()):
         rank = min(demands[claim.uid].rank for claim in gangs[name])
         room = returned(assigned.room, holds[name].slots) if name in holds else assigned.room
-        broken[name] = GangProblem(lacking=lacking(gangs[name], rank, demands, dealt, room))
-    keeps = dict(lent.kept)
-    for name in sorted({by_uid[uid].gang for uid in lent.awaited} - {"", *broken}):
-        # A gang that could launch without the awaited slot waits for it too, and keeps the others.
-        broken[name] = GangProblem(lacking=[each.name for each in gangs[name] if each.uid in lent.awaited])
-        keeps |= {each.uid: dealt[each.uid] for each in gangs[name] if each.uid in dealt}
+        broken[name] = GangProblem(lacking=lacking(gangs[name], rank, demands, allocated, room))
+    keeps = dict(borrowed.kept)
+    for name in sorted({by_uid[uid].gang for uid in borrowed.nominated} - {"", *broken}):
+        # A gang that could launch without the nominated slot waits for it too, and keeps the others.
+        broken[name] = GangProblem(
+            lacking=[claim.name for claim in gangs[name] if claim.uid in borrowed.nominated]
+        )
+        keeps |= {claim.uid: allocated[claim.uid] for claim in gangs[name] if claim.uid in allocated}
     chosen = {
         claim.uid: option
         for claim in waiting
-        if claim.uid in demands and claim.gang not in broken and claim.uid not in lent.awaited
-        if (option := _choice(candidates_by_claim[claim.uid], dealt.get(claim.uid))) is not None
+        if claim.uid in demands and claim.gang not in broken and claim.uid not in borrowed.nominated
+        if (option := _choice(candidates_by_claim[claim.uid], allocated.get(claim.uid))) is not None
     }
-    pending = _pending(waiting, chosen, candidates_by_claim, broken, lent.awaited)
+    pending = _pending(waiting, chosen, candidates_by_claim, broken, borrowed.nominated)
     for name in sorted({by_uid[uid].gang for uid in pending} - {""}):
         lacks = [claim.name for claim in gangs[name] if claim.uid in pending]
         broken[name] = GangProblem(lacking=[*(broken[name].lacking if name in broken else ()), *lacks])
@@ -118,43 +120,49 @@ def plan(
         if claim.uid in pending or claim.gang in broken:
             chosen.pop(claim.uid, None)
     explained, outbid = budget.until(ALL), reasons.OutbidOptions(inventory)
-    alike: dict[tuple[object, ...], Unplaced] = {}
+    unplaced_by_key: dict[tuple[object, ...], Unplaced] = {}
     for claim in waiting:
         if claim.uid not in unplaced and claim.uid not in chosen:
             candidates, known = candidates_by_claim[claim.uid], catalog.known(claim)
             held = _holds_about(claim, assigned.holds)
-            asked = (id(candidates), claim.requirements, frozenset(claim.requests.items()), *map(id, held))
-            if not explained.admits(claim, free=asked in alike):
+            key = (id(candidates), claim.requirements, frozenset(claim.requests.items()), *map(id, held))
+            if not explained.admits(claim, free=key in unplaced_by_key):
                 continue
-            if asked not in alike:
-                alike[asked] = reasons.unplaced(claim, candidates, known, outbid, held)
-            unplaced[claim.uid] = replace(alike[asked], claim=claim)
+            if key not in unplaced_by_key:
+                unplaced_by_key[key] = reasons.unplaced(claim, candidates, known, outbid, held)
+            unplaced[claim.uid] = replace(unplaced_by_key[key], claim=claim)
             if claim.uid in pending:
                 unplaced[claim.uid] = reasons.pending(unplaced[claim.uid], *pending[claim.uid])
-    for name, found in broken.items():
+    for name, problem in broken.items():
         members = [claim for claim in gangs[name] if claim.uid in candidates_by_claim]
         others = [hold for hold in assigned.holds if hold.gang != name]
         unplaced |= reasons.gang_incomplete(
-            name, members, found.lacking, unplaced, found.message, holds.get(name), others
+            name, members, problem.lacking, unplaced, problem.message, holds.get(name), others
         )
-    for uid, awaited in lent.awaited.items():
+    for uid, nominated_slot in borrowed.nominated.items():
         unplaced[uid] = reasons.reclaiming(
-            by_uid[uid], candidates_by_claim[uid], awaited, entitlements, outbid
+            by_uid[uid], candidates_by_claim[uid], nominated_slot, entitlements, outbid
         )
     assignments, skipped = _explained(
         waiting, chosen, candidates_by_claim, catalog, outbid, explained, assigned.holds
     )
     later: set[str] = set()
-    if len(unplaced) + len(assignments) < len(everyone):
-        later = {each.uid for each in everyone} - unplaced.keys() - {each.claim.uid for each in assignments}
-        count = len(everyone) - len(later)
+    if len(unplaced) + len(assignments) < len(all_claims):
+        later = (
+            {claim.uid for claim in all_claims}
+            - unplaced.keys()
+            - {assignment.claim.uid for assignment in assignments}
+        )
+        count = len(all_claims) - len(later)
         unplaced |= {
-            each.uid: reasons.later(each, count, len(everyone)) for each in everyone if each.uid in later
+            claim.uid: reasons.later(claim, count, len(all_claims))
+            for claim in all_claims
+            if claim.uid in later
         }
     kept = frozenset(keeps.values()) | assigned.kept
     assignments = separated(
         assignments,
-        dealt,
+        allocated,
         kept,
         entitlements,
         inventory,
@@ -163,10 +171,10 @@ def plan(
     assignments = opted_out(assignments, node_classes, kept, entitlements, inventory)
     return Plan(
         assignments=assignments,
-        unplaced=tuple(unplaced[claim.uid] for claim in everyone if claim.uid in unplaced),
+        unplaced=tuple(unplaced[claim.uid] for claim in all_claims if claim.uid in unplaced),
         skipped=skipped,
-        solution=_in_part(solution, len(later), len(everyone), seconds) if later else solution,
-        awaited=lent.awaited,
+        solution=_in_part(solution, len(later), len(all_claims), seconds) if later else solution,
+        nominated=borrowed.nominated,
         kept=keeps,
         later=frozenset(later),
         holds=assigned.holds,
@@ -193,10 +201,10 @@ def _candidates(
             continue
         candidates = computed or catalog.candidates(claim)
         if claim.min_values:
-            varied = (id(candidates), claim.min_values)
-            if varied not in too_few:
-                too_few[varied] = reasons.too_few_values(claim, candidates, catalog.known(claim))
-            if short := too_few[varied]:
+            values_key = (id(candidates), claim.min_values)
+            if values_key not in too_few:
+                too_few[values_key] = reasons.too_few_values(claim, candidates, catalog.known(claim))
+            if short := too_few[values_key]:
                 unplaced[claim.uid] = replace(short, claim=claim)
                 continue
         candidates_by_claim[claim.uid] = candidates
@@ -216,10 +224,12 @@ def _with_holds(
     """
     assigned = slots.assign(demands)
     holders: dict[str, HoldingGang] = {}
-    while slots.budget.left(SLOTS) >= 0:
+    while slots.budget.seconds_left(SLOTS) >= 0:
         more = {
             name: gang
-            for name in sorted((assigned.waits | stuck) & windows.keys() - holders.keys() - assigned.awaiting)
+            for name in sorted(
+                (assigned.waits | stuck) & windows.keys() - holders.keys() - assigned.nominated_gangs
+            )
             if (gang := holding(slots.gangs[name], windows[name], slots.candidates, slots.inventory))
         }
         if not more:
@@ -246,7 +256,7 @@ def _pending(
     chosen: Mapping[str, Option],
     candidates_by_claim: Mapping[str, CandidateOptions],
     broken: Mapping[str, GangProblem],
-    awaited: Collection[str],
+    nominated: Collection[str],
 ) -> dict[str, tuple[Odcr, datetime]]:
     """Claims without a slot that wait for a reservation, which begins within minutes, and until when.
 
@@ -256,7 +266,7 @@ def _pending(
     def waits(claim: Claim) -> bool:
         if (
             claim.uid not in candidates_by_claim
-            or claim.uid in awaited
+            or claim.uid in nominated
             or not candidates_by_claim[claim.uid].soon
         ):
             return False
@@ -265,13 +275,13 @@ def _pending(
         return claim.uid not in chosen or chosen[claim.uid].pool.capacity_type != "reserved"
 
     claims = [claim for claim in waiting if waits(claim)]
-    found = {odcr.id: (odcr, by) for claim in claims for odcr, by in candidates_by_claim[claim.uid].soon}
+    starting = {odcr.id: (odcr, by) for claim in claims for odcr, by in candidates_by_claim[claim.uid].soon}
     flow: Flow[str, str] = Flow(
         {claim.uid: [odcr.id for odcr, _ in candidates_by_claim[claim.uid].soon] for claim in claims},
-        {id_: odcr.total for id_, (odcr, _) in found.items()},
+        {id_: odcr.total for id_, (odcr, _) in starting.items()},
     )
-    held = [claim for claim in claims if flow.add(claim.uid)]
-    return {claim.uid: found[next(iter(flow.taken(claim.uid)))] for claim in held}
+    served = [claim for claim in claims if flow.add(claim.uid)]
+    return {claim.uid: starting[next(iter(flow.taken(claim.uid)))] for claim in served}
 
 
 def _holds_about(claim: Claim, holds: Sequence[GangHold]) -> tuple[GangHold, ...]:
@@ -302,7 +312,9 @@ def _explained(
         if not admission.admits(claim, free=key in explained):
             continue
         if key not in explained:
-            explained[key] = reasons.passed(claim, candidates, option, catalog.known(claim), outbid, held)
+            explained[key] = reasons.rest_and_skipped(
+                claim, candidates, option, catalog.known(claim), outbid, held
+            )
         rest, better = explained[key]
         assignments.append(Assignment(claim=claim, option=option, rest=rest))
         if better:

@@ -88,20 +88,20 @@ class SlotProblem:
 
     @cached_property
     def counts(self) -> Ints:
-        return np.array([each.count for each in self.bundles], dtype=np.int64)
+        return np.array([bundle.count for bundle in self.bundles], dtype=np.int64)
 
     @cached_property
     def gangs(self) -> dict[str, tuple[int, ...]]:
         """The bundles of each binding gang, gangs in order of rank."""
-        found: dict[str, list[int]] = defaultdict(list)
+        by_gang: dict[str, list[int]] = defaultdict(list)
         for place, bundle in enumerate(self.bundles):
             if bundle.gang:
-                found[bundle.gang].append(place)
-        return {gang: tuple(places) for gang, places in found.items()}
+                by_gang[bundle.gang].append(place)
+        return {gang: tuple(places) for gang, places in by_gang.items()}
 
     @cached_property
     def must(self) -> NDArray[np.bool_]:
-        return np.array([each.must for each in self.bundles], dtype=bool)
+        return np.array([bundle.must for bundle in self.bundles], dtype=bool)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -122,10 +122,10 @@ class SlotFlow:
         used = np.bincount(problem.arc_slot, weights=self.flow, minlength=len(problem.room))
         if (used > problem.room).any():
             return "a reservation is used beyond its room"
-        reached = [each.reach for each in problem.bundles]
-        wanted = np.bincount(reached, weights=self.served, minlength=problem.reaches)
-        given = np.bincount(problem.arc_reach, weights=self.flow, minlength=problem.reaches)
-        return "" if (wanted == given).all() else "claims and slots do not add up"
+        reached = [bundle.reach for bundle in problem.bundles]
+        served = np.bincount(reached, weights=self.served, minlength=problem.reaches)
+        assigned = np.bincount(problem.arc_reach, weights=self.flow, minlength=problem.reaches)
+        return "" if (served == assigned).all() else "claims and slots do not add up"
 
 
 def problem_of(
@@ -148,7 +148,7 @@ def problem_of(
             Bundle(reach=order[reach], rank=rank, gang=gang, claims=tuple(uids))
             for (reach, rank, gang), uids in grouped.items()
         ),
-        key=lambda each: (each.rank, each.reach, each.gang),
+        key=lambda bundle: (bundle.rank, bundle.reach, bundle.gang),
     )
     ids = sorted({odcr_id for slots in reaches for odcr_id in slots})
     matrix = _matrix(reaches, order, ids)
@@ -160,7 +160,10 @@ def problem_of(
     return SlotProblem(
         bundles=tuple(bundles),
         members=members,
-        room=np.array([sum(inventory.free(each) for each in some) for some in members], dtype=np.int64),
+        room=np.array(
+            [sum(inventory.free(odcr_id) for odcr_id in class_members) for class_members in members],
+            dtype=np.int64,
+        ),
         sizes=sizes,
         ends=ends,
         reaches=len(reaches),
@@ -189,7 +192,7 @@ def _matrix(
     place = {odcr_id: number for number, odcr_id in enumerate(ids)}
     matrix = np.zeros((len(reaches), len(ids)), dtype=bool)
     for slots, reach in reaches.items():
-        matrix[order[reach], [place[each] for each in slots]] = True
+        matrix[order[reach], [place[slot] for slot in slots]] = True
     return matrix
 
 
@@ -197,7 +200,7 @@ def _classes(
     matrix: NDArray[np.bool_], ids: Sequence[str], inventory: Inventory, types: Mapping[str, InstanceType]
 ) -> list[tuple[_Class, list[int]]]:
     columns = np.ascontiguousarray(np.packbits(matrix, axis=0).T)
-    found: dict[_Class, list[int]] = defaultdict(list)
+    places_by_class: dict[_Class, list[int]] = defaultdict(list)
     for place, odcr_id in enumerate(ids):
         odcr = inventory.odcrs[odcr_id]
         accelerators, bare, vcpus, memory, _ = size_key(types[odcr.instance_type])
@@ -206,24 +209,24 @@ def _classes(
             end=ends_at(odcr) or FOREVER,
             reached_by=columns[place].tobytes(),
         )
-        found[key].append(place)
-    return sorted(found.items(), key=lambda each: (each[0].size, each[0].end, each[1]))
+        places_by_class[key].append(place)
+    return sorted(places_by_class.items(), key=lambda item: (item[0].size, item[0].end, item[1]))
 
 
 def _ranks(values: Iterable[Hashable]) -> Ints:
     """The position of each value among the distinct values."""
-    given = list(values)
-    places = {value: place for place, value in enumerate(sorted(set(given)))}  # type: ignore[type-var]
-    return np.array([places[value] for value in given], dtype=np.int64)
+    ordered = list(values)
+    places = {value: place for place, value in enumerate(sorted(set(ordered)))}  # type: ignore[type-var]
+    return np.array([places[value] for value in ordered], dtype=np.int64)
 
 
 def in_rank_order(
     uids: Iterable[str], demands: Mapping[str, ClaimDemand], *, gangs: frozenset[str] | None = None
 ) -> list[tuple[str, list[str]]]:
     """Claims in order of rank; the claims of a gang (of all gangs, or of these) together at the first one."""
-    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    units: dict[tuple[str, str], list[str]] = defaultdict(list)
     ranks: dict[str, Rank] = {uid: demands[uid].rank for uid in uids}
     for uid in sorted(ranks, key=lambda uid: ranks[uid]):
         gang = demands[uid].gang if gangs is None or demands[uid].gang in gangs else ""
-        found[gang, "" if gang else uid].append(uid)
-    return [(gang, some) for (gang, _), some in found.items()]
+        units[gang, "" if gang else uid].append(uid)
+    return [(gang, unit) for (gang, _), unit in units.items()]

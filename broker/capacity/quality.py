@@ -27,13 +27,13 @@ def gaps(
     if not problem.bundles:
         return ()
     slots = int(problem.room.sum())
-    falls_back = np.array([each.rank.falls_back for each in problem.bundles])
-    costs = np.array([-each.rank.cost for each in problem.bundles])
-    absents = np.array([bool(each.gang) and each.gang in absent for each in problem.bundles])
-    left = problem.counts - taken.served
-    waiting = int(left[~falls_back | absents].sum())
+    falls_back = np.array([bundle.rank.falls_back for bundle in problem.bundles])
+    costs = np.array([-bundle.rank.cost for bundle in problem.bundles])
+    absents = np.array([bool(bundle.gang) and bundle.gang in absent for bundle in problem.bundles])
+    unserved = problem.counts - taken.served
+    waiting = int(unserved[~falls_back | absents].sum())
     least_waiting = max(0, int(problem.counts[~falls_back].sum()) - slots)
-    paid = float((left * costs)[falls_back & ~absents].sum())
+    paid = float((unserved * costs)[falls_back & ~absents].sum())
     return (
         *_by_priority(problem, taken, relaxed, slots),
         ("claims that wait", float(max(0, waiting - least_waiting))),
@@ -51,25 +51,25 @@ def _by_priority(
 ) -> list[tuple[str, float]]:
     """Claims in reservations at each priority and above that another plan could have beyond this one."""
     largest = max(
-        (sum(problem.bundles[each].count for each in gang) for gang in problem.gangs.values()), default=1
+        (sum(problem.bundles[place].count for place in gang) for gang in problem.gangs.values()), default=1
     )
-    priorities = sorted({each.rank.priority for each in problem.bundles})
+    priorities = sorted({bundle.rank.priority for bundle in problem.bundles})
     places = [
-        [number for number, each in enumerate(problem.bundles) if each.rank.priority == priority]
+        [number for number, bundle in enumerate(problem.bundles) if bundle.rank.priority == priority]
         for priority in priorities
     ]
-    reached = [*accumulate(int(taken.served[some].sum()) for some in places)]
-    wanted = [*accumulate(int(problem.counts[some].sum()) for some in places)]
-    most = [
-        min(count, slots, (1 + largest) * got) if got else min(count, slots)
-        for count, got in zip(wanted, reached, strict=True)
+    reached = [*accumulate(int(taken.served[level].sum()) for level in places)]
+    demanded = [*accumulate(int(problem.counts[level].sum()) for level in places)]
+    limits = [
+        min(count, slots, (1 + largest) * served) if served else min(count, slots)
+        for count, served in zip(demanded, reached, strict=True)
     ]
     if relaxed is not None:
-        bounds = accumulate(int(relaxed.served[some].sum()) for some in places)
-        most = [min(one, other) for one, other in zip(most, bounds, strict=True)]
+        bounds = accumulate(int(relaxed.served[level].sum()) for level in places)
+        limits = [min(limit, bound) for limit, bound in zip(limits, bounds, strict=True)]
     return [
-        (f"claims at priority {-priority} and above", float(max(0, bound - got)))
-        for priority, bound, got in zip(priorities, most, reached, strict=True)
+        (f"claims at priority {-priority} and above", float(max(0, bound - served)))
+        for priority, bound, served in zip(priorities, limits, reached, strict=True)
     ]
 
 
@@ -77,9 +77,9 @@ def _least_paid(
     problem: SlotProblem, falls_back: NDArray[np.bool_], costs: NDArray[np.float64], slots: int
 ) -> float:
     """The least on-demand cost: the dearest claims have the slots, and gangs that bind pay nothing."""
-    alone = falls_back & np.array([not each.gang for each in problem.bundles])
-    each = np.sort(np.repeat(costs[alone], problem.counts[alone]))
-    return float(each[: max(0, len(each) - slots)].sum())
+    single = falls_back & np.array([not bundle.gang for bundle in problem.bundles])
+    claim_costs = np.sort(np.repeat(costs[single], problem.counts[single]))
+    return float(claim_costs[: max(0, len(claim_costs) - slots)].sum())
 
 
 def _ranks_above(ranks: Ints, problem: SlotProblem, taken: SlotFlow) -> float:

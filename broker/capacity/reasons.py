@@ -1,4 +1,4 @@
-"""The reasons reported for a claim: why it did not get a better option, or any option.
+"""The reasons reported for a claim that did not get a better option, or any option.
 
 Invariant: each message contains the numbers that it follows from. A waiting claim reports the one reason
 that would have to change first.
@@ -26,22 +26,22 @@ MOST_REPORTED: Final = 20  # of the options a claim did not get; more is noise
 
 
 class OutbidOptions:
-    """Why claims of one plan do not get an option that is usable: each option is answered once."""
+    """The reasons why claims of one plan do not get a usable option; computed once for each option."""
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
         self._skipped: dict[int, Skipped] = {}  # by identity: a plan has each option once
 
     def skipped(self, option: Option) -> Skipped:
-        if (found := self._skipped.get(id(option))) is None:
-            found = self._skipped[id(option)] = self._outbid(option)
-        return found
+        if (skip := self._skipped.get(id(option))) is None:
+            skip = self._skipped[id(option)] = self._outbid(option)
+        return skip
 
     def _outbid(self, option: Option) -> Skipped:
         if not option.pool.reserved:
             reason, message = "NotRequired", f"{option.pool.shown}: not taken"
         else:
-            free = counted(sum(self._inventory.free(each) for each in option.odcr_ids), "free slot")
+            free = counted(sum(self._inventory.free(odcr_id) for odcr_id in option.odcr_ids), "free slot")
             reason, message = (
                 "OutbidInPlan",
                 f"{option.pool.shown}: its {free} went to claims that come before",
@@ -49,7 +49,7 @@ class OutbidOptions:
         return Skipped(pool=option.pool, odcr_ids=option.odcr_ids, reason=reason, message=message)
 
 
-def passed(
+def rest_and_skipped(
     claim: Claim,
     candidates: CandidateOptions,
     option: Option,
@@ -64,19 +64,19 @@ def passed(
     """
     rest = candidates.usable[_place(option, candidates.usable) + 1 :]
     better = islice(candidates.options, _place(option, candidates.options))
-    skipped = list(islice(_why_not(better, candidates, outbid, held), MOST_REPORTED))
+    skipped = list(islice(_skips(better, candidates, outbid, held), MOST_REPORTED))
     if option.pool.capacity_type != "reserved":
-        unfit = chain(candidates.withheld, misfits(claim, candidates.suited, known))
+        unfit = chain(candidates.withheld, misfits(claim, candidates.suitable_types, known))
         skipped += islice(unfit, MOST_REPORTED - len(skipped))
     return rest, tuple(skipped)
 
 
 def _place(option: Option, among: Sequence[Option]) -> int:
     """The position of the option; by identity, since a plan has each option once."""
-    return next(place for place, each in enumerate(among) if each is option)
+    return next(place for place, candidate in enumerate(among) if candidate is option)
 
 
-def _why_not(
+def _skips(
     options: Iterable[Option],
     candidates: CandidateOptions,
     outbid: OutbidOptions,
@@ -95,9 +95,9 @@ def unplaced(
 ) -> Unplaced:
     """Why a claim waits. `held`: the slots held for gangs that outrank it."""
     reported = chain(
-        _why_not(candidates.options, candidates, outbid, held),
+        _skips(candidates.options, candidates, outbid, held),
         candidates.withheld,
-        misfits(claim, candidates.suited, known),
+        misfits(claim, candidates.suitable_types, known),
     )
     skipped = tuple(islice(reported, MOST_REPORTED))
     retry_at = candidates.retry_at
@@ -109,40 +109,40 @@ def unplaced(
         message = "; ".join(_hold(hold) for hold in holds[:3])
     elif retry_at is not None:
         reason = "BackingOff"
-        short = [each for each in candidates.refused.values() if each.reason == reason]
+        short = [skip for skip in candidates.refused.values() if skip.reason == reason]
         all_ = counted(len(candidates.options), "option")
         message = f"{len(short)} of {all_} refused lately; {short[0].message}"
-        count, ceiling = too_dear(claim.requirements, candidates.suited, known)
+        count, ceiling = too_dear(claim.requirements, candidates.suitable_types, known)
         if count:
             cost = "option costs" if count == 1 else "options cost"
             message += f"; {count} {cost} more than the ceiling of ${ceiling:.4f} an hour (--price-ceiling)"
     else:
         reason = "AllReservationsFull"
-        message = "no free slot: " + "; ".join(each.message for each in skipped[:5])
+        message = "no free slot: " + "; ".join(skip.message for skip in skipped[:5])
     return Unplaced(claim=claim, reason=reason, message=message, skipped=skipped, retry_at=retry_at)
 
 
 def reclaiming(
     claim: Claim,
     candidates: CandidateOptions,
-    awaited: NominatedSlot,
+    nominated: NominatedSlot,
     entitlements: Entitlements,
     outbid: OutbidOptions,
 ) -> Unplaced:
     """Why a claim waits although it may fall back, or waits for a slot that is being given back."""
-    lot, held = awaited.lot, ", ".join(awaited.odcr_ids)
-    owner, queue = entitlements.name(lot.owner), entitlements.name(awaited.queue)
-    if lot.owner == awaited.queue and entitlements.of(lot).quota > 0:
+    slot_pool, held = nominated.slot_pool, ", ".join(nominated.odcr_ids)
+    owner, queue = entitlements.name(slot_pool.owner), entitlements.name(nominated.queue)
+    if slot_pool.owner == nominated.queue and entitlements.of(slot_pool).quota > 0:
         message = (
-            f"{owner} is entitled to a slot of flavor {lot.flavor} that others have ({held}); "
+            f"{owner} is entitled to a slot of flavor {slot_pool.flavor} that others have ({held}); "
             "the claim waits until it is given back"
         )
     else:
         message = (
-            f"{queue} has no slot of flavor {lot.flavor} left for it, and one of lower priority has one of "
-            f"{owner} ({held}); the claim waits until that is given back"
+            f"{queue} has no slot of flavor {slot_pool.flavor} left for it, and a claim of lower priority "
+            f"holds one of {owner} ({held}); the claim waits until that is given back"
         )
-    skipped = tuple(islice(_why_not(candidates.options, candidates, outbid), MOST_REPORTED))
+    skipped = tuple(islice(_skips(candidates.options, candidates, outbid), MOST_REPORTED))
     return Unplaced(claim=claim, reason=RECLAIMING, message=message, skipped=skipped)
 
 
@@ -165,15 +165,15 @@ def pending(waits: Unplaced, odcr: Odcr, by: datetime) -> Unplaced:
 
 
 def too_few_values(claim: Claim, candidates: CandidateOptions, known: ClassCatalog) -> Unplaced | None:
-    """Why a claim waits whose minValues are not met; None if they are.
+    """The reason why a claim with unmet minValues waits; None if they are met.
 
     Karpenter launches no such claim either, unless its minValuesPolicy is BestEffort
     (https://karpenter.sh/docs/concepts/nodepools/#min-values).
     """
-    if not candidates.suited:
+    if not candidates.suitable_types:
         return None  # a reason of its own
     for key, least in claim.min_values:
-        values = sorted(possible_values(key, claim.requirements, candidates.suited, known))
+        values = sorted(possible_values(key, claim.requirements, candidates.suitable_types, known))
         if len(values) < least:
             shown = ", ".join(values[:10]) + (", ..." if len(values) > 10 else "")
             message = (
@@ -189,20 +189,21 @@ def _nothing(
 ) -> tuple[str, str]:
     """Why the claim has no option."""
     considered = len(known.candidates) + len(known.imageless) + len(known.unfit)
-    if not candidates.suited:
-        why = ", ".join(f"{key} excludes {count}" for key, count in dropped(claim, known).items())
-        message = f"none of {counted(considered, 'instance type')} suits: {why}{_unknown_types(claim, known)}"
+    if not candidates.suitable_types:
+        exclusions = ", ".join(f"{key} excludes {count}" for key, count in dropped(claim, known).items())
+        unknown = _unknown_types(claim, known)
+        message = f"none of {counted(considered, 'instance type')} suits: {exclusions}{unknown}"
         return "NoCompatibleInstanceTypes", message
     all_ = counted(considered, "instance type suits", "instance types suit")
-    message = f"{len(candidates.suited)} of {all_}, but "
+    message = f"{len(candidates.suitable_types)} of {all_}, but "
     if unreserved_kinds(claim.requirements, known.node_class):
         zones = ", ".join(sorted(known.zones))
         message += f"none is offered in a zone of the class ({zones}) that the claim accepts"
         message += f" ({claim.requirements.describe(ZONE)}){_unknown_zones(claim, known)}"
         return "NoCompatibleInstanceTypes", message
     message += "the class has no reservation that the claim can use"
-    unfit = [each.message for each in known.node_class.resolved.misfits[:5]]
-    return "NoUsableReservation", "; ".join([message, *(each.message for each in skipped[:5]), *unfit])
+    unfit = [misfit.message for misfit in known.node_class.resolved.misfits[:5]]
+    return "NoUsableReservation", "; ".join([message, *(skip.message for skip in skipped[:5]), *unfit])
 
 
 def _holds_any(hold: GangHold, options: Iterable[Option]) -> bool:
@@ -229,20 +230,20 @@ def _held(option: Option, held: Sequence[GangHold]) -> Skipped | None:
 def _unknown_types(claim: Claim, known: ClassCatalog) -> str:
     """The required instance type that the Region does not have, if the claim allows no other."""
     types = {*known.candidates, *known.imageless, *known.unfit}
-    wanted = claim.requirements.values(INSTANCE_TYPE) or frozenset()
-    if not wanted or wanted & types:
+    accepted = claim.requirements.values(INSTANCE_TYPE) or frozenset()
+    if not accepted or accepted & types:
         return ""
-    name = min(wanted)
+    name = min(accepted)
     return f"; EC2 has no instance type {name!r} in this Region{nearest(name, types)}"
 
 
 def _unknown_zones(claim: Claim, known: ClassCatalog) -> str:
     """The required zone that the Region does not have, if the claim allows no other."""
-    zones = {*known.zones}.union(*(each.type.zones for each in known.candidates.values()))
-    wanted = claim.requirements.values(ZONE) or frozenset()
-    if not wanted or wanted & zones:
+    zones = {*known.zones}.union(*(candidate.type.zones for candidate in known.candidates.values()))
+    accepted = claim.requirements.values(ZONE) or frozenset()
+    if not accepted or accepted & zones:
         return ""
-    name = min(wanted)
+    name = min(accepted)
     return f"; this Region has no zone {name!r}{nearest(name, zones)}"
 
 
@@ -282,12 +283,12 @@ def gang_incomplete(
     if hold is not None:
         nothing += f"; {_hold(hold)}"
     retries = [
-        each.retry_at
+        waiting.retry_at
         for claim in members
         if hold is None
         and claim.name in lacking
-        and (each := unplaced.get(claim.uid))
-        and each.retry_at is not None
+        and (waiting := unplaced.get(claim.uid))
+        and waiting.retry_at is not None
     ]
     return {
         claim.uid: Unplaced(

@@ -65,7 +65,7 @@ class Requirement:
             raise InvalidRequirement(f"{where}: the operator is unknown; use one of {', '.join(OPERATORS)}")
         if self.operator == "In" and not self.values:
             raise InvalidRequirement(f"{where}: In needs at least one value")
-        if self.operator == "In" and (bad := [each for each in self.values if not _VALUE.fullmatch(each)]):
+        if self.operator == "In" and (bad := [value for value in self.values if not _VALUE.fullmatch(value)]):
             raise InvalidRequirement(
                 f"requirement {self.key} In: {shortened(bad[0])} is the value of no label; "
                 f"a value has at most {_LONGEST} letters, digits, and -_. between them"

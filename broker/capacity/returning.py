@@ -1,4 +1,4 @@
-"""Which claims outside reservations move into slots that stay idle, so that most dollars an hour are saved.
+"""Chooses the claims outside reservations that move into idle slots, so that most dollars an hour are saved.
 
 Invariant: a gang moves whole or not at all. No slot gets two claims, and no pool gets more moves than its
 budget. Greedy in order of savings is optimal for single claims, since the sets of claims that fit the slots
@@ -36,21 +36,25 @@ def choose_moves(
     """The claims to move now. `room`: idle slots by reservation; `budgets`: moves by pool."""
     units = sorted(_units(candidates), key=_order)
     flow: Flow[str, str] = Flow(
-        {each.uid: tuple(slot for slot in each.slots if slot in room) for unit in units for each in unit},
+        {
+            candidate.uid: tuple(slot for slot in candidate.slots if slot in room)
+            for unit in units
+            for candidate in unit
+        },
         room,
     )
-    left = dict(budgets)
+    remaining = dict(budgets)
     chosen: list[ReturnCandidate] = []
     for unit in units:
-        needed = Counter(each.pool for each in unit)
-        if any(left.get(pool, 0) < count for pool, count in needed.items()):
+        needed = Counter(candidate.pool for candidate in unit)
+        if any(remaining.get(pool, 0) < count for pool, count in needed.items()):
             continue
         before = flow.state()
-        if not all(flow.add(each.uid) for each in unit):
+        if not all(flow.add(candidate.uid) for candidate in unit):
             flow.restore(before)
             continue
         for pool, count in needed.items():
-            left[pool] -= count
+            remaining[pool] -= count
         chosen += unit
     return tuple(chosen)
 
@@ -58,13 +62,15 @@ def choose_moves(
 def _units(candidates: Iterable[ReturnCandidate]) -> list[Sequence[ReturnCandidate]]:
     """Single claims, and the claims of each gang."""
     units: dict[tuple[str, str], list[ReturnCandidate]] = {}
-    for each in candidates:
-        units.setdefault(("gang", each.gang) if each.gang else ("claim", each.uid), []).append(each)
+    for candidate in candidates:
+        units.setdefault(("gang", candidate.gang) if candidate.gang else ("claim", candidate.uid), []).append(
+            candidate
+        )
     return list(units.values())
 
 
 def _order(unit: Sequence[ReturnCandidate]) -> tuple[float, str]:
-    return -sum(each.saving for each in unit) / len(unit), unit[0].name
+    return -sum(candidate.saving for candidate in unit) / len(unit), unit[0].name
 
 
 # By reservation: since when it has had one free slot, two, and so on.

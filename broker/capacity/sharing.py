@@ -7,8 +7,8 @@ the result is the best in the order of the plan's objective.
 The limits join claims of one queue with slots of one owner, across the network of claims and slots. So the
 optimum is found by integer programming: a variable counts the claims of a kind in equal reservations (SCIP,
 branch and cut). The levels of the objective are solved one after another, and each is held from then on. If
-there are too many variables, the program has the claims without a slot and those whose slots they could use,
-as far as there is room. All others keep their slots, and the result is not proven.
+there are too many variables, the program has the claims without a slot and the claims with slots that they
+could use, as far as there is room. All others keep their slots, and the result is not proven.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NEAR: Final = 1e-6
 
 
 class _ClaimKind(NamedTuple):
-    """Claims with equal choices. `firm`: each of them keeps a slot."""
+    """Claims with equal choices. `on_own_slots`: each of them keeps a slot."""
 
     queue: str
     slots: tuple[str, ...]
@@ -43,7 +43,7 @@ class _ClaimKind(NamedTuple):
     falls_back: bool
     cost: float
     gang: str
-    firm: bool
+    on_own_slots: bool
 
 
 _Place = tuple[_ClaimKind, str]  # a kind in a reservation
@@ -57,7 +57,7 @@ class SharedSlots:
     Not `proven`: a better assignment may exist, and `note` has the reason.
     """
 
-    dealt: Mapping[str, str]
+    allocated: Mapping[str, str]
     whole: frozenset[str] = frozenset()
     proven: bool = True
     note: str = ""
@@ -70,16 +70,16 @@ def share(
     inventory: Inventory,
     types: Mapping[str, InstanceType],
     *,
-    dealt: Mapping[str, str],
-    firm: Collection[str],
+    allocated: Mapping[str, str],
+    on_own_slots: Collection[str],
     kept: Mapping[str, str],
-    awaits: Mapping[str, SlotPool],
+    nominated: Mapping[str, SlotPool],
     seconds: float,
 ) -> SharedSlots | None:
-    """A better assignment than `dealt`; None if there is none.
+    """A better assignment than `allocated`; None if there is none.
 
-    `firm`: claims that keep a slot. `kept`: slots that other claims keep while they wait; `demands` has no
-    such claim. `awaits`: claims that wait for a slot of a lot otherwise.
+    `on_own_slots`: claims that keep a slot. `kept`: slots that other claims keep while they wait; `demands`
+    has no such claim. `nominated`: claims that wait for a slot of a slot pool otherwise.
     """
     debits = Counter(inventory.debits)
     debits.update(kept.values())
@@ -87,10 +87,10 @@ def share(
     reach: dict[str, tuple[int, int]] = {}
     usable: dict[tuple[int, int], tuple[str, ...]] = {}  # equal claims share their slots
     for uid, demand in demands.items():
-        key = reach[uid] = (id(demand.slots), id(candidates[uid].lent))
+        key = reach[uid] = (id(demand.slots), id(candidates[uid].borrowable))
         if key not in usable:
-            usable[key] = (*demand.slots, *candidates[uid].lent)
-    if all(uid in dealt or not usable[reach[uid]] for uid in demands):
+            usable[key] = (*demand.slots, *candidates[uid].borrowable)
+    if all(uid in allocated or not usable[reach[uid]] for uid in demands):
         return None
     equal = EqualSlots.of(usable.values(), inventory, entitlements, types)
     first = {key: equal.first(slots) for key, slots in usable.items()}
@@ -106,62 +106,64 @@ def share(
                 falls_back=rank.falls_back,
                 cost=-rank.cost,
                 gang=demand.gang,
-                firm=uid in firm,
+                on_own_slots=uid in on_own_slots,
             )
         ].append(uid)
-    used = Counter(equal.alike[slot] for uid, slot in dealt.items() if uid in demands)
+    used = Counter(equal.representative[slot] for uid, slot in allocated.items() if uid in demands)
     idle = any(equal.room[slot] > used[slot] for kind in kinds for slot in kind.slots)
-    if not (idle or len(dealt) > len(firm)):
+    if not (idle or len(allocated) > len(on_own_slots)):
         return None
     note, fixed = "", dict[str, str]()
     if (count := sum(len(kind.slots) for kind in kinds)) > MOST_VARIABLES:
         note = f"{count:,} ways to lend slots are more than {MOST_VARIABLES:,}: only a part was compared"
-        chosen = _first(kinds, dealt)
-        others = [uid for kind, uids in kinds.items() if kind not in chosen for uid in uids]
-        fixed = {uid: dealt[uid] for uid in others if uid in dealt}
+        chosen = _first(kinds, allocated)
+        left_out = [uid for kind, uids in kinds.items() if kind not in chosen for uid in uids]
+        fixed = {uid: allocated[uid] for uid in left_out if uid in allocated}
         kinds = {kind: kinds[kind] for kind in chosen}
     taken: Counter[_Limit] = Counter()
     for uid, slot in (*kept.items(), *fixed.items()):
         taken.update(limit for limit, _ in _limits(entitlements.draws.get(uid, ""), slot, entitlements))
-    taken.update(_Limit("quota", lot) for lot in awaits.values())
+    taken.update(_Limit("quota", slot_pool) for slot_pool in nominated.values())
     room = Counter(equal.room)
-    room.subtract(equal.alike[slot] for slot in fixed.values())
+    room.subtract(equal.representative[slot] for slot in fixed.values())
     program = _Program(kinds, room, entitlements, taken)
-    at = {uid: equal.alike[slot] for uid, slot in dealt.items() if uid in demands}
+    at = {uid: equal.representative[slot] for uid, slot in allocated.items() if uid in demands}
     before = Counter((kind, at[uid]) for kind, uids in kinds.items() for uid in uids if uid in at)
-    better = program.better(before, at, _levels(kinds), _ties(kinds, inventory, types), seconds)
-    if better is None:
-        return SharedSlots(dealt=dealt, proven=False, note=note) if note else None
-    if not better.proven and not note:
+    improved = program.better(before, at, _levels(kinds), _ties(kinds, inventory, types), seconds)
+    if improved is None:
+        return SharedSlots(allocated=allocated, proven=False, note=note) if note else None
+    if not improved.proven and not note:
         note = f"{seconds:.3g} s were too short to compare all ways to lend slots"
-    moved = {uid: slot for uid, slot in better.dealt.items() if uid not in fixed}
+    moved = {uid: slot for uid, slot in improved.allocated.items() if uid not in fixed}
     return replace(
-        better,
-        dealt=fixed | equal.spread(moved, dealt, inventory, Counter(fixed.values())),
-        proven=better.proven and not note,
+        improved,
+        allocated=fixed | equal.spread(moved, allocated, inventory, Counter(fixed.values())),
+        proven=improved.proven and not note,
         note=note,
     )
 
 
-def _first(kinds: Mapping[_ClaimKind, Sequence[str]], dealt: Mapping[str, str]) -> Mapping[_ClaimKind, None]:
+def _first(
+    kinds: Mapping[_ClaimKind, Sequence[str]], allocated: Mapping[str, str]
+) -> Mapping[_ClaimKind, None]:
     """The kinds to decide about if there are too many: those with claims left out, the first in front, then
-    those whose slots they could use. A gang comes whole or not at all.
+    those with slots that they could use. A gang comes whole or not at all.
     """
     gangs: dict[str, list[_ClaimKind]] = defaultdict(list)
     for kind in kinds:
         gangs[kind.gang or f"\0{len(gangs)}"].append(kind)
     units = sorted(gangs.values(), key=lambda unit: min(_order(kind) for kind in unit))
-    lacking = [unit for unit in units if any(uid not in dealt for kind in unit for uid in kinds[kind])]
-    found: dict[_ClaimKind, None] = {}
-    left, reached = MOST_VARIABLES, set[str]()
+    lacking = [unit for unit in units if any(uid not in allocated for kind in unit for uid in kinds[kind])]
+    selected: dict[_ClaimKind, None] = {}
+    remaining, reached = MOST_VARIABLES, set[str]()
     for unit, share_ in [*((unit, 0.5) for unit in lacking), *((unit, 0.0) for unit in units)]:
         count = sum(len(kind.slots) for kind in unit)
         near = share_ or any(not reached.isdisjoint(kind.slots) for kind in unit)
-        if near and left - count >= MOST_VARIABLES * share_ and unit[0] not in found:
-            found |= dict.fromkeys(unit)
-            left -= count
+        if near and remaining - count >= MOST_VARIABLES * share_ and unit[0] not in selected:
+            selected |= dict.fromkeys(unit)
+            remaining -= count
             reached.update(slot for kind in unit for slot in kind.slots)
-    return found
+    return selected
 
 
 def _order(kind: _ClaimKind) -> tuple[int, bool, bool, float]:
@@ -175,7 +177,7 @@ class EqualSlots:
     `room`: the free slots of all of them.
     """
 
-    alike: Mapping[str, str]
+    representative: Mapping[str, str]
     members: Mapping[str, Sequence[str]]
     room: Mapping[str, int]
 
@@ -194,37 +196,37 @@ class EqualSlots:
         for slot in sorted(users):
             odcr = inventory.odcrs[slot]
             size, end = size_key(types[odcr.instance_type])[:4], ends_at(odcr)
-            members[tuple(users[slot]), entitlements.lots.get(slot), size, end].append(slot)
+            members[tuple(users[slot]), entitlements.slot_pools.get(slot), size, end].append(slot)
         return EqualSlots(
-            alike={slot: some[0] for some in members.values() for slot in some},
-            members={some[0]: some for some in members.values()},
-            room={some[0]: sum(map(inventory.free, some)) for some in members.values()},
+            representative={slot: equal[0] for equal in members.values() for slot in equal},
+            members={equal[0]: equal for equal in members.values()},
+            room={equal[0]: sum(map(inventory.free, equal)) for equal in members.values()},
         )
 
     def first(self, slots: Iterable[str]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self.alike[slot] for slot in slots))
+        return tuple(dict.fromkeys(self.representative[slot] for slot in slots))
 
     def spread(
         self,
-        dealt: Mapping[str, str],
+        allocated: Mapping[str, str],
         before: Mapping[str, str],
         inventory: Inventory,
         used: Mapping[str, int],
     ) -> dict[str, str]:
         """The reservation of each claim; the one before if that is equal. `used`: by other claims."""
-        left = {slot: inventory.free(slot) - used.get(slot, 0) for slot in self.alike}
-        found: dict[str, str] = {}
-        for uid, slot in dealt.items():
+        free = {slot: inventory.free(slot) - used.get(slot, 0) for slot in self.representative}
+        placed: dict[str, str] = {}
+        for uid, slot in allocated.items():
             same = before.get(uid, "")
-            if self.alike.get(same) == slot and left[same] > 0:
-                found[uid] = same
-                left[same] -= 1
-        units = {first: (s for s in some for _ in range(left[s])) for first, some in self.members.items()}
-        return found | {uid: next(units[slot]) for uid, slot in dealt.items() if uid not in found}
+            if self.representative.get(same) == slot and free[same] > 0:
+                placed[uid] = same
+                free[same] -= 1
+        units = {first: (s for s in equal for _ in range(free[s])) for first, equal in self.members.items()}
+        return placed | {uid: next(units[slot]) for uid, slot in allocated.items() if uid not in placed}
 
 
 class _Limit(NamedTuple):
-    """A limit of the slots of a lot, or of those that a queue borrows of a flavor."""
+    """A limit of the slots of a slot pool, or of those that a queue borrows of a flavor."""
 
     name: str
     of: SlotPool
@@ -232,15 +234,15 @@ class _Limit(NamedTuple):
 
 def _limits(queue: str, slot: str, entitlements: Entitlements) -> list[tuple[_Limit, int]]:
     """The limits that a claim of the queue counts against in a reservation, with their sizes."""
-    if (lot := entitlements.lots.get(slot)) is None:
+    if (slot_pool := entitlements.slot_pools.get(slot)) is None:
         return []
-    terms = entitlements.of(lot)
-    room = (_Limit("room", lot), terms.room)
-    if lot.owner == queue:
-        return [room, (_Limit("quota", lot), terms.quota)]
-    borrower = SlotPool(queue, lot.flavor)
+    availability = entitlements.of(slot_pool)
+    room = (_Limit("room", slot_pool), availability.room)
+    if slot_pool.owner == queue:
+        return [room, (_Limit("quota", slot_pool), availability.quota)]
+    borrower = SlotPool(queue, slot_pool.flavor)
     borrowed = (_Limit("borrow", borrower), entitlements.borrow.get(borrower, 0))
-    return [room, (_Limit("lendable", lot), terms.lendable), borrowed]
+    return [room, (_Limit("lendable", slot_pool), availability.lendable), borrowed]
 
 
 def _levels(kinds: Collection[_ClaimKind]) -> list[_Level]:
@@ -300,7 +302,7 @@ class _Program:
     def better(
         self,
         before: Mapping[_Place, int],
-        dealt: Mapping[str, str],
+        allocated: Mapping[str, str],
         levels: list[_Level],
         ties: list[_Level],
         seconds: float,
@@ -311,16 +313,20 @@ class _Program:
         for number, level in enumerate([*levels, *ties]):
             if number == len(levels) and not better:
                 return None
-            reached = self._most(level)
+            reached = self._maximize(level)
             if reached is None:
-                return SharedSlots(dealt=dealt, proven=False) if not better else self._result(proven=False)
+                return (
+                    SharedSlots(allocated=allocated, proven=False)
+                    if not better
+                    else self._result(proven=False)
+                )
             value, exact = reached
             proven = proven and exact
             now = sum(count * level.get(place, 0.0) for place, count in before.items())
             better = better or value > now + _NEAR * max(1.0, abs(now))
         return self._result(proven=proven)
 
-    def _most(self, level: _Level) -> tuple[float, bool] | None:
+    def _maximize(self, level: _Level) -> tuple[float, bool] | None:
         """The most that a level reaches, which is held from then on, and whether that is proven."""
         objective = self._solver.Objective()
         objective.Clear()
@@ -331,26 +337,30 @@ class _Program:
         if status not in (self._solver.OPTIMAL, self._solver.FEASIBLE):
             return None
         reached = float(objective.Value())
-        self._found = {place: round(each.solution_value()) for place, each in self._claims.items()}
-        self._whole = frozenset(gang for gang, each in self._gangs.items() if each.solution_value() > 0.5)
-        held = self._solver.Constraint(reached - _NEAR * max(1.0, abs(reached)), self._solver.infinity())
+        self._counts = {place: round(variable.solution_value()) for place, variable in self._claims.items()}
+        self._whole = frozenset(
+            gang for gang, launches in self._gangs.items() if launches.solution_value() > 0.5
+        )
+        constraint = self._solver.Constraint(
+            reached - _NEAR * max(1.0, abs(reached)), self._solver.infinity()
+        )
         for place, value in level.items():
-            held.SetCoefficient(self._claims[place], value)
+            constraint.SetCoefficient(self._claims[place], value)
         return reached, status == self._solver.OPTIMAL
 
     def _result(self, *, proven: bool) -> SharedSlots:
-        dealt: dict[str, str] = {}
+        allocated: dict[str, str] = {}
         for kind, uids in self._kinds.items():
-            units = (slot for slot in kind.slots for _ in range(self._found[kind, slot]))
-            dealt |= dict(zip(uids, units, strict=False))
-        return SharedSlots(dealt=dealt, whole=self._whole, proven=proven)
+            units = (slot for slot in kind.slots for _ in range(self._counts[kind, slot]))
+            allocated |= dict(zip(uids, units, strict=False))
+        return SharedSlots(allocated=allocated, whole=self._whole, proven=proven)
 
     def _served(self) -> None:
-        """Firm claims have a slot each; gangs have all that they need, or none."""
+        """Claims on own slots keep one each; gangs have all slots that they need, or none."""
         for kind, uids in self._kinds.items():
             count = len(uids)
             must = bool(kind.gang) and not kind.falls_back
-            rows = [self._solver.Constraint(count if kind.firm else 0, count)]
+            rows = [self._solver.Constraint(count if kind.on_own_slots else 0, count)]
             if kind.gang:
                 rows.append(self._solver.Constraint(0 if must else -count, 0))
                 rows[-1].SetCoefficient(self._gangs[kind.gang], -count)
@@ -368,6 +378,6 @@ class _Program:
             limits += _limits(kind.queue, slot, entitlements)
             for limit, size in limits:
                 if limit not in rows:
-                    left = size - (taken.get(limit, 0) if isinstance(limit, _Limit) else 0)
-                    rows[limit] = self._solver.Constraint(0, max(0, left))
+                    free = size - (taken.get(limit, 0) if isinstance(limit, _Limit) else 0)
+                    rows[limit] = self._solver.Constraint(0, max(0, free))
                 rows[limit].SetCoefficient(variable, 1)

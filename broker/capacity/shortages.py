@@ -2,9 +2,9 @@
 
 Invariant: a pool that refused is not requested before its `next_try`, and repeated refusals lengthen the
 shortage: three minutes, doubled at each repeat up to thirty. A claim that has another pool leaves a short one
-out until the end. A claim whose fallbacks are all short tries pools without capacity after six minutes at
-most: one call asks all of them again, so asking is cheap, and capacity that returns is found soon. Both times
-are published. A shortage of a reservation ends earlier only if a later EC2 description
+out until the end. A claim with only short fallbacks tries pools without capacity after six minutes at
+most: one call tries all of them again, so a retry is cheap, and capacity that returns is found soon. Both
+times are published. A shortage of a reservation ends earlier only if a later EC2 description
 shows slots that were not there at the refusal. A type that is not offered waits for hours, an account's vCPU
 limit a quarter of an hour. A type with a reservation is offered, so a refusal there ends as any other.
 
@@ -26,7 +26,7 @@ from providers.model import ErrorClass
 
 FIRST: Final = timedelta(minutes=3)
 CAP: Final = timedelta(minutes=30)
-LAST_RESORT: Final = timedelta(minutes=6)  # the longest wait for a claim whose fallbacks are all short
+LAST_RESORT: Final = timedelta(minutes=6)  # the longest wait for a claim with only short fallbacks
 # How long after its end a shortage still counts as "again" when the pool refuses once more.
 MEMORY: Final = timedelta(minutes=30)
 _FIXED: Final[Mapping[ErrorClass, timedelta]] = {
@@ -83,7 +83,7 @@ class Shortage:
 
     @property
     def next_try(self) -> datetime:
-        """The earliest request: by a claim whose fallbacks are all short."""
+        """The earliest request: by a claim with only short fallbacks."""
         if self.scope.kind != "pool" or self.class_ is not ErrorClass.CAPACITY:
             return self.until
         return min(self.until, self.since + LAST_RESORT)
@@ -130,7 +130,7 @@ class Shortages:
         EC2's.
 
         A refusal during a shortage belongs to an earlier call and adds nothing, unless the pool could be
-        asked as a last resort. Classes that do not concern the scope (throttling, permission, ...) raise
+        tried as a last resort. Classes that do not concern the scope (throttling, permission, ...) raise
         ValueError.
         """
         if class_ not in _REMEMBERED:
@@ -159,7 +159,9 @@ class Shortages:
         """After a launch: its scopes are not short, and doubling starts over."""
         if not any(scope in self.by_scope for scope in scopes):
             return self
-        return Shortages({scope: each for scope, each in self.by_scope.items() if scope not in scopes})
+        return Shortages(
+            {scope: shortage for scope, shortage in self.by_scope.items() if scope not in scopes}
+        )
 
     def observed(self, inventory: Inventory, now: datetime) -> Shortages:
         """After a description: ends the shortages of reservations that have room again."""
@@ -194,7 +196,7 @@ class Shortages:
     ) -> Shortage | None:
         """The current shortage that blocks an option: of several, the last to end.
 
-        `last_resort`: for a claim whose fallbacks are all short.
+        `last_resort`: for a claim with only short fallbacks.
 
         A reserved option is short if all its reservations are. `subnet_ids` are those of the class
         in the option's zone: the option is short if all of them are. `node_class` is the class of
@@ -206,18 +208,20 @@ class Shortages:
         through = [Scope("pool", str(pool)), quota_scope(pool), class_scope(node_class, pool)]
         if placed := placement_scope(pool):
             through.append(placed)
-        found = [self.get(scope, now) for scope in through]
+        shortages = [self.get(scope, now) for scope in through]
         if last_resort:
-            found = [each for each in found if each is not None and each.next_try > now]
+            shortages = [
+                shortage for shortage in shortages if shortage is not None and shortage.next_try > now
+            ]
         reservations = odcr_ids or ((pool.reservation,) if pool.reservation else ())
         for kind, keys in (("reservation", reservations), ("subnet", subnet_ids)):
-            found.append(_soonest(self._each(kind, keys, now)))
+            shortages.append(_soonest(self._each(kind, keys, now)))
         ends = _last_ends if last_resort else _ends
-        return max((each for each in found if each is not None), key=ends, default=None)
+        return max((shortage for shortage in shortages if shortage is not None), key=ends, default=None)
 
     def open_reservations(self, odcr_ids: Iterable[str], now: datetime) -> tuple[str, ...]:
         """The reservations that may be requested."""
-        return tuple(each for each in odcr_ids if self.get(Scope("reservation", each), now) is None)
+        return tuple(odcr_id for odcr_id in odcr_ids if self.get(Scope("reservation", odcr_id), now) is None)
 
     def lasting(self, now: datetime) -> Iterator[Shortage]:
         """Every current shortage, ordered by scope."""
@@ -232,8 +236,8 @@ class Shortages:
         return [self.get(Scope(named, key), now) for key in keys]
 
     def _with(self, changed: Iterable[Shortage], now: datetime) -> Shortages:
-        kept = {scope: each for scope, each in self.by_scope.items() if each.until + MEMORY > now}
-        return Shortages(kept | {each.scope: each for each in changed})
+        kept = {scope: shortage for scope, shortage in self.by_scope.items() if shortage.until + MEMORY > now}
+        return Shortages(kept | {shortage.scope: shortage for shortage in changed})
 
 
 def quota_scope(pool: Pool) -> Scope:
@@ -267,10 +271,10 @@ def _length(scope: Scope, class_: ErrorClass, step: int) -> timedelta:
     return fixed if fixed is not None else min(CAP, FIRST * 2 ** min(step, 10))
 
 
-def _soonest(each: Collection[Shortage | None]) -> Shortage | None:
+def _soonest(shortages: Collection[Shortage | None]) -> Shortage | None:
     """The first shortage to end if all are short, since one is enough; otherwise None."""
-    lasting = [shortage for shortage in each if shortage is not None]
-    return min(lasting, key=_ends) if lasting and len(lasting) == len(each) else None
+    lasting = [shortage for shortage in shortages if shortage is not None]
+    return min(lasting, key=_ends) if lasting and len(lasting) == len(shortages) else None
 
 
 def _ends(shortage: Shortage) -> tuple[datetime, Scope]:

@@ -47,13 +47,13 @@ def _exactly(problem: SlotProblem, seconds: float, began: float, timer: Callable
         taken = network.solve(problem, at_most=_without(problem, absent))
         relaxed = relaxed or taken
         present = [gang for gang in problem.gangs if gang not in absent]
-        undecided = [gang for gang in present if not _settled(problem, gang, taken)]
-        alone = {gang for gang in undecided if greedy.fits(problem, gang, problem.room) is None}
-        if not alone:
+        undecided = [gang for gang in present if not _decided(problem, gang, taken)]
+        impossible = {gang for gang in undecided if greedy.fits(problem, gang, problem.room) is None}
+        if not impossible:
             break
         if timer() - began > seconds:
             raise network.SolverFailed(f"{seconds:g} s were too short to find which gangs fit")
-        absent |= alone
+        absent |= impossible
     if not undecided:
         absent |= {gang for gang in present if not _whole(problem, gang, taken)}
         return _solved(problem, taken, absent, "min-cost flow", True, taken.reserved, timer() - began)
@@ -61,8 +61,8 @@ def _exactly(problem: SlotProblem, seconds: float, began: float, timer: Callable
     _, fitting = greedy.solve(problem)
     rivals = gangs.rivals(problem, undecided, present=present)
     choice = gangs.choose(problem, rivals, fitting=fitting, until=began + seconds, timer=timer)
-    settled = {gang for gang in present if gang not in rivals and _whole(problem, gang, taken)}
-    launch = choice.gangs | settled
+    whole = {gang for gang in present if gang not in rivals and _whole(problem, gang, taken)}
+    launch = choice.gangs | whole
     absent = frozenset(problem.gangs) - launch
     taken = network.solve(problem, at_most=_without(problem, absent), first=launch)
     if not all(_whole(problem, gang, taken) for gang in launch):
@@ -82,8 +82,8 @@ def _greedily(problem: SlotProblem, note: str, seconds: float) -> SolvedSlots:
 
 
 def _with_gaps(problem: SlotProblem, solved: SolvedSlots, relaxed: SlotFlow | None = None) -> SolvedSlots:
-    found = quality.gaps(problem, solved.taken, solved.absent, relaxed)
-    return replace(solved, solution=replace(solved.solution, gaps=found))
+    gaps = quality.gaps(problem, solved.taken, solved.absent, relaxed)
+    return replace(solved, solution=replace(solved.solution, gaps=gaps))
 
 
 def _solved(
@@ -112,7 +112,7 @@ def _solved(
 def _without(problem: SlotProblem, absent: frozenset[str]) -> Ints:
     """The slots that each bundle may have if these gangs do not launch."""
     return np.where(
-        [each.gang in absent if each.gang else False for each in problem.bundles], 0, problem.counts
+        [bundle.gang in absent if bundle.gang else False for bundle in problem.bundles], 0, problem.counts
     )
 
 
@@ -120,17 +120,17 @@ def _whole(problem: SlotProblem, gang: str, taken: SlotFlow) -> bool:
     """Whether every claim of the gang that needs a slot has one."""
     places = problem.gangs[gang]
     return all(
-        taken.served[each] == problem.bundles[each].count for each in places if problem.bundles[each].must
+        taken.served[place] == problem.bundles[place].count for place in places if problem.bundles[place].must
     )
 
 
-def _settled(problem: SlotProblem, gang: str, taken: SlotFlow) -> bool:
+def _decided(problem: SlotProblem, gang: str, taken: SlotFlow) -> bool:
     """Whether the network's optimum decides about the gang as the optimum with gangs does.
 
-    A gang with claims that could fall back is settled only when whole: if absent, it saves their cost
+    A gang with claims that could fall back is decided only when whole: if absent, it saves their cost
     too.
     """
     places = problem.gangs[gang]
     if _whole(problem, gang, taken):
         return True
-    return all(problem.bundles[each].must and not taken.served[each] for each in places)
+    return all(problem.bundles[place].must and not taken.served[place] for place in places)

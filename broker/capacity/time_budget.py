@@ -25,7 +25,7 @@ class TimeBudget:
         self._timer = timer
         self._began = timer()
 
-    def left(self, share: float = ALL) -> float:
+    def seconds_left(self, share: float = ALL) -> float:
         """The seconds until this share of the time is over; negative afterwards."""
         return self._seconds * share - (self._timer() - self._began)
 
@@ -56,5 +56,5 @@ class PlanAdmission:
         return admitted
 
     def _is_over(self) -> bool:
-        self._over = self._over or self._budget.left(self._share) < 0
+        self._over = self._over or self._budget.seconds_left(self._share) < 0
         return self._over

@@ -235,8 +235,8 @@ def fits(requests: Mapping[str, float], amounts: Mapping[str, float]) -> str | N
     short = lacking(requests, amounts)
     if not short:
         return None
-    wanted, have = requests[short[0]], amounts.get(short[0], 0.0)
-    return f"{short[0]}: requests {_number(wanted)}, the node has {_number(have)}"
+    requested, have = requests[short[0]], amounts.get(short[0], 0.0)
+    return f"{short[0]}: requests {_number(requested)}, the node has {_number(have)}"
 
 
 def has_accelerator(type_: InstanceType) -> bool:
@@ -245,7 +245,7 @@ def has_accelerator(type_: InstanceType) -> bool:
 
 
 def exotic(type_: InstanceType, price: float | None) -> bool:
-    """Whether a call leaves the type out while plainer ones remain: accelerators, bare metal, or an unknown
+    """Whether a call leaves the type out while generic ones remain: accelerators, bare metal, or an unknown
     price. The rule is Karpenter's ExoticInstanceTypeFilter (pkg/providers/instance/filter)."""
     return has_accelerator(type_) or type_.bare_metal or price is None
 
@@ -264,7 +264,7 @@ def _memory(type_: InstanceType, node_class: NodeClass) -> float:
 def _efas(type_: InstanceType, node_class: NodeClass) -> int:
     """The number of EFAs: from the class's interfaces if it lists any, else the type's."""
     if node_class.interfaces:
-        return sum(each.kind == "efa-only" for each in node_class.interfaces)
+        return sum(interface.kind == "efa-only" for interface in node_class.interfaces)
     return type_.efa_interfaces
 
 
@@ -273,10 +273,12 @@ def _pods_by_interfaces(type_: InstanceType, node_class: NodeClass, *, reserved:
 
     These are reserved interfaces, and efa-only ones, which have no address, on the card that the CNI uses.
     """
-    without = reserved + sum(each.kind == "efa-only" and each.card == 0 for each in node_class.interfaces)
-    if not without or not type_.enis:
+    podless = reserved + sum(
+        interface.kind == "efa-only" and interface.card == 0 for interface in node_class.interfaces
+    )
+    if not podless or not type_.enis:
         return type_.max_pods
-    usable = max(0, type_.enis - without)
+    usable = max(0, type_.enis - podless)
     return usable * (type_.addresses_per_eni - 1) + 2 if usable else 0
 
 

@@ -132,7 +132,7 @@ class DryRun:
 
     def evictions(self, plan: Plan, inventory: Inventory) -> list[DryEviction]:
         """The claims that would be evicted for claims of the plan. Raises ApiError, ProviderError."""
-        if not plan.awaited:
+        if not plan.nominated:
             return []
         read_once(self._cluster.nodes, self._cluster.pods)  # some claims must not be disrupted
         self._slots.planned(plan)
@@ -140,7 +140,7 @@ class DryRun:
         evictions = [
             DryEviction(
                 claim=victim.holder.name,
-                preemptor=f"{CLAIM}{victim.want.name}",
+                preemptor=f"{CLAIM}{victim.request.name}",
                 reason=f"{REASONS[victim.reason]} ({victim.reason})",
             )
             for victim in decision.victims

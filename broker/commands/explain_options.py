@@ -204,7 +204,7 @@ def _rows(
             yield _row(option, found.inventory, verdict="skipped", reason="OutbidInPlan")
         else:
             yield _row(option, found.inventory, verdict="then")
-    unfit = misfits(claim, candidates.suited, catalog.known(claim))
+    unfit = misfits(claim, candidates.suitable_types, catalog.known(claim))
     for skipped in chain(candidates.withheld, unfit):
         yield _row(Option(pool=skipped.pool), found.inventory, verdict="unfit", skipped=skipped)
 

@@ -234,7 +234,7 @@ def planned_pods(
         cluster=ProvisioningCluster(
             pods=pods.all_,
             claims=claims,
-            room=room,
+            occupancy=room,
             daemons=daemons,
             learned=learned,
             namespaces={name: space.metadata.labels for name, space in spaces.items()},

@@ -45,9 +45,9 @@ LAST_ALIVE: Final = Lifetime(unconfirmed=timedelta(hours=1))
 # A purchase is paid for, so it counts longer while EC2 has never shown it.
 PURCHASED: Final = Lifetime(unconfirmed=UNSHOWN, confirmed=LATEST_VISIBLE)
 CHANGED: Final = Lifetime(unconfirmed=LATEST_VISIBLE)
-# EC2 and Kubernetes agree about the slot of a new or an ended instance within this time.
-SETTLE: Final = timedelta(seconds=60)
-ENDED: Final = Lifetime(unconfirmed=SETTLE)
+# Within this time EC2 and Kubernetes agree about the slot of a new or an ended instance.
+CONVERGENCE: Final = timedelta(seconds=60)
+ENDED: Final = Lifetime(unconfirmed=CONVERGENCE)
 # Until it is confirmed, forgotten or replaced.
 OPEN: Final = Lifetime()
 
@@ -98,27 +98,27 @@ class AssumptionTable(Generic[V]):
         """Drops these, and returns those that were assumed: they were not done, or are undone."""
         with self._store.lock:
             dropped = {key: self._live.pop(key, None) for key in keys}
-            return {key: each.value for key, each in dropped.items() if each is not None}
+            return {key: assumption.value for key, assumption in dropped.items() if assumption is not None}
 
     def expire(self, read: datetime) -> None:
         """Drops those that are over for a read that began at this time."""
         with self._store.lock:
             self._live = {
-                key: each
-                for key, each in self._live.items()
-                if not expired(self._lifetime, each.at, read, confirmed=each.confirmed)
+                key: assumption
+                for key, assumption in self._live.items()
+                if not expired(self._lifetime, assumption.at, read, confirmed=assumption.confirmed)
             }
 
     def since(self, key: str) -> datetime | None:
         """When it was assumed."""
         with self._store.lock:
-            found = self._live.get(key)
-            return None if found is None else found.at
+            assumption = self._live.get(key)
+            return None if assumption is None else assumption.at
 
     def values(self) -> dict[str, V]:
         """The assumed values by key, in the order in which they were assumed."""
         with self._store.lock:
-            return {key: each.value for key, each in self._live.items()}
+            return {key: assumption.value for key, assumption in self._live.items()}
 
     def __contains__(self, key: str) -> bool:
         with self._store.lock:
@@ -130,11 +130,11 @@ class AssumedSlots:
     """The tables about slots, as of one moment; see `AssumptionStore`."""
 
     launches: Mapping[str, str]
-    awaited: Mapping[str, NominatedSlot]
+    nominated_slots: Mapping[str, NominatedSlot]
     kept: Mapping[str, str]
     deleted: Collection[str]
     admitted: Mapping[str, ClusterAdmission]
-    nominated: Mapping[str, ClusterAdmission]
+    nominated_quota: Mapping[str, ClusterAdmission]
     evicted: Collection[str]
     evicted_for: Mapping[str, str]
     served: Collection[str]
@@ -166,10 +166,11 @@ class AssumptionStore:
         )
 
         # Claims by uid. `launches`: the ODCR that the claim is launched into, empty without one or if the
-        # launch did not hold a slot. `awaited`: the occupied slot that it waits for since the last plan.
-        # `kept`: the ODCR of a slot that it keeps while its gang waits. `ended`: the ODCR of a gone claim.
+        # launch did not hold a slot. `nominated_slots`: the occupied slot that it waits for since the last
+        # plan. `kept`: the ODCR of a slot that it keeps while its gang waits. `ended`: the ODCR of a gone
+        # claim.
         self.launches: AssumptionTable[str] = AssumptionTable(self, OPEN)
-        self.awaited: AssumptionTable[NominatedSlot] = AssumptionTable(self, OPEN)
+        self.nominated_slots: AssumptionTable[NominatedSlot] = AssumptionTable(self, OPEN)
         self.kept: AssumptionTable[str] = AssumptionTable(self, OPEN)
         self.deleted: AssumptionTable[None] = AssumptionTable(self, OPEN)
         self.ended: AssumptionTable[str] = AssumptionTable(self, ENDED)
@@ -179,13 +180,13 @@ class AssumptionStore:
         # each until it is gone. `served`: clusters that others were evicted for and that hold quota now, as
         # long as plans find slots for their claims.
         self.admitted: AssumptionTable[ClusterAdmission] = AssumptionTable(self, OPEN)
-        self.nominated: AssumptionTable[ClusterAdmission] = AssumptionTable(self, OPEN)
+        self.nominated_quota: AssumptionTable[ClusterAdmission] = AssumptionTable(self, OPEN)
         self.evicted: AssumptionTable[None] = AssumptionTable(self, OPEN)
         self.evicted_for: AssumptionTable[str] = AssumptionTable(self, OPEN)
         self.served: AssumptionTable[None] = AssumptionTable(self, OPEN)
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """Excludes any other decision about slots, so that the next one sees the results of this one."""
         with self._turn:
             yield
@@ -194,11 +195,11 @@ class AssumptionStore:
         with self.lock:
             return AssumedSlots(
                 launches=self.launches.values(),
-                awaited=self.awaited.values(),
+                nominated_slots=self.nominated_slots.values(),
                 kept=self.kept.values(),
                 deleted=self.deleted.values().keys(),
                 admitted=self.admitted.values(),
-                nominated=self.nominated.values(),
+                nominated_quota=self.nominated_quota.values(),
                 evicted=self.evicted.values().keys(),
                 evicted_for=self.evicted_for.values(),
                 served=self.served.values().keys(),
@@ -237,7 +238,7 @@ class AssumptionStore:
         """
         with self.lock:
             self.planned_once = True
-            self.awaited.replace(plan.awaited)
+            self.nominated_slots.replace(plan.nominated)
             self.kept.replace(plan.kept)
             self.launches.forget(unplaced.claim.uid for unplaced in plan.unplaced)
             for uid, odcr_id in plan.kept.items():
@@ -245,7 +246,7 @@ class AssumptionStore:
             for assignment in plan.assignments:
                 self.launches.assume(assignment.claim.uid, next(iter(assignment.option.odcr_ids), ""))
 
-    def decided(
+    def assume_decision(
         self,
         *,
         admitted: Mapping[str, ClusterAdmission],
@@ -255,10 +256,10 @@ class AssumptionStore:
     ) -> None:
         """Records a decision about quota and slots, until the next one."""
         with self.lock:
-            for uid in admitted.keys() & self.nominated.values().keys():
+            for uid in admitted.keys() & self.nominated_quota.values().keys():
                 self.served.assume(uid, None)
             self.admitted.replace(admitted)
-            self.nominated.replace(nominated)
+            self.nominated_quota.replace(nominated)
             self.evicted.replace(dict.fromkeys(evicted))
             for name, preemptor in evicted_for.items():
                 self.evicted_for.assume(name, preemptor)
@@ -275,7 +276,8 @@ def _as_changed(odcr: Odcr, count: int, end: datetime | Unchanged | None) -> Odc
 class UnattributedSlots:
     """When each use of a slot without a known instance began, by ODCR.
 
-    Such a slot counts as unattributed only after SETTLE. A new process starts without any, and loses nothing.
+    Such a slot counts as unattributed only after CONVERGENCE. A new process starts without any, and loses
+    nothing.
     """
 
     def __init__(self) -> None:
@@ -291,5 +293,6 @@ class UnattributedSlots:
                 if count > 0
             }
             return {
-                odcr_id: sum(now - at >= SETTLE for at in since) for odcr_id, since in self._since.items()
+                odcr_id: sum(now - at >= CONVERGENCE for at in since)
+                for odcr_id, since in self._since.items()
             }

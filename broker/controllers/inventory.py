@@ -109,7 +109,7 @@ class InventoryCache:
         assumed = self.assumed
         with assumed.lock:
             debits = assumed.debits.values().keys()
-            self._settle(odcrs, began)
+            self._update_assumptions(odcrs, began)
             confirmed = debits != assumed.debits.values().keys()
             before, known_errors = self._inventory, self.group_errors
             self.group_errors = errors
@@ -122,7 +122,7 @@ class InventoryCache:
             for reader in self._readers:
                 reader()
 
-    def _settle(self, odcrs: Mapping[str, Odcr], began: datetime) -> None:
+    def _update_assumptions(self, odcrs: Mapping[str, Odcr], began: datetime) -> None:
         """Drops the assumptions that this description shows.
 
         A launch during the description may be in it or not. It is in it if fewer slots are free than the

@@ -56,7 +56,7 @@ class NodeOccupancy:
 
     @cached_property
     def occupied(self) -> tuple[PodInfo, ...]:
-        """The pods on nodes, and those that stand for the idle room of holds."""
+        """The pods on nodes, and placeholders for the idle room of holds."""
         return (*self.bound, *self.ledger.placeholders())
 
     @cached_property
@@ -161,14 +161,14 @@ class UnreadableReservation(Exception):
 
 def _listed(client: Client, informer: Informer[T], model: type[T], node: str) -> list[T]:
     """Without those of other nodes that cannot be decoded. Raises UnreadableReservation."""
-    found: list[T] = []
+    decoded: list[T] = []
     for body in [] if informer.missing else client.list(model.KIND)[0]:
         try:
-            found.append(model.decode(body))
+            decoded.append(model.decode(body))
         except ValidationError as error:
             if node in _nodes_named(body):
                 raise UnreadableReservation from error
-    return found
+    return decoded
 
 
 def _nodes_named(body: Mapping[str, Any]) -> list[object]:

@@ -21,7 +21,7 @@ AGAIN = 15 * 60.0
 
 _AT = Gauge(
     "capacity_broker_prices_refreshed_timestamp_seconds",
-    "When all prices were last asked for with success; 0 before.",
+    "Time of the last successful refresh of all prices; 0 before.",
     registry=REGISTRY,
 )
 _log = structlog.get_logger("prices")

@@ -48,14 +48,14 @@ class ReservationReads:
     def __init__(self, client: Client, *, clock: Clock, settings: Settings | None = None) -> None:
         given = settings or Settings()
         queues = {BY_QUEUE: by_queue}
-        made = {BY_RESERVATION: by_reservation}
+        by_owner = {BY_RESERVATION: by_reservation}
         self.reservations = Informer(client, CapacityReservation, clock=clock, indexes=queues)
         self.cluster_reservations = Informer(client, ClusterCapacityReservation, clock=clock, indexes=queues)
         self.clusters = Informer(client, DedicatedAICluster, clock=clock)
         self.profiles = Informer(client, DedicatedAIClusterProfile, clock=clock)
         self.flavors = ServedInformer(client, ResourceFlavor, clock=clock)
-        self.cluster_queues = ServedInformer(client, ClusterQueue, clock=clock, indexes=made)
-        self.local_queues = ServedInformer(client, LocalQueue, clock=clock, indexes=made)
+        self.cluster_queues = ServedInformer(client, ClusterQueue, clock=clock, indexes=by_owner)
+        self.local_queues = ServedInformer(client, LocalQueue, clock=clock, indexes=by_owner)
         self.cohorts = ServedInformer(client, Cohort, clock=clock)
         self.workloads = ServedInformer(
             client,
@@ -68,8 +68,8 @@ class ReservationReads:
         self.priorities = Informer(client, PriorityClass, clock=clock)
         self.namespaces = Informer(client, Namespace, clock=clock)
         self.quotas = Informer(client, ResourceQuota, clock=clock)
-        for each in self.named.values():
-            each.optional = True
+        for optional in self.named.values():
+            optional.optional = True
         specs = JudgedSpecs(default_cohort=given.default_cohort, strict=given.strict)
         for informer in (self.reservations, self.cluster_reservations):
             informer.on_change(lambda old, new: specs.forget(old.uid) if old and not new else None)
@@ -114,8 +114,8 @@ class ReservationReads:
 
     def priority(self, name: str) -> int | None:
         """The value of a priority class, Kueue's own first; None if there is none of that name."""
-        found = self.workload_priorities.cache.get(name) or self.priorities.cache.get(name)
-        return None if found is None else found.value
+        priority_class = self.workload_priorities.cache.get(name) or self.priorities.cache.get(name)
+        return None if priority_class is None else priority_class.value
 
     def synced(self) -> bool:
-        return all(each.complete for each in self.named.values())
+        return all(informer.complete for informer in self.named.values())

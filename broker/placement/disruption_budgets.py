@@ -81,14 +81,14 @@ class BudgetLedger:
             self.errors[pool] = str(error)
             return 0
 
-    def left(self, pool: str, reason: Reason) -> int:
+    def remaining(self, pool: str, reason: Reason) -> int:
         """The number of further nodes that may be disrupted now."""
         used = self.nodes.get(pool, PoolNodes()).disrupted + self.taken.get(pool, 0)
         return max(0, self.limit(pool, reason) - used)
 
     def take(self, pool: str, reason: Reason, count: int = 1) -> bool:
         """Uses up `count` disruptions if all of them are allowed."""
-        if self.left(pool, reason) < count:
+        if self.remaining(pool, reason) < count:
             return False
         self.taken[pool] = self.taken.get(pool, 0) + count
         return True

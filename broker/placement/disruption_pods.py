@@ -1,4 +1,4 @@
-"""Which pods need another node if theirs is disrupted, and which pods keep their node from it.
+"""Selects the pods that need another node if theirs is disrupted, and those that keep their node from it.
 
 Source: Karpenter, pkg/utils/pod/scheduling.go (IsReschedulable, IsDisruptable) and pkg/utils/pdb/pdb.go. A
 PodDisruptionBudget blocks if it allows no eviction at all now; several evictions are spread by the drain.
@@ -61,7 +61,7 @@ def protected(annotation: str, started: datetime | None, now: datetime) -> bool:
 def over_budget(pods: Iterable[Pod], budgets: Iterable[PodDisruptionBudget]) -> list[Pod]:
     """The pods that their budgets keep if all are evicted one after another, in the given order."""
     limits = [(budget, label_selector(budget.spec.selector)) for budget in budgets]
-    left = {budget.key: budget.status.disruptions_allowed for budget, _ in limits}
+    remaining = {budget.key: budget.status.disruptions_allowed for budget, _ in limits}
     kept: list[Pod] = []
     for pod in pods:
         covering = [
@@ -71,11 +71,11 @@ def over_budget(pods: Iterable[Pod], budgets: Iterable[PodDisruptionBudget]) -> 
             and matches(selector, pod.labels)
             and not (budget.spec.unhealthy_pod_eviction_policy == ALWAYS_ALLOW and _unhealthy(pod))
         ]
-        if any(left[key] <= 0 for key in covering):
+        if any(remaining[key] <= 0 for key in covering):
             kept.append(pod)
             continue
         for key in covering:
-            left[key] -= 1
+            remaining[key] -= 1
     return kept
 
 

@@ -58,7 +58,7 @@ class Hold:
 
     @property
     def limits_pods(self) -> bool:
-        """Whether the hold says how many owners it takes. Otherwise its one place is the next owner's."""
+        """Whether the hold sets the number of its owners. Otherwise its one place is the next owner's."""
         return PODS in self.amount
 
 
@@ -71,7 +71,7 @@ class HoldOwner(NamedTuple):
 
 
 class HoldTakenError(Exception):
-    """A second pod asks for a hold that only one pod may take."""
+    """A second pod requests a hold that only one pod may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,8 @@ class HoldState:
     @property
     def consumed(self) -> bool:
         """Whether the bind of an owner that leaves nothing to others is confirmed."""
-        alone = self.hold.consumption is not Consumption.SHARED
-        return alone and any(not owner.assumed for owner in self.owners.values())
+        exclusive = self.hold.consumption is not Consumption.SHARED
+        return exclusive and any(not owner.assumed for owner in self.owners.values())
 
     @property
     def open(self) -> bool:

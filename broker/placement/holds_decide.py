@@ -84,18 +84,18 @@ def _through(request: HoldRequest, state: HoldState, snapshot: PlacementSnapshot
 
 
 def _waits(
-    snapshot: PlacementSnapshot, rejected: dict[str, tuple[FilterReason, ...]], others: FilterReason
+    snapshot: PlacementSnapshot, rejected: dict[str, tuple[FilterReason, ...]], reason: FilterReason
 ) -> HoldDecision:
-    reasons = {name: rejected.get(name, (others,)) for name in snapshot.states}
+    reasons = {name: rejected.get(name, (reason,)) for name in snapshot.states}
     return HoldDecision(fits=Fits((), reasons), only_holds=True)
 
 
 def _on_a_node(request: HoldRequest, snapshot: PlacementSnapshot) -> HoldDecision:
-    found = fits(request.pod, snapshot, enough=ENOUGH, start=crc32(request.pod.uid.encode()))
-    if not found.nodes:
-        return HoldDecision(fits=found)
-    states = (snapshot.states[name] for name in found.nodes)
-    return HoldDecision(node=roomiest(request, states), fits=found)
+    fitting = fits(request.pod, snapshot, enough=ENOUGH, start=crc32(request.pod.uid.encode()))
+    if not fitting.nodes:
+        return HoldDecision(fits=fitting)
+    states = (snapshot.states[name] for name in fitting.nodes)
+    return HoldDecision(node=roomiest(request, states), fits=fitting)
 
 
 def roomiest(request: HoldRequest, states: Iterable[NodeState]) -> str:

@@ -64,8 +64,8 @@ def score(requests: Amounts, state: HoldState) -> int:
         return 0
     total = 0
     for name, amount in amounts.items():
-        wanted = requests.get(name, 0) + used[name]
-        total += 100 * wanted // amount if wanted <= amount else 0
+        total_use = requests.get(name, 0) + used[name]
+        total += 100 * total_use // amount if total_use <= amount else 0
     return total // len(amounts)
 
 

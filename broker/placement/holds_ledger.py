@@ -20,7 +20,7 @@ from broker.placement.quantities import PODS
 
 
 class HoldLink(NamedTuple):
-    """A bound or assumed pod that names its hold, as its annotation says."""
+    """A bound or assumed pod that names its hold, by its annotation."""
 
     hold: str
     node: str
@@ -80,8 +80,8 @@ class HoldLedger:
         """The open holds that the pod may take, by name. Whether it fits there is another question."""
         ids = dict.fromkeys(id_ for key in request.index_keys() for id_ in self.by_key.get(key, ()))
         states = (self.states[id_] for id_ in ids)
-        found = (state for state in states if state.open and matches_hold(request, state.hold))
-        return tuple(sorted(found, key=lambda state: (state.hold.name, state.hold.id)))
+        matching = (state for state in states if state.open and matches_hold(request, state.hold))
+        return tuple(sorted(matching, key=lambda state: (state.hold.name, state.hold.id)))
 
     def assume(self, id_: str, owner: HoldOwner) -> HoldLedger:
         """With an owner. Raises KeyError for an unknown hold, HoldTakenError for one that is taken."""

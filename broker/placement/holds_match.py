@@ -40,8 +40,8 @@ class ObjectTest(NamedTuple):
 
     def holds(self, pod: PodInfo) -> bool:
         return all(
-            not wanted or wanted == value
-            for wanted, value in zip(self, (pod.namespace, pod.name, pod.uid), strict=True)
+            not expected or expected == value
+            for expected, value in zip(self, (pod.namespace, pod.name, pod.uid), strict=True)
         )
 
 
@@ -59,7 +59,10 @@ class ControllerTest(NamedTuple):
         if self.namespace and self.namespace != namespace:
             return False
         return any(
-            all(not wanted or wanted == value for wanted, value in zip(self[1:5], reference[:4], strict=True))
+            all(
+                not expected or expected == value
+                for expected, value in zip(self[1:5], reference[:4], strict=True)
+            )
             and (self.controller is None or self.controller == reference.controller)
             for reference in references
         )
@@ -144,14 +147,14 @@ class HoldRequest:
     # Resources of which the pod must request as much as the hold has.
     exact: tuple[str, ...] = ()
     index: str = ""
-    # Whether the pod asks for Koordinator's reservations, for Gödel's, or for both.
+    # Whether the pod requests Koordinator's reservations, Gödel's, or both.
     owners: bool = True
     back_pod: bool = True
     requests: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        wanted = {name: amount for name, amount in self.pod.requests.items() if amount > 0}
-        object.__setattr__(self, "requests", wanted)
+        positive = {name: amount for name, amount in self.pod.requests.items() if amount > 0}
+        object.__setattr__(self, "requests", positive)
 
     def index_keys(self) -> Iterator[HoldKey]:
         """The keys under which a matching hold is found."""

@@ -172,7 +172,7 @@ def priority(reservation: koord.KoordinatorReservation) -> int:
 
 
 def hold_request(pod: Pod, index: str = "") -> HoldRequest:
-    """The pod with its reservation affinity and exact resources. Raises ValueError, as the module says.
+    """The pod with its reservation affinity and exact resources. Raises ValueError for an invalid annotation.
 
     `index`: the index of a Gödel pod.
     """

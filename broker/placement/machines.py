@@ -25,10 +25,10 @@ from broker.placement.storage import Storage
 from broker.placement.taints import node_unschedulable, taint_toleration
 
 Ints = NDArray[np.int64]
-Yes = NDArray[np.bool_]
+Mask = NDArray[np.bool_]
 
-# The filters that look at one node only, without its pods; room is compared apart.
-ALONE: Final[tuple[Filter, ...]] = (
+# The filters that read one node only, without its pods; room is compared apart.
+NODE_FILTERS: Final[tuple[Filter, ...]] = (
     node_unschedulable,
     taint_toleration,
     node_affinity,
@@ -78,20 +78,22 @@ class MachineTable:
             [1 if name == PODS else pod.requests.get(name, 0) for name in self.resources], dtype=np.int64
         )
 
-    def accepts(self, shape: PodShape) -> Yes:
-        """The options whose labels and taints let the pods in, with or without room for one."""
+    def accepts(self, shape: PodShape) -> Mask:
+        """The options with labels and taints that admit the pods, with or without room for one."""
         checks = self._checks(shape.example)
         if isinstance(checks, str):
             return np.zeros(len(self.options), dtype=bool)
         draws = shape.group[1]
-        yes = np.array([self._kind_ok(checks, place, draws, shape.zone) for place in self._kinds], dtype=bool)
-        return yes[self.kind] if len(self.options) else np.zeros(0, dtype=bool)
+        mask = np.array(
+            [self._kind_ok(checks, place, draws, shape.zone) for place in self._kinds], dtype=bool
+        )
+        return mask[self.kind] if len(self.options) else np.zeros(0, dtype=bool)
 
-    def fits(self, shape: PodShape) -> Yes:
+    def fits(self, shape: PodShape) -> Mask:
         """The options that could host one pod of the shape."""
         return self.accepts(shape) & (self.requests(shape.example) <= self.room).all(axis=1)
 
-    def why_not(self, shape: PodShape) -> str:
+    def rejection_reason(self, shape: PodShape) -> str:
         """Why no option can host a pod of the shape, by pool, in kube-scheduler's words."""
         checks = self._checks(shape.example)
         if isinstance(checks, str):
@@ -106,9 +108,9 @@ class MachineTable:
                 reasons[DRAWS_ELSEWHERE] += 1
                 continue
             state = NodeState(option.node)
-            found = next((reasons_ for check in checks if (reasons_ := check(state))), ())
-            reasons.update(reason.message for reason in found)
-            if not found:
+            rejections = next((reasons_ for check in checks if (reasons_ := check(state))), ())
+            reasons.update(reason.message for reason in rejections)
+            if not rejections:
                 short = np.flatnonzero(requests > self.room[place])
                 reasons.update(f"Insufficient {self.resources[name]}" for name in short)
         return "; ".join(
@@ -120,7 +122,7 @@ class MachineTable:
         if pod.named_nodes is not None or pod.node_name:
             return NAMES_NODE
         checks: list[Check] = []
-        for item in ALONE:
+        for item in NODE_FILTERS:
             check = item(pod, self._empty)
             if isinstance(check, FilterReason):
                 return check.message
@@ -136,14 +138,14 @@ class MachineTable:
         return not any(check(state) for check in checks)
 
 
-def places_of(yes: Yes) -> list[int]:
+def places_of(mask: Mask) -> list[int]:
     """The places that are true."""
-    found: list[int] = np.flatnonzero(yes).tolist()
-    return found
+    places: list[int] = np.flatnonzero(mask).tolist()
+    return places
 
 
 def signature(option: MachineOption, keys: Sequence[str]) -> Hashable:
-    """What pods can tell options apart by, besides room."""
+    """The properties of an option, besides room, that a pod's rules can read."""
     labels = option.node.labels
     return option.pool, option.draws_from, option.node.taints, tuple(labels.get(key) for key in keys)
 
@@ -175,7 +177,7 @@ def _resources(shapes: Iterable[PodShape]) -> list[str]:
     return [PODS, *sorted(names - {PODS})]
 
 
-def undominated(table: MachineTable, usable: Yes) -> Yes:
+def undominated(table: MachineTable, usable: Mask) -> Mask:
     """The usable options without those that another replaces: unbounded, as cheap, with as much room.
 
     Options of sources are kept, and so are those of pools with different limits.

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from broker.placement.machines import MachineTable, Yes, places_of
+from broker.placement.machines import MachineTable, Mask, places_of
 from broker.placement.packing_model import MachineOption, PackedBin, Packing, PendingPod
 from broker.placement.packing_state import OpenBin, PackingState, Supply
 from broker.placement.program import packed_together
@@ -41,13 +41,15 @@ def pack(
 ) -> Packing:
     """The machines to open for the pods, and why the others get none.
 
-    `room`: free slots by source. `limits`: what each NodePool may still add. `snapshot`: existing nodes with
-    their pods, which rules between pods count. `timer` returns seconds since some moment; the program takes
-    about `seconds`.
+    `room`: free slots by source. `limits`: the amounts that each NodePool may still add. `snapshot`: existing
+    nodes with their pods, which rules between pods count. `timer` returns seconds since some moment; the
+    program takes about `seconds`.
     """
     state = PackingState(
         snapshot=snapshot or PlacementSnapshot(),
-        supply=Supply(room=dict(room), limits={pool: dict(left) for pool, left in (limits or {}).items()}),
+        supply=Supply(
+            room=dict(room), limits={pool: dict(remaining) for pool, remaining in (limits or {}).items()}
+        ),
     )
     offered = [*options]
     waiting = [*pods]
@@ -70,17 +72,17 @@ def _pack_tier(
     seconds: float,
     timer: Callable[[], float],
 ) -> list[PendingPod]:
-    """Packs what these options can take; returns the other pods. Pods of higher priority come first."""
-    left = _attempt(pods, options, state, seconds=seconds, timer=timer)
-    if not left or len({pod.priority for pod in pods}) == 1:
-        return left
+    """Packs the pods that these options can take; returns the others. Pods of higher priority come first."""
+    unplaced = _attempt(pods, options, state, seconds=seconds, timer=timer)
+    if not unplaced or len({pod.priority for pod in pods}) == 1:
+        return unplaced
     # Not all have a machine: so each priority by itself, the highest first.
     state.close([item for item in state.bins if item.option in options])
-    left = []
+    unplaced = []
     for priority in sorted({pod.priority for pod in pods}, reverse=True):
-        some = [pod for pod in pods if pod.priority == priority]
-        left += _attempt(some, options, state, seconds=seconds, timer=timer)
-    return left
+        of_priority = [pod for pod in pods if pod.priority == priority]
+        unplaced += _attempt(of_priority, options, state, seconds=seconds, timer=timer)
+    return unplaced
 
 
 def _attempt(
@@ -93,22 +95,22 @@ def _attempt(
 ) -> list[PendingPod]:
     """Packs pods without splitting a gang: gangs that do not fit whole give their machines back."""
     before = set(map(id, state.bins))
-    left = _placed(pods, options, state, seconds=seconds, timer=timer)
-    broken = {pod.gang for pod in left if pod.gang}
+    unplaced = _placed(pods, options, state, seconds=seconds, timer=timer)
+    broken = {pod.gang for pod in unplaced if pod.gang}
     if not broken:
-        return left
+        return unplaced
     state.close([b for b in state.bins if id(b) not in before and b.pods and b.pods[0].gang in broken])
     kept = {pod.key for b in state.bins for pod in b.pods}
-    others = [pod for pod in left if not pod.gang]
-    if others:  # the machines that a broken gang gave back may serve others
-        _placed(others, options, state, seconds=seconds, timer=timer)
+    single = [pod for pod in unplaced if not pod.gang]
+    if single:  # the machines that a broken gang gave back may serve others
+        _placed(single, options, state, seconds=seconds, timer=timer)
         kept = {pod.key for b in state.bins for pod in b.pods}
     # Broken gangs are tried again by themselves, in order: two may have blocked one another.
     for gang in dict.fromkeys(pod.gang for pod in pods if pod.gang in broken):
         members = [pod for pod in pods if pod.gang == gang]
-        here = set(map(id, state.bins))
+        opened = set(map(id, state.bins))
         if _placed(members, options, state, seconds=seconds, timer=timer):
-            state.close([b for b in state.bins if id(b) not in here])
+            state.close([b for b in state.bins if id(b) not in opened])
         else:
             kept |= {pod.key for pod in members}
     return [pod for pod in pods if pod.key not in kept]
@@ -145,13 +147,13 @@ def _finished(item: OpenBin, table: MachineTable, supply: Supply) -> PackedBin:
     need = np.zeros(len(table.resources), dtype=np.int64)
     for pod in item.pods:
         need += table.requests(pod.info)
-    yes: Yes = np.all(need <= table.room, axis=1)
+    mask: Mask = np.all(need <= table.room, axis=1)
     for shape in shapes_of(item.pods, PlacementSnapshot()):
-        yes &= table.accepts(shape)
+        mask &= table.accepts(shape)
     limited = supply.limits.get(own.pool, {})
     also = tuple(
         option
-        for option in (table.options[place] for place in places_of(yes))
+        for option in (table.options[place] for place in places_of(mask))
         if option.pool == own.pool
         and (not item.coupled or option.zone == own.zone)
         and all(option.capacity.get(name, 0) <= own.capacity.get(name, 0) for name in limited)
@@ -164,24 +166,26 @@ def _reasons(
 ) -> dict[str, str]:
     """Why each pod gets no machine."""
     reasons: dict[str, str] = {}
-    alone: dict[str, int] = {}
+    without_machine: dict[str, int] = {}
     shapes = shapes_of(pods, state.snapshot)
     table = MachineTable(options, shapes, state.snapshot.storage)
     for shape in shapes:
         fitting = places_of(table.fits(shape))
         if not fitting:
-            why = table.why_not(shape)
+            reason = table.rejection_reason(shape)
         elif not any(state.supply.has(options[place]) for place in fitting):
-            why = NO_ROOM
+            reason = NO_ROOM
         else:
-            why = SPREAD if shape.coupled else ""
+            reason = SPREAD if shape.coupled else ""
         for pod in shape.pods:
-            reasons[pod.key] = why
+            reasons[pod.key] = reason
             if pod.gang:
-                alone[pod.gang] = alone.get(pod.gang, 0) + (1 if why else 0)
+                without_machine[pod.gang] = without_machine.get(pod.gang, 0) + (1 if reason else 0)
     for pod in pods:
         if not reasons[pod.key]:
             reasons[pod.key] = (
-                GANG.format(gang=pod.gang, count=alone.get(pod.gang) or "some") if pod.gang else NO_ROOM
+                GANG.format(gang=pod.gang, count=without_machine.get(pod.gang) or "some")
+                if pod.gang
+                else NO_ROOM
             )
     return reasons

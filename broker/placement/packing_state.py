@@ -1,4 +1,4 @@
-"""The state of a packing: the machines opened so far, and what is left of sources and limits."""
+"""The state of a packing: the machines opened so far, and the rest of sources and limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class OpenBin:
 
 @dataclass(slots=True, kw_only=True)
 class Supply:
-    """What is left of sources and limits while machines are opened."""
+    """The rest of sources and limits while machines are opened."""
 
     room: dict[str, int]
     limits: dict[str, dict[str, int]]
@@ -31,15 +31,17 @@ class Supply:
     def has(self, option: MachineOption) -> bool:
         if option.source and self.room.get(option.source, 0) <= 0:
             return False
-        left = self.limits.get(option.pool)
-        return left is None or all(option.capacity.get(name, 0) <= most for name, most in left.items())
+        remaining = self.limits.get(option.pool)
+        return remaining is None or all(
+            option.capacity.get(name, 0) <= amount for name, amount in remaining.items()
+        )
 
     def take(self, option: MachineOption, by: int = 1) -> None:
         if option.source:
             self.room[option.source] = self.room.get(option.source, 0) - by
-        if (left := self.limits.get(option.pool)) is not None:
-            for name in left:
-                left[name] -= by * option.capacity.get(name, 0)
+        if (remaining := self.limits.get(option.pool)) is not None:
+            for name in remaining:
+                remaining[name] -= by * option.capacity.get(name, 0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,10 +59,10 @@ class PackingState:
         self.supply.take(option)
         self.opened += 1
         name = f"new-{self.opened}"
-        made = OpenBin(name=name, option=option, pods=[])
+        opened = OpenBin(name=name, option=option, pods=[])
         self.snapshot = self.snapshot.with_node(node_of(option, name))
-        self.bins.append(made)
-        return made
+        self.bins.append(opened)
+        return opened
 
     def put(self, pod: PendingPod, target: OpenBin) -> None:
         self.snapshot = self.snapshot.with_pod(pod.info, target.name)

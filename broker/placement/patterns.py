@@ -46,7 +46,7 @@ class PatternProblem:
     unit_cost: Floats
     unit_source: Ints  # -1: without bound
     sources: Ints  # the most units of each source
-    # By unit: what it takes of each limit, and the most of each limit.
+    # The use of each limit by each unit, and the most of each limit.
     limit_use: Floats
     limits: Floats
 
@@ -92,7 +92,7 @@ def solve(problem: PatternProblem, *, seconds: float, timer: Callable[[], float]
     end = timer() + seconds
     columns = _Columns()
     master = PatternMaster(problem)
-    for pattern in _alone(problem):
+    for pattern in _single_shapes(problem):
         if columns.add(pattern):
             master.add(pattern)
     bound, added = 0.0, 0
@@ -108,7 +108,7 @@ def solve(problem: PatternProblem, *, seconds: float, timer: Callable[[], float]
             break
     if added:
         bound = master.solve()[0]
-    return _whole(problem, master, bound, left=lambda: end - timer())
+    return _whole(problem, master, bound, remaining=lambda: end - timer())
 
 
 # ---- the linear program
@@ -187,11 +187,11 @@ def _weightings(problem: PatternProblem) -> list[Floats]:
     """Resource weights for the density of a shape: all together, and each scarce one by itself."""
     used = problem.requests.sum(axis=0) > 0
     even = used.astype(float)
-    alone = [np.where(np.arange(len(used)) == place, 1.0, 0.05) * used for place in np.flatnonzero(used)]
-    return [even, *alone[:3]]
+    singles = [np.where(np.arange(len(used)) == place, 1.0, 0.05) * used for place in np.flatnonzero(used)]
+    return [even, *singles[:3]]
 
 
-def _alone(problem: PatternProblem) -> Iterator[Pattern]:
+def _single_shapes(problem: PatternProblem) -> Iterator[Pattern]:
     """Each shape by itself, as often as it fits, on the machine classes where a pod is cheapest."""
     cost = np.full(len(problem.room), np.inf)
     np.minimum.at(cost, problem.unit_class, problem.unit_cost)
@@ -206,7 +206,7 @@ def _alone(problem: PatternProblem) -> Iterator[Pattern]:
 
 
 def _best(problem: PatternProblem, sigma: Floats, *, weights: Floats, prices: Floats) -> list[Pattern]:
-    """Patterns of each machine class whose pods are worth more than the machine, the best first.
+    """Patterns of each machine class with pods that are worth more than the machine, the best first.
 
     For each machine class and each first shape, the shapes fill the machine in the order of their value for
     each part of the room. All machine classes and first shapes are filled at once.
@@ -261,19 +261,19 @@ def _filled(requests: Ints, most: Ints, room: Ints, fits: NDArray[np.bool_], ran
     """Counts by machine, by first shape, by shape. The last row of a machine has no first shape."""
     machines, shapes = len(room), len(requests)
     counts = np.zeros((machines, shapes + 1, shapes), dtype=np.int64)
-    left = np.repeat(room[:, None, :], shapes + 1, axis=1)
+    free = np.repeat(room[:, None, :], shapes + 1, axis=1)
     first = fits & (most > 0) & (requests[None, :, :] <= room[:, None, :]).all(axis=2)
-    each = np.arange(shapes)
-    counts[:, each, each] = first
-    left[:, :shapes] -= first[:, :, None] * requests[None, :, :]
+    shape_range = np.arange(shapes)
+    counts[:, shape_range, shape_range] = first
+    free[:, :shapes] -= first[:, :, None] * requests[None, :, :]
     for shape in ranked:
         need = requests[shape]
-        take = np.minimum.reduce([left[:, :, r] // need[r] for r in np.flatnonzero(need)])
+        take = np.minimum.reduce([free[:, :, r] // need[r] for r in np.flatnonzero(need)])
         np.minimum(take, most[shape] - counts[:, :, shape], out=take)
         np.maximum(take, 0, out=take)
         take *= fits[:, shape, None]
         counts[:, :, shape] += take
-        left -= take[:, :, None] * need
+        free -= take[:, :, None] * need
     return counts
 
 
@@ -281,7 +281,7 @@ def _filled(requests: Ints, most: Ints, room: Ints, fits: NDArray[np.bool_], ran
 
 
 def _whole(
-    problem: PatternProblem, master: PatternMaster, bound: float, *, left: Callable[[], float]
+    problem: PatternProblem, master: PatternMaster, bound: float, *, remaining: Callable[[], float]
 ) -> PatternSolution:
     """Rounds the linear optimum down, and decides the rest by an integer program over all patterns."""
     values = master.values()
@@ -293,7 +293,7 @@ def _whole(
     demand = np.maximum(demand, 0)
     units = _opened(problem, master.patterns, counts)
     if demand.any():
-        more = _rest(problem, master.patterns, demand, counts, units, seconds=max(0.2, left()))
+        more = _rest(problem, master.patterns, demand, counts, units, seconds=max(0.2, remaining()))
         counts = counts + more
         units = _opened(problem, master.patterns, counts)
     chosen = tuple(

@@ -52,18 +52,20 @@ def pre_allocate(
     by_node: dict[str, list[RunningPod]] = {}
     for item in running:
         by_node.setdefault(item.pod.node_name, []).append(item)
-    found: list[tuple[bool, int, str, tuple[PodInfo, ...]]] = []
+    choices: list[tuple[bool, int, str, tuple[PodInfo, ...]]] = []
     rejected: dict[str, tuple[FilterReason, ...]] = {}
     for node in sorted(snapshot.states):
-        there = sorted(by_node.get(node, ()), key=lambda item: (not item.bound, -item.priority, item.pod.uid))
-        taken, reasons = _on_node(pod, there, snapshot, node, limits, several)
+        candidates = sorted(
+            by_node.get(node, ()), key=lambda item: (not item.bound, -item.priority, item.pod.uid)
+        )
+        taken, reasons = _on_node(pod, candidates, snapshot, node, limits, several)
         if reasons:
             rejected[node] = reasons
         else:
-            found.append((not there[0].bound, len(taken), node, taken))
-    if not found:
+            choices.append((not candidates[0].bound, len(taken), node, taken))
+    if not choices:
         return PreAllocation(fits=Fits((), rejected))
-    _, _, node, taken = min(found, key=lambda item: item[:3])
+    _, _, node, taken = min(choices, key=lambda item: item[:3])
     return PreAllocation(node=node, pods=taken, fits=Fits((node,), rejected))
 
 

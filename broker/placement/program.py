@@ -61,7 +61,9 @@ def problem_of(
             fitting.append(fits[:, place])
         classes[number] = known[key]
     sources = sorted({option.source for option in options if option.source})
-    limited = [(pool, name) for pool, left in sorted(state.supply.limits.items()) for name in sorted(left)]
+    limited = [
+        (pool, name) for pool, limits in sorted(state.supply.limits.items()) for name in sorted(limits)
+    ]
     groups = {group: number for number, group in enumerate(dict.fromkeys(shape.group for shape in shapes))}
     dear = MISSING * max(1e-3, max(option.cost for option in options))
     levels = sorted({shape.pods[0].priority for shape in shapes})
@@ -108,7 +110,7 @@ def _open(
     waiting = [deque(shape.pods) for shape in shapes]
     coupled = {shape: shapes[shape].coupled for shape in range(len(shapes))}
     # Patterns with the most pods first, so that a unit is not opened for pods that are placed already.
-    for pattern, count in sorted(solution.chosen, key=lambda each: -sum(n for _, n in each[0].content)):
+    for pattern, count in sorted(solution.chosen, key=lambda chosen: -sum(n for _, n in chosen[0].content)):
         units = supply.get(pattern.machine, deque())
         for _ in range(count):
             taken: list[tuple[int, PendingPod]] = []

@@ -176,7 +176,7 @@ def _constraint(item: core.TopologySpreadConstraint, labels: Labels) -> SpreadCo
     return SpreadConstraint(
         max_skew=item.max_skew,
         topology_key=item.topology_key,
-        selector=label_selector(item.label_selector, _some(labels, item.match_label_keys)),
+        selector=label_selector(item.label_selector, _labels_of(labels, item.match_label_keys)),
         min_domains=1 if item.min_domains is None else item.min_domains,
         honor_affinity=item.node_affinity_policy != "Ignore",
         honor_taints=item.node_taints_policy == "Honor",
@@ -191,8 +191,8 @@ def _pod_terms(affinity: core.PodAffinity | None, meta: ObjectMeta) -> tuple[Pod
             topology_key=term.topology_key,
             selector=label_selector(
                 term.label_selector,
-                _some(meta.labels, term.match_label_keys),
-                _some(meta.labels, term.mismatch_label_keys),
+                _labels_of(meta.labels, term.match_label_keys),
+                _labels_of(meta.labels, term.mismatch_label_keys),
             ),
             namespaces=frozenset(term.namespaces)
             if term.namespaces or term.namespace_selector is not None
@@ -203,7 +203,7 @@ def _pod_terms(affinity: core.PodAffinity | None, meta: ObjectMeta) -> tuple[Pod
     )
 
 
-def _some(labels: Labels, keys: Iterable[str]) -> dict[str, str]:
+def _labels_of(labels: Labels, keys: Iterable[str]) -> dict[str, str]:
     return {key: labels[key] for key in keys if key in labels}
 
 

@@ -17,14 +17,14 @@ def node_resources_fit(pod: PodInfo, snapshot: PlacementSnapshot) -> Check:
 
     A lack is resolvable if the empty node would have enough.
     """
-    wanted = tuple((name, amount) for name, amount in pod.requests.items() if amount > 0)
+    requests = tuple((name, amount) for name, amount in pod.requests.items() if amount > 0)
 
     def check(state: NodeState) -> tuple[FilterReason, ...]:
         allocatable, requested = state.node.allocatable, state.requested
         lacks: list[FilterReason] = []
         if state.places >= allocatable.get(PODS, 0):
             lacks.append(TOO_MANY_PODS)
-        for name, amount in wanted:
+        for name, amount in requests:
             capacity = allocatable.get(name, 0)
             if amount > capacity - requested.get(name, 0):
                 lacks.append(FilterReason(PLUGIN, f"Insufficient {name}", amount <= capacity))

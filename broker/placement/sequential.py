@@ -28,22 +28,22 @@ def place_in_order(pods: Sequence[PendingPod], table: MachineTable, state: Packi
 
     A pod may need one that comes after it (affinity), so pods are tried again while any is placed.
     """
-    left = deque(shapes_of(pods, state.snapshot))
+    queue = deque(shapes_of(pods, state.snapshot))
     failed: list[PodShape] = []
-    while left:
+    while queue:
         placed = False
         failed = []
-        while left:
-            shape = left.popleft()
+        while queue:
+            shape = queue.popleft()
             rest = _place_shape(shape, table, state)
             placed = placed or len(rest) < len(shape.pods)
             if rest:
                 failed.append(PodShape(pods=tuple(rest), ordered=shape.ordered, coupled=shape.coupled))
         if placed:
-            left.extend(shape for shape in failed if shape.ordered)
-            failed = [shape for shape in failed if not shape.ordered] if left else failed
-    gone = {pod.key for item in state.bins for pod in item.pods}
-    return [pod for pod in pods if pod.key not in gone]
+            queue.extend(shape for shape in failed if shape.ordered)
+            failed = [shape for shape in failed if not shape.ordered] if queue else failed
+    placed_keys = {pod.key for item in state.bins for pod in item.pods}
+    return [pod for pod in pods if pod.key not in placed_keys]
 
 
 def _place_shape(shape: PodShape, table: MachineTable, state: PackingState) -> list[PendingPod]:
@@ -91,7 +91,7 @@ def _on_new(
         options,
         key=lambda place: table.options[place].cost / max(1, min(int(hosted[place]), count)),
     )
-    rejected: set[int] = set()  # kinds of options, as pods can tell them apart
+    rejected: set[int] = set()  # kinds of options, by the properties that pods' rules read
     for place in ranked:
         option = table.options[place]
         kind = int(table.kind[place])
@@ -145,14 +145,14 @@ def _rows(bins: Sequence[OpenBin]) -> list[list[tuple[PendingPod, OpenBin]]]:
     return [[(item.pods[row], item) for item in bins if row < len(item.pods)] for row in range(longest)]
 
 
-def settle(
+def place_on_existing(
     pods: Sequence[PendingPod], snapshot: PlacementSnapshot
 ) -> tuple[PlacementSnapshot, dict[str, str]]:
     """Places pods on existing nodes, as kube-scheduler could: the snapshot after it, and the node of each.
 
     Pods of a shape that has no rules fill one node after another.
     """
-    taken: dict[str, str] = {}
+    node_of: dict[str, str] = {}
     for shape in shapes_of(pods, snapshot):
         names = [*snapshot.states]
         place = 0
@@ -165,5 +165,5 @@ def settle(
             if place == len(names):
                 break
             snapshot = snapshot.with_pod(pod.info, names[place])
-            taken[pod.key] = names[place]
-    return snapshot, taken
+            node_of[pod.key] = names[place]
+    return snapshot, node_of

@@ -54,10 +54,10 @@ def shapes_of(pods: Iterable[PendingPod], snapshot: PlacementSnapshot) -> list[P
     by_key: dict[Hashable, list[PendingPod]] = {}
     for pod in pending:
         by_key.setdefault(_key(pod, keys), []).append(pod)
-    plain = [PodShape(pods=tuple(same)) for same in by_key.values()]
-    if any(_has_rules(shape.example) for shape in plain) or snapshot.repelling:
-        plain = [_ruled(shape, plain, snapshot) for shape in plain]
-    return sorted(plain, key=_order)
+    shapes = [PodShape(pods=tuple(same)) for same in by_key.values()]
+    if any(_has_rules(shape.example) for shape in shapes) or snapshot.repelling:
+        shapes = [_ruled(shape, shapes, snapshot) for shape in shapes]
+    return sorted(shapes, key=_order)
 
 
 def _order(shape: PodShape) -> tuple[object, ...]:
@@ -201,15 +201,15 @@ def by_zone(shape: PodShape, zones: Collection[str], snapshot: PlacementSnapshot
         return [shape]
     counts = _zone_counts(constraint, shape.example, zones, snapshot)
     itself = matches(constraint.selector, shape.example.labels)
-    given: dict[str, list[PendingPod]] = {}
+    pods_by_zone: dict[str, list[PendingPod]] = {}
     for pod in shape.pods:
         fewest = min(counts.values(), default=0) if len(counts) >= constraint.min_domains else 0
         zone = min(zones, key=lambda name: (counts[name], name), default=None)
         if zone is None or counts[zone] + itself - fewest > constraint.max_skew:
             break
-        given.setdefault(zone, []).append(pod)
+        pods_by_zone.setdefault(zone, []).append(pod)
         counts[zone] += itself
-    return [replace(shape, pods=tuple(some), zone=zone) for zone, some in given.items()]
+    return [replace(shape, pods=tuple(zone_pods), zone=zone) for zone, zone_pods in pods_by_zone.items()]
 
 
 def _zone_counts(

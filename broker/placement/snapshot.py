@@ -56,7 +56,7 @@ Counts = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class PlacementSnapshot:
-    """What filters read. `groups`, `repelling` and `claims` index the pods of `states`."""
+    """The input of filters. `groups`, `repelling` and `claims` index the pods of `states`."""
 
     states: Mapping[str, NodeState] = field(default_factory=dict)
     groups: Mapping[LabelGroupKey, Counts] = field(default_factory=dict)
@@ -150,7 +150,7 @@ def _claims(pod: PodInfo) -> Iterable[tuple[str, str]]:
 
 
 class _Shifts(Generic[K]):
-    """An index whose counts change, and not those of the index that it was made of."""
+    """A copy of an index with counts that change, while those of the original stay."""
 
     def __init__(self, index: Mapping[K, Counts]) -> None:
         self.index: dict[K, Counts] = {**index}

@@ -157,4 +157,4 @@ def _attached(
         volume = volumes.get(spec.source.persistent_volume_name)
         if spec.attacher and volume is not None and volume.csi is not None:
             attached.setdefault(spec.node_name, set()).add(CsiVolume(spec.attacher, volume.csi.handle))
-    return {node: frozenset(found) for node, found in attached.items()}
+    return {node: frozenset(csi_volumes) for node, csi_volumes in attached.items()}

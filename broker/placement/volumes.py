@@ -58,8 +58,8 @@ def _conflict(disks: Iterable[PodDisk], others: Iterable[PodDisk]) -> bool:
 def node_volume_limits(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | None:
     """Rejects nodes that can attach no more volumes of a driver. A volume of several pods counts once."""
     storage = snapshot.storage
-    wanted = _csi_volumes(pod, storage)
-    if not wanted or not storage.limits:
+    needed = _csi_volumes(pod, storage)
+    if not needed or not storage.limits:
         return None
 
     def check(state: NodeState) -> tuple[FilterReason, ...]:
@@ -69,7 +69,7 @@ def node_volume_limits(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | Non
             return ()
         used = {volume for other in state.pods for volume in _csi_volumes(other, storage)}
         attached = Counter(volume.driver for volume in used | storage.attached.get(name, frozenset()))
-        new = Counter(volume.driver for volume in wanted - used)
+        new = Counter(volume.driver for volume in needed - used)
         over = (
             attached[driver] + count > limits[driver] for driver, count in new.items() if driver in limits
         )
@@ -80,5 +80,5 @@ def node_volume_limits(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | Non
 
 def _csi_volumes(pod: PodInfo, storage: Storage) -> set[CsiVolume]:
     claims = (storage.claims.get((pod.namespace, volume.claim)) for volume in pod.volumes)
-    found = (storage.csi_volume(claim) for claim in claims if claim is not None)
-    return {volume for volume in found if volume is not None}
+    csi_volumes = (storage.csi_volume(claim) for claim in claims if claim is not None)
+    return {volume for volume in csi_volumes if volume is not None}

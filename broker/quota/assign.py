@@ -96,12 +96,12 @@ class SharingRules:
 
 
 def targets(
-    ledger: QuotaLedger, ask: QuotaRequest, needed: frozenset[FlavorResource], rules: SharingRules
+    ledger: QuotaLedger, request: QuotaRequest, needed: frozenset[FlavorResource], rules: SharingRules
 ) -> _Targets:
-    """The victims for `ask`, by the cluster's way of sharing."""
+    """The victims for `request`, by the cluster's way of sharing."""
     if rules.fair:
-        return preempt_fairly(ledger, ask, needed, rules.strategies)
-    return preempt(ledger, ask, needed)
+        return preempt_fairly(ledger, request, needed, rules.strategies)
+    return preempt(ledger, request, needed)
 
 
 class Simulation:
@@ -111,7 +111,7 @@ class Simulation:
         self, ledger: QuotaLedger, queue: str, priority: int, queued: float, rules: SharingRules
     ) -> None:
         self._ledger = ledger
-        self._ask = QuotaRequest(queue=queue, amounts={}, priority=priority, queued=queued)
+        self._request = QuotaRequest(queue=queue, amounts={}, priority=priority, queued=queued)
         self._rules = rules
         self._known: dict[
             tuple[frozenset[tuple[FlavorResource, int]], frozenset[FlavorResource]], _Targets
@@ -121,22 +121,22 @@ class Simulation:
         """The victims for these amounts."""
         key = (frozenset(amounts.items()), needed)
         if key not in self._known:
-            ask = replace(self._ask, amounts=amounts)
-            self._known[key] = targets(self._ledger, ask, needed, self._rules)
+            request = replace(self._request, amounts=amounts)
+            self._known[key] = targets(self._ledger, request, needed, self._rules)
         return self._known[key]
 
     def __call__(self, key: FlavorResource, value: int) -> tuple[Possibility, int]:
         """For one flavor and resource alone: the possibility, and the distance borrowed afterwards."""
-        node = self._ledger.node(self._ask.queue)
-        found = self.targets({key: value}, frozenset((key,)))
-        if not found:
+        node = self._ledger.node(self._request.queue)
+        victims = self.targets({key: value}, frozenset((key,)))
+        if not victims:
             return Possibility.NO_CANDIDATES, node.level(key, value)[0]
-        for each in found:
-            self._ledger.node(each.workload.queue).remove(each.workload.usage)
+        for victim in victims:
+            self._ledger.node(victim.workload.queue).remove(victim.workload.usage)
         level, _ = node.level(key, value)
-        for each in found:
-            self._ledger.node(each.workload.queue).add(each.workload.usage)
-        own = any(each.workload.queue == node.name for each in found)
+        for victim in victims:
+            self._ledger.node(victim.workload.queue).add(victim.workload.usage)
+        own = any(victim.workload.queue == node.name for victim in victims)
         return (Possibility.PREEMPT if own else Possibility.RECLAIM), level
 
 
@@ -159,7 +159,7 @@ def assign(
             if not search.group(group):
                 break
     done = search.done
-    mode = min((each.mode for each in done), default=Mode.NO_FIT)
+    mode = min((assigned.mode for assigned in done), default=Mode.NO_FIT)
     return FlavorAssignment(pod_sets=tuple(done), usage=search.usage, mode=mode, level=search.level)
 
 
@@ -178,30 +178,30 @@ class _FlavorSearch:
         groups = self.node.queue.groups if self.node.queue is not None else ()
         requests = [_requests(pods, groups) for pods in members]
         total: dict[str, int] = {}
-        for each in requests:
-            for resource, value in each.items():
+        for requested in requests:
+            for resource, value in requested.items():
                 total[resource] = total.get(resource, 0) + value
         choices: dict[str, FlavorChoice] = {}
         reasons: list[str] = []
         could = True
         for resource in sorted(total):
-            group = next((each for each in groups if resource in each.resources), None)
+            group = next((group for group in groups if resource in group.resources), None)
             if resource in choices or (group is None and total[resource] == 0):
                 continue
             if group is None:
-                found: dict[str, FlavorChoice] = {}
-                why = [f"resource {resource} is unavailable in queue {self.node.name}"]
+                chosen: dict[str, FlavorChoice] = {}
+                why_not = [f"resource {resource} is unavailable in queue {self.node.name}"]
             else:
-                found, why = self._flavor(members, total, resource, group)
-            reasons += why
-            if not found:
+                chosen, why_not = self._flavor(members, total, resource, group)
+            reasons += why_not
+            if not chosen:
                 could, choices = False, {}
                 break
-            choices |= found
+            choices |= chosen
         for pods, wanted in zip(members, requests, strict=True):
             own = {resource: choices[resource] for resource in sorted(wanted) if resource in choices}
             # Zero requests for unknown resources are not counted; a pod set of nothing else fits.
-            mode = min((each.mode for each in own.values()), default=Mode.FIT if could else Mode.NO_FIT)
+            mode = min((choice.mode for choice in own.values()), default=Mode.FIT if could else Mode.NO_FIT)
             self.done.append(
                 Assigned(name=pods.name, count=pods.count, choices=own, mode=mode, reasons=tuple(reasons))
             )
@@ -226,25 +226,25 @@ class _FlavorSearch:
             if why := self._misfit(members, flavor):
                 reasons.append(why)
                 continue
-            found: dict[str, tuple[Possibility, int]] = {}
+            possibilities: dict[str, tuple[Possibility, int]] = {}
             rank = (Possibility.FIT, 0)
-            for each in sorted(total):
-                if each in group.resources:
-                    possibility, level, why = self._room(FlavorResource(flavor, each), total[each])
-                    found[each] = (possibility, level)
+            for name in sorted(total):
+                if name in group.resources:
+                    possibility, level, why = self._room(FlavorResource(flavor, name), total[name])
+                    possibilities[name] = (possibility, level)
                     reasons += [why] if why else []
                     if _better(rank, (possibility, level), rule):
                         rank = (possibility, level)
             if not _try_next(rank, rule):
-                best, best_rank, best_flavor = found, rank, flavor
+                best, best_rank, best_flavor = possibilities, rank, flavor
                 break
             if _better(rank, best_rank, rule):
-                best, best_rank, best_flavor = found, rank, flavor
+                best, best_rank, best_flavor = possibilities, rank, flavor
         if tried == len(group.flavors) - 1:
             tried = -1
         choices = {
-            each: FlavorChoice(flavor=best_flavor, mode=possibility.mode, level=level, tried=tried)
-            for each, (possibility, level) in best.items()
+            name: FlavorChoice(flavor=best_flavor, mode=possibility.mode, level=level, tried=tried)
+            for name, (possibility, level) in best.items()
         }
         return choices, [] if best_rank[0] is Possibility.FIT else reasons
 
@@ -295,16 +295,16 @@ def _grouped(pod_sets: Sequence[PodSetRequest]) -> list[list[PodSetRequest]]:
     return list(groups.values())
 
 
-def _better(one: tuple[Possibility, int], other: tuple[Possibility, int], rule: Fungibility) -> bool:
+def _better(left: tuple[Possibility, int], right: tuple[Possibility, int], rule: Fungibility) -> bool:
     """Whether one possibility, at its borrowing distance, is better than another for a queue of this
     fungibility."""
-    if Possibility.NO_FIT in (one[0], other[0]):
-        return one[0] > other[0]
-    if (one[0] is Possibility.NO_CANDIDATES) != (other[0] is Possibility.NO_CANDIDATES):
-        return other[0] is Possibility.NO_CANDIDATES
+    if Possibility.NO_FIT in (left[0], right[0]):
+        return left[0] > right[0]
+    if (left[0] is Possibility.NO_CANDIDATES) != (right[0] is Possibility.NO_CANDIDATES):
+        return right[0] is Possibility.NO_CANDIDATES
     if rule.preference == "PreemptionOverBorrowing":
-        return (-one[1], one[0]) > (-other[1], other[0])
-    return (one[0], -one[1]) > (other[0], -other[1])
+        return (-left[1], left[0]) > (-right[1], right[0])
+    return (left[0], -left[1]) > (right[0], -right[1])
 
 
 def _try_next(rank: tuple[Possibility, int], rule: Fungibility) -> bool:

@@ -52,12 +52,12 @@ class CohortRow:
     def __init__(
         self, queues: Sequence[tuple[Key, QuotaNode]], least: Callable[[QuotaNode], Amounts]
     ) -> None:
-        some = sorted(queues, key=lambda each: each[0])
-        self.keys = [key for key, _ in some]
-        self.nodes = [node for _, node in some]
+        in_order = sorted(queues, key=lambda entry: entry[0])
+        self.keys = [key for key, _ in in_order]
+        self.nodes = [node for _, node in in_order]
         self._least = least
         self._used = [dict(node.usage) for node in self.nodes]
-        self._size = 1 << max(0, len(some) - 1).bit_length()
+        self._size = 1 << max(0, len(in_order) - 1).bit_length()
         self._tree: list[Order] = []
 
     def __len__(self) -> int:
@@ -105,45 +105,47 @@ class CohortRow:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """By cohort: its queues, and the cohorts below it that have some."""
+    """By cohort: its queues, and the cohorts below it that have queues."""
 
     rows: dict[QuotaNode, CohortRow] = field(default_factory=dict)
     cohorts: dict[QuotaNode, list[QuotaNode]] = field(default_factory=dict)
 
 
-def board(ledger: QuotaLedger, root: QuotaNode, needed: Keys, policy: Policy, ask: QuotaRequest) -> Board:
-    """The candidates of `ask` in other queues, kept while the ledger does not change.
+def board(ledger: QuotaLedger, root: QuotaNode, needed: Keys, policy: Policy, request: QuotaRequest) -> Board:
+    """The candidates of `request` in other queues, cached while the ledger does not change.
 
     If age matters, it includes the candidates for a workload of any age.
     """
-    anyone = replace(ask, queue="", queued=-math.inf)
-    priority = None if policy == "Any" else ask.priority
+    any_age = replace(request, queue="", queued=-math.inf)
+    priority = None if policy == "Any" else request.priority
 
-    def made() -> Board:
+    def compute() -> Board:
         queues: dict[QuotaNode, list[tuple[Key, QuotaNode]]] = {}
-        found = Board()
+        result = Board()
         for node in _borrowing(root, needed):
             heads = (
-                next(allowed(ledger, node.name, needed, evicted=evicted, policy=policy, ask=anyone), None)
+                next(
+                    allowed(ledger, node.name, needed, evicted=evicted, policy=policy, request=any_age), None
+                )
                 for evicted in ledger.turns
             )
-            if node.parent is None or (head := next((each for each in heads if each), None)) is None:
+            if node.parent is None or (head := next((head for head in heads if head), None)) is None:
                 continue
             key = queue_key(share(node), head, own=False)
             queues.setdefault(node.parent, []).append((key, node))
         for cohort in queues:
             child = cohort
             for above in cohort.path():
-                known = found.cohorts.setdefault(above, [])
+                known = result.cohorts.setdefault(above, [])
                 if child in known:
                     break
                 known.append(child)
                 child = above
-        for cohort, some in queues.items():
-            found.rows[cohort] = CohortRow(some, lambda node: _least(ledger, node, needed))
-        return found
+        for cohort, row in queues.items():
+            result.rows[cohort] = CohortRow(row, lambda node: _least(ledger, node, needed))
+        return result
 
-    return ledger.kept((root, frozenset(needed), (policy, priority)), made)
+    return ledger.cached((root, frozenset(needed), (policy, priority)), compute)
 
 
 def _least(ledger: QuotaLedger, node: QuotaNode, needed: Keys) -> Amounts:
@@ -162,7 +164,7 @@ def _least(ledger: QuotaLedger, node: QuotaNode, needed: Keys) -> Amounts:
 
 
 def _borrowing(cohort: QuotaNode, needed: Keys) -> Iterator[QuotaNode]:
-    """Every queue of the tree over its quota, including those in cohorts within theirs."""
+    """Every queue of the tree over its quota, also if its cohort is within quota."""
     yield from borrowers(cohort, needed, besides=frozenset(cohort.cohorts))
     for child in cohort.cohorts:
         yield from _borrowing(child, needed)

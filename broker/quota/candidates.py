@@ -19,32 +19,36 @@ Keys = Collection[FlavorResource]
 
 
 def allowed(
-    ledger: QuotaLedger, queue: str, keys: Keys, *, evicted: bool, policy: Policy, ask: QuotaRequest
+    ledger: QuotaLedger, queue: str, keys: Keys, *, evicted: bool, policy: Policy, request: QuotaRequest
 ) -> Iterator[Entry]:
     """A queue's workloads that the policy allows to preempt, in the order of preemption."""
     if policy == "Never":
         return iter(())
     entries = ledger.using(queue, keys, evicted=evicted)
-    if queue != ask.queue:
-        entries = (each for each in entries if not each[3].on_own_slots)
-    return by_policy(entries, policy, ask)
+    if queue != request.queue:
+        entries = (entry for entry in entries if not entry[3].on_own_slots)
+    return by_policy(entries, policy, request)
 
 
-def by_policy(entries: Iterator[Entry], policy: Policy, ask: QuotaRequest) -> Iterator[Entry]:
+def by_policy(entries: Iterator[Entry], policy: Policy, request: QuotaRequest) -> Iterator[Entry]:
     """The workloads that the policy allows, in the given order."""
-    return entries if policy == "Any" else _lower(entries, ask, equal=policy == "LowerOrNewerEqualPriority")
+    return (
+        entries if policy == "Any" else _lower(entries, request, equal=policy == "LowerOrNewerEqualPriority")
+    )
 
 
-def _lower(entries: Iterator[Entry], ask: QuotaRequest, *, equal: bool) -> Iterator[Entry]:
-    for each in entries:
-        if each[0] < ask.priority or (equal and each[0] == ask.priority and ask.queued < each[3].queued):
-            yield each
-        elif each[0] > ask.priority or not equal:
+def _lower(entries: Iterator[Entry], request: QuotaRequest, *, equal: bool) -> Iterator[Entry]:
+    for entry in entries:
+        if entry[0] < request.priority or (
+            equal and entry[0] == request.priority and request.queued < entry[3].queued
+        ):
+            yield entry
+        elif entry[0] > request.priority or not equal:
             return
 
 
 def borrowers(cohort: QuotaNode, keys: Keys, *, besides: Collection[QuotaNode]) -> Iterator[QuotaNode]:
-    """The queues in a cohort's subtree over their quota; subtrees within theirs are skipped."""
+    """The queues in a cohort's subtree over their quota; subtrees within quota are skipped."""
     if len(keys) == 1:
         (key,) = keys
         over = list(cohort.over.get(key, ()))

@@ -5,7 +5,7 @@ no room. A workload of another queue is a victim only if its queue, and every co
 is over quota at that moment. The tree is unchanged on return.
 
 Kueue's rule (pkg/scheduler/preemption/classical): the incoming workload has the advantage over workloads
-in subtrees outside one whose quota covers it, and may preempt those while borrowing. For the others it
+in subtrees outside one with enough quota for it, and may preempt those while borrowing. For the others it
 may borrow only as `borrow` and its threshold allow. Evicted workloads come first, then those under the
 advantage, then by priority from other queues, then its own queue's. One rule is not Kueue's: of other
 queues, workloads on the preemptor's machines come first, if known, since any other victim frees no
@@ -43,7 +43,7 @@ class _Case:
     """One decision: the request, its missing resources, and the sources in three classes."""
 
     ledger: QuotaLedger
-    ask: QuotaRequest
+    request: QuotaRequest
     needed: Keys
     node: QuotaNode
     classes: tuple[list[_Source], list[_Source], list[_Source]]
@@ -54,16 +54,16 @@ class _Case:
         rule, ledger, cohort = self.node.preemption, self.ledger, source.cohort
         if cohort is None:
             return allowed(
-                ledger, self.node.name, self.needed, evicted=evicted, policy=rule.within, ask=self.ask
+                ledger, self.node.name, self.needed, evicted=evicted, policy=rule.within, request=self.request
             )
-        found = (each for each in self.merged(cohort, evicted=evicted) if self._from(source, each[3]))
+        entries = (entry for entry in self.merged(cohort, evicted=evicted) if self._from(source, entry[3]))
         if near is not None:
-            found = (
-                each
-                for each in found
-                if near is (not each[3].occupied_queues or self.ask.queue in each[3].occupied_queues)
+            entries = (
+                entry
+                for entry in entries
+                if near is (not entry[3].occupied_queues or self.request.queue in entry[3].occupied_queues)
             )
-        return by_policy(found, rule.reclaim, self.ask)
+        return by_policy(entries, rule.reclaim, self.request)
 
     def merged(self, cohort: QuotaNode, *, evicted: bool) -> MergedWorkloads:
         queues = borrowers(cohort, self.needed, besides=())
@@ -87,12 +87,12 @@ class _Case:
         )
 
 
-def preempt(ledger: QuotaLedger, ask: QuotaRequest, needed: Keys) -> tuple[PreemptionTarget, ...]:
-    """The victims that make room for `ask`, which does not fit now; none if nothing would help."""
-    node = ledger.node(ask.queue)
-    advantaged, others = _sources(node, ask.amounts)
-    case = _Case(ledger, ask, needed, node, (advantaged, others, [_Source(None, node, False)]))
-    with ledger.still():
+def preempt(ledger: QuotaLedger, request: QuotaRequest, needed: Keys) -> tuple[PreemptionTarget, ...]:
+    """The victims that make room for `request`, which does not fit now; none if nothing would help."""
+    node = ledger.node(request.queue)
+    advantaged, others = _sources(node, request.amounts)
+    case = _Case(ledger, request, needed, node, (advantaged, others, [_Source(None, node, False)]))
+    with ledger.stable():
         for source in (*advantaged, *others):
             for evicted in ledger.turns:
                 if source.cohort is not None:
@@ -134,18 +134,18 @@ def _sources(node: QuotaNode, amounts: Amounts) -> tuple[list[_Source], list[_So
 
 
 def _attempt(case: _Case, *, borrow: bool) -> tuple[PreemptionTarget, ...]:
-    if not borrow and not case.ledger.evicted and not covered(case.node, case.ask.amounts):
-        found = _own_first(case)
-        if found is not None:
-            return found
+    if not borrow and not case.ledger.evicted and not covered(case.node, case.request.amounts):
+        targets = _own_first(case)
+        if targets is not None:
+            return targets
     taken: list[PreemptionTarget] = []
     try:
         for evicted in case.ledger.turns:
             for target in _walks(case, evicted=evicted, borrow=borrow):
                 case.ledger.node(target.workload.queue).remove(target.workload.usage)
                 taken.append(target)
-                if fits(case.node, case.ask.amounts, borrow=borrow):
-                    give_back(case.ledger, case.node, case.ask.amounts, taken, borrow=borrow)
+                if fits(case.node, case.request.amounts, borrow=borrow):
+                    give_back(case.ledger, case.node, case.request.amounts, taken, borrow=borrow)
                     return tuple(taken)
         return ()
     finally:
@@ -161,12 +161,12 @@ def _own_first(case: _Case) -> tuple[PreemptionTarget, ...] | None:
     needed. Here the needed victims of others are found after the queue's own; None if they are not
     enough.
     """
-    node, amounts = case.node, case.ask.amounts
+    node, amounts = case.node, case.request.amounts
     own: list[PreemptionTarget] = []
     others: list[PreemptionTarget] = []
-    *several, mine = case.classes
+    *other_sources, own_sources = case.classes
     try:
-        walk = _walk(case, mine, evicted=False, borrow=False, near=None)
+        walk = _walk(case, own_sources, evicted=False, borrow=False, near=None)
         while not covered(node, amounts):
             if (target := next(walk, None)) is None:
                 return ()
@@ -175,7 +175,7 @@ def _own_first(case: _Case) -> tuple[PreemptionTarget, ...] | None:
         _give_back(case.ledger, own, lambda: covered(node, amounts))
         walk = (
             target
-            for sources in several
+            for sources in other_sources
             for near in ((True, False) if case.ledger.placed else (None,))
             for target in _walk(case, sources, evicted=False, borrow=False, near=near)
         )
@@ -212,12 +212,12 @@ def _walk(
         for number, source in enumerate(sources)
         if not _closed(case, source, borrow=borrow)
     ]
-    left: set[str] = set()
+    exhausted: set[str] = set()
     for (_, _, _, workload), number in streams[0] if len(streams) == 1 else heapq.merge(*streams):
-        if workload.queue in left:
+        if workload.queue in exhausted:
             continue
         if (reason := _reason(case, sources[number], workload, borrow=borrow)) is None:
-            left.add(workload.queue)
+            exhausted.add(workload.queue)
         else:
             yield PreemptionTarget(workload, reason)
 
@@ -238,7 +238,7 @@ def _reason(case: _Case, source: _Source, workload: AdmittedWorkload, *, borrow:
         return Reason.IN_QUEUE
     reason = Reason.RECLAIM
     if not source.advantage:
-        if below_threshold(case.node.preemption, workload.priority, case.ask.priority):
+        if below_threshold(case.node.preemption, workload.priority, case.request.priority):
             reason = Reason.RECLAIM_WHILE_BORROWING
         elif borrow:
             return None

@@ -2,12 +2,12 @@
 
 Invariant: each head is assigned flavors against the usage at the start of the round. Then heads are taken
 in order, and one is admitted or given its victims only if it still fits after those before it. No quota
-and no victim is promised twice. A head that waits for quota of its own, and cannot reclaim it later,
+and no victim is given twice. A head that waits for quota of its own, and cannot reclaim it later,
 keeps others of the round from it. The tree is unchanged on return; the caller applies the decisions to
 the ledger.
 
-The rule is Kueue's cycle (pkg/scheduler/scheduler.go). One difference: a head with victims promised to an
-earlier head waits for the next round, while Kueue would decide again in the same one.
+The rule is Kueue's cycle (pkg/scheduler/scheduler.go). One difference: a head with victims of an earlier
+head waits for the next round, while Kueue would decide again in the same one.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class _Round:
     """The tree as it changes during a round, and the changes to undo."""
 
     ledger: QuotaLedger
-    promised: set[str] = field(default_factory=set)
+    preempted: set[str] = field(default_factory=set)
     added: list[tuple[QuotaNode, Amounts]] = field(default_factory=list)
     removed: list[tuple[QuotaNode, Amounts]] = field(default_factory=list)
     _seen: tuple[int, int] = (0, 0)
@@ -96,12 +96,12 @@ class _Round:
         node.add(amounts)
         self.added.append((node, amounts))
 
-    def take(self, found: Iterable[PreemptionTarget]) -> None:
-        for each in found:
-            node = self.ledger.node(each.workload.queue)
-            node.remove(each.workload.usage)
-            self.removed.append((node, each.workload.usage))
-            self.promised.add(each.workload.name)
+    def take(self, targets: Iterable[PreemptionTarget]) -> None:
+        for target in targets:
+            node = self.ledger.node(target.workload.queue)
+            node.remove(target.workload.usage)
+            self.removed.append((node, target.workload.usage))
+            self.preempted.add(target.workload.name)
 
     def changed(self) -> Iterator[QuotaNode]:
         """The queues with changes since the last call."""
@@ -122,7 +122,7 @@ def decide(ledger: QuotaLedger, heads: Iterable[Head], rules: SharingRules) -> l
     decisions: list[HeadDecision] = []
     entries: list[_Entry] = []
     first: dict[str, str] = {}
-    with ledger.still():
+    with ledger.stable():
         for head in heads:
             if (before := first.setdefault(head.queue, head.name)) != head.name:
                 raise ValueError(
@@ -154,21 +154,21 @@ def _nominate(ledger: QuotaLedger, head: Head, rules: SharingRules) -> _Entry | 
         given = assign(node, pod_sets, rules, oracle)
         if given.mode is Mode.FIT:
             return _Entry(head, node, given, ())
-        if given.mode is Mode.PREEMPT and (found := oracle.targets(given.usage, given.needed)):
-            return _Entry(head, node, given, found)
+        if given.mode is Mode.PREEMPT and (victims := oracle.targets(given.usage, given.needed)):
+            return _Entry(head, node, given, victims)
         return None
 
     whole = assign(node, head.pod_sets, rules, oracle)
     if whole.mode is Mode.FIT:
         return _Entry(head, node, whole, ())
-    found = oracle.targets(whole.usage, whole.needed) if whole.mode is Mode.PREEMPT else ()
-    if not found and (less := reduced(head.pod_sets, attempt)) is not None:
+    victims = oracle.targets(whole.usage, whole.needed) if whole.mode is Mode.PREEMPT else ()
+    if not victims and (less := reduced(head.pod_sets, attempt)) is not None:
         return less
     if whole.mode is Mode.NO_FIT:
         return HeadDecision(
             head=head, outcome=HeadOutcome.WAIT, assignment=whole, why="; ".join(whole.reasons)
         )
-    return _Entry(head, node, whole, found)
+    return _Entry(head, node, whole, victims)
 
 
 def _apply(this: _Round, entry: _Entry) -> HeadDecision:
@@ -182,7 +182,7 @@ def _apply(this: _Round, entry: _Entry) -> HeadDecision:
         if node.preemption.reclaim != "Any":
             this.add(node, _reserved(node, assignment))
         return wait(f"{'; '.join(assignment.reasons)}; nothing may be preempted for it")
-    if taken := [each.workload.name for each in entry.targets if each.workload.name in this.promised]:
+    if taken := [target.workload.name for target in entry.targets if target.workload.name in this.preempted]:
         return wait(f"workload {taken[0]} makes room for another one; the next round decides")
     before = len(this.removed)
     this.take(entry.targets)
@@ -190,7 +190,7 @@ def _apply(this: _Round, entry: _Entry) -> HeadDecision:
         for owner, amounts in this.removed[before:]:
             owner.add(amounts)
         del this.removed[before:]
-        this.promised.difference_update(each.workload.name for each in entry.targets)
+        this.preempted.difference_update(target.workload.name for target in entry.targets)
         return wait("a workload before it in this round took the quota")
     this.add(node, assignment.usage)
     return HeadDecision(

@@ -3,10 +3,10 @@
 Invariant: usage never exceeds a queue's nominal quota and its borrowing limit. Two states of one tree are
 kept: `now` with every holder of quota, and `later` without the terminating ones. Victims are chosen on
 `later` by Kueue's rules (`broker.quota.cycle`): claims that are already terminating count as freed. Quota
-is granted only if it fits `now`, so it is never held twice while a victim terminates. Quota promised to
+is granted only if it fits `now`, so it is never held twice while a victim terminates. Quota assumed for
 one requester is not given to another, in this decision or a later one: nominated requesters come first.
 
-A holder that requests more asks for the rest, in the flavors that it holds: a cluster in two flavors
+A holder that requests more requests the rest, in the flavors that it holds: a cluster in two flavors
 would be two clusters. The same state gives the same result, since nothing is remembered in between.
 """
 
@@ -36,7 +36,7 @@ from broker.quota.model import (
 from broker.quota.tree import QuotaNode, Tree
 from broker.quota.waiting import WaitingHeads
 
-# The most repetitions of a decision for requests that won and lost quota in it; the last one stands.
+# The most repetitions of a decision for requests that won and lost quota in it; the last one is returned.
 PASSES: Final = 4
 # A label of the flavors in this module: the flavor's own name. It is no valid label in Kubernetes.
 _PIN = "#flavor"
@@ -118,7 +118,7 @@ def entitle(
     cohorts: Sequence[QuotaCohort],
     *,
     holders: Iterable[AdmittedWorkload],
-    wants: Iterable[ClusterRequest],
+    requests: Iterable[ClusterRequest],
     rules: SharingRules,
     claimed: Iterable[AdmittedWorkload] = (),
     nominated: Collection[str] = (),
@@ -133,15 +133,15 @@ def entitle(
     A request that gets quota here and loses it to a later one is decided again, as the last.
     Otherwise workloads would be evicted for a request that gets nothing.
     """
-    there, soon, wanting = [*holders], [*claimed], [*wants]
+    held, claims, request_list = [*holders], [*claimed], [*requests]
     last: frozenset[str] = frozenset()
     for _ in range(PASSES):
-        decision = _AdmissionRound(queues, cohorts, there, rules)
-        found = decision.of(wanting, soon, nominated=frozenset(nominated), last=last)
-        if decision.beaten <= last:
+        decision = _AdmissionRound(queues, cohorts, held, rules)
+        entitled = decision.decide(request_list, claims, nominated=frozenset(nominated), last=last)
+        if decision.outbid <= last:
             break
-        last |= decision.beaten
-    return found
+        last |= decision.outbid
+    return entitled
 
 
 class _AdmissionRound:
@@ -155,34 +155,34 @@ class _AdmissionRound:
         self._rules = replace(
             rules,
             flavors={
-                name: replace(each, labels={**each.labels, _PIN: name})
-                for name, each in rules.flavors.items()
+                name: replace(flavor, labels={**flavor.labels, _PIN: name})
+                for name, flavor in rules.flavors.items()
             },
         )
         self._empty = Tree(queues, cohorts)
         self._before, self._now = Tree(queues, cohorts), Tree(queues, cohorts)
         self._later = QuotaLedger(Tree(queues, cohorts))
         self._held: dict[str, AdmittedWorkload] = {}
-        for each in holders:
-            self._hold(each)
-        self.beaten: set[str] = set()  # requests that won and lost quota in this decision
-        self._given: dict[str, AdmissionDecision] = {}
+        for holder in holders:
+            self._hold(holder)
+        self.outbid: set[str] = set()  # requests that won and lost quota in this decision
+        self._decisions: dict[str, AdmissionDecision] = {}
         self._evictions: dict[str, Eviction] = {}
-        self._wants: dict[str, ClusterRequest] = {}
+        self._requests: dict[str, ClusterRequest] = {}
         self._nominated: frozenset[str] = frozenset()
 
-    def _hold(self, each: AdmittedWorkload) -> None:
-        if (node := self._now.queues.get(each.queue)) is None:
+    def _hold(self, holder: AdmittedWorkload) -> None:
+        if (node := self._now.queues.get(holder.queue)) is None:
             return
-        node.add(each.usage)
-        self._before.queues[each.queue].add(each.usage)
-        self._held[each.name] = each
-        if not each.evicted:
-            self._later.admit(each)
+        node.add(holder.usage)
+        self._before.queues[holder.queue].add(holder.usage)
+        self._held[holder.name] = holder
+        if not holder.evicted:
+            self._later.admit(holder)
 
-    def of(
+    def decide(
         self,
-        wants: Iterable[ClusterRequest],
+        requests: Iterable[ClusterRequest],
         claimed: Sequence[AdmittedWorkload],
         *,
         nominated: frozenset[str],
@@ -191,32 +191,32 @@ class _AdmissionRound:
         self._nominated = nominated
         # Growth comes last: a growth that is taken back would take the earlier quota with it.
         turns = {turn: WaitingHeads(self._later.tree) for turn in _Turn}
-        for want in wants:
-            if (held := self._held.get(want.name)) is not None and held.evicted:
+        for request in requests:
+            if (held := self._held.get(request.name)) is not None and held.evicted:
                 continue  # it terminates first
-            self._wants[want.name] = want
-            if (never := self._never(want)) is not None:
-                self._given[want.name] = never
-            elif want.name in nominated:
-                turns[_Turn.NOMINATED].push(self._head(want))
-            elif want.name in last:
-                turns[_Turn.LAST].push(self._head(want))
+            self._requests[request.name] = request
+            if (never := self._never(request)) is not None:
+                self._decisions[request.name] = never
+            elif request.name in nominated:
+                turns[_Turn.NOMINATED].push(self._head(request))
+            elif request.name in last:
+                turns[_Turn.LAST].push(self._head(request))
             else:
-                turns[_Turn.GROWTH if held else _Turn.NEW].push(self._head(want))
-        self._claim(each for each in claimed if each.name in nominated)
+                turns[_Turn.GROWTH if held else _Turn.NEW].push(self._head(request))
+        self._claim(claim for claim in claimed if claim.name in nominated)
         for turn, waiting in turns.items():
             self._rounds(waiting)
             if turn is _Turn.NOMINATED:
-                self._claim(each for each in claimed if each.name not in nominated)
-        return Entitled(self._given, self._evictions)
+                self._claim(claim for claim in claimed if claim.name not in nominated)
+        return Entitled(self._decisions, self._evictions)
 
     def _claim(self, claimed: Iterable[AdmittedWorkload]) -> None:
         """Counts the claimed workloads that their queue covers, or that have room."""
-        for each in claimed:
-            later = self._later.tree.queues.get(each.queue)
-            if later is not None and (covered(later, each.usage) or fits(later, each.usage, borrow=True)):
+        for claim in claimed:
+            later = self._later.tree.queues.get(claim.queue)
+            if later is not None and (covered(later, claim.usage) or fits(later, claim.usage, borrow=True)):
                 self._hold(
-                    replace(each, non_preemptible=each.non_preemptible or each.name in self._nominated)
+                    replace(claim, non_preemptible=claim.non_preemptible or claim.name in self._nominated)
                 )
 
     def _rounds(self, waiting: WaitingHeads) -> None:
@@ -236,48 +236,52 @@ class _AdmissionRound:
                     again.add(name)
                     waiting.push(decision.head)
 
-    def _head(self, want: ClusterRequest) -> Head:
-        held = self._held.get(want.name)
-        pods = want.pods if held is None else self._rest(want, held)
+    def _head(self, request: ClusterRequest) -> Head:
+        held = self._held.get(request.name)
+        pods = request.pods if held is None else self._rest(request, held)
         return Head(
-            name=want.name, queue=want.queue, pod_sets=(pods,), priority=want.priority, queued=want.queued
+            name=request.name,
+            queue=request.queue,
+            pod_sets=(pods,),
+            priority=request.priority,
+            queued=request.queued,
         )
 
-    def _rest(self, want: ClusterRequest, held: AdmittedWorkload) -> PodSetRequest:
+    def _rest(self, request: ClusterRequest, held: AdmittedWorkload) -> PodSetRequest:
         """The part of the request that is not held yet, in the held flavors."""
         has = held_of(held.usage)
         requests = {
             resource: value - has.get(resource, 0)
-            for resource, value in want.pods.requests.items()
+            for resource, value in request.pods.requests.items()
             if value > has.get(resource, 0)
         }
         own = {key.flavor for key in held.usage}
-        groups = self._groups(want.queue)
+        groups = self._groups(request.queue)
         pinned = tuple(flavor for group in groups for flavor in ([f for f in group if f in own] or group))
         pin = Expression(_PIN, "In", pinned)
-        terms = want.pods.affinity or ((),)
-        return replace(want.pods, requests=requests, affinity=tuple((*term, pin) for term in terms))
+        terms = request.pods.affinity or ((),)
+        return replace(request.pods, requests=requests, affinity=tuple((*term, pin) for term in terms))
 
     def _groups(self, queue: str) -> list[tuple[str, ...]]:
         node = self._now.queues.get(queue)
         return [] if node is None or node.queue is None else [group.flavors for group in node.queue.groups]
 
-    def _never(self, want: ClusterRequest) -> AdmissionDecision | None:
+    def _never(self, request: ClusterRequest) -> AdmissionDecision | None:
         """The decision for a request that would not fit an empty tree."""
-        node = self._empty.queues.get(want.queue)
+        node = self._empty.queues.get(request.queue)
         if node is None:
-            why = self._empty.inactive.get(want.queue, "there is no such queue")
-            return AdmissionDecision(phase=AdmissionPhase.NEVER, why=f"queue {want.queue}: {why}")
-        head = self._head(want)
-        held = self._held.get(want.name)
+            why = self._empty.inactive.get(request.queue, "there is no such queue")
+            return AdmissionDecision(phase=AdmissionPhase.NEVER, why=f"queue {request.queue}: {why}")
+        head = self._head(request)
+        held = self._held.get(request.name)
         pods = head.pod_sets[0]
         if held is not None:
             node.add(held.usage)
-        found = assign(node, (pods,), self._rules, lambda *_: (Possibility.NO_FIT, 0))
-        lacks = () if found.mode is Mode.FIT else tuple(self._lacks(node, pods, want))
+        assignment = assign(node, (pods,), self._rules, lambda *_: (Possibility.NO_FIT, 0))
+        lacks = () if assignment.mode is Mode.FIT else tuple(self._shortfalls(node, pods, request))
         if held is not None:
             node.remove(held.usage)
-        if found.mode is Mode.FIT:
+        if assignment.mode is Mode.FIT:
             return None
         return AdmissionDecision(
             phase=AdmissionPhase.NEVER, shortfalls=lacks, misfits=tuple(self._misfits(node, pods))
@@ -285,26 +289,30 @@ class _AdmissionRound:
 
     def _apply(self, decision: HeadDecision) -> None:
         head, targets = decision.head, decision.targets
-        if decision.outcome is HeadOutcome.WAIT or any(self._early(each, head) for each in targets):
-            self._given[head.name] = self._waits(decision)
+        if decision.outcome is HeadOutcome.WAIT or any(self._early(target, head) for target in targets):
+            self._decisions[head.name] = self._waiting(decision)
             return
         for target in targets:
             self._evict(target, for_=head)
         usage = decision.assignment.usage
-        total = self._promise(head, usage)
+        total = self._assume(head, usage)
         now = self._now.queues[head.queue]
-        if leaving := [each.workload.name for each in targets if each.workload.name in self._held]:
-            names = ", ".join(leaving)
+        if terminating := [target.workload.name for target in targets if target.workload.name in self._held]:
+            names = ", ".join(terminating)
             why = f"{names} must leave first"
-            self._given[head.name] = AdmissionDecision(phase=AdmissionPhase.PREEMPTING, usage=total, why=why)
+            self._decisions[head.name] = AdmissionDecision(
+                phase=AdmissionPhase.PREEMPTING, usage=total, why=why
+            )
         elif fits(now, usage, borrow=True):
             now.add(usage)
-            self._given[head.name] = AdmissionDecision(phase=AdmissionPhase.ADMITTED, usage=total)
+            self._decisions[head.name] = AdmissionDecision(phase=AdmissionPhase.ADMITTED, usage=total)
         else:
             why = "its quota is held by others that are terminating"
-            self._given[head.name] = AdmissionDecision(phase=AdmissionPhase.PREEMPTING, usage=total, why=why)
+            self._decisions[head.name] = AdmissionDecision(
+                phase=AdmissionPhase.PREEMPTING, usage=total, why=why
+            )
 
-    def _promise(self, head: Head, usage: Amounts) -> Amounts:
+    def _assume(self, head: Head, usage: Amounts) -> Amounts:
         """Counts the request as held later, with its present usage; returns the total."""
         held = self._later.workloads.get(head.name)
         if held is None:
@@ -338,15 +346,15 @@ class _AdmissionRound:
     def _evict(self, target: PreemptionTarget, *, for_: Head) -> None:
         name = target.workload.name
         self._later.release(name)
-        if name not in self._held:  # it got its quota, or the promise of it, in this decision
-            self.beaten.add(name)
+        if name not in self._held:  # it got its quota, or was nominated for it, in this decision
+            self.outbid.add(name)
             for victim, eviction in self._evictions.items():
                 if eviction.preemptor == name:  # its victims now leave for the new holder of its room
                     path_ = path(self._later.node(for_.queue))
                     self._evictions[victim] = replace(eviction, preemptor=for_.name, preemptor_path=path_)
-            if self._given[name].phase is AdmissionPhase.ADMITTED:
+            if self._decisions[name].phase is AdmissionPhase.ADMITTED:
                 self._now.queues[target.workload.queue].remove(target.workload.usage)
-            self._given[name] = AdmissionDecision(
+            self._decisions[name] = AdmissionDecision(
                 phase=AdmissionPhase.WAITING, why=f"{for_.name} goes before it"
             )
             return
@@ -357,18 +365,20 @@ class _AdmissionRound:
             preemptee_path=path(self._later.node(target.workload.queue)),
         )
 
-    def _waits(self, decision: HeadDecision) -> AdmissionDecision:
-        want, node = self._wants[decision.head.name], self._later.node(decision.head.queue)
+    def _waiting(self, decision: HeadDecision) -> AdmissionDecision:
+        request, node = self._requests[decision.head.name], self._later.node(decision.head.queue)
         pods = decision.head.pod_sets[0]
         return AdmissionDecision(
             phase=AdmissionPhase.WAITING,
-            shortfalls=tuple(self._lacks(node, pods, want)),
+            shortfalls=tuple(self._shortfalls(node, pods, request)),
             misfits=tuple(self._misfits(node, pods)),
             why=decision.why,
         )
 
-    def _lacks(self, node: QuotaNode, pods: PodSetRequest, want: ClusterRequest) -> Iterable[Shortfall]:
-        held = held_of(self._held[want.name].usage) if want.name in self._held else {}
+    def _shortfalls(
+        self, node: QuotaNode, pods: PodSetRequest, request: ClusterRequest
+    ) -> Iterable[Shortfall]:
+        held = held_of(self._held[request.name].usage) if request.name in self._held else {}
         covered = {
             resource for group in (node.queue.groups if node.queue else ()) for resource in group.resources
         }
@@ -386,7 +396,7 @@ class _AdmissionRound:
 
     def _matching_flavors(self, pods: PodSetRequest, flavors: Iterable[str]) -> Iterable[Flavor]:
         known = (self._rules.flavors.get(name) for name in flavors)
-        return (each for each in known if each is not None and not misfit(pods, each))
+        return (flavor for flavor in known if flavor is not None and not misfit(pods, flavor))
 
     def _misfits(self, node: QuotaNode, pods: PodSetRequest) -> Iterable[str]:
         for group in node.queue.groups if node.queue else ():
@@ -395,20 +405,20 @@ class _AdmissionRound:
             for name in group.flavors:
                 known = self._rules.flavors.get(name)
                 if known is None:
-                    yield f"flavor {name} is not there: create the ResourceFlavor"
+                    yield f"flavor {name} does not exist: create the ResourceFlavor"
                 elif why := misfit(pods, known):
                     yield why
 
 
 def held_of(usage: Amounts) -> dict[str, int]:
     """The held amount of each resource, in all flavors together."""
-    found: dict[str, int] = {}
+    amounts: dict[str, int] = {}
     for key, value in usage.items():
-        found[key.resource] = found.get(key.resource, 0) + value
-    return found
+        amounts[key.resource] = amounts.get(key.resource, 0) + value
+    return amounts
 
 
 def path(node: QuotaNode) -> str:
     """The path from the root down to the queue, as Kueue writes it into the condition of a preempted
     workload."""
-    return "/" + "/".join(each.name for each in (*reversed([*node.path()]), node))
+    return "/" + "/".join(ancestor.name for ancestor in (*reversed([*node.path()]), node))

@@ -54,11 +54,11 @@ class _Stream:
 class _FairPreemption:
     """One decision: the tree less the victims so far, with the incoming workload in it."""
 
-    def __init__(self, ledger: QuotaLedger, ask: QuotaRequest, needed: Keys) -> None:
+    def __init__(self, ledger: QuotaLedger, request: QuotaRequest, needed: Keys) -> None:
         self.ledger = ledger
-        self.ask = ask
+        self.request = request
         self.needed = needed
-        self.node = ledger.node(ask.queue)
+        self.node = ledger.node(request.queue)
         self.ancestors = frozenset(self.node.path())
         self.taken: list[PreemptionTarget] = []
         self._shares: dict[QuotaNode, DominantShare] = {}
@@ -73,15 +73,15 @@ class _FairPreemption:
         """Takes a workload; returns whether the incoming one then fits."""
         self._change(node, entry, taken=True)
         self.taken.append(PreemptionTarget(entry[3], reason))
-        self.node.remove(self.ask.amounts)
+        self.node.remove(self.request.amounts)
         try:
-            return fits(self.node, self.ask.amounts, borrow=True)
+            return fits(self.node, self.request.amounts, borrow=True)
         finally:
-            self.node.add(self.ask.amounts)
+            self.node.add(self.request.amounts)
 
     def sides(self, target: QuotaNode) -> tuple[QuotaNode, QuotaNode]:
         """The last nodes of the preemptor's and the target's paths to the root before they meet."""
-        meeting = next(each for each in target.path() if each in self.ancestors)
+        meeting = next(ancestor for ancestor in target.path() if ancestor in self.ancestors)
         return _below(self.node, meeting), _below(target, meeting)
 
     def share_without(self, side: QuotaNode, node: QuotaNode, entry: Entry) -> DominantShare:
@@ -94,31 +94,31 @@ class _FairPreemption:
     def _change(self, node: QuotaNode, entry: Entry, *, taken: bool) -> None:
         (node.remove if taken else node.add)(entry[3].usage)
         self._shares.pop(node, None)
-        for each in node.path():
-            self._shares.pop(each, None)
+        for ancestor in node.path():
+            self._shares.pop(ancestor, None)
 
 
 def preempt_fairly(
-    ledger: QuotaLedger, ask: QuotaRequest, needed: Keys, strategies: Sequence[Strategy] = DEFAULT
+    ledger: QuotaLedger, request: QuotaRequest, needed: Keys, strategies: Sequence[Strategy] = DEFAULT
 ) -> tuple[PreemptionTarget, ...]:
-    """The victims that make room for `ask`, which does not fit now; none if nothing fair would help."""
-    decision = _FairPreemption(ledger, ask, needed)
+    """The victims that make room for `request`, which does not fit now; none if nothing fair would help."""
+    decision = _FairPreemption(ledger, request, needed)
     node = decision.node
-    with ledger.still():
+    with ledger.stable():
         streams = _Streams(decision)
-        if not streams.some:
+        if not streams.any_candidates:
             return ()
-        node.add(ask.amounts)
+        node.add(request.amounts)
         try:
             done = _first(decision, streams, strategies[0])
             if not done and len(strategies) > 1:
                 done = _second(decision, streams)
         finally:
-            node.remove(ask.amounts)
+            node.remove(request.amounts)
         try:
             if not done:
                 return ()
-            give_back(ledger, node, ask.amounts, decision.taken, borrow=True)
+            give_back(ledger, node, request.amounts, decision.taken, borrow=True)
             return tuple(decision.taken)
         finally:
             for target in decision.taken:
@@ -136,12 +136,12 @@ class _Streams:
         self._decision = decision
         self.board = Board()
         if decision.ancestors and rule.reclaim != "Never":
-            self.board = board(decision.ledger, node.root(), decision.needed, rule.reclaim, decision.ask)
+            self.board = board(decision.ledger, node.root(), decision.needed, rule.reclaim, decision.request)
         self.known: dict[QuotaNode, _Stream] = {node: _Stream(self._in_order(node, rule.within))}
         self.refused: dict[QuotaNode, list[Entry]] = {}
 
     @property
-    def some(self) -> bool:
+    def any_candidates(self) -> bool:
         """Whether there may be any candidate."""
         node = self._decision.node
         if self.known[node].head is not None:
@@ -154,7 +154,7 @@ class _Streams:
             self.known[node] = _Stream(self._in_order(node, self._decision.node.preemption.reclaim))
         return self.known[node]
 
-    def again(self) -> None:
+    def restart(self) -> None:
         """Starts over with the refused candidates and those not yet considered."""
         del self.known[self._decision.node]
         self.known = {
@@ -164,10 +164,10 @@ class _Streams:
 
     def _in_order(self, node: QuotaNode, policy: Policy) -> Iterator[Entry]:
         """A queue's candidates, evicted ones first."""
-        ledger, ask = self._decision.ledger, self._decision.ask
+        ledger, request = self._decision.ledger, self._decision.request
         for evicted in ledger.turns:
             yield from allowed(
-                ledger, node.name, self._decision.needed, evicted=evicted, policy=policy, ask=ask
+                ledger, node.name, self._decision.needed, evicted=evicted, policy=policy, request=request
             )
 
 
@@ -182,14 +182,16 @@ def _first(decision: _FairPreemption, streams: _Streams, strategy: Strategy) -> 
             if decision.take(node, stream.pop(), reason):
                 return True
             continue
-        ours, theirs = decision.sides(node)
-        mine, before = decision.share(ours).order, decision.share(theirs).order
+        own_side, other_side = decision.sides(node)
+        own_share, before = decision.share(own_side).order, decision.share(other_side).order
         while stream.head is not None:
             entry = stream.pop()
             if strategy == "LessThanInitialShare":
-                fair = mine < before
+                fair = own_share < before
             else:
-                fair = mine <= before and mine <= decision.share_without(theirs, node, entry).order
+                fair = (
+                    own_share <= before and own_share <= decision.share_without(other_side, node, entry).order
+                )
             if fair:
                 if decision.take(node, entry, Reason.FAIR_SHARING):
                     return True
@@ -201,12 +203,12 @@ def _first(decision: _FairPreemption, streams: _Streams, strategy: Strategy) -> 
 def _second(decision: _FairPreemption, streams: _Streams) -> bool:
     """Takes at most one workload of each queue on a side with the larger share; returns whether that made
     room."""
-    streams.again()
+    streams.restart()
     order = _Order(decision, streams, "LessThanInitialShare")
     while (node := order.next()) is not None:
-        ours, theirs = decision.sides(node)
+        own_side, other_side = decision.sides(node)
         entry = streams.of(node).pop()
-        if decision.share(ours).order < decision.share(theirs).order and decision.take(
+        if decision.share(own_side).order < decision.share(other_side).order and decision.take(
             node, entry, Reason.FAIR_SHARING
         ):
             return True
@@ -237,7 +239,7 @@ class _Order:
         self._cohorts: dict[QuotaNode, list[tuple[CohortKey, str, QuotaNode]]] = {}
         self._places: dict[QuotaNode, int] = {}
         self._closed: set[QuotaNode] = set()
-        self._ours: dict[
+        self._own_child: dict[
             QuotaNode, QuotaNode
         ] = {}  # of each ancestor of the preemptor, the child on the way to it
         self._root: QuotaNode | None = None
@@ -246,7 +248,7 @@ class _Order:
                 self._feed(node)
         child = decision.node
         for self._root in decision.node.path():
-            self._ours[self._root] = child
+            self._own_child[self._root] = child
             child = self._root
 
     def next(self) -> QuotaNode | None:
@@ -271,18 +273,18 @@ class _Order:
                 self._pass_over(cohort, top[0])
                 return top[2]
             self._pass_over(cohort, least)
-            found = None if self._refuses(cohort, child, child_share) else self._find(child)
-            if found is not None:
-                return found
+            queue = None if self._refuses(cohort, child, child_share) else self._find(child)
+            if queue is not None:
+                return queue
             self._closed.add(child)
 
     def _refuses(self, cohort: QuotaNode, child: QuotaNode, of: Order) -> bool:
         """Whether the strategy takes nothing from a side with this share."""
-        ours = self._ours.get(cohort)
-        if self._strategy is None or ours is None or ours is child:
+        own_child = self._own_child.get(cohort)
+        if self._strategy is None or own_child is None or own_child is child:
             return False
-        mine = self._decision.share(ours).order
-        return of <= mine if self._strategy == "LessThanInitialShare" else of < mine
+        own_share = self._decision.share(own_child).order
+        return of <= own_share if self._strategy == "LessThanInitialShare" else of < own_share
 
     def _key(self, node: QuotaNode) -> Key | None:
         """The sort key, the smaller first; None for a queue that is skipped from now on."""
@@ -309,11 +311,11 @@ class _Order:
     def _top(self, cohort: QuotaNode) -> _Queued | None:
         queues = self._queues.get(cohort)
         while queues:
-            kept, name, node = queues[0]
+            stored_key, name, node = queues[0]
             key = self._key(node)
             if key is None:
                 heappop(queues)
-            elif key != kept:
+            elif key != stored_key:
                 heapreplace(queues, (key, name, node))
             else:
                 return queues[0]
@@ -321,13 +323,13 @@ class _Order:
 
     def _following(self, cohort: QuotaNode, row: CohortRow) -> int:
         """The position of the next queue on the board that the strategy may take from."""
-        place, ours = self._places.get(cohort, 0), self._ours.get(cohort)
-        if self._strategy is None or not self._exact or ours is None or place >= len(row):
+        place, own_child = self._places.get(cohort, 0), self._own_child.get(cohort)
+        if self._strategy is None or not self._exact or own_child is None or place >= len(row):
             return place
-        mine = self._decision.share(ours).order
+        own_share = self._decision.share(own_child).order
         if self._strategy == "LessThanInitialShare":
-            return place if mine < row.order(place) else len(row)
-        return row.following(place, mine)
+            return place if own_share < row.order(place) else len(row)
+        return row.following(place, own_share)
 
     def _pass_over(self, cohort: QuotaNode, key: tuple[Any, ...]) -> None:
         """Skips the queues on the board before this key."""
@@ -340,18 +342,21 @@ class _Order:
 
     def _largest_cohort(self, cohort: QuotaNode) -> tuple[QuotaNode | None, Order]:
         if cohort not in self._cohorts:
-            ours = self._ours.get(cohort)
-            below = {*self._streams.board.cohorts.get(cohort, ()), *((ours,) if ours in self._ours else ())}
-            keys = ((self._cohort_key(each), each.name, each) for each in below if each is not None)
-            self._cohorts[cohort] = [(key, name, each) for key, name, each in keys if key is not None]
+            own_child = self._own_child.get(cohort)
+            below = {
+                *self._streams.board.cohorts.get(cohort, ()),
+                *((own_child,) if own_child in self._own_child else ()),
+            }
+            keys = ((self._cohort_key(child), child.name, child) for child in below if child is not None)
+            self._cohorts[cohort] = [(key, name, child) for key, name, child in keys if key is not None]
             heapify(self._cohorts[cohort])
         cohorts = self._cohorts[cohort]
         while cohorts:
-            kept, name, node = cohorts[0]
+            stored_key, name, node = cohorts[0]
             key = self._cohort_key(node)
             if key is None:
                 heappop(cohorts)
-            elif key != kept:
+            elif key != stored_key:
                 heapreplace(cohorts, (key, name, node))
             else:
                 return node, self._decision.share(node).order
@@ -359,7 +364,7 @@ class _Order:
 
     def _cohort_key(self, node: QuotaNode) -> CohortKey | None:
         known = self._decision.share(node)
-        if node in self._closed or not (known.borrows or node in self._ours):
+        if node in self._closed or not (known.borrows or node in self._own_child):
             return None
         return not known.weightless, -known.value, ReverseName(node.name)
 

@@ -105,7 +105,7 @@ def misfit(pods: PodSetRequest, flavor: Flavor) -> str:
     """Why the pod set may not run in the flavor; empty if it may."""
     tolerations = (*pods.tolerations, *flavor.tolerations)
     for taint in flavor.taints:
-        if taint.effect in _HARD and not any(each.tolerates(taint) for each in tolerations):
+        if taint.effect in _HARD and not any(toleration.tolerates(taint) for toleration in tolerations):
             return f"untolerated taint {taint} in flavor {flavor.name}"
     if any(flavor.labels.get(key, value) != value for key, value in pods.selector.items()):
         return f"flavor {flavor.name} doesn't match the node selector"
@@ -115,15 +115,15 @@ def misfit(pods: PodSetRequest, flavor: Flavor) -> str:
 
 
 def _affine(terms: Iterable[tuple[Expression, ...]], labels: Mapping[str, str]) -> bool:
-    known = [[each for each in term if each.key in labels] for term in terms]
+    known = [[expression for expression in term if expression.key in labels] for term in terms]
     if not all(known):
         return True
-    return not known or any(all(each.matches(labels) for each in term) for term in known)
+    return not known or any(all(expression.matches(labels) for expression in term) for term in known)
 
 
 def _compares(left: str, operator: str, right: str) -> bool:
     try:
-        one, other = decode_whole(left), decode_whole(right)
-        return one > other if operator == "Gt" else one < other
+        left_number, right_number = decode_whole(left), decode_whole(right)
+        return left_number > right_number if operator == "Gt" else left_number < right_number
     except InvalidText:
         return False

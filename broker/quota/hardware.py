@@ -30,7 +30,7 @@ class Machine:
     flavor: str
     resources: Mapping[str, int]
     owner: Reserved | None = None
-    out: str = ""
+    out_of_service: str = ""
     sudden: bool = False
     count: int = 1
 
@@ -72,12 +72,12 @@ def attribute(labels: Mapping[str, str], flavors: Mapping[str, Mapping[str, str]
 
     With none, or several of equally many labels, it is counted for no flavor.
     """
-    best, found = -1, list[str]()
+    best, fitting = -1, list[str]()
     for name, wanted in flavors.items():
         if len(wanted) >= best and wanted.items() <= labels.items():
-            found = [*found, name] if len(wanted) == best else [name]
+            fitting = [*fitting, name] if len(wanted) == best else [name]
             best = len(wanted)
-    return tuple(sorted(found))
+    return tuple(sorted(fitting))
 
 
 def steady(
@@ -91,20 +91,20 @@ def steady(
     counted: dict[str, bool] = {}
     since: dict[str, float] = {}
     steadied: list[Machine] = []
-    for each in machines:
-        usable = not each.out
-        if before is None or each.sudden:
+    for machine in machines:
+        usable = not machine.out_of_service
+        if before is None or machine.sudden:
             shown = usable
         else:
-            shown = before.counted.get(each.name, usable or each.owner is not None)
+            shown = before.counted.get(machine.name, usable or machine.owner is not None)
         if shown != usable:
-            began = before.since.get(each.name, now) if before else now
+            began = before.since.get(machine.name, now) if before else now
             if now >= began + window:  # the time at which the caller returns
                 shown = usable
             else:
-                since[each.name] = began
-        counted[each.name] = shown
-        steadied.append(each if shown == usable else _as(each, usable=shown))
+                since[machine.name] = began
+        counted[machine.name] = shown
+        steadied.append(machine if shown == usable else _as(machine, usable=shown))
     return SteadyMachines(counted, since), tuple(steadied)
 
 
@@ -114,7 +114,7 @@ def _as(machine: Machine, *, usable: bool) -> Machine:
         flavor=machine.flavor,
         resources=machine.resources,
         owner=machine.owner,
-        out="" if usable else "only just back",
+        out_of_service="" if usable else "only just back",
         count=machine.count,
     )
 
@@ -143,29 +143,29 @@ def shares(
                 else own.setdefault((machine.owner, key), [0, 0])
             )
             sums[0] += value * machine.count
-            sums[1] += 0 if machine.out else value * machine.count
-    found: dict[Reserved, HardwareShare] = {}
-    for claimant in sorted(claimants, key=lambda each: (each.since, each.reserved)):
+            sums[1] += 0 if machine.out_of_service else value * machine.count
+    result: dict[Reserved, HardwareShare] = {}
+    for claimant in sorted(claimants, key=lambda reservation: (reservation.since, reservation.reserved)):
         supplied: dict[FlavorResource, int] = {}
         allocatable: dict[FlavorResource, int] = {}
         for key, nominal in claimant.nominal.items():
             if sold is not None and key not in reported and key.resource not in sold:
                 supplied[key] = allocatable[key] = nominal
                 continue
-            mine = own.get((claimant.reserved, key), (0, 0))
-            left = common.setdefault(key, [0, 0])
+            own_sums = own.get((claimant.reserved, key), (0, 0))
+            remaining = common.setdefault(key, [0, 0])
             for at, into in enumerate((supplied, allocatable)):
-                taken = min(max(0, nominal - mine[at]), left[at])
-                left[at] -= taken
-                into[key] = min(nominal, mine[at]) + taken
-        found[claimant.reserved] = HardwareShare(supplied=supplied, allocatable=allocatable)
-    return found
+                taken = min(max(0, nominal - own_sums[at]), remaining[at])
+                remaining[at] -= taken
+                into[key] = min(nominal, own_sums[at]) + taken
+        result[claimant.reserved] = HardwareShare(supplied=supplied, allocatable=allocatable)
+    return result
 
 
 def taken(
     claimants: Sequence[EntitledReservation],
     machines: Iterable[Machine],
-    found: Mapping[Reserved, HardwareShare],
+    hardware: Mapping[Reserved, HardwareShare],
     used: Mapping[Reserved, Amounts],
     unattributed: Mapping[UnattributedKey, int],
     *,
@@ -181,30 +181,36 @@ def taken(
         return {}
     usable: dict[UnattributedKey, int] = {}
     for machine in machines:
-        for resource, value in machine.resources.items() if not machine.out else ():
+        for resource, value in machine.resources.items() if not machine.out_of_service else ():
             at = UnattributedKey(machine.owner, FlavorResource(machine.flavor, resource))
             usable[at] = usable.get(at, 0) + value * machine.count
-    left = {key: amount for (owner, key), amount in unattributed.items() if owner is None}
-    for key in left:
-        there = sum(each for (owner, at), each in usable.items() if at == key and (anywhere or owner is None))
+    remaining = {key: amount for (owner, key), amount in unattributed.items() if owner is None}
+    for key in remaining:
+        total = sum(
+            amount for (owner, at), amount in usable.items() if at == key and (anywhere or owner is None)
+        )
         entitled = 0
-        for reserved, share in found.items():
+        for reserved, share in hardware.items():
             elsewhere = 0 if anywhere else usable.get(UnattributedKey(reserved, key), 0)
             entitled += max(0, share.allocatable.get(key, 0) - elsewhere)
-        left[key] = max(0, left[key] - max(0, there - entitled))
-    made: dict[Reserved, dict[FlavorResource, int]] = {}
-    for claimant in sorted(claimants, key=lambda each: (each.since, each.reserved), reverse=True):
-        me = claimant.reserved
+        remaining[key] = max(0, remaining[key] - max(0, total - entitled))
+    result: dict[Reserved, dict[FlavorResource, int]] = {}
+    for claimant in sorted(
+        claimants, key=lambda reservation: (reservation.since, reservation.reserved), reverse=True
+    ):
+        claimant_name = claimant.reserved
         for key, nominal in claimant.nominal.items():
-            unused = max(0, found[me].allocatable.get(key, 0) - used.get(me, {}).get(key, 0))
-            own = UnattributedKey(me, key)
-            mine = min(unused, max(0, unattributed.get(own, 0) - max(0, usable.get(own, 0) - nominal)))
-            more = min(unused - mine, left.get(key, 0))
+            unused = max(
+                0, hardware[claimant_name].allocatable.get(key, 0) - used.get(claimant_name, {}).get(key, 0)
+            )
+            own = UnattributedKey(claimant_name, key)
+            from_own = min(unused, max(0, unattributed.get(own, 0) - max(0, usable.get(own, 0) - nominal)))
+            more = min(unused - from_own, remaining.get(key, 0))
             if more:
-                left[key] -= more
-            if mine + more:
-                made.setdefault(me, {})[key] = mine + more
-    return made
+                remaining[key] -= more
+            if from_own + more:
+                result.setdefault(claimant_name, {})[key] = from_own + more
+    return result
 
 
 def usage(holders: Iterable[ReservationHolder]) -> dict[FlavorResource, int]:
@@ -222,15 +228,15 @@ def associations(holders: Iterable[ReservationHolder]) -> tuple[tuple[str, Amoun
 
     If two holders share a name, each is listed with its kind before it.
     """
-    using = [each for each in holders if any(each.usage.values())]
+    using = [holder for holder in holders if any(holder.usage.values())]
     times: dict[str, int] = {}
-    for each in using:
-        times[each.name] = times.get(each.name, 0) + 1
+    for holder in using:
+        times[holder.name] = times.get(holder.name, 0) + 1
     named: dict[str, dict[FlavorResource, int]] = {}
-    for each in using:
-        name = each.name if times[each.name] == 1 else f"{each.kind}/{each.name}"
+    for holder in using:
+        name = holder.name if times[holder.name] == 1 else f"{holder.kind}/{holder.name}"
         held = named.setdefault(name, {})
-        for key, value in each.usage.items():
+        for key, value in holder.usage.items():
             if value:
                 held[key] = held.get(key, 0) + value
     return tuple(sorted(named.items()))

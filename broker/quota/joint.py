@@ -3,8 +3,8 @@
 Invariant: dedicated clusters, which hold quota, and claims, which hold slots, are decided from one
 snapshot, in sequence. So nothing is given twice, and only one victim frees the same room. Quota comes
 first (`entitled`): claims that wait for an entitled slot count as holding it, and a claim outbid there
-waits on. Slots come second (`slots`): victims of the quota decision leave there too, and newly admitted
-clusters are promised their slots. A cluster gives back as a whole in both; only growth without instances
+waits on. Slots come second (`slots`): victims of the quota decision leave there too, and slots of newly
+admitted clusters count as pending. A cluster gives back as a whole in both; only growth without instances
 is separate (`GROWTH`), so that it can be evicted alone.
 
 If Kueue counts quota, only slots are decided, and clusters are never victims.
@@ -26,8 +26,7 @@ from broker.quota.entitled import (
     entitle,
 )
 from broker.quota.model import AdmittedWorkload, Amounts, Queue, QuotaCohort
-from broker.quota.slot_model import CLAIM, Member, OwnedSlots, Promise, SlotHolder, Victim
-from broker.quota.slot_model import SlotRequest as SlotWant
+from broker.quota.slot_model import CLAIM, Member, OwnedSlots, PendingSlots, SlotHolder, SlotRequest, Victim
 from broker.quota.slots import SlotTree
 
 GROWTH: Final = " (growth)"  # after a cluster's name: its quota beyond that of its instances
@@ -47,54 +46,54 @@ class QuotaState:
     cohorts: Sequence[QuotaCohort]
     rules: SharingRules
     holders: Sequence[AdmittedWorkload]
-    wants: Sequence[ClusterRequest]
+    requests: Sequence[ClusterRequest]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotState:
     """The slot side: the owners and holders of slots.
 
-    `promises`: slots of clusters that none of their claims has yet, given the newly admitted quota
+    `pending_slots`: slots of clusters that none of their claims has yet, given the newly admitted quota
     and the victims of this decision. `nominations`: further slots that clusters are nominated for,
     given the quota that they will hold once their victims have left. `nominated`: the nominated
     claims.
     """
 
-    lots: Sequence[OwnedSlots]
+    slot_pools: Sequence[OwnedSlots]
     members: Sequence[Member]
     cohorts: Sequence[QuotaCohort]
     holders: Sequence[SlotHolder]
-    promises: Callable[[Mapping[str, Amounts], Collection[str]], Sequence[Promise]]
-    nominations: Callable[[Mapping[str, Amounts], Collection[str]], Sequence[Promise]] = lambda *_: ()
-    nominated: Sequence[SlotWant] = ()
+    pending_slots: Callable[[Mapping[str, Amounts], Collection[str]], Sequence[PendingSlots]]
+    nominations: Callable[[Mapping[str, Amounts], Collection[str]], Sequence[PendingSlots]] = lambda *_: ()
+    nominated: Sequence[SlotRequest] = ()
 
     def slots(
         self,
         admitted: Mapping[str, Amounts],
-        gone: Collection[str],
+        victims: Collection[str],
         *,
         nominated: Mapping[str, Amounts] = _NO_AMOUNTS,
-        leaves_for: Mapping[str, str] = _NO_NAMES,
+        preemptors: Mapping[str, str] = _NO_NAMES,
         priorities: Mapping[str, int] = _NO_PRIORITIES,
     ) -> SlotTree:
-        """The slots as they stand once the quota decision is applied.
+        """The slots after the quota decision is applied.
 
         `admitted` and `nominated`: a cluster's whole quota from now on, or once its victims have left.
-        `gone`: the victims of this decision, named as in `QuotaState`. `leaves_for`: the claim or
-        cluster that each victim leaves for, if known. `priorities`: those of the clusters that want quota.
+        `victims`: those of this decision, named as in `QuotaState`. `preemptors`: the claim or cluster that
+        each victim leaves for, if known. `priorities`: those of the clusters that request quota.
         """
 
-        def held(each: SlotHolder) -> SlotHolder:
-            name = next((name for name in (each.cluster, f"{CLAIM}{each.name}") if name in gone), "")
-            return replace(each, terminating=True, evicted_for=leaves_for.get(name, "")) if name else each
+        def held(holder: SlotHolder) -> SlotHolder:
+            name = next((name for name in (holder.cluster, f"{CLAIM}{holder.name}") if name in victims), "")
+            return replace(holder, terminating=True, evicted_for=preemptors.get(name, "")) if name else holder
 
         return SlotTree(
-            self.lots,
+            self.slot_pools,
             self.members,
-            [held(each) for each in self.holders] if gone else self.holders,
-            promises=[
-                replace(each, priority=priorities.get(each.cluster, each.priority))
-                for each in (*self.promises(admitted, gone), *self.nominations(nominated, gone))
+            [held(holder) for holder in self.holders] if victims else self.holders,
+            pending_slots=[
+                replace(pending, priority=priorities.get(pending.cluster, pending.priority))
+                for pending in (*self.pending_slots(admitted, victims), *self.nominations(nominated, victims))
             ],
             nominated=self.nominated,
             cohorts=self.cohorts,
@@ -109,7 +108,7 @@ class WaitingClaim:
     `nominated`: victims have left for it already.
     """
 
-    want: SlotWant
+    request: SlotRequest
     usage: Amounts = field(default_factory=dict)
     nominated: bool = False
 
@@ -129,43 +128,49 @@ class JointDecision:
 
 def decide(
     quota: QuotaState | None,
-    places: SlotState | None,
+    slot_state: SlotState | None,
     waiting: Sequence[WaitingClaim],
     *,
     nominated: Collection[str] = (),
 ) -> JointDecision:
     """One decision. `waiting` in order of importance; `nominated`: the nominated clusters."""
-    found, waiting = _by_quota(quota, waiting, nominated)
-    if places is None:
-        return JointDecision(decisions=found.decisions, evictions=found.evictions)
+    entitled, waiting = _by_quota(quota, waiting, nominated)
+    if slot_state is None:
+        return JointDecision(decisions=entitled.decisions, evictions=entitled.evictions)
     admitted = {
-        name: each.usage for name, each in found.decisions.items() if each.phase is AdmissionPhase.ADMITTED
+        name: decision.usage
+        for name, decision in entitled.decisions.items()
+        if decision.phase is AdmissionPhase.ADMITTED
     }
     later = {
-        name: each.usage for name, each in found.decisions.items() if each.phase is AdmissionPhase.PREEMPTING
+        name: decision.usage
+        for name, decision in entitled.decisions.items()
+        if decision.phase is AdmissionPhase.PREEMPTING
     }
-    slots = places.slots(
+    tree = slot_state.slots(
         admitted,
-        found.evictions.keys(),
+        entitled.evictions.keys(),
         nominated=later,
-        leaves_for={name: each.preemptor for name, each in found.evictions.items()},
-        priorities={each.name: each.priority for each in quota.wants} if quota is not None else {},
+        preemptors={name: eviction.preemptor for name, eviction in entitled.evictions.items()},
+        priorities={request.name: request.priority for request in quota.requests}
+        if quota is not None
+        else {},
     )
-    decisions, evictions = dict(found.decisions), dict(found.evictions)
+    decisions, evictions = dict(entitled.decisions), dict(entitled.evictions)
     victims = []
-    for victim in slots.reclaim([each.want for each in waiting]):
+    for victim in tree.reclaim([claim.request for claim in waiting]):
         if not (name := victim.holder.cluster):
             victims.append(victim)
             continue
         if not victim.holder.odcr_id:
             if name in admitted:  # in this decision
-                why = f"{CLAIM}{victim.want.name} goes before it"
+                why = f"{CLAIM}{victim.request.name} goes before it"
                 decisions[name] = AdmissionDecision(phase=AdmissionPhase.WAITING, why=why)
                 continue
-            name = f"{name}{GROWTH}" if any(each.cluster == name for each in places.holders) else name
+            name = f"{name}{GROWTH}" if any(holder.cluster == name for holder in slot_state.holders) else name
         evictions[name] = Eviction(
             reason=victim.reason,
-            preemptor=f"{CLAIM}{victim.want.name}",
+            preemptor=f"{CLAIM}{victim.request.name}",
             preemptor_path=victim.preemptor_path,
             preemptee_path=victim.preemptee_path,
         )
@@ -179,30 +184,30 @@ def _by_quota(
     """The quota decision, and the claims that still wait for slots after it."""
     if quota is None:
         return Entitled({}, {}), waiting
-    left = {f"{CLAIM}{each.want.name}": each for each in waiting}
-    first = {*nominated, *(name for name, each in left.items() if each.nominated)}
+    claims = {f"{CLAIM}{claim.request.name}": claim for claim in waiting}
+    first = {*nominated, *(name for name, claim in claims.items() if claim.nominated)}
     while True:
         claimed = [
             AdmittedWorkload(
                 name=name,
-                queue=each.want.queue,
-                usage=each.usage,
-                priority=each.want.priority,
-                queued=each.want.queued,
+                queue=claim.request.queue,
+                usage=claim.usage,
+                priority=claim.request.priority,
+                queued=claim.request.queued,
             )
-            for name, each in left.items()
-            if each.usage
+            for name, claim in claims.items()
+            if claim.usage
         ]
-        found = entitle(
+        entitled = entitle(
             quota.queues,
             quota.cohorts,
             holders=quota.holders,
-            wants=quota.wants,
+            requests=quota.requests,
             rules=quota.rules,
             claimed=claimed,
             nominated=first,
         )
-        if not (beaten := left.keys() & found.evictions.keys()):
-            return found, [*left.values()]
-        for name in beaten:
-            del left[name]
+        if not (outbid := claims.keys() & entitled.evictions.keys()):
+            return entitled, [*claims.values()]
+        for name in outbid:
+            del claims[name]

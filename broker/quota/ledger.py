@@ -23,7 +23,7 @@ from broker.quota.tree import QuotaNode, Tree
 Entry = tuple[int, float, str, AdmittedWorkload]
 
 T = TypeVar("T")
-# A cohort, flavors and resources, and what else it depends on.
+# A cohort, flavors and resources, and any other input.
 _Key = tuple[QuotaNode, frozenset[FlavorResource], object]
 
 _Index = dict[FlavorResource, list[Entry]]
@@ -38,7 +38,7 @@ class QuotaLedger:
         self.evicted = 0  # how many of them are evicted
         self.placed = 0  # how many of them have known machines
         self._indexes: dict[tuple[str, bool], _Index] = {}
-        self._kept: dict[_Key, Any] | None = None
+        self._cache: dict[_Key, Any] | None = None
         for workload in workloads:
             self.admit(workload)
 
@@ -47,12 +47,12 @@ class QuotaLedger:
         if workload.name in self.workloads:
             raise ValueError(f"workload {workload.name} holds quota already; release it first")
         node = self.node(workload.queue)
-        before = self._over(node, workload.usage) if self._kept else frozenset()
+        before = self._over(node, workload.usage) if self._cache else frozenset()
         node.add(workload.usage)
-        if self._kept and (more := self._over(node, workload.usage) - before):
-            # The kept values of these lack the new candidates.
+        if self._cache and (more := self._over(node, workload.usage) - before):
+            # The cached values of these lack the new candidates.
             keys = {key for _, key in more}
-            self._kept = {key: each for key, each in self._kept.items() if not key[1] & keys}
+            self._cache = {key: value for key, value in self._cache.items() if not key[1] & keys}
         self.workloads[workload.name] = workload
         self.evicted += workload.evicted
         self.placed += bool(workload.occupied_queues)
@@ -75,7 +75,7 @@ class QuotaLedger:
         for key in workload.usage:
             entries = index[key]
             place = bisect_left(entries, wanted)
-            # A new list, since a kept iterator may be in the middle of the old one.
+            # A new list, since a cached iterator may be in the middle of the old one.
             index[key] = [*entries[:place], *entries[place + 1 :]]
         return workload
 
@@ -83,7 +83,7 @@ class QuotaLedger:
     def _over(node: QuotaNode, usage: Amounts) -> frozenset[tuple[QuotaNode, FlavorResource]]:
         """The node and its ancestors over quota, with the exceeded flavors and resources."""
         nodes = (node, *node.path())
-        return frozenset((each, key) for each in nodes for key in usage if each.over_quota((key,)))
+        return frozenset((node, key) for node in nodes for key in usage if node.over_quota((key,)))
 
     def evict(self, name: str) -> AdmittedWorkload:
         """Marks a workload as evicted; it holds its quota until it is released."""
@@ -104,26 +104,26 @@ class QuotaLedger:
         raise LookupError(f"queue {queue}: {why}")
 
     @contextmanager
-    def still(self) -> Iterator[None]:
-        """Declares that candidates are stable: `kept` values are computed once inside.
+    def stable(self) -> Iterator[None]:
+        """Declares that candidates are stable: `cached` values are computed once inside.
 
         Inside, no candidate is admitted, and the tree grows only by that. Workloads may be
         released.
         """
-        outermost = self._kept is None
-        self._kept = {} if self._kept is None else self._kept
+        outermost = self._cache is None
+        self._cache = {} if self._cache is None else self._cache
         try:
             yield
         finally:
-            self._kept = None if outermost else self._kept
+            self._cache = None if outermost else self._cache
 
-    def kept(self, key: _Key, made: Callable[[], T]) -> T:
+    def cached(self, key: _Key, compute: Callable[[], T]) -> T:
         """A value derived from the ledger for a cohort and these flavors and resources."""
-        known = {} if self._kept is None else self._kept
+        known = {} if self._cache is None else self._cache
         if key not in known:
-            known[key] = made()
-        found: T = known[key]
-        return found
+            known[key] = compute()
+        value: T = known[key]
+        return value
 
     def merged(
         self,
@@ -136,11 +136,11 @@ class QuotaLedger:
         """As `using`, for all these queues together. `queues` must be the same for one cohort and these
         keys."""
 
-        def made() -> MergedWorkloads:
-            several = [self.using(each.name, keys, evicted=evicted) for each in queues]
+        def compute() -> MergedWorkloads:
+            several = [self.using(queue.name, keys, evicted=evicted) for queue in queues]
             return MergedWorkloads(several, self.workloads)
 
-        return self.kept((cohort, frozenset(keys), evicted), made)
+        return self.cached((cohort, frozenset(keys), evicted), compute)
 
     def using(self, queue: str, keys: Collection[FlavorResource], *, evicted: bool) -> Iterator[Entry]:
         """The queue's workloads that use any of these, in the order of preemption."""
@@ -152,23 +152,23 @@ class QuotaLedger:
 
 
 class MergedWorkloads:
-    """Several queues' workloads in one order, read on demand, without those no longer in `there`."""
+    """Several queues' workloads in one order, read on demand, without those no longer in `present`."""
 
-    def __init__(self, several: Iterable[Iterator[Entry]], there: Mapping[str, AdmittedWorkload]) -> None:
+    def __init__(self, several: Iterable[Iterator[Entry]], present: Mapping[str, AdmittedWorkload]) -> None:
         self._rest = heapq.merge(*several)
-        self._there = there
+        self._present = present
         self._known: list[Entry] = []
         self._first = 0  # entries before this are gone
 
     def __iter__(self) -> Iterator[Entry]:
-        while self._first < len(self._known) and self._known[self._first][2] not in self._there:
+        while self._first < len(self._known) and self._known[self._first][2] not in self._present:
             self._first += 1
         for place in count(self._first):
             if place == len(self._known):
                 if (following := next(self._rest, None)) is None:
                     return
                 self._known.append(following)
-            if self._known[place][2] in self._there:
+            if self._known[place][2] in self._present:
                 yield self._known[place]
 
 
@@ -178,7 +178,7 @@ def entry(workload: AdmittedWorkload) -> Entry:
 
 def _distinct(lists: Sequence[list[Entry]]) -> Iterator[Entry]:
     before = None
-    for each in heapq.merge(*lists, key=lambda each: each[:3]):
-        if each[2] != before:
-            before = each[2]
-            yield each
+    for workload_entry in heapq.merge(*lists, key=lambda listed: listed[:3]):
+        if workload_entry[2] != before:
+            before = workload_entry[2]
+            yield workload_entry

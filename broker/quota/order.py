@@ -42,7 +42,7 @@ _Key = tuple[bool, tuple[bool, float], tuple[int, float, str]]
 
 def classical(entries: Sequence[E]) -> Iterator[E]:
     """Shorter borrowing distance, higher priority, longer wait."""
-    return iter(sorted(entries, key=lambda each: (each.level, *_rank(each))))
+    return iter(sorted(entries, key=lambda entry: (entry.level, *_rank(entry))))
 
 
 def fairly(entries: Sequence[E], changed: Callable[[], Iterable[QuotaNode]] = tuple) -> Iterator[E]:
@@ -51,13 +51,13 @@ def fairly(entries: Sequence[E], changed: Callable[[], Iterable[QuotaNode]] = tu
     At most one entry a queue. `changed`: the queues with other usage than before the last winner.
     """
     waiting: dict[QuotaNode, dict[QuotaNode, E]] = {}
-    for each in sorted(entries, key=_rank):
-        waiting.setdefault(each.node.root(), {})[each.node] = each
-    for root, left in waiting.items():
-        if len(left) == 1:
-            yield from left.values()
+    for entry in sorted(entries, key=_rank):
+        waiting.setdefault(entry.node.root(), {})[entry.node] = entry
+    for root, remaining in waiting.items():
+        if len(remaining) == 1:
+            yield from remaining.values()
             continue
-        tournament = _Tournament(root, left)
+        tournament = _Tournament(root, remaining)
         while (winner := tournament.winner) is not None:
             tournament.out(winner)
             yield winner
@@ -72,23 +72,23 @@ class _Tournament(Generic[E]):
     changed queue and the root compete again.
     """
 
-    def __init__(self, root: QuotaNode, left: Mapping[QuotaNode, E]) -> None:
+    def __init__(self, root: QuotaNode, entries: Mapping[QuotaNode, E]) -> None:
         self._root = root
-        self._sent: dict[QuotaNode, E] = dict(left)  # by queue or cohort, the best below it
+        self._best: dict[QuotaNode, E] = dict(entries)  # by queue or cohort, the best below it
         self._keys: dict[QuotaNode, _Key] = {}
         self._heaps: dict[QuotaNode, list[tuple[_Key, str, QuotaNode]]] = {}
-        for cohort in self._cohorts(left):
+        for cohort in self._cohorts(entries):
             for child in (*cohort.cohorts, *cohort.queues):
-                self._show(child, cohort)
-            self._send(cohort)
+                self._update_key(child, cohort)
+            self._update_best(cohort)
 
     @property
     def winner(self) -> E | None:
-        return self._sent.get(self._root)
+        return self._best.get(self._root)
 
     def out(self, winner: E) -> None:
         """Removes the winner from the competition."""
-        del self._sent[winner.node]
+        del self._best[winner.node]
         self.update(winner.node)
 
     def update(self, queue: QuotaNode) -> None:
@@ -96,19 +96,19 @@ class _Tournament(Generic[E]):
         for cohort in queue.path():
             if cohort not in self._heaps:
                 return
-            self._show(child, cohort)
-            self._send(cohort)
+            self._update_key(child, cohort)
+            self._update_best(cohort)
             child = cohort
 
-    def _cohorts(self, left: Iterable[QuotaNode]) -> list[QuotaNode]:
+    def _cohorts(self, queues: Iterable[QuotaNode]) -> list[QuotaNode]:
         """The cohorts above these queues, each after those below it."""
-        found = {cohort: None for queue in left for cohort in queue.path()}
-        self._heaps = {cohort: [] for cohort in found}
-        return sorted(found, key=lambda cohort: cohort.height)
+        cohorts = {cohort: None for queue in queues for cohort in queue.path()}
+        self._heaps = {cohort: [] for cohort in cohorts}
+        return sorted(cohorts, key=lambda cohort: cohort.height)
 
-    def _show(self, child: QuotaNode, cohort: QuotaNode) -> None:
+    def _update_key(self, child: QuotaNode, cohort: QuotaNode) -> None:
         """Puts a member's key into the heap of its cohort; an older entry there becomes invalid."""
-        sent = self._sent.get(child)
+        sent = self._best.get(child)
         if sent is None:
             self._keys.pop(child, None)
             return
@@ -119,14 +119,14 @@ class _Tournament(Generic[E]):
             self._keys[child] = key
             heappush(self._heaps[cohort], (key, child.name, child))
 
-    def _send(self, cohort: QuotaNode) -> None:
+    def _update_best(self, cohort: QuotaNode) -> None:
         heap = self._heaps[cohort]
         while heap and self._keys.get(heap[0][2]) != heap[0][0]:
             heappop(heap)
         if heap:
-            self._sent[cohort] = self._sent[heap[0][2]]
+            self._best[cohort] = self._best[heap[0][2]]
         else:
-            self._sent.pop(cohort, None)
+            self._best.pop(cohort, None)
 
 
 def _rank(entry: OrderedEntry) -> tuple[int, float, str]:

@@ -12,52 +12,56 @@ Parts = tuple[QuotaState | None, SlotState | None, Sequence[WaitingClaim]]
 
 
 def names(
-    quota: QuotaState | None, places: SlotState | None, waiting: Sequence[WaitingClaim] = ()
+    quota: QuotaState | None, slot_state: SlotState | None, waiting: Sequence[WaitingClaim] = ()
 ) -> Sequence[str]:
     """Each name once: cohorts, queues, clusters by their name, claims as `NodeClaim NAME`.
 
     A queue comes after its cohort, and a cluster or claim after its queue.
     """
-    found: list[str] = []
-    found += [each.name for each in quota.cohorts] if quota else []
-    found += [each.name for each in places.cohorts] if places else []
-    found += [each.name for each in quota.queues] if quota else []
-    found += [each.name for each in places.members] if places else []
-    clusters = [_cluster(each.name) for each in quota.holders] if quota else []
-    clusters += [each.name for each in quota.wants] if quota else []
+    result: list[str] = []
+    result += [cohort.name for cohort in quota.cohorts] if quota else []
+    result += [cohort.name for cohort in slot_state.cohorts] if slot_state else []
+    result += [queue.name for queue in quota.queues] if quota else []
+    result += [member.name for member in slot_state.members] if slot_state else []
+    clusters = [_cluster(holder.name) for holder in quota.holders] if quota else []
+    clusters += [request.name for request in quota.requests] if quota else []
     claims = [
-        *(each.name for each in (places.holders if places else ())),
-        *(each.name for each in (places.nominated if places else ())),
-        *(each.want.name for each in waiting),
+        *(holder.name for holder in (slot_state.holders if slot_state else ())),
+        *(request.name for request in (slot_state.nominated if slot_state else ())),
+        *(claim.request.name for claim in waiting),
     ]
-    return [*dict.fromkeys([*found, *clusters, *(f"{CLAIM}{name}" for name in claims)])]
+    return [*dict.fromkeys([*result, *clusters, *(f"{CLAIM}{name}" for name in claims)])]
 
 
 def only(
-    some: Collection[str],
+    included: Collection[str],
     quota: QuotaState | None,
-    places: SlotState | None,
+    slot_state: SlotState | None,
     waiting: Sequence[WaitingClaim] = (),
 ) -> Parts:
     """The same decision, as if only these names existed."""
     if quota is not None:
         quota = replace(
             quota,
-            cohorts=[each for each in quota.cohorts if each.name in some],
-            queues=[each for each in quota.queues if each.name in some],
-            holders=[each for each in quota.holders if _cluster(each.name) in some and each.queue in some],
-            wants=[each for each in quota.wants if each.name in some],
+            cohorts=[cohort for cohort in quota.cohorts if cohort.name in included],
+            queues=[queue for queue in quota.queues if queue.name in included],
+            holders=[
+                holder
+                for holder in quota.holders
+                if _cluster(holder.name) in included and holder.queue in included
+            ],
+            requests=[request for request in quota.requests if request.name in included],
         )
-    if places is not None:
-        places = replace(
-            places,
-            cohorts=[each for each in places.cohorts if each.name in some],
-            members=[each for each in places.members if each.name in some],
-            lots=[each for each in places.lots if each.owner in some],
-            holders=[each for each in places.holders if f"{CLAIM}{each.name}" in some],
-            nominated=[each for each in places.nominated if f"{CLAIM}{each.name}" in some],
+    if slot_state is not None:
+        slot_state = replace(
+            slot_state,
+            cohorts=[cohort for cohort in slot_state.cohorts if cohort.name in included],
+            members=[member for member in slot_state.members if member.name in included],
+            slot_pools=[slot_pool for slot_pool in slot_state.slot_pools if slot_pool.owner in included],
+            holders=[holder for holder in slot_state.holders if f"{CLAIM}{holder.name}" in included],
+            nominated=[request for request in slot_state.nominated if f"{CLAIM}{request.name}" in included],
         )
-    return quota, places, [each for each in waiting if f"{CLAIM}{each.want.name}" in some]
+    return quota, slot_state, [claim for claim in waiting if f"{CLAIM}{claim.request.name}" in included]
 
 
 def _cluster(name: str) -> str:

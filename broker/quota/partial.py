@@ -24,19 +24,24 @@ def reduced(
 
     `attempt` refuses with None, and accepts any counts below accepted ones.
     """
-    spare = [each.count - (each.count if each.min_count is None else each.min_count) for each in pod_sets]
+    spare = [
+        pod_set.count - (pod_set.count if pod_set.min_count is None else pod_set.min_count)
+        for pod_set in pod_sets
+    ]
     if not any(spare):
         return None
     accepted: dict[tuple[int, ...], T] = {}
 
     def tried(counts: Sequence[int]) -> bool:
-        given = attempt([replace(each, count=count) for each, count in zip(pod_sets, counts, strict=True)])
+        given = attempt(
+            [replace(pod_set, count=count) for pod_set, count in zip(pod_sets, counts, strict=True)]
+        )
         if given is not None:
             accepted[tuple(counts)] = given
         return given is not None
 
     def without(pods: int) -> list[int]:
-        counts = [each.count for each in pod_sets]
+        counts = [pod_set.count for pod_set in pod_sets]
         for index in range(len(counts) - 1, -1, -1):
             taken = min(spare[index], pods)
             counts[index] -= taken
@@ -47,7 +52,7 @@ def reduced(
     if fewest > sum(spare):
         return None
     counts = without(fewest)
-    full = [each.count for each in pod_sets]
+    full = [pod_set.count for pod_set in pod_sets]
     # With one pod set cut short, more pods of it were refused already.
     if sum(count < most for count, most in zip(counts, full, strict=True)) > 1:
         for index, most in enumerate(full):

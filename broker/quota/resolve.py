@@ -32,8 +32,8 @@ class ReservationNames:
     def __init__(self, known: Iterable[Reserved]) -> None:
         self._named: dict[str, list[Reserved]] = {}
         self._known = tuple(sorted(known))
-        for each in self._known:
-            self._named.setdefault(each.name, []).append(each)
+        for reservation in self._known:
+            self._named.setdefault(reservation.name, []).append(reservation)
 
     def resolve(self, given: str) -> Reserved | UnresolvedName:
         """The reservation of this name, or why there is none."""
@@ -46,14 +46,14 @@ class ReservationNames:
         namespace, slash, name = given.rpartition("/")
         named = self._named.get(name, [])
         if slash:
-            if namespace and (found := Reserved(namespace, name)) in named:
-                return found
+            if namespace and (reserved := Reserved(namespace, name)) in named:
+                return reserved
             return UnresolvedName(
                 "ReservationNotFound",
-                f"there is no CapacityReservation {name} in namespace {namespace!r}{self._meant(given)}",
+                f"there is no CapacityReservation {name} in namespace {namespace!r}{self._suggestion(given)}",
             )
-        if (found := Reserved("", name)) in named:
-            return found
+        if (reserved := Reserved("", name)) in named:
+            return reserved
         if len(named) == 1:
             return named[0]
         if named:
@@ -64,10 +64,10 @@ class ReservationNames:
         return UnresolvedName(
             "ReservationNotFound",
             f"there is no ClusterCapacityReservation and no CapacityReservation named {given}"
-            f"{self._meant(given)}",
+            f"{self._suggestion(given)}",
         )
 
-    def _meant(self, given: str) -> str:
+    def _suggestion(self, given: str) -> str:
         """The suggested fix: the nearest existing name, if any is near."""
         near = _nearest(given, tuple(map(str, self._known)))
         return f": write {near} if that is meant, or make it" if near else ": make it, or name another"
@@ -78,9 +78,12 @@ def _nearest(given: str, known: tuple[str, ...]) -> str:
     """The nearest name, with its namespace, or by the name alone if the namespace differs or is missing."""
     near = get_close_matches(given, known, n=1, cutoff=NEAR)
     name = given.rpartition("/")[2]
-    named = {each.rpartition("/")[2]: each for each in known}
+    named = {known_name.rpartition("/")[2]: known_name for known_name in known}
     return next(
-        iter([*near, *(named[each] for each in get_close_matches(name, named, n=1, cutoff=NEAR))]), ""
+        iter(
+            [*near, *(named[known_name] for known_name in get_close_matches(name, named, n=1, cutoff=NEAR))]
+        ),
+        "",
     )
 
 

@@ -52,9 +52,9 @@ def share(node: QuotaNode) -> DominantShare:
     ratio, dominant = 0.0, ""
     for resource in sorted(borrowed):
         if (most := lendable.get(resource, 0)) > 0:
-            each = borrowed[resource] * 1000.0 / most
-            if each > ratio:
-                ratio, dominant = each, resource
+            resource_ratio = borrowed[resource] * 1000.0 / most
+            if resource_ratio > ratio:
+                ratio, dominant = resource_ratio, resource
     if ratio == 0 or node.weight == 0:
         return DominantShare(ratio > 0, ratio, True, dominant)
     return DominantShare(False, ratio / node.weight, True, dominant)

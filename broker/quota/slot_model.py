@@ -73,17 +73,17 @@ def victim_order(holder: SlotHolder) -> VictimRank:
     return VictimRank(not holder.terminating, holder.priority, -holder.since, holder.name)
 
 
-def whole(cluster: str) -> str:
+def cluster_holder(cluster: str) -> str:
     """The name under which a cluster holds all of its slots."""
     return f"cluster/{cluster}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
+class PendingSlots:
     """Slots of a dedicated cluster that holds quota for them, not yet used by any of its claims.
 
-    `later`: it is nominated for them, and will hold quota once its victims have left. `asking`: the
-    number of its claims that request a slot by themselves; they come before the rest of the promise.
+    `nominated`: it will hold the quota once its victims have left. `requesting`: the number of its claims
+    that request a slot by themselves; they come before the rest of the pending slots.
     """
 
     cluster: str
@@ -93,19 +93,19 @@ class Promise:
     priority: int = 0
     since: float = float("inf")
     non_preemptible: bool = False
-    later: bool = False
-    asking: int = 0
+    nominated: bool = False
+    requesting: int = 0
 
     def holder(self) -> SlotHolder:
         """A holder of slots in no EC2 reservation yet. A nominated cluster is never a victim for these."""
         return SlotHolder(
-            name=f"{whole(self.cluster)}/promised",
+            name=f"{cluster_holder(self.cluster)}/pending",
             queue=self.queue,
             odcr_id="",
             cluster=self.cluster,
             priority=self.priority,
             since=self.since,
-            non_preemptible=self.non_preemptible or self.later,
+            non_preemptible=self.non_preemptible or self.nominated,
         )
 
 
@@ -126,12 +126,11 @@ class Victim:
     """A holder that must give its slot back: the request that it leaves for, the reason, and both
     positions.
 
-    A victim of a dedicated cluster stands for the whole cluster; without `odcr_id`, for slots only
-    promised to it.
+    A victim of a dedicated cluster means the whole cluster; without `odcr_id`, only its pending slots.
     """
 
     holder: SlotHolder
-    want: SlotRequest
+    request: SlotRequest
     reason: Reason
     preemptor_path: str
     preemptee_path: str

@@ -121,7 +121,7 @@ class QuotaNode:
         """The distance up the tree from which `value` more must be borrowed, and whether a larger subtree
         exists.
 
-        0 is the node's own quota; otherwise the height of the lowest subtree whose quota covers
+        0 is the node's own quota; otherwise the height of the lowest subtree with a quota that covers
         it, or the root's.
         """
         if self.parent is None or self.uses(key) + value <= self.quota(key):
@@ -183,10 +183,10 @@ class Tree:
         self.cohorts: dict[str, QuotaNode] = {}
         self.inactive: dict[str, str] = {}
         # By name, so that no result depends on the order of the input.
-        named = {each.name: each for each in sorted(queues, key=lambda each: each.name)}
-        parents = {each.name: each.parent for each in sorted(cohorts, key=lambda each: each.name)}
-        specs = {each.name: each for each in cohorts}
-        implied = {each.cohort for each in named.values()} | set(parents.values())
+        named = {queue.name: queue for queue in sorted(queues, key=lambda queue: queue.name)}
+        parents = {cohort.name: cohort.parent for cohort in sorted(cohorts, key=lambda cohort: cohort.name)}
+        specs = {cohort.name: cohort for cohort in cohorts}
+        implied = {queue.cohort for queue in named.values()} | set(parents.values())
         for name in sorted(set(parents) | (implied - {""})):
             spec = specs.get(name, QuotaCohort(name=name))
             self.cohorts[name] = QuotaNode(name, spec.quotas, spec.weight)
@@ -214,16 +214,16 @@ class Tree:
 
 def _cycles(cohorts: Mapping[str, QuotaNode]) -> dict[str, Sequence[str]]:
     """Each cohort in a cycle or below one, with the cycle."""
-    found: dict[str, Sequence[str]] = {}
+    result: dict[str, Sequence[str]] = {}
     for name, start in cohorts.items():
         seen: dict[str, None] = {name: None}
         for node in start.path():
             if node.name in seen:
                 names = list(seen)
-                found[name] = (*names[names.index(node.name) :], node.name)
+                result[name] = (*names[names.index(node.name) :], node.name)
                 break
             seen[node.name] = None
-    return found
+    return result
 
 
 def _set_subtree_quotas(node: QuotaNode) -> None:

@@ -31,28 +31,28 @@ class ClusterAdmission:
 
 def held(cluster: DedicatedAICluster) -> ClusterAdmission | None:
     """The quota recorded in the cluster's status. Raises ValueError for amounts that cannot be read."""
-    found = cluster.status.admission
-    if found is None:
+    admission = cluster.status.admission
+    if admission is None:
         return None
-    namespace, _, name = found.reservation.rpartition("/")
+    namespace, _, name = admission.reservation.rpartition("/")
     return ClusterAdmission(
         reserved=Reserved(namespace, name),
-        since=found.reserved_at or EPOCH,
+        since=admission.reserved_at or EPOCH,
         usage={
-            FlavorResource(flavor.name, each.name): units(each.name, each.total or "0")
-            for flavor in found.flavors
-            for each in flavor.resources
+            FlavorResource(flavor.name, resource.name): units(resource.name, resource.total or "0")
+            for flavor in admission.flavors
+            for resource in flavor.resources
         },
-        priority=found.priority or 0,
+        priority=admission.priority or 0,
     )
 
 
-def status(one: ClusterAdmission) -> DedicatedAdmission:
+def status(admission: ClusterAdmission) -> DedicatedAdmission:
     """The status field, sorted by the names of flavors and resources."""
     return DedicatedAdmission(
-        reservation=str(one.reserved),
-        reserved_at=one.since,
-        priority=one.priority,
+        reservation=str(admission.reserved),
+        reserved_at=admission.since,
+        priority=admission.priority,
         flavors=tuple(
             FlavorUsage(
                 name=flavor,
@@ -61,21 +61,21 @@ def status(one: ClusterAdmission) -> DedicatedAdmission:
                     for resource, value in sorted(amounts.items())
                 ),
             )
-            for flavor, amounts in sorted(by_flavor(one.usage).items())
+            for flavor, amounts in sorted(by_flavor(admission.usage).items())
         ),
     )
 
 
 def by_flavor(usage: Amounts) -> Mapping[str, Mapping[str, int]]:
     """The amounts by flavor and resource, without zeros."""
-    found: dict[str, dict[str, int]] = {}
+    result: dict[str, dict[str, int]] = {}
     for key, value in usage.items():
         if value:
-            found.setdefault(key.flavor, {})[key.resource] = value
-    return found
+            result.setdefault(key.flavor, {})[key.resource] = value
+    return result
 
 
-def told(usage: Amounts) -> str:
+def usage_text(usage: Amounts) -> str:
     """The text for messages: `8Ti of memory and 32 of nvidia.com/gpu in h100`."""
     return "; ".join(
         f"{' and '.join(f'{written(name, value)} of {name}' for name, value in sorted(amounts.items()))} "

@@ -83,10 +83,12 @@ AVAILABLE: Final = "Sufficient resources available for allocation"
 HEALTHY_DACS: Final = "All associated DACs are in healthy state"
 HEALTHY_WORKLOADS: Final = "All associated workloads are in healthy state"
 RATIO: Final = (
-    "no number of instances has them in this ratio: lower the quota of what is missing, or set annotation "
+    "no number of instances has them in this ratio: lower the quota of the missing one, or set annotation "
     f"{names.SIZING}: max"
 )
-OUT: Final = "it counts again once it can be used: uncordon the nodes, or end or replace what is broken"
+OUT_OF_SERVICE: Final = (
+    "it counts again once it can be used: uncordon the nodes, or end or replace broken machines"
+)
 # Resources that EC2 sells. The amount of any other, such as a licence, is known only from a node that has it.
 SOLD: Final = frozenset({*ACCELERATORS, "cpu", "memory", "pods"})
 MOST_NAMED: Final = 10  # entries that a message lists
@@ -101,7 +103,7 @@ class WorkFailure:
     pending: bool = False
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """Reason and message in one line."""
         return f"{self.reason}: {self.message}"
 
@@ -119,10 +121,11 @@ class QueueState:
 class ReservationFacts:
     """The facts of one reservation.
 
-    `deciding`: resources that its flavors are sized by; `pending`: its ODCRs that do not serve yet; `outs`:
-    why machines of its flavors are out of service. `taken`: its resources in use by others, on the nodes
-    `takers` if known. `hindered`: problems of its queues. `remedies`: ways to get missing instances if the
-    broker buys none.
+    `deciding`: resources that its flavors are sized by; `pending`: its ODCRs that do not serve yet.
+    `out_of_service`: why machines of its flavors cannot be used. `taken`: its resources in use by others, on
+    the nodes `takers` if known. `failures`: problems of its purchases; `queue_failures`: those of its queues.
+    `remedies`: ways to get missing instances if the broker buys none. `remaining`: the objects and ODCRs that
+    still keep a deleted reservation.
     """
 
     judged: JudgedSpec
@@ -133,37 +136,37 @@ class ReservationFacts:
     deciding: frozenset[FlavorResource] = frozenset()
     missing_flavors: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
-    outs: tuple[str, ...] = ()
+    out_of_service: tuple[str, ...] = ()
     taken: Amounts = field(default_factory=dict)
     takers: tuple[str, ...] = ()
     queue: QueueState | None = None
-    troubles: tuple[WorkFailure, ...] = ()
-    hindered: tuple[WorkFailure, ...] = ()
+    failures: tuple[WorkFailure, ...] = ()
+    queue_failures: tuple[WorkFailure, ...] = ()
     remedies: tuple[str, ...] = ()
     holders: tuple[ReservationHolder, ...] = ()
     used: Amounts = field(default_factory=dict)
     priority_missing: str = ""
-    left: tuple[str, ...] = ()
+    remaining: tuple[str, ...] = ()
 
 
 def obstacles(facts: ReservationFacts) -> Iterator[Obstacle]:
     """The obstacles, the deciding one first."""
-    noted = [each.said for each in facts.troubles if each.reason in ANNOTATION_REASONS]
-    for each in _before_hardware(facts):
-        yield replace(each, message="; ".join([each.message, *noted]))
+    noted = [failure.text for failure in facts.failures if failure.reason in ANNOTATION_REASONS]
+    for obstacle in _before_hardware(facts):
+        yield replace(obstacle, message="; ".join([obstacle.message, *noted]))
     lacking = short(facts.nominal, facts.share.supplied)
     if decides := {key: value for key, value in lacking.items() if key in facts.deciding}:
-        waits = any(each.pending for each in facts.troubles) or bool(facts.pending)
+        waits = any(failure.pending for failure in facts.failures) or bool(facts.pending)
         reason = "CloudReservationPending" if waits else "InsufficientCapacity"
-        because = [each.message if each.reason == reason else each.said for each in facts.troubles]
-        because += facts.pending if waits else facts.remedies
+        causes = [failure.message if failure.reason == reason else failure.text for failure in facts.failures]
+        causes += facts.pending if waits else facts.remedies
         yield Obstacle(
             kind=ObstacleKind.BUYING if waits else ObstacleKind.SUPPLY,
             reason=reason,
-            message="; ".join([amounts_missing(facts.nominal, facts.share.supplied, decides), *because]),
+            message="; ".join([amounts_missing(facts.nominal, facts.share.supplied, decides), *causes]),
         )
     if excess := beyond(facts.used, facts.limit):
-        told = ", ".join(
+        excess_text = ", ".join(
             f"{written(key.resource, facts.used[key])} of {key.resource} in {key.flavor} used, "
             f"{written(key.resource, value)} more than it may"
             for key, value in sorted(excess.items())
@@ -171,8 +174,8 @@ def obstacles(facts: ReservationFacts) -> Iterator[Obstacle]:
         yield Obstacle(
             kind=ObstacleKind.USE,
             reason="QuotaExceeded",
-            message=f"{told}: nothing is evicted for it, and nothing more is admitted until it fits; end "
-            "some of status.associationUsages, or raise nominalQuota",
+            message=f"{excess_text}: nothing is evicted for it, and nothing more is admitted until it fits; "
+            "end some of status.associationUsages, or raise nominalQuota",
         )
 
 
@@ -191,11 +194,11 @@ def _before_hardware(facts: ReservationFacts) -> Iterator[Obstacle]:
             "instance type, such as p5.48xlarge",
         )
     if facts.queue is not None and not facts.queue.active:
-        said = ": ".join(part for part in (facts.queue.reason, facts.queue.message) if part)
+        state = ": ".join(part for part in (facts.queue.reason, facts.queue.message) if part)
         yield Obstacle(
             kind=ObstacleKind.QUEUE,
             reason="ClusterQueueInactive",
-            message=f"its ClusterQueue is not active: {said}",
+            message=f"its ClusterQueue is not active: {state}",
         )
 
 
@@ -212,24 +215,24 @@ def condition_updates(
     and its spec changed since.
     """
     if first:
-        begun = "the reservation is new: nothing is known of it yet"
+        message = "the reservation is new: its state is not known yet"
         return (
-            ConditionUpdate(type=READY, status="False", reason="Creating", message=begun),
-            ConditionUpdate(type=SUFFICIENT, status="Unknown", reason="Creating", message=begun),
-            ConditionUpdate(type=PROVISIONED, status="False", reason="Creating", message=begun),
-            ConditionUpdate(type=DACS, status="Unknown", reason="Creating", message=begun),
-            ConditionUpdate(type=WORKLOADS, status="Unknown", reason="Creating", message=begun),
+            ConditionUpdate(type=READY, status="False", reason="Creating", message=message),
+            ConditionUpdate(type=SUFFICIENT, status="Unknown", reason="Creating", message=message),
+            ConditionUpdate(type=PROVISIONED, status="False", reason="Creating", message=message),
+            ConditionUpdate(type=DACS, status="Unknown", reason="Creating", message=message),
+            ConditionUpdate(type=WORKLOADS, status="Unknown", reason="Creating", message=message),
         )
     if state == "Deleting":
-        left = "; ".join(facts.left) or "nothing is left of it"
+        message = "; ".join(facts.remaining) or "nothing is left of it"
         return (
             _ready(state, obstacle, facts, was_ready=was_ready),
-            ConditionUpdate(type=SUFFICIENT, status="Unknown", reason="Deleting", message=left),
-            ConditionUpdate(type=PROVISIONED, status="False", reason="Deleting", message=left),
+            ConditionUpdate(type=SUFFICIENT, status="Unknown", reason="Deleting", message=message),
+            ConditionUpdate(type=PROVISIONED, status="False", reason="Deleting", message=message),
             _dacs(facts),
             _workloads(facts),
         )
-    made = (
+    updates = (
         _ready(state, obstacle, facts, was_ready=was_ready),
         _sufficient(facts),
         _provisioned(state, obstacle, anew=anew),
@@ -237,24 +240,29 @@ def condition_updates(
         _workloads(facts),
     )
     if not facts.judged.notes:
-        return made
+        return updates
     notes = "; ".join(facts.judged.notes)
-    return (*made, ConditionUpdate(type=SPEC_NORMALIZED, status="True", reason="Normalized", message=notes))
+    return (
+        *updates,
+        ConditionUpdate(type=SPEC_NORMALIZED, status="True", reason="Normalized", message=notes),
+    )
 
 
 def detail(
-    state: State, obstacle: Obstacle | None, said: Sequence[ConditionUpdate], facts: ReservationFacts
+    state: State, obstacle: Obstacle | None, updates: Sequence[ConditionUpdate], facts: ReservationFacts
 ) -> str:
     """One line for people: the state's name, or the problem."""
     if state == "Deleting":
-        return f"Deleting: {'; '.join(facts.left)}" if facts.left else state
+        return f"Deleting: {'; '.join(facts.remaining)}" if facts.remaining else state
     if obstacle is not None:
         return f"{obstacle.reason}: {obstacle.message}"
     if state != "Active":
         return state
-    told = (*facts.troubles, *facts.hindered)
-    wrong = next((each for each in said if each.status == "False"), None) or next(iter(told), None)
-    return state if wrong is None else f"{wrong.reason}: {wrong.message}"
+    failures = (*facts.failures, *facts.queue_failures)
+    problem = next((update for update in updates if update.status == "False"), None) or next(
+        iter(failures), None
+    )
+    return state if problem is None else f"{problem.reason}: {problem.message}"
 
 
 def transition(state: State, obstacle: Obstacle | None, detail: str) -> str:
@@ -264,7 +272,7 @@ def transition(state: State, obstacle: Obstacle | None, detail: str) -> str:
     purchase in progress.
     """
     if state == "Active" and obstacle is None and detail != state:
-        return f"machines for the whole quota are there; {detail}"
+        return f"machines for the whole quota exist; {detail}"
     return detail
 
 
@@ -274,15 +282,15 @@ def _ready(
     if ready(state, obstacle, was_ready=was_ready):
         if state == "Active":
             return ConditionUpdate(type=READY, status="True", reason="ReservationActive", message=ACTIVE)
-        said = "the spec changed; what was there before serves meanwhile"
-        return ConditionUpdate(type=READY, status="True", reason="ReservationUpdating", message=said)
+        message = "the spec changed; the earlier capacity serves meanwhile"
+        return ConditionUpdate(type=READY, status="True", reason="ReservationUpdating", message=message)
     if state == "Deleting":
-        said = "; ".join(facts.left) or "nothing is left of it"
-        return ConditionUpdate(type=READY, status="False", reason="Deleting", message=said)
+        message = "; ".join(facts.remaining) or "nothing is left of it"
+        return ConditionUpdate(type=READY, status="False", reason="Deleting", message=message)
     if obstacle is not None:
         return ConditionUpdate(type=READY, status="False", reason=obstacle.reason, message=obstacle.message)
-    said = "the spec changed, and nothing serves it yet"
-    return ConditionUpdate(type=READY, status="False", reason="ReservationUpdating", message=said)
+    message = "the spec changed, and no capacity serves it yet"
+    return ConditionUpdate(type=READY, status="False", reason="ReservationUpdating", message=message)
 
 
 # Obstacles that stop admission and do not concern the hardware.
@@ -293,18 +301,21 @@ def _sufficient(facts: ReservationFacts) -> ConditionUpdate:
     def no(reason: str, message: str) -> ConditionUpdate:
         return ConditionUpdate(type=SUFFICIENT, status="False", reason=reason, message=message)
 
-    for each in obstacles(facts):
-        if (each.kind, each.reason) not in ADMISSION_ONLY:
-            return no(each.reason, each.message)
+    for obstacle in obstacles(facts):
+        if (obstacle.kind, obstacle.reason) not in ADMISSION_ONLY:
+            return no(obstacle.reason, obstacle.message)
     if lacking := short(facts.nominal, facts.share.supplied):
-        said = amounts_missing(facts.nominal, facts.share.supplied, lacking)
+        shortage = amounts_missing(facts.nominal, facts.share.supplied, lacking)
         ratio = "ResourceRatioUnsatisfiable"
-        because = [each.message if each.reason == ratio else each.said for each in facts.troubles]
-        return no(ratio, "; ".join([said, *(because or [RATIO])]))
+        causes = [failure.message if failure.reason == ratio else failure.text for failure in facts.failures]
+        return no(ratio, "; ".join([shortage, *(causes or [RATIO])]))
     if out := short(facts.nominal, facts.share.allocatable):
-        said = amounts_missing(facts.nominal, facts.share.allocatable, out, verb="can be used now")
+        shortage = amounts_missing(facts.nominal, facts.share.allocatable, out, verb="can be used now")
         return no(
-            "HardwareUnavailable", "; ".join([said, *([listed(facts.outs)] if facts.outs else []), OUT])
+            "HardwareUnavailable",
+            "; ".join(
+                [shortage, *([listed(facts.out_of_service)] if facts.out_of_service else []), OUT_OF_SERVICE]
+            ),
         )
     if facts.taken:
         return no("HardwareInUse", _in_use(facts))
@@ -312,18 +323,18 @@ def _sufficient(facts: ReservationFacts) -> ConditionUpdate:
 
 
 def _in_use(facts: ReservationFacts) -> str:
-    told = ", ".join(
+    usage_text = ", ".join(
         f"flavor {key.flavor}: {written(key.resource, value)} of {written(key.resource, facts.nominal[key])} "
         f"{key.resource} are used by others"
         for key, value in sorted(facts.taken.items())
     )
     if facts.queue is not None:
         return (
-            f"{told}: pods on its nodes that no workload with quota accounts for; queue them for a "
+            f"{usage_text}: pods on its nodes that no workload with quota accounts for; queue them for a "
             "reservation, or move them away (kubectl get pods -A -o wide)"
         )
     return (
-        f"{told}: what runs on {listed(facts.takers)} draws from another reservation or none; give the "
+        f"{usage_text}: pods on {listed(facts.takers)} draw from another reservation or none; give the "
         f"NodePool's template the annotation {names.DRAWS_FROM}, or drain them"
     )
 
@@ -331,42 +342,54 @@ def _in_use(facts: ReservationFacts) -> str:
 def _provisioned(state: State, obstacle: Obstacle | None, *, anew: bool) -> ConditionUpdate:
     """The condition's last change is when capacity of the spec began to be missing."""
     if anew:
-        said = "the spec changed: what it asks for now is waited for"
-        return ConditionUpdate(type=PROVISIONED, status="Unknown", reason="Updating", message=said)
+        message = "the spec changed: the capacity of the new one is being provisioned"
+        return ConditionUpdate(type=PROVISIONED, status="Unknown", reason="Updating", message=message)
     if state == "Active" and (obstacle is None or obstacle.kind is ObstacleKind.USE):
-        said = "what the spec asks for is there"
-        return ConditionUpdate(type=PROVISIONED, status="True", reason="CapacityProvisioned", message=said)
-    reason, said = (obstacle.reason, obstacle.message) if obstacle is not None else (state, state)
-    return ConditionUpdate(type=PROVISIONED, status="False", reason=reason, message=said)
+        message = "the capacity of the spec exists"
+        return ConditionUpdate(type=PROVISIONED, status="True", reason="CapacityProvisioned", message=message)
+    reason, message = (obstacle.reason, obstacle.message) if obstacle is not None else (state, state)
+    return ConditionUpdate(type=PROVISIONED, status="False", reason=reason, message=message)
 
 
 def _dacs(facts: ReservationFacts) -> ConditionUpdate:
-    ill = [each for each in facts.holders if each.kind == "DedicatedAICluster" and not each.healthy]
-    if ill:
-        return ConditionUpdate(type=DACS, status="False", reason="DACFailed", message=_ailing(ill))
+    unhealthy = [
+        holder for holder in facts.holders if holder.kind == "DedicatedAICluster" and not holder.healthy
+    ]
+    if unhealthy:
+        return ConditionUpdate(
+            type=DACS, status="False", reason="DACFailed", message=_unhealthy_text(unhealthy)
+        )
     return ConditionUpdate(type=DACS, status="True", reason="AllDACsHealthy", message=HEALTHY_DACS)
 
 
 def _workloads(facts: ReservationFacts) -> ConditionUpdate:
-    ill = [each for each in facts.holders if each.kind != "DedicatedAICluster" and not each.healthy]
+    unhealthy = [
+        holder for holder in facts.holders if holder.kind != "DedicatedAICluster" and not holder.healthy
+    ]
     if facts.priority_missing:
-        said = (
+        message = (
             f"spec.priorityClassName {facts.priority_missing} is no WorkloadPriorityClass and no "
             "PriorityClass: workloads have priority 0 until there is one; create it, or correct the name"
         )
-        return ConditionUpdate(type=WORKLOADS, status="False", reason="PriorityClassNotFound", message=said)
-    for each in facts.hindered:
-        if each.reason in QUEUE_BLOCKERS:
-            return ConditionUpdate(type=WORKLOADS, status="False", reason=each.reason, message=each.message)
-    if ill:
-        return ConditionUpdate(type=WORKLOADS, status="False", reason="WorkloadFailed", message=_ailing(ill))
+        return ConditionUpdate(
+            type=WORKLOADS, status="False", reason="PriorityClassNotFound", message=message
+        )
+    for failure in facts.queue_failures:
+        if failure.reason in QUEUE_BLOCKERS:
+            return ConditionUpdate(
+                type=WORKLOADS, status="False", reason=failure.reason, message=failure.message
+            )
+    if unhealthy:
+        return ConditionUpdate(
+            type=WORKLOADS, status="False", reason="WorkloadFailed", message=_unhealthy_text(unhealthy)
+        )
     return ConditionUpdate(
         type=WORKLOADS, status="True", reason="AllWorkloadsHealthy", message=HEALTHY_WORKLOADS
     )
 
 
-def _ailing(holders: Sequence[ReservationHolder]) -> str:
-    return listed([f"{each.name}: {each.why or 'not healthy'}" for each in holders], "; ")
+def _unhealthy_text(holders: Sequence[ReservationHolder]) -> str:
+    return listed([f"{holder.name}: {holder.why or 'not healthy'}" for holder in holders], "; ")
 
 
 def short(wanted: Amounts, has: Amounts) -> Amounts:
@@ -382,9 +405,9 @@ def amounts_missing(wanted: Amounts, has: Amounts, lacking: Amounts, *, verb: st
     )
 
 
-def listed(said: Sequence[str], between: str = ", ") -> str:
-    more = len(said) - MOST_NAMED
-    return between.join([*said[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
+def listed(entries: Sequence[str], separator: str = ", ") -> str:
+    more = len(entries) - MOST_NAMED
+    return separator.join([*entries[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
 
 
 def deciding(nominal: Amounts, *, largest: bool) -> frozenset[FlavorResource]:

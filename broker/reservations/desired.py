@@ -47,22 +47,23 @@ class FlavorDemand:
 class DesiredCapacity:
     """The ODCRs that one managed CapacityReservation should have.
 
-    `asks`: flavors that resolve to instances. `flavor_names`: all flavors of the spec; ODCRs of a flavor that
-    does not resolve stay as they are. `deleted`: the object is being deleted; `cancels`: surplus ODCRs are
-    cancelled, not kept. `ready`: the object has the finalizer. `held`: why nothing may be bought now;
-    `frozen`: why nothing may be changed, which implies `held`; `refused`: EC2's refusal, during its back-off.
+    `demands`: flavors that resolve to instances. `flavor_names`: all flavors of the spec; ODCRs of a flavor
+    that does not resolve stay as they are. `deleted`: the object is being deleted; `cancels`: surplus ODCRs
+    are cancelled, not kept. `ready`: the object has the finalizer. `on_hold`: why nothing may be bought now.
+    `frozen`: why nothing may be changed, so nothing is bought either. `refused`: EC2's refusal, during its
+    back-off.
     `groups`: its resource group is known; `group` is then that group as last read, or None. `minimum`: the
     instances of a flavor that the caps must allow before any is bought; None: all.
     """
 
     reserved: Reserved
-    asks: Mapping[str, FlavorDemand] = field(default_factory=dict)
+    demands: Mapping[str, FlavorDemand] = field(default_factory=dict)
     flavor_names: tuple[str, ...] = ()
     terms: PurchaseSpec = PurchaseSpec()
     deleted: bool = False
     cancels: bool = False
     ready: bool = True
-    held: str = ""
+    on_hold: str = ""
     frozen: str = ""
     refused: str = ""
     groups: bool = True
@@ -131,25 +132,25 @@ class FlavorCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FulfilmentStatus:
-    """How far one reservation is fulfilled. `settled`: deleted, with nothing left to do in EC2."""
+    """How far one reservation is fulfilled. `deletable`: deleted, without remaining work in EC2."""
 
     counts: Mapping[str, FlavorCount] = field(default_factory=dict)
     problems: tuple[ReservationProblem, ...] = ()
-    settled: bool = False
+    deletable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcurementPlan:
     """The next steps, with one purchase a flavor, since EC2's response decides about the rest.
 
-    `again`: when the first back-off ends.
+    `retry_at`: when the first back-off ends.
     """
 
     purchases: tuple[Purchase, ...] = ()
     changes: tuple[OdcrChange, ...] = ()
     regroups: tuple[GroupChange, ...] = ()
-    outlooks: Mapping[Reserved, FulfilmentStatus] = field(default_factory=dict)
-    again: datetime | None = None
+    statuses: Mapping[Reserved, FulfilmentStatus] = field(default_factory=dict)
+    retry_at: datetime | None = None
 
     @property
     def steps(self) -> bool:

@@ -27,12 +27,12 @@ def drains(odcr: Odcr, now: datetime) -> bool:
 
 def notice(odcr: Odcr, now: datetime) -> timedelta | None:
     """The notice that is due for a default reservation; None before the first and after the end."""
-    if not _told(odcr) or odcr.end is None or now >= odcr.end:
+    if not _has_notices(odcr) or odcr.end is None or now >= odcr.end:
         return None
     return next((before for before in NOTICES if now >= odcr.end - before), None)
 
 
-def lasting(odcr: Odcr) -> bool:
+def not_ended(odcr: Odcr) -> bool:
     """Whether it has not ended, so that a notice of its end is due at all."""
     return odcr.state not in ENDED
 
@@ -44,7 +44,7 @@ def next_moment(odcrs: Iterable[Odcr], now: datetime) -> datetime | None:
         drain_at = _drain_at(odcr)
         if drain_at is not None:
             moments.append(drain_at)
-        elif _told(odcr) and odcr.end is not None:
+        elif _has_notices(odcr) and odcr.end is not None:
             moments += [odcr.end - before for before in NOTICES]
     return min((at for at in moments if at > now), default=None)
 
@@ -53,5 +53,5 @@ def _drain_at(odcr: Odcr) -> datetime | None:
     return ends_at(odcr) if odcr.reservation_type == "capacity-block" else None
 
 
-def _told(odcr: Odcr) -> bool:
-    return odcr.reservation_type == "default" and lasting(odcr)
+def _has_notices(odcr: Odcr) -> bool:
+    return odcr.reservation_type == "default" and not_ended(odcr)

@@ -51,7 +51,7 @@ class FlavorCatalog:
 
         A label with the key `ignored` is not considered.
         """
-        found: dict[str, InstanceFlavor | FlavorProblem] = {}
+        resolved: dict[str, InstanceFlavor | FlavorProblem] = {}
 
         def resolve(name: str) -> InstanceFlavor | FlavorProblem:
             labels = self.labels(name)
@@ -59,16 +59,16 @@ class FlavorCatalog:
                 return FlavorProblem(
                     flavor=name,
                     reason="FlavorNotFound",
-                    message=f"there is no ResourceFlavor {name}: make one whose nodeLabels say "
+                    message=f"there is no ResourceFlavor {name}: make one with the nodeLabels "
                     f"{names.INSTANCE_TYPE} and {names.ZONE}",
                 )
             used = {key: value for key, value in labels.items() if key != ignored}
             return flavor_of(name, used, types, zones)
 
         def flavor(name: str) -> InstanceFlavor | FlavorProblem:
-            if name not in found:
-                found[name] = resolve(name)
-            return found[name]
+            if name not in resolved:
+                resolved[name] = resolve(name)
+            return resolved[name]
 
         return flavor
 

@@ -1,8 +1,9 @@
 """Compares a flavor's quota with its ODCRs: enough, too little, too much, or misplaced.
 
 Invariant: ODCRs are measured in shares of the quota, so that types of one flavor count alike whatever their
-size. An ODCR of ours with another type, zone, platform or tenancy than would be bought today is a stray. A
-stray never counts, and stays until its replacement is active. An ODCR that others made counts as it is.
+size. An ODCR of the broker with another type, zone, platform or tenancy than would be bought today is a
+stray. A stray never counts, and stays until its replacement is active. An ODCR that others made counts as it
+is.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class FlavorFulfilment:
     needs: Mapping[str, Fraction]
     share: Fraction
     active: Fraction
-    placed: tuple[Odcr, ...]  # ours, of the right kind and place
-    strays: tuple[Odcr, ...]  # ours, out of place
+    placed: tuple[Odcr, ...]  # the broker's own, of the right kind and place
+    strays: tuple[Odcr, ...]  # the broker's own, out of place
     obtained: int
     pending: int
     unlike: tuple[Odcr, ...] = ()  # of the strays, those that a purchase would repeat unchanged
@@ -44,8 +45,8 @@ class FlavorFulfilment:
         """Instances of the type that are still to be bought."""
         return max(0, math.ceil((1 - self.share) * self.needs[instance_type]))
 
-    def counted(self, ask: FlavorDemand, wanted: int) -> FlavorCount:
-        more = self.more(ask.flavor.instance_types[0])
+    def counted(self, demand: FlavorDemand, wanted: int) -> FlavorCount:
+        more = self.more(demand.flavor.instance_types[0])
         held = self.obtained + self.pending
         return FlavorCount(
             wanted=held + more if more else wanted,
@@ -56,7 +57,7 @@ class FlavorFulfilment:
 
 
 def fulfilment_of(
-    ask: FlavorDemand,
+    demand: FlavorDemand,
     terms: PurchaseSpec,
     held: Iterable[Odcr],
     *,
@@ -65,45 +66,45 @@ def fulfilment_of(
 ) -> FlavorFulfilment:
     """The fulfilment of one flavor. `held` have not ended."""
     held = tuple(held)
-    kinds = {*ask.flavor.instance_types, *(odcr.instance_type for odcr in held)}
+    kinds = {*demand.flavor.instance_types, *(odcr.instance_type for odcr in held)}
     needs = {
-        name: needed(types[name], ask.nominal, sizing=ask.sizing) if name in types else Fraction(0)
+        name: needed(types[name], demand.nominal, sizing=demand.sizing) if name in types else Fraction(0)
         for name in kinds
     }
-    first = needs[ask.flavor.instance_types[0]]
-    if ask.released and first:
-        left = max(Fraction(0), first - ask.released) / first
-        needs = {name: each * left for name, each in needs.items()}
-    ours = [odcr for odcr in held if made_here(odcr, cluster)]
-    strays = tuple(odcr for odcr in ours if not _as_made_now(odcr, ask, terms))
+    first = needs[demand.flavor.instance_types[0]]
+    if demand.released and first:
+        share = max(Fraction(0), first - demand.released) / first
+        needs = {name: count * share for name, count in needs.items()}
+    own = [odcr for odcr in held if made_here(odcr, cluster)]
+    strays = tuple(odcr for odcr in own if not _as_bought_now(odcr, demand, terms))
     counted = [odcr for odcr in held if odcr not in strays and odcr.state != UNAVAILABLE]
     active = [odcr for odcr in counted if odcr.state == ACTIVE]
     return FlavorFulfilment(
         needs=needs,
         share=_share(counted, needs),
         active=_share(active, needs),
-        placed=tuple(odcr for odcr in ours if odcr not in strays),
+        placed=tuple(odcr for odcr in own if odcr not in strays),
         strays=strays,
         obtained=sum(odcr.total for odcr in active),
         pending=sum(odcr.total for odcr in counted if odcr.state != ACTIVE),
-        unlike=tuple(odcr for odcr in strays if _as_asked(odcr, ask, terms)),
+        unlike=tuple(odcr for odcr in strays if _as_requested(odcr, demand, terms)),
     )
 
 
 def surplus(
-    wish: DesiredCapacity, ask: FlavorDemand, at: FlavorFulfilment, inventory: Inventory
+    desired: DesiredCapacity, demand: FlavorDemand, fulfilment: FlavorFulfilment, inventory: Inventory
 ) -> list[OdcrChange]:
     """Changes that give back ODCRs beyond the quota, and correct end dates."""
-    over, changes = at.active - 1, []
-    for odcr in sorted(at.placed, key=lambda each: _last_wanted(each, ask), reverse=True):
+    over, changes = fulfilment.active - 1, []
+    for odcr in sorted(fulfilment.placed, key=lambda odcr: _release_order(odcr, demand), reverse=True):
         if odcr.state != ACTIVE:
             continue  # EC2 modifies no other
-        needs = at.needs[odcr.instance_type]
+        needs = fulfilment.needs[odcr.instance_type]
         back = min(unused(odcr, inventory), max(0, math.floor(over * needs)))
-        end = wish.terms.end if _second(odcr) != wish.terms.end else UNCHANGED
+        end = desired.terms.end if _second(odcr) != desired.terms.end else UNCHANGED
         if back:
             over -= back / needs
-            why = f"{back} more than flavor {ask.flavor.name} needs"
+            why = f"{back} more than flavor {demand.flavor.name} needs"
         elif end is not UNCHANGED:
             why = "annotation capacity-broker.io/end-date differs"
         else:
@@ -111,11 +112,11 @@ def surplus(
         end = UNCHANGED if back == odcr.total else end
         changes.append(
             OdcrChange(
-                reserved=wish.reserved,
+                reserved=desired.reserved,
                 odcr_id=odcr.id,
                 count=odcr.total - back,
                 why=why,
-                flavor=ask.flavor.name,
+                flavor=demand.flavor.name,
                 end=end,
             )
         )
@@ -123,7 +124,7 @@ def surplus(
 
 
 def given_back(
-    wish: DesiredCapacity,
+    desired: DesiredCapacity,
     odcrs: Iterable[Odcr],
     inventory: Inventory,
     why: str,
@@ -138,7 +139,7 @@ def given_back(
         if used == 0 or (used < odcr.total and odcr.state == ACTIVE):
             changes.append(
                 OdcrChange(
-                    reserved=wish.reserved,
+                    reserved=desired.reserved,
                     odcr_id=odcr.id,
                     count=used,
                     why=why,
@@ -160,13 +161,13 @@ def _share(odcrs: Iterable[Odcr], needs: Mapping[str, Fraction]) -> Fraction:
     )
 
 
-def _as_made_now(odcr: Odcr, ask: FlavorDemand, terms: PurchaseSpec) -> bool:
-    return ask.flavor.admits(odcr) and _on(terms, odcr)
+def _as_bought_now(odcr: Odcr, demand: FlavorDemand, terms: PurchaseSpec) -> bool:
+    return demand.flavor.admits(odcr) and _on(terms, odcr)
 
 
-def _as_asked(odcr: Odcr, ask: FlavorDemand, terms: PurchaseSpec) -> bool:
+def _as_requested(odcr: Odcr, demand: FlavorDemand, terms: PurchaseSpec) -> bool:
     """Whether a purchase would request the same again, though the flavor's labels differ."""
-    flavor = ask.flavor
+    flavor = demand.flavor
     placed = odcr.zone in flavor.zones or odcr.zone_id in flavor.zones
     return placed and odcr.instance_type in flavor.instance_types and _on(terms, odcr)
 
@@ -176,11 +177,11 @@ def _on(terms: PurchaseSpec, odcr: Odcr) -> bool:
     return has == (terms.match_criteria, terms.platform, terms.tenancy)
 
 
-def _last_wanted(odcr: Odcr, ask: FlavorDemand) -> tuple[int, int, int, str]:
+def _release_order(odcr: Odcr, demand: FlavorDemand) -> tuple[int, int, int, str]:
     """Sort key: the greatest is released first, the last in order of purchase, of equals the smallest."""
-    zones = ask.flavor.zones
+    zones = demand.flavor.zones
     zone = zones.index(odcr.zone if odcr.zone in zones else odcr.zone_id)
-    return ask.flavor.instance_types.index(odcr.instance_type), zone, -odcr.total, odcr.id
+    return demand.flavor.instance_types.index(odcr.instance_type), zone, -odcr.total, odcr.id
 
 
 def _second(odcr: Odcr) -> object:

@@ -25,22 +25,22 @@ class IdleTracker:
         self._cluster = cluster
         self._since: dict[str, tuple[int, datetime]] = {}  # ODCR -> unused slots all the time, since when
 
-    def see(self, inventory: Inventory, now: datetime) -> None:
+    def observe(self, inventory: Inventory, now: datetime) -> None:
         """Records one description of all EC2 reservations."""
         if not self._ttl:
             return
-        seen: dict[str, tuple[int, datetime]] = {}
+        since_by_odcr: dict[str, tuple[int, datetime]] = {}
         for odcr in inventory.odcrs.values():
             free = unused(odcr, inventory) if made_here(odcr, self._cluster) and odcr.state == ACTIVE else 0
             if free:
                 count, since = self._since.get(odcr.id, (free, now))
-                seen[odcr.id] = (min(count, free), since)
-        self._since = seen
+                since_by_odcr[odcr.id] = (min(count, free), since)
+        self._since = since_by_odcr
 
-    def over(self, odcrs: Iterable[Odcr], now: datetime) -> int:
+    def expired(self, odcrs: Iterable[Odcr], now: datetime) -> int:
         """The number of slots of these that have been idle long enough to be released."""
-        found = [self._since[odcr.id] for odcr in odcrs if odcr.id in self._since]
-        return sum(count for count, since in found if since + self._ttl <= now) if self._ttl else 0
+        idle = [self._since[odcr.id] for odcr in odcrs if odcr.id in self._since]
+        return sum(count for count, since in idle if since + self._ttl <= now) if self._ttl else 0
 
     def released(self, odcrs: Iterable[Odcr]) -> None:
         """Starts counting again after a release was recorded."""

@@ -92,9 +92,9 @@ def lost_mark(obj: Object, reserved: Reserved) -> str:
     return ""
 
 
-def by_reservation(made: Object) -> Iterable[str]:
+def by_reservation(obj: Object) -> Iterable[str]:
     """For the index BY_RESERVATION: the reservation that the object was made for."""
-    reserved = owner_of(made)
+    reserved = owner_of(obj)
     return () if reserved is None else (str(reserved),)
 
 
@@ -125,7 +125,7 @@ def by_waiting(workload: Workload) -> Iterable[str]:
     """For the index WAITING: the checks that a workload with quota waits for."""
     if workload.status.admission is None:
         return ()
-    return [each.name for each in workload.status.admission_checks if each.state == "Pending"]
+    return [check.name for check in workload.status.admission_checks if check.state == "Pending"]
 
 
 def label(value: str) -> str:

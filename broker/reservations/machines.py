@@ -46,7 +46,7 @@ class MachineSnapshot:
 
 
 class MachineReader:
-    """`look` reads all machines; unchanged nodes are reused. `starting_seconds`: the longest time for a
+    """`read` reads all machines; unchanged nodes are reused. `starting_seconds`: the longest time for a
     node to be initialized.
     """
 
@@ -55,12 +55,12 @@ class MachineReader:
         self._flavors: Flavors = {}
         self._nodes: dict[str, tuple[Node, tuple[str, ...], Mapping[str, int]]] = {}
 
-    def look(
+    def read(
         self,
         nodes: Iterable[Node],
         claims: Iterable[NodeClaim],
         inventory: Inventory,
-        holdings: Ownership,
+        ownership: Ownership,
         flavors: Flavors,
         types: Mapping[str, InstanceType],
         now: datetime,
@@ -74,22 +74,26 @@ class MachineReader:
         known: dict[str, tuple[Node, tuple[str, ...], Mapping[str, int]]] = {}
         for node in nodes:
             odcr = inventory.odcrs.get(node.labels.get(names.RESERVATION_ID, ""))
-            if odcr is not None and odcr.id in holdings.flavor and odcr.state == "active":
+            if odcr is not None and odcr.id in ownership.flavor and odcr.state == "active":
                 inside[odcr.id].append(node)
                 continue
             entry = self._nodes.get(node.name)
             if entry is None or entry[0] is not node:
                 entry = (node, attribute(node.labels, flavors), resources(node))
             known[node.name] = entry
-            _, found, has = entry
-            if len(found) == 1:
-                machines.append(Machine(name=node.name, flavor=found[0], resources=has, out=why(node)))
+            _, fitting, has = entry
+            if len(fitting) == 1:
+                machines.append(
+                    Machine(
+                        name=node.name, flavor=fitting[0], resources=has, out_of_service=node_problem(node)
+                    )
+                )
                 continue
-            reason = "several flavors" if found else "no flavor"
+            reason = "several flavors" if fitting else "no flavor"
             for resource in ACCELERATORS:
                 if has.get(resource):
                     unattributed[resource, reason] += has[resource]
-            for name in found:
+            for name in fitting:
                 tied[name].append(node.name)
         self._nodes = known
         joining = Counter(
@@ -97,18 +101,18 @@ class MachineReader:
             for claim in claims
             if claim.status.provider_id and not claim.status.node_name and not claim.deleting
         )
-        for id_, flavor in holdings.flavor.items():
+        for id_, flavor in ownership.flavor.items():
             odcr = inventory.odcrs.get(id_)
             type_ = types.get(odcr.instance_type) if odcr is not None else None
             if odcr is not None and type_ is not None and odcr.state == "active":
-                owner = holdings.owner[id_]
+                owner = ownership.owner[id_]
                 machines += slots(
                     odcr, flavor, owner, type_, inside[id_], joining[id_], now, starting=self._starting
                 )
         return MachineSnapshot(
             machines=tuple(machines),
             unattributed=unattributed,
-            tied={name: tuple(sorted(some)) for name, some in tied.items()},
+            tied={name: tuple(sorted(tied_nodes)) for name, tied_nodes in tied.items()},
         )
 
 
@@ -130,10 +134,12 @@ def slots(
     has = whole(supply(type_))
     ending = f"{odcr.id} ends at {moment(odcr.end)}" if odcr.end and expires(odcr, now) else ""
     rest = odcr.total
-    for node in sorted(nodes, key=lambda each: each.name)[: odcr.total]:
+    for node in sorted(nodes, key=lambda node: node.name)[: odcr.total]:
         rest -= 1
         out = ending or _unusable(node, now, starting)
-        yield Machine(name=node.name, flavor=flavor, resources=has, owner=owner, out=out, sudden=bool(ending))
+        yield Machine(
+            name=node.name, flavor=flavor, resources=has, owner=owner, out_of_service=out, sudden=bool(ending)
+        )
     free = min(rest, odcr.available + joining)
     if free:
         yield Machine(
@@ -141,7 +147,7 @@ def slots(
             flavor=flavor,
             resources=has,
             owner=owner,
-            out=ending,
+            out_of_service=ending,
             sudden=bool(ending),
             count=free,
         )
@@ -151,7 +157,7 @@ def slots(
             flavor=flavor,
             resources=has,
             owner=owner,
-            out=ending or f"an instance in {odcr.id} is no node of this cluster",
+            out_of_service=ending or f"an instance in {odcr.id} is no node of this cluster",
             sudden=bool(ending),
         )
 
@@ -159,13 +165,13 @@ def slots(
 def _unusable(node: Node, now: datetime, starting: timedelta) -> str:
     """As `why`; but a node that starts can be used, until it should have been initialized."""
     if node.deleting or node.labels.get(names.REGISTERED) != "true" or names.INITIALIZED in node.labels:
-        return why(node)
+        return node_problem(node)
     since = node.metadata.creation_timestamp
     if since is None or now - since < starting:
         return ""
     minutes = starting.total_seconds() / 60
     limit = f"{minutes:g} minute{'' if minutes == 1 else 's'}"
-    return why(node) or f"node {node.name} was not initialized within {limit}"
+    return node_problem(node) or f"node {node.name} was not initialized within {limit}"
 
 
 def expires(odcr: Odcr, now: datetime) -> bool:
@@ -176,14 +182,14 @@ def expires(odcr: Odcr, now: datetime) -> bool:
     return now >= (end if odcr.reservation_type == "capacity-block" else end - NOTICES[0])
 
 
-def why(node: Node) -> str:
+def node_problem(node: Node) -> str:
     """Why a node cannot be used; empty if it can."""
     if node.deleting:
         return f"node {node.name} is being removed"
     if node.spec.unschedulable:
         return f"node {node.name} is cordoned"
-    found = condition(node.status.conditions, names.READY)
-    return "" if found is not None and found.status == "True" else f"node {node.name} is not ready"
+    ready = condition(node.status.conditions, names.READY)
+    return "" if ready is not None and ready.status == "True" else f"node {node.name} is not ready"
 
 
 def resources(node: Node) -> Mapping[str, int]:
@@ -200,4 +206,4 @@ def visible_state(node: Node | None) -> tuple[object, ...] | None:
     """The parts of a node that matter here: the rest changes every few minutes."""
     if node is None:
         return None
-    return node.labels, why(node), node.status.allocatable
+    return node.labels, node_problem(node), node.status.allocatable

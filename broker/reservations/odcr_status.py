@@ -18,7 +18,7 @@ BUYING, SHORT = "CloudReservationPending", "InsufficientCapacity"
 DELETION_BLOCKERS = frozenset(
     {"InstancesRunning", "PurchaseSkipped", "ChangeRefused", "GroupUnreadable", "ReservationNotDescribed"}
 )
-# Reasons why a flavor means no EC2 instances: no trouble if nothing is to be bought.
+# Reasons why a flavor means no EC2 instances: no failure if nothing is to be bought.
 FLAVOR_REASONS = frozenset(
     {
         "FlavorNotFound",
@@ -43,28 +43,28 @@ class OdcrStatus:
 
     @property
     def wanted(self) -> int:
-        return sum(each.wanted for each in self.flavors.values())
+        return sum(count.wanted for count in self.flavors.values())
 
     @property
     def obtained(self) -> int:
-        return sum(each.obtained for each in self.flavors.values())
+        return sum(count.obtained for count in self.flavors.values())
 
     @property
     def pending(self) -> int:
-        return sum(each.pending for each in self.flavors.values())
+        return sum(count.pending for count in self.flavors.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OdcrSnapshot:
     """Ownership and fulfilment of ODCRs, all from one pass over one description of EC2.
 
-    `ownership`: None before the first pass. `settled`: by reservation, the uid of each deleted object without
-    remaining work in EC2.
+    `ownership`: None before the first pass. `deletable`: by reservation, the uid of each deleted object
+    without remaining work in EC2.
     """
 
     ownership: Ownership | None = None
     statuses: Mapping[Reserved, OdcrStatus] = field(default_factory=dict)
-    settled: Mapping[Reserved, str] = field(default_factory=dict)
+    deletable: Mapping[Reserved, str] = field(default_factory=dict)
 
     @property
     def known(self) -> bool:
@@ -80,12 +80,12 @@ class OdcrSnapshot:
         """A reservation's status; an empty one for a reservation that no pass has seen."""
         return self.statuses.get(reserved, UNSEEN)
 
-    def may_go(self, reserved: Reserved, *, uid: str = "") -> bool:
+    def is_deletable(self, reserved: Reserved, *, uid: str = "") -> bool:
         """Whether a pass saw the object deleted, and no remaining work in EC2 before it may go.
 
         `uid` distinguishes an object from an earlier one of its name.
         """
-        return reserved in self.settled and uid in ("", self.settled[reserved])
+        return reserved in self.deletable and uid in ("", self.deletable[reserved])
 
 
 NOTHING_OWNED: Final = Ownership()
@@ -93,7 +93,7 @@ UNSEEN: Final = OdcrStatus()
 NO_ODCRS: Final = OdcrSnapshot()
 
 
-def purchase_troubles(status: OdcrStatus) -> list[WorkFailure]:
+def purchase_failures(status: OdcrStatus) -> list[WorkFailure]:
     """Purchases in progress and their problems, and problems of the ODCRs that the reservation claims."""
     troubles = []
     for name, count in sorted(status.flavors.items()):
@@ -125,7 +125,7 @@ def unreleased(status: OdcrStatus) -> str:
     blockers = "; ".join(
         problem.message for problem in status.problems if problem.reason in DELETION_BLOCKERS
     )
-    return blockers or status.detail or "its EC2 reservations are looked at"
+    return blockers or status.detail or "its EC2 reservations are being checked"
 
 
 def remedies(status: OdcrStatus, reserved: Reserved) -> list[str]:

@@ -65,19 +65,21 @@ class Adopters:
         """Entries are `NAMESPACE`, `NAMESPACE=ID`, `NAMESPACE=ARN` or `*`. Raises ValueError."""
         allowed: dict[str, frozenset[str]] = {}
         for entry in entries:
-            namespace, given, what = entry.partition("=")
-            if not namespace.strip() or (given and not what.strip().startswith(("cr-", "arn:"))):
+            namespace, given, resource = entry.partition("=")
+            if not namespace.strip() or (given and not resource.strip().startswith(("cr-", "arn:"))):
                 raise ValueError(
                     f"--adopt-by-annotation has {entry!r}: write NAMESPACE, NAMESPACE=cr-0123456789abcdef0, "
                     "NAMESPACE=ARN of a group, or *"
                 )
-            added = {what.strip() if given else ANY}
+            added = {resource.strip() if given else ANY}
             allowed[namespace.strip()] = allowed.get(namespace.strip(), frozenset()) | added
         return cls(allowed)
 
-    def allow(self, namespace: str, what: str) -> bool:
+    def allow(self, namespace: str, resource: str) -> bool:
         """Whether a CapacityReservation there (empty: a cluster-wide one) may adopt the id or group."""
-        return any(entry in (ANY, what) for key in (ANY, namespace) for entry in self.allowed.get(key, ()))
+        return any(
+            entry in (ANY, resource) for key in (ANY, namespace) for entry in self.allowed.get(key, ())
+        )
 
 
 NO_ADOPTERS: Final = Adopters()
@@ -125,7 +127,7 @@ def resolve_ownership(
     `groups`: by ARN, the groups that claimants name; `unread`: groups that could not be read, and why.
     `holders`: by ODCR id, the owner at the last decision.
     """
-    claimants = {each.reserved: each for each in reservations}
+    claimants = {claim.reserved: claim for claim in reservations}
     allowed, refused = _named(claimants.values(), groups, adopters, cluster)
     seen: dict[str, Odcr] = {}
     owner: dict[str, Reserved] = {}
@@ -133,12 +135,12 @@ def resolve_ownership(
     lost: dict[str, tuple[Reserved, ...]] = {}
     problems: dict[Reserved, list[ReservationProblem]] = defaultdict(list)
     held: dict[Reserved, dict[str, list[Odcr]]] = defaultdict(lambda: defaultdict(list))
-    for odcr in sorted(odcrs, key=lambda each: each.id):
+    for odcr in sorted(odcrs, key=lambda odcr: odcr.id):
         seen[odcr.id] = odcr
         if odcr.state in ENDED_STATES:
             continue
         tagged = _tagged(odcr, claimants, cluster)
-        claims = sorted(allowed.get(odcr.id, ()), key=lambda each: claimants[each].age)
+        claims = sorted(allowed.get(odcr.id, ()), key=lambda claimant: claimants[claimant].age)
         holder = (holders or {}).get(odcr.id)
         first = next(iter(claims), None) if holder not in claims else holder
         chosen = tagged if tagged is not None or made_here(odcr, cluster) else first
@@ -161,17 +163,17 @@ def resolve_ownership(
             else:
                 flavor[odcr.id] = name
                 held[chosen][name].append(odcr)
-    for each in claimants.values():
-        problems[each.reserved] += _absent(each, seen, groups, unread or {})
+    for claim in claimants.values():
+        problems[claim.reserved] += _missing(claim, seen, groups, unread or {})
     return Ownership(
         odcrs={
-            reserved: {name: tuple(some) for name, some in by_flavor.items()}
+            reserved: {name: tuple(items) for name, items in by_flavor.items()}
             for reserved, by_flavor in held.items()
         },
         owner=owner,
         flavor=flavor,
         refused=lost,
-        problems={reserved: tuple(some) for reserved, some in problems.items() if some},
+        problems={reserved: tuple(items) for reserved, items in problems.items() if items},
     )
 
 
@@ -183,11 +185,11 @@ def made_here(odcr: Odcr, cluster: str) -> bool:
     return odcr.ownership == "ours" or odcr.tags.get(TAG_CLUSTER) == cluster
 
 
-def elsewhere(one: Odcr | ReservationGroup, cluster: str) -> bool:
+def of_other_cluster(resource: Odcr | ReservationGroup, cluster: str) -> bool:
     """Whether the tags name another cluster."""
-    if one.ownership == "ours":
+    if resource.ownership == "ours":
         return False
-    return one.ownership == "foreign" or one.tags.get(TAG_CLUSTER, cluster) != cluster
+    return resource.ownership == "foreign" or resource.tags.get(TAG_CLUSTER, cluster) != cluster
 
 
 def named_in(odcr: Odcr) -> Reserved | None:
@@ -205,24 +207,28 @@ def _named(
     """Claimants by annotation, by ODCR id: the allowed ones, and the others."""
     allowed: dict[str, set[Reserved]] = defaultdict(set)
     refused: dict[str, set[Reserved]] = defaultdict(set)
-    for each in claimants:
-        for id_ in each.ids:
-            may = adopters.allow(each.reserved.namespace, id_)
-            (allowed if may else refused)[id_].add(each.reserved)
-        group = groups.get(each.group_arn)
+    for claim in claimants:
+        for id_ in claim.ids:
+            allows = adopters.allow(claim.reserved.namespace, id_)
+            (allowed if allows else refused)[id_].add(claim.reserved)
+        group = groups.get(claim.group_arn)
         if group is None:
             continue
-        may = group.tags.get(TAG_RESERVATION) == str(each.reserved) and not elsewhere(group, cluster)
-        may = may or adopters.allow(each.reserved.namespace, each.group_arn)
+        allows = group.tags.get(TAG_RESERVATION) == str(claim.reserved) and not of_other_cluster(
+            group, cluster
+        )
+        allows = allows or adopters.allow(claim.reserved.namespace, claim.group_arn)
         for id_ in group.member_ids:
-            (allowed if may else refused)[id_].add(each.reserved)
-    return allowed, {id_: some - allowed.get(id_, set()) for id_, some in refused.items()}
+            (allowed if allows else refused)[id_].add(claim.reserved)
+    return allowed, {
+        id_: refused_claimants - allowed.get(id_, set()) for id_, refused_claimants in refused.items()
+    }
 
 
 def _tagged(odcr: Odcr, claimants: Mapping[Reserved, OwnershipClaim], cluster: str) -> Reserved | None:
     """The owner that the tag names. Another cluster may have reservations of the same names."""
     reserved = named_in(odcr)
-    return reserved if reserved in claimants and not elsewhere(odcr, cluster) else None
+    return reserved if reserved in claimants and not of_other_cluster(odcr, cluster) else None
 
 
 def _flavor(odcr: Odcr, claimant: OwnershipClaim) -> str | ReservationProblem:
@@ -233,17 +239,17 @@ def _flavor(odcr: Odcr, claimant: OwnershipClaim) -> str | ReservationProblem:
     fitting = [name for name, flavor in claimant.flavors.items() if flavor.admits(odcr)]
     if len(fitting) == 1:
         return fitting[0]
-    what = f"{odcr.id} ({odcr.instance_type} in {odcr.zone})"
+    place = f"{odcr.id} ({odcr.instance_type} in {odcr.zone})"
     if fitting:
         return ReservationProblem(
             reason="FlavorAmbiguous",
-            message=f"{what} fits the flavors {' and '.join(fitting)} alike, so it counts in none: give it "
+            message=f"{place} fits the flavors {' and '.join(fitting)} alike, so it counts in none: give it "
             f"the tag {TAG_FLAVOR}",
         )
     names = ", ".join(claimant.flavor_names) or "(none)"
     return ReservationProblem(
         reason="FlavorUnmatched",
-        message=f"{what} fits none of the flavors {names}, so it counts in none: give it the tag "
+        message=f"{place} fits none of the flavors {names}, so it counts in none: give it the tag "
         f"{TAG_FLAVOR}, or take it away from the reservation",
     )
 
@@ -262,10 +268,10 @@ def _unallowed(
 ) -> ReservationProblem:
     where = f"namespace {claimant.namespace}" if claimant.namespace else "cluster-wide reservations"
     mend = f"give it, or its group, the tag {TAG_RESERVATION}={claimant} in AWS"
-    if elsewhere(odcr, cluster):
-        mend = f"it is {_whose(odcr)}: take it out of this reservation's annotations and group"
-    elif group is not None and elsewhere(group, cluster):
-        named = f"its group {group_name(group.arn)} is {_whose(group)}"
+    if of_other_cluster(odcr, cluster):
+        mend = f"it is {_cluster_text(odcr)}: take it out of this reservation's annotations and group"
+    elif group is not None and of_other_cluster(group, cluster):
+        named = f"its group {group_name(group.arn)} is {_cluster_text(group)}"
         mend = f"{named}: take that out of this reservation's annotations"
     return ReservationProblem(
         reason="AdoptionNotAllowed",
@@ -273,35 +279,35 @@ def _unallowed(
     )
 
 
-def _whose(one: Odcr | ReservationGroup) -> str:
-    uid = one.tags.get(TAG_CLUSTER_UID)
-    return f"of cluster {one.tags.get(TAG_CLUSTER, '')!r}{f' with UID {uid}' if uid else ''} by its tags"
+def _cluster_text(resource: Odcr | ReservationGroup) -> str:
+    uid = resource.tags.get(TAG_CLUSTER_UID)
+    return f"of cluster {resource.tags.get(TAG_CLUSTER, '')!r}{f' with UID {uid}' if uid else ''} by its tags"
 
 
-def _absent(
+def _missing(
     claimant: OwnershipClaim,
     seen: Mapping[str, Odcr],
     groups: Mapping[str, ReservationGroup],
     unread: Mapping[str, str],
 ) -> list[ReservationProblem]:
-    found = []
+    problems = []
     for id_ in sorted(claimant.ids):
         odcr = seen.get(id_)
         if odcr is None or odcr.state in ENDED_STATES:
             state = "EC2 shows this account no" if odcr is None else f"has ended ({odcr.state}):"
-            found.append(
+            problems.append(
                 ReservationProblem(
                     reason="ReservationNotFound",
                     message=f"{state} reservation {id_}, which the reservation names: correct the annotation",
                 )
             )
     if claimant.group_arn in unread:
-        found.append(ReservationProblem(reason="GroupUnreadable", message=unread[claimant.group_arn]))
+        problems.append(ReservationProblem(reason="GroupUnreadable", message=unread[claimant.group_arn]))
     elif claimant.group_arn and claimant.group_arn not in groups:
-        found.append(
+        problems.append(
             ReservationProblem(
                 reason="GroupNotFound",
                 message=f"group {group_name(claimant.group_arn)} was not found: correct the annotation",
             )
         )
-    return found
+    return problems

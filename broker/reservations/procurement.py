@@ -43,8 +43,8 @@ from broker.reservations.fulfilment import (
 from broker.reservations.ownership import Ownership, ReservationProblem, made_here
 from broker.reservations.purchase_obstacles import (
     ADVICE,
-    GONE,
-    UNSURE,
+    RESULT_UNKNOWN,
+    UNDESCRIBED,
     misfit,
     not_adopted,
     retained,
@@ -60,9 +60,9 @@ from providers.model import ENDED_STATES, InstanceType, Odcr
 
 
 def plan(
-    wishes: Iterable[DesiredCapacity],
+    all_desired: Iterable[DesiredCapacity],
     inventory: Inventory,
-    holdings: Ownership,
+    ownership: Ownership,
     *,
     types: Mapping[str, InstanceType],
     refusals: Refusals,
@@ -72,36 +72,38 @@ def plan(
     intents: Iterable[PurchaseIntent] = (),
     lost: Iterable[HeldRecord] = (),
 ) -> ProcurementPlan:
-    """The next steps. If a cap is short, earlier `wishes` are served first.
+    """The next steps. If a cap is short, earlier entries of `all_desired` are served first.
 
     `intents`: purchases with an unknown result; `lost`: owned ODCRs that are not described. Both count
     against the caps, even if their reservation no longer wants them.
     """
-    spending = Spending(inventory.odcrs.values(), holdings.owner, cluster=cluster, types=types, caps=caps)
+    spending = Spending(inventory.odcrs.values(), ownership.owner, cluster=cluster, types=types, caps=caps)
     planner = _Planner(
-        inventory, holdings, types=types, refusals=refusals, spending=spending, cluster=cluster, now=now
+        inventory, ownership, types=types, refusals=refusals, spending=spending, cluster=cluster, now=now
     )
     planner.count_unshown(intents, lost)
-    outlooks: dict[Reserved, FulfilmentStatus] = {}
-    for wish in wishes:
-        outlooks[wish.reserved] = planner.deleted(wish) if wish.deleted else planner.wanted(wish)
+    statuses: dict[Reserved, FulfilmentStatus] = {}
+    for desired in all_desired:
+        statuses[desired.reserved] = (
+            planner.release(desired) if desired.deleted else planner.provision(desired)
+        )
     return ProcurementPlan(
         purchases=tuple(planner.purchases),
         changes=tuple(planner.changes),
         regroups=tuple(planner.regroups),
-        outlooks=outlooks,
-        again=planner.again,
+        statuses=statuses,
+        retry_at=planner.retry_at,
     )
 
 
 def observed(
-    wish: DesiredCapacity, holdings: Ownership, *, types: Mapping[str, InstanceType]
+    desired: DesiredCapacity, ownership: Ownership, *, types: Mapping[str, InstanceType]
 ) -> Mapping[str, FlavorCount]:
     """The number of existing instances of each flavor, for a reservation without purchases."""
     counts = {}
-    for name, ask in wish.asks.items():
-        sized = size(ask.flavor, ask.nominal, types, sizing=ask.sizing)
-        held = holdings.of(wish.reserved).get(name, ())
+    for name, demand in desired.demands.items():
+        sized = size(demand.flavor, demand.nominal, types, sizing=demand.sizing)
+        held = ownership.of(desired.reserved).get(name, ())
         counts[name] = observed_count(held, sized.count)
     return counts
 
@@ -117,7 +119,7 @@ class _Planner:
     def __init__(
         self,
         inventory: Inventory,
-        holdings: Ownership,
+        ownership: Ownership,
         *,
         types: Mapping[str, InstanceType],
         refusals: Refusals,
@@ -126,7 +128,7 @@ class _Planner:
         now: datetime,
     ) -> None:
         self._inventory = inventory
-        self._holdings = holdings
+        self._ownership = ownership
         self._types = types
         self._refusals = refusals
         self._cluster = cluster
@@ -136,7 +138,7 @@ class _Planner:
         self._lost: dict[Reserved, list[HeldRecord]] = {}
         self._made: dict[Reserved, list[Odcr]] = {}
         self._owned: dict[Reserved, list[str]] = {}
-        for id_, reserved in holdings.owner.items():
+        for id_, reserved in ownership.owner.items():
             odcr = inventory.odcrs[id_]
             self._owned.setdefault(reserved, []).append(id_)
             if made_here(odcr, cluster):
@@ -144,7 +146,7 @@ class _Planner:
         self.purchases: list[Purchase] = []
         self.changes: list[OdcrChange] = []
         self.regroups: list[GroupChange] = []
-        self.again: datetime | None = None
+        self.retry_at: datetime | None = None
 
     def count_unshown(self, intents: Iterable[PurchaseIntent], lost: Iterable[HeldRecord]) -> None:
         """Counts the purchases that EC2 does not show, and the ODCRs that it no longer describes."""
@@ -157,175 +159,177 @@ class _Planner:
             if record.bought:
                 self._spending.add(record.reserved, record.instance_type, record, record.total, shown=False)
 
-    def wanted(self, wish: DesiredCapacity) -> FulfilmentStatus:
+    def provision(self, desired: DesiredCapacity) -> FulfilmentStatus:
         """Buys, trims and groups the ODCRs of a reservation that is not deleted."""
-        if wish.frozen:
-            return self._untouched(wish)
+        if desired.frozen:
+            return self._untouched(desired)
         counts, problems, complete = {}, [], True
         left_over = [
             odcr
-            for odcr in self._made.get(wish.reserved, ())
-            if odcr.id not in self._holdings.flavor
-            and not any(ask.flavor.admits(odcr) for ask in wish.asks.values())
+            for odcr in self._made.get(desired.reserved, ())
+            if odcr.id not in self._ownership.flavor
+            and not any(demand.flavor.admits(odcr) for demand in desired.demands.values())
         ]
-        for name, ask in wish.asks.items():
-            sized = size(ask.flavor, ask.nominal, self._types, sizing=ask.sizing)
+        for name, demand in desired.demands.items():
+            sized = size(demand.flavor, demand.nominal, self._types, sizing=demand.sizing)
             if sized.reason:
                 problems.append(ReservationProblem(reason=sized.reason, message=sized.message))
-            held = self._holdings.of(wish.reserved).get(name, ())
-            if not any(amount > 0 for amount in ask.nominal.values()):
+            held = self._ownership.of(desired.reserved).get(name, ())
+            if not any(amount > 0 for amount in demand.nominal.values()):
                 left_over += [odcr for odcr in held if made_here(odcr, self._cluster)]
                 continue
             if not sized.count:
                 complete = False  # no count of instances satisfies the quota
                 continue
-            if ask.released >= sized.count:
-                made = [odcr for odcr in held if made_here(odcr, self._cluster)]
-                self.changes += given_back(wish, made, self._inventory, "all of it was idle")
+            if demand.released >= sized.count:
+                own = [odcr for odcr in held if made_here(odcr, self._cluster)]
+                self.changes += given_back(desired, own, self._inventory, "all of it was idle")
                 counts[name] = observed_count(held, 0)
                 continue
-            at = fulfilment_of(ask, wish.terms, held, types=self._types, cluster=self._cluster)
-            complete = complete and at.complete
+            fulfilment = fulfilment_of(demand, desired.terms, held, types=self._types, cluster=self._cluster)
+            complete = complete and fulfilment.complete
             before = len(self.purchases)
-            refusal = self._buy(wish, ask, at, problems) if at.share < 1 else None
-            if wish.terms.end is None or wish.terms.end > self._now:
-                self.changes += surplus(wish, ask, at, self._inventory)
-            if at.complete:
+            refusal = self._buy(desired, demand, fulfilment, problems) if fulfilment.share < 1 else None
+            if desired.terms.end is None or desired.terms.end > self._now:
+                self.changes += surplus(desired, demand, fulfilment, self._inventory)
+            if fulfilment.complete:
                 self.changes += given_back(
-                    wish,
-                    at.strays,
+                    desired,
+                    fulfilment.strays,
                     self._inventory,
                     "replaced",
                     flavor=name,
-                    moved_to=" and ".join(f"{odcr_text(each)} ({each.id})" for each in at.placed),
+                    moved_to=" and ".join(f"{odcr_text(odcr)} ({odcr.id})" for odcr in fulfilment.placed),
                 )
-            count = at.counted(ask, sized.count - ask.released)
+            count = fulfilment.counted(demand, sized.count - demand.released)
             if refusal is not None:
-                told = f"{refusal.message}; {ADVICE[refusal.class_]}"
-                count = replace(count, code=refusal.code, message=told, retry_at=refusal.until)
-            waits = not wish.held and (not wish.ready or wish.reserved in self._intents or bool(wish.refused))
-            if refusal is not None or len(self.purchases) > before or (waits and at.share < 1):
+                message = f"{refusal.message}; {ADVICE[refusal.class_]}"
+                count = replace(count, code=refusal.code, message=message, retry_at=refusal.until)
+            waits = not desired.on_hold and (
+                not desired.ready or desired.reserved in self._intents or bool(desired.refused)
+            )
+            if refusal is not None or len(self.purchases) > before or (waits and fulfilment.share < 1):
                 count = replace(count, buying=True)
             counts[name] = count
-        if left_over and wish.cancels:
-            if complete and len(wish.asks) == len(wish.flavor_names):
-                self.changes += given_back(
-                    wish, left_over, self._inventory, "nothing of it is wanted any more"
-                )
+        if left_over and desired.cancels:
+            if complete and len(desired.demands) == len(desired.flavor_names):
+                self.changes += given_back(desired, left_over, self._inventory, "it is no longer wanted")
         elif left_over:
             problems.append(retained(left_over, self._types))
-        self._regroup(wish)
+        self._regroup(desired)
         return FulfilmentStatus(counts=counts, problems=tuple(problems))
 
-    def deleted(self, wish: DesiredCapacity) -> FulfilmentStatus:
+    def release(self, desired: DesiredCapacity) -> FulfilmentStatus:
         """Releases the ODCRs of a deleted reservation, if that is its policy."""
-        if not wish.cancels:
-            return FulfilmentStatus(settled=True)
-        if wish.frozen:
-            return self._untouched(wish)
-        left = self._made.get(wish.reserved, [])
-        changes = given_back(wish, left, self._inventory, "its reservation is deleted")
+        if not desired.cancels:
+            return FulfilmentStatus(deletable=True)
+        if desired.frozen:
+            return self._untouched(desired)
+        odcrs = self._made.get(desired.reserved, [])
+        changes = given_back(desired, odcrs, self._inventory, "its reservation is deleted")
         self.changes += changes
-        if not left and wish.group is not None:
-            self.regroups.append(GroupChange(reserved=wish.reserved, drop=True))
-        waiting = {odcr.id for odcr in left} - {each.odcr_id for each in changes if not each.count}
+        if not odcrs and desired.group is not None:
+            self.regroups.append(GroupChange(reserved=desired.reserved, drop=True))
+        waiting = {odcr.id for odcr in odcrs} - {change.odcr_id for change in changes if not change.count}
         problems = (
             [ReservationProblem(reason="InstancesRunning", message=running(waiting))] if waiting else []
         )
-        lost = [record.id for record in self._lost.get(wish.reserved, ()) if record.bought]
+        lost = [record.id for record in self._lost.get(desired.reserved, ()) if record.bought]
         if lost:  # once the object is gone, an ODCR that EC2 describes again would never be released
             problems.append(
-                ReservationProblem(reason="ReservationNotDescribed", message=f"{', '.join(lost)} {GONE}")
+                ReservationProblem(
+                    reason="ReservationNotDescribed", message=f"{', '.join(lost)} {UNDESCRIBED}"
+                )
             )
-        unsure = bool(lost) or wish.reserved in self._intents
-        settled = not left and not unsure and wish.groups and wish.group is None
-        return FulfilmentStatus(problems=tuple(problems), settled=settled)
+        unsure = bool(lost) or desired.reserved in self._intents
+        deletable = not odcrs and not unsure and desired.groups and desired.group is None
+        return FulfilmentStatus(problems=tuple(problems), deletable=deletable)
 
-    def _untouched(self, wish: DesiredCapacity) -> FulfilmentStatus:
+    def _untouched(self, desired: DesiredCapacity) -> FulfilmentStatus:
         """Status of a reservation that is frozen until its object is corrected."""
         counts = {
-            name: replace(count, wanted=max(0, count.wanted - wish.asks[name].released))
-            for name, count in observed(wish, self._holdings, types=self._types).items()
+            name: replace(count, wanted=max(0, count.wanted - desired.demands[name].released))
+            for name, count in observed(desired, self._ownership, types=self._types).items()
         }
-        why = f"nothing is bought, changed or given back: {wish.frozen}"
+        why = f"nothing is bought, changed or given back: {desired.frozen}"
         return FulfilmentStatus(
             counts=counts, problems=(ReservationProblem(reason="PurchaseSkipped", message=why),)
         )
 
     def _repeated(
-        self, wish: DesiredCapacity, ask: FlavorDemand, at: FlavorFulfilment
+        self, desired: DesiredCapacity, demand: FlavorDemand, fulfilment: FlavorFulfilment
     ) -> PurchaseIntent | None:
         """A purchase for the flavor with an unknown result, if it is still wanted as it was sent."""
-        places, terms = set(ask.flavor.places(self._types)), wish.terms
-        for intent in self._intents.get(wish.reserved, ()):
+        places, terms = set(demand.flavor.places(self._types)), desired.terms
+        for intent in self._intents.get(desired.reserved, ()):
             if (
-                intent.flavor != ask.flavor.name
+                intent.flavor != demand.flavor.name
                 or (intent.instance_type, intent.zone) not in places
-                or intent.unshown(self._inventory.odcrs) > at.more(intent.instance_type)
-                or self._spending.room(wish.reserved, intent.instance_type, intent) < 0
+                or intent.unshown(self._inventory.odcrs) > fulfilment.more(intent.instance_type)
+                or self._spending.room(desired.reserved, intent.instance_type, intent) < 0
             ):
                 continue
-            odcr = next((each for each in at.placed if each.id == intent.odcr_id), None)
+            odcr = next((odcr for odcr in fulfilment.placed if odcr.id == intent.odcr_id), None)
             grows = odcr is not None and odcr.state == ACTIVE
             sent = (intent.platform, intent.tenancy, intent.match_criteria, intent.end, dict(intent.tags))
-            asked = (terms.platform, terms.tenancy, terms.match_criteria, terms.end, dict(terms.tags))
-            if grows if intent.odcr_id else sent == asked:
+            wanted = (terms.platform, terms.tenancy, terms.match_criteria, terms.end, dict(terms.tags))
+            if grows if intent.odcr_id else sent == wanted:
                 return intent
         return None
 
-    def _unsure(self, wish: DesiredCapacity, ask: FlavorDemand) -> bool:
+    def _unsure(self, desired: DesiredCapacity, demand: FlavorDemand) -> bool:
         """Whether a recent purchase may serve the flavor, and is not sent again."""
         return any(
             intent.at + LATEST_VISIBLE > self._now
-            and (intent.flavor == ask.flavor.name or intent.flavor not in wish.asks)
-            for intent in self._intents.get(wish.reserved, ())
+            and (intent.flavor == demand.flavor.name or intent.flavor not in desired.demands)
+            for intent in self._intents.get(desired.reserved, ())
         )
 
     def _buy(
         self,
-        wish: DesiredCapacity,
-        ask: FlavorDemand,
-        at: FlavorFulfilment,
+        desired: DesiredCapacity,
+        demand: FlavorDemand,
+        fulfilment: FlavorFulfilment,
         problems: list[ReservationProblem],
     ) -> Shortage | None:
         """Adds the next purchase for a flavor; else returns the refusal that prevents one."""
-        if not wish.ready:
+        if not desired.ready:
             return None
         why = (
-            wish.held
-            or misfit(wish, ask, at)
-            or not_adopted(wish, ask, self._holdings, self._inventory)
-            or undescribed(ask, self._lost.get(wish.reserved, ()))
+            desired.on_hold
+            or misfit(desired, demand, fulfilment)
+            or not_adopted(desired, demand, self._ownership, self._inventory)
+            or undescribed(demand, self._lost.get(desired.reserved, ()))
         )
-        repeated = self._repeated(wish, ask, at)
-        if not why and repeated is None and self._unsure(wish, ask):
-            why = UNSURE
-        if wish.terms.end is not None and wish.terms.end <= self._now:
-            why = f"its end, {moment(wish.terms.end)}, has passed: set a later one, or none"
-        if why or wish.refused:
+        repeated = self._repeated(desired, demand, fulfilment)
+        if not why and repeated is None and self._unsure(desired, demand):
+            why = RESULT_UNKNOWN
+        if desired.terms.end is not None and desired.terms.end <= self._now:
+            why = f"its end, {moment(desired.terms.end)}, has passed: set a later one, or none"
+        if why or desired.refused:
             problems.append(
                 ReservationProblem(
                     reason="PurchaseSkipped" if why else "PurchaseRefused",
-                    message=f"flavor {ask.flavor.name}: {why or wish.refused}",
+                    message=f"flavor {demand.flavor.name}: {why or desired.refused}",
                 )
             )
             return None
         if repeated is not None:
             self.purchases.append(repeated)
             return None
-        places = list(ask.flavor.places(self._types))
-        wanted = {name: at.more(name) for name, _ in places}
-        room = {name: max(0, self._spending.room(wish.reserved, name, wish.terms)) for name in wanted}
+        places = list(demand.flavor.places(self._types))
+        wanted = {name: fulfilment.more(name) for name, _ in places}
+        room = {name: max(0, self._spending.room(desired.reserved, name, desired.terms)) for name in wanted}
         first = places[0][0]
-        has = at.obtained + at.pending
+        has = fulfilment.obtained + fulfilment.pending
         part = {
-            name: wish.minimum is not None and has + room[name] >= min(wish.minimum, has + wanted[name])
+            name: desired.minimum is not None and has + room[name] >= min(desired.minimum, has + wanted[name])
             for name in wanted
         }
         if room[first] < wanted[first]:
             below = 0 if part[first] else has + room[first]
             problems.append(
-                self._spending.problem(wish.reserved, first, wish.terms, wanted[first], below=below)
+                self._spending.problem(desired.reserved, first, desired.terms, wanted[first], below=below)
             )
         room = {name: count if part[name] or count >= wanted[name] else 0 for name, count in room.items()}
         most = {name: min(wanted[name], room[name], MOST) for name in wanted}
@@ -337,32 +341,38 @@ class _Planner:
                     continue
                 lasting = self._refusals.lasting(name, zone, count, self._now)
                 if lasting is None:
-                    self._purchase(wish, ask, at, name, zone, count)
+                    self._purchase(desired, demand, fulfilment, name, zone, count)
                     return None
                 refusal = refusal or lasting
                 retry_at = min(retry_at or lasting.until, lasting.until)
         if refusal is None or retry_at is None:
             return None
-        self.again = min(self.again or retry_at, retry_at)
+        self.retry_at = min(self.retry_at or retry_at, retry_at)
         return replace(refusal, until=retry_at)
 
     def _purchase(
-        self, wish: DesiredCapacity, ask: FlavorDemand, at: FlavorFulfilment, name: str, zone: str, count: int
+        self,
+        desired: DesiredCapacity,
+        demand: FlavorDemand,
+        fulfilment: FlavorFulfilment,
+        name: str,
+        zone: str,
+        count: int,
     ) -> None:
         grown = max(
             (
                 odcr
-                for odcr in at.placed
+                for odcr in fulfilment.placed
                 if odcr.instance_type == name and zone in (odcr.zone, odcr.zone_id) and odcr.state == ACTIVE
             ),
             key=lambda odcr: (odcr.total, odcr.id),
             default=None,
         )
-        self._spending.add(wish.reserved, name, wish.terms, count)
+        self._spending.add(desired.reserved, name, desired.terms, count)
         self.purchases.append(
             Purchase(
-                reserved=wish.reserved,
-                flavor=ask.flavor.name,
+                reserved=desired.reserved,
+                flavor=demand.flavor.name,
                 instance_type=name,
                 zone=zone,
                 count=count,
@@ -371,15 +381,15 @@ class _Planner:
             )
         )
 
-    def _regroup(self, wish: DesiredCapacity) -> None:
-        if not wish.groups:
+    def _regroup(self, desired: DesiredCapacity) -> None:
+        if not desired.groups:
             return
-        wanted = {id_ for id_ in self._owned.get(wish.reserved, ()) if id_ in self._holdings.flavor}
-        if wish.group is None:
+        wanted = {id_ for id_ in self._owned.get(desired.reserved, ()) if id_ in self._ownership.flavor}
+        if desired.group is None:
             if wanted:
-                self.regroups.append(GroupChange(reserved=wish.reserved, make=True))
+                self.regroups.append(GroupChange(reserved=desired.reserved, make=True))
             return
-        members = set(wish.group.member_ids)
+        members = set(desired.group.member_ids)
         foreign = {
             id_
             for id_ in members - wanted
@@ -388,6 +398,8 @@ class _Planner:
         if wanted - members or foreign:
             self.regroups.append(
                 GroupChange(
-                    reserved=wish.reserved, join=tuple(sorted(wanted - members)), leave=tuple(sorted(foreign))
+                    reserved=desired.reserved,
+                    join=tuple(sorted(wanted - members)),
+                    leave=tuple(sorted(foreign)),
                 )
             )

@@ -1,4 +1,4 @@
-"""Why nothing is bought or released for a flavor, in words.
+"""Messages about flavors for which nothing is bought or released.
 
 Invariant: a purchase that would not serve its flavor, or that an existing ODCR may make superfluous, has an
 obstacle.
@@ -21,54 +21,56 @@ from providers.model import ErrorClass, InstanceType, Odcr
 
 # Advice to people about a refusal of a place. The broker retries there later.
 ADVICE: Final[Mapping[ErrorClass, str]] = {
-    ErrorClass.CAPACITY: "it is asked again, also elsewhere and for fewer: nothing is to be done, or let the "
-    "flavor be in more zones or of more types",
+    ErrorClass.CAPACITY: "it is requested again, also elsewhere and for fewer: wait, or let the flavor be in "
+    "more zones or of more types",
     ErrorClass.QUOTA: "ask AWS for a higher limit in Service Quotas, or lower the quota of the reservation",
     ErrorClass.NOT_OFFERED: "correct the type or the zone in the nodeLabels of the flavor",
-    ErrorClass.UNSUPPORTED: "correct the type, the platform or the tenancy that is asked for",
+    ErrorClass.UNSUPPORTED: "correct the type, the platform or the tenancy of the request",
 }
-UNSURE: Final = (
-    "EC2 may have made a purchase whose answer was lost: nothing is bought until it would be shown"
+RESULT_UNKNOWN: Final = (
+    "EC2 may have made a purchase without a response: nothing is bought until EC2 would show it"
 )
-GONE: Final = (
+UNDESCRIBED: Final = (
     "was held and EC2 does not describe it at all, not even as ended: it counts as held until EC2 does, or "
     f"until an operator removes its key from ConfigMap kube-system/{LEDGER}"
 )
 
 
-def misfit(wish: DesiredCapacity, ask: FlavorDemand, at: FlavorFulfilment) -> str:
+def misfit(desired: DesiredCapacity, demand: FlavorDemand, fulfilment: FlavorFulfilment) -> str:
     """Why no purchase would be of the flavor: it would be repeated for ever."""
     mend = "in the nodeLabels of its ResourceFlavor"
-    if labels := ask.flavor.never_bought:
+    if labels := demand.flavor.never_bought:
         return (
             f"nothing that is bought has {' and '.join(labels)}: leave that out {mend}, or reserve it in EC2"
         )
-    tenancy = ask.flavor.labels.get(TENANCY, wish.terms.tenancy)
-    if tenancy != wish.terms.tenancy:
+    tenancy = demand.flavor.labels.get(TENANCY, desired.terms.tenancy)
+    if tenancy != desired.terms.tenancy:
         return (
-            f"it would have tenancy {wish.terms.tenancy}, and {TENANCY} of the flavor is {tenancy}: "
+            f"it would have tenancy {desired.terms.tenancy}, and {TENANCY} of the flavor is {tenancy}: "
             "nothing could use it, correct one of them"
         )
-    if at.unlike:
-        ids = ", ".join(sorted(odcr.id for odcr in at.unlike))
-        return f"{ids} was bought for it and is not as its labels say (another zone id?): correct them {mend}"
+    if fulfilment.unlike:
+        ids = ", ".join(sorted(odcr.id for odcr in fulfilment.unlike))
+        return f"{ids} was bought for it and differs from its labels (another zone id?): correct them {mend}"
     return ""
 
 
-def not_adopted(wish: DesiredCapacity, ask: FlavorDemand, holdings: Ownership, inventory: Inventory) -> str:
+def not_adopted(
+    desired: DesiredCapacity, demand: FlavorDemand, ownership: Ownership, inventory: Inventory
+) -> str:
     """Why nothing is bought for the flavor while the object names ODCRs that would serve it."""
-    for id_, claims in sorted(holdings.refused.items()):
+    for id_, claims in sorted(ownership.refused.items()):
         odcr = inventory.odcrs[id_]
-        if wish.reserved in claims and (
-            odcr.tags.get(TAG_FLAVOR) == ask.flavor.name or ask.flavor.admits(odcr)
+        if desired.reserved in claims and (
+            odcr.tags.get(TAG_FLAVOR) == demand.flavor.name or demand.flavor.admits(odcr)
         ):
             return f"{id_} would serve it, and is not adopted although the reservation names it"
     return ""
 
 
-def undescribed(ask: FlavorDemand, lost: Iterable[HeldRecord]) -> str:
+def undescribed(demand: FlavorDemand, lost: Iterable[HeldRecord]) -> str:
     """Why nothing is bought for the flavor while an owned ODCR is not described: it may exist."""
-    flavor = ask.flavor
+    flavor = demand.flavor
     ids = [
         record.id
         for record in lost
@@ -78,7 +80,7 @@ def undescribed(ask: FlavorDemand, lost: Iterable[HeldRecord]) -> str:
             and (record.zone in flavor.zones or record.zone_id in flavor.zones)
         )
     ]
-    return f"{', '.join(ids)} {GONE}" if ids else ""
+    return f"{', '.join(ids)} {UNDESCRIBED}" if ids else ""
 
 
 def retained(odcrs: Sequence[Odcr], types: Mapping[str, InstanceType]) -> ReservationProblem:

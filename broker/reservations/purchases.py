@@ -84,13 +84,13 @@ def still_open(
     intents: Iterable[PurchaseIntent], described: Mapping[str, Odcr], now: datetime
 ) -> tuple[PurchaseIntent, ...]:
     """The intents with a still unknown result, by EC2's descriptions."""
-    return tuple(each for each in intents if each.unshown(described) and now < each.at + UNSHOWN)
+    return tuple(intent for intent in intents if intent.unshown(described) and now < intent.at + UNSHOWN)
 
 
 def held_now(
     before: Mapping[str, HeldRecord],
     odcrs: Mapping[str, Odcr],
-    holdings: Ownership,
+    ownership: Ownership,
     *,
     cluster: str,
     now: datetime,
@@ -103,13 +103,13 @@ def held_now(
     }
     for odcr in odcrs.values():
         bought = made_here(odcr, cluster)
-        reserved = holdings.owner.get(odcr.id) or (named_in(odcr) if bought else None)
+        reserved = ownership.owner.get(odcr.id) or (named_in(odcr) if bought else None)
         if reserved is None or odcr.state in ENDED_STATES:
             continue
         kept[odcr.id] = HeldRecord(
             id=odcr.id,
             reserved=reserved,
-            flavor=holdings.flavor.get(odcr.id, ""),
+            flavor=ownership.flavor.get(odcr.id, ""),
             instance_type=odcr.instance_type,
             zone=odcr.zone,
             zone_id=odcr.zone_id,

@@ -41,20 +41,20 @@ def queue(reserved: Reserved, spec: ReservationSpec) -> Queue:
             for group in spec.resource_groups
         ),
         quotas={
-            FlavorResource(flavor.name, each.name): _quota(each)
+            FlavorResource(flavor.name, resource.name): _quota(resource)
             for group in spec.resource_groups
             for flavor in group.flavors
-            for each in flavor.resources
+            for resource in flavor.resources
         },
         preemption=preemption(spec.preemption_rule or PreemptionRule()),
     )
 
 
-def _quota(each: FlavorResourceQuota) -> Quota:
+def _quota(resource: FlavorResourceQuota) -> Quota:
     return Quota(
-        nominal=amount(units(each.name, each.nominal_quota)),
-        borrowing_limit=_limit(each.name, each.borrowing_limit),
-        lending_limit=_limit(each.name, each.lending_limit),
+        nominal=amount(units(resource.name, resource.nominal_quota)),
+        borrowing_limit=_limit(resource.name, resource.borrowing_limit),
+        lending_limit=_limit(resource.name, resource.lending_limit),
     )
 
 

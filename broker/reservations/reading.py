@@ -41,96 +41,98 @@ _MOST_INSTANCES: Final = 1_000_000
 class ParsedReservation:
     """A parsed CapacityReservation."""
 
-    one: Reservation
+    reservation: Reservation
     reserved: Reserved
     managed: bool
     claimant: OwnershipClaim
-    wish: DesiredCapacity
+    desired: DesiredCapacity
     problems: tuple[ReservationProblem, ...] = ()
 
 
-def as_decided(one: Reservation, judged: JudgedSpec, flavors: Flavors) -> OwnershipClaim:
+def as_decided(reservation: Reservation, judged: JudgedSpec, flavors: Flavors) -> OwnershipClaim:
     """The object's ownership claim by the broker's last decision, which is in its status. For commands.
 
     Annotations are not read, since a setting of the broker decides which of them are allowed. Use it with
     ALL_ADOPTERS.
     """
-    claimant = read(one, judged, flavors).claimant
-    ids = frozenset(each.id for each in one.status.cloud_reservations)
+    claimant = read(reservation, judged, flavors).claimant
+    ids = frozenset(odcr.id for odcr in reservation.status.cloud_reservations)
     return replace(claimant, ids=ids, group_arn="")
 
 
 def read(
-    one: Reservation, judged: JudgedSpec, flavors: Flavors, *, cost_labels: Sequence[str] = ()
+    reservation: Reservation, judged: JudgedSpec, flavors: Flavors, *, cost_labels: Sequence[str] = ()
 ) -> ParsedReservation:
     """Parses one object. State that only EC2 knows is still missing from its desired capacity."""
-    reserved = reserved_of(one)
+    reserved = reserved_of(reservation)
     problems: list[ReservationProblem] = []
-    said = {key: _choice(one, key, problems) for key in _CHOICES}
-    end = _end(one, problems)
-    minimum = _minimum(one, problems)
-    ids, group_arn = _ids(one, problems), _group_arn(one, problems)
-    unknown = spelling.misspelt(one.KIND.kind, one.annotations)
-    invalid = bool(problems) or any(each.meant in names.BUYING_TERMS for each in unknown)
-    problems += [ReservationProblem(reason=spelling.REASON, message=each.message) for each in unknown]
-    sizing: Sizing = "largest" if said[names.SIZING] == "largest" else "accelerator"
-    found = [
+    choices = {key: _choice(reservation, key, problems) for key in _CHOICES}
+    end = _end(reservation, problems)
+    minimum = _minimum(reservation, problems)
+    ids, group_arn = _ids(reservation, problems), _group_arn(reservation, problems)
+    unknown = spelling.misspelt(reservation.KIND.kind, reservation.annotations)
+    invalid = bool(problems) or any(misspelling.meant in names.BUYING_TERMS for misspelling in unknown)
+    problems += [
+        ReservationProblem(reason=spelling.REASON, message=misspelling.message) for misspelling in unknown
+    ]
+    sizing: Sizing = "largest" if choices[names.SIZING] == "largest" else "accelerator"
+    named_flavors = [
         (quotas.name, flavors(quotas.name), quotas)
         for group in judged.spec.resource_groups
         for quotas in group.flavors
     ]
     problems += [
         ReservationProblem(reason=flavor.reason, message=flavor.message)
-        for _, flavor, _ in found
+        for _, flavor, _ in named_flavors
         if isinstance(flavor, FlavorProblem)
     ]
-    asks = {
+    demands = {
         name: FlavorDemand(
             flavor=flavor,
-            nominal={each.name: quantity(each.nominal_quota) for each in quotas.resources},
+            nominal={resource.name: quantity(resource.nominal_quota) for resource in quotas.resources},
             sizing=sizing,
         )
-        for name, flavor, quotas in found
+        for name, flavor, quotas in named_flavors
         if isinstance(flavor, InstanceFlavor) and not judged.problems
     }
-    flavor_names = tuple(name for name, _, _ in found)
-    wish = DesiredCapacity(
+    flavor_names = tuple(name for name, _, _ in named_flavors)
+    desired = DesiredCapacity(
         reserved=reserved,
-        asks=asks,
+        demands=demands,
         flavor_names=flavor_names,
         terms=PurchaseSpec(
-            match_criteria="open" if said[names.MATCH_CRITERIA] == "open" else "targeted",
-            platform=one.annotations.get(names.PLATFORM, "").strip() or "Linux/UNIX",
-            tenancy="dedicated" if said[names.TENANCY] == "dedicated" else "default",
+            match_criteria="open" if choices[names.MATCH_CRITERIA] == "open" else "targeted",
+            platform=reservation.annotations.get(names.PLATFORM, "").strip() or "Linux/UNIX",
+            tenancy="dedicated" if choices[names.TENANCY] == "dedicated" else "default",
             end=end,
-            tags=_tags(one, reserved, cost_labels),
+            tags=_tags(reservation, reserved, cost_labels),
         ),
-        deleted=one.deleting,
-        cancels=said[names.DELETION_POLICY] == "cancel",
-        ready=names.RESERVED_FINALIZER in one.metadata.finalizers,
-        frozen="an annotation of the reservation is not understood: mend it" if invalid else "",
+        deleted=reservation.deleting,
+        cancels=choices[names.DELETION_POLICY] == "cancel",
+        ready=names.RESERVED_FINALIZER in reservation.metadata.finalizers,
+        frozen="an annotation of the reservation is invalid: correct it" if invalid else "",
         minimum=minimum,
     )
     return ParsedReservation(
-        one=one,
+        reservation=reservation,
         reserved=reserved,
-        managed=said[names.RESERVATION_POLICY] == "manage",
+        managed=choices[names.RESERVATION_POLICY] == "manage",
         claimant=OwnershipClaim(
             reserved=reserved,
             flavor_names=flavor_names,
-            flavors={name: flavor for name, flavor, _ in found if isinstance(flavor, InstanceFlavor)},
+            flavors={name: flavor for name, flavor, _ in named_flavors if isinstance(flavor, InstanceFlavor)},
             ids=ids,
             group_arn=group_arn,
-            created=one.metadata.creation_timestamp,
+            created=reservation.metadata.creation_timestamp,
         ),
-        wish=wish,
+        desired=desired,
         problems=tuple(problems),
     )
 
 
-def _choice(one: Reservation, key: str, problems: list[ReservationProblem]) -> str:
+def _choice(reservation: Reservation, key: str, problems: list[ReservationProblem]) -> str:
     means = _CHOICES[key]
-    given = one.annotations.get(key, "").strip()
+    given = reservation.annotations.get(key, "").strip()
     if given in means:
         return means[given]
     if given:
@@ -139,8 +141,8 @@ def _choice(one: Reservation, key: str, problems: list[ReservationProblem]) -> s
     return next(iter(means.values()))
 
 
-def _end(one: Reservation, problems: list[ReservationProblem]) -> datetime | None:
-    given = one.annotations.get(names.END_DATE, "").strip()
+def _end(reservation: Reservation, problems: list[ReservationProblem]) -> datetime | None:
+    given = reservation.annotations.get(names.END_DATE, "").strip()
     if not given:
         return None
     try:
@@ -153,9 +155,9 @@ def _end(one: Reservation, problems: list[ReservationProblem]) -> datetime | Non
         return None
 
 
-def _minimum(one: Reservation, problems: list[ReservationProblem]) -> int | None:
+def _minimum(reservation: Reservation, problems: list[ReservationProblem]) -> int | None:
     """The least instances of a flavor; None: all."""
-    given = one.annotations.get(names.MINIMUM, "").strip()
+    given = reservation.annotations.get(names.MINIMUM, "").strip()
     if given in ("", "all"):
         return None
     try:
@@ -168,11 +170,11 @@ def _minimum(one: Reservation, problems: list[ReservationProblem]) -> int | None
         return None
 
 
-def _ids(one: Reservation, problems: list[ReservationProblem]) -> frozenset[str]:
-    given = one.annotations.get(names.ADOPT_IDS, "")
+def _ids(reservation: Reservation, problems: list[ReservationProblem]) -> frozenset[str]:
+    given = reservation.annotations.get(names.ADOPT_IDS, "")
     malformed = malformed_ids(given)
-    problems += [ReservationProblem(reason=INVALID, message=malformed_id(each)) for each in malformed]
-    return frozenset(id_ for each in given.split(",") if (id_ := each.strip()) and id_ not in malformed)
+    problems += [ReservationProblem(reason=INVALID, message=malformed_id(id_)) for id_ in malformed]
+    return frozenset(id_ for text in given.split(",") if (id_ := text.strip()) and id_ not in malformed)
 
 
 def malformed_id(id_: str) -> str:
@@ -180,9 +182,9 @@ def malformed_id(id_: str) -> str:
     return f"annotation {names.ADOPT_IDS} has {shortened(id_)}: write EC2's ids (cr-0123456789abcdef0)"
 
 
-def _group_arn(one: Reservation, problems: list[ReservationProblem]) -> str:
+def _group_arn(reservation: Reservation, problems: list[ReservationProblem]) -> str:
     """The ARN, if it is well-formed. AWS is not called for any other."""
-    given = one.annotations.get(names.ADOPT_GROUP, "").strip()
+    given = reservation.annotations.get(names.ADOPT_GROUP, "").strip()
     if not given or re.fullmatch(ARN, given):
         return given
     message = (
@@ -193,9 +195,9 @@ def _group_arn(one: Reservation, problems: list[ReservationProblem]) -> str:
     return ""
 
 
-def _tags(one: Reservation, reserved: Reserved, cost_labels: Sequence[str]) -> dict[str, str]:
-    tags = {key: one.labels[key] for key in cost_labels if key in one.labels}
+def _tags(reservation: Reservation, reserved: Reserved, cost_labels: Sequence[str]) -> dict[str, str]:
+    tags = {key: reservation.labels[key] for key in cost_labels if key in reservation.labels}
     tags |= {names.TAG_RESERVATION: str(reserved), names.TAG_MANAGED: BROKER}
-    if one.spec.compartment_id:
-        tags[names.TAG_COMPARTMENT] = one.spec.compartment_id
+    if reservation.spec.compartment_id:
+        tags[names.TAG_COMPARTMENT] = reservation.spec.compartment_id
     return tags

@@ -52,20 +52,20 @@ class Refusals:
         gone = [
             shortage.scope
             for place in (zone, _ANYWHERE)
-            for asked, shortage in self._of(instance_type, place)
-            if asked <= count
+            for requested, shortage in self._of(instance_type, place)
+            if requested <= count
         ]
         return Refusals(self.shortages.succeeded(gone)) if gone else self
 
     def lasting(self, instance_type: str, zone: str, count: int, now: datetime) -> Shortage | None:
         """The last-ending refusal that forbids to request that many there."""
-        found = [
+        shortages = [
             shortage
             for place in (zone, _ANYWHERE)
-            for asked, shortage in self._of(instance_type, place)
-            if asked <= count and shortage.until > now
+            for requested, shortage in self._of(instance_type, place)
+            if requested <= count and shortage.until > now
         ]
-        return max(found, key=lambda each: each.until, default=None)
+        return max(shortages, key=lambda shortage: shortage.until, default=None)
 
     def _of(self, instance_type: str, zone: str) -> Iterator[tuple[int, Shortage]]:
         begin = _key(instance_type, zone)

@@ -150,7 +150,7 @@ def flavor_of(
     if not any(_CHOOSING.search(key) for key in wanted):
         return problem(
             "FlavorWithoutInstanceType",
-            f"its ResourceFlavor says no instance type: give its nodeLabels {INSTANCE_TYPE}",
+            f"its ResourceFlavor has no instance type: give its nodeLabels {INSTANCE_TYPE}",
         )
     if INSTANCE_TYPE in wanted and wanted[INSTANCE_TYPE] not in types:
         return problem(
@@ -159,34 +159,36 @@ def flavor_of(
             f"{nearest(wanted[INSTANCE_TYPE], types)}: correct {INSTANCE_TYPE} in the nodeLabels of its "
             "ResourceFlavor",
         )
-    chosen = [each for each in types.values() if _is(each, wanted)]
+    chosen = [type_ for type_ in types.values() if _is(type_, wanted)]
     if not chosen:
-        told = ", ".join(f"{key}={value}" for key, value in sorted(wanted.items()))
-        return problem("InstanceTypeUnknown", f"no instance type in this Region has the labels {told}")
-    said = node_labels.get(ZONE) or node_labels.get(ZONE_ID)
-    places = (said,) if said else tuple(dict.fromkeys(zones)) or _offering(chosen)
-    made = InstanceFlavor(
+        label_text = ", ".join(f"{key}={value}" for key, value in sorted(wanted.items()))
+        return problem("InstanceTypeUnknown", f"no instance type in this Region has the labels {label_text}")
+    chosen_zone = node_labels.get(ZONE) or node_labels.get(ZONE_ID)
+    places = (chosen_zone,) if chosen_zone else tuple(dict.fromkeys(zones)) or _offering(chosen)
+    flavor = InstanceFlavor(
         name=name,
-        instance_types=tuple(each.name for each in sorted(chosen, key=_cheapest)),
+        instance_types=tuple(type_.name for type_ in sorted(chosen, key=_cheapest)),
         zones=places,
         labels=dict(node_labels),
     )
     known = _offering([*types.values()])
     unknown = [zone for zone in places if not is_zone_id(zone) and zone not in known]
     if unknown and len(unknown) == len(places):
-        field = f"{ZONE} in the nodeLabels of its ResourceFlavor" if said else "--buy-zones of the broker"
+        field = (
+            f"{ZONE} in the nodeLabels of its ResourceFlavor" if chosen_zone else "--buy-zones of the broker"
+        )
         return problem(
             "ZoneUnknown",
             f"this Region has no zone {unknown[0]!r}{nearest(unknown[0], known)}: correct {field}",
         )
-    if next(made.places(types), None) is None:
+    if next(flavor.places(types), None) is None:
         offered = ", ".join(_offering(chosen)) or "none"
         return problem(
             "InstanceTypeNotOffered",
-            f"{', '.join(made.instance_types)} is not offered in {', '.join(places)}; zones that offer it: "
+            f"{', '.join(flavor.instance_types)} is not offered in {', '.join(places)}; zones that offer it: "
             f"{offered}",
         )
-    return made
+    return flavor
 
 
 def size(
@@ -201,12 +203,12 @@ def size(
     wanted = {name: amount for name, amount in nominal.items() if amount > 0}
     deciding = _deciding(wanted, sizing)
     exact = {name: needed(types[name], nominal, sizing=sizing) for name in flavor.instance_types}
-    counts = {name: math.ceil(each) for name, each in exact.items()}
+    counts = {name: math.ceil(fraction) for name, fraction in exact.items()}
     count, has = counts[first.name], supply(first)
-    mine = _ratios(first, wanted)
+    ratios = _ratios(first, wanted)
     supplied = {name: count * has.get(name, 0.0) for name in wanted if name in _known(has)}
     missing = {name: wanted[name] - given for name, given in supplied.items() if wanted[name] > given}
-    by = max((name for name in deciding if name in mine), key=lambda name: mine[name], default="")
+    by = max((name for name in deciding if name in ratios), key=lambda name: ratios[name], default="")
     return SizedQuota(
         count=count,
         instance_type=first.name,
@@ -239,7 +241,7 @@ def is_zone_id(zone: str) -> bool:
     return _ZONE_ID.search(zone) is not None
 
 
-def told(resource: str, amount: float) -> str:
+def amount_text(resource: str, amount: float) -> str:
     """An amount as people write it: `16Ti`, `64`."""
     if resource != MEMORY or amount < _MIB:
         return f"{amount:.10g}"
@@ -281,7 +283,7 @@ def _cheapest(type_: InstanceType) -> tuple[float, tuple[int, bool, int, int, st
 
 
 def _offering(types: Sequence[InstanceType]) -> tuple[str, ...]:
-    return tuple(sorted(set().union(*(each.zones for each in types))))
+    return tuple(sorted(set().union(*(type_.zones for type_ in types))))
 
 
 def _shortfall(
@@ -296,11 +298,11 @@ def _shortfall(
     if not by:
         return f"flavor {flavor.name}: {type_.name} has no {' and no '.join(sorted(missing))}"
     parts = "; ".join(
-        f"{name}: quota {told(name, wanted[name])}, they have {told(name, supplied[name])}, "
-        f"{told(name, missing[name])} too few"
+        f"{name}: quota {amount_text(name, wanted[name])}, they have {amount_text(name, supplied[name])}, "
+        f"{amount_text(name, missing[name])} too few"
         for name in sorted(missing)
     )
     return (
-        f"flavor {flavor.name}: {told(by, wanted[by])} of {by} are {count} {type_.name}. {parts}: lower the "
-        "quota, or set sizing to max"
+        f"flavor {flavor.name}: {amount_text(by, wanted[by])} of {by} are {count} {type_.name}. {parts}: "
+        "lower the quota, or set sizing to max"
     )

@@ -25,30 +25,30 @@ class SlotQuota:
 
 
 def slot_quota(
-    ask: FlavorDemand,
+    demand: FlavorDemand,
     types: Mapping[str, InstanceType],
     *,
     borrowing: Mapping[str, float | None],
     lending: Mapping[str, float | None],
 ) -> SlotQuota:
     """A flavor's quota and limits, each limit by resource, in base units."""
-    sized = size(ask.flavor, ask.nominal, types, sizing=ask.sizing)
+    sized = size(demand.flavor, demand.nominal, types, sizing=demand.sizing)
     by = sized.by
     if not by:  # no quota of its own: the borrowing limit decides
         given = {name: amount for name, amount in borrowing.items() if amount}
-        by = size(ask.flavor, given, types, sizing=ask.sizing).by
-    each = supply(types[ask.flavor.instance_types[0]]).get(by, 0.0)
+        by = size(demand.flavor, given, types, sizing=demand.sizing).by
+    per_instance = supply(types[demand.flavor.instance_types[0]]).get(by, 0.0)
     return SlotQuota(
         quota=sized.count,
-        borrowing_limit=_whole(borrowing.get(by), each) if by else _unlimited(borrowing),
-        lending_limit=_whole(lending.get(by), each),
+        borrowing_limit=_whole(borrowing.get(by), per_instance) if by else _unlimited(borrowing),
+        lending_limit=_whole(lending.get(by), per_instance),
     )
 
 
-def _whole(limit: float | None, each: float) -> int | None:
+def _whole(limit: float | None, per_instance: float) -> int | None:
     if limit is None:
         return None
-    return int(Fraction(limit) / Fraction(each)) if each else 0
+    return int(Fraction(limit) / Fraction(per_instance)) if per_instance else 0
 
 
 def _unlimited(limits: Mapping[str, float | None]) -> int | None:

@@ -5,7 +5,7 @@ A reservation entitles to nothing, with a reason, if its spec is invalid, it is 
 ResourceQuota refuses it. It owns its slots until it is gone. An ODCR with a tag that ownership does not
 contain yet is entitled to no queue meanwhile.
 
-A lot is the slots of one flavor that one reservation owns (SlotPool).
+A slot pool (`SlotPool`) is the slots of one flavor that one reservation owns.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from broker.quota.slot_model import CLAIM, Member, OwnedSlots, SlotHolder
 from broker.quota.slots import SlotTree
 from broker.quota.usage import Reserved
 from broker.reservations.flavors import Flavors
-from broker.reservations.ownership import Ownership, elsewhere
+from broker.reservations.ownership import Ownership, of_other_cluster
 from broker.reservations.queues import preemption
 from broker.reservations.reading import read
 from broker.reservations.slot_quota import SlotQuota, slot_quota
@@ -55,13 +55,13 @@ class ReservationSlots:
 class Slots:
     """All slots, as of one moment.
 
-    `lots`: the lot of each owned ODCR. `freed`: slots that ended claims leave, by ODCR. `holding`: the
+    `slot_pools`: the pool of each owned ODCR. `freed`: slots that ended claims leave, by ODCR. `holding`: the
     dedicated clusters that hold quota. `stuck`: claims (by name) that terminate for too long to wait for.
     """
 
     state: SlotState
     reservations: Sequence[ReservationSlots]
-    lots: Mapping[str, SlotPool]
+    slot_pools: Mapping[str, SlotPool]
     freed: Mapping[str, int]
     holding: Collection[str]
     stuck: Collection[str]
@@ -104,8 +104,8 @@ class SlotQuotaReader:
                 cached = key, reservation_slots(reservation, judged(reservation), flavors_, types)
             self._known[reserved] = cached
         return [
-            _barred(reserved, f"its namespace has no room for it: {why[0]}")
-            if not slots.barred and (why := refusals.get(reserved))
+            _barred(reserved, f"its namespace has no room for it: {refusal[0]}")
+            if not slots.barred and (refusal := refusals.get(reserved))
             else slots
             for reserved, (_, slots) in self._known.items()
         ]
@@ -120,7 +120,7 @@ def reservation_slots(
         return _barred(reserved, "it is being deleted")
     if judged.problems:
         return _barred(reserved, f"its spec is not valid: {judged.problems[0]}")
-    demand = read(reservation, judged, flavors).wish.asks
+    demand = read(reservation, judged, flavors).desired.demands
     slots = {
         quotas.name: slot_quota(
             demand[quotas.name],
@@ -132,11 +132,11 @@ def reservation_slots(
         for quotas in group.flavors
         if quotas.name in demand
     }
-    may = spec.allow_borrowing and bool(spec.cohort)
+    borrows = spec.allow_borrowing and bool(spec.cohort)
     member = Member(
         name=reserved.queue,
         cohort=spec.cohort,
-        borrowing_limit={name: quota.borrowing_limit for name, quota in slots.items()} if may else {},
+        borrowing_limit={name: quota.borrowing_limit for name, quota in slots.items()} if borrows else {},
         preemption=preemption(spec.preemption_rule or PreemptionRule()),
     )
     return ReservationSlots(reserved=reserved, member=member, flavors=slots)
@@ -157,39 +157,39 @@ def _limits(quotas: FlavorQuotas, kind: str) -> dict[str, float | None]:
 # ---- owners and holders
 
 
-def lots_of(
+def slot_pools_of(
     ownership: Ownership, inventory: Inventory, known: Collection[Reserved], *, cluster: str
 ) -> dict[str, SlotPool]:
-    """The lot of each owned ODCR. `known`: all reservations.
+    """The slot pool of each owned ODCR. `known`: all reservations.
 
     An ODCR with a tag that ownership does not contain yet has no flavor, so that no claim takes its slots.
     """
-    lots = {
+    slot_pools = {
         odcr_id: SlotPool(reserved.queue, ownership.flavor.get(odcr_id, ""))
         for odcr_id, reserved in ownership.owner.items()
     }
     for odcr in inventory.odcrs.values():
-        if odcr.id not in lots:
+        if odcr.id not in slot_pools:
             namespace, _, name = odcr.tags.get(names.TAG_RESERVATION, "").rpartition("/")
             reserved = Reserved(namespace, name)
-            if name and reserved in known and not elsewhere(odcr, cluster):
-                lots[odcr.id] = SlotPool(reserved.queue, "")
-    return lots
+            if name and reserved in known and not of_other_cluster(odcr, cluster):
+                slot_pools[odcr.id] = SlotPool(reserved.queue, "")
+    return slot_pools
 
 
 def owned_slots(
     reservations: Iterable[ReservationSlots],
-    lots: Mapping[str, SlotPool],
+    slot_pools: Mapping[str, SlotPool],
     inventory: Inventory,
     unattributed: Mapping[str, int],
     now: datetime,
 ) -> list[OwnedSlots]:
     """The usable slots of each reservation's flavors, with its quota."""
     usable: dict[SlotPool, dict[str, int]] = {}
-    for odcr_id, lot in lots.items():
+    for odcr_id, slot_pool in slot_pools.items():
         odcr = inventory.odcrs.get(odcr_id)
         if odcr is not None and launchable(odcr, now):
-            usable.setdefault(lot, {})[odcr_id] = max(0, odcr.total - unattributed.get(odcr_id, 0))
+            usable.setdefault(slot_pool, {})[odcr_id] = max(0, odcr.total - unattributed.get(odcr_id, 0))
     return [
         OwnedSlots(
             owner=slots.reserved.queue,
@@ -219,12 +219,12 @@ def without_ended(holders: Iterable[SlotHolder], inventory: Inventory) -> list[S
     return kept
 
 
-def unheld(lots: Iterable[str], holders: Iterable[SlotHolder], inventory: Inventory) -> dict[str, int]:
+def unheld(slot_pools: Iterable[str], holders: Iterable[SlotHolder], inventory: Inventory) -> dict[str, int]:
     """The slots of owned ODCRs that EC2 counts as used and that no holder has."""
     held = Counter(holder.odcr_id for holder in holders)
     return {
         odcr_id: odcr.total - inventory.free(odcr_id) - held[odcr_id]
-        for odcr_id in lots
+        for odcr_id in slot_pools
         if (odcr := inventory.odcrs.get(odcr_id)) is not None
     }
 
@@ -251,41 +251,52 @@ def entitlements(slots: Slots) -> Entitlements:
     """The entitlements of queues, without those of single claims."""
     tree = slots.state.slots({}, ())
     return Entitlements(
-        lots=slots.lots,
-        terms={SlotPool(*key): _availability(tree, lot, slots) for key, lot in tree.lots.items()},
+        slot_pools=slots.slot_pools,
+        availability={
+            SlotPool(*key): _availability(tree, slot_pool, slots)
+            for key, slot_pool in tree.slot_pools.items()
+        },
         borrow={
-            SlotPool(each.reserved.queue, flavor): tree.borrowable(each.reserved.queue, flavor)
-            for each in slots.reservations
-            for flavor in each.member.borrowing_limit
+            SlotPool(reservation.reserved.queue, flavor): tree.borrowable(reservation.reserved.queue, flavor)
+            for reservation in slots.reservations
+            for flavor in reservation.member.borrowing_limit
         },
         peers={
-            each.reserved.queue: peers
-            for each in slots.reservations
-            if (peers := tree.peers(each.reserved.queue))
+            reservation.reserved.queue: peers
+            for reservation in slots.reservations
+            if (peers := tree.peers(reservation.reserved.queue))
         },
-        names={each.reserved.queue: str(each.reserved) for each in slots.reservations},
-        barred={each.reserved.queue: each.barred for each in slots.reservations if each.barred}
+        names={reservation.reserved.queue: str(reservation.reserved) for reservation in slots.reservations},
+        barred={
+            reservation.reserved.queue: reservation.barred
+            for reservation in slots.reservations
+            if reservation.barred
+        }
         | dict(tree.inactive),
-        rules={each.member.name: each.member.preemption for each in slots.reservations},
+        rules={reservation.member.name: reservation.member.preemption for reservation in slots.reservations},
     )
 
 
-def _availability(tree: SlotTree, lot: OwnedSlots, slots: Slots) -> SlotAvailability:
-    freed = [Borrower(id_, 0, coming=True) for id_ in lot.slots for _ in range(slots.freed.get(id_, 0))]
+def _availability(tree: SlotTree, slot_pool: OwnedSlots, slots: Slots) -> SlotAvailability:
+    freed = [
+        Borrower(id_, 0, terminating=True) for id_ in slot_pool.slots for _ in range(slots.freed.get(id_, 0))
+    ]
     borrowers = [
         Borrower(
             holder.odcr_id,
             holder.priority,
-            coming=holder.terminating,
+            terminating=holder.terminating,
             queue=holder.queue,
-            leaves_for=holder.evicted_for.removeprefix(CLAIM) if holder.evicted_for.startswith(CLAIM) else "",
+            evicted_for=holder.evicted_for.removeprefix(CLAIM)
+            if holder.evicted_for.startswith(CLAIM)
+            else "",
         )
-        for holder in tree.takers(lot)
+        for holder in tree.takers(slot_pool)
         if not (holder.terminating and holder.name in slots.stuck)
     ]
     return SlotAvailability(
-        quota=tree.quota(lot),
-        room=tree.room(lot),
-        lendable=tree.lendable(lot),
+        quota=tree.quota(slot_pool),
+        room=tree.room(slot_pool),
+        lendable=tree.lendable(slot_pool),
         borrowers=(*freed, *borrowers),
     )

@@ -51,12 +51,12 @@ def costs(odcrs: Iterable[Odcr], types: Mapping[str, InstanceType]) -> str:
     count, dollars, unpriced = 0, 0.0, set[str]()
     for odcr in odcrs:
         count += odcr.total
-        each = price(types, odcr.instance_type, odcr)
-        if each is None:
+        unit_price = price(types, odcr.instance_type, odcr)
+        if unit_price is None:
             unpriced.add(product_text(odcr.instance_type, odcr))
         else:
-            dollars += odcr.total * each
-    without = f" without {', '.join(sorted(unpriced))}, whose price is not known" if unpriced else ""
+            dollars += odcr.total * unit_price
+    without = f" without the unknown price of {', '.join(sorted(unpriced))}" if unpriced else ""
     return f"{counted(count, 'instance')}, {dollars:.2f} dollars an hour{without}"
 
 
@@ -98,15 +98,15 @@ class Spending:
         shown: bool = True,
     ) -> None:
         """Counts for the reservation, its namespace and all. `shown`: EC2 describes it."""
-        each = price(self._types, instance_type, product)
+        unit_price = price(self._types, instance_type, product)
         for scope in _scopes(reserved):
             self._instances[scope] += count
             if not shown:
                 self._unshown[scope] += count
-            if each is None:
+            if unit_price is None:
                 self._unpriced.setdefault(scope, set()).add(product_text(instance_type, product))
             else:
-                self._dollars[scope] = self._dollars.get(scope, 0.0) + count * each
+                self._dollars[scope] = self._dollars.get(scope, 0.0) + count * unit_price
 
     def room(self, reserved: Reserved, instance_type: str, product: Product) -> int:
         """Instances that may still be bought; below 0 if a cap is exceeded already."""
@@ -119,26 +119,32 @@ class Spending:
         option needs, the widest scope first. `below`: the instances that the flavor could have with a part
         of them, if none is bought because that is below its minimum.
         """
-        rooms = [each for each in self._rooms(reserved, instance_type, product, wanted) if each[0] < wanted]
-        room, reason, _ = min(rooms, key=lambda each: each[0])
-        what, price_ = product_text(instance_type, product), price(self._types, instance_type, product)
-        cost = f" for {wanted * price_:.2f} dollars an hour" if price_ else ""
-        each = f", {price_:.2f} each" if price_ and wanted > 1 else ""
+        rooms = [
+            limit for limit in self._rooms(reserved, instance_type, product, wanted) if limit[0] < wanted
+        ]
+        room, reason, _ = min(rooms, key=lambda limit: limit[0])
+        product_name, unit_price = (
+            product_text(instance_type, product),
+            price(self._types, instance_type, product),
+        )
+        cost = f" for {wanted * unit_price:.2f} dollars an hour" if unit_price else ""
+        price_text = f", {unit_price:.2f} each" if unit_price and wanted > 1 else ""
         only = f"{max(0, room)} may be bought"
         ways = "lower the quota"
+        verb = "is" if wanted == 1 else "are"
         if room > 0 and below:
             only += ", so none is"
             ways += f', or allow a part by annotation {names.MINIMUM}: "{below}"'
         return ReservationProblem(
             reason=reason,
-            message=f"{wanted} more {what} {'is' if wanted == 1 else 'are'} wanted{cost}{each}, and {only}: "
-            f"{'; '.join(why for _, _, why in rooms)}; or {ways}",
+            message=f"{wanted} more {product_name} {verb} wanted{cost}{price_text}, "
+            f"and {only}: {'; '.join(why for _, _, why in rooms)}; or {ways}",
         )
 
     def _rooms(
         self, reserved: Reserved, instance_type: str, product: Product, wanted: int
     ) -> Iterable[tuple[int, str, str]]:
-        caps, each = self._caps, price(self._types, instance_type, product)
+        caps, unit_price = self._caps, price(self._types, instance_type, product)
         namespace = f"in namespace {reserved.namespace}" if reserved.namespace else "for cluster-wide ones"
         limits = (
             ("in all", caps.instances, caps.dollars, ""),
@@ -161,18 +167,18 @@ class Spending:
                 continue
             spent = self._dollars.get(scope, 0.0)
             option = f"--buy-dollars{ending} is {dollars:g}"
-            if each is None:
-                yield 0, _UNKNOWN, f"nothing is known of its price, and {option}: set it to inf"
+            if unit_price is None:
+                yield 0, _UNKNOWN, f"its price is unknown, and {option}: set it to inf"
             elif unpriced := self._unpriced.get(scope):
                 listed = ", ".join(sorted(unpriced))
-                why = f"nothing is known of the price of {listed}, held {where}, and {option}"
+                why = f"the price of {listed}, held {where}, is unknown, and {option}"
                 yield 0, _UNKNOWN, f"{why}: set it to inf"
-            elif each > 0:
+            elif unit_price > 0:
                 # Floating-point error must not round a whole number down.
-                room = math.floor((dollars - spent) / each + 1e-9)
+                room = math.floor((dollars - spent) / unit_price + 1e-9)
                 cost = f"{spent:.2f} dollars an hour are spent {where}{unshown}"
                 off = ", so buying is off" if dollars == 0 else ""
-                needed = math.ceil((spent + wanted * each) * 100 - 1e-6) / 100
+                needed = math.ceil((spent + wanted * unit_price) * 100 - 1e-6) / 100
                 yield room, _CAP, f"{cost}, and {option}{off}: set it to {needed:.2f} or more"
         yield 1 << 30, _CAP, ""
 

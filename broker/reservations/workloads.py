@@ -63,20 +63,22 @@ def assigned(workload: Workload, assignment: PodSetAssignment) -> int:
     """The number of pods for which a set's usage was counted."""
     if assignment.count is not None:
         return assignment.count
-    return next((each.count for each in workload.spec.pod_sets if each.name == assignment.name), 0)
+    return next((pod_set.count for pod_set in workload.spec.pod_sets if pod_set.name == assignment.name), 0)
 
 
 def _holder(workload: Workload, reserved: Reserved) -> ReservationHolder:
     usage: dict[FlavorResource, int] = {}
     admission = workload.status.admission
-    back = {each.name: each.count for each in workload.status.reclaimable_pods}
-    for each in admission.pod_set_assignments if admission else ():
-        count, given = assigned(workload, each), back.get(each.name, 0)
-        for resource, amount in each.resource_usage.items():
-            if (flavor := each.flavors.get(resource)) and (not given or given < count):
+    returned = {pods.name: pods.count for pods in workload.status.reclaimable_pods}
+    for assignment in admission.pod_set_assignments if admission else ():
+        count, pods_returned = assigned(workload, assignment), returned.get(assignment.name, 0)
+        for resource, amount in assignment.resource_usage.items():
+            if (flavor := assignment.flavors.get(resource)) and (not pods_returned or pods_returned < count):
                 key = FlavorResource(flavor, resource)
                 total = units(resource, amount)
-                usage[key] = usage.get(key, 0) + total - (total * given // count if given else 0)
+                usage[key] = (
+                    usage.get(key, 0) + total - (total * pods_returned // count if pods_returned else 0)
+                )
     since = condition(workload.status.conditions, QUOTA_RESERVED)
     why = _trouble(workload)
     return ReservationHolder(
@@ -104,5 +106,5 @@ def _trouble(workload: Workload) -> str:
     return ""
 
 
-def _true(said: Condition | None) -> bool:
-    return said is not None and said.status == "True"
+def _true(state: Condition | None) -> bool:
+    return state is not None and state.status == "True"

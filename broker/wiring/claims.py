@@ -22,7 +22,7 @@ from broker.controllers.nodeclaim.lifecycle import Lifecycle
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID, MARK
 from broker.controllers.nodeclaim.status import instance_id
 from broker.controllers.nodeclaim.terminations import Terminations
-from broker.controllers.nodeclaim.trial import SETTLED, LaunchTrials
+from broker.controllers.nodeclaim.trial import FIRST_TRIAL_DELAY, LaunchTrials
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.finalizer import ClassFinalizer
 from broker.controllers.prices import EVERY as PRICES
@@ -171,7 +171,7 @@ def watch_claims(
     manager.singleton("terminations", controllers.terminations.run, batcher=controllers.terminations.batcher)
     trials = manager.controller("trial", controllers.trials.reconcile)
     # The claims that wait for the class are launched before it is tried.
-    nodeclasses.on_change(lambda name: trials.queue.add_after(name, SETTLED))
+    nodeclasses.on_change(lambda name: trials.queue.add_after(name, FIRST_TRIAL_DELAY))
     (
         manager.controller("node", controllers.abandoned.reconcile)
         .watches(read.nodes, without_claim)
@@ -218,7 +218,7 @@ def watch_advice(
         .watches(read.classes)
         .watches(read.pools, lambda pool: filter(None, (class_of(pool),)))
         # A new description may show a tag, or the tag of a class that is gone.
-        .on(inventory.on_change, lambda: sorted({*every_class(), *advisor.marks.classes()}))
+        .on(inventory.on_change, lambda: sorted({*every_class(), *advisor.tags.classes()}))
         .on(nodeclasses.on_change)
     )
     manager.singleton("definition", lambda _: definition.run(), synced=lambda: True).watches(definitions)

@@ -99,7 +99,7 @@ def watch_admissions(manager: ControllerManager, ome: ReservationControllers) ->
         """Whether a workload waits, for which there may be more room than before."""
         return any(reads.workloads.cache.by(index, CHECK) for index in (WAITING, PARKED))
 
-    def asks_or_frees(old: Workload | None, new: Workload | None) -> bool:
+    def requests_or_frees(old: Workload | None, new: Workload | None) -> bool:
         if new is not None and CHECK in (*by_waiting(new), *by_parked(new)):
             return True
         return old is not None and _frees(old, new) and waits()
@@ -111,7 +111,7 @@ def watch_admissions(manager: ControllerManager, ome: ReservationControllers) ->
         "admissions", ome.admissions.run, synced=lambda: reads.synced() and reads.snapshot().odcrs.known
     )
     (
-        loop.watches(reads.workloads, predicate=asks_or_frees)
+        loop.watches(reads.workloads, predicate=requests_or_frees)
         .watches(reads.clusters, predicate=cluster_frees)
         .watches(reads.cohorts, predicate=waits)
         .on(reads.snapshots.on_odcrs)

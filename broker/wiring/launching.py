@@ -73,7 +73,7 @@ def claim_controllers(
         clock=clock,
         cluster=cluster,
         dirty=signals.reconcile_class,
-        ours=partial(launches_for, settings),
+        owns=partial(launches_for, settings),
     )
     writers = WriterPool("claims")
     executor = Executor(

@@ -12,7 +12,7 @@ from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.odcr.endings import EndingController
 from broker.controllers.odcr.instance_labels import InstanceLabelController
 from broker.controllers.odcr.mirror import MirrorController
-from broker.controllers.odcr.mirror_status import unsettled, users
+from broker.controllers.odcr.mirror_status import temporarily_unresolved, users
 from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
 from broker.kube.informer import Informer
@@ -23,7 +23,7 @@ class OdcrControllers:
     """`mirrors` is read by `mirror` alone."""
 
     mirrors: Informer[OnDemandCapacityReservation]
-    standing: InstanceLabelController
+    instance_labels: InstanceLabelController
     endings: EndingController
     mirror: MirrorController
 
@@ -41,15 +41,17 @@ def odcr_controllers(
     client, clock, recorder = context.client, context.clock, context.recorder
 
     def class_users() -> Mapping[str, Sequence[str]]:
-        return users((node_class.name for node_class in classes.list()), resolved.found)
+        return users((node_class.name for node_class in classes.list()), resolved.resolved_reservations)
 
-    def unsettled_classes() -> Collection[str]:
-        return unsettled((node_class.name for node_class in classes.list()), resolved.found)
+    def unresolved_classes() -> Collection[str]:
+        return temporarily_unresolved(
+            (node_class.name for node_class in classes.list()), resolved.resolved_reservations
+        )
 
     mirrors = Informer(client, OnDemandCapacityReservation, clock=clock)
     return OdcrControllers(
         mirrors=mirrors,
-        standing=InstanceLabelController(context, caches, ec2.inventory, ec2.view, relist=relist),
+        instance_labels=InstanceLabelController(context, caches, ec2.inventory, ec2.view, relist=relist),
         endings=EndingController(
             client,
             caches.claims,
@@ -67,6 +69,6 @@ def odcr_controllers(
             ec2.inventory,
             clock=clock,
             users=class_users,
-            unsettled=unsettled_classes,
+            unresolved=unresolved_classes,
         ),
     )

@@ -101,8 +101,8 @@ def _counted(claim: NodeClaim | None) -> object:
     if claim is None or not claim.status.provider_id:
         return None
     types = (names.REGISTERED_CONDITION, names.INITIALIZED_CONDITION, names.INSTANCE_TERMINATING)
-    found = [condition(claim.status.conditions, type_) for type_ in types]
-    states = [(item.status, item.reason) if item is not None else None for item in found]
+    conditions = [condition(claim.status.conditions, type_) for type_ in types]
+    states = [(item.status, item.reason) if item is not None else None for item in conditions]
     return claim.uid, claim.deleting, claim.labels.get(names.NODEPOOL), claim.status.capacity, states
 
 

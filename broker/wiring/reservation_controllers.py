@@ -73,7 +73,7 @@ def reservation_controllers(
             shared.client,
             reads,
             shared.provider,
-            others=lambda: reads.snapshot().unqueued_clusters,
+            other_holders=lambda: reads.snapshot().unqueued_clusters,
             settings=settings,
             clock=shared.clock,
             nodes=shared.caches.nodes,
@@ -95,7 +95,7 @@ def _status(
     unattributed = UnattributedUsageReader(
         shared.caches.nodes, shared.caches.pods, steady_seconds=settings.reservation_steady_seconds
     )
-    look = JointFactsBuilder(
+    joint_facts = JointFactsBuilder(
         shared.provider,
         shared.reads,
         shared.caches.nodes,
@@ -109,7 +109,7 @@ def _status(
         creating=settings.reservation_creating_seconds, updating=settings.reservation_updating_seconds
     )
     controller = ReservationController(
-        shared.client, shared.reads, look, clock=shared.clock, recorder=shared.recorder, limits=limits
+        shared.client, shared.reads, joint_facts, clock=shared.clock, recorder=shared.recorder, limits=limits
     )
     return controller, unattributed
 

@@ -15,8 +15,8 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.kueue import Workload
 from broker.apis.meta import Object
 from broker.controllers.annotations.reporter import DRAWING, Key, user_annotations
-from broker.controllers.capacityreservation.views import shows
-from broker.controllers.dedicatedaicluster.controller import down
+from broker.controllers.capacityreservation.views import status_inputs
+from broker.controllers.dedicatedaicluster.controller import is_unready_cluster_node
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclaim.instances import InstanceView
 from broker.controllers.nodeclass.controller import NodeClassController
@@ -64,8 +64,8 @@ def watch_status(
     for reservations in (reads.reservations, reads.cluster_reservations):
         loop.watches(reservations, predicate=reservation_changed)
     return (
-        loop.watches(reads.cluster_queues, predicate=differ(shows))
-        .watches(reads.local_queues, predicate=differ(shows))
+        loop.watches(reads.cluster_queues, predicate=differ(status_inputs))
+        .watches(reads.local_queues, predicate=differ(status_inputs))
         .watches(reads.workloads, predicate=use_changed)
         .watches(read.nodes, predicate=differ(visible_state))
         .watches(read.claims, predicate=differ(_launched))
@@ -87,7 +87,7 @@ def watch_odcrs(
     """Purchases: at rest a pass makes no call to EC2."""
     reads = ome.reads
     loop: Singleton[str] = manager.singleton(
-        "holdings",
+        "odcrs",
         lambda _: ome.provisioner.run(),
         every=every,
         synced=lambda: read.synced() and reads.synced(),
@@ -158,11 +158,11 @@ def watch_odcr_objects(
     def loop(
         name: str, run: Callable[[], Any], period: float, synced: Synced | None = None
     ) -> Singleton[str]:
-        made: Singleton[str] = manager.singleton(name, lambda _: run(), every=period, synced=synced)
-        return made.on(inventory.on_change)
+        singleton: Singleton[str] = manager.singleton(name, lambda _: run(), every=period, synced=synced)
+        return singleton.on(inventory.on_change)
 
     manager.follow(odcrs.mirrors)
-    loop("standing", odcrs.standing.run, every).on(view.on_listing)
+    loop("instance-labels", odcrs.instance_labels.run, every).on(view.on_listing)
     loop("endings", odcrs.endings.run, every)
     loop("mirror", odcrs.mirror.run, PRICES, mirrored).on(nodeclasses.on_change).watches(odcrs.mirrors)
 
@@ -178,7 +178,7 @@ def _draws(claim: NodeClaim) -> bool:
 
 def _ready_in_cluster(node: Node | None) -> bool | None:
     """Whether a dedicated cluster's node is ready; None for other nodes."""
-    return None if node is None or names.DEDICATED not in node.labels else not down(node)
+    return None if node is None or names.DEDICATED not in node.labels else not is_unready_cluster_node(node)
 
 
 def _launched(claim: NodeClaim | None) -> tuple[object, ...]:

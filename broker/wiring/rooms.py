@@ -140,7 +140,7 @@ def _add_godel(
 ) -> None:
     ttl = settings.reservation_ttl
     annotations = GodelAnnotations(reads.deployments.cache, reads.replica_sets.cache, ttl=ttl)
-    keeper = GodelPodController(
+    pod_controller = GodelPodController(
         context,
         pods.cache,
         annotations,
@@ -156,7 +156,7 @@ def _add_godel(
         return pod is not None and pod.spec.scheduler_name == SCHEDULER
 
     (
-        manager.controller("keeping", keeper.reconcile, synced=complete)
+        manager.controller("godel-pods", pod_controller.reconcile, synced=complete)
         .watches(pods, predicate=concerned)
         .watches(reads.deployments, of_namespace)
     )

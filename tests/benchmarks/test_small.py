@@ -32,7 +32,7 @@ TOLD = {
 
 
 @pytest.mark.parametrize("module", TOLD)
-def test_a_benchmark_says_its_figures(module: str) -> None:
+def test_benchmark_prints_its_figures(module: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{module}", "--small", "-o", "json"],
         cwd=ROOT,

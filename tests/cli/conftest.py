@@ -20,7 +20,7 @@ from tests.support.direct import local_aws_here
 
 from .kit import REGION, World
 
-NAMES = {each.name for each in fields(Settings)}
+NAMES = {field.name for field in fields(Settings)}
 
 
 @pytest.fixture(autouse=True)
@@ -72,8 +72,8 @@ def image(aws: LocalAws) -> str:
         aws_access_key_id="testing",
         aws_secret_access_key="testing",
     )
-    found = ec2.describe_images(Filters=[{"Name": "name", "Values": ["amzn2-ami-hvm*x86_64*"]}])
-    return str(found["Images"][0]["ImageId"])
+    reply = ec2.describe_images(Filters=[{"Name": "name", "Values": ["amzn2-ami-hvm*x86_64*"]}])
+    return str(reply["Images"][0]["ImageId"])
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def planned(world: World, path: str) -> tuple[int, list[dict[str, Any]]]:
     return result.exit_code, json.loads(result.stdout)
 
 
-def test_plan_uses_every_slot_then_falls_back_and_says_why(world: World, tmp_path: Path) -> None:
+def test_plan_uses_every_slot_then_falls_back_with_a_reason(world: World, tmp_path: Path) -> None:
     claims = [claim(f"c-{n}", "reserved", "on-demand") for n in range(3)]
     code, rows = planned(world, files(tmp_path, node_class(world), *claims))
     assert code == 0
@@ -54,13 +54,13 @@ def workloads() -> list[dict[str, Any]]:
     template = {"spec": claim("any", "reserved", "on-demand")["spec"]}
     return [
         body("karpenter.sh/v1", "NodePool", "pool", template=template),
-        body("apps/v1", "Deployment", "web", replicas=3, template={"spec": asking("4")}),
-        body("batch/v1", "Job", "job", parallelism=2, template={"spec": asking("4")}),
-        body("v1", "Pod", "wide", **asking("9")),
+        body("apps/v1", "Deployment", "web", replicas=3, template={"spec": requesting("4")}),
+        body("batch/v1", "Job", "job", parallelism=2, template={"spec": requesting("4")}),
+        body("v1", "Pod", "wide", **requesting("9")),
     ]
 
 
-def asking(accelerators: str) -> dict[str, Any]:
+def requesting(accelerators: str) -> dict[str, Any]:
     limits = {"nvidia.com/gpu": accelerators}
     return {"containers": [{"name": "c", "image": "x", "resources": {"limits": limits}}]}
 
@@ -88,10 +88,15 @@ def test_plan_of_pods_counts_the_cluster_s_pods_rooms_and_groups(
 ) -> None:
     client, kubeconfig = cluster
     install(client)
-    waits = {"metadata": {"name": "waits", "namespace": "default"}, "spec": asking("8")}
+    waits = {"metadata": {"name": "waits", "namespace": "default"}, "spec": requesting("8")}
     client.create(Pod.KIND, waits)
-    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node"}
-    status = {"status": {"conditions": [said]}}
+    unschedulable = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "no node",
+    }
+    status = {"status": {"conditions": [unschedulable]}}
     client.patch(Pod.KIND, "waits", status, namespace="default", subresource="status")
     room = {"cpu": "8", "pods": "10", "memory": "8Gi"}
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
@@ -104,25 +109,27 @@ def test_plan_of_pods_counts_the_cluster_s_pods_rooms_and_groups(
     placed = {"phase": "Available", "nodeName": "kept", "allocatable": {"cpu": "7"}}
     client.patch(KoordinatorReservation.KIND, "r", {"status": placed}, subresource="status")
     group = body("scheduling.x-k8s.io/v1alpha1", "PodGroup", "team", minMember=2)
-    member = body("v1", "Pod", "member", **asking("8"))
+    member = body("v1", "Pod", "member", **requesting("8"))
     member["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "team"}
     pool, *_ = workloads()
-    cron = body("batch/v1", "CronJob", "night", jobTemplate={"spec": {"template": {"spec": asking("8")}}})
+    cron = body("batch/v1", "CronJob", "night", jobTemplate={"spec": {"template": {"spec": requesting("8")}}})
     documents = (node_class(world), pool, cron, group, member, body("v1", "Pod", "small", **held("2")))
     path = files(tmp_path, *documents)
-    asked = ("plan", "-f", path, "--aws-endpoint", world.endpoint, "--kubeconfig", kubeconfig)
-    lines = run(*asked).stdout.splitlines()
+    arguments = ("plan", "-f", path, "--aws-endpoint", world.endpoint, "--kubeconfig", kubeconfig)
+    lines = run(*arguments).stdout.splitlines()
     assert "CronJob default/night: one run of it is planned" in lines
     assert "planned with the pods that wait in the cluster: default/waits" in lines
     assert (
         "pod default/member: gang default/team has 1 of 2 pods: it gets machines once all of them exist"
         in lines
     )
-    made = [line.partition(": for pods ")[2] for line in lines if line.startswith("NodeClaim pool-")]
+    pods_of_claims = [
+        line.partition(": for pods ")[2] for line in lines if line.startswith("NodeClaim pool-")
+    ]
     # No pod is on the node: a reservation holds its room.
-    assert sorted(made) == ["default/night-run-0", "default/small, default/waits"]
-    rows = json.loads(run(*asked, "-o", "json").stdout)
-    assert sorted(", ".join(row["pods"]) for row in rows) == sorted(made)
+    assert sorted(pods_of_claims) == ["default/night-run-0", "default/small, default/waits"]
+    rows = json.loads(run(*arguments, "-o", "json").stdout)
+    assert sorted(", ".join(row["pods"]) for row in rows) == sorted(pods_of_claims)
 
 
 def held(cpu: str) -> dict[str, Any]:
@@ -130,7 +137,7 @@ def held(cpu: str) -> dict[str, Any]:
 
 
 @pytest.mark.covers("KRP-20")
-def test_plan_says_which_way_it_was_solved(world: World, tmp_path: Path) -> None:
+def test_plan_reports_how_it_was_solved(world: World, tmp_path: Path) -> None:
     path = files(tmp_path, node_class(world), *(claim(f"c-{n}", "reserved", "on-demand") for n in range(3)))
     person = run("plan", "-f", path, "--aws-endpoint", world.endpoint)
     last = person.stdout.splitlines()[-1]
@@ -146,9 +153,9 @@ def test_plan_changes_nothing(world: World, aws: LocalAws, tmp_path: Path) -> No
     path = files(tmp_path, node_class(world), claim("c-0"))
     before = aws.control.calls()
     planned(world, path)
-    made = {action for action, count in aws.control.calls().items() if count > before.get(action, 0)}
-    assert made
-    assert not [action for action in made if not action.startswith(("Describe", "Get", "List"))]
+    actions = {action for action, count in aws.control.calls().items() if count > before.get(action, 0)}
+    assert actions
+    assert not [action for action in actions if not action.startswith(("Describe", "Get", "List"))]
 
 
 def test_plan_of_more_reserved_claims_than_slots_is_a_no(world: World, tmp_path: Path) -> None:
@@ -194,9 +201,7 @@ def test_plan_names_the_field_and_the_value(
         assert word in rows[0]["why"]
 
 
-def test_plan_of_a_claim_that_falls_back_says_why_its_class_has_no_reservation(
-    world: World, tmp_path: Path
-) -> None:
+def test_plan_of_a_fallback_explains_why_its_class_has_no_reservation(world: World, tmp_path: Path) -> None:
     gone = {"capacityReservationTarget": {"capacityReservationId": "cr-0ffffffffffffffff"}}
     manifest = node_class(world, capacityReservationSpec=gone)
     claims = [claim("c-0", "reserved", "on-demand"), claim("c-1", "on-demand")]
@@ -204,7 +209,7 @@ def test_plan_of_a_claim_that_falls_back_says_why_its_class_has_no_reservation(
     assert code == 0
     assert rows[0]["pool"].startswith("on-demand:")
     assert rows[0]["why"].startswith("ReservationNotFound: ") and "cr-0ffffffffffffffff" in rows[0]["why"]
-    assert rows[1]["why"] == "the best option that it has", "it asks for none"
+    assert rows[1]["why"] == "the best option that it has", "it requests none"
 
 
 def test_plan_of_a_claim_without_its_class(world: World, tmp_path: Path) -> None:
@@ -243,18 +248,19 @@ OWNED = {
 
 
 def drawing(name: str, draws: str = "") -> dict[str, Any]:
-    made = claim(name)
+    document = claim(name)
     if draws:
-        made["metadata"]["annotations"] = {"capacity-broker.io/draws-from": draws}
-    return made
+        document["metadata"]["annotations"] = {"capacity-broker.io/draws-from": draws}
+    return document
 
 
 @pytest.mark.covers("CAP-09")
-def test_plan_and_explain_say_the_same_of_whose_the_slots_are(
+def test_plan_and_explain_agree_on_slot_owners(
     world: World, cluster: tuple[Client, str], tmp_path: Path
 ) -> None:
-    """Two slots of a reservation that owns one: its claims take that one, and a stranger none; whether the
-    reservation is in the files or in the cluster."""
+    """A reservation owns one of two slots: its claims take that one, a stranger none.
+
+    The result is the same for a reservation in the files and in the cluster."""
     tag = {"Key": "capacity-broker.io/reservation", "Value": "vision/gpus"}
     world.ec2.create_tags(Resources=[world.odcr], Tags=[tag])
     claims = [drawing("own-0", "vision/gpus"), drawing("own-1", "vision/gpus"), drawing("stranger")]
@@ -268,18 +274,23 @@ def test_plan_and_explain_say_the_same_of_whose_the_slots_are(
     client.create(Namespace.KIND, {"metadata": {"name": "vision"}})
     for kind, document in ((CapacityReservation.KIND, OWNED), (EC2NodeClass.KIND, node_class(world))):
         client.create(kind, document)
-    asked = ("--aws-endpoint", world.endpoint, "--kubeconfig", kubeconfig, "-o", "json")
-    there = run("plan", "-f", files(tmp_path, *claims), *asked)
-    assert (there.stderr.count("\n"), json.loads(there.stdout)) == (1, rows)  # how it was solved, and no more
+    options = ("--aws-endpoint", world.endpoint, "--kubeconfig", kubeconfig, "-o", "json")
+    result = run("plan", "-f", files(tmp_path, *claims), *options)
+    assert (result.stderr.count("\n"), json.loads(result.stdout)) == (
+        1,
+        rows,
+    )  # how it was solved, and no more
 
-    for each in claims:
-        client.create(NodeClaim.KIND, each)
-    told = [json.loads(run("explain", "claim", row["claim"], *asked).stdout)["decision"] for row in rows]
-    assert told == [row["decision"] for row in rows]
+    for claim_document in claims:
+        client.create(NodeClaim.KIND, claim_document)
+    decisions = [
+        json.loads(run("explain", "claim", row["claim"], *options).stdout)["decision"] for row in rows
+    ]
+    assert decisions == [row["decision"] for row in rows]
 
 
 @pytest.mark.covers("USR-01")
-def test_plan_tells_objects_apart_by_kind_namespace_and_name(world: World, tmp_path: Path) -> None:
+def test_plan_distinguishes_objects_by_kind_namespace_and_name(world: World, tmp_path: Path) -> None:
     """Two reservations of one name, one in each namespace, without a uid: each owns one ODCR."""
     second = world.ec2.create_capacity_reservation(
         InstanceType="p5.48xlarge",
@@ -294,13 +305,13 @@ def test_plan_tells_objects_apart_by_kind_namespace_and_name(world: World, tmp_p
         tag = {"Key": "capacity-broker.io/reservation", "Value": f"{namespace}/gpus"}
         world.ec2.create_tags(Resources=[odcr], Tags=[tag])
         target = {"capacityReservationTarget": {"capacityReservationId": odcr}}
-        made = node_class(world, capacityReservationSpec=target)
-        classes.append({**made, "metadata": {"name": namespace}})
+        document = node_class(world, capacityReservationSpec=target)
+        classes.append({**document, "metadata": {"name": namespace}})
     claims = []
     for namespace in ("vision", "speech"):
-        made = drawing(f"own-{namespace}", f"{namespace}/gpus")
-        made["spec"]["nodeClassRef"]["name"] = namespace
-        claims.append(made)
+        document = drawing(f"own-{namespace}", f"{namespace}/gpus")
+        document["spec"]["nodeClassRef"]["name"] = namespace
+        claims.append(document)
     stranger = drawing("stranger", "vision/gpus")
     stranger["spec"]["nodeClassRef"]["name"] = "speech"
     runs = drawing("runs", "vision/gpus") | {"status": {"providerID": "aws:///us-east-1a/i-1"}}
@@ -311,20 +322,28 @@ def test_plan_tells_objects_apart_by_kind_namespace_and_name(world: World, tmp_p
     assert (rows[3]["runs"], rows[3]["decision"]) == (True, "runs already: i-1")
 
 
-def test_plan_without_the_cluster_s_name_says_what_it_leaves_out(world: World, tmp_path: Path) -> None:
+def test_plan_without_cluster_name_reports_unowned_reservations(world: World, tmp_path: Path) -> None:
     """A reservation with the tag of a cluster belongs to that cluster alone."""
-    asked = ("plan", "-f", files(tmp_path, node_class(world), claim("c-0")), "--aws-endpoint", world.endpoint)
+    arguments = (
+        "plan",
+        "-f",
+        files(tmp_path, node_class(world), claim("c-0")),
+        "--aws-endpoint",
+        world.endpoint,
+    )
     tag = {"Key": "capacity-broker.io/cluster", "Value": "prod"}
     world.ec2.create_tags(Resources=[world.odcr], Tags=[tag])
-    assert "reservations of prod count as unowned: name the cluster by --cluster-name" in run(*asked).stderr
-    assert "nobody's" not in run(*asked, "--cluster-name", "blue").stderr
+    assert (
+        "reservations of prod count as unowned: name the cluster by --cluster-name" in run(*arguments).stderr
+    )
+    assert "unowned" not in run(*arguments, "--cluster-name", "blue").stderr
 
 
-def test_plan_without_a_cluster_says_what_it_goes_by(world: World, tmp_path: Path) -> None:
-    told = run(
+def test_plan_without_a_cluster_reports_its_source(world: World, tmp_path: Path) -> None:
+    result = run(
         "plan", "-f", files(tmp_path, node_class(world), claim("c-0")), "--aws-endpoint", world.endpoint
     )
-    assert told.stderr.startswith("the files alone are planned with, and no cluster: none is configured")
+    assert result.stderr.startswith("the files alone are planned with, and no cluster: none is configured")
 
 
 def test_plan_counts_the_claims_that_wait_in_the_cluster(
@@ -334,12 +353,12 @@ def test_plan_counts_the_claims_that_wait_in_the_cluster(
     install(client)
     for name in ("w-0", "w-1", "w-2", "w-3", "z-0"):
         client.create(NodeClaim.KIND, claim(name))
-    theirs = claim("theirs")
-    theirs["spec"]["nodeClassRef"]["group"] = "karpenter.k8s.aws"
-    client.create(NodeClaim.KIND, theirs)
+    karpenters = claim("theirs")
+    karpenters["spec"]["nodeClassRef"]["group"] = "karpenter.k8s.aws"
+    client.create(NodeClaim.KIND, karpenters)
     client.create(NodeClaim.KIND, claim("runs"))
-    there = {"metadata": {"name": "runs"}, "status": {"providerID": "aws:///us-east-1a/i-1"}}
-    client.apply(NodeClaim.KIND, there, subresource="status")
+    running = {"metadata": {"name": "runs"}, "status": {"providerID": "aws:///us-east-1a/i-1"}}
+    client.apply(NodeClaim.KIND, running, subresource="status")
     path = files(tmp_path, node_class(world), claim("z-0"))
     result = run("plan", "-f", path, "--aws-endpoint", world.endpoint, "--kubeconfig", kubeconfig)
     assert result.stderr.splitlines()[0].endswith("that wait in the cluster: w-0, w-1, w-2 and 1 more")
@@ -388,13 +407,13 @@ def test_a_bad_file_is_named(tmp_path: Path, text: str, words: tuple[str, ...]) 
         assert word in str(caught.value)
 
 
-def test_what_a_script_or_another_s_object_has_of_its_own_is_no_placeholder(tmp_path: Path) -> None:
+def test_variables_of_scripts_and_other_objects_are_no_placeholders(tmp_path: Path) -> None:
     path = tmp_path / "good.yaml"
     path.write_text(
         "apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: {name: x}\n"
         "spec: {userData: 'echo ${HOME}'}\n---\nkind: ConfigMap\nmetadata: {name: y}\ndata: {a: '${B}'}\n"
     )
-    assert [each["kind"] for each in manifests.read([str(path)])] == ["EC2NodeClass", "ConfigMap"]
+    assert [document["kind"] for document in manifests.read([str(path)])] == ["EC2NodeClass", "ConfigMap"]
 
 
 COMMANDS = ("run", "demo", "plan", "inventory", "idle", "crds install", "crds patch", "explain claim")
@@ -403,20 +422,20 @@ COMMANDS = ("run", "demo", "plan", "inventory", "idle", "crds install", "crds pa
 @pytest.mark.parametrize("command", ["", "crds", "explain", "crds print", *COMMANDS])
 def test_help_fits_a_terminal_and_cuts_no_name(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    told = run(*command.split(), "--help")
-    assert told.exit_code == 0
-    assert max(map(len, told.stdout.splitlines())) <= 80
-    assert "…" not in told.stdout
+    result = run(*command.split(), "--help")
+    assert result.exit_code == 0
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "…" not in result.stdout
 
 
 def test_each_command_shows_its_own_options_under_headings() -> None:
-    shown = {each: run(*each.split(), "--help").stdout for each in COMMANDS}
+    shown = {command: run(*command.split(), "--help").stdout for command in COMMANDS}
     assert "\nReserving in EC2:\n  --buy-dollars <float>" in shown["run"]
     assert "[env var: AWS_REGION]" in shown["idle"]
-    assert [each for each, text in shown.items() if "--buy-dollars" in text] == ["run"]
-    headings = {each: re.findall(r"^(\w.*):$", text, re.MULTILINE) for each, text in shown.items()}
-    for each in ("inventory", "idle"):
-        assert headings[each] == ["Options", "Cluster that instances join", "AWS", "Kubernetes"]
+    assert [command for command, text in shown.items() if "--buy-dollars" in text] == ["run"]
+    headings = {command: re.findall(r"^(\w.*):$", text, re.MULTILINE) for command, text in shown.items()}
+    for command in ("inventory", "idle"):
+        assert headings[command] == ["Options", "Cluster that instances join", "AWS", "Kubernetes"]
     assert headings["crds patch"] == ["Options", "Kubernetes"]
     assert headings["demo"] == ["Options", "Log"]
     assert len(headings["run"]) == 14
@@ -426,10 +445,14 @@ def test_each_command_shows_its_own_options_under_headings() -> None:
 def test_kubectl_s_plugin_is_the_same_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (made,) = [each for each in entry_points(group="console_scripts") if each.name == "kubectl-odcr"]
+    (plugin,) = [
+        entry_point
+        for entry_point in entry_points(group="console_scripts")
+        if entry_point.name == "kubectl-odcr"
+    ]
     monkeypatch.setattr("sys.argv", ["/usr/local/bin/kubectl-odcr", "idle", "--help"])
     with pytest.raises(SystemExit) as ended:
-        made.load()()
+        plugin.load()()
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith("Usage: kubectl odcr idle [OPTIONS]")
 
@@ -513,7 +536,7 @@ def test_verbs_change_one_annotation_and_report_it(reserved: Client) -> None:
         obj = client.get(CapacityReservation.KIND, "gpus", namespace="research")
         return dict(obj["metadata"].get("annotations", {}))
 
-    domain, one, two = "capacity-broker.io", "cr-0123456789abcdef0", "cr-0123456789abcdef1"
+    domain, first_id, second_id = "capacity-broker.io", "cr-0123456789abcdef0", "cr-0123456789abcdef1"
     ran = run("hold", "research/gpus", "-o", "json")
     assert json.loads(ran.stdout) == [
         {
@@ -529,17 +552,17 @@ def test_verbs_change_one_annotation_and_report_it(reserved: Client) -> None:
     assert run("resume", "research/gpus").exit_code == 0
     assert annotations() == {}
     assert run("give-back", "research/gpus").exit_code == 0
-    assert run("adopt", "research/gpus", one).exit_code == 0
-    assert run("adopt", "research/gpus", one, two).exit_code == 0
+    assert run("adopt", "research/gpus", first_id).exit_code == 0
+    assert run("adopt", "research/gpus", first_id, second_id).exit_code == 0
     assert annotations() == {
         f"{domain}/deletion-policy": "Cancel",
-        f"{domain}/reservation-ids": f"{one},{two}",
+        f"{domain}/reservation-ids": f"{first_id},{second_id}",
     }
     with pytest.raises(ValueError, match="'cr-xyz' is no id of EC2"):
         cli.app(["adopt", "research/gpus", "cr-xyz"], standalone_mode=False)
 
 
-def test_inventory_counts_what_idles(world: World) -> None:
+def test_inventory_counts_idle_slots(world: World) -> None:
     result = run("inventory", "--aws-endpoint", world.endpoint, "-o", "json")
     rows = json.loads(result.stdout)
     assert [(row["id"], row["total"], row["free"]) for row in rows] == [(world.odcr, 2, 2)]
@@ -551,7 +574,7 @@ def test_inventory_counts_what_idles(world: World) -> None:
     assert "\x1b[" not in table
 
 
-def test_inventory_counts_no_slots_of_what_is_cancelled(world: World) -> None:
+def test_inventory_counts_no_slots_of_cancelled_reservations(world: World) -> None:
     world.ec2.cancel_capacity_reservation(CapacityReservationId=world.odcr)
     _head, line, total = run("inventory", "--aws-endpoint", world.endpoint).stdout.splitlines()
     assert " cancelled " in line
@@ -564,15 +587,15 @@ def test_crds_are_installed_and_karpenters_own_left_alone(cluster: tuple[Client,
     assert {row["did"] for row in first} == {"created"}
     again = json.loads(run("crds", "install", "--kubeconfig", kubeconfig, "-o", "json").stdout)
     assert {row["did"] for row in again} == {"unchanged"}
-    theirs = "nodeclaims.karpenter.sh"
+    karpenters_crd = "nodeclaims.karpenter.sh"
     body = {"metadata": {"annotations": {"capacity-broker.io/managed": None}}}
-    before = client.patch(manifests.CRD, theirs, body)["metadata"]["resourceVersion"]
+    before = client.patch(manifests.CRD, karpenters_crd, body)["metadata"]["resourceVersion"]
     rows = {row["name"]: row["did"] for row in install(client)}
-    assert rows[theirs] == "kept"
-    assert client.get(manifests.CRD, theirs)["metadata"]["resourceVersion"] == before
+    assert rows[karpenters_crd] == "kept"
+    assert client.get(manifests.CRD, karpenters_crd)["metadata"]["resourceVersion"] == before
 
 
-def test_run_without_a_cluster_name_says_which_option(
+def test_run_without_a_cluster_name_names_the_option(
     cluster: tuple[Client, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["capacity-broker", "run", "--kubeconfig", cluster[1]])
@@ -624,22 +647,22 @@ def test_no_cluster_is_one_line_and_exit_2(
         ),
     ],
 )
-def test_what_goes_wrong_outside_is_one_line_with_the_way_out(error: Exception, words: str) -> None:
+def test_external_error_is_one_line_with_a_remedy(error: Exception, words: str) -> None:
     assert isinstance(error, troubles.EXPECTED_ERRORS)
-    said = troubles.told(error)
-    assert words in said
-    assert "\n" not in said
+    message = troubles.told(error)
+    assert words in message
+    assert "\n" not in message
 
 
 @pytest.mark.covers("USR-06")
 @pytest.mark.parametrize("code", ["ExpiredToken", "ExpiredTokenException", "RequestExpired"])
 def test_expired_credentials_have_one_way_out(code: str) -> None:
     answer: Any = {"Error": {"Code": code, "Message": "The provided token has expired"}}
-    said = troubles.told(
+    message = troubles.told(
         errors.translate(ClientError(answer, "DescribeInstances"), operation="DescribeInstances")
     )
-    assert "renew them (aws sso login, or the role of the process)" in said
-    assert "let your user or role" not in said and "--aws-profile" not in said
+    assert "renew them (aws sso login, or the role of the process)" in message
+    assert "let your user or role" not in message and "--aws-profile" not in message
 
 
 def test_no_credentials_is_one_line_with_the_way_out(

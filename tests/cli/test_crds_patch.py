@@ -10,25 +10,28 @@ from broker import cli
 from broker.apis.karpenter_aws_definition import NAME
 from broker.commands import manifests
 from broker.kube.client import Client
-from tests.cluster.karpenter import theirs
+from tests.cluster.karpenter import shipped_definition
 
 from .kit import run
 
 
 @pytest.mark.covers("KRP-03")
-def test_the_property_is_told_missing_then_added_then_there(cluster: tuple[Client, str]) -> None:
+def test_property_is_reported_missing_then_added_then_there(cluster: tuple[Client, str]) -> None:
     client, kubeconfig = cluster
-    client.create(manifests.CRD, theirs())
-    asked = ("crds", "patch", "--kubeconfig", kubeconfig, "-o", "json")
-    told = run(*asked, "--check")
-    assert (told.exit_code, json.loads(told.stdout)) == (1, [{"version": "v1", "property": "missing"}])
+    client.create(manifests.CRD, shipped_definition())
+    arguments = ("crds", "patch", "--kubeconfig", kubeconfig, "-o", "json")
+    check = run(*arguments, "--check")
+    assert (check.exit_code, json.loads(check.stdout)) == (1, [{"version": "v1", "property": "missing"}])
     rows = json.loads(run("crds", "install", "--kubeconfig", kubeconfig, "-o", "json").stdout)
     (why,) = [row["why"] for row in rows if row["name"] == NAME]
     assert "left as it is" in why and "crds patch" in why
-    done = run(*asked)
+    done = run(*arguments)
     assert (done.exit_code, json.loads(done.stdout)) == (0, [{"version": "v1", "property": "added"}])
-    there = run(*asked, "--check")
-    assert (there.exit_code, json.loads(there.stdout)) == (0, [{"version": "v1", "property": "there"}])
+    second_check = run(*arguments, "--check")
+    assert (second_check.exit_code, json.loads(second_check.stdout)) == (
+        0,
+        [{"version": "v1", "property": "there"}],
+    )
     assert "capacityReservationSpec" in run("crds", "patch", "--kubeconfig", kubeconfig).stdout
 
 

@@ -11,18 +11,18 @@ from broker.demo import world
 from broker.demo.stage import hints
 
 
-def test_the_lines_to_paste_name_the_cluster_whose_reservations_these_are() -> None:
-    told = hints(
+def test_lines_to_paste_name_the_demos_cluster() -> None:
+    text = hints(
         Path("/tmp/of-the-demo"),
         "http://127.0.0.1:1",
         "capacity-broker inventory",
         page="http://127.0.0.1:2/",
     )
-    assert "with a web page at http://127.0.0.1:2/. In another terminal" in told
-    lines = [shlex.split(each) for each in told.splitlines() if each.strip().startswith("export ")]
+    assert "with a web page at http://127.0.0.1:2/. In another terminal" in text
+    lines = [shlex.split(line) for line in text.splitlines() if line.strip().startswith("export ")]
     assert len(lines) == 3, "the README counts them"
-    said = dict(word.split("=", 1) for line in lines for word in line[1:])
-    assert said["KUBECONFIG"] == "/tmp/of-the-demo"
-    assert said["AWS_ENDPOINT_URL"] == "http://127.0.0.1:1"
-    assert said["CLUSTER_NAME"] == world.CLUSTER
-    assert said["AWS_REGION"] == said["AWS_DEFAULT_REGION"] == world.REGION
+    variables = dict(word.split("=", 1) for line in lines for word in line[1:])
+    assert variables["KUBECONFIG"] == "/tmp/of-the-demo"
+    assert variables["AWS_ENDPOINT_URL"] == "http://127.0.0.1:1"
+    assert variables["CLUSTER_NAME"] == world.CLUSTER
+    assert variables["AWS_REGION"] == variables["AWS_DEFAULT_REGION"] == world.REGION

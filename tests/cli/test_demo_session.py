@@ -18,18 +18,18 @@ END = "local AWS, the Kubernetes API, the broker and their files are gone\n"
 
 @pytest.mark.covers("USR-26")
 @pytest.mark.parametrize(
-    ("option", "awaited"),
+    ("option", "output"),
     [((), "starting local AWS"), ((), "broker ready"), (("--teams",), "starting local AWS")],
 )
-def test_interrupt_ends_all_of_it_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: tuple[str, ...], awaited: str
+def test_interrupt_ends_the_whole_demo_and_reports_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: tuple[str, ...], output: str
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     command = [sys.executable, "-m", "broker.cli", "demo", *option]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None and demo.stderr is not None
         lines = [demo.stdout.readline()]
-        while awaited not in lines[-1]:
+        while output not in lines[-1]:
             lines.append(demo.stdout.readline())
             assert lines[-1], demo.stderr.read()
         demo.send_signal(signal.SIGINT)
@@ -47,13 +47,13 @@ def test_interrupt_ends_all_of_it_and_says_so(
 @pytest.mark.covers("USR-26")
 @pytest.mark.parametrize("uv", ["", "/bin/uv"])
 def test_first_thing_that_make_demo_does_is_to_report_its_installation(tmp_path: Path, uv: str) -> None:
-    told = subprocess.run(
+    result = subprocess.run(
         ["make", "--no-print-directory", "-n", "demo", f"VENV={tmp_path}/new", f"UV={uv}"],
         cwd=MAKEFILE,
         capture_output=True,
         text=True,
         check=True,
     )
-    first, *_, last = told.stdout.splitlines()
+    first, *_, last = result.stdout.splitlines()
     assert first.startswith('echo "Installing the packages of requirements.lock')
     assert last.split()[-2:] == [f"{tmp_path}/new/bin/capacity-broker", "demo"]

@@ -35,7 +35,7 @@ class Cluster:
         raise NotImplementedError
 
 
-def test_a_cluster_that_does_not_answer_is_not_taken_for_one_that_has_none() -> None:
+def test_unreachable_cluster_is_not_treated_as_empty() -> None:
     client, alone = drafted([FLAVOR], lambda: Client(Cluster(503)))
     assert not alone
     with pytest.raises(Unavailable):
@@ -46,7 +46,7 @@ def test_a_cluster_that_does_not_answer_is_not_taken_for_one_that_has_none() -> 
 def test_a_cluster_that_has_or_shows_none_leaves_those_of_the_files(status: int) -> None:
     client, _ = drafted([FLAVOR], lambda: Client(Cluster(status)))
     items, _ = client.list(ResourceFlavor.KIND)
-    assert [each["metadata"]["name"] for each in items] == ["mine"]
+    assert [item["metadata"]["name"] for item in items] == ["mine"]
 
 
 class Paged:
@@ -65,10 +65,14 @@ class Paged:
 
 def test_object_of_the_files_keeps_the_identity_of_the_clusters_on_any_page() -> None:
     new = {**FLAVOR, "metadata": {"name": "new", "labels": {"a": "b"}}}
-    mine = {**FLAVOR, "metadata": {"name": "mine", "labels": {"a": "b"}}, "spec": {"nodeLabels": {"x": "y"}}}
-    client, _ = drafted([new, mine], lambda: Client(Paged()))
+    changed = {
+        **FLAVOR,
+        "metadata": {"name": "mine", "labels": {"a": "b"}},
+        "spec": {"nodeLabels": {"x": "y"}},
+    }
+    client, _ = drafted([new, changed], lambda: Client(Paged()))
     items, _ = client.list(ResourceFlavor.KIND)
-    assert [(each["metadata"]["name"], each["metadata"]["uid"]) for each in items] == [
+    assert [(item["metadata"]["name"], item["metadata"]["uid"]) for item in items] == [
         ("theirs", "uid-theirs"),
         ("mine", "uid-mine"),
         ("new", "ResourceFlavor//new"),

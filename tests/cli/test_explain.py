@@ -48,8 +48,8 @@ def explained(world: World, kubeconfig: str, name: str = "train-0") -> dict[str,
         "explain", "claim", name, "--kubeconfig", kubeconfig, "--aws-endpoint", world.endpoint, "-o", "json"
     )
     assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
+    explanation: dict[str, Any] = json.loads(result.stdout)
+    return explanation
 
 
 def text(world: World, kubeconfig: str, name: str = "train-0") -> str:
@@ -89,15 +89,15 @@ def test_each_attempt_has_its_code_class_request_and_time(world: World, training
         assert word in shown
 
 
-def test_yaml_says_the_same_as_json(world: World, training: Cluster) -> None:
+def test_yaml_and_json_have_the_same_content(world: World, training: Cluster) -> None:
     client, kubeconfig = training
     put(client, claim("train-0"))
     options = ("--kubeconfig", kubeconfig, "--aws-endpoint", world.endpoint)
-    found = yaml.safe_load(run("explain", "claim", "train-0", *options, "-o", "yaml").stdout)
-    assert found == explained(world, kubeconfig)
+    explanation = yaml.safe_load(run("explain", "claim", "train-0", *options, "-o", "yaml").stdout)
+    assert explanation == explained(world, kubeconfig)
 
 
-def test_a_launched_claim_is_told_from_its_record_alone(cluster: Cluster) -> None:
+def test_launched_claim_is_explained_from_its_record_alone(cluster: Cluster) -> None:
     """The record of attempts needs no AWS: the right to read claims is enough."""
     client, kubeconfig = cluster
     install(client)
@@ -116,24 +116,24 @@ def test_a_launched_claim_is_told_from_its_record_alone(cluster: Cluster) -> Non
         "-o",
         "json",
     )
-    found = json.loads(result.stdout)
-    assert (found["instance"], found["attempts"][0]["instance"]) == ("i-0abc", "i-0abc")
-    assert "options" not in found
+    explanation = json.loads(result.stdout)
+    assert (explanation["instance"], explanation["attempts"][0]["instance"]) == ("i-0abc", "i-0abc")
+    assert "options" not in explanation
 
 
 @pytest.mark.covers("CAP-17")
-def test_a_waiting_claim_sees_what_it_takes_next_and_what_after(world: World, training: Cluster) -> None:
+def test_waiting_claim_shows_its_next_option_and_the_later_ones(world: World, training: Cluster) -> None:
     client, kubeconfig = training
     put(client, claim("train-0", "reserved", "on-demand"))
-    found = explained(world, kubeconfig)
-    assert found["decision"] == f"is launched next into {world.odcr} ({P5}, us-east-1a)"
-    first, *rest = found["options"]
+    explanation = explained(world, kubeconfig)
+    assert explanation["decision"] == f"is launched next into {world.odcr} ({P5}, us-east-1a)"
+    first, *rest = explanation["options"]
     assert (first["verdict"], first["reservation"], first["free"]) == ("next", world.odcr, 2)
     assert {(row["verdict"], row["capacity_type"]) for row in rest} == {("then", "on-demand")}
 
 
 @pytest.mark.covers("CAP-17")
-def test_slots_that_go_to_earlier_claims_are_said(world: World, training: Cluster) -> None:
+def test_slots_that_go_to_earlier_claims_are_reported(world: World, training: Cluster) -> None:
     client, kubeconfig = training
     for number in range(3):
         put(client, claim(f"train-{number}"))
@@ -158,11 +158,11 @@ def test_a_refusal_that_any_claim_records_is_remembered(world: World, training: 
     )
     put(client, claim("train-1"), [other])
     put(client, claim("train-0"))
-    found = explained(world, kubeconfig)
-    (row,) = found["options"]
+    explanation = explained(world, kubeconfig)
+    (row,) = explanation["options"]
     assert (row["verdict"], row["reason"], row["class"]) == ("skipped", "BackingOff", "capacity")
     assert "InsufficientInstanceCapacity: none left" in row["message"]
-    assert f"tried again at {now + timedelta(minutes=2):%Y-%m-%dT%H:%M}" in found["decision"]
+    assert f"tried again at {now + timedelta(minutes=2):%Y-%m-%dT%H:%M}" in explanation["decision"]
 
 
 def test_a_refusal_long_ago_is_over(world: World, training: Cluster) -> None:
@@ -178,27 +178,27 @@ def test_a_refusal_in_a_placement_group_is_read_back_as_that_groups() -> None:
         pool("reserved", placement="mpi"): "reservation:cr-1",
         pool("on-demand", placement="mpi"): f"pool:on-demand:{P5}:us-east-1a@mpi",
     }
-    there = Odcr(id="cr-1", instance_type=P5, zone="us-east-1a", total=1, available=1, match_criteria="open")
+    odcr = Odcr(id="cr-1", instance_type=P5, zone="us-east-1a", total=1, available=1, match_criteria="open")
     for refusing, scope in pools.items():
         refused = attempt(refusing, at=now, code="InsufficientInstanceCapacity", class_=ErrorClass.CAPACITY)
         document = claim("train-0")
         document["metadata"]["annotations"] = {names.ATTEMPTS: dump([refused])}
-        inventory = Inventory(odcrs={there.id: there}, described=now)
-        found = remembered([NodeClaim.decode(document)], inventory, now)
-        assert [str(each.scope) for each in found.lasting(now)] == [scope]
+        inventory = Inventory(odcrs={odcr.id: odcr}, described=now)
+        shortages = remembered([NodeClaim.decode(document)], inventory, now)
+        assert [str(shortage.scope) for shortage in shortages.lasting(now)] == [scope]
 
 
 @pytest.mark.covers("CAP-17")
 @pytest.mark.parametrize("refused_last", [True, False])
-def test_what_ec2_answered_last_holds_whichever_claim_records_it(refused_last: bool) -> None:
+def test_latest_ec2_answer_wins_in_the_record_of_any_claim(refused_last: bool) -> None:
     now = datetime.now(UTC)
     first, last = now - timedelta(minutes=2), now - timedelta(minutes=1)
-    there = Odcr(id="cr-1", instance_type=P5, zone="us-east-1a", total=2, available=1)
-    asked = pool("reserved", reservation="cr-1")
+    odcr = Odcr(id="cr-1", instance_type=P5, zone="us-east-1a", total=2, available=1)
+    reserved = pool("reserved", reservation="cr-1")
     answers = {
-        "a": attempt(asked, Outcome.LAUNCHED, at=first if refused_last else last),
+        "a": attempt(reserved, Outcome.LAUNCHED, at=first if refused_last else last),
         "b": attempt(
-            asked,
+            reserved,
             at=last if refused_last else first,
             code="InsufficientInstanceCapacity",
             class_=ErrorClass.CAPACITY,
@@ -210,14 +210,14 @@ def test_what_ec2_answered_last_holds_whichever_claim_records_it(refused_last: b
         document["metadata"]["annotations"] = {names.ATTEMPTS: dump([answered])}
         claims.append(NodeClaim.decode(document))
     for order in (claims, claims[::-1]):
-        found = remembered(order, Inventory(odcrs={there.id: there}, described=now), now)
-        assert [str(each.scope) for each in found.lasting(now)] == (
+        shortages = remembered(order, Inventory(odcrs={odcr.id: odcr}, described=now), now)
+        assert [str(shortage.scope) for shortage in shortages.lasting(now)] == (
             ["reservation:cr-1"] if refused_last else []
         )
 
 
 def test_every_pool_of_one_refusal_is_remembered(world: World, training: Cluster) -> None:
-    """A fleet asks many pools at once; each that refused is short, not the first alone."""
+    """A fleet tries many pools at once; every pool that refused is short, not only the first."""
     client, kubeconfig = training
     zones = ["us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d", "us-east-1e", "us-east-1f"]
     pools = [pool("on-demand", zone) for zone in zones]
@@ -229,13 +229,13 @@ def test_every_pool_of_one_refusal_is_remembered(world: World, training: Cluster
         also=tuple(pools[1:]),
     )
     put(client, claim("train-0", "on-demand"), [refused])
-    found = explained(world, kubeconfig)
-    plain = [row for row in found["options"] if row["verdict"] != "unfit"]
+    explanation = explained(world, kubeconfig)
+    plain = [row for row in explanation["options"] if row["verdict"] != "unfit"]
     assert plain
     assert {row["reason"] for row in plain} == {"BackingOff"}
 
 
-def test_a_reservation_that_does_not_suit_says_why(world: World, training: Cluster) -> None:
+def test_unfit_reservation_shows_the_reason(world: World, training: Cluster) -> None:
     client, kubeconfig = training
     document = claim("train-0", "on-demand")
     document["spec"]["requirements"][0]["values"] = ["m5.large"]
@@ -255,8 +255,8 @@ def test_hundreds_of_equal_options_are_one_line(world: World, training: Cluster)
     options = shown.partition("Now: ")[2].splitlines()[2:]
     assert len(options) < 12
     assert f" {many - 2} options" in shown  # all but the one that is taken and the reservation
-    found = [re.search(r"on-demand [a-z0-9-]+\.", line) for line in options]
-    assert len({each.start() for each in found if each}) == 1, "aligned"
+    matches = [re.search(r"on-demand [a-z0-9-]+\.", line) for line in options]
+    assert len({match.start() for match in matches if match}) == 1, "aligned"
 
 
 def test_equal_attempts_are_one_line_with_the_last_time() -> None:
@@ -281,9 +281,7 @@ def test_equal_attempts_are_one_line_with_the_last_time() -> None:
     assert len(explain.told_attempts(rows[:3])) == 3
 
 
-def test_without_ec2_the_record_is_told_all_the_same(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_ec2_the_record_is_still_shown(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     client, kubeconfig = cluster
     install(client)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -302,7 +300,7 @@ def test_without_ec2_the_record_is_told_all_the_same(
     assert "Now: unknown, because EC2 cannot be read" in shown
 
 
-def test_a_claim_of_karpenters_is_said_to_be_so(cluster: Cluster) -> None:
+def test_claim_of_karpenter_is_reported_as_such(cluster: Cluster) -> None:
     client, kubeconfig = cluster
     install(client)
     document = claim("train-0")
@@ -311,20 +309,20 @@ def test_a_claim_of_karpenters_is_said_to_be_so(cluster: Cluster) -> None:
     nowhere = ("--aws-endpoint", "http://127.0.0.1:1")
     shown = run("explain", "claim", "train-0", "--kubeconfig", kubeconfig, *nowhere).stdout
     assert "not the broker's: spec.nodeClassRef.group is 'karpenter.k8s.aws'" in shown
-    assert "unknown, because" not in shown  # what it could be launched into is Karpenter's to say
+    assert "unknown, because" not in shown  # Karpenter chooses its options
 
 
 def test_a_claim_that_is_not_there(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     """The kind that is not there, no claim at all, and a name that was not typed well."""
     client, kubeconfig = cluster
-    asked = ("explain", "claim", "trian-0", "--kubeconfig", kubeconfig)
-    assert main(*asked) == 2
+    arguments = ("explain", "claim", "trian-0", "--kubeconfig", kubeconfig)
+    assert main(*arguments) == 2
     assert "capacity-broker crds install" in capsys.readouterr().err
     install(client)
-    assert main(*asked) == 2
+    assert main(*arguments) == 2
     assert "no NodeClaim 'trian-0' in this cluster: there is none at all" in capsys.readouterr().err
     put(client, claim("train-0"))
-    assert main(*asked) == 2
+    assert main(*arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "did you mean train-0?" in line
     assert main("explain", "claim", "gpus", "--kubeconfig", kubeconfig) == 2

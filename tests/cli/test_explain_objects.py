@@ -108,7 +108,7 @@ def _fill(client: Client) -> None:
                 subresource="status",
             )
 
-    def said(type_: str, status: str, reason: str, message: str) -> dict[str, Any]:
+    def condition(type_: str, status: str, reason: str, message: str) -> dict[str, Any]:
         return {
             "type": type_,
             "status": status,
@@ -117,10 +117,10 @@ def _fill(client: Client) -> None:
             "lastTransitionTime": timestamp(SINCE),
         }
 
-    ask = {"capacityReservationTarget": {"capacityReservationResourceGroupArn": GROUP}}
+    target = {"capacityReservationTarget": {"capacityReservationResourceGroupArn": GROUP}}
     terms = [{"id": "subnet-0123456789abcdef0"}]
     spec = {
-        "capacityReservationSpec": ask,
+        "capacityReservationSpec": target,
         "amiFamily": "Custom",
         "amiSelectorTerms": [{"id": "ami-0123456789abcdef0"}],
         "subnetSelectorTerms": terms,
@@ -128,7 +128,7 @@ def _fill(client: Client) -> None:
         "role": "node",
     }
     for name in ("training", "serving"):
-        ready = said("Launchable", "True", "Resolved", f"images and subnets of {name}")
+        ready = condition("Launchable", "True", "Resolved", f"images and subnets of {name}")
         put(EC2NodeClass, {"metadata": {"name": name}, "spec": spec}, {"conditions": [ready]})
     waiting, fallen = claim("train-0", "reserved"), claim("train-1", "reserved", "on-demand")
     waiting["metadata"] |= {
@@ -140,7 +140,7 @@ def _fill(client: Client) -> None:
     put(
         NodeClaim,
         waiting,
-        {"conditions": [said("Launched", "False", "AllReservationsFull", "group h100 is full")]},
+        {"conditions": [condition("Launched", "False", "AllReservationsFull", "group h100 is full")]},
     )
     put(NodeClaim, fallen, {"providerID": "aws:///us-east-1a/i-0abc"})
     mirror = {
@@ -193,50 +193,55 @@ def _fill(client: Client) -> None:
     )
 
 
-def explained(night: Night, *asked: str) -> dict[str, Any]:
-    result = run("explain", *asked, "--kubeconfig", night.kubeconfig, "-o", "json")
+def explained(night: Night, *arguments: str) -> dict[str, Any]:
+    result = run("explain", *arguments, "--kubeconfig", night.kubeconfig, "-o", "json")
     assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
+    explanation: dict[str, Any] = json.loads(result.stdout)
+    return explanation
 
 
-def text(night: Night, *asked: str) -> str:
-    result = run(*asked, "--kubeconfig", night.kubeconfig)
+def text(night: Night, *arguments: str) -> str:
+    result = run(*arguments, "--kubeconfig", night.kubeconfig)
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
 @pytest.mark.covers("USR-25")
-@pytest.mark.parametrize("asked", [("class", "training"), ("reservation", "default/gpus"), ("cluster",)])
-def test_a_page_answers_every_question_of_the_night(night: Night, asked: tuple[str, ...]) -> None:
-    found = explained(night, *asked)
-    (short,) = found["short"]
+@pytest.mark.parametrize("arguments", [("class", "training"), ("reservation", "default/gpus"), ("cluster",)])
+def test_a_page_answers_every_question_of_the_night(night: Night, arguments: tuple[str, ...]) -> None:
+    explanation = explained(night, *arguments)
+    (short,) = explanation["short"]
     assert (short["pool"], short["since"]) == (ODCR, timestamp(SINCE))  # short, and since when
     assert short["until"] == timestamp(NOW + timedelta(minutes=15))
-    assert [row["claim"] for row in found["waiting"]] == ["train-0"]
-    assert [(row["pool"], row["code"], row["request_id"]) for row in found["tried"]] == [
+    assert [row["claim"] for row in explanation["waiting"]] == ["train-0"]
+    assert [(row["pool"], row["code"], row["request_id"]) for row in explanation["tried"]] == [
         (str(ON_DEMAND.pool), "InsufficientInstanceCapacity", "11111111-2222"),
         (str(IN_GROUP.pool), "InsufficientInstanceCapacity", ""),
     ]
-    assert found["next"][0] == "1 claim of class training: tries its pools again in 3 min"
-    assert found["costs"][0]["usd_hour"] == 55.04
-    commands = [row["command"] for row in found["do"]]
+    assert explanation["next"][0] == "1 claim of class training: tries its pools again in 3 min"
+    assert explanation["costs"][0]["usd_hour"] == 55.04
+    commands = [row["command"] for row in explanation["do"]]
     assert "capacity-broker explain claim train-0" in commands
-    assert ("capacity-broker resume default/gpus" in commands) == (asked != ("class", "training"))
-    assert ("1 shortage, since" in found["headline"]) and ("1 claim waits" in found["headline"])
+    assert ("capacity-broker resume default/gpus" in commands) == (arguments != ("class", "training"))
+    assert ("1 shortage, since" in explanation["headline"]) and ("1 claim waits" in explanation["headline"])
 
 
 @pytest.mark.covers("USR-25")
 def test_another_class_is_well(night: Night) -> None:
-    found = explained(night, "class", "serving")
-    assert not found["short"] and not found["waiting"] and not found["tried"] and not found["do"]
+    explanation = explained(night, "class", "serving")
+    assert (
+        not explanation["short"]
+        and not explanation["waiting"]
+        and not explanation["tried"]
+        and not explanation["do"]
+    )
     shown = text(night, "explain", "class", "serving")
     assert "nothing is short" in shown and "no claim waits" in shown and "nothing needs to be done" in shown
 
 
 @pytest.mark.covers("USR-25")
 def test_a_page_fits_a_hundred_columns_without_colour_and_arns(night: Night) -> None:
-    shown = [text(night, "explain", *asked) for asked in (("class", "training"), ("cluster",))]
+    shown = [text(night, "explain", *arguments) for arguments in (("class", "training"), ("cluster",))]
     shown += [text(night, "errors", "--by", by) for by in ("pool", "class", "code")]
     for page in shown:
         assert max(map(len, page.splitlines())) <= 100
@@ -247,7 +252,7 @@ def test_a_page_fits_a_hundred_columns_without_colour_and_arns(night: Night) -> 
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("arguments", "words"),
     [
         (("class", "trainning"), "no EC2NodeClass 'trainning' in this cluster: did you mean training?"),
         (("reservation", "gpu"), "no CapacityReservation 'gpu' in this cluster: there are default/gpus"),
@@ -258,9 +263,9 @@ def test_a_page_fits_a_hundred_columns_without_colour_and_arns(night: Night) -> 
     ],
 )
 def test_an_unknown_name_is_answered_with_known_ones(
-    night: Night, capsys: pytest.CaptureFixture[str], asked: tuple[str, ...], words: str
+    night: Night, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
 ) -> None:
-    assert main("explain", *asked, "--kubeconfig", night.kubeconfig) == 2
+    assert main("explain", *arguments, "--kubeconfig", night.kubeconfig) == 2
     assert words in capsys.readouterr().err
 
 
@@ -268,8 +273,8 @@ def test_a_reservation_needs_no_namespace_if_its_name_is_unique(night: Night) ->
     assert explained(night, "reservation", "gpus")["subject"] == "CapacityReservation default/gpus"
 
 
-def counts(night: Night, *asked: str) -> dict[str, int]:
-    result = run("errors", *asked, "--kubeconfig", night.kubeconfig, "-o", "json")
+def counts(night: Night, *arguments: str) -> dict[str, int]:
+    result = run("errors", *arguments, "--kubeconfig", night.kubeconfig, "-o", "json")
     assert result.exit_code == 0, result.output
     return {row["key"]: row["count"] for row in json.loads(result.stdout)}
 
@@ -298,13 +303,13 @@ def test_errors_by_pool_have_the_forecast_of_a_pool(night: Night, tmp_path: Path
     store.open()
     store.write(batch_of([replace(ON_DEMAND, at=NOW - timedelta(minutes=n)) for n in (2, 9, 16)]))
     store.close()
-    asked = ("errors", "--history", path, "--kubeconfig", night.kubeconfig)
-    (row,) = json.loads(run(*asked, "-o", "json").stdout)
+    arguments = ("errors", "--history", path, "--kubeconfig", night.kubeconfig)
+    (row,) = json.loads(run(*arguments, "-o", "json").stdout)
     assert row["chance"] < 0.1 and 1000 < row["wait_seconds"] < 1800
-    shown = run(*asked).stdout
+    shown = run(*arguments).stdout
     assert re.search(r"chance to launch now \d%, else about \d\d min", shown)
     assert max(map(len, shown.splitlines())) <= 100
-    (row,) = json.loads(run(*asked, "--by", "class", "-o", "json").stdout)
+    (row,) = json.loads(run(*arguments, "--by", "class", "-o", "json").stdout)
     assert "chance" not in row
 
 

@@ -28,14 +28,14 @@ HOLD = timedelta(seconds=600)
 
 
 def member(name: str, **annotations: str) -> dict[str, Any]:
-    made = claim(name)
-    made["metadata"]["annotations"] = {
+    document = claim(name)
+    document["metadata"]["annotations"] = {
         names.GANG: "train",
         names.GANG_SIZE: "2",
         names.PRIORITY: "1000",
         **{getattr(names, key): value for key, value in annotations.items()},
     }
-    return made
+    return document
 
 
 class Clock:
@@ -80,8 +80,8 @@ def explained(world: World, kubeconfig: str, name: str) -> dict[str, Any]:
     options = ("--kubeconfig", kubeconfig, "--aws-endpoint", world.endpoint, "-o", "json")
     result = run("explain", "claim", name, *options)
     assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
+    explanation: dict[str, Any] = json.loads(result.stdout)
+    return explanation
 
 
 def planned(world: World, kubeconfig: str, path: str) -> dict[str, dict[str, Any]]:
@@ -155,5 +155,5 @@ def test_explain_counts_launched_members_of_a_gang(world: World, training: Conne
         client.create(NodeClaim.KIND, member(name))
     body = {"status": {"providerID": "aws:///us-east-1a/i-0abc"}}
     client.patch(NodeClaim.KIND, "train-0", body, subresource="status")
-    found = explained(world, kubeconfig, "train-1")["decision"]
-    assert found == f"is launched next into {world.odcr} (p5.48xlarge, us-east-1a)"
+    decision = explained(world, kubeconfig, "train-1")["decision"]
+    assert decision == f"is launched next into {world.odcr} (p5.48xlarge, us-east-1a)"

@@ -74,10 +74,10 @@ def test_idle_slots_with_cost_owner_and_since(world: World, cluster: Cluster) ->
 
 def test_both_commands_and_all_formats_have_the_same_keys(world: World, cluster: Cluster) -> None:
     kubeconfig = cluster[1]
-    asked = ("--aws-endpoint", world.endpoint, "--kubeconfig", kubeconfig, "-o")
-    (first,) = json.loads(run("idle", *asked, "json").stdout)
-    (second,) = json.loads(run("inventory", *asked, "json").stdout)
-    (third,) = yaml.safe_load(run("inventory", *asked, "yaml").stdout)
+    options = ("--aws-endpoint", world.endpoint, "--kubeconfig", kubeconfig, "-o")
+    (first,) = json.loads(run("idle", *options, "json").stdout)
+    (second,) = json.loads(run("inventory", *options, "json").stdout)
+    (third,) = yaml.safe_load(run("inventory", *options, "yaml").stdout)
     assert first == second == third
     shown = {*inventory.COLUMNS, *idle_command.COLUMNS} - {"free_of", "idle_of"} - {*first}
     assert shown == {"owner"}
@@ -85,8 +85,8 @@ def test_both_commands_and_all_formats_have_the_same_keys(world: World, cluster:
 
 def owner(world: World, kubeconfig: str) -> str:
     """The column OWNER of the only reservation."""
-    asked = ("--aws-endpoint", world.endpoint, "--kubeconfig", kubeconfig)
-    head, line, _total = run("inventory", *asked).stdout.splitlines()
+    options = ("--aws-endpoint", world.endpoint, "--kubeconfig", kubeconfig)
+    head, line, _total = run("inventory", *options).stdout.splitlines()
     start, end = head.index("OWNER"), head.index("END")
     return line[start:end].strip()
 
@@ -115,9 +115,7 @@ def test_a_narrow_terminal_loses_the_columns_that_matter_least() -> None:
         assert [*fitting([row], columns=columns, extra=("kind",), width=width)] == kept
 
 
-def test_more_idle_than_the_broker_has_seen_is_since_nobody_knows_when(
-    world: World, cluster: Cluster
-) -> None:
+def test_idle_slots_beyond_the_brokers_record_have_an_unknown_start(world: World, cluster: Cluster) -> None:
     client, kubeconfig = cluster
     recorded(client, world.odcr, available=1)
     (row,) = json.loads(idle(world, kubeconfig, "-o", "json").stdout)
@@ -125,7 +123,7 @@ def test_more_idle_than_the_broker_has_seen_is_since_nobody_knows_when(
     assert "unknown" in idle(world, kubeconfig).stdout
 
 
-def test_what_is_kept_for_a_reservation_that_is_gone_is_marked(world: World, cluster: Cluster) -> None:
+def test_slots_kept_for_a_deleted_reservation_are_marked(world: World, cluster: Cluster) -> None:
     client, kubeconfig = cluster
     recorded(client, world.odcr, available=2)
     install(client)
@@ -151,27 +149,29 @@ def test_a_reservation_of_another_cluster_is_shown_as_that_ones(world: World, cl
     marked = [{"Key": f"capacity-broker.io/{key}", "Value": value} for key, value in tags.items()]
     world.ec2.create_tags(Resources=[world.odcr], Tags=marked)
 
-    for asked, other, exists, shown in (
+    for options, other, exists, shown in (
         (("--cluster-name", "green"), "", True, "default/training"),
         (("--cluster-name", "blue"), "green", None, "default/training (cluster green)"),
         ((), "green", None, "default/training (cluster green)"),  # it may be another's
     ):
-        (row,) = json.loads(idle(world, kubeconfig, *asked, "-o", "json").stdout)
+        (row,) = json.loads(idle(world, kubeconfig, *options, "-o", "json").stdout)
         assert (row["reservation"], row["other_cluster"], row["reservation_exists"]) == (
             "default/training",
             other,
             exists,
         )
-        assert re.search(rf" {re.escape(shown)} *$", idle(world, kubeconfig, *asked).stdout.splitlines()[1])
+        assert re.search(rf" {re.escape(shown)} *$", idle(world, kubeconfig, *options).stdout.splitlines()[1])
 
     noted = {"capacity-broker.io/reservation-ids": world.odcr}
     client.apply(CapacityReservation.KIND, {"metadata": {**meta, "annotations": noted}, **SPEC})
     decided(client, world.odcr)
     (row,) = json.loads(idle(world, kubeconfig, "--cluster-name", "blue", "-o", "json").stdout)
-    assert (row["other_cluster"], row["reservation_exists"]) == ("", True), "adopted by who names it here"
+    assert (row["other_cluster"], row["reservation_exists"]) == ("", True), (
+        "adopted by the reservation that names it here"
+    )
 
 
-def test_without_a_cluster_the_slots_are_told_and_what_is_not_known(world: World) -> None:
+def test_without_a_cluster_slots_are_listed_with_unknown_fields(world: World) -> None:
     result = run("idle", "--aws-endpoint", world.endpoint, "-o", "yaml")
     assert result.exit_code == 0
     assert f"id: {world.odcr}" in result.stdout
@@ -181,7 +181,7 @@ def test_without_a_cluster_the_slots_are_told_and_what_is_not_known(world: World
 
 @pytest.mark.parametrize("command", ["idle", "inventory", "plan -f {file}"])
 @pytest.mark.parametrize(
-    ("option", "variables", "said"),
+    ("option", "variables", "message"),
     [
         ("--kubeconfig {missing}", {}, "kubeconfig '{missing}': there is no such file"),
         ("", {"KUBECONFIG": "{missing}"}, "kubeconfig '{missing}': there is no such file"),
@@ -198,7 +198,7 @@ def test_named_kubeconfig_that_cannot_be_read_is_an_error(
     command: str,
     option: str,
     variables: dict[str, str],
-    said: str,
+    message: str,
 ) -> None:
     file = files(tmp_path, claim("c-0"))
     home = tmp_path / "home"
@@ -208,15 +208,15 @@ def test_named_kubeconfig_that_cannot_be_read_is_an_error(
     where = {"missing": tmp_path / "nope", "file": file, "home": home}
     for name, value in variables.items():
         monkeypatch.setenv(name, value.format(**where))
-    asked = f"{command} {option}".format(**where).split()
-    assert main(*asked, "--aws-endpoint", world.endpoint) == 2
+    arguments = f"{command} {option}".format(**where).split()
+    assert main(*arguments, "--aws-endpoint", world.endpoint) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert said.format(**where) in printed.err
+    assert message.format(**where) in printed.err
     assert len(printed.err.splitlines()) == 1
 
 
-def test_nothing_idle_is_said(world: World, cluster: Cluster) -> None:
+def test_absence_of_idle_slots_is_reported(world: World, cluster: Cluster) -> None:
     world.ec2.cancel_capacity_reservation(CapacityReservationId=world.odcr)
     assert idle(world, cluster[1]).stdout == f"{ACCOUNT}, {REGION}: no slot is idle\n"
     assert json.loads(idle(world, cluster[1], "-o", "json").stdout) == []

@@ -78,14 +78,14 @@ def ran(*arguments: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("option", "value", "write"), CASES)
-def test_wrong_value_is_one_line_with_option_value_and_what_to_write(
+def test_wrong_value_is_one_line_with_option_value_and_correction(
     capsys: pytest.CaptureFixture[str], option: str, value: str, write: str
 ) -> None:
     assert main("run", *ran(option, value)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"capacity-broker: {option} (")
-    said, _, rest = line.partition(": write ")
-    assert said.endswith((f"is {value}", f"is {value!r}"))
+    problem, _, rest = line.partition(": write ")
+    assert problem.endswith((f"is {value}", f"is {value!r}"))
     assert write in rest
 
 
@@ -123,8 +123,8 @@ def test_all_that_is_wrong_is_reported_at_once(
     assert main("run", "--region", "us-esat-1", "--cluster-endpoint", "x", *words, "--buy-dollars", "0") == 2
     lines = capsys.readouterr().err.splitlines()
     named = [word for line in lines for word in line.split() if word.startswith("--")]
-    wanted = {*once, "--region", "--cluster-endpoint", "--poll-seconds", "--cluster-name"}
-    assert wanted - {"--buy-dollars"} == {*named} - {"--buy-dollars"}
+    expected = {*once, "--region", "--cluster-endpoint", "--poll-seconds", "--cluster-name"}
+    assert expected - {"--buy-dollars"} == {*named} - {"--buy-dollars"}
     assert any("--poll-seconds (BROKER_POLL_SECONDS) is 'soon'" in line for line in lines)
 
 
@@ -172,7 +172,7 @@ def test_caps_of_a_part_have_no_effect_while_buying_is_paused() -> None:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[socket.socket]:
-    """An API server for the user's kubeconfig that takes no connection; it is asked whether one came."""
+    """An API server for the user's kubeconfig that accepts no connection; tests check that none arrived."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         path = tmp_path / "config"
@@ -279,7 +279,7 @@ def test_wrong_log_level_is_one_line_before_anything_is_connected(server: socket
 
 @pytest.mark.covers("USR-07")
 def test_run_with_right_options_connects(server: socket.socket) -> None:
-    """The counterpart of the tests above: their server would be asked."""
+    """The counterpart of the tests above: with valid options the server gets a connection."""
     with subprocess.Popen(
         [sys.executable, "-m", "broker.cli", "run", *ran()], stderr=subprocess.PIPE
     ) as process:

@@ -33,7 +33,7 @@ PLANNED = {
     "reservations/bought.yaml": {"reserved": 1},
     "reservations/borrowing.yaml": {"reserved": 4},
 }
-SHOWN = sorted({plain(each) for each in commands() if (by := owner(each)) and by.file == PLAN_TEST})
+SHOWN = sorted({plain(command) for command in commands() if (by := owner(command)) and by.file == PLAN_TEST})
 Account = tuple[Settings, Callable[[str], str]]
 KEYS = (
     "AWS_ACCESS_KEY_ID",
@@ -56,26 +56,26 @@ def _offered() -> None:
 
 
 @pytest.fixture(scope="module")
-def made() -> Iterator[Account]:
+def shared_account() -> Iterator[Account]:
     """The account, once for all commands of this module."""
     with pytest.MonkeyPatch.context() as patch:
         for name in KEYS:
-            patch.setenv(name, "x")  # whatever the account sets is undone
-        with example_account(Settings()) as there:
-            yield there
+            patch.setenv(name, "x")  # every change of the account is undone
+        with example_account(Settings()) as example:
+            yield example
 
 
 @pytest.fixture
-def account(made: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+def account(shared_account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def here(settings: Settings) -> Iterator[Account]:
-        mine, fill = made
+        example, fill = shared_account
         yield (
             replace(
                 settings,
-                cluster_name=mine.cluster_name,
-                region=mine.region,
-                aws_endpoint=mine.aws_endpoint,
+                cluster_name=example.cluster_name,
+                region=example.region,
+                aws_endpoint=example.aws_endpoint,
                 aws_profile="",
             ),
             fill,
@@ -114,7 +114,7 @@ def test_shown_plan_launches_every_claim(text: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("account")
-def test_an_example_without_claims_names_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_example_without_claims_names_the_missing_objects(capsys: pytest.CaptureFixture[str]) -> None:
     assert main("plan", "-f", str(examples() / "nodepool-gpu.yaml")) == 2
     assert "no NodeClaim (karpenter.sh/v1) and no pod to plan: add a file" in capsys.readouterr().err
 

@@ -25,7 +25,7 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.covers("SAF-02")
 @pytest.mark.parametrize(
-    ("flags", "without", "found"),
+    ("flags", "without", "region"),
     [
         (("--region", FLAG), (), FLAG),
         ((), (), FIRST),
@@ -41,13 +41,13 @@ def test_region_is_found_in_the_order_of_the_sdk(
     monkeypatch: pytest.MonkeyPatch,
     flags: tuple[str, ...],
     without: tuple[str, ...],
-    found: str,
+    region: str,
 ) -> None:
     for name in without:
         monkeypatch.delenv(name)
     result = run("inventory", "--aws-endpoint", world.endpoint, *flags)
     assert result.exit_code == 0, result.output
-    assert result.stdout == f"{ACCOUNT}, {found}: no capacity reservation\n"
+    assert result.stdout == f"{ACCOUNT}, {region}: no capacity reservation\n"
 
 
 @pytest.mark.covers("SAF-02")
@@ -59,9 +59,9 @@ def test_missing_region_is_an_error_that_names_every_way_to_set_it(
     monkeypatch.delenv("AWS_REGION", raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
     assert main(*command) == 2
-    said = capsys.readouterr().err
-    assert "no AWS Region is set" in said
-    assert all(way in said for way in ("--region", "AWS_REGION", "AWS_DEFAULT_REGION", "'default'"))
+    printed = capsys.readouterr().err
+    assert "no AWS Region is set" in printed
+    assert all(way in printed for way in ("--region", "AWS_REGION", "AWS_DEFAULT_REGION", "'default'"))
 
 
 def test_run_reports_all_missing_options_at_once(
@@ -71,9 +71,9 @@ def test_run_reports_all_missing_options_at_once(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
     assert main("run") == 2
-    said = capsys.readouterr().err
-    assert "--cluster-name (CLUSTER_NAME)" in said and "give --region, set AWS_REGION" in said
-    assert "CLUSTER_ENDPOINT" not in said and "CLUSTER_CA_BUNDLE" not in said, "EKS describes them"
+    printed = capsys.readouterr().err
+    assert "--cluster-name (CLUSTER_NAME)" in printed and "give --region, set AWS_REGION" in printed
+    assert "CLUSTER_ENDPOINT" not in printed and "CLUSTER_CA_BUNDLE" not in printed, "EKS describes them"
 
 
 @pytest.mark.covers("SAF-02")

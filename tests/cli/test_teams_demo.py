@@ -11,9 +11,9 @@ import pytest
 @pytest.mark.covers("CAP-09")
 def test_the_owner_gets_its_slot_and_the_work_of_the_borrower_goes_on() -> None:
     command = [sys.executable, "-m", "broker.cli", "demo", "--teams", "--once"]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-    assert told.returncode == 0, told.stdout + told.stderr
-    before, after = told.stdout.split("WHICH IS")[1:]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    before, after = result.stdout.split("WHICH IS")[1:]
     assert before.count("borrowed from vision") == 2
     assert after.count("borrowed from vision") == 1
     assert "on-demand" in after

@@ -42,9 +42,9 @@ class Server(Protocol):
 def _client(service: str, endpoint: str) -> Any:
     """All tests of a process use the same server; a client takes longer to make than most calls."""
     session: Any = boto3
-    made = session.client(service, region_name=REGION, endpoint_url=endpoint)
-    made.meta.events.register("before-sign", _without_lag)
-    return made
+    client = session.client(service, region_name=REGION, endpoint_url=endpoint)
+    client.meta.events.register("before-sign", _without_lag)
+    return client
 
 
 def _without_lag(request: AWSRequest, **_: object) -> None:
@@ -55,8 +55,8 @@ def _without_lag(request: AWSRequest, **_: object) -> None:
 @lru_cache
 def _image(endpoint: str, pattern: str) -> str:
     """An image that local AWS comes with, the same after every reset."""
-    found = _client("ec2", endpoint).describe_images(Filters=[{"Name": "name", "Values": [pattern]}])
-    return str(found["Images"][0]["ImageId"])
+    reply = _client("ec2", endpoint).describe_images(Filters=[{"Name": "name", "Values": [pattern]}])
+    return str(reply["Images"][0]["ImageId"])
 
 
 class Account:
@@ -95,7 +95,7 @@ class Account:
         **more: Any,
     ) -> str:
         """Creates a reservation. Returns its id."""
-        made = self.ec2.create_capacity_reservation(
+        reply = self.ec2.create_capacity_reservation(
             InstanceType=kind,
             InstancePlatform=platform,
             AvailabilityZone=zone,
@@ -103,7 +103,7 @@ class Account:
             InstanceMatchCriteria=criteria,
             **more,
         )
-        return str(made["CapacityReservation"]["CapacityReservationId"])
+        return str(reply["CapacityReservation"]["CapacityReservationId"])
 
     def capacity_block(
         self,
@@ -116,7 +116,7 @@ class Account:
         """Creates a Capacity Block of one p5.48xlarge in zone A; `starts` and `ends` are relative to now.
         Returns its id."""
         now = datetime.now(UTC).replace(microsecond=0)
-        made = self.server.control.reservation(
+        reply = self.server.control.reservation(
             InstanceType="p5.48xlarge",
             InstancePlatform="Linux/UNIX",
             AvailabilityZone=A,
@@ -129,14 +129,14 @@ class Account:
             EndDateType="limited",
             **more,
         )
-        return str(made["CapacityReservationId"])
+        return str(reply["CapacityReservationId"])
 
     def group(self, *odcrs: str, name: str = "team") -> str:
         """Creates a group. Returns its ARN."""
-        made = self.groups.create_group(Name=name, Configuration=POOL)["Group"]
+        reply = self.groups.create_group(Name=name, Configuration=POOL)["Group"]
         if odcrs:
             self.join(name, *odcrs)
-        return str(made["GroupArn"])
+        return str(reply["GroupArn"])
 
     def join(self, group: str, *odcrs: str) -> None:
         arns = [self.reservation(odcr)["CapacityReservationArn"] for odcr in odcrs]
@@ -145,8 +145,8 @@ class Account:
 
     def reservation(self, odcr: str) -> Json:
         """EC2's own description."""
-        found = self.ec2.describe_capacity_reservations(CapacityReservationIds=[odcr])
-        return dict(found["CapacityReservations"][0])
+        reply = self.ec2.describe_capacity_reservations(CapacityReservationIds=[odcr])
+        return dict(reply["CapacityReservations"][0])
 
     def free(self, odcr: str) -> int:
         return int(self.reservation(odcr)["AvailableInstanceCount"])
@@ -154,7 +154,7 @@ class Account:
     def rival(self, odcr: str, count: int = 1) -> list[str]:
         """Instances of another user take slots of a reservation."""
         where = self.reservation(odcr)
-        made = self.ec2.run_instances(
+        reply = self.ec2.run_instances(
             ImageId=self.image,
             InstanceType=where["InstanceType"],
             MinCount=count,
@@ -162,12 +162,12 @@ class Account:
             Placement={"AvailabilityZone": where["AvailabilityZone"]},
             CapacityReservationSpecification={"CapacityReservationTarget": {"CapacityReservationId": odcr}},
         )
-        return [str(i["InstanceId"]) for i in made["Instances"]]
+        return [str(i["InstanceId"]) for i in reply["Instances"]]
 
-    def instances(self, *, ours: bool = True) -> list[Json]:
+    def instances(self, *, own_only: bool = True) -> list[Json]:
         """The instances that EC2 shows and that have not ended: with the cluster's tag, or all."""
         chosen = [{"Name": "instance-state-name", "Values": list(ALIVE)}]
-        if ours:
+        if own_only:
             chosen.append({"Name": f"tag:{names.TAG_CLUSTER}", "Values": [CLUSTER]})
         return [
             instance
@@ -181,8 +181,8 @@ class Account:
 
     def templates(self) -> list[Json]:
         """Launch templates with the newest version's data under `Data`."""
-        found = self.ec2.describe_launch_templates()["LaunchTemplates"]
-        return [t | {"Data": self.template_data(t["LaunchTemplateName"])} for t in found]
+        reply = self.ec2.describe_launch_templates()["LaunchTemplates"]
+        return [t | {"Data": self.template_data(t["LaunchTemplateName"])} for t in reply]
 
     def template_names(self) -> list[str]:
         return [str(t["LaunchTemplateName"]) for t in self.ec2.describe_launch_templates()["LaunchTemplates"]]

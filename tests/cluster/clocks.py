@@ -14,7 +14,7 @@ STEADY = 2.0
 
 
 class MovableClock:
-    """The machine's clock, moved ahead by the test. A move wakes the threads whose time has come.
+    """The machine's clock, moved ahead by the test. A move wakes the threads that are due.
 
     A thread at work sees a move at its next wait, or `STEADY` seconds after its last: no day passes between
     the reading of a time and the wait for it. A waiting thread looks again every `SLICE` seconds.
@@ -37,7 +37,7 @@ class MovableClock:
             self._ahead += seconds
             time_now = time.monotonic() + self._ahead
             due = [condition for at, condition in self._waiting.values() if at <= time_now]
-        self._look()
+        self._refresh()
         if due:
             # Not in the caller's thread: another one may hold a condition's lock until the caller is done.
             threading.Thread(target=_notify, args=(due,), daemon=True).start()
@@ -47,7 +47,7 @@ class MovableClock:
             return float(self._seen.ahead)
         return self._ahead
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         self._seen.ahead, self._seen.until = self._ahead, time.monotonic() + STEADY
 
     def wait(self, signal: Signal, timeout: float | None = None) -> bool:
@@ -58,7 +58,7 @@ class MovableClock:
             with condition:
                 return self._until_set(signal.is_set, condition, timeout)
         finally:
-            self._look()
+            self._refresh()
 
     def _until_set(
         self, is_set: Callable[[], bool], condition: threading.Condition, timeout: float | None
@@ -66,7 +66,7 @@ class MovableClock:
         due = float("inf") if timeout is None else self.monotonic() + timeout
         while not is_set() and (left := due - self.monotonic()) > 0:
             self._wait(condition, None if timeout is None else left)
-            self._look()
+            self._refresh()
         return is_set()
 
     def _wait(self, condition: threading.Condition, timeout: float | None) -> bool:

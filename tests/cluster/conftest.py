@@ -29,12 +29,12 @@ LAG = 0.3
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves the real API server to the tests that ask for it: they make every request of the others."""
+    """Keeps the tests marked `both_servers` alone on the real API server: they cover all others."""
     if config.getoption("--all-real"):
         return
-    left_out = [each for each in items if _real(each) and not each.get_closest_marker("both_servers")]
+    left_out = [item for item in items if _real(item) and not item.get_closest_marker("both_servers")]
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [each for each in items if each not in set(left_out)]
+    items[:] = [item for item in items if item not in set(left_out)]
 
 
 def _real(item: pytest.Item) -> bool:
@@ -57,7 +57,7 @@ def stack(request: pytest.FixtureRequest, local_aws: LocalAws, tmp_path: Path) -
     lag: float | None = request.config.getoption("--lag")
     prompt = request.node.get_closest_marker("prompt") is not None
     if lag and prompt:
-        pytest.skip("asserts what the broker does at its first look")
+        pytest.skip("asserts what the broker does in its first pass")
     if lag is None:
         lag = 0.0 if prompt else LAG
     local_aws.reset()
@@ -69,11 +69,11 @@ def stack(request: pytest.FixtureRequest, local_aws: LocalAws, tmp_path: Path) -
         file = tmp_path / "kubeconfig"
         file.write_text(api.kubeconfig())
         transport = HttpTransport.from_kubeconfig(file)
-    made = Stack(local_aws, transport, lag=lag)
+    cluster = Stack(local_aws, transport, lag=lag)
     try:
-        yield made
+        yield cluster
     finally:
-        made.close()
+        cluster.close()
 
 
 class ServedStack(NamedTuple):

@@ -183,9 +183,9 @@ def put(stack: Stack, model: type[Object], body: Json, name: str) -> Json:
     namespace = "default" if model.KIND.namespaced else None
     meta = {**body["metadata"], "name": name} | ({"namespace": namespace} if namespace else {})
     status = body.get("status")
-    made = stack.client.create(model.KIND, {**body, "metadata": meta})
+    stored = stack.client.create(model.KIND, {**body, "metadata": meta})
     if isinstance(status, dict):
-        made = stack.client.patch(
+        stored = stack.client.patch(
             model.KIND, name, {"status": status}, namespace=namespace, subresource="status"
         )
-    return dict(made)
+    return dict(stored)

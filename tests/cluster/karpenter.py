@@ -28,18 +28,18 @@ def _own() -> Json:
     return next(crd for crd in load_crds() if crd["metadata"]["name"] == NAME)
 
 
-def theirs() -> Json:
+def shipped_definition() -> Json:
     """A definition as Karpenter ships it: v1 alone, without the broker's additions."""
-    made: Json = yaml.safe_load(yaml.safe_dump(_own()))
-    made["spec"]["versions"] = made["spec"]["versions"][:1]
-    schema = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    definition: Json = yaml.safe_load(yaml.safe_dump(_own()))
+    definition["spec"]["versions"] = definition["spec"]["versions"][:1]
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
     del schema["spec"]["properties"][PROPERTY]
     del schema["status"]["properties"][OWN]
     listed = schema["status"]["properties"]["capacityReservations"]["items"]["properties"]
     del listed["totalInstanceCount"], listed["availableInstanceCount"]
     listed["state"]["enum"] = ["active", "expiring"]
-    made["metadata"]["annotations"] = {"controller-gen.kubebuilder.io/version": "v0.20.0"}
-    return made
+    definition["metadata"]["annotations"] = {"controller-gen.kubebuilder.io/version": "v0.20.0"}
+    return definition
 
 
 def pool(
@@ -67,8 +67,8 @@ def terms(stack: Stack, name: str = "gpu") -> list[Json]:
     return list(stack.client.get(EC2NodeClass.KIND, name)["spec"].get(LIST, []))
 
 
-def until_terms(stack: Stack, *wanted: Json, name: str = "gpu") -> None:
-    stack.until(lambda: terms(stack, name) == [*wanted], f"{name} has the terms {wanted}")
+def until_terms(stack: Stack, *expected: Json, name: str = "gpu") -> None:
+    stack.until(lambda: terms(stack, name) == [*expected], f"{name} has the terms {expected}")
 
 
 def ids(*odcrs: str) -> list[Json]:
@@ -94,13 +94,13 @@ class Karpenter:
                 return self._reconcile(name, listed, reason)
 
     def _reconcile(self, name: str, listed: tuple[Json, ...], reason: str) -> None:
-        one = self.client.get(EC2NodeClass.KIND, name)
-        if names.NODECLASS_FINALIZER not in one["metadata"].get("finalizers", ()):
-            one = self._patch(one, {"metadata": {"finalizers": [names.NODECLASS_FINALIZER]}})
+        node_class = self.client.get(EC2NodeClass.KIND, name)
+        if names.NODECLASS_FINALIZER not in node_class["metadata"].get("finalizers", ()):
+            node_class = self._patch(node_class, {"metadata": {"finalizers": [names.NODECLASS_FINALIZER]}})
         others = [
-            each
-            for each in one.get("status", {}).get("conditions", ())
-            if each["type"] not in self.CONDITIONS
+            condition
+            for condition in node_class.get("status", {}).get("conditions", ())
+            if condition["type"] not in self.CONDITIONS
         ]
         own = [
             {
@@ -113,17 +113,17 @@ class Karpenter:
             for type_ in self.CONDITIONS
         ]
         status = {"conditions": [*own, *others], "capacityReservations": [*listed]}
-        self._patch(one, {"status": status}, subresource="status")
+        self._patch(node_class, {"status": status}, subresource="status")
 
-    def _patch(self, one: Json, body: Json, *, subresource: str | None = None) -> Json:
-        body.setdefault("metadata", {})["resourceVersion"] = one["metadata"]["resourceVersion"]
-        name = one["metadata"]["name"]
+    def _patch(self, node_class: Json, body: Json, *, subresource: str | None = None) -> Json:
+        body.setdefault("metadata", {})["resourceVersion"] = node_class["metadata"]["resourceVersion"]
+        name = node_class["metadata"]["name"]
         return self.client.patch(EC2NodeClass.KIND, name, body, subresource=subresource)
 
 
 def conditions(stack: Stack, name: str = "gpu") -> dict[str, Json]:
     status: Any = stack.client.get(EC2NodeClass.KIND, name).get("status", {})
-    return {each["type"]: each for each in status.get("conditions", ())}
+    return {condition["type"]: condition for condition in status.get("conditions", ())}
 
 
 def served(stack: Stack) -> bool | None:
@@ -147,21 +147,21 @@ def served(stack: Stack) -> bool | None:
     return PROPERTY in answer["spec"]
 
 
-def apply_definition(stack: Stack, wanted: Json) -> None:
+def apply_definition(stack: Stack, definition: Json) -> None:
     """A chart's upgrade: replaces every version of the definition by the chart's."""
-    there = stack.client.get(CRD, NAME)
+    stored = stack.client.get(CRD, NAME)
     body = {
-        **wanted,
+        **definition,
         "metadata": {
-            **wanted["metadata"],
+            **definition["metadata"],
             "name": NAME,
-            "resourceVersion": there["metadata"]["resourceVersion"],
+            "resourceVersion": stored["metadata"]["resourceVersion"],
         },
     }
     stack.client.update(CRD, body)
     keeps = (
         PROPERTY
-        in wanted["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+        in definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     )
     stack.until(lambda: served(stack) is keeps, "the definition is in force")
 
@@ -170,7 +170,7 @@ def apply_definition(stack: Stack, wanted: Json) -> None:
 def installed(stack: Stack) -> Iterator[None]:
     """Karpenter's definition in place of the broker's; restored at the end, since the real API server
     keeps it."""
-    apply_definition(stack, theirs())
+    apply_definition(stack, shipped_definition())
     try:
         yield
     finally:

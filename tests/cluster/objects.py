@@ -70,7 +70,7 @@ def claim(
     annotations: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Json:
-    wanted = [
+    all_requirements = [
         *([_in(names.INSTANCE_TYPE, types)] if types else []),
         *([_in(names.CAPACITY_TYPE, capacity)] if capacity else []),
         *([_in(names.ZONE, zones)] if zones else []),
@@ -89,7 +89,7 @@ def claim(
         },
         "spec": {
             "nodeClassRef": {"group": group, "kind": "EC2NodeClass", "name": node_class},
-            "requirements": wanted,
+            "requirements": all_requirements,
             "resources": {"requests": dict(requests or {"cpu": "100m"})},
             **more,
         },

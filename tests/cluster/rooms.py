@@ -37,7 +37,7 @@ from tests.support.definitions import defined
 Json = dict[str, Any]
 V = TypeVar("V")
 O = TypeVar("O", bound=Object)  # noqa: E741
-PATIENCE, LOOK = 60.0, 0.01
+PATIENCE, POLL = 60.0, 0.01
 KOORDINATOR = "scheduling.koordinator.sh_reservations.yaml"
 GODEL = "scheduling.godel.kubewharf.io_reservations.yaml"
 NOS = ("nos.nebuly.com_elasticquotas.yaml", "nos.nebuly.com_compositeelasticquotas.yaml")
@@ -56,8 +56,8 @@ class Rooms:
     ) -> None:
         """`through` stands between the controllers and the API server: `server`, or an embedded one."""
         self.clock = MovableClock()
-        made = partial(defined, *crds) if crds else Cluster
-        self.cluster = made(clock=lambda: self.clock.now().timestamp())
+        new_cluster = partial(defined, *crds) if crds else Cluster
+        self.cluster = new_cluster(clock=lambda: self.clock.now().timestamp())
         embedded = InProcessTransport(self.cluster)
         transport = embedded if server is None else server
         self.client = Client(transport, field_manager="test")
@@ -161,9 +161,9 @@ class Rooms:
         namespaces: tuple[str, ...] = (),
     ) -> None:
         """An ElasticQuota, or with namespaces a composite, with its namespaces."""
-        for each in {namespace, *namespaces}:
+        for name_ in {namespace, *namespaces}:
             with suppress(AlreadyExists):
-                self.client.create(Namespace.KIND, {"metadata": {"name": each}})
+                self.client.create(Namespace.KIND, {"metadata": {"name": name_}})
         spec: Json = {"min": dict(min)} | ({} if max is None else {"max": dict(max)})
         kind = CompositeElasticQuota.KIND if namespaces else ElasticQuota.KIND
         spec |= {"namespaces": [*namespaces]} if namespaces else {}
@@ -176,8 +176,8 @@ class Rooms:
         template = {"metadata": {"labels": labels}, "spec": pod}
         spec = {"selector": {"matchLabels": labels}, "template": template}
         meta: Json = {"name": name, "namespace": "default", "annotations": annotations}
-        made = self.client.create(GodelDeployment.KIND, {"metadata": meta, "spec": spec})
-        owner = owner_reference(GodelDeployment.decode(made))
+        created = self.client.create(GodelDeployment.KIND, {"metadata": meta, "spec": spec})
+        owner = owner_reference(GodelDeployment.decode(created))
         meta = {"name": f"{name}-1", "namespace": "default", "ownerReferences": [owner]}
         self.client.create(GodelReplicaSet.KIND, {"metadata": meta, "spec": spec})
 
@@ -278,13 +278,13 @@ class Rooms:
 
     # ---- waiting
 
-    def until(self, happened: Callable[[], V], what: str) -> V:
+    def until(self, happened: Callable[[], V], goal: str) -> V:
         deadline = time.monotonic() + PATIENCE
-        while not (found := happened()):
+        while not (result := happened()):
             if time.monotonic() > deadline:
-                raise AssertionError(f"never came: {what}\n{self.picture()}")
-            time.sleep(LOOK)
-        return found
+                raise AssertionError(f"never came: {goal}\n{self.picture()}")
+            time.sleep(POLL)
+        return result
 
     def until_phase(self, phase: str, name: str = "reservation-demo") -> KoordinatorReservationStatus:
         self.until(lambda: self.status(name).phase == phase, f"{name} {phase}")
@@ -327,8 +327,8 @@ class Rooms:
 
 @contextmanager
 def rooms(**more: Any) -> Iterator[Rooms]:
-    made = Rooms(**more)
+    rooms_ = Rooms(**more)
     try:
-        yield made
+        yield rooms_
     finally:
-        made.stop()
+        rooms_.stop()

@@ -42,7 +42,7 @@ from tests.cluster.objects import Json
 from tests.cluster.taps import Tap
 
 PATIENCE = 240.0  # seconds for a test on a slow, busy machine
-LOOK = 0.02
+POLL = 0.02
 KEEP_UP = 0.5  # real seconds without a move of time, for a broker that is due to poll
 SETTINGS = Settings(
     cluster_name=CLUSTER,
@@ -154,7 +154,7 @@ class Stack:
             self.current.on("before-call.ec2.CreateFleet", self._before_launch, times=1)
             self._before_launch = None
         if self._lag:
-            self.settle()
+            self.wait_for_ec2()
         if self._lag and first:
             self.control.lag(self._lag)  # later the test sets it
         self.broker = Broker(Client(self.tap), self.current, self.settings, clock=self.clock)
@@ -200,7 +200,7 @@ class Stack:
         self.control.advance(seconds)
         self.clock.advance(seconds)
 
-    def settle(self) -> None:
+    def wait_for_ec2(self) -> None:
         """With --lag, moves time on until EC2 shows all actions so far."""
         if self._lag:
             self.advance(2 * self._lag)
@@ -262,13 +262,13 @@ class Stack:
 
     def pod(self, name: str, **more: Any) -> Pod:
         """A pod in `default`; on a node it runs."""
-        made = self.client.create(Pod.KIND, objects.pod(name, **more))
+        created = self.client.create(Pod.KIND, objects.pod(name, **more))
         if more.get("node"):
             status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-            made = self.client.patch(
+            created = self.client.patch(
                 Pod.KIND, name, {"status": status}, namespace="default", subresource="status"
             )
-        return Pod.decode(made)
+        return Pod.decode(created)
 
     def priority_class(self, name: str, value: int) -> None:
         """Returns when pods may name it: a real API server refuses them until its cache has the class."""
@@ -286,10 +286,10 @@ class Stack:
 
     def budget(self, name: str, *, app: str, allowed: int = 0) -> None:
         body = objects.budget(name, app=app, allowed=allowed)
-        made = self.client.create(objects.PDB, body)
+        created = self.client.create(objects.PDB, body)
         # The controller that computes this status does not run here.
         status = {
-            "observedGeneration": made["metadata"].get("generation", 1),
+            "observedGeneration": created["metadata"].get("generation", 1),
             "disruptionsAllowed": allowed,
             "currentHealthy": 1,
             "desiredHealthy": 1 - allowed,
@@ -319,13 +319,13 @@ class Stack:
         return [model.decode(item) for item in self.client.list(model.KIND)[0]]
 
     def condition(self, model: type[Object], name: str, type_: str) -> Condition | None:
-        found: Any = self.find(model, name)
-        return condition(found.status.conditions, type_) if found is not None else None
+        object_: Any = self.find(model, name)
+        return condition(object_.status.conditions, type_) if object_ is not None else None
 
-    def claim_says(self, name: str, type_: str = names.LAUNCHED) -> Condition | None:
+    def claim_condition(self, name: str, type_: str = names.LAUNCHED) -> Condition | None:
         return self.condition(NodeClaim, name, type_)
 
-    def class_says(self, type_: str, name: str = "gpu") -> Condition | None:
+    def class_condition(self, type_: str, name: str = "gpu") -> Condition | None:
         return self.condition(EC2NodeClass, name, type_)
 
     def events(self, name: str, *, kind: str = "NodeClaim") -> list[Event]:
@@ -348,21 +348,21 @@ class Stack:
 
     # ---- waiting
 
-    def until(self, happened: Callable[[], V], what: str, *, step: float = 0.0) -> V:
+    def until(self, happened: Callable[[], V], goal: str, *, step: float = 0.0) -> V:
         """Returns the result of `happened` as soon as it is true; between two calls, time moves on by
         `step`.
 
         Time does not outrun a broker on a slow machine; otherwise minutes would pass before it acts.
         """
         deadline = time.monotonic() + PATIENCE
-        while not (found := happened()):
+        while not (result := happened()):
             if time.monotonic() > deadline:
-                raise AssertionError(f"never came: {what}\n{self.picture()}")
+                raise AssertionError(f"never came: {goal}\n{self.picture()}")
             if step:
                 self._keep_up(step)
                 self.advance(step)
-            time.sleep(LOOK)
-        return found
+            time.sleep(POLL)
+        return result
 
     def _keep_up(self, step: float) -> None:
         """Returns when the broker has polled since a poll was last due, or after a while."""
@@ -373,7 +373,7 @@ class Stack:
             return
         late = time.monotonic() + KEEP_UP
         while self.calls("DescribeCapacityReservations") == self._polls and time.monotonic() < late:
-            time.sleep(LOOK)
+            time.sleep(POLL)
         self._polls, self._unpolled = self.calls("DescribeCapacityReservations"), step
 
     def until_launched(self, *claims: str) -> None:
@@ -389,45 +389,45 @@ class Stack:
         once."""
 
         def shown(name: str) -> bool:
-            found = self.get(NodeClaim, name).labels.get(names.CAPACITY_TYPE, "")
-            return found == as_ if as_ else bool(found)
+            capacity_type = self.get(NodeClaim, name).labels.get(names.CAPACITY_TYPE, "")
+            return capacity_type == as_ if as_ else bool(capacity_type)
 
         for name in claims if self._lag else ():
-            self.until(lambda n=name: shown(n), f"{name} says what it runs in", step=1.0)  # type: ignore[misc]
+            self.until(lambda n=name: shown(n), f"{name} shows its placement", step=1.0)  # type: ignore[misc]
 
     def until_waiting(self, name: str, reason: str = "") -> Condition:
         """The claim's Launched condition, once it is Unknown (for this reason)."""
 
         def waits() -> Condition | None:
-            found = self.claim_says(name)
-            good = found and found.status == "Unknown" and (not reason or found.reason == reason)
-            return found if good else None
+            condition = self.claim_condition(name)
+            good = condition and condition.status == "Unknown" and (not reason or condition.reason == reason)
+            return condition if good else None
 
-        found = self.until(waits, f"{name} waits for {reason or 'a reason'}")
-        assert found is not None
-        return found
+        waiting = self.until(waits, f"{name} waits for {reason or 'a reason'}")
+        assert waiting is not None
+        return waiting
 
     def until_class(self, type_: str, status: str, *, name: str = "gpu", reason: str = "") -> Condition:
-        def says() -> Condition | None:
-            found = self.class_says(type_, name)
-            good = found and found.status == status and (not reason or found.reason == reason)
-            return found if good else None
+        def reached() -> Condition | None:
+            current = self.class_condition(type_, name)
+            good = current and current.status == status and (not reason or current.reason == reason)
+            return current if good else None
 
-        found = self.until(says, f"class {name}: {type_}={status} {reason}")
-        assert found is not None
-        return found
+        reached_condition = self.until(reached, f"class {name}: {type_}={status} {reason}")
+        assert reached_condition is not None
+        return reached_condition
 
     def until_gone(self, model: type[Object], name: str) -> None:
         self.until(lambda: self.find(model, name) is None, f"{model.KIND.kind} {name} gone")
 
-    def until_event(self, name: str, reason: str, *, kind: str = "NodeClaim", saying: str = "") -> Event:
-        def said() -> Event | None:
-            found = (e for e in self.events(name, kind=kind) if e.reason == reason)
-            return next((e for e in found if saying in e.message), None)
+    def until_event(self, name: str, reason: str, *, kind: str = "NodeClaim", text: str = "") -> Event:
+        def published() -> Event | None:
+            events = (e for e in self.events(name, kind=kind) if e.reason == reason)
+            return next((e for e in events if text in e.message), None)
 
-        found = self.until(said, f"event {reason} on {kind} {name}")
-        assert found is not None
-        return found
+        event = self.until(published, f"event {reason} on {kind} {name}")
+        assert event is not None
+        return event
 
     def passes(self, count: int = 2) -> None:
         """Returns when the broker has processed every claim anew."""
@@ -453,12 +453,12 @@ class Stack:
         for model in (NodeClaim, EC2NodeClass, NodePool, Node):
             for raw in self.client.list(model.KIND)[0]:
                 try:
-                    found = model.decode(raw)
+                    object_ = model.decode(raw)
                 except ValidationError as error:
                     lines.append(f"{model.KIND.kind} {raw['metadata']['name']}: {error}")
                     continue
-                status: Any = getattr(found, "status", None)
-                lines.append(f"{model.KIND.kind} {found.name} {'deleting' if found.deleting else ''}")
+                status: Any = getattr(object_, "status", None)
+                lines.append(f"{model.KIND.kind} {object_.name} {'deleting' if object_.deleting else ''}")
                 lines += [
                     f"    {c.type}={c.status} {c.reason}: {c.message}"
                     for c in getattr(status, "conditions", ())
@@ -470,7 +470,7 @@ class Stack:
         lines += [
             f"EC2 {i['InstanceId']} {i['InstanceType']} {i['Placement']['AvailabilityZone']} "
             f"{i['State']['Name']} {i.get('CapacityReservationId', '-')}"
-            for i in self.aws.instances(ours=False)
+            for i in self.aws.instances(own_only=False)
         ]
         lines += [
             f"EC2 {r['CapacityReservationId']} {r['InstanceType']} {r['AvailabilityZone']} {r['State']} "
@@ -481,9 +481,9 @@ class Stack:
         return "\n".join(lines)
 
     def _install_crds(self) -> None:
-        there = {crd["metadata"]["name"] for crd in self.client.list(CRD)[0]}
+        installed = {crd["metadata"]["name"] for crd in self.client.list(CRD)[0]}
         for crd in _crds():
-            if crd["metadata"]["name"] not in there:
+            if crd["metadata"]["name"] not in installed:
                 self.client.create(CRD, crd)
         for model in (EC2NodeClass, NodeClaim, NodePool):
             self.until(lambda m=model: self._served(m), f"{model.KIND.plural} served")  # type: ignore[misc]

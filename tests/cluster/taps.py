@@ -27,8 +27,8 @@ def writes_of(resource: str, name: str = "") -> Chosen:
     """Writes to an object itself, not to its subresources."""
 
     def chosen(request: Request) -> bool:
-        _, found, rest = request.path.partition(f"/{resource}/")
-        return bool(found) and request.method not in READS and "/" not in rest and name in ("", rest)
+        _, separator, rest = request.path.partition(f"/{resource}/")
+        return bool(separator) and request.method not in READS and "/" not in rest and name in ("", rest)
 
     return chosen
 
@@ -64,21 +64,21 @@ class Tap:
     inner: Transport
     log: list[tuple[str, str]] = field(default_factory=list)
     lost: int = 0
-    told: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    fake_replies: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _slow: list[tuple[str, threading.Event]] = field(default_factory=list)
     _rules: list[Rule] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def request(self, request: Request, *, timeout: float) -> Reply:
         self._pass(request)
-        if request.method == "GET" and (body := self.told.get(request.path)) is not None:
+        if request.method == "GET" and (body := self.fake_replies.get(request.path)) is not None:
             return Reply(status=int(body.get("code", 200)), body=json.dumps(body).encode())
         return self.inner.request(request, timeout=timeout)
 
-    def tell(self, path: str, body: Mapping[str, Any]) -> None:
+    def fake_reply(self, path: str, body: Mapping[str, Any]) -> None:
         """The broker reads this body at the path, whatever the API server has there; `code` makes it an
         error."""
-        self.told[path] = body
+        self.fake_replies[path] = body
 
     def stream(self, request: Request, *, timeout: float) -> Stream:
         self._pass(request)
@@ -98,7 +98,7 @@ class Tap:
 
         def lose(request: Request) -> None:
             self.lost += 1
-            raise Unavailable(0, "Lost", f"{request.method} {request.path} was lost, as a test asked")
+            raise Unavailable(0, "Lost", f"{request.method} {request.path} was lost, as ordered by the test")
 
         self.on(chosen, lose, times=times)
 
@@ -108,7 +108,7 @@ class Tap:
             self._rules.append(Rule(chosen, times, does))
 
     def heal(self) -> None:
-        self.told.clear()
+        self.fake_replies.clear()
         with self._lock:
             self._rules.clear()
 

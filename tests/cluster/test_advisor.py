@@ -31,8 +31,8 @@ def record(stack: Stack, name: str = "gpu") -> str | None:
 
 def tagged(stack: Stack) -> set[str]:
     """The reservations that carry the class's tag, as EC2 shows them."""
-    found = stack.aws.ec2.describe_capacity_reservations()["CapacityReservations"]
-    return {odcr["CapacityReservationId"] for odcr in found if tags(odcr).get(KEY) == "gpu"}
+    reply = stack.aws.ec2.describe_capacity_reservations()["CapacityReservations"]
+    return {odcr["CapacityReservationId"] for odcr in reply if tags(odcr).get(KEY) == "gpu"}
 
 
 def written(stack: Stack) -> list[tuple[str, str]]:
@@ -47,9 +47,9 @@ def until_quiet(stack: Stack) -> None:
     stack.passes()
 
 
-def listing(theirs: list[Json]) -> Any:
+def listing(user_terms: list[Json]) -> Any:
     """Selector terms that a user wrote, for `Stack.node_class`."""
-    return {LIST: theirs}
+    return {LIST: user_terms}
 
 
 # ---- the term for each reservation
@@ -119,9 +119,9 @@ def test_a_spec_that_is_removed_takes_terms_record_and_conditions_with_it(stack:
     until_terms(stack, {"id": odcr})
     stack.until_class(ADVISED, "True")
     stack.edit(EC2NodeClass, "gpu", {"spec": {"capacityReservationSpec": None}})
-    stack.until(lambda: stack.class_says(ADVISED) is None, "the condition is gone")
+    stack.until(lambda: stack.class_condition(ADVISED) is None, "the condition is gone")
     assert LIST not in stack.client.get(EC2NodeClass.KIND, "gpu")["spec"]
-    assert record(stack) is None and stack.class_says(ALLOWED) is None
+    assert record(stack) is None and stack.class_condition(ALLOWED) is None
 
 
 # ---- the owners of terms
@@ -130,11 +130,11 @@ def test_a_spec_that_is_removed_takes_terms_record_and_conditions_with_it(stack:
 @pytest.mark.covers("KRP-31")
 def test_a_user_s_terms_stay_in_their_place_and_are_not_repeated(stack: Stack) -> None:
     first, second = stack.aws.odcr(), stack.aws.odcr("m5.xlarge", B)
-    theirs: list[Json] = [{"tags": {"team": "a"}}, {"id": second}]
+    user_terms: list[Json] = [{"tags": {"team": "a"}}, {"id": second}]
     stack.start()
-    stack.node_class(group=stack.aws.group(first, second), **listing(theirs))
+    stack.node_class(group=stack.aws.group(first, second), **listing(user_terms))
     pool(stack)
-    until_terms(stack, *theirs, {"id": first})
+    until_terms(stack, *user_terms, {"id": first})
     own = load(record(stack))
     assert own is not None and own.terms == ({"id": first},)
     stack.edit(EC2NodeClass, "gpu", {"spec": {LIST: [{"id": first}]}})
@@ -156,59 +156,59 @@ def test_a_broker_that_starts_anew_knows_its_own_terms(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-31")
-def test_terms_are_written_over_nothing_that_somebody_wrote_just_before(stack: Stack) -> None:
+def test_terms_never_overwrite_a_concurrent_write(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.start()
     stack.node_class(id_=odcr)
     stack.until_class(names.RESERVATIONS_RESOLVED, "True")
-    karpenter, mine = Karpenter(stack), {"tags": {"team": "a"}}
+    karpenter, user_term = Karpenter(stack), {"tags": {"team": "a"}}
 
     def meanwhile(_: object) -> None:
-        stack.edit(EC2NodeClass, "gpu", {"spec": {LIST: [mine]}})
+        stack.edit(EC2NodeClass, "gpu", {"spec": {LIST: [user_term]}})
         karpenter.reconcile()
 
     stack.tap.on(writes_of("ec2nodeclasses", "gpu"), meanwhile)
     pool(stack)
-    until_terms(stack, mine, {"id": odcr})
+    until_terms(stack, user_term, {"id": odcr})
     assert stack.get(EC2NodeClass, "gpu").metadata.finalizers == (names.NODECLASS_FINALIZER,)
     assert {*Karpenter.CONDITIONS} <= {*conditions(stack)}
 
 
 @pytest.mark.covers("KRP-31")
-def test_somebody_who_keeps_applying_the_list_is_left_alone_and_told_the_tag_term(stack: Stack) -> None:
+def test_list_that_a_user_keeps_applying_is_left_alone_and_the_tag_term_is_reported(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.start()
     stack.node_class(id_=odcr)
     pool(stack)
     until_terms(stack, {"id": odcr})
     stack.tap.forget()
-    mine = {"tags": {"team": "a"}}
+    user_term = {"tags": {"team": "a"}}
     gitops = GitOps(stack)
     for _ in range(PATIENCE - 1):
-        gitops.apply(mine)
-        until_terms(stack, mine, {"id": odcr})
-    gitops.apply(mine)
-    found = stack.until_class(ADVISED, "False", reason="ListKeptByOthers")
-    assert "argocd" in found.message and f'{{"tags":{{"{KEY}":"gpu"}}}}' in found.message
+        gitops.apply(user_term)
+        until_terms(stack, user_term, {"id": odcr})
+    gitops.apply(user_term)
+    condition = stack.until_class(ADVISED, "False", reason="ListKeptByOthers")
+    assert "argocd" in condition.message and f'{{"tags":{{"{KEY}":"gpu"}}}}' in condition.message
     stack.until_event("gpu", "ListKeptByOthers", kind="EC2NodeClass")
     stack.until(lambda: tagged(stack) == {odcr}, "the reservation carries the tag that is offered")
 
     stack.tap.forget()
-    gitops.apply(mine)
+    gitops.apply(user_term)
     stack.stop()
     stack.start()
-    gitops.apply(mine)
+    gitops.apply(user_term)
     until_quiet(stack)
-    assert written(stack) == [] and terms(stack) == [mine]
+    assert written(stack) == [] and terms(stack) == [user_term]
 
-    gitops.apply(mine, TAG)
+    gitops.apply(user_term, TAG)
     stack.until_class(ADVISED, "True", reason="TermsHeld")
-    assert terms(stack) == [mine, TAG] and tagged(stack) == {odcr}
+    assert terms(stack) == [user_term, TAG] and tagged(stack) == {odcr}
 
 
 @pytest.mark.covers("KRP-31")
 @pytest.mark.both_servers
-def test_whoever_gave_the_list_back_has_the_broker_write_again(stack: Stack) -> None:
+def test_broker_writes_again_once_the_list_is_given_back(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.start()
     stack.node_class(id_=odcr)
@@ -223,7 +223,7 @@ def test_whoever_gave_the_list_back_has_the_broker_write_again(stack: Stack) -> 
 
 
 @pytest.mark.covers("KRP-31")
-def test_one_who_replaces_the_whole_object_is_not_fought_either(stack: Stack) -> None:
+def test_replacement_of_the_whole_object_is_not_reverted_either(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.start()
     stack.node_class(id_=odcr)
@@ -273,47 +273,47 @@ def test_more_than_30_are_selected_by_one_tag_until_they_are_fewer(stack: Stack)
 def test_the_tag_term_is_written_only_when_ec2_shows_the_tag_on_all(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    theirs = [{"tags": {"team": f"t-{n}"}} for n in range(29)]
+    user_terms = [{"tags": {"team": f"t-{n}"}} for n in range(29)]
     first, second = stack.aws.odcr(), stack.aws.odcr("m5.xlarge", B)
     group = stack.aws.group(first)
     stack.start()
-    stack.node_class(group=group, **listing(theirs))
+    stack.node_class(group=group, **listing(user_terms))
     pool(stack)
-    until_terms(stack, *theirs, {"id": first})
+    until_terms(stack, *user_terms, {"id": first})
     assert stack.current is not None
     shown = stack.current.reservations
     with monkeypatch.context() as patched:
-        patched.setattr(stack.current, "reservations", lambda: [replace(each, tags={}) for each in shown()])
+        patched.setattr(stack.current, "reservations", lambda: [replace(odcr, tags={}) for odcr in shown()])
         stack.aws.join("team", second)
-        stack.until(lambda: stack.calls("CreateTags") > 0, "the tag is asked for")
+        stack.until(lambda: stack.calls("CreateTags") > 0, "the tag is requested")
         stack.until_class(ADVISED, "False", reason="TaggingReservations")
         until_quiet(stack)
-        assert terms(stack) == [*theirs, {"id": first}]
-    until_terms(stack, *theirs, TAG)
+        assert terms(stack) == [*user_terms, {"id": first}]
+    until_terms(stack, *user_terms, TAG)
 
 
 @pytest.mark.covers("KRP-31")
-def test_a_tag_that_the_role_may_not_set_is_told_and_takes_nothing_away(stack: Stack) -> None:
-    theirs = [{"tags": {"team": f"t-{n}"}} for n in range(29)]
+def test_forbidden_tag_is_reported_and_takes_nothing_away(stack: Stack) -> None:
+    user_terms = [{"tags": {"team": f"t-{n}"}} for n in range(29)]
     odcrs = [stack.aws.odcr(), stack.aws.odcr("m5.xlarge", B)]
     stack.control.fault(action="CreateTags", code="UnauthorizedOperation", status=403, times=-1)
     stack.start()
-    stack.node_class(group=stack.aws.group(*odcrs), **listing(theirs))
+    stack.node_class(group=stack.aws.group(*odcrs), **listing(user_terms))
     pool(stack)
-    found = stack.until_class(ADVISED, "False", reason="TaggingRefused")
-    assert "UnauthorizedOperation" in found.message and max(odcrs) in found.message
-    assert terms(stack) == [*theirs, {"id": min(odcrs)}]
+    condition = stack.until_class(ADVISED, "False", reason="TaggingRefused")
+    assert "UnauthorizedOperation" in condition.message and max(odcrs) in condition.message
+    assert terms(stack) == [*user_terms, {"id": min(odcrs)}]
 
 
 @pytest.mark.covers("KRP-31")
-def test_a_full_list_of_the_user_s_own_is_told(stack: Stack) -> None:
-    theirs = [{"tags": {"team": f"t-{n}"}} for n in range(30)]
+def test_full_list_of_user_terms_is_reported(stack: Stack) -> None:
+    user_terms = [{"tags": {"team": f"t-{n}"}} for n in range(30)]
     odcr = stack.aws.odcr()
     stack.start()
-    stack.node_class(id_=odcr, **listing(theirs))
+    stack.node_class(id_=odcr, **listing(user_terms))
     pool(stack)
     assert odcr in stack.until_class(ADVISED, "False", reason="NoRoom").message
-    assert terms(stack) == theirs and tagged(stack) == set()
+    assert terms(stack) == user_terms and tagged(stack) == set()
 
 
 @pytest.mark.covers("KRP-31")
@@ -365,22 +365,20 @@ def test_a_class_that_only_karpenter_can_launch_is_advised_all_the_same(stack: S
 @pytest.mark.parametrize(
     ("family", "platform"), [("AL2", "Linux/UNIX"), ("Windows2022", "Windows")], ids=["al2", "windows2022"]
 )
-def test_a_class_whose_images_the_broker_does_not_know_is_advised_all_the_same(
-    stack: Stack, family: str, platform: str
-) -> None:
-    there = stack.aws.odcr(platform=platform)
+def test_class_with_unknown_images_is_advised_all_the_same(stack: Stack, family: str, platform: str) -> None:
+    fitting = stack.aws.odcr(platform=platform)
     other = stack.aws.odcr(platform="Windows" if platform == "Linux/UNIX" else "Linux/UNIX")
     stack.start()
-    group = stack.aws.group(there, other)
+    group = stack.aws.group(fitting, other)
     alias = {"alias": f"{family.lower()}@latest"}
     stack.node_class(group=group, amiFamily=family, amiSelectorTerms=[alias])
     pool(stack)
-    until_terms(stack, {"id": there})
+    until_terms(stack, {"id": fitting})
     stack.until_class(names.LAUNCHABLE, "False")
 
 
 @pytest.mark.covers("KRP-31")
-def test_a_class_whose_profile_may_not_be_looked_up_is_advised_all_the_same(stack: Stack) -> None:
+def test_class_with_an_unreadable_profile_is_advised_all_the_same(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.control.fault(action="ListInstanceProfilesForRole", code="AccessDenied", status=403, times=-1)
     stack.start()
@@ -413,14 +411,14 @@ def test_a_steady_class_is_written_no_more(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-31")
-def test_a_broker_that_is_told_not_to_advise_writes_no_class(stack: Stack) -> None:
+def test_disabled_advice_writes_no_class(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.start(advise=False)
     stack.node_class(id_=odcr)
     pool(stack)
     stack.until_class(names.RESERVATIONS_RESOLVED, "True")
     until_quiet(stack)
-    assert written(stack) == [] and stack.class_says(ADVISED) is None
+    assert written(stack) == [] and stack.class_condition(ADVISED) is None
 
 
 # ---- the class's status
@@ -450,12 +448,14 @@ def test_a_list_that_karpenter_keeps_is_left_to_it_and_the_message_has_the_slots
     until_quiet(stack)
     status: Any = stack.client.get(EC2NodeClass.KIND, "gpu")["status"]
     assert [row["id"] for row in status["capacityReservations"]] == [other, odcr]
-    said = stack.until_class(names.RESERVATIONS_RESOLVED, "True", reason="ReservationsFound")
-    assert f"{odcr} m5.large us-east-1a 3/3" in said.message
+    condition = stack.until_class(names.RESERVATIONS_RESOLVED, "True", reason="ReservationsFound")
+    assert f"{odcr} m5.large us-east-1a 3/3" in condition.message
     stack.aws.rival(odcr)
     stack.until(
-        lambda: f"{odcr} m5.large us-east-1a 2/3" in (stack.class_says(said.type) or said).message,
-        "the slots are told anew",
+        lambda: (
+            f"{odcr} m5.large us-east-1a 2/3" in (stack.class_condition(condition.type) or condition).message
+        ),
+        "the slots are reported anew",
     )
     assert {*Karpenter.CONDITIONS} <= {*conditions(stack)}
 
@@ -471,7 +471,7 @@ def test_pools_that_do_not_allow_reserved_are_named(stack: Stack) -> None:
     pool(stack, "worst", capacity=("spot",))
     pool(stack, "other", node_class="other", capacity=("spot",))
     stack.until(
-        lambda: "NodePools worse, worst:" in getattr(stack.class_says(ALLOWED), "message", ""),
+        lambda: "NodePools worse, worst:" in getattr(stack.class_condition(ALLOWED), "message", ""),
         "both are named",
     )
     stack.until_class(ALLOWED, "False", reason="ReservedNotAllowed")

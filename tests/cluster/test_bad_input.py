@@ -34,9 +34,9 @@ def test_an_unknown_reservation(stack: Stack) -> None:
     stack.node_class(id_=UNKNOWN_ID)
     stack.start()
     stack.claim()
-    found = stack.until_class(RESOLVED, "False", reason="ReservationNotFound")
-    assert f"{UNKNOWN_ID} was not found, or is not shared with account {ACCOUNT}" in found.message
-    assert "InvalidCapacityReservationId.NotFound" in found.message
+    condition = stack.until_class(RESOLVED, "False", reason="ReservationNotFound")
+    assert f"{UNKNOWN_ID} was not found, or is not shared with account {ACCOUNT}" in condition.message
+    assert "InvalidCapacityReservationId.NotFound" in condition.message
     waits = stack.until_waiting("c-0", "NoUsableReservation")
     assert UNKNOWN_ID in waits.message
     stack.passes()
@@ -48,11 +48,11 @@ def test_an_unknown_group(stack: Stack) -> None:
     stack.node_class(group=UNKNOWN_GROUP)
     stack.start()
     stack.claim()
-    found = stack.until_class(RESOLVED, "False", reason="GroupNotFound")
-    assert "group/nobody" in found.message and "NotFoundException" in found.message
+    condition = stack.until_class(RESOLVED, "False", reason="GroupNotFound")
+    assert "group/nobody" in condition.message and "NotFoundException" in condition.message
     waits = stack.until_waiting("c-0", "NoUsableReservation")
     assert "group nobody" in waits.message
-    assert "arn:" not in found.message + waits.message
+    assert "arn:" not in condition.message + waits.message
     assert nothing_launched(stack)
     odcr = stack.aws.odcr()
     stack.aws.group(odcr, name="nobody")
@@ -62,7 +62,7 @@ def test_an_unknown_group(stack: Stack) -> None:
 
 @pytest.mark.covers("KRP-08")
 @pytest.mark.parametrize(
-    ("reservation", "reason", "says"),
+    ("reservation", "reason", "parts"),
     [
         ({"platform": "Windows"}, "PlatformMismatch", ("platform Windows", "Linux/UNIX")),
         ({"Tenancy": "dedicated"}, "TenancyMismatch", ("tenancy dedicated", "default")),
@@ -70,16 +70,16 @@ def test_an_unknown_group(stack: Stack) -> None:
     ],
 )
 def test_a_reservation_that_does_not_fit_the_class(
-    stack: Stack, reservation: Json, reason: str, says: tuple[str, ...]
+    stack: Stack, reservation: Json, reason: str, parts: tuple[str, ...]
 ) -> None:
     odcr = stack.aws.odcr(**reservation)
     stack.node_class(id_=odcr, zones=(A, B))
     stack.start()
     stack.claim()
-    found = stack.until_class(RESOLVED, "False", reason=reason)
+    condition = stack.until_class(RESOLVED, "False", reason=reason)
     waits = stack.until_waiting("c-0", "NoUsableReservation")
-    for message in (found.message, waits.message):
-        assert odcr in message and all(part in message for part in says)
+    for message in (condition.message, waits.message):
+        assert odcr in message and all(part in message for part in parts)
     stack.passes()
     assert nothing_launched(stack)
 
@@ -100,7 +100,7 @@ def test_a_reservation_of_a_type_that_the_claim_does_not_take(stack: Stack) -> N
 
 
 @pytest.mark.parametrize(
-    ("spec", "reason", "says"),
+    ("spec", "reason", "text"),
     [
         (
             {"subnetSelectorTerms": [NO_SUBNET]},
@@ -116,18 +116,18 @@ def test_a_reservation_of_a_type_that_the_claim_does_not_take(stack: Stack) -> N
         ({"amiSelectorTerms": [{"id": "ami-0123456789abcdef0"}]}, "AMINotFound", "amiSelectorTerms"),
     ],
 )
-def test_a_class_whose_terms_select_nothing(stack: Stack, spec: Json, reason: str, says: str) -> None:
+def test_class_with_terms_that_select_nothing(stack: Stack, spec: Json, reason: str, text: str) -> None:
     odcr = stack.aws.odcr()
     stack.node_class("bad", id_=odcr, **spec)
     stack.node_class("good", id_=odcr)
     stack.start()
     stack.claim("c-0", node_class="bad", capacity=BOTH)
-    found = stack.until_class(names.LAUNCHABLE, "False", name="bad", reason=reason)
-    assert says in found.message
-    waits = stack.until_waiting("c-0", found.reason)
-    assert says in waits.message
-    stack.until_event("bad", found.reason, kind="EC2NodeClass")
-    stack.until_event("c-0", found.reason)
+    condition = stack.until_class(names.LAUNCHABLE, "False", name="bad", reason=reason)
+    assert text in condition.message
+    waits = stack.until_waiting("c-0", condition.reason)
+    assert text in waits.message
+    stack.until_event("bad", condition.reason, kind="EC2NodeClass")
+    stack.until_event("c-0", condition.reason)
     assert nothing_launched(stack)
     stack.claim("c-1", node_class="good")
     stack.until_launched("c-1")
@@ -173,8 +173,8 @@ def test_a_class_in_use_that_loses_its_security_group(stack: Stack) -> None:
     stack.until_class(names.LAUNCHABLE, "True")
     ec2.delete_security_group(GroupId=group)
     stack.claim(capacity=(ON_DEMAND,))
-    found = stack.until_class(names.LAUNCHABLE, "False", reason="SecurityGroupsNotFound")
-    assert group in found.message
+    condition = stack.until_class(names.LAUNCHABLE, "False", reason="SecurityGroupsNotFound")
+    assert group in condition.message
     assert group in stack.until_waiting("c-0", "SecurityGroupsNotFound").message
     assert not stack.aws.instances()
 
@@ -183,7 +183,7 @@ def test_a_class_in_use_that_loses_its_security_group(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize(
-    ("claim", "reason", "says"),
+    ("claim", "reason", "text"),
     [
         (
             {"requirements": [{"key": names.INSTANCE_TYPE, "operator": "NotIn", "values": ["m5.large"]}]},
@@ -203,13 +203,13 @@ def test_a_class_in_use_that_loses_its_security_group(stack: Stack) -> None:
         ({"annotations": {names.PRIORITY: "high"}}, "InvalidPriority", "'high': write a whole number"),
     ],
 )
-def test_a_claim_that_nothing_can_serve(stack: Stack, claim: dict[str, Any], reason: str, says: str) -> None:
+def test_a_claim_that_nothing_can_serve(stack: Stack, claim: dict[str, Any], reason: str, text: str) -> None:
     stack.node_class(preference="none")
     stack.start()
     stack.claim("bad", **{"capacity": (ON_DEMAND,), **claim})
     stack.claim("good", capacity=(ON_DEMAND,))
     waits = stack.until_waiting("bad", reason)
-    assert says in waits.message
+    assert text in waits.message
     stack.until_event("bad", reason)
     stack.until_launched("good")
     stack.passes()
@@ -226,7 +226,7 @@ def test_a_corrected_priority_launches_at_once(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "says"),
+    ("broken", "text"),
     [
         ({"nodeClassRef": {"group": names.BROKER, "kind": "EC2NodeClass", "name": ""}}, "nodeClassRef.name"),
         ({"nodeClassRef": {"group": names.BROKER, "kind": "EC2NodeClass"}}, "nodeClassRef.name"),
@@ -236,12 +236,12 @@ def test_a_corrected_priority_launches_at_once(stack: Stack) -> None:
         ({"resources": {"requests": {"cpu": "lots"}}}, "requests"),
     ],
 )
-def test_a_malformed_claim_is_refused_by_the_api_server(stack: Stack, broken: Json, says: str) -> None:
+def test_a_malformed_claim_is_refused_by_the_api_server(stack: Stack, broken: Json, text: str) -> None:
     body = objects.claim("c-0", node_class="gpu", types=("m5.large",), capacity=(RESERVED,))
     body["spec"] |= broken
     with pytest.raises(Invalid) as refused:
         stack.client.create(NodeClaim.KIND, body)
-    assert says in refused.value.message
+    assert text in refused.value.message
     assert stack.find(NodeClaim, "c-0") is None
 
 
@@ -332,12 +332,12 @@ def test_an_action_that_is_not_allowed(stack: Stack, action: str) -> None:
     stack.claim(capacity=BOTH)
     waits = stack.until_waiting("c-0", "Unauthorized")
     assert "UnauthorizedOperation: You are not authorized" in waits.message
-    said = stack.until_event("c-0", "Unauthorized")
-    assert said.type == "Warning"
-    assert stack.claim_says("c-0", names.CAPACITY_RESERVATION) is None
+    event = stack.until_event("c-0", "Unauthorized")
+    assert event.type == "Warning"
+    assert stack.claim_condition("c-0", names.CAPACITY_RESERVATION) is None
     if action in ("DescribeCapacityReservations", "DescribeSubnets", "DescribeImages"):
-        found = stack.until_class(names.LAUNCHABLE, "False", reason="Unauthorized")
-        assert action in found.message
+        condition = stack.until_class(names.LAUNCHABLE, "False", reason="Unauthorized")
+        assert action in condition.message
     stack.control.clear_faults()
     assert stack.aws.free(odcr) == 1
     stack.until(lambda: stack.is_true("c-0", names.LAUNCHED), "launched once it is allowed", step=2)
@@ -353,8 +353,8 @@ def test_a_group_that_may_not_be_read(stack: Stack) -> None:
     stack.node_class(group=arn)
     stack.start()
     stack.claim()
-    found = stack.until_class(RESOLVED, "False", reason="GroupNotFound")
-    assert "could not be read: not yours" in found.message and "ForbiddenException" in found.message
+    condition = stack.until_class(RESOLVED, "False", reason="GroupNotFound")
+    assert "could not be read: not yours" in condition.message and "ForbiddenException" in condition.message
     stack.until_waiting("c-0", "NoUsableReservation")
     assert nothing_launched(stack)
     stack.control.clear_faults()

@@ -14,14 +14,14 @@ from tests.cluster.stack import Stack
 def test_equal_claims_share_one_call(stack: Stack) -> None:
     odcr = stack.aws.odcr(count=20)
     stack.node_class(id_=odcr)
-    made = stack.claims(20)
+    claims = stack.claims(20)
     stack.start()
-    stack.until_launched(*made)
+    stack.until_launched(*claims)
     # One call, however often a slow server made the SDK send it.
     assert len({fleet["ClientToken"] for fleet in stack.aws.fleets()}) == 1
     fleet = stack.aws.fleets()[0]
     assert int(fleet["TargetCapacitySpecification"]["TotalTargetCapacity"]) == 20
-    ids = {stack.get(NodeClaim, name).status.provider_id for name in made}
+    ids = {stack.get(NodeClaim, name).status.provider_id for name in claims}
     assert len(ids) == 20
     assert len(stack.aws.instances()) == 20
 
@@ -31,14 +31,14 @@ def test_no_call_holds_two_pools_of_one_type_and_zone(stack: Stack) -> None:
     """Two reservations of one type and zone are two calls; a fallback may name many pools, each once."""
     first, second = stack.aws.odcr(count=2), stack.aws.odcr(count=2)
     stack.node_class(capacityReservationSelectorTerms=[{"id": first}, {"id": second}], zones=(A, B))
-    made = stack.claims(6, types=("m5.large", "m5.xlarge"), capacity=(RESERVED, ON_DEMAND))
+    claims = stack.claims(6, types=("m5.large", "m5.xlarge"), capacity=(RESERVED, ON_DEMAND))
     stack.start()
-    stack.until_launched(*made)
-    held = [stack.reservation_of(name) for name in made]
+    stack.until_launched(*claims)
+    held = [stack.reservation_of(name) for name in claims]
     assert (held.count(first), held.count(second), held.count("")) == (2, 2, 2)
     for fleet in stack.aws.fleets():
-        asked = [(p["InstanceType"], p["AvailabilityZone"]) for p in pools(fleet)]
-        assert len(asked) == len(set(asked))
+        pools_of_call = [(p["InstanceType"], p["AvailabilityZone"]) for p in pools(fleet)]
+        assert len(pools_of_call) == len(set(pools_of_call))
     assert stack.calls("CreateFleet") == 3
 
 
@@ -85,7 +85,7 @@ def test_every_reserved_slot_is_used_that_any_assignment_could_use(stack: Stack)
 
 
 @pytest.mark.covers("KRP-20", "KRP-30")
-def test_a_slot_that_comes_free_is_used_by_who_waits(stack: Stack) -> None:
+def test_freed_slot_goes_to_a_waiting_claim(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)
     stack.start()

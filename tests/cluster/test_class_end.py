@@ -15,16 +15,16 @@ from tests.cluster.stack import Stack
 @pytest.mark.covers("KRP-23")
 def test_a_class_is_held_by_its_claims_and_goes_with_the_last(stack: Stack) -> None:
     stack.node_class(preference="none")
-    made = stack.claims(2, capacity=(ON_DEMAND,))
+    claims = stack.claims(2, capacity=(ON_DEMAND,))
     stack.start()
-    stack.until_ready(*made)
+    stack.until_ready(*claims)
     stack.delete(EC2NodeClass, "gpu")
-    said = stack.until_class(names.LAUNCHABLE, "False", reason="NodeClassTerminating")
-    assert said.message.endswith("now c-0, c-1")
-    assert said.message == stack.until_event("gpu", "NodeClassTerminating", kind="EC2NodeClass").message
+    condition = stack.until_class(names.LAUNCHABLE, "False", reason="NodeClassTerminating")
+    assert condition.message.endswith("now c-0, c-1")
+    assert condition.message == stack.until_event("gpu", "NodeClassTerminating", kind="EC2NodeClass").message
     stack.claim("late", capacity=(ON_DEMAND,))
     assert "being deleted" in stack.until_waiting("late", "NodeClassTerminating").message
-    for name in (*made, "late"):
+    for name in (*claims, "late"):
         assert stack.find(EC2NodeClass, "gpu")
         stack.delete(NodeClaim, name)
         stack.until_gone(NodeClaim, name)
@@ -34,7 +34,7 @@ def test_a_class_is_held_by_its_claims_and_goes_with_the_last(stack: Stack) -> N
 
 @pytest.mark.covers("KRP-26")
 @pytest.mark.both_servers
-def test_a_class_that_no_claim_of_ours_names_is_not_held(stack: Stack) -> None:
+def test_class_that_no_claim_of_the_broker_names_is_not_held(stack: Stack) -> None:
     stack.node_class(preference="none")
     stack.start()
     stack.claim("theirs", capacity=(ON_DEMAND,), group=names.KARPENTER_AWS)
@@ -46,8 +46,8 @@ def test_a_class_that_no_claim_of_ours_names_is_not_held(stack: Stack) -> None:
 
 def profiles(stack: Stack) -> dict[str, list[str]]:
     """The account's instance profiles with their roles."""
-    found = stack.aws.client("iam").list_instance_profiles()["InstanceProfiles"]
-    return {p["InstanceProfileName"]: [r["RoleName"] for r in p["Roles"]] for p in found}
+    listed = stack.aws.client("iam").list_instance_profiles()["InstanceProfiles"]
+    return {p["InstanceProfileName"]: [r["RoleName"] for r in p["Roles"]] for p in listed}
 
 
 def of_role(stack: Stack, name: str, role: str = "workers") -> None:
@@ -60,7 +60,7 @@ def test_a_profile_that_the_broker_made_goes_with_the_last_class_of_its_role(sta
     iam.create_role(RoleName="workers", AssumeRolePolicyDocument="{}")
     iam.create_role(RoleName="others", AssumeRolePolicyDocument="{}")
     before = profiles(stack)
-    # Another cluster's profile of the same role, and a profile with a name similar to ours.
+    # Another cluster's profile of the same role, and a profile with a name similar to the broker's.
     foreign = {"theirs": "workers", f"capacity-broker.{CLUSTER}.0123456789": "others"}
     for name, role in foreign.items():
         iam.create_instance_profile(InstanceProfileName=name)
@@ -70,19 +70,19 @@ def test_a_profile_that_the_broker_made_goes_with_the_last_class_of_its_role(sta
     of_role(stack, "two")
     stack.claim(node_class="one", capacity=(ON_DEMAND,))
     stack.until_ready("c-0")
-    [made] = profiles(stack).keys() - before.keys() - foreign.keys()
-    assert profiles(stack)[made] == ["workers"]
+    [profile] = profiles(stack).keys() - before.keys() - foreign.keys()
+    assert profiles(stack)[profile] == ["workers"]
 
     stack.delete(EC2NodeClass, "two")
     stack.until_gone(EC2NodeClass, "two")
     stack.advance(4000)
     stack.passes()
-    assert made in profiles(stack)  # class `one` still names the role
+    assert profile in profiles(stack)  # class `one` still names the role
     stack.delete(EC2NodeClass, "one")
     stack.until_class(names.LAUNCHABLE, "False", name="one", reason="NodeClassTerminating")
     stack.delete(NodeClaim, "c-0")
     stack.until_gone(EC2NodeClass, "one")
-    stack.until(lambda: made not in profiles(stack), "the profile is deleted", step=5.0)
+    stack.until(lambda: profile not in profiles(stack), "the profile is deleted", step=5.0)
     assert profiles(stack) == {**before, **{name: [role] for name, role in foreign.items()}}
 
 
@@ -96,15 +96,15 @@ def test_a_profile_stays_while_an_instance_runs_with_it(stack: Stack) -> None:
     of_role(stack, "gpu")
     stack.claim(capacity=(ON_DEMAND,))
     stack.until_ready("c-0")
-    [made] = profiles(stack).keys() - before.keys()
+    [profile] = profiles(stack).keys() - before.keys()
     stack.edit(EC2NodeClass, "gpu", {"spec": {"role": "others"}})
     stack.until(lambda: "others" in str(profiles(stack)), "the other role has a profile")
     stack.advance(4000)
     stack.passes()
-    assert made in profiles(stack)
+    assert profile in profiles(stack)
     stack.delete(NodeClaim, "c-0")
     stack.until_gone(NodeClaim, "c-0")
-    stack.until(lambda: made not in profiles(stack), "the profile is deleted", step=10.0)
+    stack.until(lambda: profile not in profiles(stack), "the profile is deleted", step=10.0)
     assert "others" in str(profiles(stack))
 
 

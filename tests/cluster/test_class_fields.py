@@ -21,7 +21,7 @@ def only_template(stack: Stack) -> dict[str, Any]:
 
 
 @pytest.mark.covers("KRP-14")
-def test_a_claim_that_asks_for_efa_gets_every_interface_of_its_type(stack: Stack) -> None:
+def test_claim_that_requests_efa_gets_every_interface_of_its_type(stack: Stack) -> None:
     odcr = stack.aws.odcr(P5, count=2)
     stack.node_class(id_=odcr)
     stack.start()
@@ -29,10 +29,15 @@ def test_a_claim_that_asks_for_efa_gets_every_interface_of_its_type(stack: Stack
     stack.claim("c-1", types=(P5,), requests={"cpu": "1"})
     stack.until_launched("c-0", "c-1")
     with_efa = stack.instance("c-0")["NetworkInterfaces"]
-    assert {each["InterfaceType"] for each in with_efa} == {"efa"}
-    cards = [(each["Attachment"]["NetworkCardIndex"], each["Attachment"]["DeviceIndex"]) for each in with_efa]
+    assert {interface["InterfaceType"] for interface in with_efa} == {"efa"}
+    cards = [
+        (interface["Attachment"]["NetworkCardIndex"], interface["Attachment"]["DeviceIndex"])
+        for interface in with_efa
+    ]
     assert sorted(cards) == [(0, 0), *((card, 1) for card in range(1, 32))]
-    assert {group["GroupId"] for each in with_efa for group in each["Groups"]} == {stack.aws.security_group}
+    assert {group["GroupId"] for interface in with_efa for group in interface["Groups"]} == {
+        stack.aws.security_group
+    }
     assert len(stack.instance("c-1")["NetworkInterfaces"]) == 1
     assert stack.reservation_of("c-0") == stack.reservation_of("c-1") == odcr
 
@@ -79,9 +84,9 @@ def test_cpu_options_and_the_context_of_the_fleet(stack: Stack, monkeypatch: pyt
 @pytest.mark.parametrize("by", ["name", "id"])
 @pytest.mark.both_servers
 def test_a_placement_group_and_a_reservation_in_it(stack: Stack, by: str) -> None:
-    made = stack.aws.ec2.create_placement_group(GroupName="ring", Strategy="cluster")["PlacementGroup"]
-    odcr = stack.aws.odcr(PlacementGroupArn=made["GroupArn"])
-    chosen = {"name": "ring"} if by == "name" else {"id": made["GroupId"]}
+    reply = stack.aws.ec2.create_placement_group(GroupName="ring", Strategy="cluster")["PlacementGroup"]
+    odcr = stack.aws.odcr(PlacementGroupArn=reply["GroupArn"])
+    chosen = {"name": "ring"} if by == "name" else {"id": reply["GroupId"]}
     stack.node_class(id_=odcr, placementGroupSelector=chosen)
     stack.start()
     stack.claim(capacity=(RESERVED,))
@@ -94,13 +99,13 @@ def test_a_placement_group_that_is_not_there_is_named(stack: Stack) -> None:
     stack.node_class(preference="none", placementGroupSelector={"id": "pg-0123456789abcdef0"})
     stack.start()
     stack.claim(capacity=(ON_DEMAND,))
-    said = stack.until_class(names.LAUNCHABLE, "False", reason="PlacementGroupNotFound")
-    assert said.message.startswith("spec.placementGroupSelector: placement group 'pg-0123456789abcdef0'")
+    condition = stack.until_class(names.LAUNCHABLE, "False", reason="PlacementGroupNotFound")
+    assert condition.message.startswith("spec.placementGroupSelector: placement group 'pg-0123456789abcdef0'")
     assert "pg-0123456789abcdef0" in stack.until_waiting("c-0", "PlacementGroupNotFound").message
 
 
 @pytest.mark.covers("KRP-23")
-def test_what_a_node_can_hold_follows_the_settings(stack: Stack) -> None:
+def test_node_capacity_follows_the_settings(stack: Stack) -> None:
     """m5.large has three interfaces of ten addresses, and 8,192 MiB."""
     stack.node_class(preference="none")
     stack.start(reserved_enis=1, vm_memory_overhead_percent=0.0)

@@ -17,7 +17,15 @@ from broker.controllers.advisor.definition import PATIENCE
 from broker.kube.client import Client, Json, Request
 from broker.kube.errors import Conflict
 from broker.oncall.metrics import REGISTRY
-from tests.cluster.karpenter import apply_definition, installed, pool, served, terms, theirs, until_terms
+from tests.cluster.karpenter import (
+    apply_definition,
+    installed,
+    pool,
+    served,
+    shipped_definition,
+    terms,
+    until_terms,
+)
 from tests.cluster.stack import Stack
 from tests.cluster.taps import writes_of
 
@@ -38,7 +46,7 @@ def add_property(stack: Stack) -> None:
 
 def upgrade(stack: Stack) -> None:
     """A chart of Karpenter's applies its definition again."""
-    apply_definition(stack, theirs())
+    apply_definition(stack, shipped_definition())
 
 
 def field(stack: Stack, name: str = "gpu") -> Json | None:
@@ -100,14 +108,14 @@ def test_a_definition_that_changed_meanwhile_is_read_again(stack: Stack) -> None
 
     stack.tap.on(writes_of("customresourcedefinitions", NAME), meanwhile)
     assert crds.patch(client) == [{"version": "v1", "property": "added"}]
-    there = stack.client.get(CRD, NAME)
-    assert there["spec"]["names"]["shortNames"] == ["ec2nc"]
+    stored = stack.client.get(CRD, NAME)
+    assert stored["spec"]["names"]["shortNames"] == ["ec2nc"]
     assert crds.complete(crds.patch(client, check=True))
 
 
 @pytest.mark.covers("KRP-03")
-def test_an_older_property_is_told_and_replaced(stack: Stack) -> None:
-    old = theirs()
+def test_older_property_is_reported_and_replaced(stack: Stack) -> None:
+    old = shipped_definition()
     schema = old["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     schema[PROPERTY] = {"type": "object", "properties": {"capacityReservationPreference": {"type": "string"}}}
     apply_definition(stack, old)
@@ -143,8 +151,8 @@ def test_the_broker_goes_on_with_its_copy_and_writes_it_back(stack: Stack) -> No
     upgrade(stack)
     touch(stack)
     assert field(stack) is None
-    told = stack.until_class(SERVED, "False", reason="PropertyMissing")
-    assert "crds patch" in told.message
+    condition = stack.until_class(SERVED, "False", reason="PropertyMissing")
+    assert "crds patch" in condition.message
     stack.until(lambda: missing() == 1.0, "the missing property is counted")
     stack.aws.join("team", second)
     stack.until(lambda: len(terms(stack)) == 2, "the group is still followed")
@@ -152,7 +160,7 @@ def test_the_broker_goes_on_with_its_copy_and_writes_it_back(stack: Stack) -> No
     add_property(stack)
     stack.until(lambda: field(stack) == spec, "the value is back in its field", step=1.0)
     until_copied(stack, spec)
-    stack.until(lambda: stack.class_says(SERVED) is None, "nothing is missing any more")
+    stack.until(lambda: stack.class_condition(SERVED) is None, "nothing is missing any more")
     stack.until_event("gpu", "SpecRestored", kind="EC2NodeClass")
     stack.until(lambda: missing() == 0.0, "no property is counted as missing")
 
@@ -280,7 +288,7 @@ def test_a_changed_spec_is_copied_anew(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-03")
-def test_a_broker_that_is_told_to_puts_the_property_back_but_not_for_ever(stack: Stack) -> None:
+def test_enabled_broker_puts_the_property_back_but_not_for_ever(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.start(keep_definition=True)
     stack.until(lambda: served(stack), "the property is added")

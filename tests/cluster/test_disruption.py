@@ -36,10 +36,10 @@ def node(stack: Stack, name: str, *pods: str, **more: Any) -> str:
     """A Ready claim of the pool with running pods. Returns its Node's name."""
     stack.claim(name, **{"node_class": "web", "pool": "web", "capacity": (ON_DEMAND,), **more})
     stack.until_ready(name)
-    found = stack.get(NodeClaim, name).status.node_name
+    node_name = stack.get(NodeClaim, name).status.node_name
     for pod in pods:
-        run(stack, pod, found)
-    return found
+        run(stack, pod, node_name)
+    return node_name
 
 
 def run(stack: Stack, name: str, on: str, *, cpu: str = "500m", **more: Any) -> None:
@@ -88,7 +88,7 @@ def test_empty_node_ends_after_consolidate_after_and_others_stay(stack: Stack) -
     stack.claim("alone", capacity=(ON_DEMAND,), node_class="web")  # of no pool
     before = disrupted("Empty")
     gone(stack, "empty")
-    stack.until_event("empty", "DisruptionTerminating", saying="Disrupting NodeClaim: Empty")
+    stack.until_event("empty", "DisruptionTerminating", text="Disrupting NodeClaim: Empty")
     assert disrupted("Empty") == before + 1
     later(stack, 60)
     assert not stack.get(NodeClaim, "full").deleting
@@ -101,7 +101,7 @@ def test_budget_of_zero_keeps_empty_nodes(stack: Stack) -> None:
     stack.start()
     node(stack, "empty")
     stack.until(lambda: is_true(stack.get(NodeClaim, "empty"), names.CONSOLIDATABLE), "quiet", step=STEP)
-    stack.until_event("web", "DisruptionBlocked", kind="NodePool", saying="disruption reason Empty")
+    stack.until_event("web", "DisruptionBlocked", kind="NodePool", text="disruption reason Empty")
     later(stack, 30)
     assert not stack.get(NodeClaim, "empty").deleting
     change(stack, "web", disruption={"budgets": [{"nodes": "1"}]})
@@ -130,7 +130,7 @@ def test_expired_claim_ends_whatever_the_budget_allows(stack: Stack) -> None:
     node(stack, "old", "app", expireAfter="1h")
     node(stack, "lasting", "app-2", expireAfter="Never")
     stack.advance(3700)
-    stack.until_event("old", "DisruptionTerminating", saying="Expired")
+    stack.until_event("old", "DisruptionTerminating", text="Expired")
     gone(stack, "old")
     assert not stack.get(NodeClaim, "lasting").deleting
 
@@ -145,7 +145,7 @@ def test_drifted_node_is_replaced_before_it_ends(stack: Stack) -> None:
     change(stack, "web", template={"spec": {"taints": taint}})
     new = stack.until(lambda: replacement(stack, "old"), "replacement", step=STEP)
     assert new is not None
-    drifted = stack.claim_says("old", names.DRIFTED)
+    drifted = stack.claim_condition("old", names.DRIFTED)
     assert drifted is not None and drifted.reason == "NodePoolDrifted"
     # The new node has not joined: the old one gets no new pods, and keeps those that it has.
     later(stack, 30)
@@ -175,15 +175,15 @@ def test_drifted_nodes_of_a_gang_are_replaced_together(stack: Stack) -> None:
     hashed(stack, "g-0", "g-1", "g-2")
     template = {"spec": {"taints": [{"key": "example.com/new", "effect": "PreferNoSchedule"}]}}
     change(stack, "web", template=template)
-    stack.until_event("g-0", "DisruptionBlocked", saying="Gang train is replaced whole or not at all: g-2")
+    stack.until_event("g-0", "DisruptionBlocked", text="Gang train is replaced whole or not at all: g-2")
     change(stack, "other", template=template)
-    stack.until_event("g-0", "DisruptionBlocked", saying="needs 2 disruptions of NodePool web at once")
+    stack.until_event("g-0", "DisruptionBlocked", text="needs 2 disruptions of NodePool web at once")
     later(stack, 20)
     assert not any(replacement(stack, name) for name in whole)
     stack.kubelets.stop()
     change(stack, "web", disruption={"budgets": [{"nodes": "2"}]})
     stack.until(lambda: all(replacement(stack, name) for name in whole), "replacements", step=STEP)
-    new = [made for name in whole if (made := replacement(stack, name))]
+    new = [claim for name in whole if (claim := replacement(stack, name))]
     assert {claim.annotations[names.GANG_SIZE] for claim in new} == {"3"}
     later(stack, 30)
     assert not any(stack.get(NodeClaim, name).deleting for name in whole)
@@ -209,8 +209,8 @@ def test_pods_hold_up_drift_unless_a_grace_period_bounds_it(stack: Stack, held_b
     pool(stack)
     stack.start()
     for name, more in (("held", {}), ("bounded", {"terminationGracePeriod": "1h"})):
-        found = node(stack, name, **more)
-        run(stack, f"app-{name}", found, cpu="1500m", labels={"app": "db"})
+        node_name = node(stack, name, **more)
+        run(stack, f"app-{name}", node_name, cpu="1500m", labels={"app": "db"})
     if held_by == "pod":
         for name in ("app-held", "app-bounded"):
             body = {"metadata": {"annotations": {names.DO_NOT_DISRUPT: "true"}}}
@@ -225,7 +225,7 @@ def test_pods_hold_up_drift_unless_a_grace_period_bounds_it(stack: Stack, held_b
     assert replacement(stack, "held") is None
     assert not stack.get(NodeClaim, "held").deleting
     if held_by == "budget":
-        stack.until_event("held", "DisruptionBlocked", saying="Pdb prevents pod evictions")
+        stack.until_event("held", "DisruptionBlocked", text="Pdb prevents pod evictions")
 
 
 def test_drift_of_the_class_and_of_requirements_shows_its_reason(stack: Stack) -> None:
@@ -234,11 +234,11 @@ def test_drift_of_the_class_and_of_requirements_shows_its_reason(stack: Stack) -
     node(stack, "one", "app")
     stack.until(lambda: names.NODECLASS_HASH in stack.get(NodeClaim, "one").annotations, "hash")
     later(stack, 20)
-    assert stack.claim_says("one", names.DRIFTED) is None
+    assert stack.claim_condition("one", names.DRIFTED) is None
 
     def reason() -> str:
-        found = stack.claim_says("one", names.DRIFTED)
-        return found.reason if found is not None else ""
+        condition = stack.claim_condition("one", names.DRIFTED)
+        return condition.reason if condition is not None else ""
 
     stack.edit(EC2NodeClass, "web", {"spec": {"tags": {"team": "a"}}})
     stack.until(lambda: reason() == "NodeClassDrift", "class drift", step=STEP)
@@ -247,8 +247,8 @@ def test_drift_of_the_class_and_of_requirements_shows_its_reason(stack: Stack) -
     other = stack.aws.image_named("amzn2-ami-hvm*arm64*")
     stack.edit(EC2NodeClass, "web", {"spec": {"amiSelectorTerms": [{"id": other}]}})
     stack.until(lambda: reason() == "AMIDrift", "AMI drift", step=STEP)
-    wanted = [{"key": names.INSTANCE_TYPE, "operator": "In", "values": ["c5.large"]}]
-    change(stack, "web", template={"spec": {"requirements": wanted}})
+    requirements = [{"key": names.INSTANCE_TYPE, "operator": "In", "values": ["c5.large"]}]
+    change(stack, "web", template={"spec": {"requirements": requirements}})
     stack.until(lambda: reason() == "RequirementsDrifted", "requirements", step=STEP)
     assert not stack.get(NodeClaim, "one").deleting
 
@@ -264,7 +264,7 @@ def test_refused_step_for_one_node_does_not_stop_the_others(stack: Stack) -> Non
 
     stack.tap.on(lambda r: r.method == "DELETE" and r.path.endswith("/nodeclaims/stuck"), refuse, times=-1)
     gone(stack, "empty")
-    stack.until_event("stuck", "DisruptionBlocked", saying="a policy of the cluster keeps this claim")
+    stack.until_event("stuck", "DisruptionBlocked", text="a policy of the cluster keeps this claim")
     assert not stack.get(NodeClaim, "stuck").deleting
     stack.tap.heal()
     gone(stack, "stuck")
@@ -283,12 +283,12 @@ def test_replacement_that_cannot_be_created_is_reported_and_not_repeated_at_once
 
     stack.tap.on(lambda r: r.method == "POST" and r.path.endswith("/nodeclaims"), refuse, times=-1)
     change(stack, "web", template={"spec": {"expireAfter": "100h"}})
-    stack.until_event("old", "DisruptionFailed", saying="cannot be created")
+    stack.until_event("old", "DisruptionFailed", text="cannot be created")
     for _ in range(12):
         stack.advance(STEP)
         stack.polls()
     assert len(tried) == 1
-    failed = stack.claim_says("old", names.DISRUPTION_REASON)
+    failed = stack.claim_condition("old", names.DISRUPTION_REASON)
     assert failed is not None and (failed.status, failed.reason) == ("False", "ReplacementFailed")
     stack.tap.heal()
     stack.until(lambda: replacement(stack, "old"), "tried again", step=60.0)
@@ -305,7 +305,7 @@ def test_drifted_node_that_cannot_be_replaced_does_not_use_up_the_budget(stack: 
     hashed(stack, "a-stuck", "other")
     change(stack, "web", template={"spec": {"expireAfter": "100h"}})
     gone(stack, "other")
-    stack.until_event("a-stuck", "DisruptionBlocked", saying="Cannot replace it")
+    stack.until_event("a-stuck", "DisruptionBlocked", text="Cannot replace it")
     assert not stack.get(NodeClaim, "a-stuck").deleting
 
 
@@ -320,4 +320,4 @@ def test_refused_end_does_not_use_up_the_budget(stack: Stack) -> None:
     node(stack, "a-stuck")
     node(stack, "b-empty")
     gone(stack, "b-empty")
-    stack.until_event("a-stuck", "DisruptionBlocked", saying="a policy of the cluster keeps this claim")
+    stack.until_event("a-stuck", "DisruptionBlocked", text="a policy of the cluster keeps this claim")

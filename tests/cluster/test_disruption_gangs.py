@@ -1,4 +1,4 @@
-"""Gangs whose disruption cannot be finished: nothing healthy ends for it."""
+"""If the disruption of a gang cannot be finished, no healthy node ends for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def drifting(stack: Stack) -> list[str]:
     template = {"spec": {"taints": [{"key": "example.com/new", "effect": "PreferNoSchedule"}]}}
     change(stack, "web", template=template)
     stack.until(lambda: all(replacement(stack, name) for name in WHOLE), "replacements", step=STEP)
-    new = [made.name for name in WHOLE if (made := replacement(stack, name))]
+    new = [claim.name for name in WHOLE if (claim := replacement(stack, name))]
     run(stack, "held", stack.get(NodeClaim, "g-0").status.node_name)
     body = {"metadata": {"annotations": {names.DO_NOT_DISRUPT: "true"}}}
     stack.client.patch(Pod.KIND, "held", body, namespace="default")
@@ -37,8 +37,8 @@ def drifting(stack: Stack) -> list[str]:
 
 
 def deleting(stack: Stack, name: str) -> bool:
-    found = stack.find(NodeClaim, name)
-    return found is None or found.deleting
+    claim = stack.find(NodeClaim, name)
+    return claim is None or claim.deleting
 
 
 @pytest.mark.both_servers
@@ -48,7 +48,7 @@ def test_replacement_with_pods_outlives_the_undoing_of_its_move(stack: Stack) ->
     stack.advance(560)
     later(stack, 60)
     gone(stack, unused)
-    stack.until_event("g-0", "DisruptionFailed", saying="it was held up for 0:10:00")
+    stack.until_event("g-0", "DisruptionFailed", text="it was held up for 0:10:00")
     assert not any(deleting(stack, name) for name in (*WHOLE, used))
     assert not {names.MOVE, names.REPLACES} & set(stack.get(NodeClaim, used).annotations)
     taints = {taint.key for name in WHOLE for taint in _node(stack, name).spec.taints}

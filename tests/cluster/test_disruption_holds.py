@@ -67,7 +67,7 @@ def test_node_with_a_koordinator_reservation_stays_until_that_ends(stack: Stack)
     quiet(stack, "held")
     assert not stack.get(NodeClaim, "held").deleting
     assert stack.get(KoordinatorReservation, "kept").status.phase == AVAILABLE
-    stack.until_event("held", "DisruptionBlocked", saying="(Reservation=kept)")
+    stack.until_event("held", "DisruptionBlocked", text="(Reservation=kept)")
     stack.delete(KoordinatorReservation, "kept")
     gone(stack, "held")
 
@@ -140,7 +140,7 @@ def test_kept_room_holds_up_drift_unless_a_grace_period_bounds_it(stack: Stack, 
     if bounded:
         gone(stack, "old")
         return
-    stack.until_event("old", "DisruptionBlocked", saying="(Reservation=kept)")
+    stack.until_event("old", "DisruptionBlocked", text="(Reservation=kept)")
     later(stack, 60)
     assert is_true(stack.get(NodeClaim, "old"), names.DRIFTED)
     assert not stack.get(NodeClaim, "old").deleting
@@ -165,7 +165,7 @@ def test_node_that_is_used_at_the_last_moment_stays(stack: Stack, comes: str) ->
     on = node(stack, "late")
     tainted: list[bool] = []
 
-    def last_look(request: Request) -> bool:
+    def last_read(request: Request) -> bool:
         if request.query.get("fieldSelector") == f"spec.nodeName={on}" and not tainted:
             taints = stack.get(Node, on).spec.taints
             tainted.append(any(taint.key == names.DISRUPTED_TAINT for taint in taints))
@@ -178,7 +178,7 @@ def test_node_that_is_used_at_the_last_moment_stays(stack: Stack, comes: str) ->
                 stack.edit(KoordinatorReservation, "kept", {"status": status}, subresource="status")
         return False
 
-    stack.tap.lose(last_look)
+    stack.tap.lose(last_read)
     stack.until(lambda: tainted, "the last look", step=STEP)
     later(stack, 30)
     assert tainted == [True]  # no pod was to come any more

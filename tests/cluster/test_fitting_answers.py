@@ -134,23 +134,23 @@ def test_a_fresh_instance_profile_is_waited_for_without_a_word_against_the_class
     stack.node_class()
     stack.start()
     stack.until_class("Launchable", "True")
-    said = (
+    message = (
         "Value (blue_1) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name"
     )
     code = "InvalidParameterValue"
-    fault = stack.control.fault(action="CreateFleet", stage="launch", code=code, message=said, times=-1)
+    fault = stack.control.fault(action="CreateFleet", stage="launch", code=code, message=message, times=-1)
     stack.claim("c-0", **PLAIN)
     waits = stack.until_waiting("c-0", "InstanceProfileNotReady")
-    assert said in waits.message
+    assert message in waits.message
     stack.until(lambda: stack.calls("CreateFleet") >= 3, "the launch tried again", step=0.5)
-    launchable = stack.class_says("Launchable")
+    launchable = stack.class_condition("Launchable")
     assert launchable is not None and launchable.status == "True"
     assert not [e for e in stack.events("c-0") if e.type == "Warning"]
     assert not [
         e for e in stack.all(Event) if e.involved_object.kind == "EC2NodeClass" and e.type == "Warning"
     ]
     stack.control.clear_faults(fault)
-    stack.until(lambda: stack.claim_says("c-0").status == "True", "launched", step=1.0)  # type: ignore[union-attr]
+    stack.until(lambda: stack.claim_condition("c-0").status == "True", "launched", step=1.0)  # type: ignore[union-attr]
     assert len(stack.aws.instances()) == 1
 
 

@@ -68,14 +68,14 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 def _hostile(model: type[Object], body: Json, chance: random.Random) -> Json:
-    made = copy.deepcopy(body)
-    annotations = made["metadata"].setdefault("annotations", {})
+    changed = copy.deepcopy(body)
+    annotations = changed["metadata"].setdefault("annotations", {})
     for key in names.ANNOTATIONS.get(model.KIND.kind, ()):
         if chance.random() < 0.3:
             annotations[key] = chance.choice(TEXTS)
-    places = [path for path in _places(made) if path[0] != "metadata"]
+    places = [path for path in _places(changed) if path[0] != "metadata"]
     for path in chance.sample(places, min(len(places), chance.randrange(3))):
-        parent: Any = made
+        parent: Any = changed
         try:
             for key in path[:-1]:
                 parent = parent[key]
@@ -83,17 +83,17 @@ def _hostile(model: type[Object], body: Json, chance: random.Random) -> Json:
             parent[path[-1]] = copy.deepcopy(chance.choice(VALUES))
         except (KeyError, IndexError, TypeError):
             continue  # the object that held it has been replaced
-    return made
+    return changed
 
 
-def _statuses(made: Json, chance: random.Random) -> Json:
+def _statuses(body: Json, chance: random.Random) -> Json:
     """Statuses written by another controller, which may fit no schema of the broker's."""
     conditions = [{"type": chance.choice(("Ready", "Admitted", "Launched")), "status": "True"}]
     status: Json = {"providerID": "aws:///us-east-1a/i-1", "conditions": conditions, "capacity": {"cpu": "4"}}
     status |= {"admission": {"reservation": "default/training"}, "imageID": "ami-1", "phase": "Active"}
     for key in chance.sample([*status], chance.randrange(1, 4)):
         status[key] = copy.deepcopy(chance.choice(VALUES))
-    return {**made, "status": status}
+    return {**body, "status": status}
 
 
 def _bugs() -> Counter[str]:
@@ -121,11 +121,11 @@ def test_hostile_objects_stop_no_other_claim_and_meet_no_bug(stack: Stack) -> No
         for _ in range(BATCH):
             model, body = kinds[tried % len(kinds)]
             tried += 1
-            made = _hostile(model, body, chance)
+            hostile = _hostile(model, body, chance)
             if chance.random() < 0.3:
-                made = _statuses(made, chance)
+                hostile = _statuses(hostile, chance)
             try:
-                put(stack, model, made, f"fuzz-{tried}")
+                put(stack, model, hostile, f"fuzz-{tried}")
             except ApiError as error:
                 assert error.status < 500, f"seed {SEED}, {model.__name__} {tried}: {error}"
                 refused += 1

@@ -132,11 +132,11 @@ def test_a_provider_id_given_to_a_second_claim_by_hand(stack: Stack) -> None:
     registered = names.REGISTERED_CONDITION
     stolen = {"providerID": first.status.provider_id}
     stack.edit(NodeClaim, "c-1", {"status": stolen}, subresource="status")
-    says = stack.until(
-        lambda: (c := stack.claim_says("c-1", registered)) and c.reason == "InstanceTaken" and c,
-        "c-1 is told",
+    condition = stack.until(
+        lambda: (c := stack.claim_condition("c-1", registered)) and c.reason == "InstanceTaken" and c,
+        "c-1 has the condition",
     )
-    assert says and "NodeClaim c-0's" in says.message
+    assert condition and "NodeClaim c-0's" in condition.message
     node = stack.get(Node, first.status.node_name)
     assert [owner.name for owner in node.metadata.owner_references] == ["c-0"]
     stack.delete(NodeClaim, "c-1")
@@ -153,7 +153,7 @@ def test_the_spec_of_a_claim_cannot_be_edited(stack: Stack) -> None:
     assert "immutable" in refused.value.message
 
 
-def test_a_node_edited_by_hand_gets_back_what_the_broker_put_there(stack: Stack) -> None:
+def test_node_edited_by_hand_gets_the_values_of_the_broker_back(stack: Stack) -> None:
     started(stack)
     stack.until_shown("c-0")
     claim = stack.get(NodeClaim, "c-0")
@@ -200,7 +200,8 @@ def test_a_class_changed_while_its_claims_are_launched(stack: Stack) -> None:
     stack.claim("c-0", capacity=(ON_DEMAND,))
     stack.until_ready("c-0")
     stack.until(
-        lambda: (s := stack.class_says(names.LAUNCHABLE)) and s.observed_generation == 2, "the new class seen"
+        lambda: (s := stack.class_condition(names.LAUNCHABLE)) and s.observed_generation == 2,
+        "the new class seen",
     )
     stack.claim("c-1", capacity=(ON_DEMAND,))
     stack.until_ready("c-1")

@@ -134,9 +134,11 @@ def test_broker_of_another_world_refuses_to_lead(stack: Stack, fact: str) -> Non
 @pytest.mark.covers("SAF-02")
 @pytest.mark.parametrize("leading", [False, True], ids=["standby", "leader"])
 @pytest.mark.both_servers
-def test_broker_whose_account_changes_neither_begins_to_lead_nor_goes_on(stack: Stack, leading: bool) -> None:
+def test_broker_with_a_changed_account_neither_begins_to_lead_nor_goes_on(
+    stack: Stack, leading: bool
+) -> None:
     provider = stack.provider()
-    said: list[str] = []
+    errors: list[str] = []
     led: list[Broker | None] = []
 
     def second() -> None:
@@ -145,7 +147,7 @@ def test_broker_whose_account_changes_neither_begins_to_lead_nor_goes_on(stack: 
         try:
             run.lead(Client(tap), provider, settings, clock=stack.clock, stop=end, running=led.append)
         except IdentityDiffers as error:
-            said.append(str(error))
+            errors.append(str(error))
 
     tap = Tap(stack.tap.inner)
     reads = ("GET", f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{LEASE}")
@@ -158,10 +160,10 @@ def test_broker_whose_account_changes_neither_begins_to_lead_nor_goes_on(stack: 
             stack.until(lambda: led, "it leads", step=0.5)
         elsewhere(stack, provider)
         first.end()
-        stack.until(lambda: said, "it ends", step=0.5)
+        stack.until(lambda: errors, "it ends", step=0.5)
     thread.join(60)
     assert led[-1:] == ([None] if leading else [])
-    assert OTHER_ACCOUNT in said[0] and ACCOUNT in said[0]
+    assert OTHER_ACCOUNT in errors[0] and ACCOUNT in errors[0]
     assert not stack.get(Lease, LEASE, namespace=NAMESPACE).spec.holder_identity
 
 
@@ -175,7 +177,7 @@ def test_nothing_is_done_before_the_cluster_is_known(stack: Stack) -> None:
     member = Member(stack, "only", tap=tap)
     try:
         stack.until(lambda: stack.find(Lease, LEASE, namespace=NAMESPACE), "it holds the Lease")
-        stack.until(lambda: tap.lost > 3, "it asks again", step=1.0)
+        stack.until(lambda: tap.lost > 3, "it tries again", step=1.0)
         assert not member.leading
         assert stack.calls("CreateFleet") == 0
         tap.heal()
@@ -208,6 +210,8 @@ def test_second_broker_stands_by_whatever_its_settings(stack: Stack, second: dic
         assert leader.leading and not other.leading
         assert {path for _, path in other.tap.writes() if "/leases" not in path} == set()
         leases = stack.client.list(Lease.KIND)[0]
-        ours = [each["metadata"]["namespace"] for each in leases if each["metadata"]["name"] == LEASE]
-        assert ours == [NAMESPACE]
+        namespaces = [
+            lease["metadata"]["namespace"] for lease in leases if lease["metadata"]["name"] == LEASE
+        ]
+        assert namespaces == [NAMESPACE]
         assert stack.calls("CreateFleet") == 1

@@ -19,8 +19,8 @@ def until_idle(stack: Stack, odcr: str, slots: int) -> str:
     """The start of the idle time, once this many slots are reported idle."""
 
     def status() -> dict[str, Any]:
-        found = stack.find(OnDemandCapacityReservation, odcr)
-        return dict(found.status.wire()) if found else {}
+        object_ = stack.find(OnDemandCapacityReservation, odcr)
+        return dict(object_.status.wire()) if object_ else {}
 
     stack.until(lambda: status().get("available") == slots, f"{odcr} mirrored with {slots} free")
     return str(status().get("idleSince", ""))
@@ -71,25 +71,25 @@ def test_idle_slots_are_counted_priced_and_timed(stack: Stack) -> None:
 
 @pytest.mark.covers("SAF-11")
 @pytest.mark.both_servers
-def test_idle_cost_leaves_out_what_this_account_does_not_pay_by_the_hour(stack: Stack) -> None:
+def test_idle_cost_leaves_out_capacity_that_this_account_does_not_pay_by_the_hour(stack: Stack) -> None:
     def other(**more: Any) -> str:
-        made = stack.control.reservation(
+        reply = stack.control.reservation(
             InstanceType="m5.large",
             InstancePlatform="Linux/UNIX",
             AvailabilityZone=A,
             InstanceCount=2,
             **more,
         )
-        return str(made["CapacityReservationId"])
+        return str(reply["CapacityReservationId"])
 
     block = other(reservation_type="capacity-block")
     shared = other(owner_id="999988887777", shared_with=[ACCOUNT])
-    mine = stack.aws.odcr(count=2)
+    own = stack.aws.odcr(count=2)
     stack.start()
     price = stack.provider().instance_types()["m5.large"].on_demand_price
     assert price
-    for odcr, cost in ((mine, 2 * price), (block, 0.0), (shared, 0.0)):
+    for odcr, cost in ((own, 2 * price), (block, 0.0), (shared, 0.0)):
         until_idle(stack, odcr, 2)
         until_measured(stack, odcr, slots=2, cost_dollars_per_hour=round(cost, 6))
-        said = stack.get(OnDemandCapacityReservation, odcr).status.idle_cost_per_hour
-        assert said == f"{cost:.2f}"
+        cost_per_hour = stack.get(OnDemandCapacityReservation, odcr).status.idle_cost_per_hour
+        assert cost_per_hour == f"{cost:.2f}"

@@ -36,16 +36,18 @@ def test_a_request_id_of_aws_is_in_event_log_record_page_and_explain(stack: Stac
         with capture_logs() as logs:
             stack.claim(annotations={names.PODS: pod.key})
             stack.until_waiting("c-0", "InsufficientCapacity")
-            event = stack.until_event("c-0", "InsufficientCapacity", saying="AWS request")
-            on_pod = stack.until_event("train", "InsufficientCapacity", kind="Pod", saying="AWS request")
+            event = stack.until_event("c-0", "InsufficientCapacity", text="AWS request")
+            on_pod = stack.until_event("train", "InsufficientCapacity", kind="Pod", text="AWS request")
         request = event.annotations[names.AWS_REQUESTS]
         attempt = event.annotations[names.ATTEMPT_IDS].split(",")[0]
         assert request and request in event.message
         assert on_pod.annotations == event.annotations
         written = [line for line in logs if line.get("aws_request_id") == request]
         assert attempt in [line["id"] for line in written]
-        wanted = EntryFilter(request_id=request)
-        entries = stack.until(lambda: views.history.version and views.history.store.find(wanted), "a record")
+        entry_filter = EntryFilter(request_id=request)
+        entries = stack.until(
+            lambda: views.history.version and views.history.store.find(entry_filter), "a record"
+        )
         assert entries and attempt in [entry.id for entry in entries]
         row = next(r for r in explain.attempts(stack.get(NodeClaim, "c-0")) if r["id"] == attempt)
         assert (row["request_id"], row["code"]) == (request, code)

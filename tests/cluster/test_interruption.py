@@ -66,28 +66,28 @@ def launched(stack: Stack, *names_: str) -> list[str]:
 def test_a_notice_that_an_instance_ends_ends_its_claim(
     stack: Stack, queue: Queue, notice: Callable[[str], str], reason: str
 ) -> None:
-    (mine, _) = launched(stack, "c-0", "c-1")
+    (instance, _) = launched(stack, "c-0", "c-1")
     node = stack.get(NodeClaim, "c-0").status.node_name
-    queue.put(notice(mine))
-    said = stack.until_event("c-0", reason)
-    assert mine in said.message
+    queue.put(notice(instance))
+    event = stack.until_event("c-0", reason)
+    assert instance in event.message
     stack.until_event(node, reason, kind="Node")
     stack.until_gone(NodeClaim, "c-0")
     stack.until(queue.empty, "the message is deleted")
-    assert stack.aws.instance(mine)["State"]["Name"] == "terminated"
-    assert stack.is_true("c-1", names.READY), "nobody else's claim"
+    assert stack.aws.instance(instance)["State"]["Name"] == "terminated"
+    assert stack.is_true("c-1", names.READY), "no other claim ends"
 
 
 @pytest.mark.both_servers
 def test_the_node_is_drained_before_its_instance_ends(stack: Stack, queue: Queue) -> None:
-    (mine,) = launched(stack, "c-0")
+    (instance,) = launched(stack, "c-0")
     node = stack.get(NodeClaim, "c-0").status.node_name
     stack.pod("web", node=node, labels={"app": "web"})
     stack.budget("web", app="web")
-    queue.put(events.spot_interruption(mine))
+    queue.put(events.spot_interruption(instance))
     stack.until_event("c-0", "EvictionBlocked")
     assert any(t.key == names.DISRUPTED_TAINT for t in stack.get(Node, node).spec.taints), "cordoned"
-    assert stack.aws.instance(mine)["State"]["Name"] == "running"
+    assert stack.aws.instance(instance)["State"]["Name"] == "running"
 
 
 def test_the_end_of_a_capacity_block_ends_the_claims_in_it(stack: Stack, queue: Queue) -> None:
@@ -100,13 +100,13 @@ def test_the_end_of_a_capacity_block_ends_the_claims_in_it(stack: Stack, queue: 
     stack.until_shown("c-0")
     queue.put(events.block_expiration("cr-0ffffffffffffffff"))
     queue.put(events.block_expiration(odcr))
-    said = stack.until_event("c-0", "CapacityBlockEnding")
-    assert odcr in said.message
+    event = stack.until_event("c-0", "CapacityBlockEnding")
+    assert odcr in event.message
     stack.until_gone(NodeClaim, "c-0")
 
 
 @pytest.mark.covers("KRP-19")
-def test_a_pool_that_took_its_instance_back_is_not_asked_before_its_time(stack: Stack, queue: Queue) -> None:
+def test_pool_that_took_its_instance_back_is_not_tried_before_its_time(stack: Stack, queue: Queue) -> None:
     """EC2 would launch another spot instance at once, also in its placement group, and reclaim it soon."""
     stack.aws.ec2.create_placement_group(GroupName="ring", Strategy="cluster")
     stack.node_class(preference="none", zones=(A,), placementGroupSelector={"name": "ring"})
@@ -116,22 +116,22 @@ def test_a_pool_that_took_its_instance_back_is_not_asked_before_its_time(stack: 
     queue.put(events.spot_interruption(instance_id(stack.get(NodeClaim, "c-0"))))
     stack.until_gone(NodeClaim, "c-0")
     stack.claim("c-1", capacity=(SPOT,))
-    said = stack.until_waiting("c-1", "InsufficientCapacity")
-    assert "SpotInterrupted" in said.message
+    condition = stack.until_waiting("c-1", "InsufficientCapacity")
+    assert "SpotInterrupted" in condition.message
     stack.advance(181)
     stack.until_launched("c-1")
 
 
-def test_a_rebalance_recommendation_is_only_told(stack: Stack, queue: Queue) -> None:
-    (mine,) = launched(stack, "c-0")
-    queue.put(events.rebalance(mine))
-    said = stack.until_event("c-0", "SpotRebalanceRecommendation")
-    assert said.type == "Normal"
+def test_rebalance_recommendation_is_only_reported(stack: Stack, queue: Queue) -> None:
+    (instance,) = launched(stack, "c-0")
+    queue.put(events.rebalance(instance))
+    event = stack.until_event("c-0", "SpotRebalanceRecommendation")
+    assert event.type == "Normal"
     stack.until(queue.empty, "the message is deleted")
     assert not stack.get(NodeClaim, "c-0").deleting
 
 
-def test_foreign_instances_and_what_is_no_notice_are_deleted_and_change_nothing(
+def test_messages_about_foreign_instances_and_other_messages_are_deleted_and_change_nothing(
     stack: Stack, queue: Queue
 ) -> None:
     launched(stack, "c-0")
@@ -147,11 +147,11 @@ def test_foreign_instances_and_what_is_no_notice_are_deleted_and_change_nothing(
     assert not stack.get(NodeClaim, "c-0").deleting
 
 
-def test_a_message_that_comes_twice_says_it_once(stack: Stack, queue: Queue) -> None:
-    (mine, other) = launched(stack, "c-0", "c-1")
-    queue.put(events.spot_interruption(mine))
+def test_message_that_comes_twice_is_reported_once(stack: Stack, queue: Queue) -> None:
+    (instance, other) = launched(stack, "c-0", "c-1")
+    queue.put(events.spot_interruption(instance))
     stack.until_gone(NodeClaim, "c-0")
-    queue.put(events.spot_interruption(mine))
+    queue.put(events.spot_interruption(instance))
     queue.put(events.rebalance(other))
     stack.until_event("c-1", "SpotRebalanceRecommendation")
     stack.until(queue.empty, "every message is deleted")

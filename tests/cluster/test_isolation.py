@@ -71,10 +71,10 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> None:
         name = raw["metadata"]["name"]
         if name == UNDECODABLE:
             raise RecursionError("maximum recursion depth exceeded")
-        made = lean.decode(model, raw)
+        decoded = lean.decode(model, raw)
         if name == POISON:
-            object.__setattr__(made, "__class__", _poisoned(model))
-        return made
+            object.__setattr__(decoded, "__class__", _poisoned(model))
+        return decoded
 
     monkeypatch.setattr(cache, "decode", decode)
 
@@ -98,7 +98,7 @@ def test_an_object_that_fails_anywhere_is_left_out_and_reported_and_the_others_g
     stack.until_launched("before")
 
     kinds = bodies(stack)
-    watched = {each.cache._model for part in (broker, scheduler) for each in part.informers}
+    watched = {informer.cache._model for part in (broker, scheduler) for informer in part.informers}
     assert {model.__name__ for model in watched} - {model.__name__ for model in kinds} == {
         "CustomResourceDefinition"
     }
@@ -114,9 +114,9 @@ def test_an_object_that_fails_anywhere_is_left_out_and_reported_and_the_others_g
 
     def reported(name: str) -> set[str]:
         return {
-            each.involved_object.kind
-            for each in stack.all(Event)
-            if each.reason == REASON and each.involved_object.name == name
+            event.involved_object.kind
+            for event in stack.all(Event)
+            if event.reason == REASON and event.involved_object.name == name
         }
 
     everything = {model.KIND.kind for model in kinds if model is not Lease}  # read by its name
@@ -168,19 +168,21 @@ class Walk:
     def read(self, name: str) -> None:
         texts: list[str] = []
         before: Object | None = None
-        for each in [value for some in self.caches.get(name, ()) for value in some.list()]:
-            pass_, way = self.fails.get((each.KIND.kind, each.name), ("", ""))
+        for object_ in [
+            value for informer_cache in self.caches.get(name, ()) for value in informer_cache.list()
+        ]:
+            pass_, way = self.fails.get((object_.KIND.kind, object_.name), ("", ""))
             if pass_ != name:
                 way = ""
             if way == "judged":
-                raise RuntimeError(f"cannot judge a {each.KIND.kind}")
+                raise RuntimeError(f"cannot judge a {object_.KIND.kind}")
             if way == "beside":
-                text, other = each.key, before
+                text, other = object_.key, before
                 convert(text)
-                assert other is not each
+                assert other is not object_
             if way == "translated":
-                texts.append(each.key)
-            before = each
+                texts.append(object_.key)
+            before = object_
         translate(texts)
 
 
@@ -197,19 +199,19 @@ def test_no_pass_has_a_path_around_the_guard_whatever_kind_it_fails_on(
     stack.claim("before", node_class="good")
     stack.until_launched("before")
     walk.caches = {
-        loop.name: [each.cache for each in part.informers] for part in parts for loop in part.loops
+        loop.name: [informer.cache for informer in part.informers] for part in parts for loop in part.loops
     }
     passes = cycle(sorted(walk.caches))
-    made = {
+    failures = {
         (model, f"{way}-{model.__name__.lower()}"): way
         for model in bodies(stack)
         if model is not Lease  # read by its name
         for way in WAYS
     }
-    assert len(made) >= 2 * len(walk.caches)
-    before = {model: left_out(model) for model, _ in made}
-    for (model, name), way in made.items():
-        reads = (one for one in passes if any(each._model is model for each in walk.caches[one]))
+    assert len(failures) >= 2 * len(walk.caches)
+    before = {model: left_out(model) for model, _ in failures}
+    for (model, name), way in failures.items():
+        reads = (name for name in passes if any(cache._model is model for cache in walk.caches[name]))
         walk.fails[model.KIND.kind, name] = next(reads), way
         put(stack, model, bodies(stack)[model], name)
 
@@ -218,14 +220,14 @@ def test_no_pass_has_a_path_around_the_guard_whatever_kind_it_fails_on(
             waiting: Any = loop.batcher if isinstance(loop, Singleton) else loop.queue
             waiting.add("nothing" if loop.name != "annotations" else ("NodeClaim", "nothing"))
         return {
-            (each.involved_object.kind, each.involved_object.name)
-            for each in stack.all(Event)
-            if each.reason == REASON
+            (event.involved_object.kind, event.involved_object.name)
+            for event in stack.all(Event)
+            if event.reason == REASON
         }
 
-    wanted = {(model.KIND.kind, name) for model, name in made}
-    stack.until(lambda: wanted <= reported(), "each is reported", step=1.0)
-    assert reported() == wanted
+    expected = {(model.KIND.kind, name) for model, name in failures}
+    stack.until(lambda: expected <= reported(), "each is reported", step=1.0)
+    assert reported() == expected
     few = {model.__name__ for model, count in before.items() if left_out(model) - count < len(WAYS)}
     assert few == set()
     stack.claim("beside", node_class="good")
@@ -280,11 +282,11 @@ def alone(stack: Stack, **more: Any) -> Node:
 
 
 def reason(stack: Stack, type_: str) -> str:
-    says = stack.claim_says("c-0", type_)
-    return says.reason if says is not None else ""
+    condition = stack.claim_condition("c-0", type_)
+    return condition.reason if condition is not None else ""
 
 
-def test_claim_whose_node_is_left_out_is_terminated_only_once_it_can_be_drained(
+def test_claim_with_a_left_out_node_is_terminated_only_once_it_can_be_drained(
     stack: Stack, leave_out: Callable[[Stack, Node], None]
 ) -> None:
     node = alone(stack)
@@ -292,11 +294,13 @@ def test_claim_whose_node_is_left_out_is_terminated_only_once_it_can_be_drained(
     stack.pod("kept", node=node.name, labels={"app": "kept"})
     leave_out(stack, node)
     stack.delete(NodeClaim, "c-0")
-    stack.until(lambda: reason(stack, names.DRAINED) == "NodeLeftOut", "it says why it waits")
+    stack.until(
+        lambda: reason(stack, names.DRAINED) == "NodeLeftOut", "its condition has the reason of the wait"
+    )
     stack.advance(5.0)
     stack.passes()
-    says = stack.claim_says("c-0", names.DRAINED)
-    assert says is not None and node.name in says.message and "poison" in says.message
+    condition = stack.claim_condition("c-0", names.DRAINED)
+    assert condition is not None and node.name in condition.message and "poison" in condition.message
     assert stack.calls("TerminateInstances") == 0
     stack.edit(Node, node.name, {"metadata": {"annotations": {"test": "mended"}}})
     stack.until(lambda: reason(stack, names.DRAINED) == "Draining", "it is drained", step=2.0)
@@ -312,7 +316,9 @@ def test_grace_period_bounds_the_wait_for_a_node_that_is_left_out(
     node = alone(stack, terminationGracePeriod="1m")
     leave_out(stack, node)
     stack.delete(NodeClaim, "c-0")
-    stack.until(lambda: reason(stack, names.DRAINED) == "NodeLeftOut", "it says why it waits")
+    stack.until(
+        lambda: reason(stack, names.DRAINED) == "NodeLeftOut", "its condition has the reason of the wait"
+    )
     assert stack.calls("TerminateInstances") == 0
     stack.advance(61.0)
     stack.until(lambda: stack.find(NodeClaim, "c-0") is None, "it ends", step=2.0)
@@ -347,8 +353,8 @@ def test_claim_is_kept_at_the_registration_timeout_while_its_node_is_left_out(
     stack.claim("c-0", capacity=(ON_DEMAND,))
     stack.until(lambda: reason(stack, names.REGISTERED_CONDITION) == "NodeLeftOut", "it is kept", step=60.0)
     (node,) = stack.all(Node)
-    says = stack.claim_says("c-0", names.REGISTERED_CONDITION)
-    assert says is not None and node.name in says.message and "poison" in says.message
+    condition = stack.claim_condition("c-0", names.REGISTERED_CONDITION)
+    assert condition is not None and node.name in condition.message and "poison" in condition.message
     stack.advance(REGISTRATION_TIMEOUT.total_seconds() + 60.0)
     stack.passes()
     assert not stack.get(NodeClaim, "c-0").deleting and stack.calls("TerminateInstances") == 0

@@ -16,8 +16,8 @@ from tests.cluster.stack import Stack
 # On the real API server, claims that come one after another may be planned apart.
 @pytest.mark.parametrize("stack", ["embedded"], indirect=True)
 def test_overlapping_groups_and_an_open_class_use_every_slot(stack: Stack) -> None:
-    shared, mine, other = (stack.aws.odcr(criteria=criteria) for criteria in ("open", "targeted", "open"))
-    stack.node_class("wide", group=stack.aws.group(shared, mine, name="wide"))
+    shared, targeted, other = (stack.aws.odcr(criteria=criteria) for criteria in ("open", "targeted", "open"))
+    stack.node_class("wide", group=stack.aws.group(shared, targeted, name="wide"))
     stack.node_class("narrow", group=stack.aws.group(shared, name="narrow"))
     stack.node_class("open", preference="open")
     stack.start()
@@ -27,7 +27,7 @@ def test_overlapping_groups_and_an_open_class_use_every_slot(stack: Stack) -> No
         stack.claim(name, node_class=name, zones=(A,), capacity=(RESERVED, ON_DEMAND))
     stack.until_launched("wide", "narrow", "open")
     assert {name: stack.reservation_of(name) for name in ("wide", "narrow", "open")} == {
-        "wide": mine,
+        "wide": targeted,
         "narrow": shared,
         "open": other,
     }
@@ -59,7 +59,7 @@ def test_claims_that_no_time_is_left_for_are_planned_in_the_same_pass(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each plan has time for one need; a claim that must wait does not keep the others from their turn."""
-    monkeypatch.setattr(TimeBudget, "left", lambda *_: -1.0)
+    monkeypatch.setattr(TimeBudget, "seconds_left", lambda *_: -1.0)
     stack.node_class(id_=stack.aws.odcr(count=1))
     stack.start()
     stack.until_class(names.RESERVATIONS_RESOLVED, "True")

@@ -35,12 +35,12 @@ class Member:
         self.thread = threading.Thread(
             target=run.lead,
             args=(Client(self.tap), provider, settings),
-            kwargs={"clock": stack.clock, "stop": self.stop, "running": self.heard},
+            kwargs={"clock": stack.clock, "stop": self.stop, "running": self.record_leading},
             daemon=True,
         )
         self.thread.start()
 
-    def heard(self, broker: Broker | None) -> None:
+    def record_leading(self, broker: Broker | None) -> None:
         self.leads.append(broker)
 
     @property

@@ -23,7 +23,7 @@ def node_of(stack: Stack, name: str) -> Node:
 
 
 @pytest.mark.covers("KRP-23")
-def test_the_finalizer_is_on_the_claim_before_ec2_is_asked(stack: Stack) -> None:
+def test_finalizer_is_on_the_claim_before_the_call_to_ec2(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)
     seen: list[tuple[str, ...]] = []
@@ -48,7 +48,7 @@ def test_without_its_finalizer_nothing_is_launched(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-23", "KRP-33")
-def test_the_claim_shows_what_was_launched(stack: Stack) -> None:
+def test_claim_shows_the_launched_instance(stack: Stack) -> None:
     odcr = stack.aws.odcr("g5.12xlarge")
     stack.node_class(id_=odcr)
     stack.start()
@@ -87,7 +87,9 @@ def test_it_is_launched_then_registered_then_initialized(stack: Stack) -> None:
     )
     stack.until_launched("c-0")
     stack.until_shown("c-0")
-    waits = stack.until(lambda: stack.claim_says("c-0", names.REGISTERED_CONDITION), "a word on registration")
+    waits = stack.until(
+        lambda: stack.claim_condition("c-0", names.REGISTERED_CONDITION), "a word on registration"
+    )
     assert waits is not None and (waits.status, waits.reason) == ("Unknown", "NodeNotFound")
     assert stack.get(NodeClaim, "c-0").status.provider_id in waits.message
 
@@ -111,7 +113,8 @@ def test_it_is_launched_then_registered_then_initialized(stack: Stack) -> None:
     stack.kubelets.step()  # ready
     stack.until(
         lambda: (
-            (c := stack.claim_says("c-0", names.INITIALIZED_CONDITION)) and c.reason == "StartupTaintsExist"
+            (c := stack.claim_condition("c-0", names.INITIALIZED_CONDITION))
+            and c.reason == "StartupTaintsExist"
         ),
         "it waits for its startup taint",
     )
@@ -125,7 +128,7 @@ def test_it_is_launched_then_registered_then_initialized(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-23")
-def test_two_nodes_of_one_instance_are_told_and_neither_is_taken(stack: Stack) -> None:
+def test_two_nodes_of_one_instance_are_reported_and_neither_is_taken(stack: Stack) -> None:
     stack.node_class(preference="none")
     stack.start(kubelets=False)
     stack.claim(capacity=(ON_DEMAND,))
@@ -135,18 +138,18 @@ def test_two_nodes_of_one_instance_are_told_and_neither_is_taken(stack: Stack) -
     for name in ("n-1", "n-2"):
         stack.client.create(Node.KIND, {"metadata": {"name": name}, "spec": {"providerID": provider_id}})
     stack.start(kubelets=False)
-    says = stack.until(
-        lambda: (c := stack.claim_says("c-0", names.REGISTERED_CONDITION)) and c.status == "False" and c,
+    condition = stack.until(
+        lambda: (c := stack.claim_condition("c-0", names.REGISTERED_CONDITION)) and c.status == "False" and c,
         "Registered=False",
     )
-    assert says and says.reason == "MultipleNodesFound" and "n-1, n-2" in says.message
+    assert condition and condition.reason == "MultipleNodesFound" and "n-1, n-2" in condition.message
     stack.delete(Node, "n-2")
     stack.until(lambda: is_true(stack.get(NodeClaim, "c-0"), names.REGISTERED_CONDITION), "registered")
     assert stack.get(NodeClaim, "c-0").status.node_name == "n-1"
 
 
 @pytest.mark.covers("KRP-23")
-def test_a_claim_whose_node_never_joins_ends_with_its_instance(stack: Stack) -> None:
+def test_claim_without_a_node_ends_with_its_instance(stack: Stack) -> None:
     stack.node_class(preference="none")
     stack.start(kubelets=False)
     began = stack.clock.monotonic()
@@ -173,10 +176,11 @@ def test_delete_drains_then_terminates_then_lets_go(stack: Stack) -> None:
     stack.until(lambda: stack.find(Pod, "guarded", namespace="default"), "the pod")
     stack.delete(NodeClaim, "c-0")
 
-    says = stack.until(
-        lambda: (c := stack.claim_says("c-0", names.DRAINED)) and "1 pod left" in c.message and c, "draining"
+    condition = stack.until(
+        lambda: (c := stack.claim_condition("c-0", names.DRAINED)) and "1 pod left" in c.message and c,
+        "draining",
     )
-    assert says and "guarded" in says.message
+    assert condition and "guarded" in condition.message
     stack.until_event("c-0", "EvictionBlocked")
     assert stack.find(Pod, "free", namespace="default") is None
     taints = {(t.key, t.effect) for t in node_of(stack, "c-0").spec.taints}
@@ -251,12 +255,12 @@ def test_an_instance_that_ends_by_itself_takes_its_claim_along(stack: Stack) -> 
         stack.advance(61)
         stack.until_gone(NodeClaim, "c-0")
         lines = stack.until(
-            lambda: [each for each in [*logs] if each["event"] == "claim ends: its instance is gone"],
+            lambda: [entry for entry in [*logs] if entry["event"] == "claim ends: its instance is gone"],
             "it is logged",
         )
-    said = stack.until_event("c-0", "InstanceGone")
-    assert "ended in EC2, and not by the broker" in said.message
-    assert [(each["claim"], each["why"]) for each in lines] == [("c-0", "EC2 lists it as ended")]
+    event = stack.until_event("c-0", "InstanceGone")
+    assert "ended in EC2, and not by the broker" in event.message
+    assert [(entry["claim"], entry["why"]) for entry in lines] == [("c-0", "EC2 lists it as ended")]
 
 
 @pytest.mark.covers("KRP-23")
@@ -321,7 +325,7 @@ def test_a_restarted_broker_drains_before_it_terminates(stack: Stack) -> None:
 
     stack.tap.lose(slow)
     stack.start()
-    stack.until(lambda: stack.tap.lost >= 4, "pods and nodes asked for")
+    stack.until(lambda: stack.tap.lost >= 4, "pods and nodes requested")
     assert stack.calls("TerminateInstances") == 0
     stack.tap.heal()
     stack.until_event("c-0", "EvictionBlocked")
@@ -342,7 +346,7 @@ def test_an_instance_that_ec2_does_not_show_yet_does_not_outlive_its_claim(stack
     stack.until_launched("c-0")
     instance = instance_id(stack.get(NodeClaim, "c-0"))
     stack.delete(NodeClaim, "c-0")
-    stack.until(lambda: stack.calls("TerminateInstances"), "an end asked for", step=0.5)
+    stack.until(lambda: stack.calls("TerminateInstances"), "an end requested", step=0.5)
     assert stack.get(NodeClaim, "c-0").deleting
     stack.control.lag(0.0)
     stack.until(lambda: stack.find(NodeClaim, "c-0") is None, "c-0 gone", step=0.5)

@@ -20,7 +20,7 @@ MINUTE = 60.0
 RELIST = 61.0  # seconds after which the broker lists its instances anew
 
 
-def standing(labels: Mapping[str, str]) -> dict[str, str]:
+def placement(labels: Mapping[str, str]) -> dict[str, str]:
     """The labels that show the placement of a node."""
     keys = (names.CAPACITY_TYPE, *names.RESERVATION_LABELS)
     return {key: labels[key] for key in keys if key in labels}
@@ -39,7 +39,7 @@ OUTSIDE = {names.CAPACITY_TYPE: ON_DEMAND}
 
 
 def of_claim(stack: Stack, claim: str) -> dict[str, str]:
-    return standing(stack.get(NodeClaim, claim).labels)
+    return placement(stack.get(NodeClaim, claim).labels)
 
 
 def node_of(stack: Stack, claim: str) -> Node:
@@ -49,8 +49,8 @@ def node_of(stack: Stack, claim: str) -> Node:
 def until_both(stack: Stack, claim: str, labels: Mapping[str, str]) -> None:
     """Returns when claim and Node both show this."""
     stack.until_shown(claim)
-    stack.until(lambda: of_claim(stack, claim) == labels, f"claim {claim} says {labels}")
-    stack.until(lambda: standing(node_of(stack, claim).labels) == labels, f"node of {claim} says {labels}")
+    stack.until(lambda: of_claim(stack, claim) == labels, f"claim {claim} has {labels}")
+    stack.until(lambda: placement(node_of(stack, claim).labels) == labels, f"node of {claim} has {labels}")
 
 
 def in_minutes(count: float) -> datetime:
@@ -67,7 +67,7 @@ def ending(stack: Stack, minutes: float, count: int = 1) -> tuple[str, datetime]
 
 
 @pytest.mark.covers("KRP-27")
-def test_what_ran_in_a_cancelled_reservation_runs_on_as_on_demand(stack: Stack) -> None:
+def test_instances_of_a_cancelled_reservation_run_on_as_on_demand(stack: Stack) -> None:
     odcr = stack.aws.odcr(count=2)
     stack.node_class(id_=odcr)
     stack.start()
@@ -80,19 +80,19 @@ def test_what_ran_in_a_cancelled_reservation_runs_on_as_on_demand(stack: Stack) 
     stack.aws.ec2.cancel_capacity_reservation(CapacityReservationId=odcr)
     for claim in ("c-0", "c-1"):
         until_both(stack, claim, OUTSIDE)
-        told = stack.until_event(claim, "DemotedToOnDemand")
-        assert odcr in told.message and "cancelled" in told.message and before[claim] in told.message
+        event = stack.until_event(claim, "DemotedToOnDemand")
+        assert odcr in event.message and "cancelled" in event.message and before[claim] in event.message
     # Nothing is disrupted.
     for claim in ("c-0", "c-1"):
-        found, node = stack.get(NodeClaim, claim), node_of(stack, claim)
-        assert not found.deleting and not node.deleting and not node.spec.taints
-        assert found.labels["team"] == node.labels["team"] == "research"
+        node_claim, node = stack.get(NodeClaim, claim), node_of(stack, claim)
+        assert not node_claim.deleting and not node.deleting and not node.spec.taints
+        assert node_claim.labels["team"] == node.labels["team"] == "research"
         assert stack.instance(claim)["InstanceId"] == before[claim]
         assert stack.instance(claim)["State"]["Name"] == "running"
 
 
 @pytest.mark.covers("KRP-27")
-def test_what_ran_in_an_expired_reservation_runs_on_as_on_demand(stack: Stack) -> None:
+def test_instance_of_an_expired_reservation_runs_on_as_on_demand(stack: Stack) -> None:
     odcr, _ = ending(stack, 30)
     stack.node_class(id_=odcr)
     stack.start()
@@ -117,7 +117,7 @@ def test_a_node_that_a_crash_left_behind_is_demoted_by_the_next_process(stack: S
     stack.aws.ec2.cancel_capacity_reservation(CapacityReservationId=odcr)
     stack.until(lambda: of_claim(stack, "c-0") == OUTSIDE, "the claim is demoted")
     stack.stop()
-    assert standing(node_of(stack, "c-0").labels) == inside(odcr)
+    assert placement(node_of(stack, "c-0").labels) == inside(odcr)
     stack.tap.heal()
     stack.start()
     until_both(stack, "c-0", OUTSIDE)
@@ -163,7 +163,7 @@ def test_an_instance_that_an_open_reservation_takes_in_becomes_reserved(stack: S
 
 
 @pytest.mark.covers("KRP-27", "KRP-28")
-def test_what_open_matching_moves_to_another_reservation_stays_reserved(stack: Stack) -> None:
+def test_instance_that_open_matching_moves_to_another_reservation_stays_reserved(stack: Stack) -> None:
     first = stack.aws.odcr(criteria="open")
     stack.node_class(preference="open")
     stack.start()
@@ -174,8 +174,8 @@ def test_what_open_matching_moves_to_another_reservation_stays_reserved(stack: S
     stack.aws.ec2.cancel_capacity_reservation(CapacityReservationId=first)
     assert stack.reservation_of("c-0") == second
     until_both(stack, "c-0", inside(second))
-    told = stack.until_event("c-0", "ReservationChanged").message
-    assert first in told and second in told
+    message = stack.until_event("c-0", "ReservationChanged").message
+    assert first in message and second in message
     assert "DemotedToOnDemand" not in {event.reason for event in stack.events("c-0")}
 
 
@@ -200,8 +200,8 @@ def test_a_capacity_block_drains_forty_minutes_before_its_end(stack: Stack) -> N
     stack.passes()
     assert not stack.get(NodeClaim, "c-0").deleting
     stack.advance(5 * MINUTE)
-    told = stack.until_event("c-0", "CapacityBlockEnding")
-    assert odcr in told.message
+    event = stack.until_event("c-0", "CapacityBlockEnding")
+    assert odcr in event.message
     # It drains like every claim: pods that a budget protects are not killed.
     stack.until_event("c-0", "EvictionBlocked")
     assert stack.get(NodeClaim, "c-0").deleting
@@ -209,7 +209,7 @@ def test_a_capacity_block_drains_forty_minutes_before_its_end(stack: Stack) -> N
 
 
 @pytest.mark.covers("KRP-29")
-def test_the_end_of_a_default_reservation_is_told_an_hour_and_ten_minutes_before(stack: Stack) -> None:
+def test_end_of_a_default_reservation_is_announced_an_hour_and_ten_minutes_before(stack: Stack) -> None:
     odcr, end = ending(stack, 120)
     stack.node_class(id_=odcr)
     stack.start()
@@ -219,14 +219,14 @@ def test_the_end_of_a_default_reservation_is_told_an_hour_and_ten_minutes_before
     assert "ReservationEnding" not in {event.reason for event in stack.events("c-0")}
 
     def notices(name: str, kind: str) -> list[str]:
-        found = [e.message for e in stack.events(name, kind=kind) if e.reason == "ReservationEnding"]
+        messages = [e.message for e in stack.events(name, kind=kind) if e.reason == "ReservationEnding"]
         return sorted(
-            ("60" if "60 minutes" in m else "10") for m in found if odcr in m and f"{end:%H:%M}" in m
+            ("60" if "60 minutes" in m else "10") for m in messages if odcr in m and f"{end:%H:%M}" in m
         )
 
     stack.advance(61 * MINUTE)
     for name, kind in (("c-0", "NodeClaim"), ("gpu", "EC2NodeClass")):
-        stack.until(lambda n=name, k=kind: notices(n, k) == ["60"], f"{kind} is told")  # type: ignore[misc]
+        stack.until(lambda n=name, k=kind: notices(n, k) == ["60"], f"{kind} has the event")  # type: ignore[misc]
     left = REGISTRY.get_sample_value(
         "capacity_broker_odcr_end_seconds",
         {"odcr": odcr, "instance_type": "m5.large", "zone": A, "reservation_type": "default"},
@@ -234,7 +234,7 @@ def test_the_end_of_a_default_reservation_is_told_an_hour_and_ten_minutes_before
     assert left is not None and 50 * MINUTE < left <= 59 * MINUTE
     stack.advance(50 * MINUTE)
     for name, kind in (("c-0", "NodeClaim"), ("gpu", "EC2NodeClass")):
-        stack.until(lambda n=name, k=kind: notices(n, k) == ["10", "60"], f"{kind} is told")  # type: ignore[misc]
+        stack.until(lambda n=name, k=kind: notices(n, k) == ["10", "60"], f"{kind} has the event")  # type: ignore[misc]
     assert not stack.get(NodeClaim, "c-0").deleting
 
 
@@ -243,7 +243,7 @@ def test_the_end_of_a_default_reservation_is_told_an_hour_and_ten_minutes_before
 
 @pytest.mark.covers("KRP-30")
 @pytest.mark.parametrize("counted", [True, False], ids=["counted by EC2", "launched since"])
-def test_the_slot_of_a_deleted_claim_is_taken_before_ec2_is_asked_again(stack: Stack, counted: bool) -> None:
+def test_slot_of_a_deleted_claim_is_taken_before_ec2_is_polled_again(stack: Stack, counted: bool) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)
     broker = stack.start(poll_seconds=3600.0)

@@ -1,4 +1,4 @@
-"""A broker with a history asks the zone first that gave instances lately."""
+"""A broker with a history tries the zone first that gave instances lately."""
 
 from __future__ import annotations
 

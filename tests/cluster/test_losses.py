@@ -66,8 +66,8 @@ def still_kept(stack: Stack, claims: Sequence[str]) -> None:
     wait(stack)
     for claim in claims:
         assert not stack.get(NodeClaim, claim).deleting
-        says = stack.claim_says(claim, names.INSTANCE_LISTED)
-        assert says is not None and (says.status, says.reason) == ("False", "MassLoss")
+        condition = stack.claim_condition(claim, names.INSTANCE_LISTED)
+        assert condition is not None and (condition.status, condition.reason) == ("False", "MassLoss")
     assert len(stack.all(NodeClaim)) == metric("MassLoss") == len(claims)
 
 
@@ -88,10 +88,10 @@ def test_claim_with_a_ready_node_survives_a_listing_without_its_instance(stack: 
     (claim,) = ready(stack, 1)
     vanish(stack)
     assert not stack.get(NodeClaim, claim).deleting
-    says = stack.claim_says(claim, names.INSTANCE_LISTED)
-    assert says is not None and (says.status, says.reason) == ("False", "NodeReady")
-    assert instance_id(stack.get(NodeClaim, claim)) in says.message
-    stack.until_event(claim, "InstanceNotListed", saying="Node is Ready")
+    condition = stack.claim_condition(claim, names.INSTANCE_LISTED)
+    assert condition is not None and (condition.status, condition.reason) == ("False", "NodeReady")
+    assert instance_id(stack.get(NodeClaim, claim)) in condition.message
+    stack.until_event(claim, "InstanceNotListed", text="Node is Ready")
     assert metric("NodeReady") == 1
     assert stack.calls("TerminateInstances") == 0
     # Once no kubelet reports for the node, the claim ends as before.
@@ -101,11 +101,11 @@ def test_claim_with_a_ready_node_survives_a_listing_without_its_instance(stack: 
         stack.advance(RELIST)
         stack.until_gone(NodeClaim, claim)
         line, *_ = stack.until(
-            lambda: [each for each in [*logs] if each["event"] == "claim ends: its instance is gone"],
+            lambda: [entry for entry in [*logs] if entry["event"] == "claim ends: its instance is gone"],
             "it is logged",
         )
-    told = stack.until_event(claim, "InstanceGone").message
-    assert told == f"EC2 no longer lists instance {id_}: its claim ends with it"
+    message = stack.until_event(claim, "InstanceGone").message
+    assert message == f"EC2 no longer lists instance {id_}: its claim ends with it"
     assert (line["log_level"], line["claim"], line["instance"]) == ("warning", claim, id_)
     assert "no longer lists it" in line["why"]
 
@@ -119,7 +119,7 @@ def test_claim_that_is_not_registered_has_its_registration_timeout(stack: Stack)
     stack.until_launched("c-0")
     vanish(stack)
     assert not stack.get(NodeClaim, "c-0").deleting
-    assert stack.claim_says("c-0", names.INSTANCE_LISTED) is None
+    assert stack.claim_condition("c-0", names.INSTANCE_LISTED) is None
     stack.control.lag(0.0)
     stack.until(lambda: stack.find(NodeClaim, "c-0") is None, "c-0 gone", step=60)
     assert stack.clock.monotonic() - began >= 15 * 60
@@ -134,7 +134,7 @@ def test_node_of_a_claim_that_was_forced_away_stays_while_it_is_ready(stack: Sta
     stack.edit(NodeClaim, claim, {"metadata": {"finalizers": None}})
     stack.delete(NodeClaim, claim)
     before = stack.calls("DescribeInstances")
-    stack.until(lambda: stack.calls("DescribeInstances") >= before + 2, "EC2 is asked", step=5.0)
+    stack.until(lambda: stack.calls("DescribeInstances") >= before + 2, "EC2 is called", step=5.0)
     stack.passes()
     assert not stack.get(Node, node).deleting
 
@@ -146,10 +146,10 @@ def test_claims_that_vanish_together_are_kept_until_a_listing_shows_them(stack: 
     vanish(stack)
     for claim in claims:
         assert not stack.get(NodeClaim, claim).deleting
-        says = stack.claim_says(claim, names.INSTANCE_LISTED)
-        assert says is not None and (says.status, says.reason) == ("False", "MassLoss")
-        assert "5 of 5" in says.message and "delete this NodeClaim" in says.message
-        stack.until_event(claim, "InstanceNotListed", saying="5 of 5")
+        condition = stack.claim_condition(claim, names.INSTANCE_LISTED)
+        assert condition is not None and (condition.status, condition.reason) == ("False", "MassLoss")
+        assert "5 of 5" in condition.message and "delete this NodeClaim" in condition.message
+        stack.until_event(claim, "InstanceNotListed", text="5 of 5")
     assert metric("MassLoss") == 5
     assert len(stack.all(NodeClaim)) == 5
     # A person decides about some of them, and only these end, although few are left.
@@ -167,7 +167,7 @@ def test_claims_that_vanish_together_are_kept_until_a_listing_shows_them(stack: 
     stack.advance(RELIST)
     for claim in left:
         stack.until(
-            lambda c=claim: (s := stack.claim_says(c, names.INSTANCE_LISTED)) and s.status == "True",  # type: ignore[misc]
+            lambda c=claim: (s := stack.claim_condition(c, names.INSTANCE_LISTED)) and s.status == "True",  # type: ignore[misc]
             f"{claim} is listed again",
         )
     assert metric("MassLoss") == 0
@@ -182,7 +182,7 @@ def test_claims_that_vanish_from_one_listing_after_another_are_counted_together(
     stack.control.lag(LATER / 2)
     stack.advance(RELIST)
     stack.passes(1)
-    assert all(stack.claim_says(claim, names.INSTANCE_LISTED) is None for claim in claims)
+    assert all(stack.claim_condition(claim, names.INSTANCE_LISTED) is None for claim in claims)
     stack.control.lag(7200.0)
     stack.advance(RELIST)
     stack.passes(1)

@@ -1,4 +1,4 @@
-"""What /metrics shows of a running broker, from a shortage to the end of its objects."""
+"""The series of a running broker at /metrics, from a shortage to the end of its objects."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def fallbacks() -> Counter[tuple[str, str]]:
     """How often claims of the class fell back, by both capacity types."""
     family = next(f for f in REGISTRY.collect() if f.name == "capacity_broker_launch_fallbacks")
     counts = Counter[tuple[str, str]]()
-    for one in family.samples:
-        if one.labels["nodeclass"] == "gpu" and one.name.endswith("_total"):
-            counts[one.labels["from"], one.labels["to"]] += int(one.value)
+    for sample in family.samples:
+        if sample.labels["nodeclass"] == "gpu" and sample.name.endswith("_total"):
+            counts[sample.labels["from"], sample.labels["to"]] += int(sample.value)
     return counts
 
 

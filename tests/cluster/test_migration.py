@@ -1,4 +1,4 @@
-"""The pages of migration are tried on local AWS: their commands, in order, print what the pages show."""
+"""The pages of migration are tried on local AWS: their commands, in order, print the shown outputs."""
 
 from __future__ import annotations
 
@@ -196,4 +196,4 @@ def test_backing_out(story: Story) -> None:
     stack.kubelets.stop()  # they take an instance without the cluster's tag for ended
     story.plays = {"helm uninstall": stack.stop}
     story.follow(DOCS / "operate" / "back-out.md")
-    assert len(stack.aws.instances(ours=False)) == 1
+    assert len(stack.aws.instances(own_only=False)) == 1

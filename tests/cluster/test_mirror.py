@@ -11,7 +11,7 @@ import pytest
 
 from broker.apis.capacity_broker import MIRRORED, OnDemandCapacityReservation
 from broker.apis.meta import condition
-from broker.controllers.odcr.mirror import BROKER, MADE_BY
+from broker.controllers.odcr.mirror import BROKER, MANAGED_BY
 from broker.kube.client import Request
 from broker.kube.metrics import REGISTRY
 from tests.cluster.account import ACCOUNT, A, B
@@ -23,16 +23,16 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 def status(stack: Stack, odcr: str) -> dict[str, Any]:
     """The object's status, as the API server serves it; empty while there is no object."""
-    found = stack.find(OnDemandCapacityReservation, odcr)
-    return dict(stack.client.get(KIND, odcr).get("status", {})) if found else {}
+    object_ = stack.find(OnDemandCapacityReservation, odcr)
+    return dict(stack.client.get(KIND, odcr).get("status", {})) if object_ else {}
 
 
 def until_mirrored(stack: Stack, odcr: str, **fields: Any) -> dict[str, Any]:
-    def says() -> bool:
-        found = status(stack, odcr)
-        return bool(found) and all(found.get(key) == value for key, value in fields.items())
+    def mirrored() -> bool:
+        fields_ = status(stack, odcr)
+        return bool(fields_) and all(fields_.get(key) == value for key, value in fields.items())
 
-    stack.until(says, f"{odcr} mirrored with {fields}")
+    stack.until(mirrored, f"{odcr} mirrored with {fields}")
     return status(stack, odcr)
 
 
@@ -49,16 +49,16 @@ def writes(stack: Stack) -> list[tuple[str, str]]:
     return [entry for entry in stack.tap.writes() if f"/{KIND.plural}" in entry[1]]
 
 
-def until_looked_again(stack: Stack) -> None:
+def until_mirrored_again(stack: Stack) -> None:
     """Returns when the mirror, which only a timer triggers, has run."""
 
-    def looks() -> float:
+    def passes() -> float:
         labels = {"controller": "mirror", "result": "done"}
         return REGISTRY.get_sample_value("capacity_broker_reconciles_total", labels) or 0.0
 
-    before = looks()
+    before = passes()
     stack.advance(600)
-    stack.until(lambda: looks() > before, "the mirror looked again")
+    stack.until(lambda: passes() > before, "the mirror looked again")
 
 
 def tag(stack: Stack, odcr: str, tags: Mapping[str, str]) -> None:
@@ -67,7 +67,7 @@ def tag(stack: Stack, odcr: str, tags: Mapping[str, str]) -> None:
 
 def shared(stack: Stack) -> str:
     """A reservation of another account, which may withdraw it."""
-    made = stack.control.reservation(
+    reply = stack.control.reservation(
         InstanceType="m5.large",
         InstancePlatform="Linux/UNIX",
         AvailabilityZone=A,
@@ -75,7 +75,7 @@ def shared(stack: Stack) -> str:
         owner_id="999999999999",
         shared_with=[ACCOUNT],
     )
-    return str(made["CapacityReservationId"])
+    return str(reply["CapacityReservationId"])
 
 
 @pytest.mark.covers("KRP-10")
@@ -139,13 +139,13 @@ def test_a_steady_account_costs_one_call_a_poll_and_no_write(stack: Stack) -> No
     before = stack.calls("DescribeCapacityReservations")
     for _ in range(3):
         broker.inventory.refresh()
-    until_looked_again(stack)
+    until_mirrored_again(stack)
     assert stack.calls("DescribeCapacityReservations") == before + 3
     assert writes(stack) == []
 
 
 @pytest.mark.covers("KRP-10")
-def test_a_new_broker_writes_no_object_before_it_knows_who_uses_it(stack: Stack) -> None:
+def test_new_broker_writes_no_object_before_it_knows_the_classes_that_use_it(stack: Stack) -> None:
     used = stack.aws.odcr()
     stack.node_class("training", id_=used)
     stack.start()
@@ -153,7 +153,7 @@ def test_a_new_broker_writes_no_object_before_it_knows_who_uses_it(stack: Stack)
     stack.stop()
     stack.tap.forget()
     stack.start()
-    until_looked_again(stack)
+    until_mirrored_again(stack)
     assert writes(stack) == []
 
 
@@ -169,28 +169,28 @@ def test_a_reservation_that_ec2_no_longer_shows_has_no_object(stack: Stack) -> N
 
 @pytest.mark.covers("KRP-10")
 @pytest.mark.both_servers
-def test_what_an_earlier_process_left_is_deleted_and_what_a_person_made_is_told(stack: Stack) -> None:
-    left, made = "cr-00000000000000001", "cr-00000000000000002"
-    stack.client.create(KIND, {"metadata": {"name": left, "labels": {MADE_BY: BROKER}}})
-    stack.client.create(KIND, {"metadata": {"name": made}})
+def test_leftovers_are_deleted_and_objects_of_a_person_are_reported(stack: Stack) -> None:
+    left, by_person = "cr-00000000000000001", "cr-00000000000000002"
+    stack.client.create(KIND, {"metadata": {"name": left, "labels": {MANAGED_BY: BROKER}}})
+    stack.client.create(KIND, {"metadata": {"name": by_person}})
     stack.start()
     stack.until_gone(OnDemandCapacityReservation, left)
 
-    def told() -> str:
-        found = condition(stack.get(OnDemandCapacityReservation, made).status.conditions, MIRRORED)
-        return f"{found.status} {found.reason} {found.message}" if found else ""
+    def condition_text() -> str:
+        mirrored = condition(stack.get(OnDemandCapacityReservation, by_person).status.conditions, MIRRORED)
+        return f"{mirrored.status} {mirrored.reason} {mirrored.message}" if mirrored else ""
 
-    said = stack.until(told, "the object is told")
-    assert said.startswith("False ReservationNotFound") and made in said and "delete it" in said
-    assert printed(stack)[made]["Mirrored"] == "False"
+    text = stack.until(condition_text, "the object has the condition")
+    assert text.startswith("False ReservationNotFound") and by_person in text and "delete it" in text
+    assert printed(stack)[by_person]["Mirrored"] == "False"
     stack.tap.forget()
-    until_looked_again(stack)
+    until_mirrored_again(stack)
     assert writes(stack) == []
-    assert stack.find(OnDemandCapacityReservation, made) is not None
+    assert stack.find(OnDemandCapacityReservation, by_person) is not None
 
 
 @pytest.mark.covers("KRP-10")
-def test_a_mirror_that_somebody_breaks_is_mended(stack: Stack) -> None:
+def test_broken_mirror_is_repaired(stack: Stack) -> None:
     odcr = stack.aws.odcr(count=4)
     stack.start()
     until_mirrored(stack, odcr, total=4)
@@ -199,7 +199,7 @@ def test_a_mirror_that_somebody_breaks_is_mended(stack: Stack) -> None:
     uid = stack.get(OnDemandCapacityReservation, odcr).uid
     stack.delete(OnDemandCapacityReservation, odcr)
     stack.until(
-        lambda: (found := stack.find(OnDemandCapacityReservation, odcr)) and found.uid != uid, "made anew"
+        lambda: (mirror := stack.find(OnDemandCapacityReservation, odcr)) and mirror.uid != uid, "made anew"
     )
     until_mirrored(stack, odcr, total=4)
 

@@ -57,22 +57,22 @@ def kubernetes_settings(stack: Stack) -> Any:
 
 
 @pytest.mark.covers("SAF-17")
-def test_nodes_are_told_the_range_that_the_cluster_has(stack: Stack) -> None:
-    [found], _ = stack.client.list(ServiceCIDR.KIND)
-    stack.tap.tell(DNS, service("10.96.0.10"))
+def test_nodes_get_the_service_range_of_the_cluster(stack: Stack) -> None:
+    [service_cidr], _ = stack.client.list(ServiceCIDR.KIND)
+    stack.tap.fake_reply(DNS, service("10.96.0.10"))
     stack.node_class()
     stack.start()
     stack.claim(**PLAIN)
     stack.until_launched("c-0")
-    assert node_config(stack)["cluster"]["cidr"] == found["spec"]["cidrs"][0]
+    assert node_config(stack)["cluster"]["cidr"] == service_cidr["spec"]["cidrs"][0]
     assert node_config(stack)["kubelet"]["config"]["clusterDNS"] == ["10.96.0.10"]
 
 
 @pytest.mark.covers("SAF-17")
 @pytest.mark.both_servers
 def test_before_servicecidrs_the_range_begins_at_the_api_servers_service(stack: Stack) -> None:
-    stack.tap.tell(RANGES, GONE)
-    stack.tap.tell(FIRST, service("172.20.0.1"))
+    stack.tap.fake_reply(RANGES, GONE)
+    stack.tap.fake_reply(FIRST, service("172.20.0.1"))
     stack.node_class()
     stack.start()
     stack.claim(**PLAIN)
@@ -81,12 +81,12 @@ def test_before_servicecidrs_the_range_begins_at_the_api_servers_service(stack: 
 
 
 @pytest.mark.covers("SAF-17")
-def test_a_wrong_range_launches_nothing_and_the_class_says_both(stack: Stack) -> None:
+def test_wrong_range_launches_nothing_and_the_class_names_both(stack: Stack) -> None:
     stack.node_class()
     stack.start(service_cidr="10.100.0.0/16")
     stack.claim(**PLAIN)
-    said = stack.until_class(names.LAUNCHABLE, "False", reason="ServiceCIDRMismatch")
-    assert "10.100.0.0/16" in said.message and "10.96.0.0/" in said.message
+    condition = stack.until_class(names.LAUNCHABLE, "False", reason="ServiceCIDRMismatch")
+    assert "10.100.0.0/16" in condition.message and "10.96.0.0/" in condition.message
     assert "10.100.0.0/16" in stack.until_waiting("c-0", "ServiceCIDRMismatch").message
     stack.passes()
     assert stack.calls("CreateFleet") == stack.calls("CreateLaunchTemplate") == 0
@@ -98,14 +98,14 @@ def test_a_wrong_range_launches_nothing_and_the_class_says_both(stack: Stack) ->
 @pytest.mark.covers("SAF-17")
 @pytest.mark.both_servers
 def test_a_range_that_may_not_be_read_is_not_guessed(stack: Stack) -> None:
-    stack.tap.tell(RANGES, FORBIDDEN)
+    stack.tap.fake_reply(RANGES, FORBIDDEN)
     stack.node_class()
     stack.start()
-    said = stack.until_class(names.LAUNCHABLE, "False", reason="ServiceCIDRUnknown")
-    assert "servicecidrs" in said.message
-    stack.tap.told.clear()
+    condition = stack.until_class(names.LAUNCHABLE, "False", reason="ServiceCIDRUnknown")
+    assert "servicecidrs" in condition.message
+    stack.tap.fake_replies.clear()
     stack.until(
-        lambda: (c := stack.class_says(names.LAUNCHABLE)) is not None and c.status == "True",
+        lambda: (c := stack.class_condition(names.LAUNCHABLE)) is not None and c.status == "True",
         "the class is launchable",
         step=5.0,
     )
@@ -128,21 +128,22 @@ def test_a_range_that_may_not_be_read_is_not_guessed(stack: Stack) -> None:
 )
 def test_nodes_of_an_ipv6_cluster_have_ipv6(stack: Stack, interfaces: Json) -> None:
     """A primary address on each interface that has addresses, prefixes of that family, the range, the DNS."""
-    stack.tap.tell(RANGES, ranges("fd00:96::/108"))
-    stack.tap.tell(FIRST, service("fd00:96::1"))
-    stack.tap.tell(DNS, service("fd00:96::a"))
-    asked = {key: value for key, value in interfaces.items() if key == "networkInterfaces"}
-    stack.node_class(ipPrefixCount=1, **asked)
+    stack.tap.fake_reply(RANGES, ranges("fd00:96::/108"))
+    stack.tap.fake_reply(FIRST, service("fd00:96::1"))
+    stack.tap.fake_reply(DNS, service("fd00:96::a"))
+    class_fields = {key: value for key, value in interfaces.items() if key == "networkInterfaces"}
+    stack.node_class(ipPrefixCount=1, **class_fields)
     stack.start()
     stack.claim(types=(P5,), requests=interfaces.get("requests"), **PLAIN)
     stack.until_launched("c-0")
     shown = template(stack)["NetworkInterfaces"]
-    addressed = [each for each in shown if each.get("InterfaceType") != "efa-only"]
+    addressed = [interface for interface in shown if interface.get("InterfaceType") != "efa-only"]
     assert [
-        (each["PrimaryIpv6"], each["Ipv6AddressCount"], each["Ipv6PrefixCount"]) for each in addressed
+        (interface["PrimaryIpv6"], interface["Ipv6AddressCount"], interface["Ipv6PrefixCount"])
+        for interface in addressed
     ] == [(True, 1, 1)] * len(addressed)
-    assert not [each for each in shown if "Ipv4PrefixCount" in each]
-    assert not [each for each in shown if each not in addressed and "PrimaryIpv6" in each]
+    assert not [interface for interface in shown if "Ipv4PrefixCount" in interface]
+    assert not [interface for interface in shown if interface not in addressed and "PrimaryIpv6" in interface]
     spec = node_config(stack)
     assert spec["cluster"]["cidr"] == "fd00:96::/108"
     assert spec["kubelet"]["config"]["clusterDNS"] == ["fd00:96::a"]
@@ -150,9 +151,9 @@ def test_nodes_of_an_ipv6_cluster_have_ipv6(stack: Stack, interfaces: Json) -> N
 
 @pytest.mark.covers("SAF-18")
 def test_bottlerocket_nodes_of_an_ipv6_cluster_have_its_addresses_and_dns(stack: Stack) -> None:
-    stack.tap.tell(RANGES, ranges("fd00:96::/108"))
-    stack.tap.tell(FIRST, service("fd00:96::1"))
-    stack.tap.tell(DNS, service("fd00:96::a"))
+    stack.tap.fake_reply(RANGES, ranges("fd00:96::/108"))
+    stack.tap.fake_reply(FIRST, service("fd00:96::1"))
+    stack.tap.fake_reply(DNS, service("fd00:96::a"))
     stack.node_class(amiFamily="Bottlerocket", ipPrefixCount=1)
     stack.start()
     stack.claim(**PLAIN)
@@ -163,7 +164,7 @@ def test_bottlerocket_nodes_of_an_ipv6_cluster_have_its_addresses_and_dns(stack:
 
 
 @pytest.mark.covers("SAF-18")
-def test_an_ipv4_cluster_asks_for_no_ipv6(stack: Stack) -> None:
+def test_ipv4_cluster_requests_no_ipv6(stack: Stack) -> None:
     stack.node_class(ipPrefixCount=1)
     stack.start()
     stack.claim(**PLAIN)
@@ -185,11 +186,11 @@ OWN: Json = {
 
 @pytest.mark.covers("SAF-19")
 def test_kubelet_fields_that_the_broker_does_not_know_reach_the_node(stack: Stack) -> None:
-    stack.tap.tell(DNS, service("10.96.0.10"))
+    stack.tap.fake_reply(DNS, service("10.96.0.10"))
     stack.node_class(kubelet=OWN)
     stack.start()
-    said = stack.until_class(names.LAUNCHABLE, "True")
-    assert "spec.kubelet" not in said.message
+    condition = stack.until_class(names.LAUNCHABLE, "True")
+    assert "spec.kubelet" not in condition.message
     stack.claim(**PLAIN)
     stack.until_launched("c-0")
     config = node_config(stack)["kubelet"]["config"]
@@ -200,18 +201,25 @@ def test_kubelet_fields_that_the_broker_does_not_know_reach_the_node(stack: Stac
 def test_the_class_lists_the_kubelet_fields_that_bottlerocket_has_no_setting_for(stack: Stack) -> None:
     stack.node_class(amiFamily="Bottlerocket", kubelet=OWN)
     stack.start()
-    said = stack.until_class(names.LAUNCHABLE, "True")
-    assert said.message.endswith("fields of spec.kubelet that Bottlerocket does not apply: featureGates")
+    condition = stack.until_class(names.LAUNCHABLE, "True")
+    assert condition.message.endswith("fields of spec.kubelet that Bottlerocket does not apply: featureGates")
     stack.claim(**PLAIN)
     stack.until_launched("c-0")
-    made = kubernetes_settings(stack)
-    assert (made["max-pods"], made["cluster-dns-ip"], made["pod-pids-limit"]) == (20, "169.254.20.10", 4096)
-    assert (made["cpu-manager-policy"], made["cpu-manager-policy-options"]) == ("static", ["full-pcpus-only"])
+    settings = kubernetes_settings(stack)
+    assert (settings["max-pods"], settings["cluster-dns-ip"], settings["pod-pids-limit"]) == (
+        20,
+        "169.254.20.10",
+        4096,
+    )
+    assert (settings["cpu-manager-policy"], settings["cpu-manager-policy-options"]) == (
+        "static",
+        ["full-pcpus-only"],
+    )
 
 
 @pytest.mark.covers("SAF-19")
-def test_the_class_lists_all_kubelet_fields_where_the_user_data_is_the_users_own(stack: Stack) -> None:
+def test_class_lists_all_kubelet_fields_if_the_user_data_is_custom(stack: Stack) -> None:
     stack.node_class(amiFamily="Custom", userData="#!/bin/sh", kubelet=OWN)
     stack.start()
-    said = stack.until_class(names.LAUNCHABLE, "True")
-    assert said.message.endswith(f"Custom does not apply: {', '.join(sorted(OWN))}")
+    condition = stack.until_class(names.LAUNCHABLE, "True")
+    assert condition.message.endswith(f"Custom does not apply: {', '.join(sorted(OWN))}")

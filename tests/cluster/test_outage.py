@@ -26,8 +26,8 @@ def refuse(stack: Stack) -> None:
 
 
 def described(stack: Stack, name: str) -> str:
-    found = stack.class_says(names.RESERVATIONS_DESCRIBED, name)
-    return found.status if found else ""
+    condition = stack.class_condition(names.RESERVATIONS_DESCRIBED, name)
+    return condition.status if condition else ""
 
 
 def until_described(stack: Stack, name: str) -> None:
@@ -57,15 +57,15 @@ def test_it_shows_within_three_polls_and_goes_when_ec2_answers_again(stack: Stac
     for _ in range(3):
         poll(stack)
     for name in ("gpu", "plain"):
-        said = stack.until_class(names.RESERVATIONS_DESCRIBED, "False", name=name, reason="Unauthorized")
-        assert timestamp(last) in said.message and "DescribeCapacityReservations" in said.message
-        assert stack.class_says(names.RESERVATIONS_RESOLVED, name).status == "True"  # type: ignore[union-attr]
+        condition = stack.until_class(names.RESERVATIONS_DESCRIBED, "False", name=name, reason="Unauthorized")
+        assert timestamp(last) in condition.message and "DescribeCapacityReservations" in condition.message
+        assert stack.class_condition(names.RESERVATIONS_RESOLVED, name).status == "True"  # type: ignore[union-attr]
     until_mirrored(stack, odcr, staleSince=timestamp(last))
     assert printed(stack)[odcr]["Stale"]  # an age, which moves on
     assert REGISTRY.get_sample_value(UNREADABLE) == 1
     stack.tap.forget()
     stack.advance(POLL)
-    stack.settle()
+    stack.wait_for_ec2()
     assert writes(stack) == []
     stack.control.clear_faults()
     for name in ("gpu", "plain"):

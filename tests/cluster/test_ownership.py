@@ -100,7 +100,7 @@ def test_taking_over_works_when_karpenter_is_gone(stack: Stack, how: str) -> Non
 
 @pytest.mark.covers("KRP-26")
 @pytest.mark.parametrize("skew", [-3600.0, 3600.0], ids=["an hour behind", "an hour ahead"])
-def test_karpenter_s_clock_need_not_be_ours(stack: Stack, skew: float) -> None:
+def test_karpenters_clock_may_differ(stack: Stack, skew: float) -> None:
     """It renews by its own clock: alive. It stops: gone after the Lease's duration, by the broker's clock."""
     lease(stack, age=skew)
     stack.node_class(preference="none")
@@ -144,13 +144,13 @@ def test_a_karpenter_that_renews_is_alive_though_the_broker_s_watch_is_deaf(stac
 
 
 @pytest.mark.covers("KRP-26")
-def test_a_claim_that_karpenter_left_behind_is_ended_by_who_takes_over(stack: Stack) -> None:
+def test_claim_that_karpenter_left_behind_is_ended_after_the_takeover(stack: Stack) -> None:
     """Launched by Karpenter, deleted while no controller ran: the controller that takes over removes the
     finalizer."""
-    made = stack.aws.ec2.run_instances(
+    reply = stack.aws.ec2.run_instances(
         ImageId=stack.aws.image, InstanceType="m5.large", MinCount=1, MaxCount=1
     )
-    id_ = made["Instances"][0]["InstanceId"]
+    id_ = reply["Instances"][0]["InstanceId"]
     lease(stack, age=60.0)
     stack.node_class(preference="none")
     stack.claim("theirs", capacity=(ON_DEMAND,), group=KARPENTER)

@@ -35,12 +35,12 @@ def test_reserved_alone_never_leaves_the_reservations(stack: Stack) -> None:
     assert stack.reservation_of("c-0") == odcr
 
 
-@pytest.mark.parametrize("asked", [(RESERVED, ON_DEMAND), ()], ids=["both", "no requirement"])
-def test_it_falls_back_when_nothing_reserved_can_serve(stack: Stack, asked: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("capacity", [(RESERVED, ON_DEMAND), ()], ids=["both", "no requirement"])
+def test_it_falls_back_when_nothing_reserved_can_serve(stack: Stack, capacity: tuple[str, ...]) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)
     stack.start()
-    stack.claims(2, capacity=asked)
+    stack.claims(2, capacity=capacity)
     stack.until_launched("c-0", "c-1")
     stack.until_shown("c-0", "c-1")
     assert sorted(map(stack.reservation_of, ("c-0", "c-1"))) == ["", odcr]
@@ -57,7 +57,7 @@ def test_on_demand_alone_leaves_a_free_reservation_alone(stack: Stack) -> None:
     assert stack.reservation_of("c-0") == ""
     assert stack.aws.free(odcr) == 1
     # The claim requested no reservation: the lack of one is no shortage.
-    assert stack.claim_says("c-0", names.CAPACITY_RESERVATION) is None
+    assert stack.claim_condition("c-0", names.CAPACITY_RESERVATION) is None
 
 
 def test_spot_comes_last_and_never_with_a_target(stack: Stack) -> None:
@@ -70,11 +70,11 @@ def test_spot_comes_last_and_never_with_a_target(stack: Stack) -> None:
     stack.until_shown("c-0", "c-1")
     assert {runs_as(stack, n) for n in ("c-0", "c-1")} == {RESERVED, SPOT}
     spot = next(i for i in stack.aws.instances() if i.get("InstanceLifecycle") == "spot")
-    asked = [t["Data"] for t in stack.aws.templates()]
+    templates = [t["Data"] for t in stack.aws.templates()]
     assert {
         "CapacityReservationPreference": "capacity-reservations-only",
         "CapacityReservationTarget": {"CapacityReservationId": odcr},
-    } in [data["CapacityReservationSpecification"] for data in asked]
+    } in [data["CapacityReservationSpecification"] for data in templates]
     [used] = [
         stack.aws.template_data(
             f["LaunchTemplateConfigs"][0]["LaunchTemplateSpecification"]["LaunchTemplateName"]
@@ -100,10 +100,10 @@ def test_a_full_reservation_moves_the_claim_to_another_type_and_zone_in_the_same
     stack.until_launched("c-0")
     assert stack.reservation_of("c-0") == large
     assert stack.instance("c-0")["Placement"]["AvailabilityZone"] == B
-    asked = [pool["InstanceType"] for fleet in stack.aws.fleets() for pool in pools(fleet)]
-    assert asked == ["m5.large", "m5.xlarge"]
-    told = stack.get(NodeClaim, "c-0").annotations["capacity-broker.io/attempts"]
-    assert "ReservationCapacityExceeded" in told
+    types = [pool["InstanceType"] for fleet in stack.aws.fleets() for pool in pools(fleet)]
+    assert types == ["m5.large", "m5.xlarge"]
+    attempts = stack.get(NodeClaim, "c-0").annotations["capacity-broker.io/attempts"]
+    assert "ReservationCapacityExceeded" in attempts
     stack.until_shown("c-0")
     assert runs_as(stack, "c-0") == RESERVED
 
@@ -121,12 +121,12 @@ def test_when_every_reservation_turns_out_full_it_falls_back_in_the_same_pass(st
     stack.until_launched("c-0")
     assert stack.reservation_of("c-0") == ""
     assert stack.calls("CreateFleet") == 3
-    says = stack.claim_says("c-0", names.CAPACITY_RESERVATION)
-    assert says is not None and (says.status, says.reason) == ("False", "LimitExceeded")
+    condition = stack.claim_condition("c-0", names.CAPACITY_RESERVATION)
+    assert condition is not None and (condition.status, condition.reason) == ("False", "LimitExceeded")
 
 
 @pytest.mark.covers("KRP-33")
-@pytest.mark.prompt("the answer to the launch is what shows the spill")
+@pytest.mark.prompt("the answer to the launch shows the spill")
 def test_a_launch_under_open_that_ec2_spills_is_reported_and_labelled_as_ec2_has_it(stack: Stack) -> None:
     odcr = stack.aws.odcr(criteria="open")
     stack.node_class(preference="open")
@@ -139,9 +139,9 @@ def test_a_launch_under_open_that_ec2_spills_is_reported_and_labelled_as_ec2_has
     claim = stack.get(NodeClaim, "c-0")
     assert claim.labels[CAPACITY_TYPE] == ON_DEMAND
     assert not {*names.RESERVATION_LABELS} & {*claim.labels}
-    says = stack.claim_says("c-0", names.CAPACITY_RESERVATION)
-    assert says is not None and (says.status, says.reason) == ("False", "LimitExceeded")
-    assert odcr in says.message and "on demand" in says.message
+    condition = stack.claim_condition("c-0", names.CAPACITY_RESERVATION)
+    assert condition is not None and (condition.status, condition.reason) == ("False", "LimitExceeded")
+    assert odcr in condition.message and "on demand" in condition.message
     assert '"Spilled"' in claim.annotations["capacity-broker.io/attempts"]
     # The next claim is not planned into the slot that was not there.
     stack.claim("c-1", capacity=(RESERVED, ON_DEMAND))
@@ -151,7 +151,7 @@ def test_a_launch_under_open_that_ec2_spills_is_reported_and_labelled_as_ec2_has
 
 
 @pytest.mark.covers("KRP-33")
-def test_what_ec2_does_not_show_yet_is_labelled_when_it_does(stack: Stack) -> None:
+def test_placement_that_ec2_does_not_show_yet_is_labelled_later(stack: Stack) -> None:
     """The claim has its instance at once; its placement is neither guessed nor permanently wrong."""
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)
@@ -193,10 +193,10 @@ def test_a_spill_that_ec2_shows_late_is_reported_when_it_does(stack: Stack) -> N
     def shown() -> bool:
         return stack.get(NodeClaim, "c-0").labels.get(CAPACITY_TYPE) == ON_DEMAND
 
-    stack.until(shown, "c-0 says that it runs on demand", step=1.0)
-    says = stack.claim_says("c-0", names.CAPACITY_RESERVATION)
-    assert says is not None and (says.status, says.reason) == ("False", "LimitExceeded")
-    assert stack.instance("c-0")["InstanceId"] in says.message and "on demand" in says.message
+    stack.until(shown, "c-0 shows that it runs on demand", step=1.0)
+    condition = stack.claim_condition("c-0", names.CAPACITY_RESERVATION)
+    assert condition is not None and (condition.status, condition.reason) == ("False", "LimitExceeded")
+    assert stack.instance("c-0")["InstanceId"] in condition.message and "on demand" in condition.message
 
 
 @pytest.mark.covers("KRP-33")

@@ -47,14 +47,14 @@ pytestmark = pytest.mark.skipif(
 
 
 class Prometheus:
-    """A Prometheus process, asked over its HTTP API."""
+    """A Prometheus process, queried over its HTTP API."""
 
     def __init__(self, port: int) -> None:
         self._url = f"http://127.0.0.1:{port}/api/v1"
 
     def get(self, path: str, **parameters: str) -> Any:
-        asked = f"{self._url}/{path}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(asked, timeout=10) as answer:
+        url = f"{self._url}/{path}?{urllib.parse.urlencode(parameters)}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
             return json.loads(answer.read())["data"]
 
     def up(self) -> bool:
@@ -65,11 +65,13 @@ class Prometheus:
 
     def firing(self) -> set[str]:
         return {
-            each["labels"]["alertname"] for each in self.get("alerts")["alerts"] if each["state"] == "firing"
+            alert["labels"]["alertname"]
+            for alert in self.get("alerts")["alerts"]
+            if alert["state"] == "firing"
         }
 
     def without_data(self, queries: Sequence[str]) -> list[str]:
-        return [each for each in queries if not self.get("query", query=each)["result"]]
+        return [query_ for query_ in queries if not self.get("query", query=query_)["result"]]
 
 
 def free_port() -> int:
@@ -201,7 +203,7 @@ def test_dashboards_show_data_and_alerts_fire(
         stack.claim("c-2", types=("m5.large", "m5.xlarge"), zones=(A,), capacity=(RESERVED, ON_DEMAND))
         stack.until_launched("c-2")
 
-        every = [query(panel, monitoring.catalog()) for each in DASHBOARDS for panel in each.panels]
+        every = [query(panel, monitoring.catalog()) for dashboard in DASHBOARDS for panel in dashboard.panels]
         plain = [
             text.replace("$namespace", ".*")
             .replace("$reservation", ".*")
@@ -209,7 +211,7 @@ def test_dashboards_show_data_and_alerts_fire(
             .replace("$instance_type", ".*")
             for text in every
         ]
-        plain += [each.expr for each in rules.RECORDINGS]
+        plain += [recording.expr for recording in rules.RECORDINGS]
         missing: list[str] = []
 
         def complete() -> bool:

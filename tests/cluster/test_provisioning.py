@@ -84,11 +84,11 @@ def test_pods_run_in_reserved_slots_first_and_get_no_second_claim(stack: Stack) 
     waiting = pods(stack, 3, cpu="1500m")  # before the start, so that they are one batch
     start(stack)
     stack.until(lambda: bound(stack, waiting), "all pods bound", step=0.2)
-    made = claims(stack)
-    assert len(made) == 3
-    placed = sorted(stack.reservation_of(claim.name) for claim in made)
+    created = claims(stack)
+    assert len(created) == 3
+    placed = sorted(stack.reservation_of(claim.name) for claim in created)
     assert placed == ["", "", odcr]
-    for claim in made:
+    for claim in created:
         assert claim.labels[names.NODEPOOL] == POOL
         assert [owner.kind for owner in claim.metadata.owner_references] == ["NodePool"]
     stack.advance(60)
@@ -111,7 +111,9 @@ def test_claims_that_are_created_slowly_are_still_planned_together(stack: Stack)
     def slow(_: Request) -> None:
         never.wait(0.2)
 
-    stack.tap.on(lambda each: each.method == "POST" and each.path.endswith("/nodeclaims"), slow, times=-1)
+    stack.tap.on(
+        lambda request: request.method == "POST" and request.path.endswith("/nodeclaims"), slow, times=-1
+    )
     waiting = pods(stack, 2, "wide", cpu="1500m", spec={"priorityClassName": "high"})
     waiting += pods(stack, 2, "narrow", cpu="1500m", spec={"nodeSelector": {names.INSTANCE_TYPE: "c5.large"}})
     start(stack)
@@ -134,8 +136,8 @@ def test_the_claim_is_as_karpenter_writes_it(stack: Stack) -> None:
     start(stack)
     stack.until(lambda: claims(stack), "a claim", step=0.2)
     (claim,) = claims(stack)
-    wanted = {item.key: set(item.values) for item in claim.spec.requirements}
-    assert wanted == {
+    requirements = {item.key: set(item.values) for item in claim.spec.requirements}
+    assert requirements == {
         names.CAPACITY_TYPE: {RESERVED, ON_DEMAND},
         names.INSTANCE_TYPE: {"m5.xlarge"},  # three pods do not fit on the smaller type
         names.ZONE: {A},
@@ -156,14 +158,14 @@ def test_the_claim_is_as_karpenter_writes_it(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-35")
-def test_a_pod_that_more_room_would_not_help_gets_no_claim_and_its_event_says_why(stack: Stack) -> None:
+def test_pod_that_more_room_would_not_help_gets_no_claim_and_an_event_with_the_reason(stack: Stack) -> None:
     stack.node_class(id_=stack.aws.odcr())
     pool(stack)
     start(stack)
     pods(stack, 1, cpu="64")
     pods(stack, 1, "s", spec={"nodeSelector": {"disk": "ssd"}})
-    assert "Insufficient cpu" in stack.until_event("p-0", FAILED, kind="Pod", saying="NodePool team").message
-    stack.until_event("s-0", FAILED, kind="Pod", saying="didn't match Pod's node affinity/selector")
+    assert "Insufficient cpu" in stack.until_event("p-0", FAILED, kind="Pod", text="NodePool team").message
+    stack.until_event("s-0", FAILED, kind="Pod", text="didn't match Pod's node affinity/selector")
     assert claims(stack) == []
 
 
@@ -172,16 +174,16 @@ def test_a_broker_that_stops_between_two_claims_makes_none_twice(stack: Stack) -
     stack.node_class(preference="none")
     pool(stack)
     waiting = pods(stack, 3, cpu="1500m")
-    made: list[str] = []
+    creations: list[str] = []
 
     def after_the_first(request: Any) -> bool:
         creates = request.method == "POST" and request.path.endswith("/nodeclaims")
-        made.extend(["claim"] if creates else [])
-        return creates and len(made) > 1
+        creations.extend(["claim"] if creates else [])
+        return creates and len(creations) > 1
 
     stack.tap.lose(after_the_first)
     start(stack)
-    stack.until(lambda: len(made) > 1, "the second claim is refused", step=0.2)
+    stack.until(lambda: len(creations) > 1, "the second claim is refused", step=0.2)
     stack.stop()
     stack.tap.heal()
     assert len(claims(stack)) == 1
@@ -198,7 +200,7 @@ def test_a_gang_gets_claims_of_one_gang_once_all_its_pods_exist(stack: Stack) ->
     start(stack)
     gang = {names.GANG: "train", names.GANG_SIZE: "2"}
     pods(stack, 1, "first", cpu="1500m", annotations=gang)
-    stack.until_event("first-0", FAILED, kind="Pod", saying="has 1 of 2 pods")
+    stack.until_event("first-0", FAILED, kind="Pod", text="has 1 of 2 pods")
     assert claims(stack) == []
     pods(stack, 1, "second", cpu="1500m", annotations=gang)
     stack.until(lambda: len(claims(stack)) == 2, "two claims", step=0.5)
@@ -268,7 +270,7 @@ def arch(value: str) -> dict[str, Any]:
     ],
     ids=["class", "requirements", "replicas"],
 )
-def test_a_pool_that_is_not_served_says_so(
+def test_pool_that_is_not_served_reports_the_reason(
     stack: Stack, spec: dict[str, Any], reason: str, field: str
 ) -> None:
     stack.node_class(preference="none")
@@ -278,20 +280,20 @@ def test_a_pool_that_is_not_served_says_so(
     stack.until(
         lambda: (c := stack.condition(NodePool, "good", names.READY)) and c.status == "True", "good is Ready"
     )
-    found = stack.until(lambda: stack.condition(NodePool, POOL, names.READY), "a condition")
-    assert found is not None
-    assert (found.status, found.reason) == ("False", reason) and field in found.message
+    condition = stack.until(lambda: stack.condition(NodePool, POOL, names.READY), "a condition")
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("False", reason) and field in condition.message
 
 
 @pytest.mark.covers("USR-20")
-def test_a_pool_of_a_group_that_no_controller_serves_says_so(stack: Stack) -> None:
+def test_pool_of_a_group_without_a_controller_reports_it(stack: Stack) -> None:
     pool(stack, "karpenters", group=names.KARPENTER_AWS)
     pool(stack, "wrong", group="capacity-broker.example")
     start(stack)
 
     def served(name: str) -> str:
-        found = stack.condition(NodePool, name, SERVED)
-        return f"{found.status} {found.reason}" if found else ""
+        condition = stack.condition(NodePool, name, SERVED)
+        return f"{condition.status} {condition.reason}" if condition else ""
 
     stack.until(lambda: served("wrong") == f"False {GROUP_UNKNOWN}", "the wrong group is reported", step=1.0)
     stack.until(
@@ -308,7 +310,7 @@ def test_a_reserved_pool_makes_no_more_claims_than_slots(stack: Stack) -> None:
     waiting = pods(stack, 2, cpu="1500m")
     stack.until(lambda: bound(stack, waiting[:1]) or bound(stack, waiting[1:]), "one pod is bound", step=0.2)
     assert len(claims(stack)) == 1  # the other pod gets none: the reservation is full
-    stack.until_event(next(n for n in waiting if not bound(stack, [n])), FAILED, kind="Pod", saying="slots")
+    stack.until_event(next(n for n in waiting if not bound(stack, [n])), FAILED, kind="Pod", text="slots")
 
 
 @pytest.mark.covers("KRP-35")
@@ -326,7 +328,7 @@ def test_a_claim_without_an_instance_is_deleted_with_its_last_pod(stack: Stack) 
 
 
 @pytest.mark.covers("KRP-35")
-def test_a_pod_whose_machine_another_pod_took_gets_another_claim(stack: Stack) -> None:
+def test_pod_that_lost_its_machine_to_another_pod_gets_another_claim(stack: Stack) -> None:
     stack.node_class(preference="none")
     pool(stack)
     start(stack)
@@ -361,9 +363,11 @@ def test_a_claim_that_is_refused_stops_no_other(stack: Stack) -> None:
     start(stack)
     waiting = pods(stack, 3, cpu="1500m")
     stack.until(lambda: len(claims(stack)) == 2, "the other claims", step=0.2)
-    made = {key.split("/")[1] for claim in claims(stack) for key in claim.annotations[names.PODS].split(",")}
-    (left,) = {*waiting} - made
-    stack.until_event(left, FAILED, kind="Pod", saying=f"NodeClaim {refused[0]} was refused: a policy denied")
+    served_pods = {
+        key.split("/")[1] for claim in claims(stack) for key in claim.annotations[names.PODS].split(",")
+    }
+    (left,) = {*waiting} - served_pods
+    stack.until_event(left, FAILED, kind="Pod", text=f"NodeClaim {refused[0]} was refused: a policy denied")
     stack.tap.heal()
     stack.until(lambda: bound(stack, waiting), "all pods bound", step=0.5)
 
@@ -402,7 +406,7 @@ def test_reserved_room_of_a_node_is_no_room_for_other_pods(stack: Stack) -> None
     stack.start_scheduler()
     first = pods(stack, 1, cpu="300m")
     stack.until(lambda: bound(stack, first), "the first pod is bound", step=0.2)
-    template = {"spec": {"schedulerName": "koord-scheduler", "containers": [_asks("1200m")]}}
+    template = {"spec": {"schedulerName": "koord-scheduler", "containers": [_container("1200m")]}}
     owners = [{"labelSelector": {"matchLabels": {"app": "later"}}}]
     body = {"metadata": {"name": "kept"}, "spec": {"template": template, "owners": owners}}
     stack.client.create(KoordinatorReservation.KIND, body)
@@ -411,14 +415,14 @@ def test_reserved_room_of_a_node_is_no_room_for_other_pods(stack: Stack) -> None
         return stack.get(KoordinatorReservation, "kept").status.phase == "Available"
 
     stack.until(placed, "the reservation has its node", step=0.2)
-    stranger = objects.pod("stranger", containers=[_asks("1")])
+    stranger = objects.pod("stranger", containers=[_container("1")])
     stranger["spec"]["schedulerName"] = "koord-scheduler"
     stack.client.create(Pod.KIND, stranger)
     stack.until(lambda: stack.get(Pod, "stranger", namespace="default").spec.node_name, "bound", step=0.2)
     assert len(claims(stack)) == 2
 
 
-def _asks(cpu: str) -> dict[str, Any]:
+def _container(cpu: str) -> dict[str, Any]:
     return {"name": "main", "image": "pause", "resources": {"requests": {"cpu": cpu}}}
 
 
@@ -498,8 +502,8 @@ def test_fewer_types_than_min_values_still_make_a_machine(stack: Stack) -> None:
     start(stack)
     waiting = pods(stack, 1, cpu="3")
     stack.until(lambda: bound(stack, waiting), "the pod is bound", step=1.0)
-    (made,) = claims(stack)
-    assert made.labels[names.INSTANCE_TYPE] == "m5.xlarge"
+    (claim,) = claims(stack)
+    assert claim.labels[names.INSTANCE_TYPE] == "m5.xlarge"
 
 
 @pytest.mark.covers("KRP-35")
@@ -509,8 +513,10 @@ def test_a_claim_that_ec2_refuses_gives_way_to_the_next_pool_and_stays_with_the_
             stack.control.pool(instance_type=type_, zone=zone, size=0)
     stack.node_class(preference="none")
     for weight, type_ in ((50, "m5.large"), (10, "c5.large")):
-        one = {"key": names.INSTANCE_TYPE, "operator": "In", "values": [type_]}
-        pool(stack, f"w{weight}", weight=weight, template={"requirements": [one, capacity(ON_DEMAND)]})
+        requirement = {"key": names.INSTANCE_TYPE, "operator": "In", "values": [type_]}
+        pool(
+            stack, f"w{weight}", weight=weight, template={"requirements": [requirement, capacity(ON_DEMAND)]}
+        )
     start(stack)
     (only,) = pods(stack, 1)
 
@@ -518,8 +524,8 @@ def test_a_claim_that_ec2_refuses_gives_way_to_the_next_pool_and_stays_with_the_
         return [claim.labels[names.NODEPOOL] for claim in claims(stack) if not claim.deleting]
 
     stack.until(lambda: pools_of() == ["w10"], "the pool of less weight is tried", step=0.5)
-    stack.until_event(only, "InsufficientCapacity", kind="Pod", saying="m5.large")
-    stack.until_event(only, "InsufficientCapacity", kind="Pod", saying="c5.large")
+    stack.until_event(only, "InsufficientCapacity", kind="Pod", text="m5.large")
+    stack.until_event(only, "InsufficientCapacity", kind="Pod", text="c5.large")
     (kept,) = claims(stack)
     assert names.WAITING_SINCE in kept.annotations  # of the claim before, for the alert and a gang's hold
     calls = stack.calls("CreateFleet")
@@ -527,7 +533,7 @@ def test_a_claim_that_ec2_refuses_gives_way_to_the_next_pool_and_stays_with_the_
         stack.advance(10)
         stack.passes()
     assert [claim.uid for claim in claims(stack)] == [kept.uid]
-    assert stack.calls("CreateFleet") == calls  # no pool is asked before its time
+    assert stack.calls("CreateFleet") == calls  # no pool is tried before its time
     stack.control.clear_pools()
     stack.until(lambda: bound(stack, [only]), "bound", step=30)
     assert len(claims(stack)) == 1
@@ -538,9 +544,9 @@ def test_a_machine_that_turns_out_too_small_is_made_once(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def half(name: str, instance: Any, type_: Any) -> dict[str, Any]:
-        made = node(name, instance, type_)
-        made["status"]["allocatable"]["memory"] = f"{type_.memory_mib // 2}Mi"
-        return made
+        halved = node(name, instance, type_)
+        halved["status"]["allocatable"]["memory"] = f"{type_.memory_mib // 2}Mi"
+        return halved
 
     node = kubelets._node
     monkeypatch.setattr(kubelets, "_node", half)
@@ -548,20 +554,18 @@ def test_a_machine_that_turns_out_too_small_is_made_once(
     pool(stack, disruption={"consolidateAfter": "0s"})
     start(stack)
 
-    def asks(memory: str) -> dict[str, Any]:
+    def requesting(memory: str) -> dict[str, Any]:
         requests = {"requests": {"memory": memory}}
         return {"spec": {"containers": [{"name": "main", "image": "pause", "resources": requests}]}}
 
     def types() -> list[str]:
         return [claim.labels.get(names.INSTANCE_TYPE, "") for claim in claims(stack)]
 
-    pods(stack, 1, **asks("5Gi"))  # on m5.large by the estimate
+    pods(stack, 1, **requesting("5Gi"))  # on m5.large by the estimate
     stack.until(lambda: bound(stack, ["p-0"]), "bound on the larger type", step=1.0)
     stack.until(lambda: types() == ["m5.xlarge"], "the empty machine is gone", step=2.0)
-    pods(stack, 1, "big", **asks("12Gi"))
-    stack.until_event(
-        "big-0", FAILED, kind="Pod", saying="m5.xlarge of NodePool team has 8Gi memory for pods"
-    )
+    pods(stack, 1, "big", **requesting("12Gi"))
+    stack.until_event("big-0", FAILED, kind="Pod", text="m5.xlarge of NodePool team has 8Gi memory for pods")
     stack.advance(60)
     stack.passes()
     assert types() == ["m5.xlarge"]

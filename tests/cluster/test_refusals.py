@@ -16,8 +16,8 @@ BOTH = (RESERVED, ON_DEMAND)
 
 
 def limited(stack: Stack, name: str = "c-0") -> str:
-    found = stack.claim_says(name, LIMITED)
-    return found.reason if found else ""
+    condition = stack.claim_condition(name, LIMITED)
+    return condition.reason if condition else ""
 
 
 @pytest.mark.covers("KRP-18")
@@ -36,16 +36,16 @@ def test_a_quota_never_marks_the_reservation(stack: Stack, stage: str) -> None:
     stack.until_launched("c-0")
     assert stack.instance("c-0")["InstanceType"] == "m5.large"
     assert limited(stack) == ""
-    assert stack.class_says(LIMITED) is None
-    told = stack.get(NodeClaim, "c-0").annotations["capacity-broker.io/attempts"]
-    assert "VcpuLimitExceeded" in told
+    assert stack.class_condition(LIMITED) is None
+    attempts = stack.get(NodeClaim, "c-0").annotations["capacity-broker.io/attempts"]
+    assert "VcpuLimitExceeded" in attempts
     assert stack.aws.free(odcr) == 1
-    resolved = stack.class_says(names.RESERVATIONS_RESOLVED)
+    resolved = stack.class_condition(names.RESERVATIONS_RESOLVED)
     assert resolved is not None and resolved.message == "1 usable with 1 of 1 slot free"
 
 
 @pytest.mark.covers("KRP-18", "KRP-24")
-def test_a_claim_under_a_quota_waits_and_says_which(stack: Stack) -> None:
+def test_claim_under_a_quota_waits_and_names_the_quota(stack: Stack) -> None:
     odcr = stack.aws.odcr("p5.48xlarge")
     stack.node_class(id_=odcr)
     stack.start()
@@ -90,7 +90,7 @@ def test_a_subnet_without_addresses_never_marks_the_reservation(stack: Stack, st
 
 
 @pytest.mark.covers("KRP-18", "KRP-34")
-def test_throttling_inside_an_answer_marks_nothing_and_is_asked_again(stack: Stack) -> None:
+def test_throttling_inside_an_answer_marks_nothing_and_is_retried(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)
     stack.start()
@@ -109,7 +109,7 @@ def test_throttling_inside_an_answer_marks_nothing_and_is_asked_again(stack: Sta
 
 @pytest.mark.covers("KRP-18", "KRP-34")
 @pytest.mark.both_servers
-def test_a_throttled_call_marks_nothing_and_is_asked_again(stack: Stack) -> None:
+def test_throttled_call_marks_nothing_and_is_retried(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)
     stack.start()
@@ -120,7 +120,7 @@ def test_a_throttled_call_marks_nothing_and_is_asked_again(stack: Stack) -> None
 
 
 @pytest.mark.covers("KRP-34", "KRP-19")
-def test_insufficient_capacity_is_asked_once(stack: Stack) -> None:
+def test_insufficient_capacity_is_tried_once(stack: Stack) -> None:
     """EC2 returns it as a server error, and claims keep arriving; the pool is still requested only once."""
     stack.node_class(preference="none", zones=(A,))
     stack.start()
@@ -145,7 +145,7 @@ def test_insufficient_capacity_is_asked_once(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-18", "KRP-19")
-def test_a_dry_pool_is_left_for_the_next_zone_and_not_asked_again(stack: Stack) -> None:
+def test_dry_pool_is_left_for_the_next_zone_and_not_tried_again(stack: Stack) -> None:
     stack.control.pool(instance_type="m5.large", zone=A, size=0)
     stack.node_class(preference="none", zones=(A, B))
     stack.start()
@@ -154,8 +154,8 @@ def test_a_dry_pool_is_left_for_the_next_zone_and_not_asked_again(stack: Stack) 
     stack.claim("c-1", capacity=(ON_DEMAND,))
     stack.until_launched("c-1")
     assert stack.instance("c-1")["Placement"]["AvailabilityZone"] == B
-    asked = [pool["AvailabilityZone"] for fleet in stack.aws.fleets() for pool in pools(fleet)]
-    assert asked == [A, B]
+    zones = [pool["AvailabilityZone"] for fleet in stack.aws.fleets() for pool in pools(fleet)]
+    assert zones == [A, B]
 
 
 @pytest.mark.covers("KRP-18")
@@ -165,12 +165,12 @@ def test_a_reservation_that_is_gone_is_looked_up_anew(stack: Stack) -> None:
     stack.start(poll_seconds=600.0)
     stack.until_class(names.RESERVATIONS_RESOLVED, "True")
     stack.aws.ec2.cancel_capacity_reservation(CapacityReservationId=odcr)
-    stack.settle()
+    stack.wait_for_ec2()
     stack.claim(capacity=BOTH)
     stack.until_launched("c-0")
     assert stack.reservation_of("c-0") == ""
-    found = stack.until_class(names.RESERVATIONS_RESOLVED, "False", reason="ReservationCancelled")
-    assert odcr in found.message
+    condition = stack.until_class(names.RESERVATIONS_RESOLVED, "False", reason="ReservationCancelled")
+    assert odcr in condition.message
 
 
 @pytest.mark.covers("KRP-18")

@@ -41,8 +41,8 @@ def test_each_class_of_refusal_has_its_own_reason(stack: Stack, code: str) -> No
     assert waits.status == "Unknown"
     assert f"{code}: says EC2" in waits.message
     assert odcr in waits.message
-    said = stack.until_event("c-0", REASONS[code], saying="AWS request")
-    assert said.type == "Warning" and code in said.message
+    event = stack.until_event("c-0", REASONS[code], text="AWS request")
+    assert event.type == "Warning" and code in event.message
     assert not stack.aws.instances()
     claim = stack.get(NodeClaim, "c-0").status
     launched, ready = (condition(claim.conditions, type_) for type_ in (names.LAUNCHED, names.READY))
@@ -64,20 +64,20 @@ def test_limit_exceeded_and_back_on_claim_class_and_pool(stack: Stack) -> None:
         (NodePool, "gpu"),
     )
 
-    def says(model: type[Object], name: str, status: str, reason: str) -> bool:
-        found = stack.condition(model, name, LIMIT)
-        return found is not None and (found.status, found.reason) == (status, reason)
+    def shows(model: type[Object], name: str, status: str, reason: str) -> bool:
+        condition = stack.condition(model, name, LIMIT)
+        return condition is not None and (condition.status, condition.reason) == (status, reason)
 
     stack.claim("c-1", pool="gpu", capacity=(RESERVED, ON_DEMAND))
     for model, name in places:
-        stack.until(lambda m=model, n=name: says(m, n, "False", "LimitExceeded"), f"{name} LimitExceeded")  # type: ignore[misc]
-    told = stack.claim_says("c-0", LIMIT)
-    assert told is not None and odcr in told.message
+        stack.until(lambda m=model, n=name: shows(m, n, "False", "LimitExceeded"), f"{name} LimitExceeded")  # type: ignore[misc]
+    condition = stack.claim_condition("c-0", LIMIT)
+    assert condition is not None and odcr in condition.message
     turned = {name: stack.condition(model, name, LIMIT) for model, name in places}
     stack.aws.ec2.modify_capacity_reservation(CapacityReservationId=odcr, InstanceCount=2)
     stack.until_launched("c-0")
     for model, name in places:
-        stack.until(lambda m=model, n=name: says(m, n, "True", "Available"), f"{name} Available")  # type: ignore[misc]
+        stack.until(lambda m=model, n=name: shows(m, n, "True", "Available"), f"{name} Available")  # type: ignore[misc]
         after, before = stack.condition(model, name, LIMIT), turned[name]
         assert before is not None and before.last_transition_time is not None
         assert after is not None and after.last_transition_time is not None
@@ -89,23 +89,23 @@ def test_a_pool_s_other_conditions_stay(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)
     stack.node_pool("gpu")
-    theirs = {
+    other_condition = {
         "type": "NodeClassReady",
         "status": "True",
         "reason": "NodeClassReady",
         "message": "",
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     }
-    stack.edit(NodePool, "gpu", {"status": {"conditions": [theirs]}}, subresource="status")
+    stack.edit(NodePool, "gpu", {"status": {"conditions": [other_condition]}}, subresource="status")
     stack.start()
     stack.claim(pool="gpu")
-    stack.until(lambda: stack.condition(NodePool, "gpu", LIMIT), "the pool is told")
+    stack.until(lambda: stack.condition(NodePool, "gpu", LIMIT), "the pool has the condition")
     kept = stack.condition(NodePool, "gpu", "NodeClassReady")
     assert kept is not None and kept.status == "True"
 
 
 @pytest.mark.covers("KRP-24")
-def test_the_pods_that_a_claim_was_for_hear_why_it_waits(stack: Stack) -> None:
+def test_pods_of_a_waiting_claim_get_an_event_with_the_reason(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.aws.rival(odcr)
     stack.node_class(id_=odcr)
@@ -115,14 +115,14 @@ def test_the_pods_that_a_claim_was_for_hear_why_it_waits(stack: Stack) -> None:
     stack.until(lambda: stack.broker and stack.broker.read.pods.cache.find("default/train-0"), "the pod seen")
     stack.claim(pods=("default/train-0",))
     stack.until_waiting("c-0", "AllReservationsFull")
-    said = stack.until_event("train-0", "AllReservationsFull", kind="Pod")
-    assert said.type == "Warning"
-    assert said.message.startswith("NodeClaim c-0: no free slot") and odcr in said.message
+    event = stack.until_event("train-0", "AllReservationsFull", kind="Pod")
+    assert event.type == "Warning"
+    assert event.message.startswith("NodeClaim c-0: no free slot") and odcr in event.message
     assert not stack.events("other", kind="Pod")
 
 
 @pytest.mark.covers("KRP-24")
-def test_pods_that_no_node_takes_hear_of_a_claim_that_would_take_them(stack: Stack) -> None:
+def test_unschedulable_pods_get_an_event_about_a_claim_that_fits_them(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.aws.rival(odcr)
     stack.node_class(id_=odcr)
@@ -131,8 +131,11 @@ def test_pods_that_no_node_takes_hear_of_a_claim_that_would_take_them(stack: Sta
         "phase": "Pending",
         "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}],
     }
-    for name, wanted in (("fits", {}), ("elsewhere", {"nodeSelector": {names.INSTANCE_TYPE: "p5.48xlarge"}})):
-        stack.pod(name, **wanted)
+    for name, pod_fields in (
+        ("fits", {}),
+        ("elsewhere", {"nodeSelector": {names.INSTANCE_TYPE: "p5.48xlarge"}}),
+    ):
+        stack.pod(name, **pod_fields)
         stack.client.patch(
             Pod.KIND, name, {"status": unschedulable}, namespace="default", subresource="status"
         )
@@ -145,7 +148,7 @@ def test_pods_that_no_node_takes_hear_of_a_claim_that_would_take_them(stack: Sta
 
 
 @pytest.mark.covers("KRP-24")
-def test_the_attempts_tell_what_was_tried_before(stack: Stack) -> None:
+def test_attempts_record_the_earlier_tries(stack: Stack) -> None:
     small, large = stack.aws.odcr("m5.large"), stack.aws.odcr("m5.xlarge")
     arn = stack.aws.group(small, large)
     stack.node_class(group=arn)
@@ -154,5 +157,5 @@ def test_the_attempts_tell_what_was_tried_before(stack: Stack) -> None:
     stack.aws.rival(small)
     stack.claim(types=("m5.large", "m5.xlarge"))
     stack.until_launched("c-0")
-    told = stack.get(NodeClaim, "c-0").annotations["capacity-broker.io/attempts"]
-    assert told.index("ReservationCapacityExceeded") < told.index('"Launched"')
+    attempts = stack.get(NodeClaim, "c-0").annotations["capacity-broker.io/attempts"]
+    assert attempts.index("ReservationCapacityExceeded") < attempts.index('"Launched"')

@@ -17,7 +17,7 @@ from tests.cluster.test_provisioning import claims, pool
 from tests.cluster.test_provisioning import start as start_broker
 
 
-def _asks(cpu: str) -> dict[str, Any]:
+def _container(cpu: str) -> dict[str, Any]:
     return {"name": "main", "image": "pause", "resources": {"requests": {"cpu": cpu}}}
 
 
@@ -27,7 +27,11 @@ def start(stack: Stack) -> None:
 
 
 def reserve(stack: Stack, name: str = "kept", *, cpu: str = "1200m", **more: Any) -> None:
-    template = {"schedulerName": "koord-scheduler", "containers": [_asks(cpu)], **more.pop("template", {})}
+    template = {
+        "schedulerName": "koord-scheduler",
+        "containers": [_container(cpu)],
+        **more.pop("template", {}),
+    }
     owners = [{"labelSelector": {"matchLabels": {"app": "later"}}}]
     meta = {"name": name, **more.pop("metadata", {})}
     spec = {"template": {"spec": template}, "owners": owners, **more}
@@ -39,7 +43,7 @@ def reservation(stack: Stack, name: str = "kept") -> KoordinatorReservation:
 
 
 def owner(stack: Stack) -> Pod:
-    pod = objects.pod("owner", labels={"app": "later"}, containers=[_asks("1")])
+    pod = objects.pod("owner", labels={"app": "later"}, containers=[_container("1")])
     pod["spec"]["schedulerName"] = "koord-scheduler"
     stack.client.create(Pod.KIND, pod)
 
@@ -108,8 +112,8 @@ def test_reservation_that_no_machine_helps_gets_no_claim(stack: Stack) -> None:
     for name, why in expected.items():
         stack.until(lambda n=name, w=why: reason(n) == w, f"{name} {why}", step=0.2)  # type: ignore[misc]
     reserve(stack, "too-large", cpu="900")
-    found = stack.until_event(
-        "too-large", "FailedScheduling", kind="Reservation", saying="Failed to schedule pod"
+    event = stack.until_event(
+        "too-large", "FailedScheduling", kind="Reservation", text="Failed to schedule pod"
     )
-    assert found
+    assert event
     assert not claims(stack)

@@ -35,8 +35,8 @@ def test_a_class_shows_the_reservation_that_it_names(stack: Stack) -> None:
     stack.aws.rival(odcr)
     stack.start()
     stack.node_class(id_=odcr)
-    found = stack.until_class(RESOLVED, "True", reason="ReservationsFound")
-    assert found.message == "1 usable with 2 of 3 slots free"
+    condition = stack.until_class(RESOLVED, "True", reason="ReservationsFound")
+    assert condition.message == "1 usable with 2 of 3 slots free"
     assert listed(stack)[odcr] == {
         "id": odcr,
         "availabilityZone": B,
@@ -69,9 +69,9 @@ def test_a_cancelled_reservation_is_named_with_its_state(stack: Stack) -> None:
     stack.aws.ec2.cancel_capacity_reservation(CapacityReservationId=odcr)
     stack.start()
     stack.node_class(id_=odcr)
-    found = stack.until_class(RESOLVED, "False", reason="ReservationCancelled")
-    assert odcr in found.message and "cancelled" in found.message
-    assert "InvalidCapacityReservationState" in found.message
+    condition = stack.until_class(RESOLVED, "False", reason="ReservationCancelled")
+    assert odcr in condition.message and "cancelled" in condition.message
+    assert "InvalidCapacityReservationState" in condition.message
     assert misfits(stack)[odcr]["code"] == "InvalidCapacityReservationState"
 
 
@@ -86,9 +86,9 @@ def test_a_reservation_shared_with_others_only_is_not_found(stack: Stack) -> Non
     )["CapacityReservationId"]
     stack.start()
     stack.node_class(id_=foreign)
-    found = stack.until_class(RESOLVED, "False", reason="ReservationNotFound")
-    assert f"{foreign} was not found, or is not shared with account {ACCOUNT}" in found.message
-    assert "InvalidCapacityReservationId.NotFound" in found.message
+    condition = stack.until_class(RESOLVED, "False", reason="ReservationNotFound")
+    assert f"{foreign} was not found, or is not shared with account {ACCOUNT}" in condition.message
+    assert "InvalidCapacityReservationId.NotFound" in condition.message
 
 
 @pytest.mark.covers("KRP-05", "KRP-09")
@@ -118,11 +118,14 @@ def test_a_member_that_joins_the_group_later_is_used_without_touching_a_manifest
     stack.start()
     stack.claims(2, types=("m5.large", "m5.xlarge"))
 
-    def says(name: str) -> str:
-        found = stack.claim_says(name)
-        return found.status if found else ""
+    def launched_status(name: str) -> str:
+        condition = stack.claim_condition(name)
+        return condition.status if condition else ""
 
-    stack.until(lambda: {says("c-0"), says("c-1")} == {"True", "Unknown"}, "one launched, one waits")
+    stack.until(
+        lambda: {launched_status("c-0"), launched_status("c-1")} == {"True", "Unknown"},
+        "one launched, one waits",
+    )
     before = stack.get(EC2NodeClass, "gpu").metadata.generation
     stack.aws.join("team", second)
     stack.until_launched("c-0", "c-1")
@@ -139,7 +142,7 @@ def test_a_claim_waits_for_a_new_class_s_group_instead_of_leaving_it(stack: Stac
     stack.until(lambda: stack.calls("DescribeCapacityReservations"), "first description")
     odcr = stack.aws.odcr()
     arn = stack.aws.group(odcr)
-    stack.settle()
+    stack.wait_for_ec2()
     stack.node_class(group=arn)
     stack.claim(capacity=(RESERVED, ON_DEMAND))
     stack.until_launched("c-0")
@@ -151,7 +154,7 @@ def test_a_claim_waits_for_a_reservation_made_after_the_last_description(stack: 
     stack.start(poll_seconds=600.0)
     stack.until(lambda: stack.calls("DescribeCapacityReservations"), "first description")
     odcr = stack.aws.odcr()
-    stack.settle()
+    stack.wait_for_ec2()
     stack.node_class(id_=odcr)
     stack.claim(capacity=(RESERVED, ON_DEMAND))
     stack.until_launched("c-0")
@@ -183,7 +186,7 @@ def test_none_uses_no_reservation_though_an_open_one_is_free(stack: Stack) -> No
 
 
 @pytest.mark.covers("KRP-08", "KRP-09")
-def test_what_does_not_fit_is_listed_with_its_id_and_reason(stack: Stack) -> None:
+def test_unfit_reservation_is_listed_with_its_id_and_reason(stack: Stack) -> None:
     aws = stack.aws
     fit = aws.odcr()
     windows = aws.odcr(platform="Windows")
@@ -195,7 +198,7 @@ def test_what_does_not_fit_is_listed_with_its_id_and_reason(stack: Stack) -> Non
     arn = aws.group(fit, windows, dedicated, elsewhere)
     stack.start()
     stack.node_class(group=arn, zones=(A, B))
-    found = stack.until_class(RESOLVED, "True")
+    condition = stack.until_class(RESOLVED, "True")
     assert {*listed(stack)} == {fit}
     assert {id_: row["reason"] for id_, row in misfits(stack).items()} == {
         windows: "PlatformMismatch",
@@ -203,7 +206,7 @@ def test_what_does_not_fit_is_listed_with_its_id_and_reason(stack: Stack) -> Non
         elsewhere: "ZoneMismatch",
     }
     for id_, row in misfits(stack).items():
-        assert id_ in row["message"] and id_ in found.message
+        assert id_ in row["message"] and id_ in condition.message
     assert C in misfits(stack)[elsewhere]["message"] and A in misfits(stack)[elsewhere]["message"]
     stack.node_class("placed", id_=placed)
     stack.until_class(RESOLVED, "False", name="placed", reason="PlacementGroupMismatch")
@@ -214,8 +217,8 @@ def test_a_reservation_that_is_about_to_start_is_shown_as_pending(stack: Stack) 
     block = stack.aws.capacity_block(starts=timedelta(days=10), ends=timedelta(days=11), state="scheduled")
     stack.start()
     stack.node_class(id_=block)
-    found = stack.until_class(RESOLVED, "False", reason="ReservationsPending")
-    assert block in found.message and "scheduled" in found.message
+    condition = stack.until_class(RESOLVED, "False", reason="ReservationsPending")
+    assert block in condition.message and "scheduled" in condition.message
     assert listed(stack)[block]["state"] == "pending"
 
 
@@ -227,8 +230,8 @@ def test_a_reservation_past_its_end_is_not_offered(stack: Stack) -> None:
     stack.node_class(id_=odcr)
     stack.until_class(RESOLVED, "True")
     stack.advance(3 * 3600)
-    found = stack.until_class(RESOLVED, "False", reason="ReservationExpired")
-    assert odcr in found.message
+    condition = stack.until_class(RESOLVED, "False", reason="ReservationExpired")
+    assert odcr in condition.message
     stack.claim(capacity=(RESERVED,))
     assert odcr in stack.until_waiting("c-0", "NoUsableReservation").message
     assert not stack.aws.instances()
@@ -284,5 +287,5 @@ def test_karpenter_s_own_entries_and_conditions_stay(stack: Stack) -> None:
     # Karpenter rewrites that list each minute, and launches into the listed reservations: it is left alone.
     assert odcr in stack.until_class(RESOLVED, "True").message
     assert {*listed(stack)} == {"cr-0123456789abcdef0"}
-    kept = stack.class_says("CapacityReservationsReady")
+    kept = stack.class_condition("CapacityReservationsReady")
     assert kept is not None and (kept.status, kept.reason) == ("True", "CapacityReservationsReady")

@@ -29,7 +29,7 @@ def tick(stack: Stack) -> None:
     stack.until(lambda: stack.calls("DescribeCapacityReservations") > before, "a poll", step=10)
 
 
-def settle(stack: Stack) -> None:
+def until_at_rest(stack: Stack) -> None:
     """Returns when the work in progress is done: every launch described, every condition and event
     written."""
     stack.kubelets.stop()
@@ -42,7 +42,7 @@ def settle(stack: Stack) -> None:
         tick(stack)
         return len(stack.tap.writes()) == before
 
-    stack.until(quiet, "nobody writes")
+    stack.until(quiet, "no writes")
 
 
 @pytest.mark.covers("KRP-11")
@@ -64,7 +64,7 @@ def test_a_steady_cluster_sees_no_write(stack: Stack) -> None:
     stack.until_waiting("waits")
     stack.until_waiting("cannot")
     stack.until_waiting("nowhere")
-    settle(stack)
+    until_at_rest(stack)
     stack.tap.forget()
     for _ in range(10):
         tick(stack)
@@ -78,7 +78,7 @@ def test_the_calls_at_rest_do_not_grow_with_reservations_claims_or_time(stack: S
     stack.start(poll_seconds=30.0)
     stack.claims(2)
     stack.until_ready("c-0", "c-1")
-    settle(stack)
+    until_at_rest(stack)
 
     def minutes() -> Counter[str]:
         stack.control.clear_calls()
@@ -94,7 +94,7 @@ def test_the_calls_at_rest_do_not_grow_with_reservations_claims_or_time(stack: S
     stack.claims(2, 12)
     stack.kubelets_again()
     stack.until_ready(*(f"c-{n}" for n in range(12)))
-    settle(stack)
+    until_at_rest(stack)
     many = minutes()
     assert {*many} <= READS
     # Sixteen times the reservations, six times the claims; a machine may be slower in one of the two.

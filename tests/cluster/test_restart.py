@@ -26,23 +26,25 @@ def one_each(stack: Stack, claims: Sequence[str]) -> bool:
 def test_a_restart_at_rest_changes_nothing(stack: Stack) -> None:
     odcr = stack.aws.odcr(count=2)
     stack.node_class(id_=odcr)
-    made = stack.claims(3)
+    claims = stack.claims(3)
     stack.start()
     stack.until_ready("c-0", "c-1")
     stack.until_shown("c-0", "c-1")
     stack.until_waiting("c-2", "AllReservationsFull")
-    stack.until(lambda: stack.claim_says("c-2", names.CAPACITY_RESERVATION), "it is told of the limit")
+    stack.until(
+        lambda: stack.claim_condition("c-2", names.CAPACITY_RESERVATION), "its condition names the limit"
+    )
     stack.polls(2)
     stack.passes()
     stack.stop()
-    before = {name: stack.client.get(NodeClaim.KIND, name) for name in made}
+    before = {name: stack.client.get(NodeClaim.KIND, name) for name in claims}
     stack.tap.forget()
     stack.start()
     stack.polls(2)
     stack.passes()
     kinds = ("/nodeclaims/c-", "/ec2nodeclasses/", "/nodes/")
     assert not [path for _, path in stack.tap.writes() if any(kind in path for kind in kinds)]
-    assert {name: stack.client.get(NodeClaim.KIND, name) for name in made} == before
+    assert {name: stack.client.get(NodeClaim.KIND, name) for name in claims} == before
     assert stack.calls("CreateFleet") == 1
     assert len(stack.aws.instances()) == 2
 
@@ -52,26 +54,26 @@ def test_a_lost_reply_launches_nothing_twice(stack: Stack) -> None:
     """The work is done and the connection drops: the same call is repeated, with the same token."""
     odcr = stack.aws.odcr(count=4)
     stack.node_class(id_=odcr)
-    made = stack.claims(3)
+    claims = stack.claims(3)
     stack.control.fault(action="CreateFleet", stage="response", times=2)
     stack.start()
-    stack.until_ready(*made)
-    assert one_each(stack, made)
+    stack.until_ready(*claims)
+    assert one_each(stack, claims)
     assert stack.aws.free(odcr) == 1
     assert len({fleet["ClientToken"] for fleet in stack.aws.fleets()}) == 1
 
 
 @pytest.mark.covers("KRP-25")
-def test_what_a_broker_never_heard_of_is_adopted_by_its_claims(stack: Stack) -> None:
+def test_instances_of_lost_replies_are_adopted_by_their_claims(stack: Stack) -> None:
     """Every reply is lost, despite all retries; the instances exist all the same."""
     odcr = stack.aws.odcr(count=3)
     stack.node_class(id_=odcr)
-    made = stack.claims(3)
+    claims = stack.claims(3)
     stack.control.fault(action="CreateFleet", stage="response", times=4)
     stack.start()
-    stack.until_ready(*made)
-    assert one_each(stack, made)
-    assert all("instance of ours that had no claim" in attempts(stack, name) for name in made)
+    stack.until_ready(*claims)
+    assert one_each(stack, claims)
+    assert all("instance of this cluster that had no claim" in attempts(stack, name) for name in claims)
 
 
 def attempts(stack: Stack, name: str) -> str:
@@ -83,17 +85,17 @@ def test_killed_between_launch_and_status(stack: Stack) -> None:
     """The instances run, and no claim records them: the next broker binds each claim to one of them."""
     odcr = stack.aws.odcr(count=3)
     stack.node_class(id_=odcr)
-    made = stack.claims(3)
+    claims = stack.claims(3)
     stack.tap.lose(status_of("nodeclaims"))
     stack.start()
     stack.until(lambda: len(stack.aws.instances()) == 3, "the launch")
     stack.until(lambda: stack.tap.lost >= 3, "status writes lost")
     stack.stop()
-    assert not any(stack.get(NodeClaim, name).status.provider_id for name in made)
+    assert not any(stack.get(NodeClaim, name).status.provider_id for name in claims)
     stack.tap.heal()
     stack.start()
-    stack.until_ready(*made)
-    assert one_each(stack, made)
+    stack.until_ready(*claims)
+    assert one_each(stack, claims)
     assert stack.calls("CreateFleet") == 1
 
 
@@ -102,15 +104,15 @@ def test_killed_while_ec2_launches(stack: Stack) -> None:
     """After EC2 has launched, before the broker gets the reply, its writes no longer arrive."""
     odcr = stack.aws.odcr(count=3)
     stack.node_class(id_=odcr)
-    made = stack.claims(3)
+    claims = stack.claims(3)
     stack.start(kubelets=False)
     stack.after_launch(lambda: stack.tap.lose(lambda request: request.method != "GET"))
     stack.until(lambda: len(stack.aws.instances()) == 3, "the launch")
     stack.stop()
     stack.tap.heal()
     stack.start()
-    stack.until_ready(*made)
-    assert one_each(stack, made)
+    stack.until_ready(*claims)
+    assert one_each(stack, claims)
     assert stack.calls("CreateFleet") == 1
 
 
@@ -119,16 +121,16 @@ def test_killed_before_the_launch(stack: Stack) -> None:
     """The claims are marked, but the call did not reach EC2."""
     odcr = stack.aws.odcr(count=2)
     stack.node_class(id_=odcr)
-    made = stack.claims(2)
+    claims = stack.claims(2)
     stack.control.fault(action="CreateFleet", code="ServiceUnavailable", status=503, times=-1)
     stack.start()
     stack.until_waiting("c-0", "InternalError")
     stack.stop()
-    assert all(stack.get(NodeClaim, name).metadata.finalizers for name in made)
+    assert all(stack.get(NodeClaim, name).metadata.finalizers for name in claims)
     stack.control.clear_faults()
     stack.start()
-    stack.until_ready(*made)
-    assert one_each(stack, made)
+    stack.until_ready(*claims)
+    assert one_each(stack, claims)
 
 
 @pytest.mark.covers("KRP-25", "KRP-23")
@@ -210,7 +212,7 @@ def test_orphans_go_back_to_the_claims_that_they_were_launched_for(stack: Stack)
 
 
 @pytest.mark.covers("KRP-25")
-def test_an_orphan_that_fits_nobody_ends_after_its_grace_time(stack: Stack) -> None:
+def test_orphan_that_fits_no_claim_ends_after_its_grace_time(stack: Stack) -> None:
     stack.node_class(preference="none", zones=(A,))
     stack.claim("first", capacity=(ON_DEMAND,))
     stack.tap.lose(status_of("nodeclaims"))
@@ -269,8 +271,8 @@ def test_nothing_ends_while_a_claim_cannot_be_marked_or_read(stack: Stack) -> No
 @pytest.mark.covers("KRP-25")
 def test_instances_of_another_cluster_are_never_touched(stack: Stack) -> None:
     odcr = stack.aws.odcr(count=2)
-    theirs = stack.aws.rival(odcr)
-    stack.aws.ec2.create_tags(Resources=theirs, Tags=[{"Key": names.TAG_CLUSTER, "Value": "green"}])
+    foreign = stack.aws.rival(odcr)
+    stack.aws.ec2.create_tags(Resources=foreign, Tags=[{"Key": names.TAG_CLUSTER, "Value": "green"}])
     stack.node_class(id_=odcr)
     stack.start(orphan_grace_seconds=0.0)
     stack.claim("c-0")
@@ -279,7 +281,7 @@ def test_instances_of_another_cluster_are_never_touched(stack: Stack) -> None:
     stack.until_waiting("c-1")
     stack.advance(70)
     stack.passes()
-    left = stack.aws.instance(theirs[0])
+    left = stack.aws.instance(foreign[0])
     assert left["State"]["Name"] == "running" and tags(left)[names.TAG_CLUSTER] == "green"
 
 

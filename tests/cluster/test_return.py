@@ -21,14 +21,16 @@ BOTH = (RESERVED, ON_DEMAND)
 ASK = {names.RETURN_TO_RESERVATIONS: "true"}
 
 
-def full(stack: Stack, *, slots: int = 1, ask: bool = True, **disruption: Any) -> str:
+def full(stack: Stack, *, slots: int = 1, return_enabled: bool = True, **disruption: Any) -> str:
     """A full reservation, a pool that uses it, and claim `low` beside it with a pod. Returns the ODCR."""
     odcr = stack.aws.odcr(count=slots)
     stack.node_class("web", id_=odcr, zones=(A,))
     stack.node_pool("web", node_class="web")
     block = {"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}], **disruption}
     stack.edit(
-        NodePool, "web", {"spec": {"disruption": block}, "metadata": {"annotations": ASK if ask else {}}}
+        NodePool,
+        "web",
+        {"spec": {"disruption": block}, "metadata": {"annotations": ASK if return_enabled else {}}},
     )
     return odcr
 
@@ -38,9 +40,9 @@ def fallback(stack: Stack, name: str, **more: Any) -> str:
     stack.claim(name, node_class="web", pool="web", capacity=BOTH, **more)
     stack.until_ready(name)
     stack.until_shown(name)
-    found = stack.get(NodeClaim, name).status.node_name
-    run(stack, f"app-{name}", found)
-    return found
+    node_name = stack.get(NodeClaim, name).status.node_name
+    run(stack, f"app-{name}", node_name)
+    return node_name
 
 
 def holder(stack: Stack, odcr: str, *claims: str) -> None:
@@ -57,9 +59,9 @@ def disrupted() -> float:
 
 
 def until_replaced(stack: Stack, name: str) -> NodeClaim:
-    found = stack.until(lambda: replacement(stack, name), f"{name} is being replaced", step=STEP)
-    assert found is not None
-    return found
+    replaced_by = stack.until(lambda: replacement(stack, name), f"{name} is being replaced", step=STEP)
+    assert replaced_by is not None
+    return replaced_by
 
 
 @pytest.mark.covers("KRP-36")
@@ -82,22 +84,22 @@ def test_claim_moves_into_an_idle_slot_once_its_new_node_is_ready(stack: Stack) 
     # Not Ready yet: the old node keeps its pods.
     assert not stack.get(NodeClaim, "low").deleting
     assert stack.find(Pod, "app-low", namespace="default") is not None
-    why = stack.claim_says("low", names.DISRUPTION_REASON)
+    why = stack.claim_condition("low", names.DISRUPTION_REASON)
     assert why is not None and (why.status, why.reason) == ("True", "Underutilized")
     assert odcr in why.message and "saves $0.0960 an hour" in why.message
-    stack.until_event("low", "ReturnToReservation", saying="saves $0.0960 an hour")
+    stack.until_event("low", "ReturnToReservation", text="saves $0.0960 an hour")
     assert names.DISRUPTED_TAINT in {taint.key for taint in stack.get(Node, old).spec.taints}
     stack.kubelets_again()
     gone(stack, "low")
-    stack.until_event("low", "DisruptionTerminating", saying="ReturnToReservation")
+    stack.until_event("low", "DisruptionTerminating", text="ReturnToReservation")
     assert stack.reservation_of(new.name) == odcr
     assert is_true(stack.get(NodeClaim, new.name), names.READY)
     assert disrupted() == before + 1
     assert len(stack.aws.instances()) == 1
 
 
-def test_nothing_moves_unless_the_pool_asks_for_it(stack: Stack) -> None:
-    odcr = full(stack, ask=False)
+def test_nothing_moves_unless_the_pool_enables_it(stack: Stack) -> None:
+    odcr = full(stack, return_enabled=False)
     stack.start()
     holder(stack, odcr, "first")
     fallback(stack, "low")
@@ -105,10 +107,10 @@ def test_nothing_moves_unless_the_pool_asks_for_it(stack: Stack) -> None:
     stack.until_gone(NodeClaim, "first")
     later(stack, 150)
     assert replacement(stack, "low") is None
-    # A policy that keeps nodes with pods keeps this one, and the pool says so.
+    # A policy that keeps nodes with pods keeps this one, and the pool reports it.
     block = {"consolidationPolicy": "WhenEmpty"}
     stack.edit(NodePool, "web", {"spec": {"disruption": block}, "metadata": {"annotations": ASK}})
-    stack.until_event("web", "DisruptionBlocked", kind="NodePool", saying="WhenEmpty")
+    stack.until_event("web", "DisruptionBlocked", kind="NodePool", text="WhenEmpty")
     later(stack, 60)
     assert replacement(stack, "low") is None
 
@@ -181,7 +183,7 @@ def test_failed_replacement_is_undone_and_not_repeated_at_once(stack: Stack) -> 
     stack.until_launched(new.name)
     # Its node never joins.
     stack.until(lambda: stack.find(NodeClaim, new.name) is None, "given up", step=10.0)
-    stack.until_event("low", "DisruptionFailed", saying="not ready within")
+    stack.until_event("low", "DisruptionFailed", text="not ready within")
     claim = stack.get(NodeClaim, "low")
     assert not claim.deleting
     assert names.DISRUPTED_TAINT not in {taint.key for taint in stack.get(Node, old).spec.taints}
@@ -249,7 +251,7 @@ def test_the_rest_of_a_move_that_lost_an_old_claim_stays_if_its_new_node_is_late
     stack.until_launched(*new)
     stack.delete(NodeClaim, "g-0")  # by its user: the move can only be completed now
     stack.until(lambda: stack.find(NodeClaim, new[1]) is None, "given up", step=10.0)
-    stack.until_event("g-1", "DisruptionFailed", saying="not ready within")
+    stack.until_event("g-1", "DisruptionFailed", text="not ready within")
     old = stack.get(NodeClaim, "g-1")
     assert not old.deleting
     taints = {taint.key for taint in stack.get(Node, old.status.node_name).spec.taints}

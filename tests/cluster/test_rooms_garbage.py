@@ -16,10 +16,10 @@ TEMPLATE = {"spec": {"schedulerName": "koord-scheduler", "containers": [CONTAINE
 
 @pytest.fixture
 def cluster() -> Iterator[Rooms]:
-    with rooms() as made:
-        made.start()
-        made.node("node-0", room={"cpu": "8"})
-        yield made
+    with rooms() as rooms_:
+        rooms_.start()
+        rooms_.node("node-0", room={"cpu": "8"})
+        yield rooms_
 
 
 @pytest.mark.parametrize(

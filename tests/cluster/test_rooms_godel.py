@@ -31,11 +31,11 @@ NODE = "kubernetes.io/hostname"
 
 @pytest.fixture
 def cluster() -> Iterator[Rooms]:
-    with rooms() as made:
-        made.start()
+    with rooms() as rooms_:
+        rooms_.start()
         for name in ("node-0", "node-1"):
-            made.node(name, room={"cpu": "4"})
-        yield made
+            rooms_.node(name, room={"cpu": "4"})
+        yield rooms_
 
 
 def pod(cluster: Rooms, name: str, cpu: str = "1", **more: Any) -> str:

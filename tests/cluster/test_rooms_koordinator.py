@@ -122,9 +122,9 @@ def binding(request: Request) -> bool:
 
 @pytest.fixture
 def cluster() -> Iterator[Rooms]:
-    with rooms() as made:
-        made.start()
-        yield made
+    with rooms() as rooms_:
+        rooms_.start()
+        yield rooms_
 
 
 @pytest.mark.covers("KOO-03")

@@ -22,10 +22,10 @@ QUOTA_A: Mapping[str, Any] = {"min": {"cpu": 2, GPU_MEMORY: 16}, "max": {"cpu": 
 
 @pytest.fixture
 def cluster() -> Iterator[Rooms]:
-    with rooms() as made:
-        made.start()
-        made.node("node-0", room={"cpu": "32", "nvidia.com/gpu": "8", "nvidia.com/mig-1g.10gb": "8"})
-        yield made
+    with rooms() as rooms_:
+        rooms_.start()
+        rooms_.node("node-0", room={"cpu": "32", "nvidia.com/gpu": "8", "nvidia.com/mig-1g.10gb": "8"})
+        yield rooms_
 
 
 def pod(cluster: Rooms, name: str, namespace: str, cpu: str = "1", **more: Any) -> str:
@@ -40,10 +40,12 @@ def test_the_definitions(cluster: Rooms) -> None:
         body = {"metadata": {"name": "none", "namespace": "team-b"}, "spec": {"namespaces": []}}
         cluster.client.create(CompositeElasticQuota.KIND, body)
     cluster.until(lambda: cluster.quota_status("team-a", "quota-a").used, "used of quota-a")
-    found = orjson.loads(
+    discovery = orjson.loads(
         cluster.tap.request(Request(method="GET", path="/apis/nos.nebuly.com/v1alpha1"), timeout=9).body
     )
-    shorts = {item["name"]: item.get("shortNames") for item in found["resources"] if "/" not in item["name"]}
+    shorts = {
+        item["name"]: item.get("shortNames") for item in discovery["resources"] if "/" not in item["name"]
+    }
     assert shorts == {"elasticquotas": ["eq", "eqs"], "compositeelasticquotas": ["ceq", "ceqs"]}
     accept = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
     path = ElasticQuota.KIND.path(namespace="team-a", name="quota-a")

@@ -1,4 +1,4 @@
-"""Rooms of other schedulers: what the broker does not place, it does not write."""
+"""Rooms of other schedulers: the broker writes no room that it does not place."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ ALLOCATED = {"phase": "Available", "nodeName": "node-0", "allocatable": {"cpu": 
 
 @pytest.fixture
 def cluster() -> Iterator[Rooms]:
-    with rooms() as made:
-        made.node("node-0", room={"cpu": "4"})
-        yield made
+    with rooms() as rooms_:
+        rooms_.node("node-0", room={"cpu": "4"})
+        yield rooms_
 
 
 def own(cluster: Rooms) -> str:
@@ -34,7 +34,7 @@ def own(cluster: Rooms) -> str:
 
 
 def foreign(cluster: Rooms, now: str) -> None:
-    """What Koordinator, Gödel and nos wrote."""
+    """The objects that Koordinator, Gödel and nos wrote."""
     cluster.reservation("foreign", cpu="2", allocateOnce=False, ttl="30s")
     status: dict[str, Any] = {**ALLOCATED, "allocated": {"cpu": "300m"}}
     patch(cluster, KoordinatorReservation, "foreign", status)
@@ -135,23 +135,23 @@ def test_a_name_is_left_to_its_own_scheduler_while_that_runs(cluster: Rooms) -> 
 
 def test_deployments_are_read_for_godel_only() -> None:
     with rooms(crds=(KOORDINATOR,)) as cluster:
-        asked: list[str] = []
-        cluster.tap.on(lambda r: "/apis/apps/" in r.path, lambda r: asked.append(r.path), times=-1)
+        paths: list[str] = []
+        cluster.tap.on(lambda r: "/apis/apps/" in r.path, lambda r: paths.append(r.path), times=-1)
         cluster.node("node-0")
         cluster.start()
         cluster.reservation()
         cluster.until_phase("Available")
-        assert not asked
+        assert not paths
         for definition in load(GODEL):
             cluster.client.create(CRD, definition)
         cluster.clock.advance(120)
-        cluster.until(lambda: len(set(asked)) == 2, "Deployments and ReplicaSets")
+        cluster.until(lambda: len(set(paths)) == 2, "Deployments and ReplicaSets")
 
 
 def test_scheduler_of_the_project_counts_until_its_grace_period_is_over(cluster: Rooms) -> None:
     cluster.client.create(Namespace.KIND, {"metadata": {"name": "koordinator-system"}})
-    theirs = {"namespace": "koordinator-system", "scheduler": "default-scheduler", "nodeName": "node-0"}
-    cluster.pod("koord-scheduler-0", terminationGracePeriodSeconds=30, **theirs)  # type: ignore[arg-type]
+    fields = {"namespace": "koordinator-system", "scheduler": "default-scheduler", "nodeName": "node-0"}
+    cluster.pod("koord-scheduler-0", terminationGracePeriodSeconds=30, **fields)  # type: ignore[arg-type]
     cluster.client.delete(Pod.KIND, "koord-scheduler-0", namespace="koordinator-system")
     cluster.start()
     cluster.pod("waits", cpu="1")

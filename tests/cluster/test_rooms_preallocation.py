@@ -21,8 +21,8 @@ TAKES: Any = {"preAllocation": True, "allocatePolicy": "Restricted", "allocateOn
 @pytest.fixture
 def cluster() -> Iterator[Rooms]:
     """The scheduler is started once the pods run, so that it knows them before the reservations."""
-    with rooms() as made:
-        yield made
+    with rooms() as rooms_:
+        yield rooms_
 
 
 def running(cluster: Rooms, name: str, cpu: str, node: str = "node-0", **more: Any) -> None:
@@ -99,8 +99,8 @@ def test_pods_are_chosen_by_the_policy(cluster: Rooms) -> None:
     # One of two pods is not enough.
     cluster.reservation("single", cpu="2", owners=of("small"), **TAKES)
     for name, reason in (("too-small", "no pods to pre-allocate from"), ("single", "Insufficient cpu")):
-        found = cluster.until(lambda n=name: cluster.status(n).conditions, f"{name} rejected")  # type: ignore[misc]
-        assert reason in found[0].message
+        conditions = cluster.until(lambda n=name: cluster.status(n).conditions, f"{name} rejected")  # type: ignore[misc]
+        assert reason in conditions[0].message
     several: Any = {"preAllocationPolicy": {"enableMultiple": True}}
     cluster.reservation("several", cpu="2", owners=of("small"), **TAKES, **several)
     assert cluster.until_phase("Available", "several").node_name == "node-1"
@@ -124,8 +124,8 @@ def test_a_reservation_that_ends_with_its_first_owner_cannot_take_room(cluster: 
     cluster.start()
     for name, spec in (("once", {"allocateOnce": True}), ("aligned", {"allocatePolicy": "Aligned"})):
         cluster.reservation(name, cpu="2", **{**TAKES, **spec})
-        found = cluster.until(lambda n=name: cluster.status(n).conditions, f"{name} rejected")  # type: ignore[misc]
-        assert "needs allocatePolicy: Restricted and allocateOnce: false" in found[0].message
+        conditions = cluster.until(lambda n=name: cluster.status(n).conditions, f"{name} rejected")  # type: ignore[misc]
+        assert "needs allocatePolicy: Restricted and allocateOnce: false" in conditions[0].message
     assert holder(cluster, "a") == ""
 
 

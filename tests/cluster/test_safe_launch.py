@@ -21,8 +21,8 @@ def test_ultraserver_takes_launches_only_while_it_is_launchable(stack: Stack) ->
     stack.control.set_reservation(server, launchable=False)
     stack.node_class(id_=server)
     stack.start()
-    found = stack.until_class(names.RESERVATIONS_RESOLVED, "False", reason="ReservationNotLaunchable")
-    assert server in found.message and "unlaunchable" in found.message
+    condition = stack.until_class(names.RESERVATIONS_RESOLVED, "False", reason="ReservationNotLaunchable")
+    assert server in condition.message and "unlaunchable" in condition.message
     stack.claim(types=("p5.48xlarge",))
     assert "unlaunchable" in stack.until_waiting("c-0", "NoUsableReservation").message
     stack.passes()
@@ -34,7 +34,7 @@ def test_ultraserver_takes_launches_only_while_it_is_launchable(stack: Stack) ->
 
 @pytest.mark.covers("SAF-24")
 @pytest.mark.parametrize("how", ["collected", "deleted", "deleted and left out"])
-def test_instance_whose_node_leaves_is_adopted_by_no_claim(
+def test_instance_with_a_node_that_goes_is_adopted_by_no_claim(
     stack: Stack, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The owner reference of the Node is removed; with or without a garbage collector, the Node will go."""

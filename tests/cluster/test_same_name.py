@@ -18,26 +18,26 @@ GRACE = 130.0  # more than an orphan's grace time, and EC2 is listed anew
 
 def marked(stack: Stack, **more: str) -> str:
     """An instance with the cluster's name, and these tags."""
-    made = stack.aws.ec2.run_instances(
+    reply = stack.aws.ec2.run_instances(
         ImageId=stack.aws.image,
         InstanceType="m5.large",
         MinCount=1,
         MaxCount=1,
         Placement={"AvailabilityZone": A},
     )
-    id_ = str(made["Instances"][0]["InstanceId"])
+    id_ = str(reply["Instances"][0]["InstanceId"])
     given = {names.TAG_CLUSTER: CLUSTER, names.TAG_NODECLASS: "gpu", **more}
     stack.aws.ec2.create_tags(Resources=[id_], Tags=[{"Key": k, "Value": v} for k, v in given.items()])
     return id_
 
 
-def looked_again(stack: Stack) -> None:
+def until_described_again(stack: Stack) -> None:
     """Returns when templates and instances were described once more, after the grace time."""
-    asked = ("DescribeLaunchTemplates", "DescribeInstances")
-    before = [stack.calls(action) for action in asked]
+    actions = ("DescribeLaunchTemplates", "DescribeInstances")
+    before = [stack.calls(action) for action in actions]
     stack.advance(GRACE)
     stack.until(
-        lambda: all(stack.calls(action) > count for action, count in zip(asked, before, strict=True)),
+        lambda: all(stack.calls(action) > count for action, count in zip(actions, before, strict=True)),
         "templates and instances are looked at",
     )
 
@@ -56,9 +56,9 @@ def test_everything_that_is_launched_carries_the_cluster_uid(stack: Stack) -> No
     (template,) = stack.aws.templates()
     volume = instance["BlockDeviceMappings"][0]["Ebs"]["VolumeId"]
     (disk,) = stack.aws.ec2.describe_volumes(VolumeIds=[volume])["Volumes"]
-    for made in (instance, template, disk):
-        assert tags(made)[names.TAG_CLUSTER] == CLUSTER
-        assert tags(made)[names.TAG_CLUSTER_UID] == uid
+    for resource in (instance, template, disk):
+        assert tags(resource)[names.TAG_CLUSTER] == CLUSTER
+        assert tags(resource)[names.TAG_CLUSTER_UID] == uid
 
 
 @pytest.mark.covers("SAF-04")
@@ -83,12 +83,12 @@ def test_cluster_of_the_same_name_neither_adopts_nor_ends_nor_sweeps(stack: Stac
         stack.until(lambda: twin.instance("theirs"), "the twin launches")
         assert twin.instance("theirs") not in (held, orphan)
         for _ in range(2):
-            looked_again(stack)
-        theirs = twin.instance("theirs")
+            until_described_again(stack)
+        foreign = twin.instance("theirs")
     finally:
         twin.broker.stop()
     assert stack.calls("TerminateInstances") == 0
-    assert {state(stack, id_) for id_ in (held, orphan, theirs)} == {"running"}
+    assert {state(stack, id_) for id_ in (held, orphan, foreign)} == {"running"}
     assert set(templates) <= set(stack.aws.template_names())
     # The cluster that made it adopts it again.
     stack.start(kubelets=False)
@@ -96,16 +96,16 @@ def test_cluster_of_the_same_name_neither_adopts_nor_ends_nor_sweeps(stack: Stac
     stack.until_launched("next")
     assert instance_id(stack.get(NodeClaim, "next")) == orphan
     stack.passes()
-    assert state(stack, theirs) == "running"
+    assert state(stack, foreign) == "running"
 
 
 @pytest.mark.covers("SAF-04")
 @pytest.mark.covers("SAF-53")
-def test_no_annotation_makes_an_instance_without_a_uid_ours(stack: Stack) -> None:
+def test_no_annotation_gives_the_cluster_an_instance_without_a_uid(stack: Stack) -> None:
     """A user with write access to claims may write the launch id of any instance with the cluster's name,
     even another cluster's."""
     nameless = marked(stack)
-    theirs = marked(stack, **{names.TAG_LAUNCH: "launch-of-another"})
+    foreign = marked(stack, **{names.TAG_LAUNCH: "launch-of-another"})
     forged = {names.LAUNCH: "launch-of-another"}
     stack.node_class(preference="none", zones=(A,))
     stack.claim("c-0", capacity=(ON_DEMAND,), annotations=forged)
@@ -114,28 +114,28 @@ def test_no_annotation_makes_an_instance_without_a_uid_ours(stack: Stack) -> Non
     stack.start()
     stack.until_launched("c-0")
     own = instance_id(stack.get(NodeClaim, "c-0"))
-    assert own not in (nameless, theirs)
+    assert own not in (nameless, foreign)
     for _ in range(2):
-        looked_again(stack)
+        until_described_again(stack)
     stack.delete(NodeClaim, "c-1")
     stack.until_gone(NodeClaim, "c-1")
     stack.passes()
-    assert {state(stack, id_) for id_ in (nameless, theirs, own)} == {"running"}
+    assert {state(stack, id_) for id_ in (nameless, foreign, own)} == {"running"}
     assert stack.calls("TerminateInstances") == 0
 
 
 @pytest.mark.covers("SAF-04")
 @pytest.mark.both_servers
 def test_claim_from_a_backup_of_another_cluster_does_not_end_its_instance(stack: Stack) -> None:
-    theirs = marked(stack, **{names.TAG_CLUSTER_UID: "uid-of-another"})
+    foreign = marked(stack, **{names.TAG_CLUSTER_UID: "uid-of-another"})
     stack.node_class(preference="none")
     stack.claim("restored", capacity=(ON_DEMAND,))
     stack.edit(NodeClaim, "restored", {"metadata": {"finalizers": [names.TERMINATION_FINALIZER]}})
-    status = {"providerID": f"aws:///{A}/{theirs}"}
+    status = {"providerID": f"aws:///{A}/{foreign}"}
     stack.edit(NodeClaim, "restored", {"status": status}, subresource="status")
     stack.start()
     stack.delete(NodeClaim, "restored")
     stack.until_gone(NodeClaim, "restored")
-    assert theirs in stack.until_event("restored", "ForeignInstance").message
-    assert state(stack, theirs) == "running"
+    assert foreign in stack.until_event("restored", "ForeignInstance").message
+    assert state(stack, foreign) == "running"
     assert stack.calls("TerminateInstances") == 0

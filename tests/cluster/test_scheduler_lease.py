@@ -32,12 +32,12 @@ class Placer:
         self.thread = threading.Thread(
             target=lead_scheduler,
             args=(Client(self.tap), Settings(identity=name)),
-            kwargs={"clock": cluster.clock, "stop": self.stop, "running": self.heard},
+            kwargs={"clock": cluster.clock, "stop": self.stop, "running": self.record_leading},
             daemon=True,
         )
         self.thread.start()
 
-    def heard(self, scheduler: Scheduler | None) -> None:
+    def record_leading(self, scheduler: Scheduler | None) -> None:
         self.scheduler = scheduler
 
     @property
@@ -52,24 +52,24 @@ class Placer:
 
 @contextmanager
 def placers(cluster: Rooms | Stack, *names: str) -> Iterator[list[Placer]]:
-    made: list[Placer] = []
+    placers_: list[Placer] = []
     try:
         for name in names:
-            made.append(Placer(cluster, name))
-        yield made
+            placers_.append(Placer(cluster, name))
+        yield placers_
     finally:
-        for placer in made:
+        for placer in placers_:
             placer.end()
 
 
-def moving(cluster: Rooms, happened: Callable[[], Any], what: str) -> None:
+def moving(cluster: Rooms, happened: Callable[[], Any], goal: str) -> None:
     """Waits while time goes on."""
 
-    def look() -> Any:
+    def step() -> Any:
         cluster.clock.advance(0.2)
         return happened()
 
-    cluster.until(look, what)
+    cluster.until(step, goal)
 
 
 def pod(stack: Stack, name: str) -> None:
@@ -147,9 +147,9 @@ def test_split_lease_gives_no_room_twice(lands: bool) -> None:
     """A leader hangs in a bind until its Lease has run out, and its successor places the other pods."""
     with rooms() as cluster, placers(cluster, "a", "b") as both:
         cluster.node("node-0", room={"cpu": "2"})
-        moving(cluster, lambda: any(each.leading for each in both), "a leader")
-        first = next(each for each in both if each.leading)
-        second = next(each for each in both if each is not first)
+        moving(cluster, lambda: any(placer.leading for placer in both), "a leader")
+        first = next(placer for placer in both if placer.leading)
+        second = next(placer for placer in both if placer is not first)
         hangs, goes_on = threading.Event(), threading.Event()
 
         def hang(_: object) -> None:
@@ -171,5 +171,5 @@ def test_split_lease_gives_no_room_twice(lands: bool) -> None:
         moving(cluster, lambda: not first.leading, "the first has stopped")
         moving(cluster, lambda: cluster.until_rejected(names[3]), "the last pod waits")
         assert used(cluster) == {"node-0": 2}
-        bindings = [path for each in both for _, path in each.tap.writes() if path.endswith("/binding")]
+        bindings = [path for placer in both for _, path in placer.tap.writes() if path.endswith("/binding")]
         assert len(bindings) <= 3, "nothing is bound by the first after the end of its term"

@@ -33,9 +33,9 @@ def unreachable() -> CapacityProvider:
 def explained(stack: Stack, *, with_ec2: bool = True) -> ClaimForecast:
     claim = stack.get(NodeClaim, "c-0")
     provider = (lambda: stack.current) if with_ec2 else unreachable
-    found = explain.prospects(claim, stack.client, provider, now=stack.clock.now())  # type: ignore[arg-type]
-    assert found is not None
-    return found
+    forecast = explain.prospects(claim, stack.client, provider, now=stack.clock.now())  # type: ignore[arg-type]
+    assert forecast is not None
+    return forecast
 
 
 @pytest.mark.covers("CAP-17")
@@ -66,7 +66,7 @@ def test_explain_names_the_short_pool_since_when_and_until_when(stack: Stack) ->
 
 
 @pytest.mark.covers("CAP-17")
-def test_a_restart_forgets_no_shortage_and_asks_no_pool_before_its_time(stack: Stack) -> None:
+def test_restart_forgets_no_shortage_and_tries_no_pool_before_its_time(stack: Stack) -> None:
     stack.node_class()
     stack.start()
     stack.control.fault(action="CreateFleet", stage="launch", code=CODE, message="none left", times=-1)

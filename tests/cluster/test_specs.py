@@ -22,7 +22,7 @@ VALID = names.RESERVATION_SPEC_VALID
 
 @pytest.mark.covers("KRP-02")
 @pytest.mark.parametrize(
-    ("spec", "says"),
+    ("spec", "parts"),
     [
         (
             BOTH,
@@ -48,18 +48,18 @@ VALID = names.RESERVATION_SPEC_VALID
     ],
 )
 def test_a_malformed_spec_is_refused_with_the_fields_and_the_way_out(
-    stack: Stack, spec: Json, says: tuple[str, ...]
+    stack: Stack, spec: Json, parts: tuple[str, ...]
 ) -> None:
     with pytest.raises(Invalid) as refused:
         stack.node_class(spec=spec)
-    assert all(part in refused.value.message for part in says)
+    assert all(part in refused.value.message for part in parts)
     assert "spec.capacityReservationSpec" in refused.value.message
     assert stack.find(EC2NodeClass, "gpu") is None
 
 
 @pytest.mark.covers("KRP-04")
 @pytest.mark.parametrize(
-    ("annotation", "says"),
+    ("annotation", "text"),
     [
         ("open", "is not JSON"),
         ('["open"]', "is not a JSON object"),
@@ -72,16 +72,16 @@ def test_a_malformed_spec_is_refused_with_the_fields_and_the_way_out(
     ],
 )
 @pytest.mark.both_servers
-def test_nothing_is_launched_from_an_invalid_annotation(stack: Stack, annotation: str, says: str) -> None:
+def test_nothing_is_launched_from_an_invalid_annotation(stack: Stack, annotation: str, text: str) -> None:
     stack.aws.odcr(criteria="open")
     stack.node_class(annotations={names.RESERVATION_SPEC: annotation})
     stack.start()
     stack.claim(capacity=(RESERVED, ON_DEMAND))
-    found = stack.until_class(VALID, "False", reason="InvalidCapacityReservationSpec")
-    assert says in found.message
-    assert f"metadata.annotations[{names.RESERVATION_SPEC}]" in found.message
+    condition = stack.until_class(VALID, "False", reason="InvalidCapacityReservationSpec")
+    assert text in condition.message
+    assert f"metadata.annotations[{names.RESERVATION_SPEC}]" in condition.message
     waits = stack.until_waiting("c-0", "InvalidCapacityReservationSpec")
-    assert says in waits.message
+    assert text in waits.message
     stack.until_class(names.LAUNCHABLE, "False")
     stack.until_event("gpu", "InvalidCapacityReservationSpec", kind="EC2NodeClass")
     stack.passes()
@@ -115,7 +115,7 @@ def test_the_field_wins_over_the_annotation(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-04")
-def test_a_class_that_turns_invalid_keeps_what_it_launched(stack: Stack) -> None:
+def test_class_that_turns_invalid_keeps_its_instances(stack: Stack) -> None:
     odcr = stack.aws.odcr(count=2)
     spec = json.dumps({"capacityReservationTarget": {"capacityReservationId": odcr}})
     stack.node_class(annotations={names.RESERVATION_SPEC: spec})

@@ -39,7 +39,7 @@ class Storm:
     def __init__(self, stack: Stack, seed: int) -> None:
         self.stack = stack
         self.random = random.Random(seed)
-        self.made = 0
+        self.created = 0
         self.story: list[str] = []
 
     def step(self) -> None:
@@ -61,22 +61,22 @@ class Storm:
             self.stack.polls(1)
 
     def come(self) -> str:
-        wanted = self.random.choice([(RESERVED, ON_DEMAND), (ON_DEMAND,), ()])
+        capacity_types = self.random.choice([(RESERVED, ON_DEMAND), (ON_DEMAND,), ()])
         for _ in range(self.random.randint(1, 4)):
             self.stack.claim(
-                f"c-{self.made}",
+                f"c-{self.created}",
                 node_class=self.random.choice(["group", "open"]),
                 types=self.random.choice([("m5.large",), ("m5.large", "m5.xlarge")]),
-                capacity=wanted,
+                capacity=capacity_types,
                 priority=self.random.randint(0, 3),
             )
-            self.made += 1
-        return f"claims up to c-{self.made - 1}"
+            self.created += 1
+        return f"claims up to c-{self.created - 1}"
 
     def go(self) -> str:
         claims = self.stack.all(NodeClaim)
         if not claims:
-            return "nobody goes"
+            return "no claim goes"
         name = self.random.choice(claims).name
         self.stack.delete(NodeClaim, name)
         return f"{name} deleted"
@@ -157,7 +157,7 @@ class Storm:
             for claim in self.stack.all(NodeClaim)
         )
 
-    def settled(self) -> bool:
+    def at_rest(self) -> bool:
         claims = self.stack.all(NodeClaim)
         if any(c.deleting for c in claims) or not all(self.stack.is_true(c.name, "Ready") for c in claims):
             return False
@@ -176,7 +176,7 @@ def test_after_the_storm_each_claim_has_one_instance_and_nothing_else_runs(stack
         storm.step()
     stack.control.clear_faults()
     stack.tap.heal()
-    stack.until(storm.settled, f"calm after {storm.story}", step=3)
+    stack.until(storm.at_rest, f"calm after {storm.story}", step=3)
     owners = {n.name: [o.name for o in n.metadata.owner_references] for n in stack.all(Node)}
     assert all(len(names) == 1 for names in owners.values()), owners
     # Instances that EC2 matched by itself are labelled at the next description.

@@ -48,7 +48,7 @@ def test_by_group_it_is_the_group_together_with_reservations_only(stack: Stack) 
 
 
 @pytest.mark.parametrize(
-    ("preference", "capacity", "said"),
+    ("preference", "capacity", "expected"),
     [
         ("open", (RESERVED, ON_DEMAND), "open"),
         ("open", (RESERVED,), ONLY),
@@ -58,19 +58,19 @@ def test_by_group_it_is_the_group_together_with_reservations_only(stack: Stack) 
     ],
 )
 @pytest.mark.both_servers
-def test_a_preference_is_said_without_a_target(
-    stack: Stack, preference: str, capacity: tuple[str, ...], said: str
+def test_preference_is_set_without_a_target(
+    stack: Stack, preference: str, capacity: tuple[str, ...], expected: str
 ) -> None:
     stack.aws.odcr(criteria="open")
     stack.node_class(preference=preference)
     stack.start()
     stack.claim(capacity=capacity)
     stack.until_launched("c-0")
-    assert spoken(stack) == {"CapacityReservationPreference": said}
+    assert spoken(stack) == {"CapacityReservationPreference": expected}
 
 
 @pytest.mark.covers("KRP-14")
-def test_the_instance_shows_what_the_class_asks_for(stack: Stack) -> None:
+def test_instance_shows_every_field_of_the_class(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(
         id_=odcr,
@@ -103,11 +103,11 @@ def test_the_instance_shows_what_the_class_asks_for(stack: Stack) -> None:
     [template] = stack.aws.templates()
     [device] = template["Data"]["BlockDeviceMappings"]
     assert (device["DeviceName"], device["Ebs"]["VolumeSize"]) == ("/dev/xvda", 123)
-    told = base64.b64decode(template["Data"]["UserData"]).decode()
-    assert CLUSTER in told and "https://blue.example" in told
-    assert "example.com/team=training" in told
-    assert "nvidia.com/gpu" in told and "NoSchedule" in told
-    assert names.UNREGISTERED_TAINT in told
+    user_data = base64.b64decode(template["Data"]["UserData"]).decode()
+    assert CLUSTER in user_data and "https://blue.example" in user_data
+    assert "example.com/team=training" in user_data
+    assert "nvidia.com/gpu" in user_data and "NoSchedule" in user_data
+    assert names.UNREGISTERED_TAINT in user_data
 
 
 @pytest.mark.covers("KRP-13")
@@ -136,7 +136,8 @@ def test_a_change_makes_a_new_template_and_leaves_the_old(stack: Stack) -> None:
     stack.edit(EC2NodeClass, "gpu", {"spec": {"detailedMonitoring": True}})
     stack.until_class(names.LAUNCHABLE, "True")
     stack.until(
-        lambda: (s := stack.class_says(names.LAUNCHABLE)) and s.observed_generation == 2, "the new class seen"
+        lambda: (s := stack.class_condition(names.LAUNCHABLE)) and s.observed_generation == 2,
+        "the new class seen",
     )
     stack.claim("c-1")
     stack.until_launched("c-1")
@@ -182,19 +183,19 @@ def test_a_template_goes_after_a_day_without_use(stack: Stack) -> None:
     stack.start()
     stack.claim("c-0")
     stack.until_launched("c-0")
-    (made,) = stack.aws.template_names()
+    (template,) = stack.aws.template_names()
     stack.advance(23 * 3600)
     stack.claim("c-1")
     stack.until_launched("c-1")
     stack.advance(23 * 3600)
     stack.passes()
-    assert made in stack.aws.template_names()
+    assert template in stack.aws.template_names()
     stack.advance(2 * 3600)
-    stack.until(lambda: made not in stack.aws.template_names(), "the unused template deleted")
+    stack.until(lambda: template not in stack.aws.template_names(), "the unused template deleted")
 
 
 @pytest.mark.covers("KRP-13")
-def test_a_template_that_somebody_deleted_is_made_again(stack: Stack) -> None:
+def test_deleted_template_is_created_again(stack: Stack) -> None:
     odcr = stack.aws.odcr(count=2)
     stack.node_class(id_=odcr)
     stack.start()

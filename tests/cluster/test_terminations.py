@@ -28,10 +28,10 @@ def test_forty_claims_end_with_a_handful_of_calls(stack: Stack) -> None:
     for claim in claims:
         stack.delete(NodeClaim, claim)
     stack.until(lambda: not stack.all(NodeClaim), "all have ended")
-    made = {action: stack.calls(action) - count for action, count in before.items()}
+    calls = {action: stack.calls(action) - count for action, count in before.items()}
     assert not stack.aws.instances()
-    assert made["TerminateInstances"] <= 20  # deletions that come late begin another call
-    assert made["DescribeInstances"] <= 20
+    assert calls["TerminateInstances"] <= 20  # deletions that come late begin another call
+    assert calls["DescribeInstances"] <= 20
 
 
 @pytest.mark.covers("SAF-05")
@@ -48,14 +48,14 @@ def test_protected_instance_is_named_and_the_others_end(stack: Stack) -> None:
         stack.until_gone(NodeClaim, claim)
     assert [i["InstanceId"] for i in stack.aws.instances()] == [kept]
     stack.until(
-        lambda: (s := stack.claim_says("c-1", names.INSTANCE_TERMINATING)) and s.status == "False",
+        lambda: (s := stack.claim_condition("c-1", names.INSTANCE_TERMINATING)) and s.status == "False",
         "the refusal is on the claim",
     )
-    says = stack.claim_says("c-1", names.INSTANCE_TERMINATING)
-    assert says is not None and says.reason == "TerminationRefused"
-    assert kept in says.message and "OperationNotPermitted" in says.message
-    told = stack.until_event("c-1", "TerminationRefused")
-    assert kept in told.message and told.type == "Warning"
+    condition = stack.claim_condition("c-1", names.INSTANCE_TERMINATING)
+    assert condition is not None and condition.reason == "TerminationRefused"
+    assert kept in condition.message and "OperationNotPermitted" in condition.message
+    event = stack.until_event("c-1", "TerminationRefused")
+    assert kept in event.message and event.type == "Warning"
     protect(stack, kept, on=False)
     stack.until(lambda: stack.find(NodeClaim, "c-1") is None, "it ends at last", step=5.0)
     assert not stack.aws.instances()

@@ -17,13 +17,13 @@ SAID = "You are not authorized to perform: ec2:RunInstances on resource: it, wit
 
 def refuse(stack: Stack, action: str, missing: str, *, times: int = -1) -> None:
     """IAM's answer to a dry run, in its words."""
-    said = (
+    message = (
         "You are not authorized to perform this operation. User: arn:aws:iam::123456789012:role/broker is "
         f"not authorized to perform: {missing} on resource: arn:aws:iam::123456789012:thing because no "
         "identity-based policy allows the action. Encoded authorization failure message: abc"
     )
     stack.control.fault(
-        action=action, code="UnauthorizedOperation", status=403, message=said, match=DRY, times=times
+        action=action, code="UnauthorizedOperation", status=403, message=message, match=DRY, times=times
     )
 
 
@@ -51,18 +51,18 @@ def test_a_missing_permission_is_the_classs_condition_before_any_claim(
     refuse(stack, action, missing)
     stack.until_class(names.LAUNCHABLE, "True")
     stack.advance(6)
-    said = stack.until_class(names.LAUNCHABLE, "False", reason="Unauthorized")
-    assert said.message.startswith(f"the broker's role lacks {missing}: ")
-    stack.until_event("gpu", "Unauthorized", kind="EC2NodeClass", saying=missing)
+    condition = stack.until_class(names.LAUNCHABLE, "False", reason="Unauthorized")
+    assert condition.message.startswith(f"the broker's role lacks {missing}: ")
+    stack.until_event("gpu", "Unauthorized", kind="EC2NodeClass", text=missing)
     # A claim reports the same, and makes no call to EC2.
     stack.claim(capacity=(ON_DEMAND,))
     assert missing in stack.until_waiting("c-0", "Unauthorized").message
     assert not [c for c in stack.control.log("CreateFleet") if not c["params"].get("DryRun")]
-    assert not stack.aws.instances(ours=False)
+    assert not stack.aws.instances(own_only=False)
 
     stack.control.clear_faults()
     stack.until(lambda: stack.is_true("c-0", names.LAUNCHED), "launched once it may be", step=5.0)
-    assert stack.class_says(names.LAUNCHABLE).status == "True"  # type: ignore[union-attr]
+    assert stack.class_condition(names.LAUNCHABLE).status == "True"  # type: ignore[union-attr]
 
 
 @pytest.mark.covers("SAF-20")
@@ -74,8 +74,8 @@ def test_a_template_that_may_not_be_made_is_the_classs_condition(stack: Stack) -
     )
     stack.until_class(names.LAUNCHABLE, "True")
     stack.advance(6)
-    said = stack.until_class(names.LAUNCHABLE, "False", reason="Unauthorized")
-    assert "ec2:CreateLaunchTemplate" in said.message
+    condition = stack.until_class(names.LAUNCHABLE, "False", reason="Unauthorized")
+    assert "ec2:CreateLaunchTemplate" in condition.message
 
 
 @pytest.mark.covers("SAF-20")
@@ -101,12 +101,12 @@ def test_a_class_that_may_launch_is_tried_once_and_leaves_nothing(stack: Stack) 
     stack.until_class(names.LAUNCHABLE, "True")
     stack.advance(6)
     stack.until(lambda: tried(stack) == 2 and not stack.aws.template_names(), "the class was tried")
-    assert not stack.aws.instances(ours=False)
+    assert not stack.aws.instances(own_only=False)
     for _ in range(10):
         stack.advance(300)
         stack.passes(1)
     assert tried(stack) == 2
-    assert stack.class_says(names.LAUNCHABLE).status == "True"  # type: ignore[union-attr]
+    assert stack.class_condition(names.LAUNCHABLE).status == "True"  # type: ignore[union-attr]
     stack.advance(700)
     stack.until(lambda: tried(stack) == 4, "an hour later it is tried again")
 
@@ -137,11 +137,11 @@ def test_an_edited_class_is_tried_anew_with_its_interfaces(stack: Stack) -> None
     stack.until(lambda: tried(stack) == 4, "tried anew", step=1.0)
     last = stack.control.log("RunInstances")[-1]["params"]
     assert last["NetworkInterfaces"][0]["SubnetId"].startswith("subnet-")
-    assert stack.class_says(names.LAUNCHABLE).status == "True"  # type: ignore[union-attr]
+    assert stack.class_condition(names.LAUNCHABLE).status == "True"  # type: ignore[union-attr]
 
 
 @pytest.mark.covers("SAF-20")
-def test_a_class_whose_reservation_is_full_is_tried_too(stack: Stack) -> None:
+def test_class_with_a_full_reservation_is_tried_too(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.aws.rival(odcr)
     stack.node_class(id_=odcr)
@@ -168,7 +168,7 @@ def test_a_reserved_launch_is_tried_into_its_reservation_and_takes_no_slot(stack
 
 
 def marked(stack: Stack) -> None:
-    """A class whose launches are all denied."""
+    """A class with all launches denied."""
     stack.node_class()
     stack.start()
     refuse(stack, "RunInstances", "ec2:RunInstances")
@@ -179,8 +179,8 @@ def marked(stack: Stack) -> None:
 
 def cleared(stack: Stack) -> None:
     def may_launch() -> bool:
-        says = stack.class_says(names.LAUNCHABLE)
-        return says is not None and says.status == "True"
+        condition = stack.class_condition(names.LAUNCHABLE)
+        return condition is not None and condition.status == "True"
 
     stack.until(may_launch, "the class may be launched from again", step=10.0)
 
@@ -223,7 +223,7 @@ def test_a_class_is_not_marked_if_a_policy_denies_one_type_or_subnet(
     stack.until(lambda: tried(stack) >= 5 and not stack.aws.template_names(), "tried anew", step=1.0)
     stack.passes()
     assert stack.control.log("RunInstances")[-1]["params"][fact] != denied
-    assert stack.class_says(names.LAUNCHABLE).status == "True"  # type: ignore[union-attr]
+    assert stack.class_condition(names.LAUNCHABLE).status == "True"  # type: ignore[union-attr]
     assert not stack.events("gpu", kind="EC2NodeClass")
 
 
@@ -247,7 +247,7 @@ def test_a_class_is_not_marked_if_another_pool_may_launch(stack: Stack) -> None:
         lambda: "g6.12xlarge" in types_tried(stack) and not stack.aws.template_names(), "both", step=1.0
     )
     stack.passes()
-    assert stack.class_says(names.LAUNCHABLE).status == "True"  # type: ignore[union-attr]
+    assert stack.class_condition(names.LAUNCHABLE).status == "True"  # type: ignore[union-attr]
 
 
 def types_tried(stack: Stack) -> set[str]:
@@ -256,8 +256,8 @@ def types_tried(stack: Stack) -> set[str]:
 
 def of_type(stack: Stack, name: str, type_: str) -> None:
     body = node_pool(name, node_class="gpu")
-    wanted = {"key": names.INSTANCE_TYPE, "operator": "In", "values": [type_]}
-    body["spec"]["template"]["spec"]["requirements"].append(wanted)
+    requirement = {"key": names.INSTANCE_TYPE, "operator": "In", "values": [type_]}
+    body["spec"]["template"]["spec"]["requirements"].append(requirement)
     stack.client.create(NodePool.KIND, body)
 
 
@@ -272,7 +272,7 @@ def test_credentials_and_throttling_mark_no_class(stack: Stack, code: str) -> No
     stack.until_class(names.LAUNCHABLE, "True")
     stack.advance(6)
     trials(stack)
-    assert stack.class_says(names.LAUNCHABLE).status == "True"  # type: ignore[union-attr]
+    assert stack.class_condition(names.LAUNCHABLE).status == "True"  # type: ignore[union-attr]
     stack.claim(capacity=(ON_DEMAND,))
     stack.until_launched("c-0")
 
@@ -285,9 +285,9 @@ def test_expired_credentials_do_not_clear_a_mark(stack: Stack) -> None:
         action="RunInstances", code="ExpiredToken", status=403, message="no", match=DRY, times=-1
     )
     trials(stack, 2)
-    says = stack.class_says(names.LAUNCHABLE)
-    assert says is not None and (says.status, says.reason) == ("False", "Unauthorized")
-    assert "ec2:RunInstances" in says.message
+    condition = stack.class_condition(names.LAUNCHABLE)
+    assert condition is not None and (condition.status, condition.reason) == ("False", "Unauthorized")
+    assert "ec2:RunInstances" in condition.message
 
 
 @pytest.mark.covers("SAF-20")

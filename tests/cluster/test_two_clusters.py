@@ -17,7 +17,7 @@ from tests.cluster import objects
 from tests.cluster.account import CLUSTER, A, tags
 from tests.cluster.objects import ON_DEMAND, RESERVED, Json
 from tests.cluster.ome import bought
-from tests.cluster.ome.reserved import GPU, KIND, says, spec, told
+from tests.cluster.ome.reserved import GPU, KIND, raw_condition, reservation_status, spec
 from tests.cluster.stack import Stack
 from tests.cluster.twin import Twin
 
@@ -37,7 +37,7 @@ embedded = pytest.mark.parametrize("stack", ["embedded"], indirect=True)
 
 @contextmanager
 def green(stack: Stack, **settings: Any) -> Iterator[Twin]:
-    """Another cluster of the account, whose broker runs. Its calls carry its own access key."""
+    """Another cluster of the account with a running broker. Its calls carry its own access key."""
     twin = Twin(stack, GREEN, key=GREEN_KEY, **settings)
     twin.broker.start()
     try:
@@ -46,12 +46,12 @@ def green(stack: Stack, **settings: Any) -> Iterator[Twin]:
         twin.broker.stop()
 
 
-def written(stack: Stack, who: str) -> str:
+def written(stack: Stack, cluster: str) -> str:
     """The parameters of all calls of one broker that are no reads, as text."""
     calls = [
         call
         for call in stack.control.log()
-        if (call["access_key"] == GREEN_KEY) == (who == GREEN)
+        if (call["access_key"] == GREEN_KEY) == (cluster == GREEN)
         and not call["action"].startswith(("Describe", "List", "Get", "Search"))
     ]
     return json.dumps([call["params"] for call in calls])
@@ -72,12 +72,12 @@ def status(twin: Twin, name: str = "training") -> Json:
 
 
 def owned_by(stack: Stack, cluster: str) -> list[Json]:
-    return [each for each in bought.odcrs(stack.aws.ec2) if tags(each).get(names.TAG_CLUSTER) == cluster]
+    return [odcr for odcr in bought.odcrs(stack.aws.ec2) if tags(odcr).get(names.TAG_CLUSTER) == cluster]
 
 
 @pytest.mark.covers("USR-31")
 @embedded
-def test_slot_that_two_clusters_want_goes_to_one_and_the_other_falls_back_or_waits(stack: Stack) -> None:
+def test_slot_that_two_clusters_need_goes_to_one_and_the_other_falls_back_or_waits(stack: Stack) -> None:
     odcr = stack.aws.odcr(count=1)
     group = stack.aws.group(odcr, name="shared")
     stack.node_class("gpu", group=group, zones=(A,))
@@ -97,12 +97,12 @@ def test_slot_that_two_clusters_want_goes_to_one_and_the_other_falls_back_or_wai
         stack.until(lambda: twin.instance("falls-back"), "it falls back")
 
         def waiting() -> Condition | None:
-            found = twin.claim_says("waits", names.LAUNCHED)
-            return found if found is not None and found.status == "Unknown" else None
+            condition = twin.claim_condition("waits", names.LAUNCHED)
+            return condition if condition is not None and condition.status == "Unknown" else None
 
-        found = stack.until(waiting, "the other waits")
-        assert found is not None and odcr in found.message, found
-        assert "full" in found.message or "free" in found.message, found
+        launched = stack.until(waiting, "the other waits")
+        assert launched is not None and odcr in launched.message, launched
+        assert "full" in launched.message or "free" in launched.message, launched
         assert "CapacityReservationId" not in stack.aws.instance(twin.instance("falls-back"))
         assert stack.reservation_of("c-0") == odcr
 
@@ -142,15 +142,15 @@ def test_no_broker_touches_instances_templates_reservations_or_tags_of_the_other
             stack.advance(GRACE)
             stack.until(lambda n=listed: stack.calls("DescribeInstances") >= n + 2, "both list instances")  # type: ignore[misc]
         stack.passes()
-    ours, theirs = written(stack, CLUSTER), written(stack, GREEN)
+    blue_writes, green_writes = written(stack, CLUSTER), written(stack, GREEN)
     assert {id_: stack.aws.instance(id_)["State"]["Name"] for id_ in (blues[0], greens)} == {
         blues[0]: "running",
         greens: "running",
     }
     assert blue_templates and green_templates
     assert blue_templates | green_templates <= {*stack.aws.template_names()}
-    assert greens not in ours and not [each for each in green_templates if each in ours]
-    assert not [each for each in (*blues, *blue_templates) if each in theirs]
+    assert greens not in blue_writes and not [name for name in green_templates if name in blue_writes]
+    assert not [name for name in (*blues, *blue_templates) if name in green_writes]
     assert tags(stack.aws.instance(greens))[names.TAG_CLUSTER] == GREEN
     assert tags(stack.aws.instance(greens))[names.TAG_CLUSTER_UID] == twin.uid
     reservation = stack.aws.reservation(odcr)
@@ -170,17 +170,19 @@ def test_odcr_of_one_cluster_is_not_adopted_resized_or_cancelled_by_the_other(st
     # Both clusters have a reservation of this name.
     reserve(stack.client, 3, reservation_policy="Manage")
     stack.until(lambda: bought.sizes(stack.aws.ec2) == {A: 2}, "blue adopts one and buys two")
-    (made,) = bought.ours(stack.aws.ec2)
-    blues = [adopted, str(made["CapacityReservationId"])]
-    arn = stack.until(lambda: str(says(stack).get("reservationGroupARN", "")), "blue has a group")
-    before = [stack.aws.reservation(each) for each in blues]
+    (odcr,) = bought.broker_odcrs(stack.aws.ec2)
+    blues = [adopted, str(odcr["CapacityReservationId"])]
+    arn = stack.until(
+        lambda: str(reservation_status(stack).get("reservationGroupARN", "")), "blue has a group"
+    )
+    before = [stack.aws.reservation(odcr_id) for odcr_id in blues]
     with green(stack, **SPEND) as twin:
         notes = {"reservation_ids": ",".join(blues), "reservation_group_arn": arn}
         reserve(twin.client, 1, reservation_policy="Manage", deletion_policy="Cancel", **notes)
         stack.until(lambda: "is not adopted" in json.dumps(status(twin)), "green reports why")
         reported = json.dumps(status(twin))
-        assert all(each in reported for each in blues) and f"of cluster {CLUSTER!r}" in reported
-        assert {each["id"] for each in status(twin).get("cloudReservations", ())} & {*blues} == set()
+        assert all(odcr_id in reported for odcr_id in blues) and f"of cluster {CLUSTER!r}" in reported
+        assert {entry["id"] for entry in status(twin).get("cloudReservations", ())} & {*blues} == set()
         mended = {f"capacity-broker.io/{key.replace('_', '-')}": None for key in notes}
         twin.client.patch(KIND, "training", {"metadata": {"annotations": mended}}, namespace="default")
         stack.until(lambda: owned_by(stack, GREEN), "green buys its own", step=5.0)
@@ -190,8 +192,8 @@ def test_odcr_of_one_cluster_is_not_adopted_resized_or_cancelled_by_the_other(st
         stack.until(lambda: not twin.client.list(KIND)[0], "green gives back its own", step=5.0)
         stack.polls(2)
     assert stack.aws.reservation(its["CapacityReservationId"])["State"] == "cancelled"
-    assert [stack.aws.reservation(each) for each in blues] == before
-    assert not [each for each in (*blues, arn) if each in written(stack, GREEN)]
+    assert [stack.aws.reservation(odcr_id) for odcr_id in blues] == before
+    assert not [id_ for id_ in (*blues, arn) if id_ in written(stack, GREEN)]
     assert its["CapacityReservationId"] not in written(stack, CLUSTER)
 
 
@@ -201,13 +203,20 @@ def test_open_odcr_taken_by_the_other_cluster_shows_as_used_by_others(stack: Sta
     odcr = stack.aws.odcr(bought.P5, A, 2, criteria="open", TagSpecifications=OF_BLUE)
     stack.start(kubelets=False)
     reserve(stack.client, 2)
-    stack.until(lambda: says(stack).get("capacityReservationLifecycleState") == "Active", "blue has both")
+    stack.until(
+        lambda: reservation_status(stack).get("capacityReservationLifecycleState") == "Active",
+        "blue has both",
+    )
     with green(stack) as twin:
         twin.node_class(spec=objects.reservation_spec(preference="open"))
         twin.claim("theirs", RESERVED, ON_DEMAND, types=(bought.P5,))
         stack.until(lambda: twin.instance("theirs"), "green launches")
         assert stack.aws.instance(twin.instance("theirs"))["CapacityReservationId"] == odcr
         words = f"an instance in {odcr} is no node of this cluster"
-        stack.until(lambda: words in str(told(says(stack), "ResourcesSufficient")), words, step=5.0)
+        stack.until(
+            lambda: words in str(raw_condition(reservation_status(stack), "ResourcesSufficient")),
+            words,
+            step=5.0,
+        )
         mirrored = stack.get(OnDemandCapacityReservation, odcr)
         assert (mirrored.status.total, mirrored.status.available) == (2, 1)

@@ -1,4 +1,4 @@
-"""`capacity-broker uninstall` leaves nothing of the broker in Kubernetes, and in EC2 only what it listed."""
+"""`capacity-broker uninstall` leaves nothing of the broker in Kubernetes and only listed resources in EC2."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from broker.scheduler import SCHEDULER_LEASE
 from tests.cluster.account import ACCOUNT, CLUSTER, PROFILE, REGION, A
 from tests.cluster.conftest import ServedStack
 from tests.cluster.karpenter import LIST, pool, terms, until_terms
-from tests.cluster.ome.bought import h100, ours, wanted
+from tests.cluster.ome.bought import broker_odcrs, h100, reservation_body
 from tests.cluster.stack import Stack
 from tests.cluster.taps import writes_of
 from tests.cluster.test_prometheus import led
@@ -93,14 +93,14 @@ def used(installed: Installed) -> str:
     install(stack.client)
     identity.pin(stack.client, facts(stack))
     stack.client.create(ResourceFlavor.KIND, h100())
-    stack.client.create(CapacityReservation.KIND, wanted(2))
+    stack.client.create(CapacityReservation.KIND, reservation_body(2))
     stack.node_class(id_=odcr, instanceProfile=None, role=PROFILE)
     pool(stack)
     stack.start(buy_dollars=1000.0)
     stack.claim("c-0", zones=(A,))
     stack.until_ready("c-0")
     until_terms(stack, {"id": odcr})
-    stack.until(lambda: ours(stack.aws.ec2), "the broker has bought")
+    stack.until(lambda: broker_odcrs(stack.aws.ec2), "the broker has bought")
     stack.until(lambda: len(stack.all(OnDemandCapacityReservation)) == 2, "both are mirrored")
     stack.until(lambda: stack.all(ClusterQueue), "the queue is there")
     stack.until(lambda: stack.all(LocalQueue), "its local queue is there")
@@ -122,22 +122,22 @@ def finalizers(installed: Installed) -> list[str]:
 def marked(installed: Installed) -> dict[str, list[str]]:
     """Objects with an annotation or label of the broker's domain that no user wrote."""
     by_user = {names.RESERVATION_POLICY, names.RESERVATION_SPEC}
-    found = {}
+    annotations = {}
     for item in installed.objects():
         metadata = item["metadata"]
         keys = {*metadata.get("annotations", {}), *metadata.get("labels", {})}
         if left := sorted(key for key in keys - by_user if key.startswith(f"{names.BROKER}/")):
-            found[f"{item.get('kind')}/{metadata['name']}"] = left
-    return found
+            annotations[f"{item.get('kind')}/{metadata['name']}"] = left
+    return annotations
 
 
 def tagged(stack: Stack) -> dict[str, set[str]]:
     """The tags of the broker by resource. Local AWS keeps those of deleted templates and fleets."""
-    found: dict[str, set[str]] = {}
+    keys: dict[str, set[str]] = {}
     for tag in stack.aws.ec2.describe_tags()["Tags"]:
         if tag["Key"].startswith(f"{names.BROKER}/") and not tag["ResourceId"].startswith(("fleet-", "lt-")):
-            found.setdefault(tag["ResourceId"], set()).add(tag["Key"])
-    return found
+            keys.setdefault(tag["ResourceId"], set()).add(tag["Key"])
+    return keys
 
 
 @pytest.mark.covers("USR-23")
@@ -146,10 +146,13 @@ def test_uninstall_leaves_nothing_of_the_broker_and_ends_nothing(installed: Inst
     odcr = used(installed)
     # Of another cluster with the same name.
     foreign = stack.aws.odcr("c5.large", A, 1)
-    theirs = [{"Key": names.TAG_CLUSTER, "Value": CLUSTER}, {"Key": names.TAG_CLUSTER_UID, "Value": OTHER}]
-    stack.aws.ec2.create_tags(Resources=[foreign], Tags=theirs)
+    foreign_tags = [
+        {"Key": names.TAG_CLUSTER, "Value": CLUSTER},
+        {"Key": names.TAG_CLUSTER_UID, "Value": OTHER},
+    ]
+    stack.aws.ec2.create_tags(Resources=[foreign], Tags=foreign_tags)
     alive = stack.aws.instances()
-    (bought,) = ours(stack.aws.ec2)
+    (bought,) = broker_odcrs(stack.aws.ec2)
 
     planned = installed.uninstall()  # without --yes
     assert not planned["removed"] and {row["result"] for row in planned["rows"]} == {"dry run"}
@@ -170,9 +173,9 @@ def test_uninstall_leaves_nothing_of_the_broker_and_ends_nothing(installed: Inst
     conditions = {c.type for c in stack.get(EC2NodeClass, "gpu").status.conditions}
     assert not {c for c in conditions if "eservation" in c or c == names.LAUNCHABLE}
 
-    assert stack.aws.instances(ours=False) and [i["InstanceId"] for i in stack.aws.instances(ours=False)] == [
-        i["InstanceId"] for i in alive
-    ]
+    assert stack.aws.instances(own_only=False) and [
+        i["InstanceId"] for i in stack.aws.instances(own_only=False)
+    ] == [i["InstanceId"] for i in alive]
     assert tagged(stack) == {foreign: {names.TAG_CLUSTER, names.TAG_CLUSTER_UID}}
     assert stack.aws.template_names() == []
     assert stack.aws.groups.list_groups()["GroupIdentifiers"] == []
@@ -208,14 +211,14 @@ def left_behind(installed: Installed) -> str:
         stack.node_class(name, id_=odcr)
         held = {"metadata": {"finalizers": [names.CLASS_FINALIZER]}}
         stack.edit(EC2NodeClass, name, held)
-    record = Record(terms=({"id": odcr},), asked=odcr).dump()
+    record = Record(terms=({"id": odcr},), request=odcr).dump()
     advised = {
         "metadata": {"annotations": {names.ADVISED: record}},
         "spec": {LIST: [{"id": "cr-1"}, {"id": odcr}]},
     }
     stack.edit(EC2NodeClass, "gpu", advised)
-    mine = {names.TAG_CLUSTER: CLUSTER, names.TAG_CLUSTER_UID: facts(stack)["clusterUID"]}
-    stack.aws.ec2.create_tags(Resources=[odcr], Tags=[{"Key": k, "Value": v} for k, v in mine.items()])
+    own_tags = {names.TAG_CLUSTER: CLUSTER, names.TAG_CLUSTER_UID: facts(stack)["clusterUID"]}
+    stack.aws.ec2.create_tags(Resources=[odcr], Tags=[{"Key": k, "Value": v} for k, v in own_tags.items()])
     return odcr
 
 
@@ -237,7 +240,7 @@ def test_a_failed_removal_stops_no_other_and_names_the_missing_right(installed: 
     assert 'cannot patch resource "ec2nodeclasses"' in failed["bad"] and "DeleteTags" in failed[odcr]
     assert stack.get(EC2NodeClass, "gpu").metadata.finalizers == ()
     assert terms(stack) == [{"id": "cr-1"}]  # a user's own
-    # What guards the rest stays until everything else is gone.
+    # The guards of the rest stay until everything else is gone.
     assert rows[-1]["result"].startswith("kept") and stack.get(
         ConfigMap, identity.NAME, namespace=identity.NAMESPACE
     )
@@ -281,15 +284,15 @@ def test_nodes_and_claims_stay_as_they_are_if_one_of_both_cannot_be_listed(
     assert "etcd is away" in row.error and "run the command again" in row.error
     stack.tap.heal()
     # A deleting claim takes along the Node that it owns, so the Node loses its owner first.
-    assert [(each.kind, each.name) for each in removed()] == [
+    assert [(removal.kind, removal.name) for removal in removed()] == [
         ("Node", "brokers"),
         ("Node", "karpenters"),
         ("NodeClaim", "brokers"),
     ]
-    assert {apply(each) for each in removed()} == {"done"}
-    theirs, ours_ = stack.get(Node, "karpenters").metadata, stack.get(Node, "brokers").metadata
-    assert theirs.finalizers == (names.TERMINATION_FINALIZER,) and len(theirs.owner_references) == 1
-    assert ours_.finalizers == () == ours_.owner_references
+    assert {apply(removal) for removal in removed()} == {"done"}
+    karpenters, brokers = stack.get(Node, "karpenters").metadata, stack.get(Node, "brokers").metadata
+    assert karpenters.finalizers == (names.TERMINATION_FINALIZER,) and len(karpenters.owner_references) == 1
+    assert brokers.finalizers == () == brokers.owner_references
 
 
 @pytest.mark.covers("USR-23")

@@ -55,5 +55,5 @@ class Twin:
     def instance(self, name: str) -> str:
         return instance_id(NodeClaim.decode(self.client.get(NodeClaim.KIND, name)))
 
-    def claim_says(self, name: str, type_: str) -> Condition | None:
+    def claim_condition(self, name: str, type_: str) -> Condition | None:
         return condition(NodeClaim.decode(self.client.get(NodeClaim.KIND, name)).status.conditions, type_)

@@ -67,8 +67,8 @@ def names(listed: Json) -> list[str]:
 
 
 def version(listed: Json) -> str:
-    found: str = listed["metadata"]["resourceVersion"]
-    return found
+    resource_version: str = listed["metadata"]["resourceVersion"]
+    return resource_version
 
 
 def causes(reply: Reply) -> dict[str, str]:

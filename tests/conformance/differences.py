@@ -15,30 +15,32 @@ from tests.conformance.lockstep import Difference
 from tests.conformance.steps import Step
 
 
-def anything(theirs: Any, ours: Any) -> bool:
+def anything(real: Any, embedded: Any) -> bool:
     return True
 
 
 def after(text: str) -> Callable[[Any, Any], bool]:
     """Only the text after `text`, a regular expression, differs."""
 
-    def excused(theirs: Any, ours: Any) -> bool:
-        heads = [re.match(f".*?{text}", str(said), re.DOTALL) for said in (theirs, ours)]
+    def excused(real: Any, embedded: Any) -> bool:
+        heads = [re.match(f".*?{text}", str(text_), re.DOTALL) for text_ in (real, embedded)]
         return all(heads) and len({head[0] for head in heads if head}) == 1
 
     return excused
 
 
-def the_same_patched(theirs: Any, ours: Any) -> bool:
+def the_same_patched(real: Any, embedded: Any) -> bool:
     """An object quoted as JSON, in another order of its keys."""
-    said = [re.fullmatch(r'(.*Invalid value: )(".*"): (.*)', str(text), re.DOTALL) for text in (theirs, ours)]
-    parts = [(one[1], json.loads(json.loads(one[2])), one[3]) for one in said if one]
+    matches = [
+        re.fullmatch(r'(.*Invalid value: )(".*"): (.*)', str(text), re.DOTALL) for text in (real, embedded)
+    ]
+    parts = [(match[1], json.loads(json.loads(match[2])), match[3]) for match in matches if match]
     return len(parts) == 2 and parts[0] == parts[1]
 
 
-def one_version_more(theirs: Any, ours: Any) -> bool:
+def one_version_more(real: Any, embedded: Any) -> bool:
     """The real server made a version where the embedded one saw no change."""
-    versions = [re.fullmatch(r"<version-(\d+)>", str(text)) for text in (theirs, ours)]
+    versions = [re.fullmatch(r"<version-(\d+)>", str(text)) for text in (real, embedded)]
     counts = [int(version[1]) for version in versions if version]
     return len(counts) == 2 and counts[0] == counts[1] + 1
 
@@ -103,7 +105,7 @@ def unexplained(difference: Difference) -> list[tuple[str, Any, Any]]:
     query = "&".join(f"{key}={value}" for key, value in request.query.items())
     method = request.method if isinstance(request, Step) else "WATCH"
     name = f"{method} {request.path}?{query}"
-    body = difference.theirs.get("body")
+    body = difference.real.get("body")
     message = str(body.get("message", "")) if isinstance(body, dict) else ""
     lines = [
         line for line in ALLOWED if re.fullmatch(line.request, name) and message.startswith(line.message)
@@ -112,8 +114,8 @@ def unexplained(difference: Difference) -> list[tuple[str, Any, Any]]:
 
 
 def _excuses(line: Allowed, change: tuple[str, Any, Any]) -> bool:
-    place, theirs, ours = change
-    return re.fullmatch(line.place, place) is not None and line.differ(theirs, ours)
+    place, real, embedded = change
+    return re.fullmatch(line.place, place) is not None and line.differ(real, embedded)
 
 
 def defects(differences: Iterator[Difference]) -> Iterator[Difference]:

@@ -27,13 +27,13 @@ def sequence(seed: int, *, steps: int = STEPS, kinds: tuple[Kind, ...] = ALL) ->
     if PODS in chosen.values() and BUDGETS in kinds and random.random() < 0.5:
         chosen[id(BUDGETS)] = BUDGETS  # evictions mean most where a budget is
     pool = list(chosen.values())
-    made = [requests.plain(random, kind, name) for kind in pool for name in NAMES[:2]]
-    made += [_step(random, random.choice(pool)) for _ in range(steps - len(made))]
-    for number, step in enumerate(made):
+    requests_ = [requests.plain(random, kind, name) for kind in pool for name in NAMES[:2]]
+    requests_ += [_step(random, random.choice(pool)) for _ in range(steps - len(requests_))]
+    for number, step in enumerate(requests_):
         # Each prefix once, so that random endings do not change the order of a list.
         if isinstance(step.body, dict) and "generateName" in (step.body.get("metadata") or {}):
             step.body["metadata"]["generateName"] = f"gen{number}-"
-    return Sequence(seed=seed, steps=tuple(made), streams=tuple(_streams(random, pool)))
+    return Sequence(seed=seed, steps=tuple(requests_), streams=tuple(_streams(random, pool)))
 
 
 def _step(random: Random, kind: Kind) -> Step:

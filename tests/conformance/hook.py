@@ -82,10 +82,10 @@ def served() -> Iterator[Hook]:
     hook = Hook()
 
     async def review(request: web.Request) -> web.Response:
-        found = await asyncio.to_thread(hook.reply, orjson.loads(await request.read()))
-        if isinstance(found, int):
-            return web.Response(status=found, text="no")
-        return web.json_response(body=found if isinstance(found, bytes) else orjson.dumps(found))
+        answer = await asyncio.to_thread(hook.reply, orjson.loads(await request.read()))
+        if isinstance(answer, int):
+            return web.Response(status=answer, text="no")
+        return web.json_response(body=answer if isinstance(answer, bytes) else orjson.dumps(answer))
 
     kept = turn(StoredCertificates(), names=["127.0.0.1"], now=datetime.now(UTC))
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -126,7 +126,7 @@ def _until(api: Api, happened: Callable[[int], bool], hook: Hook) -> None:
         api.request("POST", GIZMOS, {"dryRun": "All"}, gizmo("canary"))
         if happened(before):
             return
-        assert time.monotonic() < deadline, "the server never heard of the configuration"
+        assert time.monotonic() < deadline, "the server never read the configuration"
 
 
 def _text(raw: bytes) -> str:

@@ -29,9 +29,14 @@ class Kind:
     also: Mapping[str, str] = field(default_factory=dict)  # api version → collection, of other versions
 
     def object(self, random: Random, name: str) -> Object:
-        made = self.make(random)
-        meta = made.pop("metadata", {})
-        return {"apiVersion": self.api_version, "kind": self.kind, "metadata": {"name": name, **meta}, **made}
+        content = self.make(random)
+        meta = content.pop("metadata", {})
+        return {
+            "apiVersion": self.api_version,
+            "kind": self.kind,
+            "metadata": {"name": name, **meta},
+            **content,
+        }
 
 
 LABELS: tuple[Object, ...] = (

@@ -87,46 +87,51 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One request with different responses; `ours` and `theirs` are masked."""
+    """One request with different responses; `embedded` and `real` are masked."""
 
     sequence: Sequence
     index: int
     request: Step | Stream
-    ours: Any
-    theirs: Any
+    embedded: Any
+    real: Any
     parted: bool
 
     def changes(self) -> list[tuple[str, Any, Any]]:
-        return list(changes(self.theirs, self.ours))
+        return list(changes(self.real, self.embedded))
 
 
 def run(
-    sequence: Sequence, ours: Api, theirs: Api, *, ignore: frozenset[str] = frozenset()
+    sequence: Sequence, embedded: Api, real: Api, *, ignore: frozenset[str] = frozenset()
 ) -> Generator[Difference]:
     """The differences of two servers over one sequence; keys in `ignore` are not compared."""
-    sides = tuple(Side(api, Mask(ignore=ignore)) for api in (ours, theirs))
+    sides = tuple(Side(api, Mask(ignore=ignore)) for api in (embedded, real))
     for side in sides:
         side.open(sequence.streams)
     try:
         for index, step in enumerate(sequence.steps):
-            mine, real = (side.send(step) for side in sides)
-            if mine == real:
+            embedded_answer, real_answer = (side.send(step) for side in sides)
+            if embedded_answer == real_answer:
                 continue
             parted = _parted(step, *sides)
             yield Difference(
-                sequence=sequence, index=index, request=step, ours=mine, theirs=real, parted=parted
+                sequence=sequence,
+                index=index,
+                request=step,
+                embedded=embedded_answer,
+                real=real_answer,
+                parted=parted,
             )
             if parted:
                 return
         seen = [side.events(sequence.streams) for side in sides]
-        for stream, mine, real in zip(sequence.streams, *seen, strict=True):
-            if mine != real:
+        for stream, embedded_answer, real_answer in zip(sequence.streams, *seen, strict=True):
+            if embedded_answer != real_answer:
                 yield Difference(
                     sequence=sequence,
                     index=len(sequence.steps),
                     request=stream,
-                    ours=mine,
-                    theirs=real,
+                    embedded=embedded_answer,
+                    real=real_answer,
                     parted=False,
                 )
     finally:

@@ -35,14 +35,14 @@ class Mask:
         return self.text(value) if isinstance(value, str) else value
 
     def text(self, text: str) -> str:
-        text = UID.sub(lambda found: self._uids.setdefault(found[0], f"<uid-{len(self._uids) + 1}>"), text)
-        text = TIME.sub(lambda found: "<microtime>" if found[1] else "<time>", text)
+        text = UID.sub(lambda match: self._uids.setdefault(match[0], f"<uid-{len(self._uids) + 1}>"), text)
+        text = TIME.sub(lambda match: "<microtime>" if match[1] else "<time>", text)
         text = LATEST.sub(r"\1 (<latest>)", text)
         return GENERATED.sub(r"\1<random>", text)
 
     def message(self, text: str) -> str:
         """A message may quote a resourceVersion."""
-        return QUOTED.sub(lambda found: found[1] + self._known.get(found[2], "<revision>"), self.text(text))
+        return QUOTED.sub(lambda match: match[1] + self._known.get(match[2], "<revision>"), self.text(text))
 
     def _object(self, value: dict[str, Any]) -> dict[str, Any]:
         out: dict[str, Any] = {}
@@ -93,13 +93,13 @@ class Mask:
 
 def _in_order(status: dict[str, Any]) -> dict[str, Any]:
     causes = (status.get("details") or {}).get("causes") or []
-    told = list(dict.fromkeys(f"{cause.get('field')}: {cause.get('message')}" for cause in causes))
-    listed = "[" + ", ".join(told) + "]"
+    problems = list(dict.fromkeys(f"{cause.get('field')}: {cause.get('message')}" for cause in causes))
+    listed = "[" + ", ".join(problems) + "]"
     if len(causes) < 2:
         return status
     out = {**status, "details": {**status["details"], "causes": sorted(causes, key=_cause_order)}}
     if status["message"].endswith(listed):
-        out["message"] = status["message"].removesuffix(listed) + "[" + ", ".join(sorted(told)) + "]"
+        out["message"] = status["message"].removesuffix(listed) + "[" + ", ".join(sorted(problems)) + "]"
     return out
 
 

@@ -31,15 +31,17 @@ def signature(difference: Difference) -> str:
         content = request.content.split("/")[-1].split("+")[0] + " " if method == "PATCH" else ""
     subresource = re.search(r"/(status|scale|binding|eviction)$", request.path)
     plural = re.sub(r".*/namespaces/\w+/|.*/v\w+/", "", request.path).split("/")[0]
-    said = [_said(answer) for answer in (difference.theirs, difference.ours)]
-    if said[0] != said[1]:
-        what = " | ".join(re.sub(r'"[^"]*"', '"…"', text)[:90] for text in said)
+    texts = [_text(answer) for answer in (difference.real, difference.embedded)]
+    if texts[0] != texts[1]:
+        summary = " | ".join(re.sub(r'"[^"]*"', '"…"', text)[:90] for text in texts)
     else:
-        what = " ".join(sorted({re.sub(r"\[\d+\]", "[]", path) for path, _, _ in difference.changes()})[:8])
-    return f"{method} {plural}{subresource[0] if subresource else ''} {content}: {what}"
+        summary = " ".join(
+            sorted({re.sub(r"\[\d+\]", "[]", path) for path, _, _ in difference.changes()})[:8]
+        )
+    return f"{method} {plural}{subresource[0] if subresource else ''} {content}: {summary}"
 
 
-def _said(answer: Json) -> str:
+def _text(answer: Json) -> str:
     """The status, with the message of a failure."""
     body = answer.get("body")
     if isinstance(body, dict) and body.get("status") == "Failure":
@@ -49,31 +51,35 @@ def _said(answer: Json) -> str:
 
 def report(difference: Difference, *, width: int = 300) -> str:
     lines = [str(difference.request)]
-    said = [_said(answer) for answer in (difference.theirs, difference.ours)]
-    if said[0] != said[1]:
-        return "\n".join([*lines, f"  real: {said[0]}", f"  ours: {said[1]}"])
-    for path, theirs, ours in unexplained(difference)[:12]:
+    texts = [_text(answer) for answer in (difference.real, difference.embedded)]
+    if texts[0] != texts[1]:
+        return "\n".join([*lines, f"  real: {texts[0]}", f"  embedded: {texts[1]}"])
+    for path, real, embedded in unexplained(difference)[:12]:
         lines.append(f"  {path}")
-        lines.append(f"    real: {json.dumps(theirs)[:width]}")
-        lines.append(f"    ours: {json.dumps(ours)[:width]}")
+        lines.append(f"    real: {json.dumps(real)[:width]}")
+        lines.append(f"    embedded: {json.dumps(embedded)[:width]}")
     return "\n".join(lines)
 
 
 def measure(
-    ours: Api, theirs: Api, seeds: range, kinds: tuple[Kind, ...] = ALL, ignore: frozenset[str] = frozenset()
+    embedded: Api,
+    real: Api,
+    seeds: range,
+    kinds: tuple[Kind, ...] = ALL,
+    ignore: frozenset[str] = frozenset(),
 ) -> dict[str, list[Difference]]:
-    for api in (ours, theirs):
+    for api in (embedded, real):
         for definition in (WIDGETS, GIZMOS):
             if definition["spec"]["names"]["kind"] in {kind.kind for kind in kinds}:
                 api.install(definition)
-    found: dict[str, list[Difference]] = defaultdict(list)
+    groups: dict[str, list[Difference]] = defaultdict(list)
     for seed in seeds:
         print(f"\r{seed}", end="", file=sys.stderr, flush=True)
-        for difference in defects(run(sequence(seed, kinds=kinds), ours, theirs, ignore=ignore)):
-            found[signature(difference)].append(difference)
-        for api in (ours, theirs):
+        for difference in defects(run(sequence(seed, kinds=kinds), embedded, real, ignore=ignore)):
+            groups[signature(difference)].append(difference)
+        for api in (embedded, real):
             empty(api, tuple(kind.collection for kind in kinds))
-    return found
+    return groups
 
 
 def main() -> None:
@@ -87,11 +93,13 @@ def main() -> None:
     options = parser.parse_args()
     kinds = tuple(kind for kind in ALL if kind.kind in options.kinds.split(","))
     began = time.monotonic()
-    with ControlPlane() as plane, over_embedded() as ours:
+    with ControlPlane() as plane, over_embedded() as embedded:
         seeds = range(options.seed, options.seed + options.sequences)
-        found = measure(ours, over_real(plane), seeds, kinds, frozenset(options.ignore.split(",")))
-    groups = sorted(found.items(), key=lambda group: -len(group[1]))
-    bad = {difference.sequence.seed for group in found.values() for difference in group}
+        groups_by_signature = measure(
+            embedded, over_real(plane), seeds, kinds, frozenset(options.ignore.split(","))
+        )
+    groups = sorted(groups_by_signature.items(), key=lambda group: -len(group[1]))
+    bad = {difference.sequence.seed for group in groups_by_signature.values() for difference in group}
     print(f"{options.sequences} sequences, {len(bad)} with a difference, {time.monotonic() - began:.0f} s\n")
     for name, group in groups:
         ends = sum(difference.parted for difference in group)

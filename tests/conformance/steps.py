@@ -139,22 +139,22 @@ class History:
         versions = self._seen.get(target, [])
         return versions[max(len(versions) - 1 - age, 0)] if versions else None
 
-    def version(self, wanted: Version) -> str:
-        seen = self._at(wanted.target, wanted.age)
+    def version(self, reference: Version) -> str:
+        seen = self._at(reference.target, reference.age)
         return str(seen["metadata"]["resourceVersion"]) if seen else "1"
 
-    def uid(self, wanted: Uid) -> str:
-        seen = self._at(wanted.target, 0)
+    def uid(self, reference: Uid) -> str:
+        seen = self._at(reference.target, 0)
         return str(seen["metadata"]["uid"]) if seen else "00000000-0000-0000-0000-000000000000"
 
-    def live(self, wanted: Live) -> Any:
-        seen = self._at(wanted.target, wanted.age)
-        name = wanted.target.rpartition("/")[2]
+    def live(self, reference: Live) -> Any:
+        seen = self._at(reference.target, reference.age)
+        name = reference.target.rpartition("/")[2]
         return merged(
-            copy.deepcopy(seen) if seen else {"metadata": {"name": name}}, self.resolve(wanted.change)
+            copy.deepcopy(seen) if seen else {"metadata": {"name": name}}, self.resolve(reference.change)
         )
 
-    def token(self, wanted: Token) -> str:
+    def token(self, reference: Token) -> str:
         return self._token
 
 

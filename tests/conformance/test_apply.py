@@ -70,7 +70,7 @@ def test_force_takes_the_field_over(api: Api) -> None:
     assert manager_of(taken, "m2") == {"f:spec": {"f:size": {}}}
 
 
-def test_what_is_no_longer_applied_is_removed_unless_shared(api: Api) -> None:
+def test_field_no_longer_applied_is_removed_unless_shared(api: Api) -> None:
     apply(api, PATH, config(size=1, code="abc", words=["w"]), "m1")
     apply(api, PATH, config(size=1, code="abc"), "m2")
     left = apply(api, PATH, config(size=1), "m1").body["spec"]
@@ -89,8 +89,8 @@ def test_lists_by_key_are_shared_by_entry(api: Api) -> None:
     assert manager_of(both, "m2") == {
         "f:spec": {"f:parts": {'k:{"name":"two"}': {".": {}, "f:count": {}, "f:name": {}}}}
     }
-    one = apply(api, PATH, config(size=1), "m1").body
-    assert [p["name"] for p in one["spec"]["parts"]] == ["two"]
+    rest = apply(api, PATH, config(size=1), "m1").body
+    assert [p["name"] for p in rest["spec"]["parts"]] == ["two"]
 
 
 def test_a_key_of_two_fields_with_a_default(api: Api) -> None:
@@ -117,9 +117,9 @@ def test_an_atomic_map_has_one_owner(api: Api) -> None:
     assert forced["spec"]["atom"] == {"b": "2"}
 
 
-def test_other_writes_own_what_they_change(api: Api) -> None:
-    made = create(api, WIDGETS, widget(), fieldManager="hand")
-    assert manager_of(made, "hand") == {
+def test_other_writes_own_the_fields_that_they_change(api: Api) -> None:
+    created = create(api, WIDGETS, widget(), fieldManager="hand")
+    assert manager_of(created, "hand") == {
         "f:spec": {
             ".": {},
             "f:color": {},

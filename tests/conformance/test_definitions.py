@@ -90,8 +90,8 @@ def test_schema_errors_name_the_field(api: Api, spec: dict[str, Any], field: str
     body = refused(reply, 422, "Invalid")
     assert body["message"].startswith(f'Widget.{GROUP} "a" is invalid: ')
     assert (body["details"]["kind"], body["details"]["group"]) == ("Widget", GROUP)
-    found = causes(reply)
-    assert field in found and message in found[field], found
+    problems = causes(reply)
+    assert field in problems and message in problems[field], problems
 
 
 def test_a_transition_rule_compares_with_the_old_object(api: Api) -> None:
@@ -127,14 +127,14 @@ def test_duplicate_fields_are_seen(api: Api) -> None:
 
 
 def test_every_served_version_shows_the_same_object(api: Api) -> None:
-    made = create(api, WIDGETS, widget())
+    created = create(api, WIDGETS, widget())
     beta = get(api, WIDGETS.replace("/v1/", "/v1beta1/"))
     assert beta["apiVersion"] == f"{GROUP}/v1beta1"
-    assert (beta["spec"], beta["metadata"]["uid"]) == (made["spec"], made["metadata"]["uid"])
+    assert (beta["spec"], beta["metadata"]["uid"]) == (created["spec"], created["metadata"]["uid"])
     assert api.request("GET", WIDGETS.replace("/v1/", "/v2/")).status == 404
 
 
-def test_a_definition_says_what_it_serves(api: Api) -> None:
+def test_definition_reports_its_served_versions(api: Api) -> None:
     definition = get(api, DEFINITIONS, f"widgets.{GROUP}")
     assert {c["type"]: c["status"] for c in definition["status"]["conditions"]} == {
         "NamesAccepted": "True",
@@ -258,7 +258,7 @@ SCHEMA = "versions/0/schema/openAPIV3Schema"
 def test_a_wrong_definition_is_refused(api: Api, path: str, value: Any, field: str) -> None:
     reply = api.request("POST", DEFINITIONS, body=changed(path, value))
     refused(reply, 422, "Invalid")
-    assert any(field in found for found in causes(reply)), causes(reply)
+    assert any(field in cause for cause in causes(reply)), causes(reply)
 
 
 def test_a_rule_that_is_no_cel_is_refused(api: Api) -> None:

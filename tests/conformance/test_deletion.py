@@ -27,7 +27,7 @@ def held(body: Json) -> Json:
 
 
 def test_delete_answers_with_a_status_or_the_pod(api: Api) -> None:
-    made = create(api, WIDGETS, widget())
+    created = create(api, WIDGETS, widget())
     gone = api.request("DELETE", f"{WIDGETS}/a")
     assert gone.status == 200
     assert gone.body == {
@@ -39,7 +39,7 @@ def test_delete_answers_with_a_status_or_the_pod(api: Api) -> None:
             "name": "a",
             "group": "conformance.capacity-broker.io",
             "kind": "widgets",
-            "uid": made["metadata"]["uid"],
+            "uid": created["metadata"]["uid"],
         },
     }
     create(api, PODS, pod())
@@ -77,7 +77,7 @@ def test_a_deletion_cannot_be_taken_back(api: Api) -> None:
 
 
 def test_preconditions(api: Api) -> None:
-    made = create(api, WIDGETS, widget())
+    created = create(api, WIDGETS, widget())
     other = {"preconditions": {"uid": "11111111-1111-1111-1111-111111111111"}}
     assert (
         "the UID in the precondition"
@@ -88,7 +88,7 @@ def test_preconditions(api: Api) -> None:
         "the ResourceVersion in the precondition"
         in refused(api.request("DELETE", f"{WIDGETS}/a", body=old), 409, "Conflict")["message"]
     )
-    right = {"preconditions": {key: made["metadata"][key] for key in ("uid", "resourceVersion")}}
+    right = {"preconditions": {key: created["metadata"][key] for key in ("uid", "resourceVersion")}}
     assert api.request("DELETE", f"{WIDGETS}/a", body=right).status == 200
 
 
@@ -130,7 +130,7 @@ def test_foreground_and_orphan_leave_a_finalizer(api: Api) -> None:
     refused(api.request("DELETE", f"{CONFIGMAPS}/a", {"propagationPolicy": "Sideways"}), 422, "Invalid")
 
 
-def test_delete_collection_takes_what_the_selector_finds(api: Api) -> None:
+def test_delete_collection_deletes_the_selected_objects(api: Api) -> None:
     for name, app in (("a", "x"), ("b", "y"), ("c", "x")):
         create(api, WIDGETS, widget(name, labels={"app": app}))
     gone = api.request("DELETE", WIDGETS, {"labelSelector": "app=x"})

@@ -30,37 +30,37 @@ pytestmark = REAL
 
 @pytest.fixture(scope="module")
 def servers(real_api: Api) -> Iterator[tuple[Api, Api]]:
-    with over_embedded() as ours:
-        for api in (ours, real_api):
+    with over_embedded() as embedded:
+        for api in (embedded, real_api):
             api.install(WIDGETS)
             api.install(GIZMOS)
-        yield ours, real_api
+        yield embedded, real_api
     empty(real_api)
 
 
-def first_defect(wanted: Sequence, ours: Api, theirs: Api) -> Difference | None:
+def first_defect(sequence_: Sequence, embedded: Api, real: Api) -> Difference | None:
     try:
-        with closing(run(wanted, ours, theirs)) as differences:
+        with closing(run(sequence_, embedded, real)) as differences:
             return next(defects(differences), None)
     finally:
-        for api in (ours, theirs):
+        for api in (embedded, real):
             empty(api, TOUCHED)
 
 
 @pytest.mark.parametrize("first", range(SEED, SEED + SEQUENCES, BATCH))
 def test_the_same_requests_get_the_same_answers(servers: tuple[Api, Api], first: int) -> None:
     for seed in range(first, min(first + BATCH, SEED + SEQUENCES)):
-        found = first_defect(sequence(seed), *servers)
-        if found is None:
+        defect = first_defect(sequence(seed), *servers)
+        if defect is None:
             continue
-        wanted = signature(found)
+        expected = signature(defect)
 
-        def shows(shorter: Sequence, wanted: str = wanted) -> bool:
+        def shows(shorter: Sequence, expected: str = expected) -> bool:
             other = first_defect(shorter, *servers)
-            return other is not None and signature(other) == wanted
+            return other is not None and signature(other) == expected
 
-        short = shrink(found.sequence, shows)
-        last = first_defect(short, *servers) or found
+        short = shrink(defect.sequence, shows)
+        last = first_defect(short, *servers) or defect
         pytest.fail(explain(seed, short, last), pytrace=False)
 
 

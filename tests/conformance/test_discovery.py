@@ -24,11 +24,11 @@ def test_groups_and_versions(api: Api) -> None:
     assert api.request("GET", "/api").body["versions"] == ["v1"]
     groups = {g["name"]: g for g in api.request("GET", "/apis").body["groups"]}
     assert {"coordination.k8s.io", "policy", "apiextensions.k8s.io", GROUP} <= groups.keys()
-    ours = groups[GROUP]
-    assert [v["version"] for v in ours["versions"]] == ["v1", "v1beta1"]
-    assert ours["preferredVersion"] == {"groupVersion": f"{GROUP}/v1", "version": "v1"}
-    one = api.request("GET", f"/apis/{GROUP}").body
-    assert (one["kind"], one["name"], one["versions"]) == ("APIGroup", GROUP, ours["versions"])
+    custom = groups[GROUP]
+    assert [v["version"] for v in custom["versions"]] == ["v1", "v1beta1"]
+    assert custom["preferredVersion"] == {"groupVersion": f"{GROUP}/v1", "version": "v1"}
+    group = api.request("GET", f"/apis/{GROUP}").body
+    assert (group["kind"], group["name"], group["versions"]) == ("APIGroup", GROUP, custom["versions"])
 
 
 def by_name(listed: Json) -> dict[str, Json]:
@@ -37,8 +37,8 @@ def by_name(listed: Json) -> dict[str, Json]:
 
 
 def test_resources_of_a_custom_group(api: Api) -> None:
-    found = by_name(api.request("GET", f"/apis/{GROUP}/v1").body)
-    widgets = found["widgets"]
+    resources = by_name(api.request("GET", f"/apis/{GROUP}/v1").body)
+    widgets = resources["widgets"]
     assert (widgets["kind"], widgets["namespaced"], widgets["singularName"]) == ("Widget", True, "widget")
     assert (widgets["shortNames"], widgets["categories"]) == (["wd"], ["conformance"])
     assert set(widgets["verbs"]) == {
@@ -51,25 +51,28 @@ def test_resources_of_a_custom_group(api: Api) -> None:
         "update",
         "watch",
     }
-    assert found["widgets/status"]["verbs"] == ["get", "patch", "update"]
-    assert (found["widgets/scale"]["kind"], found["widgets/scale"]["group"]) == ("Scale", "autoscaling")
-    assert "gizmos/status" not in found and not found["gizmos"]["namespaced"]
+    assert resources["widgets/status"]["verbs"] == ["get", "patch", "update"]
+    assert (resources["widgets/scale"]["kind"], resources["widgets/scale"]["group"]) == (
+        "Scale",
+        "autoscaling",
+    )
+    assert "gizmos/status" not in resources and not resources["gizmos"]["namespaced"]
 
 
 def test_core_resources(api: Api) -> None:
-    found = by_name(api.request("GET", "/api/v1").body)
-    assert found["pods"]["shortNames"] == ["po"] and found["pods"]["categories"] == ["all"]
-    assert found["pods/binding"]["verbs"] == ["create"]
-    assert (found["pods/eviction"]["kind"], found["pods/eviction"]["group"]) == ("Eviction", "policy")
-    assert not found["nodes"]["namespaced"] and found["configmaps"]["shortNames"] == ["cm"]
+    resources = by_name(api.request("GET", "/api/v1").body)
+    assert resources["pods"]["shortNames"] == ["po"] and resources["pods"]["categories"] == ["all"]
+    assert resources["pods/binding"]["verbs"] == ["create"]
+    assert (resources["pods/eviction"]["kind"], resources["pods/eviction"]["group"]) == ("Eviction", "policy")
+    assert not resources["nodes"]["namespaced"] and resources["configmaps"]["shortNames"] == ["cm"]
 
 
 def test_aggregated_discovery(api: Api) -> None:
     listed = api.request("GET", "/apis", headers={"Accept": AGGREGATED}).body
     assert (listed["kind"], listed["apiVersion"]) == ("APIGroupDiscoveryList", "apidiscovery.k8s.io/v2")
-    ours = next(item for item in listed["items"] if item["metadata"].get("name") == GROUP)
-    assert [v["version"] for v in ours["versions"]] == ["v1", "v1beta1"]
-    widgets = next(r for r in ours["versions"][0]["resources"] if r["resource"] == "widgets")
+    custom = next(item for item in listed["items"] if item["metadata"].get("name") == GROUP)
+    assert [v["version"] for v in custom["versions"]] == ["v1", "v1beta1"]
+    widgets = next(r for r in custom["versions"][0]["resources"] if r["resource"] == "widgets")
     assert widgets["responseKind"] == {"group": GROUP, "version": "v1", "kind": "Widget"}
     assert (widgets["scope"], widgets["singularResource"], widgets["shortNames"]) == (
         "Namespaced",
@@ -127,5 +130,5 @@ def test_a_body_that_cannot_be_read_is_refused(api: Api) -> None:
 def test_yaml_is_read(api: Api) -> None:
     text = b"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\ndata:\n  k: v\n"
     path = "/api/v1/namespaces/default/configmaps"
-    made = api.request("POST", path, body=text, headers={"Content-Type": "application/yaml"})
-    assert made.status == 201 and made.body["data"] == {"k": "v"}
+    reply = api.request("POST", path, body=text, headers={"Content-Type": "application/yaml"})
+    assert reply.status == 201 and reply.body["data"] == {"k": "v"}

@@ -22,11 +22,11 @@ from tests.controlplane.client import Api
 
 
 def test_a_list_has_its_kind_and_version(api: Api) -> None:
-    made = create(api, WIDGETS, widget())
+    created = create(api, WIDGETS, widget())
     listed = api.request("GET", WIDGETS).body
     assert (listed["kind"], listed["apiVersion"]) == ("WidgetList", "conformance.capacity-broker.io/v1")
-    assert listed["items"] == [made]
-    assert int(version(listed)) >= int(made["metadata"]["resourceVersion"])
+    assert listed["items"] == [created]
+    assert int(version(listed)) >= int(created["metadata"]["resourceVersion"])
 
 
 def test_items_of_builtin_lists_have_no_kind(api: Api) -> None:
@@ -36,7 +36,7 @@ def test_items_of_builtin_lists_have_no_kind(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("selector", "found"),
+    ("selector", "selected"),
     [
         ("app=x", "ac"),
         ("app==x", "ac"),
@@ -50,7 +50,7 @@ def test_items_of_builtin_lists_have_no_kind(api: Api) -> None:
         ("", "abcd"),
     ],
 )
-def test_label_selectors(api: Api, selector: str, found: str) -> None:
+def test_label_selectors(api: Api, selector: str, selected: str) -> None:
     for name, labels in (
         ("a", {"app": "x", "tier": "front"}),
         ("b", {"app": "y"}),
@@ -58,7 +58,7 @@ def test_label_selectors(api: Api, selector: str, found: str) -> None:
         ("d", {}),
     ):
         create(api, WIDGETS, widget(name, labels=labels))
-    assert names(api.request("GET", WIDGETS, {"labelSelector": selector}).body) == list(found)
+    assert names(api.request("GET", WIDGETS, {"labelSelector": selector}).body) == list(selected)
 
 
 @pytest.mark.parametrize("selector", ["app in x", "=", "a b", "app=x=y", "app in (x"])
@@ -70,13 +70,13 @@ def test_a_bad_label_selector_is_refused(api: Api, selector: str) -> None:
 def test_field_selectors(api: Api) -> None:
     for name, color in (("a", "red"), ("b", "green")):
         create(api, WIDGETS, widget(name, color=color))
-    for selector, found in (
+    for selector, selected in (
         ("metadata.name=a", ["a"]),
         ("metadata.name!=a", ["b"]),
         ("spec.color=green", ["b"]),
         ("metadata.namespace=default,spec.color!=green", ["a"]),
     ):
-        assert names(api.request("GET", WIDGETS, {"fieldSelector": selector}).body) == found
+        assert names(api.request("GET", WIDGETS, {"fieldSelector": selector}).body) == selected
     body = refused(api.request("GET", WIDGETS, {"fieldSelector": "spec.size=1"}), 400, "BadRequest")
     assert "field label not supported: spec.size" in body["message"]
 
@@ -85,13 +85,13 @@ def test_pods_are_found_by_node_and_phase(api: Api) -> None:
     create(api, PODS, pod("a", nodeName="n1"))
     create(api, PODS, pod("b"))
     patch(api, f"{PODS}/a/status", {"status": {"phase": "Running"}})
-    for selector, found in (
+    for selector, selected in (
         ("spec.nodeName=n1", ["a"]),
         ("spec.nodeName=", ["b"]),
         ("status.phase!=Pending", ["a"]),
         ("spec.nodeName=n1,status.phase=Failed", []),
     ):
-        assert names(api.request("GET", PODS, {"fieldSelector": selector}).body) == found
+        assert names(api.request("GET", PODS, {"fieldSelector": selector}).body) == selected
 
 
 def test_nodes_are_found_by_unschedulable(api: Api) -> None:
@@ -105,7 +105,7 @@ def test_pages(api: Api) -> None:
         create(api, WIDGETS, widget(name))
     first = api.request("GET", WIDGETS, {"limit": 2}).body
     assert (names(first), first["metadata"]["remainingItemCount"]) == (["a", "b"], 3)
-    create(api, WIDGETS, widget("bb"))  # what comes later is on no page
+    create(api, WIDGETS, widget("bb"))  # later objects are on no page
     second = api.request("GET", WIDGETS, {"limit": 2, "continue": first["metadata"]["continue"]}).body
     assert (names(second), version(second)) == (["c", "d"], version(first))
     last = api.request("GET", WIDGETS, {"limit": 2, "continue": second["metadata"]["continue"]}).body

@@ -22,17 +22,17 @@ from tests.conformance.calls import (
 from tests.controlplane.client import Api
 
 
-def test_a_new_object_has_what_the_server_gives(api: Api) -> None:
-    made = create(api, WIDGETS, widget())
-    meta = made["metadata"]
-    assert (made["apiVersion"], made["kind"]) == ("conformance.capacity-broker.io/v1", "Widget")
+def test_new_object_has_the_fields_that_the_server_sets(api: Api) -> None:
+    created = create(api, WIDGETS, widget())
+    meta = created["metadata"]
+    assert (created["apiVersion"], created["kind"]) == ("conformance.capacity-broker.io/v1", "Widget")
     assert (meta["namespace"], meta["generation"]) == ("default", 1)
     assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", meta["uid"])
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", meta["creationTimestamp"])
-    assert get(api, WIDGETS) == made
+    assert get(api, WIDGETS) == created
 
 
-def test_a_client_cannot_choose_what_the_server_gives(api: Api) -> None:
+def test_client_cannot_choose_the_fields_that_the_server_sets(api: Api) -> None:
     body = widget()
     body["metadata"] |= {
         "uid": "u",
@@ -65,9 +65,9 @@ def test_a_name_twice_already_exists(api: Api) -> None:
 def test_generate_name_gives_different_names(api: Api) -> None:
     body = widget()
     body["metadata"] = {"generateName": "w-"}
-    made = [create(api, WIDGETS, body)["metadata"] for _ in range(2)]
-    assert all(re.fullmatch(r"w-[a-z0-9]{5}", meta["name"]) for meta in made)
-    assert made[0]["name"] != made[1]["name"] and made[0]["generateName"] == "w-"
+    created = [create(api, WIDGETS, body)["metadata"] for _ in range(2)]
+    assert all(re.fullmatch(r"w-[a-z0-9]{5}", meta["name"]) for meta in created)
+    assert created[0]["name"] != created[1]["name"] and created[0]["generateName"] == "w-"
 
 
 def test_a_name_is_required(api: Api) -> None:
@@ -116,7 +116,7 @@ def test_a_body_of_another_kind_is_refused(api: Api) -> None:
     refused(api.request("POST", CONFIGMAPS, body=configmap() | {"kind": "Secret"}), 400, "BadRequest")
 
 
-def test_what_is_missing_is_not_found(api: Api) -> None:
+def test_missing_object_is_not_found(api: Api) -> None:
     for method in ("GET", "DELETE"):
         body = refused(api.request(method, f"{WIDGETS}/nobody"), 404, "NotFound")
         assert body["message"] == 'widgets.conformance.capacity-broker.io "nobody" not found'
@@ -149,23 +149,23 @@ def test_a_lease_can_be_created_by_replacing_it(api: Api) -> None:
 
 
 def test_replace_with_another_uid_is_a_conflict(api: Api) -> None:
-    made = create(api, WIDGETS, widget())
-    made["metadata"]["uid"] = "11111111-1111-1111-1111-111111111111"
-    body = refused(api.request("PUT", f"{WIDGETS}/a", body=made), 409, "Conflict")
+    created = create(api, WIDGETS, widget())
+    created["metadata"]["uid"] = "11111111-1111-1111-1111-111111111111"
+    body = refused(api.request("PUT", f"{WIDGETS}/a", body=created), 409, "Conflict")
     assert "Precondition failed: UID in precondition" in body["message"]
 
 
 def test_the_name_cannot_be_changed(api: Api) -> None:
-    made = create(api, WIDGETS, widget())
-    made["metadata"]["name"] = "b"
-    message = refused(api.request("PUT", f"{WIDGETS}/a", body=made), 400, "BadRequest")["message"]
+    created = create(api, WIDGETS, widget())
+    created["metadata"]["name"] = "b"
+    message = refused(api.request("PUT", f"{WIDGETS}/a", body=created), 400, "BadRequest")["message"]
     assert message == "the name of the object (b) does not match the name on the URL (a)"
 
 
 def test_a_write_that_changes_nothing_makes_no_version(api: Api) -> None:
-    made = create(api, WIDGETS, widget())
-    assert api.request("PUT", f"{WIDGETS}/a", body=made).body == made
-    assert patch(api, f"{WIDGETS}/a", {"spec": {"size": 1}}).body == made
+    created = create(api, WIDGETS, widget())
+    assert api.request("PUT", f"{WIDGETS}/a", body=created).body == created
+    assert patch(api, f"{WIDGETS}/a", {"spec": {"size": 1}}).body == created
 
 
 def test_generation_counts_changes_of_the_spec(api: Api) -> None:
@@ -180,8 +180,8 @@ def test_generation_counts_changes_of_the_spec(api: Api) -> None:
 
 
 def test_without_a_status_subresource_status_is_part_of_the_object(api: Api) -> None:
-    made = create(api, GIZMOS, gizmo(status={"phase": "Free"}))
-    assert made["status"] == {"phase": "Free"} and "namespace" not in made["metadata"]
+    created = create(api, GIZMOS, gizmo(status={"phase": "Free"}))
+    assert created["status"] == {"phase": "Free"} and "namespace" not in created["metadata"]
     changed = patch(api, f"{GIZMOS}/a", {"status": {"phase": "Taken"}}).body
     assert (changed["status"]["phase"], changed["metadata"]["generation"]) == ("Taken", 2)
     assert api.request("GET", f"{GIZMOS}/a/status").status == 404
@@ -194,8 +194,8 @@ def test_builtin_kinds_count_generations_or_not(api: Api) -> None:
 
 
 def test_dry_run_answers_and_writes_nothing(api: Api) -> None:
-    made = create(api, WIDGETS, widget(), dryRun="All")
-    assert made["metadata"]["uid"] and made["spec"]["color"] == "red"
+    created = create(api, WIDGETS, widget(), dryRun="All")
+    assert created["metadata"]["uid"] and created["spec"]["color"] == "red"
     assert api.request("GET", f"{WIDGETS}/a").status == 404
     kept = create(api, WIDGETS, widget())
     assert patch(api, f"{WIDGETS}/a", {"spec": {"size": 9}}, dryRun="All").body["spec"]["size"] == 9

@@ -13,9 +13,9 @@ def definitions(api: Api) -> Json:
 
     deadline = time.monotonic() + 30
     while True:
-        found: Json = api.request("GET", PATH).body["definitions"]
-        if "io.capacity-broker.conformance.v1beta1.Widget" in found or time.monotonic() > deadline:
-            return found
+        schemas: Json = api.request("GET", PATH).body["definitions"]
+        if "io.capacity-broker.conformance.v1beta1.Widget" in schemas or time.monotonic() > deadline:
+            return schemas
         time.sleep(0.2)
 
 
@@ -29,11 +29,11 @@ def test_each_version_of_a_custom_kind_has_one_definition(api: Api) -> None:
     assert sorted(kinds) == [("v1", "Gizmo"), ("v1", "Widget"), ("v1beta1", "Widget")]
 
 
-def test_custom_schemas_lose_what_v2_does_not_know(api: Api) -> None:
-    found = definitions(api)
+def test_custom_schemas_lose_the_fields_unknown_to_v2(api: Api) -> None:
+    schemas = definitions(api)
     for name in ("v1.Widget", "v1beta1.Widget", "v1.Gizmo"):
-        assert not UNKNOWN & keys(found[f"io.capacity-broker.conformance.{name}"])
-    widget = found["io.capacity-broker.conformance.v1.Widget"]["properties"]
+        assert not UNKNOWN & keys(schemas[f"io.capacity-broker.conformance.{name}"])
+    widget = schemas["io.capacity-broker.conformance.v1.Widget"]["properties"]
     assert widget["metadata"]["$ref"] == "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
     spec = widget["spec"]
     assert spec["required"] == ["size"]
@@ -46,10 +46,10 @@ def test_custom_schemas_lose_what_v2_does_not_know(api: Api) -> None:
 
 
 def test_builtin_fields_refer_to_their_definitions(api: Api) -> None:
-    found = definitions(api)
-    pod = found["io.k8s.api.core.v1.Pod"]["properties"]
+    schemas = definitions(api)
+    pod = schemas["io.k8s.api.core.v1.Pod"]["properties"]
     assert pod["spec"]["$ref"] == "#/definitions/io.k8s.api.core.v1.PodSpec"
-    assert found["io.k8s.apimachinery.pkg.util.intstr.IntOrString"]["format"] == "int-or-string"
+    assert schemas["io.k8s.apimachinery.pkg.util.intstr.IntOrString"]["format"] == "int-or-string"
 
 
 def test_every_reference_leads_to_a_definition(api: Api) -> None:

@@ -61,13 +61,13 @@ def test_json_patch_operations(api: Api) -> None:
     ],
 )
 def test_a_json_patch_that_cannot_be_done_changes_nothing(api: Api, operation: dict[str, object]) -> None:
-    made = create(api, WIDGETS, widget())
+    created = create(api, WIDGETS, widget())
     operations = [{"op": "add", "path": "/spec/code", "value": "abc"}, operation]
     refused(patch(api, f"{WIDGETS}/a", operations, JSON_PATCH), 422, "Invalid")
-    assert get(api, WIDGETS) == made
+    assert get(api, WIDGETS) == created
 
 
-def test_replacing_what_is_missing_adds_it(api: Api) -> None:
+def test_replacing_a_missing_field_adds_it(api: Api) -> None:
     create(api, WIDGETS, widget())
     operations = [{"op": "replace", "path": "/spec/code", "value": "abc"}]
     assert patch(api, f"{WIDGETS}/a", operations, JSON_PATCH).body["spec"]["code"] == "abc"
@@ -151,11 +151,11 @@ def test_a_pod_spec_is_fixed_but_for_a_few_fields(api: Api) -> None:
     assert "pod updates may not change fields other than" in message
 
 
-def test_what_a_patch_made_must_be_valid(api: Api) -> None:
-    made = create(api, WIDGETS, widget())
+def test_result_of_a_patch_must_be_valid(api: Api) -> None:
+    created = create(api, WIDGETS, widget())
     refused(patch(api, f"{WIDGETS}/a", {"spec": {"size": 99}}), 422, "Invalid")
     refused(patch(api, f"{WIDGETS}/a", {"metadata": {"labels": {"bad key": "x"}}}), 422, "Invalid")
-    assert get(api, WIDGETS) == made
+    assert get(api, WIDGETS) == created
 
 
 def test_an_unknown_patch_type_is_refused(api: Api) -> None:

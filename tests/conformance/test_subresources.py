@@ -18,24 +18,24 @@ from tests.controlplane.client import Api, Json, Reply
 
 
 def test_status_is_not_written_with_the_object(api: Api) -> None:
-    made = create(api, WIDGETS, widget() | {"status": {"phase": "Ready"}})
-    assert "status" not in made
+    created = create(api, WIDGETS, widget() | {"status": {"phase": "Ready"}})
+    assert "status" not in created
     patch(api, f"{WIDGETS}/a/status", {"status": {"phase": "Pending"}})
     assert patch(api, f"{WIDGETS}/a", {"status": {"phase": "Ready"}}).body["status"] == {"phase": "Pending"}
 
 
 def test_status_writes_nothing_else(api: Api) -> None:
-    made = create(api, WIDGETS, widget(labels={"app": "x"}))
+    created = create(api, WIDGETS, widget(labels={"app": "x"}))
     change = {
         "metadata": {"labels": {"app": "y"}, "annotations": {"n": "1"}},
         "spec": {"size": 5},
         "status": {"phase": "Ready"},
     }
     changed = patch(api, f"{WIDGETS}/a/status", change).body
-    assert changed["spec"] == made["spec"] and changed["status"] == {"phase": "Ready"}
+    assert changed["spec"] == created["spec"] and changed["status"] == {"phase": "Ready"}
     assert changed["metadata"]["labels"] == {"app": "x"} and "annotations" not in changed["metadata"]
-    made["status"] = {"phase": "Failed"}
-    refused(api.request("PUT", f"{WIDGETS}/a/status", body=made), 409, "Conflict")
+    created["status"] = {"phase": "Failed"}
+    refused(api.request("PUT", f"{WIDGETS}/a/status", body=created), 409, "Conflict")
     assert api.request("GET", f"{WIDGETS}/a/status").body == changed
 
 
@@ -49,12 +49,12 @@ def test_status_is_validated(api: Api) -> None:
 
 
 def test_scale_reads_and_writes_the_replicas(api: Api) -> None:
-    made = create(api, WIDGETS, widget(replicas=3))
+    created = create(api, WIDGETS, widget(replicas=3))
     patch(api, f"{WIDGETS}/a/status", {"status": {"replicas": 2, "selector": "app=x"}})
     scale = get(api, f"{WIDGETS}/a", "scale")
     assert (scale["apiVersion"], scale["kind"]) == ("autoscaling/v1", "Scale")
     assert (scale["spec"], scale["status"]) == ({"replicas": 3}, {"replicas": 2, "selector": "app=x"})
-    assert scale["metadata"]["uid"] == made["metadata"]["uid"]
+    assert scale["metadata"]["uid"] == created["metadata"]["uid"]
     scale["spec"]["replicas"] = 5
     assert api.request("PUT", f"{WIDGETS}/a/scale", body=scale).body["spec"] == {"replicas": 5}
     refused(api.request("PUT", f"{WIDGETS}/a/scale", body=scale), 409, "Conflict")
@@ -100,13 +100,13 @@ def test_binding_needs_a_node_and_no_gates(api: Api) -> None:
 
 def budget(api: Api, allowed: int, name: str = "budget") -> None:
     spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "x"}}}
-    made = create(api, BUDGETS, {"metadata": {"name": name}, "spec": spec})
+    created = create(api, BUDGETS, {"metadata": {"name": name}, "spec": spec})
     status = {
         "disruptionsAllowed": allowed,
         "currentHealthy": 1 + allowed,
         "desiredHealthy": 1,
         "expectedPods": 1 + allowed,
-        "observedGeneration": made["metadata"]["generation"],
+        "observedGeneration": created["metadata"]["generation"],
     }
     assert patch(api, f"{BUDGETS}/{name}/status", {"status": status}).status == 200
 
@@ -147,7 +147,7 @@ def test_eviction_spends_the_budget(api: Api) -> None:
     ]
 
 
-def test_an_eviction_waits_for_a_budget_that_nobody_has_looked_at(api: Api) -> None:
+def test_eviction_waits_for_a_budget_without_a_status(api: Api) -> None:
     running(api, "a")
     spec = {"minAvailable": 0, "selector": {"matchLabels": {"app": "x"}}}
     create(api, BUDGETS, {"metadata": {"name": "new"}, "spec": spec})

@@ -16,7 +16,7 @@ from tests.conformance.steps import TABLE
 from tests.controlplane.client import Api, Json, Query
 
 
-def told(events: list[Json]) -> list[tuple[str, str]]:
+def types_and_names(events: list[Json]) -> list[tuple[str, str]]:
     return [(event["type"], event["object"]["metadata"].get("name", "")) for event in events]
 
 
@@ -24,27 +24,27 @@ def start(api: Api, collection: str = WIDGETS) -> str:
     return version(api.request("GET", collection).body)
 
 
-def test_a_watch_tells_every_change_in_order(api: Api) -> None:
+def test_watch_reports_every_change_in_order(api: Api) -> None:
     since = start(api)
     with api.watch(WIDGETS, {"resourceVersion": since}) as live:
-        made = create(api, WIDGETS, widget())
+        created = create(api, WIDGETS, widget())
         changed = patch(api, f"{WIDGETS}/a", {"spec": {"size": 2}}).body
         api.request("DELETE", f"{WIDGETS}/a")
         events = live.take(3)
-    assert told(events) == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
-    assert [events[0]["object"], events[1]["object"]] == [made, changed]
+    assert types_and_names(events) == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
+    assert [events[0]["object"], events[1]["object"]] == [created, changed]
     last = events[2]["object"]
     assert last["spec"] == changed["spec"] and int(version(last)) > int(version(changed))
     with api.watch(WIDGETS, {"resourceVersion": since}) as replayed:
         assert replayed.take(3) == events
 
 
-def test_a_watch_without_a_version_begins_with_what_is_there(api: Api) -> None:
+def test_watch_without_a_version_begins_with_the_existing_objects(api: Api) -> None:
     for name in "ba":
         create(api, WIDGETS, widget(name))
     for query in ({}, {"resourceVersion": "0"}):
         with api.watch(WIDGETS, query) as watch:
-            assert sorted(told(watch.take(2))) == [("ADDED", "a"), ("ADDED", "b")]
+            assert sorted(types_and_names(watch.take(2))) == [("ADDED", "a"), ("ADDED", "b")]
 
 
 def test_a_selector_sees_objects_come_and_go(api: Api) -> None:
@@ -57,7 +57,7 @@ def test_a_selector_sees_objects_come_and_go(api: Api) -> None:
         api.request("DELETE", f"{WIDGETS}/a")
         create(api, WIDGETS, widget("b", labels={"app": "x"}))
         events = live.take(4)
-    assert told(events) == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a"), ("ADDED", "b")]
+    assert types_and_names(events) == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a"), ("ADDED", "b")]
     assert events[2]["object"]["metadata"]["labels"] == {"app": "x"}  # as the selector last saw it
     assert int(version(events[2]["object"])) > int(version(events[1]["object"]))
 
@@ -68,9 +68,9 @@ def test_a_field_selector_follows_a_binding(api: Api) -> None:
     binding = {"metadata": {"name": "a"}, "target": {"kind": "Node", "name": "n1"}}
     create(api, f"{PODS}/a/binding", binding)
     with api.watch(PODS, {"resourceVersion": since, "fieldSelector": "spec.nodeName="}) as pending:
-        assert told(pending.take(2)) == [("ADDED", "a"), ("DELETED", "a")]
+        assert types_and_names(pending.take(2)) == [("ADDED", "a"), ("DELETED", "a")]
     with api.watch(PODS, {"resourceVersion": since, "fieldSelector": "spec.nodeName=n1"}) as bound:
-        assert told(bound.take(1)) == [("ADDED", "a")]
+        assert types_and_names(bound.take(1)) == [("ADDED", "a")]
 
 
 def test_the_steps_of_a_deletion(api: Api) -> None:
@@ -82,7 +82,7 @@ def test_the_steps_of_a_deletion(api: Api) -> None:
     patch(api, f"{WIDGETS}/a", {"metadata": {"finalizers": None}})
     with api.watch(WIDGETS, {"resourceVersion": since}) as watch:
         events = watch.take(3)
-    assert told(events) == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
+    assert types_and_names(events) == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
     assert events[1]["object"]["metadata"]["deletionTimestamp"]
 
 
@@ -91,7 +91,7 @@ def test_one_object_is_watched_by_name(api: Api) -> None:
     create(api, WIDGETS, widget("a"))
     create(api, WIDGETS, widget("b"))
     with api.watch(WIDGETS, {"resourceVersion": since, "fieldSelector": "metadata.name=b"}) as watch:
-        assert told(watch.take(1)) == [("ADDED", "b")]
+        assert types_and_names(watch.take(1)) == [("ADDED", "b")]
 
 
 def test_a_watch_ends_at_its_timeout(api: Api) -> None:
@@ -111,8 +111,8 @@ def test_initial_events_end_with_a_bookmark(api: Api) -> None:
     with api.watch(WIDGETS, query) as watch:
         events = watch.take(3)
         create(api, WIDGETS, widget("c"))
-        assert told(watch.take(1)) == [("ADDED", "c")]
-    assert told(events) == [("ADDED", "a"), ("ADDED", "b"), ("BOOKMARK", "")]
+        assert types_and_names(watch.take(1)) == [("ADDED", "c")]
+    assert types_and_names(events) == [("ADDED", "a"), ("ADDED", "b"), ("BOOKMARK", "")]
     mark = events[2]["object"]
     assert (mark["kind"], mark["apiVersion"]) == ("Widget", "conformance.capacity-broker.io/v1")
     assert mark["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
@@ -124,7 +124,7 @@ def test_initial_events_need_their_options(api: Api) -> None:
     refused(api.request("GET", WIDGETS, query), 422, "Invalid")
 
 
-def test_a_watch_from_a_version_that_is_gone_says_410(api: Api) -> None:
+def test_watch_from_a_version_that_is_gone_returns_410(api: Api) -> None:
     create(api, WIDGETS, widget())
     api.compact()
     with api.watch(WIDGETS, {"resourceVersion": "1"}) as watch:

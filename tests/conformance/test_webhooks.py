@@ -16,11 +16,11 @@ from tests.controlplane.client import Api, Json
 
 @pytest.fixture
 def hook() -> Iterator[Hook]:
-    with served() as made:
-        yield made
+    with served() as hook_:
+        yield hook_
 
 
-def asked(api: Api, hook: Hook, method: str, path: str, body: Any = None, **query: Any) -> Json:
+def review_of(api: Api, hook: Hook, method: str, path: str, body: Any = None, **query: Any) -> Json:
     """The one review that the webhook received for this request."""
     hook.seen.clear()
     reply = api.request(method, path, query, body)
@@ -29,12 +29,12 @@ def asked(api: Api, hook: Hook, method: str, path: str, body: Any = None, **quer
     return seen
 
 
-def test_a_webhook_sees_what_is_written(api: Api, hook: Hook) -> None:
+def test_webhook_gets_the_written_object(api: Api, hook: Hook) -> None:
     with registered(api, hook, hook.rule()):
-        made = asked(api, hook, "POST", WIDGETS, widget())
+        review = review_of(api, hook, "POST", WIDGETS, widget())
         kind = {"group": GROUP, "version": "v1", "kind": "Widget"}
         resource = {"group": GROUP, "version": "v1", "resource": "widgets"}
-        assert {name: made[name] for name in made.keys() - {"uid", "userInfo", "object", "options"}} == {
+        assert {name: review[name] for name in review.keys() - {"uid", "userInfo", "object", "options"}} == {
             "kind": kind,
             "resource": resource,
             "requestKind": kind,
@@ -45,19 +45,19 @@ def test_a_webhook_sees_what_is_written(api: Api, hook: Hook) -> None:
             "oldObject": None,
             "dryRun": False,
         }
-        assert made["options"]["kind"] == "CreateOptions"
-        assert made["userInfo"]["username"] == "admin"
-        assert made["object"]["metadata"]["uid"] == get(api, WIDGETS)["metadata"]["uid"]
-        assert made["object"]["spec"]["size"] == 1
+        assert review["options"]["kind"] == "CreateOptions"
+        assert review["userInfo"]["username"] == "admin"
+        assert review["object"]["metadata"]["uid"] == get(api, WIDGETS)["metadata"]["uid"]
+        assert review["object"]["spec"]["size"] == 1
 
         changed = get(api, WIDGETS)
         changed["spec"]["size"] = 2
-        update = asked(api, hook, "PUT", f"{WIDGETS}/a", changed)
+        update = review_of(api, hook, "PUT", f"{WIDGETS}/a", changed)
         assert (update["operation"], update["options"]["kind"]) == ("UPDATE", "UpdateOptions")
-        assert [update[one]["spec"]["size"] for one in ("oldObject", "object")] == [1, 2]
+        assert [update[field]["spec"]["size"] for field in ("oldObject", "object")] == [1, 2]
         assert update["object"]["metadata"]["generation"] == 2
 
-        gone = asked(api, hook, "DELETE", f"{WIDGETS}/a")
+        gone = review_of(api, hook, "DELETE", f"{WIDGETS}/a")
         assert (gone["operation"], gone["object"], gone["name"]) == ("DELETE", None, "a")
         assert gone["oldObject"]["spec"]["size"] == 2
 
@@ -105,7 +105,7 @@ def test_a_refusal_is_the_webhook_s_own_and_nothing_is_written(api: Api, hook: H
     ],
     ids=str,
 )
-def test_what_a_refusal_leaves_out(api: Api, hook: Hook, status: Json, code: int, ending: str) -> None:
+def test_fields_that_a_refusal_leaves_out(api: Api, hook: Hook, status: Json, code: int, ending: str) -> None:
     with registered(api, hook, hook.rule()):
         hook.answer = lambda review: deny(review, **status)
         reply = api.request("POST", WIDGETS, body=widget())
@@ -120,14 +120,14 @@ def test_warnings_reach_the_client(api: Api, hook: Hook, allowed: bool) -> None:
         hook.answer = lambda review: allow(review, allowed=allowed, warnings=warnings)
         answer = api.send("POST", WIDGETS, body=widget())
         assert (answer.status == 201) is allowed
-        said = ", ".join(answer.warnings)
-        assert said == '299 - "size is small", 299 - "and \\"quoted\\""'
+        header = ", ".join(answer.warnings)
+        assert header == '299 - "size is small", 299 - "and \\"quoted\\""'
 
 
-def test_it_is_asked_only_about_what_its_rules_name(api: Api, hook: Hook) -> None:
+def test_webhook_is_called_only_for_requests_of_its_rules(api: Api, hook: Hook) -> None:
     with registered(api, hook, hook.rule(operations=["UPDATE"], resources=["widgets/status"])):
-        made = create(api, WIDGETS, widget())
-        api.request("PUT", f"{WIDGETS}/a", body=made)
+        created = create(api, WIDGETS, widget())
+        api.request("PUT", f"{WIDGETS}/a", body=created)
         assert hook.seen == []
         reply = patch(api, f"{WIDGETS}/a/status", {"status": {"phase": "Ready"}})
         assert reply.status == 200, reply.body
@@ -137,7 +137,9 @@ def test_it_is_asked_only_about_what_its_rules_name(api: Api, hook: Hook) -> Non
 
 
 @pytest.mark.parametrize(
-    "resources", [["*"], ["*/*"], ["widgets/*"], ["gadgets", "widgets"]], ids=lambda each: ",".join(each)
+    "resources",
+    [["*"], ["*/*"], ["widgets/*"], ["gadgets", "widgets"]],
+    ids=lambda resources: ",".join(resources),
 )
 def test_stars_in_rules(api: Api, hook: Hook, resources: list[str]) -> None:
     rule = hook.rule(operations=["*"])
@@ -149,7 +151,7 @@ def test_stars_in_rules(api: Api, hook: Hook, resources: list[str]) -> None:
     }
     rule["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": "default"}}
     with registered(api, hook, rule):
-        asked(api, hook, "POST", WIDGETS, widget())
+        review_of(api, hook, "POST", WIDGETS, widget())
 
 
 def test_selectors_choose_by_namespace_and_object(api: Api, hook: Hook) -> None:
@@ -207,15 +209,15 @@ def test_a_match_condition_that_fails(api: Api, hook: Hook, policy: str) -> None
         assert hook.seen == []
 
 
-def test_it_is_asked_last(api: Api, hook: Hook) -> None:
+def test_webhook_is_called_last(api: Api, hook: Hook) -> None:
     with registered(api, hook, hook.rule()):
         refused(api.request("POST", WIDGETS, body=widget(size="large")), 422, "Invalid")
-        made = create(api, WIDGETS, widget(), dryRun="All")
+        created = create(api, WIDGETS, widget(), dryRun="All")
         (seen,) = hook.seen
         assert seen["dryRun"] is True
-        assert api.request("GET", f"{WIDGETS}/{made['metadata']['name']}").status == 404
+        assert api.request("GET", f"{WIDGETS}/{created['metadata']['name']}").status == 404
         create(api, WIDGETS, widget())
-        # What changes nothing is asked about, too.
+        # A write without a change is reviewed, too.
         hook.seen.clear()
         patch(api, f"{WIDGETS}/a", {"spec": {"size": 1}})
         assert len(hook.seen) == 1
@@ -239,15 +241,15 @@ def test_an_answer_that_is_none_is_a_failure(api: Api, hook: Hook, bad: str) -> 
     with registered(api, hook, hook.rule()):
         reply = api.request("POST", WIDGETS, body=widget())
         assert (reply.status, reply.body["reason"]) == (500, "InternalError")
-        said = 'Internal error occurred: failed calling webhook "asked.conformance.capacity-broker.io": '
-        assert reply.body["message"].startswith(said)
+        message = 'Internal error occurred: failed calling webhook "asked.conformance.capacity-broker.io": '
+        assert reply.body["message"].startswith(message)
 
 
 @pytest.mark.parametrize("policy", ["Fail", "Ignore"])
-@pytest.mark.parametrize("broken", ["nobody listens", "another's certificate"])
+@pytest.mark.parametrize("broken", ["no listener", "another's certificate"])
 def test_failure_policy(api: Api, hook: Hook, policy: str, broken: str) -> None:
     rule = hook.rule(failurePolicy=policy)
-    if broken == "nobody listens":
+    if broken == "no listener":
         rule["clientConfig"]["url"] = "https://127.0.0.1:1/hook"
     else:
         with served() as other:
@@ -261,7 +263,7 @@ def test_failure_policy(api: Api, hook: Hook, policy: str, broken: str) -> None:
     assert hook.seen == []
 
 
-def test_a_webhook_with_effects_is_not_asked_on_a_dry_run(api: Api, hook: Hook) -> None:
+def test_webhook_with_effects_is_not_called_on_a_dry_run(api: Api, hook: Hook) -> None:
     """Only old configurations can declare them: the server accepts no other values any more."""
     body = {"metadata": {"name": "x"}, "webhooks": [hook.rule(sideEffects="Some")]}
     reply = api.request("POST", CONFIGURATIONS, body=body)
@@ -270,7 +272,7 @@ def test_a_webhook_with_effects_is_not_asked_on_a_dry_run(api: Api, hook: Hook) 
     )
 
 
-def test_it_may_ask_and_write_while_it_is_asked(api: Api, hook: Hook) -> None:
+def test_webhook_may_read_and_write_during_its_call(api: Api, hook: Hook) -> None:
     create(api, WIDGETS, widget())
 
     def busy(review: Json) -> Json:
@@ -284,14 +286,14 @@ def test_it_may_ask_and_write_while_it_is_asked(api: Api, hook: Hook) -> None:
         hook.answer = busy
         changed = patch(api, f"{WIDGETS}/a", {"spec": {"size": 2}})
         assert changed.status == 200, changed.body
-        # The write of the webhook itself is asked about, and the request that it overtook once more.
+        # The write of the webhook itself is reviewed, and the overtaken request once more.
         assert len(hook.seen) == 3
     assert get(api, WIDGETS)["spec"]["size"] == 2
     assert get(api, WIDGETS)["metadata"]["labels"] == {"by": "webhook"}
 
 
-def test_what_a_replaced_version_was_changed_under_is_a_conflict(api: Api, hook: Hook) -> None:
-    made = create(api, WIDGETS, widget())
+def test_object_changed_during_the_review_of_a_replacement_is_a_conflict(api: Api, hook: Hook) -> None:
+    created = create(api, WIDGETS, widget())
 
     def busy(review: Json) -> Json:
         if len(hook.seen) == 1:
@@ -300,8 +302,8 @@ def test_what_a_replaced_version_was_changed_under_is_a_conflict(api: Api, hook:
 
     with registered(api, hook, hook.rule()):
         hook.answer = busy
-        made["spec"]["size"] = 2
-        refused(api.request("PUT", f"{WIDGETS}/a", body=made), 409, "Conflict")
+        created["spec"]["size"] = 2
+        refused(api.request("PUT", f"{WIDGETS}/a", body=created), 409, "Conflict")
     assert get(api, WIDGETS)["spec"]["size"] == 3
 
 
@@ -309,19 +311,19 @@ def test_the_defaults_of_a_configuration(api: Api, hook: Hook) -> None:
     given = hook.rule()
     del given["timeoutSeconds"]
     given["clientConfig"] = {"service": {"name": "s", "namespace": "default"}}
-    made = api.request(
+    reply = api.request(
         "POST", CONFIGURATIONS, {"dryRun": "All"}, {"metadata": {"name": "x"}, "webhooks": [given]}
     )
-    (found,) = made.body["webhooks"]
-    assert {name: found[name] for name in found.keys() - given.keys()} == {
+    (webhook,) = reply.body["webhooks"]
+    assert {name: webhook[name] for name in webhook.keys() - given.keys()} == {
         "failurePolicy": "Fail",
         "matchPolicy": "Equivalent",
         "timeoutSeconds": 10,
         "namespaceSelector": {},
         "objectSelector": {},
     }
-    assert (found["rules"][0]["scope"], found["clientConfig"]["service"]["port"]) == ("*", 443)
-    assert made.body["metadata"]["generation"] == 1
+    assert (webhook["rules"][0]["scope"], webhook["clientConfig"]["service"]["port"]) == ("*", 443)
+    assert reply.body["metadata"]["generation"] == 1
 
 
 @pytest.mark.parametrize(
@@ -337,7 +339,7 @@ def test_the_defaults_of_a_configuration(api: Api, hook: Hook) -> None:
             "'https' is the only allowed URL scheme",
         ),
     ],
-    ids=lambda each: str(each)[:30],
+    ids=lambda change: str(change)[:30],
 )
 def test_a_configuration_that_cannot_be(api: Api, hook: Hook, change: Json, field: str, words: str) -> None:
     body = {"metadata": {"name": "x"}, "webhooks": [{**hook.rule(), **change}]}

@@ -134,11 +134,11 @@ class Api:
         """Creates or replaces a CustomResourceDefinition and returns when its objects are served."""
         collection = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         path = f"{collection}/{definition['metadata']['name']}"
-        found = self.request("GET", path)
-        if found.status == 404:
+        stored = self.request("GET", path)
+        if stored.status == 404:
             reply = self.request("POST", collection, body=definition)
         else:
-            held = {"resourceVersion": found.body["metadata"]["resourceVersion"], **definition["metadata"]}
+            held = {"resourceVersion": stored.body["metadata"]["resourceVersion"], **definition["metadata"]}
             reply = self.request("PUT", path, body={**definition, "metadata": held})
         assert reply.status in (200, 201), reply.body
         spec = definition["spec"]

@@ -36,8 +36,8 @@ ROOT = "/registry/"  # of the API server's keys in etcd
 OPERATIONS = 100  # of a transaction; etcd takes 128
 # Objects that the API server makes by itself at any time, and definitions of custom resources.
 KEPT = tuple(
-    ROOT + what
-    for what in (
+    ROOT + prefix
+    for prefix in (
         "apiextensions.k8s.io/",
         "apiregistration.k8s.io/",
         "clusterrole",
@@ -164,16 +164,16 @@ class ControlPlane:
 
         The server sees the objects go as if they were deleted; no finalizer blocks this.
         """
-        made = self._keys() - self._born
-        left = [key for key in made if not key.startswith(KEPT) or key.rpartition("/")[2].startswith(BROKERS)]
-        for some in (left[i : i + OPERATIONS] for i in range(0, len(left), OPERATIONS)):
-            gone = [{"requestDeleteRange": {"key": _base64(key)}} for key in some]
+        keys = self._keys() - self._born
+        left = [key for key in keys if not key.startswith(KEPT) or key.rpartition("/")[2].startswith(BROKERS)]
+        for batch in (left[i : i + OPERATIONS] for i in range(0, len(left), OPERATIONS)):
+            gone = [{"requestDeleteRange": {"key": _base64(key)}} for key in batch]
             _post(f"{self.etcd}/v3/kv/txn", {"success": gone})
 
     def _keys(self) -> frozenset[str]:
-        asked = {"key": _base64(ROOT), "range_end": _base64(ROOT[:-1] + "0"), "keys_only": True}
-        found: Any = _post(f"{self.etcd}/v3/kv/range", asked).get("kvs", ())
-        return frozenset(base64.b64decode(each["key"]).decode() for each in found)
+        key_range = {"key": _base64(ROOT), "range_end": _base64(ROOT[:-1] + "0"), "keys_only": True}
+        entries: Any = _post(f"{self.etcd}/v3/kv/range", key_range).get("kvs", ())
+        return frozenset(base64.b64decode(entry["key"]).decode() for entry in entries)
 
     def _write_keys(self) -> None:
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048)

@@ -72,10 +72,11 @@ def test_the_scheduler_binds_a_pod() -> None:
         assert api.request("POST", "/api/v1/namespaces/default/pods", body=POD).status == 201
         with api.watch("/api/v1/namespaces/default/pods", {"fieldSelector": "spec.nodeName=n"}) as bound:
             assert bound.take(1)[0]["object"]["metadata"]["name"] == "a"
-        asked = {("admin", "create", "pods", "a"), ("kube-scheduler", "create", "pods/binding", "a")}
+        expected = {("admin", "create", "pods", "a"), ("kube-scheduler", "create", "pods/binding", "a")}
         # A write is logged once it is answered, which is after watches show it.
         until(
-            lambda: asked <= {(w.user, w.verb, w.resource, w.name) for w in plane.writes()}, "both are logged"
+            lambda: expected <= {(w.user, w.verb, w.resource, w.name) for w in plane.writes()},
+            "both are logged",
         )
         folder = plane.ca.parent.parent
     assert not folder.exists()

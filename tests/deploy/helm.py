@@ -29,9 +29,9 @@ class Refused(Exception):
 @cache
 def program() -> str:
     """Helm 3; without it the test is skipped, or fails if CI requires Helm."""
-    found = shutil.which("helm") or (str(BUILT) if os.access(BUILT, os.X_OK) else "")
-    if found:
-        return found
+    path = shutil.which("helm") or (str(BUILT) if os.access(BUILT, os.X_OK) else "")
+    if path:
+        return path
     reason = "no helm on PATH or in .cache/bin: `sh deploy/helm.sh --find` builds it"
     if os.environ.get("CI_REQUIRE_PEERS") == "1":
         pytest.fail(f"CI_REQUIRE_PEERS=1, but {reason}")
@@ -63,6 +63,6 @@ def render(values: Mapping[str, Any] = GIVEN, *, namespace: str = NAMESPACE) -> 
     return documents(text)
 
 
-def one(manifests: list[Json], kind: str) -> Json:
-    (found,) = [each for each in manifests if each["kind"] == kind]
-    return found
+def only(manifests: list[Json], kind: str) -> Json:
+    (manifest,) = [manifest_ for manifest_ in manifests if manifest_["kind"] == kind]
+    return manifest

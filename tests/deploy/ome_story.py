@@ -76,15 +76,20 @@ def story(world: World, webhook: MovableClock) -> None:
     world.cluster("one", 0, "training", profile="whole", count=1)
     (workload,) = stack.until(lambda: stack.all(Workload), "the cluster's Workload")
     played.reserves(workload.name, "default--training", {"h100": {GPU: "8"}}, pods=8)
-    stack.until(lambda: played.settles(workload.name) == "admitted", "the broker says that it is there")
+    stack.until(lambda: played.decides(workload.name) == "admitted", "the broker reports that it is there")
     stack.until(lambda: world.claims("one"), "the cluster's claim")
 
-    # Another one wants more than there is, and is sent back for a while.
+    # Another one requests more than exists, and is sent back for a while.
     pod = {"containers": [{"name": "c", "image": "i", "resources": {"requests": {GPU: "8"}}}]}
-    wanted = {"queueName": "training", "podSets": [{"name": "main", "count": 2, "template": {"spec": pod}}]}
-    stack.client.create(Workload.KIND, {"metadata": {"name": "late", "namespace": "default"}, "spec": wanted})
+    workload_spec = {
+        "queueName": "training",
+        "podSets": [{"name": "main", "count": 2, "template": {"spec": pod}}],
+    }
+    stack.client.create(
+        Workload.KIND, {"metadata": {"name": "late", "namespace": "default"}, "spec": workload_spec}
+    )
     played.reserves("late", "default--training", {"h100": {GPU: "16"}}, pods=2)
-    stack.until(lambda: played.settles("late") == "evicted", "the broker says that there is none")
+    stack.until(lambda: played.decides("late") == "evicted", "the broker reports that there is none")
     stack.delete(Workload, "late", namespace="default")
 
     stack.delete(DedicatedAICluster, "one")
@@ -95,12 +100,16 @@ def story(world: World, webhook: MovableClock) -> None:
     stack.until(
         lambda: stack.find(CapacityReservation, "training", namespace="default") is None, "it is gone"
     )
-    stack.until(lambda: stack.find(AdmissionCheck, CHECK) is None, "nobody asks, so the check goes")
+    stack.until(
+        lambda: stack.find(AdmissionCheck, CHECK) is None, "no queue uses the check, so the check goes"
+    )
 
-    bought.ask(stack, 1, name="bought", annotations=bought.CANCEL)
+    bought.create_reservation(stack, 1, name="bought", annotations=bought.CANCEL)
     shared = {"metadata": {"name": "shared", "annotations": bought.CANCEL}, "spec": spec(quotas={GPU: "8"})}
     stack.client.create(ClusterCapacityReservation.KIND, shared)
-    stack.until(lambda: len(bought.ours(stack.aws.ec2)) == 2, "a reservation of each kind is bought for")
+    stack.until(
+        lambda: len(bought.broker_odcrs(stack.aws.ec2)) == 2, "a reservation of each kind is bought for"
+    )
     stack.delete(ClusterCapacityReservation, "shared")
     stack.until_gone(ClusterCapacityReservation, "shared")
     stack.delete(CapacityReservation, "bought", namespace="default")
@@ -108,7 +117,7 @@ def story(world: World, webhook: MovableClock) -> None:
         lambda: stack.find(CapacityReservation, "bought", namespace="default") is None, "both are given back"
     )
 
-    # By hand: what cannot be served is made anew, and API servers are told.
+    # By hand: a CRD that cannot be served is made anew, and API servers get an event.
     stack.client.patch(Secret.KIND, SECRET, {"data": {"tls.key": "bm8="}}, namespace=helm.NAMESPACE)
     webhook.advance(EVERY)
     stack.until(lambda: served(stack), "the certificates are made anew")

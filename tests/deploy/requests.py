@@ -20,7 +20,7 @@ Rule = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Asked:
+class AccessRequest:
     """One request; `resource` includes the subresource, as a rule spells it."""
 
     verb: str
@@ -34,7 +34,7 @@ class Asked:
         return f"{self.verb} {self.resource}.{self.group} {self.name}{where}"
 
 
-def asked(request: Request) -> Asked:
+def access_request(request: Request) -> AccessRequest:
     parts = request.path.strip("/").split("/")
     group, rest = ("", parts[2:]) if parts[0] == "api" else (parts[1], parts[3:])
     namespace = ""
@@ -48,16 +48,16 @@ def asked(request: Request) -> Asked:
     if selector.startswith("metadata.name="):
         name = selector.partition("=")[2]
     resource = f"{plural}/{subresource}" if subresource else plural
-    return Asked(verb=verb, group=group, resource=resource, namespace=namespace, name=name)
+    return AccessRequest(verb=verb, group=group, resource=resource, namespace=namespace, name=name)
 
 
-def allows(rule: Rule, ask: Asked) -> bool:
+def allows(rule: Rule, access: AccessRequest) -> bool:
     names = rule.get("resourceNames")
     return (
-        ask.verb in rule["verbs"]
-        and ask.group in rule["apiGroups"]
-        and ask.resource in rule["resources"]
-        and (not names or ask.name in names)
+        access.verb in rule["verbs"]
+        and access.group in rule["apiGroups"]
+        and access.resource in rule["resources"]
+        and (not names or access.name in names)
     )
 
 
@@ -80,18 +80,18 @@ class Recording:
 
     inner: Transport
     user: str
-    seen: Counter[Asked] = field(default_factory=Counter)
-    refused: list[Asked] = field(default_factory=list)
+    seen: Counter[AccessRequest] = field(default_factory=Counter)
+    refused: list[AccessRequest] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def request(self, request: Request, *, timeout: float) -> Reply:
         reply = self.inner.request(self._noted(request), timeout=timeout)
         if reply.status == 201 and request.method == "PATCH":
             with self._lock:
-                self.seen[replace(asked(request), verb="create")] += 1
+                self.seen[replace(access_request(request), verb="create")] += 1
         if reply.status == 403:
             with self._lock:
-                self.refused.append(asked(request))
+                self.refused.append(access_request(request))
         return reply
 
     def stream(self, request: Request, *, timeout: float) -> Stream:
@@ -99,5 +99,5 @@ class Recording:
 
     def _noted(self, request: Request) -> Request:
         with self._lock:
-            self.seen[asked(request)] += 1
+            self.seen[access_request(request)] += 1
         return replace(request, headers={**request.headers, "Impersonate-User": self.user})

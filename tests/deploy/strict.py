@@ -17,21 +17,21 @@ from broker.apiserver import ApiRequest, Cluster
 
 Json = dict[str, Any]
 # Method, path, query and body of a request; status and body of its answer.
-Ask = Callable[[str, str, Mapping[str, str], Json | None], tuple[int, Json]]
+Send = Callable[[str, str, Mapping[str, str], Json | None], tuple[int, Json]]
 # The Prometheus Operator's kind, as far as the chart uses it (its API reference, ServiceMonitorSpec).
 SERVICE_MONITOR = Path(__file__).with_name("servicemonitor.yaml")
 
 
 def documents(text: str) -> list[Json]:
-    return [found for found in yaml.safe_load_all(text) if found]
+    return [document for document in yaml.safe_load_all(text) if document]
 
 
-def create(ask: Ask, manifests: Iterable[Json], *, dry_run: bool = False) -> list[str]:
+def create(send: Send, manifests: Iterable[Json], *, dry_run: bool = False) -> list[str]:
     """The problems of the manifests, one line each; empty if the server accepted them all."""
     query = {"fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
     wrong = []
     for manifest in manifests:
-        status, answer = ask("POST", _collection(ask, manifest), query, manifest)
+        status, answer = send("POST", _collection(send, manifest), query, manifest)
         if status != 201:
             wrong.append(
                 f"{manifest['kind']}/{manifest['metadata']['name']}: {answer.get('message', answer)}"
@@ -39,31 +39,31 @@ def create(ask: Ask, manifests: Iterable[Json], *, dry_run: bool = False) -> lis
     return wrong
 
 
-def embedded(cluster: Cluster) -> Ask:
-    def ask(method: str, path: str, query: Mapping[str, str], body: Json | None) -> tuple[int, Json]:
+def embedded(cluster: Cluster) -> Send:
+    def send(method: str, path: str, query: Mapping[str, str], body: Json | None) -> tuple[int, Json]:
         raw = None if body is None else orjson.dumps(body)
         answer = cluster.handle(ApiRequest(method, path, query, {"Content-Type": "application/json"}, raw))
         return answer.status, answer.json()
 
-    return ask
+    return send
 
 
-def prepared(namespace: str) -> Ask:
+def prepared(namespace: str) -> Send:
     """A new embedded API server with the namespace and the Prometheus Operator's definition."""
-    ask = embedded(Cluster())
+    send = embedded(Cluster())
     definition = yaml.safe_load(SERVICE_MONITOR.read_text())
-    wanted = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}, definition]
-    if wrong := create(ask, wanted):
+    manifests = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}, definition]
+    if wrong := create(send, manifests):
         raise AssertionError(wrong)
-    return ask
+    return send
 
 
-def _collection(ask: Ask, manifest: Json) -> str:
+def _collection(send: Send, manifest: Json) -> str:
     """The collection's path, from the server's own discovery."""
     version = manifest["apiVersion"]
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"
-    _, found = ask("GET", root, {}, None)
-    for resource in found.get("resources", ()):
+    _, resource_list = send("GET", root, {}, None)
+    for resource in resource_list.get("resources", ()):
         if resource["kind"] == manifest["kind"] and "/" not in resource["name"]:
             name = manifest["metadata"].get("namespace", "default")
             place = f"/namespaces/{name}" if resource["namespaced"] else ""

@@ -52,13 +52,13 @@ def variables() -> dict[str, Any]:
 
 
 def container(manifests: list[Json]) -> Json:
-    (found,) = helm.one(manifests, "Deployment")["spec"]["template"]["spec"]["containers"]
-    assert isinstance(found, dict)
-    return found
+    (container_,) = helm.only(manifests, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert isinstance(container_, dict)
+    return container_
 
 
 def environment(manifests: list[Json]) -> dict[str, Any]:
-    return {each["name"]: each.get("value") for each in container(manifests)["env"]}
+    return {variable["name"]: variable.get("value") for variable in container(manifests)["env"]}
 
 
 def test_every_variable_is_an_option_and_every_option_is_there_or_left_out_for_a_reason() -> None:
@@ -66,7 +66,7 @@ def test_every_variable_is_an_option_and_every_option_is_there_or_left_out_for_a
     assert environment(helm.render())["BROKER_SCHEDULER"] == "on"
 
 
-def test_what_is_not_said_is_the_options_own_default() -> None:
+def test_unset_value_is_the_default_of_the_option() -> None:
     set_here = {*REQUIRED.values(), "BROKER_NAMESPACE", "HOSTNAME", "BROKER_HTTP_HOST", "BROKER_LOG_FORMAT"}
     set_here |= {
         "BROKER_SCHEDULER",  # YAML reads on as true
@@ -82,19 +82,19 @@ def test_what_is_not_said_is_the_options_own_default() -> None:
             assert (yaml.safe_load(value) if value else value) == defaults[name], name
 
 
-def test_all_that_is_required_and_missing_is_asked_for_at_once() -> None:
+def test_all_missing_required_values_are_reported_at_once() -> None:
     values = yaml.safe_load(yaml.safe_dump(helm.GIVEN))
     for path in [*REQUIRED, "networkPolicy.apiServerCIDRs"]:
         _without(values, path)
     with pytest.raises(helm.Refused) as refused:
         helm.render(values)
-    asked = [line.strip() for line in str(refused.value).splitlines() if " is required: " in line]
-    assert {line.partition(" ")[0] for line in asked} == {*REQUIRED, "networkPolicy.apiServerCIDRs"}
-    assert all("such as " in line or "sha256:" in line for line in asked)
+    required = [line.strip() for line in str(refused.value).splitlines() if " is required: " in line]
+    assert {line.partition(" ")[0] for line in required} == {*REQUIRED, "networkPolicy.apiServerCIDRs"}
+    assert all("such as " in line or "sha256:" in line for line in required)
 
 
 @pytest.mark.parametrize("path", REQUIRED)
-def test_a_value_that_alone_is_missing_is_asked_for_alone(path: str) -> None:
+def test_single_missing_value_is_reported_alone(path: str) -> None:
     values = yaml.safe_load(yaml.safe_dump(helm.GIVEN))
     _without(values, path)
     with pytest.raises(helm.Refused, match=f"{re.escape(path)} is required: ") as refused:
@@ -109,10 +109,10 @@ def _without(values: Json, path: str) -> None:
     del values[last]
 
 
-def test_what_the_process_refuses_to_start_without_the_chart_requires() -> None:
-    nobody: Any = None
+def test_chart_requires_the_values_without_which_the_process_does_not_start() -> None:
+    absent: Any = None
     with pytest.raises(ValueError, match="not set") as refused:
-        serve(Settings(cluster_endpoint="https://prod.example", cluster_ca="Y2E="), nobody, nobody)
+        serve(Settings(cluster_endpoint="https://prod.example", cluster_ca="Y2E="), absent, absent)
     named = re.findall(r"\(([A-Z_]+)\)", str(refused.value))
     assert named and set(named) < set(REQUIRED.values())
 
@@ -205,33 +205,33 @@ def test_other_words_and_negative_numbers_are_no_cap(value: Any) -> None:
         helm.render({**helm.GIVEN, "buyDollarsEach": value})
 
 
-def test_both_probes_ask_what_the_process_serves_on_all_addresses() -> None:
+def test_both_probes_use_paths_that_the_process_serves_on_all_addresses() -> None:
     manifests = helm.render({**helm.GIVEN, "http": {"port": 9090}})
     pod, variables_ = container(manifests), environment(manifests)
     assert (variables_["BROKER_HTTP_HOST"], variables_["BROKER_HTTP_PORT"]) == ("0.0.0.0", "9090")
-    (port,) = [each for each in pod["ports"] if each["name"] == "http"]
+    (port,) = [port_ for port_ in pod["ports"] if port_["name"] == "http"]
     assert port["containerPort"] == 9090
     for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
         assert pod[probe]["httpGet"] == {"path": path, "port": port["name"]}
 
 
-def test_two_replicas_stand_under_a_budget_that_lets_one_go() -> None:
+def test_two_replicas_have_a_budget_that_lets_one_go() -> None:
     manifests = helm.render()
-    deployment, budget = helm.one(manifests, "Deployment"), helm.one(manifests, "PodDisruptionBudget")
+    deployment, budget = helm.only(manifests, "Deployment"), helm.only(manifests, "PodDisruptionBudget")
     assert deployment["spec"]["replicas"] == 2
     assert budget["spec"]["maxUnavailable"] == 1
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     for selector in (
         budget["spec"]["selector"]["matchLabels"],
         deployment["spec"]["selector"]["matchLabels"],
-        helm.one(manifests, "Service")["spec"]["selector"],
+        helm.only(manifests, "Service")["spec"]["selector"],
     ):
         assert selector.items() <= labels.items()
 
 
 def test_the_process_has_no_rights_on_its_machine() -> None:
     manifests = helm.render()
-    pod = helm.one(manifests, "Deployment")["spec"]["template"]["spec"]["securityContext"]
+    pod = helm.only(manifests, "Deployment")["spec"]["template"]["spec"]["securityContext"]
     assert (pod["runAsNonRoot"], pod["runAsUser"]) == (True, 65532)
     assert container(manifests)["securityContext"] == {
         "allowPrivilegeEscalation": False,
@@ -241,7 +241,7 @@ def test_the_process_has_no_rights_on_its_machine() -> None:
 
 
 def test_it_does_not_run_on_nodes_that_it_launched() -> None:
-    pod = helm.one(helm.render(), "Deployment")["spec"]["template"]["spec"]
+    pod = helm.only(helm.render(), "Deployment")["spec"]["template"]["spec"]
     (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
         "nodeSelectorTerms"
     ]
@@ -250,24 +250,28 @@ def test_it_does_not_run_on_nodes_that_it_launched() -> None:
 
 def role(manifests: list[Json], kind: str = "ClusterRole", name: str = helm.RELEASE) -> Json:
     """The broker's own."""
-    (found,) = [each for each in manifests if each["kind"] == kind and each["metadata"]["name"] == name]
-    return found
+    (role_,) = [
+        manifest
+        for manifest in manifests
+        if manifest["kind"] == kind and manifest["metadata"]["name"] == name
+    ]
+    return role_
 
 
 @pytest.mark.covers("SAF-60")
 def test_people_get_roles_of_their_own_within_kubernetes_s() -> None:
     def given(values: Json) -> dict[str, tuple[list[str], list[Json]]]:
         return {
-            each["metadata"]["name"].removeprefix(f"{helm.RELEASE}-reservations-"): (
+            role_["metadata"]["name"].removeprefix(f"{helm.RELEASE}-reservations-"): (
                 sorted(
                     name.partition("aggregate-to-")[2]
-                    for name in each["metadata"]["labels"]
+                    for name in role_["metadata"]["labels"]
                     if "aggregate-to-" in name
                 ),
-                each["rules"],
+                role_["rules"],
             )
-            for each in helm.render({**helm.GIVEN, "userRoles": values})
-            if each["kind"] == "ClusterRole" and each["metadata"]["name"] != helm.RELEASE
+            for role_ in helm.render({**helm.GIVEN, "userRoles": values})
+            if role_["kind"] == "ClusterRole" and role_["metadata"]["name"] != helm.RELEASE
         }
 
     assert given({"aggregate": True}) == {
@@ -282,15 +286,19 @@ def test_people_get_roles_of_their_own_within_kubernetes_s() -> None:
 
 def test_the_webhook_is_reached_through_the_service() -> None:
     manifests = helm.render({**helm.GIVEN, "webhook": {"port": 9999}})
-    variables_, service = environment(manifests), helm.one(manifests, "Service")
+    variables_, service = environment(manifests), helm.only(manifests, "Service")
     assert variables_["BROKER_WEBHOOK_PORT"] == "9999"
     assert variables_["BROKER_WEBHOOK_SERVICE"] == service["metadata"]["name"]
-    (port,) = [each for each in service["spec"]["ports"] if each["port"] == 443]
-    (open_,) = [each for each in container(manifests)["ports"] if each["name"] == port["targetPort"]]
+    (port,) = [service_port for service_port in service["spec"]["ports"] if service_port["port"] == 443]
+    (open_,) = [
+        container_port
+        for container_port in container(manifests)["ports"]
+        if container_port["name"] == port["targetPort"]
+    ]
     assert open_["containerPort"] == 9999
     without = helm.render({**helm.GIVEN, "webhook": {"enabled": False}})
     assert environment(without)["BROKER_WEBHOOK_PORT"] == "0"
-    assert len(helm.one(without, "Service")["spec"]["ports"]) == len(container(without)["ports"]) == 1
+    assert len(helm.only(without, "Service")["spec"]["ports"]) == len(container(without)["ports"]) == 1
 
 
 def rules(file: str) -> list[Json]:
@@ -319,36 +327,40 @@ def test_rights_that_go_with_a_value_go_without_it() -> None:
         *rules("scheduler"),
         *rules("advisor"),
     ]
-    assert helm.one(manifests, "Role")["rules"] == [
+    assert helm.only(manifests, "Role")["rules"] == [
         *rules("system-namespace"),
         *rules("scheduler-namespace"),
     ]
     manifests = helm.render({**helm.GIVEN, "schedulerNames": ""})
     assert rules("scheduler")[0] not in role(manifests)["rules"]
     assert environment(manifests)["BROKER_SCHEDULER_NAMES"] == ""
-    assert helm.one([each for each in manifests if each["metadata"].get("namespace") == NAMESPACE], "Role")[
-        "rules"
-    ] == rules("system-namespace")
+    assert helm.only(
+        [manifest for manifest in manifests if manifest["metadata"].get("namespace") == NAMESPACE], "Role"
+    )["rules"] == rules("system-namespace")
 
 
 def test_scheduler_in_pods_of_its_own_takes_its_rights_with_it() -> None:
     manifests = helm.render({**helm.GIVEN, "scheduler": {"separate": True, "replicas": 3}})
     name = f"{helm.RELEASE}-scheduler"
-    own = {each["kind"]: each for each in manifests if each["metadata"]["name"] == name}
+    own = {manifest["kind"]: manifest for manifest in manifests if manifest["metadata"]["name"] == name}
     broker = role(manifests, "Deployment")["spec"]["template"]["spec"]
     pod = own["Deployment"]["spec"]["template"]["spec"]
     assert own["Deployment"]["spec"]["replicas"] == 3
     assert (broker["serviceAccountName"], pod["serviceAccountName"]) == (helm.RELEASE, name)
     assert own["ServiceAccount"]["metadata"].get("annotations") is None  # no role in AWS
     parts = {
-        spec["serviceAccountName"]: {each["name"]: each.get("value") for each in spec["containers"][0]["env"]}
+        spec["serviceAccountName"]: {
+            variable["name"]: variable.get("value") for variable in spec["containers"][0]["env"]
+        }
         for spec in (broker, pod)
     }
     assert (parts[helm.RELEASE]["BROKER_SCHEDULER"], parts[name]["BROKER_SCHEDULER"]) == ("off", "only")
     assert {key: value for key, value in parts[name].items() if parts[helm.RELEASE].get(key) != value} == {
         "BROKER_SCHEDULER": "only"
     }
-    given = {f"{each['kind']} {each['metadata']['name']}": each.get("rules") for each in manifests}
+    given = {
+        f"{manifest['kind']} {manifest['metadata']['name']}": manifest.get("rules") for manifest in manifests
+    }
     assert given[f"ClusterRole {helm.RELEASE}"] == [
         rule for file in ("cluster", "ome", "rooms", "webhook", "advisor") for rule in rules(file)
     ]
@@ -358,20 +370,22 @@ def test_scheduler_in_pods_of_its_own_takes_its_rights_with_it() -> None:
     assert given[f"Role {helm.RELEASE}"] == rules("system-namespace")
     assert given[f"Role {name}"] == rules("scheduler-namespace")
     for kind in ("ClusterRoleBinding", "RoleBinding"):
-        assert [each["name"] for each in own[kind]["subjects"]] == [name] == [own[kind]["roleRef"]["name"]]
+        assert (
+            [subject["name"] for subject in own[kind]["subjects"]] == [name] == [own[kind]["roleRef"]["name"]]
+        )
     labels = own["Deployment"]["spec"]["template"]["metadata"]["labels"]
     for kind in ("Service", "NetworkPolicy", "PodDisruptionBudget", "ServiceMonitor"):
         spec = own[kind]["spec"]
         selector = spec.get("podSelector") or spec["selector"]
         assert selector.get("matchLabels", selector).items() <= labels.items()
-    theirs = role(manifests, "Deployment")["spec"]["selector"]["matchLabels"]
-    assert not theirs.items() <= labels.items()  # neither the webhook's Service nor a budget meets it
+    broker_labels = role(manifests, "Deployment")["spec"]["selector"]["matchLabels"]
+    assert not broker_labels.items() <= labels.items()  # neither the webhook's Service nor a budget meets it
 
 
 def test_the_roles_hold_the_rules_and_are_bound_to_the_pods_account() -> None:
     manifests = helm.render()
-    pod = helm.one(manifests, "Deployment")["spec"]["template"]["spec"]
-    account = helm.one(manifests, "ServiceAccount")["metadata"]
+    pod = helm.only(manifests, "Deployment")["spec"]["template"]["spec"]
+    account = helm.only(manifests, "ServiceAccount")["metadata"]
     assert pod["serviceAccountName"] == account["name"]
     assert account["annotations"] == helm.GIVEN["serviceAccount"]["annotations"]
     webhook = f"{helm.RELEASE}-webhook"
@@ -404,21 +418,21 @@ def test_the_roles_hold_the_rules_and_are_bound_to_the_pods_account() -> None:
 
 def test_an_account_that_is_there_is_used_by_its_name() -> None:
     manifests = helm.render({**helm.GIVEN, "serviceAccount": {"create": False, "name": "mine"}})
-    assert not [each for each in manifests if each["kind"] == "ServiceAccount"]
-    assert helm.one(manifests, "ClusterRoleBinding")["subjects"][0]["name"] == "mine"
+    assert not [manifest for manifest in manifests if manifest["kind"] == "ServiceAccount"]
+    assert helm.only(manifests, "ClusterRoleBinding")["subjects"][0]["name"] == "mine"
     with pytest.raises(helm.Refused, match=r"serviceAccount\.name"):
         helm.render({**helm.GIVEN, "serviceAccount": {"create": False}})
 
 
-def test_metrics_are_scraped_where_the_operator_is_asked_to() -> None:
+def test_metrics_are_scraped_if_the_service_monitor_is_enabled() -> None:
     manifests = helm.render()
-    service, monitor = helm.one(manifests, "Service"), helm.one(manifests, "ServiceMonitor")
+    service, monitor = helm.only(manifests, "Service"), helm.only(manifests, "ServiceMonitor")
     (endpoint,) = monitor["spec"]["endpoints"]
     assert endpoint["honorLabels"] is True  # or `namespace` would be the broker's
     assert (endpoint["path"], endpoint["port"]) == ("/metrics", service["spec"]["ports"][0]["name"])
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     without = helm.render({**helm.GIVEN, "serviceMonitor": {"enabled": False}})
-    assert not [each for each in without if each["kind"] == "ServiceMonitor"]
+    assert not [manifest for manifest in without if manifest["kind"] == "ServiceMonitor"]
 
 
 @pytest.mark.covers("SAF-60")
@@ -432,8 +446,8 @@ def test_the_image_is_pinned_by_digest() -> None:
 @pytest.mark.covers("SAF-60")
 def test_metrics_are_for_the_monitoring_namespace_and_reviews_for_the_api_server() -> None:
     manifests = helm.render()
-    policy = helm.one(manifests, "NetworkPolicy")["spec"]
-    labels = helm.one(manifests, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    policy = helm.only(manifests, "NetworkPolicy")["spec"]
+    labels = helm.only(manifests, "Deployment")["spec"]["template"]["metadata"]["labels"]
     assert policy["podSelector"]["matchLabels"].items() <= labels.items()
     assert policy["policyTypes"] == ["Ingress"]
     monitoring = {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}
@@ -441,69 +455,71 @@ def test_metrics_are_for_the_monitoring_namespace_and_reviews_for_the_api_server
         {"ports": [{"port": "http"}], "from": [{"namespaceSelector": monitoring}]},
         {
             "ports": [{"port": "webhook"}],
-            "from": [{"ipBlock": {"cidr": each}} for each in helm.GIVEN["networkPolicy"]["apiServerCIDRs"]],
+            "from": [{"ipBlock": {"cidr": cidr}} for cidr in helm.GIVEN["networkPolicy"]["apiServerCIDRs"]],
         },
     ]
-    ports = {each["name"] for each in container(manifests)["ports"]}
+    ports = {port["name"] for port in container(manifests)["ports"]}
     assert ports == {"http", "webhook"}, "every port has a rule"
     with pytest.raises(helm.Refused, match=r"networkPolicy\.apiServerCIDRs"):
         helm.render({**helm.GIVEN, "networkPolicy": {}})
     without = helm.render({**helm.GIVEN, "networkPolicy": {}, "webhook": {"enabled": False}})
-    assert len(helm.one(without, "NetworkPolicy")["spec"]["ingress"]) == 1
+    assert len(helm.only(without, "NetworkPolicy")["spec"]["ingress"]) == 1
 
 
 @pytest.mark.covers("SAF-60")
 def test_annotations_that_buy_or_adopt_are_those_of_the_admission_policy() -> None:
-    spec = helm.one(helm.render(), "ValidatingAdmissionPolicy")["spec"]
-    (changed,) = [each["expression"] for each in spec["variables"] if each["name"] == "changed"]
+    spec = helm.only(helm.render(), "ValidatingAdmissionPolicy")["spec"]
+    (changed,) = [variable["expression"] for variable in spec["variables"] if variable["name"] == "changed"]
     assert set(re.findall(r'"(capacity-broker\.io/[a-z-]+)"', changed)) == names.BUYING_TERMS
-    bound = helm.one(helm.render(), "ValidatingAdmissionPolicyBinding")
-    policy = helm.one(helm.render(), "ValidatingAdmissionPolicy")["metadata"]["name"]
+    bound = helm.only(helm.render(), "ValidatingAdmissionPolicyBinding")
+    policy = helm.only(helm.render(), "ValidatingAdmissionPolicy")["metadata"]["name"]
     assert (bound["spec"]["policyName"], bound["spec"]["validationActions"]) == (policy, ["Deny"])
     off = helm.render({**helm.GIVEN, "admissionPolicy": {"enabled": False}})
-    assert not [each for each in off if "AdmissionPolicy" in each["kind"]]
+    assert not [manifest for manifest in off if "AdmissionPolicy" in manifest["kind"]]
 
 
 def test_the_api_server_takes_every_manifest_strictly(api: Api) -> None:
-    manifests = [each for each in helm.render(namespace="default") if each["kind"] != "ServiceMonitor"]
+    manifests = [
+        manifest for manifest in helm.render(namespace="default") if manifest["kind"] != "ServiceMonitor"
+    ]
 
-    def ask(method: str, path: str, query: Any, body: Json | None) -> tuple[int, Json]:
+    def send(method: str, path: str, query: Any, body: Json | None) -> tuple[int, Json]:
         return api.request(method, path, query, body)
 
-    assert strict.create(ask, manifests, dry_run=True) == []
+    assert strict.create(send, manifests, dry_run=True) == []
     assert len(manifests) == 17
 
 
 def test_an_unknown_field_is_refused_and_the_service_monitor_is_taken() -> None:
-    ask, manifests = strict.prepared(helm.NAMESPACE), helm.render()
-    helm.one(manifests, "Deployment")["spec"]["template"]["spec"]["containers"][0]["prots"] = []
-    helm.one(manifests, "ServiceMonitor")["spec"]["endpoints"][0]["prot"] = "http"
-    wrong = strict.create(ask, manifests)
-    assert [each.partition("/")[0] for each in sorted(wrong)] == ["Deployment", "ServiceMonitor"]
+    send, manifests = strict.prepared(helm.NAMESPACE), helm.render()
+    helm.only(manifests, "Deployment")["spec"]["template"]["spec"]["containers"][0]["prots"] = []
+    helm.only(manifests, "ServiceMonitor")["spec"]["endpoints"][0]["prot"] = "http"
+    wrong = strict.create(send, manifests)
+    assert [problem.partition("/")[0] for problem in sorted(wrong)] == ["Deployment", "ServiceMonitor"]
     assert strict.create(strict.prepared(helm.NAMESPACE), helm.render()) == []
 
 
 @pytest.mark.real
-def test_helm_installs_upgrades_and_tells_what_to_do_next(real: Api, tmp_path: Path) -> None:
+def test_helm_installs_upgrades_and_prints_the_next_steps(real: Api, tmp_path: Path) -> None:
     kubeconfig, values = tmp_path / "kubeconfig", tmp_path / "values.yaml"
     kubeconfig.write_text(real.kubeconfig())
     values.write_text(yaml.safe_dump({**helm.GIVEN, "serviceMonitor": {"enabled": False}}))
-    there = ("--kubeconfig", str(kubeconfig), "--namespace", helm.NAMESPACE)
+    cluster = ("--kubeconfig", str(kubeconfig), "--namespace", helm.NAMESPACE)
     env = {
         "HELM_CACHE_HOME": str(tmp_path),
         "HELM_CONFIG_HOME": str(tmp_path),
         "HELM_DATA_HOME": str(tmp_path),
     }
-    chart = (helm.RELEASE, str(helm.CHART), "--values", str(values), *there)
+    chart = (helm.RELEASE, str(helm.CHART), "--values", str(values), *cluster)
     try:
-        said = helm.run("install", *chart, "--create-namespace", env=env)
-        assert "capacity-broker crds install" in said
-        assert helm.GIVEN["serviceAccount"]["annotations"]["eks.amazonaws.com/role-arn"] in said
+        output = helm.run("install", *chart, "--create-namespace", env=env)
+        assert "capacity-broker crds install" in output
+        assert helm.GIVEN["serviceAccount"]["annotations"]["eks.amazonaws.com/role-arn"] in output
         helm.run("upgrade", *chart, "--set", "replicas=3", env=env)
         path = f"/apis/apps/v1/namespaces/{helm.NAMESPACE}/deployments/{helm.RELEASE}"
         assert real.request("GET", path).body["spec"]["replicas"] == 3
     finally:
-        helm.run("uninstall", helm.RELEASE, *there, "--ignore-not-found", env=env)
+        helm.run("uninstall", helm.RELEASE, *cluster, "--ignore-not-found", env=env)
     assert (
         real.request("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles/capacity-broker").status == 404
     )
@@ -523,16 +539,16 @@ def test_a_web_page_that_others_reach_needs_authentication() -> None:
 
 def test_the_web_page_has_a_port_and_rights_only_where_others_reach_it() -> None:
     alone = helm.render()
-    assert "web" not in {each["name"] for each in container(alone)["ports"]}
+    assert "web" not in {port["name"] for port in container(alone)["ports"]}
     assert rules("web")[0] not in role(alone)["rules"]
     peers = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}}]
     policy = {**helm.GIVEN["networkPolicy"], "webFrom": peers}
     manifests = helm.render({**helm.GIVEN, "web": EXPOSED, "networkPolicy": policy})
     given = environment(manifests)
     assert (given["BROKER_WEB_HOST"], given["BROKER_WEB_PROXIES"]) == ("0.0.0.0", "10.0.1.7/32")
-    assert "web" in {each["name"] for each in container(manifests)["ports"]}
-    assert "web" in {each["targetPort"] for each in helm.one(manifests, "Service")["spec"]["ports"]}
-    ingress = helm.one(manifests, "NetworkPolicy")["spec"]["ingress"]
+    assert "web" in {port["name"] for port in container(manifests)["ports"]}
+    assert "web" in {port["targetPort"] for port in helm.only(manifests, "Service")["spec"]["ports"]}
+    ingress = helm.only(manifests, "NetworkPolicy")["spec"]["ingress"]
     assert {"ports": [{"port": "web"}], "from": peers} in ingress
     held = role(manifests)["rules"]
     assert rules("web")[0] in held and rules("web-tokens")[0] not in held
@@ -542,6 +558,6 @@ def test_the_web_page_has_a_port_and_rights_only_where_others_reach_it() -> None
 
 def test_the_volume_of_the_history_has_twice_its_limit() -> None:
     manifests = helm.render({**helm.GIVEN, "history": {"mebibytes": 300}})
-    volumes = helm.one(manifests, "Deployment")["spec"]["template"]["spec"]["volumes"]
+    volumes = helm.only(manifests, "Deployment")["spec"]["template"]["spec"]["volumes"]
     assert [v["emptyDir"]["sizeLimit"] for v in volumes if v["name"] == "history"] == ["600Mi"]
     assert environment(manifests)["BROKER_HISTORY_MEBIBYTES"] == "300"

@@ -32,23 +32,23 @@ def render(chart: Path = CHART, **values: Any) -> list[Json]:
 
 
 def by_name(definitions: list[Json]) -> dict[str, Json]:
-    return {each["metadata"]["name"]: each["spec"] for each in definitions}
+    return {definition["metadata"]["name"]: definition["spec"] for definition in definitions}
 
 
 @pytest.mark.covers("USR-32")
 def test_chart_holds_the_definitions_without_those_of_karpenter() -> None:
-    wanted = by_name(load())
-    assert by_name(render(**EVERYTHING)) == wanted
-    left = {name for name, spec in wanted.items() if spec["group"] not in KARPENTER}
+    expected = by_name(load())
+    assert by_name(render(**EVERYTHING)) == expected
+    left = {name for name, spec in expected.items() if spec["group"] not in KARPENTER}
     assert set(by_name(render())) == left
-    assert "ome.io" not in {each["spec"]["group"] for each in render(groups={"ome.io": False})}
+    assert "ome.io" not in {definition["spec"]["group"] for definition in render(groups={"ome.io": False})}
 
 
 @pytest.mark.covers("USR-32")
 def test_definitions_stay_after_an_uninstall_and_name_their_version() -> None:
     wave = {"argocd.argoproj.io/sync-wave": "-1"}
-    for each in render(annotations=wave):
-        annotations = each["metadata"]["annotations"]
+    for definition in render(annotations=wave):
+        annotations = definition["metadata"]["annotations"]
         assert annotations["helm.sh/resource-policy"] == "keep"
         assert annotations[crd_skew.VERSION] == version()
         assert wave.items() <= annotations.items()

@@ -19,7 +19,7 @@ LINES = (ROOT / "deploy" / "Dockerfile").read_text().replace("\\\n", " ").splitl
 IGNORED = (ROOT / "deploy" / "Dockerfile.dockerignore").read_text().split()
 RUNTIME = runpy.run_path(str(ROOT / "deploy" / "runtime.py"))
 
-# Run first in a process: imports of what the image does not have fail as they would in it.
+# Run first in a process: imports of packages that the image lacks fail as they would in it.
 WITHOUT = """
 import sys
 from importlib.abc import MetaPathFinder
@@ -56,28 +56,28 @@ def in_image(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_what_runs_stays_and_what_laptops_and_tests_need_goes() -> None:
+def test_image_keeps_runtime_packages_and_drops_those_of_laptops_and_tests() -> None:
     unneeded = set(RUNTIME["unneeded"](ROOT / "pyproject.toml"))
     assert {"moto", "pytest", "mypy", "ruff", "hypothesis", "common-expression-language"} <= unneeded
     assert not {"boto3", "pydantic-core", "kubernetes", "aiohttp", "yarl", "pyyaml", "typer"} & unneeded
 
 
-def test_what_is_required_and_not_there_is_named() -> None:
+def test_missing_requirement_is_named() -> None:
     with pytest.raises(LookupError, match="no-such-thing>=2 is required"):
         RUNTIME["needed"](["boto3", "no-such-thing>=2"])
 
 
-def test_the_command_line_works_with_what_stays() -> None:
+def test_command_line_works_with_the_remaining_packages() -> None:
     crds = in_image("crds", "print")
     assert crds.returncode == 0, crds.stderr
     assert "ec2nodeclasses.karpenter.k8s.aws" in crds.stdout
-    # It gets as far as asking for a cluster: everything that `run` needs was imported.
+    # It gets as far as the missing cluster: everything that `run` needs was imported.
     nodes = ("--cluster-name", "blue", "--cluster-endpoint", "https://blue.example", "--cluster-ca", "LS0t")
     ran = in_image("run", "--region", "us-east-1", *nodes)
     assert (ran.returncode, "none is configured" in ran.stderr) == (2, True), ran.stderr
 
 
-def test_the_demo_says_what_the_image_lacks() -> None:
+def test_demo_names_the_packages_that_the_image_lacks() -> None:
     demo = in_image("demo", "--once")
     assert demo.returncode == 1
     assert "install capacity-broker[local]" in demo.stderr
@@ -93,8 +93,8 @@ def test_everything_that_is_copied_is_there_and_reaches_the_build() -> None:
     assert {"broker", "providers", "crds", "requirements.lock"} <= set(sources)
     for source in sources:
         assert (ROOT / source).exists(), source
-        allowed = [each.removeprefix("!") for each in IGNORED if each.startswith("!")]
-        assert any(fnmatch(source, each) for each in allowed), source
+        allowed = [pattern.removeprefix("!") for pattern in IGNORED if pattern.startswith("!")]
+        assert any(fnmatch(source, pattern) for pattern in allowed), source
 
 
 def test_it_runs_as_the_user_that_the_chart_names_on_one_base() -> None:

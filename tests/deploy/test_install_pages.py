@@ -27,13 +27,13 @@ from tests.docs.owners import INSTALL_TEST, owner, plain
 DEPLOYMENT = Kind(group="apps", version="v1", kind="Deployment", plural="deployments", namespaced=True)
 # A reader's names, for those of the pages.
 REPLACED = {"REPOSITORY": "123456789012.dkr.ecr.us-east-1.amazonaws.com", "sha256:...": "sha256:" + "0" * 64}
-FOUND = [
-    each
-    for each in commands()
-    if (by := owner(each)) and by.file == INSTALL_TEST and by.reads == "INSTALL_TEST"
+COMMANDS = [
+    command
+    for command in commands()
+    if (by := owner(command)) and by.file == INSTALL_TEST and by.reads == "INSTALL_TEST"
 ]
-CHARTS = [each for each in FOUND if plain(each).startswith("helm install ")]
-DEFINITIONS = sorted({plain(each) for each in FOUND} - {plain(each) for each in CHARTS})
+CHARTS = [command for command in COMMANDS if plain(command).startswith("helm install ")]
+DEFINITIONS = sorted({plain(command) for command in COMMANDS} - {plain(chart) for chart in CHARTS})
 CHECK = "capacity-broker crds check"
 
 
@@ -84,11 +84,13 @@ def deployed(client: Client) -> tuple[dict[str, Any], dict[str, str]]:
     """The container of the broker, and its environment."""
     (deployment,) = client.list(DEPLOYMENT)[0]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    return container, {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    return container, {
+        variable["name"]: variable["value"] for variable in container["env"] if "value" in variable
+    }
 
 
 @pytest.mark.covers("USR-24")
-@pytest.mark.parametrize("text", [each for each in DEFINITIONS if each != CHECK])
+@pytest.mark.parametrize("text", [definition for definition in DEFINITIONS if definition != CHECK])
 def test_shown_installation_of_the_definitions_is_complete(text: str, client: Client) -> None:
     assert CHECK in DEFINITIONS
     run(text)

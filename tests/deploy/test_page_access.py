@@ -63,8 +63,8 @@ def test_a_token_of_the_cluster_shows_the_namespaces_of_its_roles(real: Api, tmp
         shown = get(f"{url}/reservations", **headers).data.decode()
         assert "cr-1" in shown and "another namespace" in shown and SECRET not in shown
     assert recording.refused == []
-    assert all(any(allows(rule, asked) for rule in rules) for asked in recording.seen)
-    assert all(any(allows(grant, asked) for asked in recording.seen) for grant in grants(rules))
+    assert all(any(allows(rule, access) for rule in rules) for access in recording.seen)
+    assert all(any(allows(grant, access) for access in recording.seen) for grant in grants(rules))
 
 
 @pytest.mark.real

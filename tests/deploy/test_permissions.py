@@ -29,7 +29,7 @@ from broker.apis.meta import Kind
 from broker.app import LEASE, Broker
 from broker.controllers.nodeclaim.calls import RECORDS
 from broker.controllers.nodeclaim.published import read_shortages
-from broker.controllers.odcr.mirror import BROKER, MADE_BY
+from broker.controllers.odcr.mirror import BROKER, MANAGED_BY
 from broker.kube.client import Client
 from broker.kube.errors import AlreadyExists
 from broker.kube.identity import NAMESPACE as SYSTEM
@@ -42,7 +42,7 @@ from tests.cluster.stack import SETTINGS, Stack
 from tests.cluster.taps import writes_of
 from tests.deploy import helm
 from tests.deploy.ome_story import kueue, reviewing, story
-from tests.deploy.requests import Asked, Recording, allows, grants
+from tests.deploy.requests import AccessRequest, Recording, allows, grants
 from tests.deploy.strict import Json
 
 CLUSTER_RULES: list[Json] = [
@@ -61,13 +61,15 @@ OWN_RULES: dict[str, list[Json]] = {
     namespace: yaml.safe_load((helm.CHART / "rbac" / f"{file}.yaml").read_text())
     for namespace, file in ((SYSTEM, "system-namespace"), (helm.NAMESPACE, "webhook-namespace"))
 }
-# What the client's methods are to RBAC.
+# The RBAC verbs of the client's methods.
 VERBS = {verb: verb for verb in ("get", "list", "watch", "create", "update", "patch", "delete")}
 VERBS |= {"apply": "patch", "evict": "create"}
 KINDS = {"EVENT": Event.KIND, "LEASE": Lease.KIND, "crds": CRD}
-for found in pkgutil.iter_modules(broker.apis.__path__, "broker.apis."):
-    members = vars(importlib.import_module(found.name)).items()
-    KINDS |= {name: each.KIND for name, each in members if isinstance(getattr(each, "KIND", None), Kind)}
+for module in pkgutil.iter_modules(broker.apis.__path__, "broker.apis."):
+    members = vars(importlib.import_module(module.name)).items()
+    KINDS |= {
+        name: member.KIND for name, member in members if isinstance(getattr(member, "KIND", None), Kind)
+    }
 ACCOUNT = f"system:serviceaccount:{helm.NAMESPACE}:{helm.RELEASE}"
 
 
@@ -89,7 +91,7 @@ def granted(client: Client) -> Iterator[None]:
     subjects = [{"kind": "ServiceAccount", "name": helm.RELEASE, "namespace": helm.NAMESPACE}]
     meta = {"name": helm.RELEASE}
     refers = {"apiGroup": ROLE.group, "name": helm.RELEASE}
-    made: list[tuple[Kind, Json]] = [
+    created: list[tuple[Kind, Json]] = [
         (CLUSTER_ROLE, {"metadata": meta, "rules": CLUSTER_RULES}),
         (
             CLUSTER_BINDING,
@@ -98,19 +100,19 @@ def granted(client: Client) -> Iterator[None]:
     ]
     for namespace, rules in OWN_RULES.items():
         inside = {**meta, "namespace": namespace}
-        made.append((ROLE, {"metadata": inside, "rules": rules}))
-        made.append(
+        created.append((ROLE, {"metadata": inside, "rules": rules}))
+        created.append(
             (BINDING, {"metadata": inside, "subjects": subjects, "roleRef": {**refers, "kind": "Role"}})
         )
     with suppress(AlreadyExists):  # the real server keeps a namespace between tests
         client.create(NAMESPACE, {"metadata": {"name": helm.NAMESPACE}})
-    for each, body in made:
-        client.create(each, body)
+    for kind, body in created:
+        client.create(kind, body)
     try:
         yield
     finally:
-        for each, body in made:
-            client.delete(each, helm.RELEASE, namespace=body["metadata"].get("namespace"))
+        for kind, body in created:
+            client.delete(kind, helm.RELEASE, namespace=body["metadata"].get("namespace"))
 
 
 @contextmanager
@@ -146,21 +148,21 @@ def leading(stack: Stack, recording: Recording) -> Iterator[Broker]:
         stack.kubelets.stop()
 
 
-EVICTION = Asked(verb="create", group="", resource="pods/eviction", namespace="default", name="held")
+EVICTION = AccessRequest(verb="create", group="", resource="pods/eviction", namespace="default", name="held")
 
 
 def life(stack: Stack, broker: Broker, recording: Recording) -> None:
     """Two claims for one slot: launch, refusal, fallback, join, drain against a budget, end."""
     odcr = stack.aws.odcr(count=1)
     # As after a reservation that EC2 no longer shows.
-    mirror = {"metadata": {"name": "cr-00000000000000000", "labels": {MADE_BY: BROKER}}}
+    mirror = {"metadata": {"name": "cr-00000000000000000", "labels": {MANAGED_BY: BROKER}}}
     stack.client.create(OnDemandCapacityReservation.KIND, mirror)
     stack.node_pool()
     stack.until(lambda: served(stack), "the field is added to Karpenter's definition")
     stack.node_class(id_=odcr)
     advised(stack, odcr)
     stack.pod("train")
-    # Somebody writes to the claim just before the broker does: it looks again.
+    # Another client writes to the claim just before the broker does: the broker reads it again.
     rival = {"metadata": {"annotations": {"team": "a"}}}
     stack.tap.on(writes_of("nodeclaims", "c-0"), lambda _: stack.edit(NodeClaim, "c-0", rival))
     stack.claim("c-0", pool="gpu")
@@ -172,7 +174,7 @@ def life(stack: Stack, broker: Broker, recording: Recording) -> None:
     stack.until_ready("c-2")
     nominated = stack.get(Pod, "train", namespace="default").status.nominated_node_name
     assert nominated == stack.get(NodeClaim, "c-2").status.node_name
-    stack.until(lambda: _told(stack), "the pool is told that its reservation is full")
+    stack.until(lambda: _reported_full(stack), "the pool's condition shows that its reservation is full")
 
     code = "InsufficientInstanceCapacity"
     stack.control.fault(action="CreateFleet", stage="launch", times=1, code=code, message="none left")
@@ -183,7 +185,7 @@ def life(stack: Stack, broker: Broker, recording: Recording) -> None:
     sent = NotificationRecord(broker.client)
     sent.write(sent.read())
 
-    # From here on nobody but the broker removes nodes.
+    # From here on only the broker removes nodes.
     stack.kubelets.stop()
     drained = stack.get(NodeClaim, "c-0").status.node_name
     stack.budget("none", app="train", allowed=0)
@@ -217,9 +219,9 @@ def advised(stack: Stack, odcr: str) -> None:
     )
 
 
-def _told(stack: Stack) -> bool:
-    found = stack.condition(NodePool, "gpu", names.CAPACITY_RESERVATION)
-    return found is not None and found.status == "False"
+def _reported_full(stack: Stack) -> bool:
+    condition = stack.condition(NodePool, "gpu", names.CAPACITY_RESERVATION)
+    return condition is not None and condition.status == "False"
 
 
 def calls() -> list[tuple[str, str, int]]:
@@ -261,9 +263,9 @@ def test_every_call_in_the_code_is_allowed() -> None:
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
-    asked = calls()
-    assert len(asked) > 15
-    assert [each for each in asked if each[0] not in allowed] == []
+    code_calls = calls()
+    assert len(code_calls) > 15
+    assert [call for call in code_calls if call[0] not in allowed] == []
 
 
 def alike(grant: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -289,6 +291,6 @@ def test_the_roles_are_enough_and_no_more(stack: Stack) -> None:
     checked = [(OWN_RULES[namespace], seen) for namespace, seen in own.items()]
     for rules, seen in (*checked, (CLUSTER_RULES, everything.difference(*own.values()))):
         beyond = [str(a) for a in sorted(seen) if not any(allows(rule, a) for rule in rules)]
-        assert beyond == [], "asked for, and not in the chart's roles"
+        assert beyond == [], "used, and not in the chart's roles"
         idle = [grant for grant in grants(rules) if not any(allows(alike(grant), a) for a in seen)]
         assert idle == [], "in the chart's roles, and never used"

@@ -74,12 +74,12 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.covers("USR-33")
 @pytest.mark.parametrize(
-    ("version", "says"),
+    ("version", "message"),
     [("next", "three numbers, such as 1.2.3"), ("0.1", "three numbers"), ("", "three numbers")],
 )
-def test_wrong_version_changes_nothing(clone: Path, version: str, says: str) -> None:
+def test_wrong_version_changes_nothing(clone: Path, version: str, message: str) -> None:
     done = release(clone, version)
-    assert done.returncode == 1 and says in done.stderr
+    assert done.returncode == 1 and message in done.stderr
     assert git(clone, "status", "--porcelain") == ""
 
 
@@ -119,11 +119,11 @@ def test_one_command_makes_the_release_and_the_wheel_runs_the_demo(clone: Path) 
     bill = json.loads((dist / f"capacity-broker-{VERSION}.cdx.json").read_text())
     assert (bill["bomFormat"], bill["metadata"]["component"]["version"]) == ("CycloneDX", VERSION)
     lock = (clone / "requirements.lock").read_text()
-    names = {each["name"] for each in bill["components"]}
+    names = {component["name"] for component in bill["components"]}
     assert {"boto3", "kubernetes", "pydantic"} <= names and not {"moto", "pytest", "hatchling"} & names
-    for each in bill["components"]:
-        assert f"\n{each['name']}=={each['version']} " in f"\n{lock}"
-        assert each["externalReferences"][0]["hashes"][0]["content"] in lock
+    for component in bill["components"]:
+        assert f"\n{component['name']}=={component['version']} " in f"\n{lock}"
+        assert component["externalReferences"][0]["hashes"][0]["content"] in lock
     for line in (dist / "SHA256SUMS").read_text().splitlines():
         digest, name = line.split()
         assert hashlib.sha256((dist / name).read_bytes()).hexdigest() == digest

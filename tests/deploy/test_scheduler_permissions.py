@@ -49,8 +49,8 @@ def story(cluster: Rooms, recording: Callable[[], Recording]) -> None:
     cluster.until(cluster.evicted, "an eviction")
     cluster.end_evicted()
     for count in (1, 2):
-        wanted = {RESERVATION: "true", INDEX: f"web-{count}"}
-        cluster.pod("web-0", cpu="1", scheduler="godel-scheduler", annotations=wanted)
+        annotations = {RESERVATION: "true", INDEX: f"web-{count}"}
+        cluster.pod("web-0", cpu="1", scheduler="godel-scheduler", annotations=annotations)
         cluster.until_bound("web-0")
         cluster.until(lambda: cluster.get(Pod, "web-0", "default").metadata.finalizers, "followed")
         uid = cluster.get(Pod, "web-0", "default").uid
@@ -70,7 +70,7 @@ def story(cluster: Rooms, recording: Callable[[], Recording]) -> None:
 
     def counted() -> bool:
         cluster.clock.advance(10)
-        return any((ask.resource, ask.verb) == ("events", "patch") for ask in recording().seen)
+        return any((access.resource, access.verb) == ("events", "patch") for access in recording().seen)
 
     cluster.until(counted, "counted")
     cluster.client.delete(Node.KIND, "node-1")
@@ -88,8 +88,10 @@ def test_the_roles_are_enough_and_no_more() -> None:
         cluster.start()
         story(cluster, lambda: recordings[0])
     seen = set(recordings[0].seen)
-    assert [str(ask) for ask in sorted(seen) if not any(allows(rule, ask) for rule in SCHEDULER_RULES)] == []
-    idle = [grant for grant in grants(SCHEDULER_RULES) if not any(allows(grant, ask) for ask in seen)]
+    assert [
+        str(access) for access in sorted(seen) if not any(allows(rule, access) for rule in SCHEDULER_RULES)
+    ] == []
+    idle = [grant for grant in grants(SCHEDULER_RULES) if not any(allows(grant, access) for access in seen)]
     assert idle == []
 
 
@@ -106,6 +108,6 @@ def test_its_lease_is_all_that_it_has_in_kube_system() -> None:
     stop.set()
     thread.join(60)
     rules = yaml.safe_load((helm.CHART / "rbac" / "scheduler-namespace.yaml").read_text())
-    seen = {ask for ask in recording.seen if ask.namespace == NAMESPACE}
-    assert [str(ask) for ask in sorted(seen) if not any(allows(rule, ask) for rule in rules)] == []
-    assert [grant for grant in grants(rules) if not any(allows(grant, ask) for ask in seen)] == []
+    seen = {access for access in recording.seen if access.namespace == NAMESPACE}
+    assert [str(access) for access in sorted(seen) if not any(allows(rule, access) for rule in rules)] == []
+    assert [grant for grant in grants(rules) if not any(allows(grant, access) for access in seen)] == []

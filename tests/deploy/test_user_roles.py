@@ -24,7 +24,7 @@ from tests.peers.programs import until
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 USER = "ana"
-# The Role that OME's page on capacity reservations gives to those who use them, in their namespace.
+# The Role that OME's page on capacity reservations gives to users of reservations, in their namespace.
 PAGE = """
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
@@ -58,8 +58,8 @@ def bind(api: Api, kind: str, role: Json, *, namespace: str = "", user: str = US
 
 def may(api: Api, verb: str, resource: str, *, namespace: str = "", user: str = USER) -> bool:
     plural, _, group = resource.partition(".")
-    asks = {"verb": verb, "group": group, "resource": plural, "namespace": namespace}
-    reply = api.request("POST", REVIEWS, body={"spec": {"user": user, "resourceAttributes": asks}})
+    attributes = {"verb": verb, "group": group, "resource": plural, "namespace": namespace}
+    reply = api.request("POST", REVIEWS, body={"spec": {"user": user, "resourceAttributes": attributes}})
     return bool(reply.body["status"]["allowed"])
 
 
@@ -67,14 +67,16 @@ def until_may(api: Api, verbs: Iterable[str], *resources: str, namespace: str = 
     """The authorizer reads roles by watches of its own, so a grant holds a moment after it was written."""
     until(
         lambda: all(
-            may(api, verb, each, namespace=namespace, user=user) for verb in verbs for each in resources
+            may(api, verb, resource, namespace=namespace, user=user)
+            for verb in verbs
+            for resource in resources
         ),
         f"right of {user} to {', '.join(verbs)} {', '.join(resources)}",
     )
 
 
 def may_not(api: Api, verbs: Iterable[str], *resources: str, namespace: str = "") -> bool:
-    return not any(may(api, verb, each, namespace=namespace) for verb in verbs for each in resources)
+    return not any(may(api, verb, resource, namespace=namespace) for verb in verbs for resource in resources)
 
 
 def chart(part: str) -> Json:
@@ -88,7 +90,7 @@ READ = ("get", "list", "watch")
 
 @pytest.mark.real
 @pytest.mark.covers("OME-087")
-def test_who_has_the_page_s_role_keeps_reservations_and_reads_kueue(real: Api) -> None:
+def test_page_s_role_manages_reservations_and_reads_kueue(real: Api) -> None:
     bind(real, "Role", yaml.safe_load(PAGE), namespace="default")
 
     until_may(real, (*READ, "create", "update", "patch"), MINE, namespace="default")
@@ -107,7 +109,7 @@ def test_who_has_the_page_s_role_keeps_reservations_and_reads_kueue(real: Api) -
 
 
 @pytest.mark.real
-def test_the_chart_s_roles_are_the_page_s_without_what_a_role_cannot_grant(real: Api) -> None:
+def test_chart_s_roles_are_the_page_s_without_the_rights_that_a_role_cannot_grant(real: Api) -> None:
     for part in ("view", "edit"):
         bind(real, "ClusterRole", chart(part), namespace="default")
     all_verbs = (*READ, "create", "update", "patch", "delete")
@@ -142,14 +144,14 @@ def enforced(api: Api) -> Iterator[None]:
     """The chart's ValidatingAdmissionPolicy, for as long as this test runs: it holds for the whole server."""
     policy = yaml.safe_load((helm.CHART / "admission" / "spending.yaml").read_text())
     binding = {"policyName": "spending", "validationActions": ["Deny"]}
-    made = {"validatingadmissionpolicies": policy, "validatingadmissionpolicybindings": binding}
+    specs = {"validatingadmissionpolicies": policy, "validatingadmissionpolicybindings": binding}
     try:
-        for plural, spec in made.items():
+        for plural, spec in specs.items():
             body = {"metadata": {"name": "spending"}, "spec": spec}
             assert api.request("POST", f"{ADMISSION}/{plural}", body=body).status == 201
         yield
     finally:
-        for plural in reversed(made):
+        for plural in reversed(specs):
             api.request("DELETE", f"{ADMISSION}/{plural}/spending")
 
 
@@ -160,7 +162,9 @@ def enforced(api: Api) -> Iterator[None]:
 )
 def test_an_annotation_that_buys_or_adopts_needs_a_right_of_its_own(real: Api, kind: Kind) -> None:
     """The chart's `-edit` is not enough."""
-    real.install(next(each for each in load() if each["spec"]["names"]["kind"] == kind.kind))
+    real.install(
+        next(definition for definition in load() if definition["spec"]["names"]["kind"] == kind.kind)
+    )
     namespace = "default" if kind.namespaced else ""
     inside = f"/namespaces/{namespace}" if namespace else ""
     objects = f"/apis/ome.io/v1beta1{inside}/{kind.plural}"
@@ -212,7 +216,9 @@ def test_an_annotation_that_buys_or_adopts_needs_a_right_of_its_own(real: Api, k
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl on PATH")
 def test_shown_annotation_that_buys_is_refused_as_shown(real: Api, tmp_path: Path) -> None:
     kind = CapacityReservation.KIND
-    real.install(next(each for each in load() if each["spec"]["names"]["kind"] == kind.kind))
+    real.install(
+        next(definition for definition in load() if definition["spec"]["names"]["kind"] == kind.kind)
+    )
     objects = f"/apis/ome.io/v1beta1/namespaces/default/{kind.plural}"
     assert real.request("POST", objects, body=reserved(kind.kind, "gpus", {})).status == 201
     for part in ("view", "edit"):

@@ -25,14 +25,14 @@ def pages() -> list[Path]:
 
 def blocks(page: Path, language: str) -> list[str]:
     """The texts of the page's blocks in this language, without the indentation of the list they are in."""
-    return [text for found, text in parts(page) if found == language]
+    return [text for block_language, text in parts(page) if block_language == language]
 
 
 def parts(page: Path) -> list[tuple[str, str]]:
     """Language and text of every block, in order."""
     return [
-        (found[2], re.sub(f"^{found[1]}", "", found[3], flags=re.MULTILINE))
-        for found in _FENCE.finditer(page.read_text())
+        (match[2], re.sub(f"^{match[1]}", "", match[3], flags=re.MULTILINE))
+        for match in _FENCE.finditer(page.read_text())
     ]
 
 
@@ -43,14 +43,14 @@ def steps(page: Path) -> list[Step]:
 
 def step_list(texts: Iterable[str]) -> list[Step]:
     """Every command of console blocks, in order."""
-    found: list[Step] = []
+    steps_: list[Step] = []
     for block in texts:
         for line in block.splitlines(keepends=True):
             if line.startswith("$ "):
-                found.append(Step(line[2:].rstrip("\n"), ""))
+                steps_.append(Step(line[2:].rstrip("\n"), ""))
             else:
-                found[-1] = found[-1]._replace(output=found[-1].output + line)
-    return found
+                steps_[-1] = steps_[-1]._replace(output=steps_[-1].output + line)
+    return steps_
 
 
 def prose(page: Path) -> str:

@@ -14,7 +14,7 @@ from tests.docs.blocks import ROOT, pages, parts, step_list
 # Lines that only change the shell, for the commands after them.
 _SHELL: Final = re.compile(r"(export |\. |\w+=)")
 
-# A command without these ends with its line: asking bash for each takes a second.
+# A command without these ends with its line: a bash process for each takes a second.
 _OPENS: Final = re.compile(r"[\"'`(){<]|\b(if|for|while|until|case|do)\b")
 
 

@@ -103,26 +103,26 @@ def package(path: Path) -> str:
 
 def files_by_package() -> Mapping[str, list[Path]]:
     """The modules and pages."""
-    found: dict[str, list[Path]] = defaultdict(list)
+    files: dict[str, list[Path]] = defaultdict(list)
     modules = [path for top in CODE_ROOTS for path in sorted((ROOT / top).rglob("*.py"))]
     pages = [path for top in PAGE_ROOTS for path in sorted((ROOT / top).rglob("*.md"))]
     for path in (*modules, ROOT / "README.md", ROOT / "CHANGELOG.md", *pages):
-        found[package(path)].append(path)
-    return found
+        files[package(path)].append(path)
+    return files
 
 
 def texts(paths: Iterable[Path]) -> list[str]:
     """The docstrings of the modules, and the pages."""
-    found: list[str] = []
+    result: list[str] = []
     for path in paths:
-        found += docstrings(path.read_text()) if path.suffix == ".py" else [path.read_text()]
-    return found
+        result += docstrings(path.read_text()) if path.suffix == ".py" else [path.read_text()]
+    return result
 
 
-def offences(found: Iterable[str]) -> Iterator[str]:
+def offences(all_texts: Iterable[str]) -> Iterator[str]:
     """The sentences that a measure counts."""
     listed = PERSONS | SPEECH | {"what"}
-    for text in found:
+    for text in all_texts:
         for sentence in sentences(text):
             counted = words(sentence)
             if len(counted) > MAX_WORDS or listed.intersection(counted):
@@ -132,12 +132,12 @@ def offences(found: Iterable[str]) -> Iterator[str]:
 def main(names: list[str]) -> None:
     files = files_by_package()
     for name in names or files:
-        found = texts(files[name])
-        figures = measure(found)
+        package_texts = texts(files[name])
+        figures = measure(package_texts)
         over = "over" if figures.above(LIMITS) else ""
         print(f"{name:36} " + " ".join(f"{value:5.1f}" for value in figures), over)
         if names:
-            print(*offences(found), sep="\n")
+            print(*offences(package_texts), sep="\n")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ MIGRATION = "tests/cluster/test_migration.py"
 EXAMPLES = "tests/docs/test_examples.py"
 BOTH = ("sh", "console")
 CLUSTER_TEST: Final = "tests/docs/test_cluster_commands.py"
-# Pages whose commands run one after another in one cluster, in this order.
+# The commands of these pages run one after another in one cluster, in this order.
 CLUSTER_PAGES: Final = (
     "README.md",
     "docs/operate/operations.md",
@@ -125,7 +125,7 @@ OWNERS: Final = (
         "docs/operate/operations.md",
         ("console",),
         "tests/docs/test_words.py",
-        "test_readiness_names_what_the_broker_waits_for",
+        "test_readiness_names_the_reads_that_the_broker_waits_for",
         'steps(DOCS / "operate/operations.md")',
         ("curl *",),
     ),
@@ -133,7 +133,7 @@ OWNERS: Final = (
         "docs/runbooks/capacity-*.md",
         ("console",),
         "tests/docs/test_runbooks.py",
-        "test_commands_of_a_runbook_print_what_it_shows",
+        "test_commands_of_a_runbook_print_the_shown_output",
         'RUNBOOKS.glob("capacity-*.md")',
     ),
     Owner(
@@ -226,13 +226,13 @@ def owner(command: Command) -> Owner | None:
     """The first owner in the table; None for a command that is not run."""
     if any(fnmatchcase(plain(command), pattern) for pattern in NOT_RUN):
         return None
-    for each in OWNERS:
+    for candidate in OWNERS:
         if (
-            fnmatchcase(command.page, each.pages)
-            and command.language in each.languages
-            and any(fnmatchcase(plain(command), pattern) for pattern in each.commands)
+            fnmatchcase(command.page, candidate.pages)
+            and command.language in candidate.languages
+            and any(fnmatchcase(plain(command), pattern) for pattern in candidate.commands)
         ):
-            return each
+            return candidate
     return None
 
 

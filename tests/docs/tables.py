@@ -91,27 +91,28 @@ def _span(length: timedelta) -> str:
 def codes() -> str:
     """Every code that is known by name."""
     order = list(ANSWERS)
-    known = sorted(errors.TABLE.items(), key=lambda each: (order.index(each[1]), each[0]))
+    known = sorted(errors.TABLE.items(), key=lambda entry: (order.index(entry[1]), entry[0]))
     return table(("code", "class"), ((f"`{code}`", f"`{class_}`") for code, class_ in known))
 
 
 def shapes() -> str:
     """Names that are not known one by one."""
-    found = [(f"`{shape.pattern}`", f"`{class_}`") for shape, class_ in errors._SHAPES]
-    return table(("a name that matches", "class"), found)
+    rows = [(f"`{shape.pattern}`", f"`{class_}`") for shape, class_ in errors._SHAPES]
+    return table(("a name that matches", "class"), rows)
 
 
 def texts() -> str:
     """Refusals that share a code, with the patterns of their messages."""
-    found = [(f"`{text.pattern}`", f"`{class_}`") for text, class_ in errors._TEXTS]
-    return table(("a message that matches", "class"), found)
+    rows = [(f"`{text.pattern}`", f"`{class_}`") for text, class_ in errors._TEXTS]
+    return table(("a message that matches", "class"), rows)
 
 
 def statuses() -> str:
     """Unknown names: the HTTP status decides."""
-    asked = (429, 500, 503, 401, 403, 404, 400)
+    http_statuses = (429, 500, 503, 401, 403, 404, 400)
     return table(
-        ("HTTP status", "class"), ((str(each), f"`{errors.classify('Strange', each)}`") for each in asked)
+        ("HTTP status", "class"),
+        ((str(status), f"`{errors.classify('Strange', status)}`") for status in http_statuses),
     )
 
 
@@ -136,7 +137,7 @@ def refusals() -> str:
         "a malformed id": spec.ID_RULE,
         "a malformed ARN": spec.ARN_RULE,
     }
-    return table(("written", "message"), ((what, rule.message) for what, rule in rows.items()))
+    return table(("written", "message"), ((written, rule.message) for written, rule in rows.items()))
 
 
 ODCR, GROUP = "cr-0123456789abcdef0", "arn:aws:resource-groups:us-east-1:123456789012:group/g"
@@ -163,8 +164,8 @@ def templates() -> str:
     return table(
         ("the class", *LAUNCHES),
         (
-            (said, *(_specification(selection, *launch) for launch in LAUNCHES.values()))
-            for said, selection in SELECTIONS.items()
+            (class_text, *(_specification(selection, *launch) for launch in LAUNCHES.values()))
+            for class_text, selection in SELECTIONS.items()
         ),
     )
 
@@ -196,12 +197,14 @@ def options() -> str:
     hints = get_type_hints(Settings, include_extras=True)
     values = _chart_values()
     rows = []
-    for each in fields(Settings):
-        asked = hints[each.name].__metadata__[0]
-        default = str(each.default).lower() if isinstance(each.default, bool) else str(each.default)
-        shown = "the host's name" if each.name == "identity" else f"`{default}`" if default else ""
-        flag = "--" + each.name.replace("_", "-")
-        rows.append((f"`{flag}`", f"`{asked.envvar}`", values.get(asked.envvar, ""), shown, str(asked.help)))
+    for setting in fields(Settings):
+        option = hints[setting.name].__metadata__[0]
+        default = str(setting.default).lower() if isinstance(setting.default, bool) else str(setting.default)
+        shown = "the host's name" if setting.name == "identity" else f"`{default}`" if default else ""
+        flag = "--" + setting.name.replace("_", "-")
+        rows.append(
+            (f"`{flag}`", f"`{option.envvar}`", values.get(option.envvar, ""), shown, str(option.help))
+        )
     return table(("flag", "environment", "chart value", "default", "meaning"), rows)
 
 
@@ -219,8 +222,13 @@ def metrics() -> str:
     return table(
         ("metric", "type", "labels", "meaning"),
         (
-            (f"`{each.name}`", each.kind, ", ".join(f"`{label}`" for label in each.labels), each.meaning)
-            for each in monitoring.catalog().values()
+            (
+                f"`{series.name}`",
+                series.kind,
+                ", ".join(f"`{label}`" for label in series.labels),
+                series.meaning,
+            )
+            for series in monitoring.catalog().values()
         ),
     )
 
@@ -247,7 +255,9 @@ def permissions() -> str:
         for rule in yaml.safe_load((CHART / "rbac" / f"{file}.yaml").read_text()):
             (group,), names = rule["apiGroups"], rule.get("resourceNames", ())
             only = f" (only {', '.join(f'`{name}`' for name in names)})" if names else ""
-            full = ", ".join(f"`{each}.{group}`" if group else f"`{each}`" for each in rule["resources"])
+            full = ", ".join(
+                f"`{resource}.{group}`" if group else f"`{resource}`" for resource in rule["resources"]
+            )
             rows.append((where, full + only, ", ".join(rule["verbs"])))
     return table(("in", "resource", "verbs"), rows)
 
@@ -256,9 +266,9 @@ def manifests() -> str:
     """The warnings for each manifest of OME's page that needs a correction."""
     rows = []
     for manifest in test_ome.MANIFESTS:
-        for each in test_ome.objects(manifest):
-            if each["kind"] != DedicatedAICluster.KIND.kind:
-                judged = judge(ReservationSpec.model_validate(each["spec"]), default_cohort="shared")
+        for document in test_ome.objects(manifest):
+            if document["kind"] != DedicatedAICluster.KIND.kind:
+                judged = judge(ReservationSpec.model_validate(document["spec"]), default_cohort="shared")
                 rows += [(f"{manifest['name']}, line {manifest['line']}", note) for note in judged.notes]
     return table(("manifest", "warning; with `--strict`, why it is refused"), rows)
 
@@ -292,15 +302,15 @@ def pages() -> list[Path]:
     return sorted(DOCS.rglob("*.md"))
 
 
-def made_anew(text: str) -> str:
+def regenerated(text: str) -> str:
     """The page with every block as the code has it now. Raises KeyError for a block of an unknown name."""
-    return BLOCK.sub(lambda found: f"{found[1]}\n{BLOCKS[found[2]]()}\n{found[4]}", text)
+    return BLOCK.sub(lambda match: f"{match[1]}\n{BLOCKS[match[2]]()}\n{match[4]}", text)
 
 
 def main() -> int:
     for page in pages():
         before = page.read_text()
-        after = made_anew(before)
+        after = regenerated(before)
         if after != before:
             page.write_text(after)
             print(f"{page.name}: written anew")

@@ -170,7 +170,7 @@ class DocumentedCluster:
 
 def correct(code: int, output: str, expected: str, shown: str) -> bool:
     """Whether the output has the expected part, and begins like the one on the page."""
-    begins = [each.splitlines()[0].split() for each in (output, shown) if each.strip()]
+    begins = [text.splitlines()[0].split() for text in (output, shown) if text.strip()]
     same = not shown or begins[0] == begins[-1]
     return code == 0 and same and (expected in output if expected else not output)
 
@@ -227,9 +227,9 @@ def prepare(stack: Stack, account: world.ExampleIds) -> None:
     karpenter.pool(stack, node_class="training")
     gpus = yaml.safe_load(blocks(DOCS / "use/reservations.md", "yaml")[0])
     training = {**gpus, "metadata": {"name": "training"}, "spec": {**gpus["spec"], "cohort": "ml"}}
-    for made in (gpus, training):
-        made["metadata"]["namespace"] = "default"
-        client.create(CapacityReservation.KIND, made)
+    for body in (gpus, training):
+        body["metadata"]["namespace"] = "default"
+        client.create(CapacityReservation.KIND, body)
     stack.start(cluster_name=world.CLUSTER, buy_dollars=100.0)
     stack.until_ready("overflow-0", "train-0", "train-1")
     stack.claim("waits-0", node_class="by-id", types=("p5.48xlarge",))
@@ -265,8 +265,8 @@ def save(account: world.ExampleIds, api: ApiServer, folder: Path) -> None:
 
 
 def requests(stack: Stack) -> list[str]:
-    found = (event.annotations.get(AWS_REQUESTS, "") for event in stack.all(Event))
-    return [each for each in found if each]
+    annotations = (event.annotations.get(AWS_REQUESTS, "") for event in stack.all(Event))
+    return [request_ids for request_ids in annotations if request_ids]
 
 
 @pytest.mark.covers("USR-24")
@@ -277,13 +277,15 @@ def requests(stack: Stack) -> list[str]:
 )
 def test_commands_of_the_pages_on_a_cluster(cluster: DocumentedCluster) -> None:
     """The order matters: a page uses the objects of pages before it. A command that reads runs once."""
-    found = [each for each in commands() if (by := owner(each)) and by.file == CLUSTER_TEST]
+    cluster_commands = [
+        command for command in commands() if (by := owner(command)) and by.file == CLUSTER_TEST
+    ]
     read: set[str] = set()
     before: Mapping[str, Callable[[], None]] = {"docs/use/kueue.md": lambda: install(cluster.stack.client)}
     for page in CLUSTER_PAGES:
         if page in before:
             before[page]()
-        for command in found:
+        for command in cluster_commands:
             text = plain(command)
             if command.page == page and text not in read:
                 cluster.follow(command)

@@ -20,46 +20,46 @@ from tests.docs.commands import commands
 from tests.docs.owners import CI_TEST, NOT_RUN, OWNERS, owner, plain
 
 PROGRAM = re.compile(r"(\$ |(aws|capacity-broker|curl|docker|helm|jq|kubectl|make|terraform) [a-z-])")
-FOUND = [*commands()]
-BROKER = sorted({plain(c) for c in FOUND if plain(c).startswith("capacity-broker ")})
-MAKE = sorted({plain(c) for c in FOUND if plain(c).startswith("make ")})
+COMMANDS = [*commands()]
+BROKER = sorted({plain(c) for c in COMMANDS if plain(c).startswith("capacity-broker ")})
+MAKE = sorted({plain(c) for c in COMMANDS if plain(c).startswith("make ")})
 
 
 @pytest.mark.covers("USR-24")
 def test_every_command_is_run_by_a_test_or_has_a_reason() -> None:
     reasons = Counter(
-        pattern for command in FOUND for pattern in NOT_RUN if fnmatchcase(plain(command), pattern)
+        pattern for command in COMMANDS for pattern in NOT_RUN if fnmatchcase(plain(command), pattern)
     )
     assert {*reasons} == {*NOT_RUN}, "a reason without a command"
-    without = [each for each in FOUND if not owner(each)]
-    assert sum(reasons.values()) == len(without), [f"{each.page}: {plain(each)}" for each in without]
+    without = [command for command in COMMANDS if not owner(command)]
+    assert sum(reasons.values()) == len(without), [f"{command.page}: {plain(command)}" for command in without]
 
 
 @pytest.mark.covers("USR-24")
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
 def test_only_sh_and_console_blocks_have_commands(page: Path) -> None:
-    language, found = "", []
+    language, wrong = "", []
     for line in page.read_text().splitlines():
         if fence := re.match(r" *```([a-z]*)$", line):
             language = (fence[1] or "text") if not language else ""
         elif language not in ("", "sh", "console") and PROGRAM.match(line.strip()):
-            found.append(line)
-    assert found == []
+            wrong.append(line)
+    assert wrong == []
 
 
 @pytest.mark.covers("USR-24")
 def test_pages_that_a_test_runs_are_read_by_that_test() -> None:
-    assert {owner(command) for command in FOUND} >= {*OWNERS}
-    for each in OWNERS:
-        text = (ROOT / each.file).read_text()
+    assert {owner(command) for command in COMMANDS} >= {*OWNERS}
+    for owner_ in OWNERS:
+        text = (ROOT / owner_.file).read_text()
         tests = {node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
-        assert each.test in tests and each.reads in text, each
+        assert owner_.test in tests and owner_.reads in text, owner_
 
 
 @pytest.mark.covers("USR-24")
 def test_ci_runs_shown_targets() -> None:
     lines = (ROOT / ".ci/run").read_text()
-    shown = {plain(each) for each in FOUND if (by := owner(each)) and by.file == CI_TEST}
+    shown = {plain(command) for command in COMMANDS if (by := owner(command)) and by.file == CI_TEST}
     assert len(shown) > 2
     assert [
         text for text in shown if not re.search(rf"^(simulate\(\) {{ )?{text}\b", lines, re.MULTILINE)

@@ -30,7 +30,7 @@ KEYS = {
     "AWS_REGION": "us-east-1",
     "AWS_DEFAULT_REGION": "us-east-1",
 }
-# What differs from run to run.
+# Parts that differ from run to run.
 VARYING = (
     (re.compile(r"cr-[0-9a-f]{17}"), "cr-0123456789abcdef0"),
     (re.compile(r"errors\.pydantic\.dev/[\d.]+"), "errors.pydantic.dev"),
@@ -39,7 +39,7 @@ BETWEEN = "---- next ----"
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
-def told(text: str) -> str:
+def normalized(text: str) -> str:
     for pattern, constant in VARYING:
         text = pattern.sub(constant, text)
     return text.rstrip()
@@ -47,8 +47,10 @@ def told(text: str) -> str:
 
 def run_through(page: Path, *, env: dict[str, str]) -> list[tuple[str, str, str]]:
     """Each console command of the page, in one shell: its output, and the output on the page."""
-    asked = steps(page)
-    script = "shopt -s expand_aliases\n" + "".join(f"{step.command}\necho '{BETWEEN}'\n" for step in asked)
+    all_steps = steps(page)
+    script = "shopt -s expand_aliases\n" + "".join(
+        f"{step.command}\necho '{BETWEEN}'\n" for step in all_steps
+    )
     done = subprocess.run(
         ["bash", "-c", script],
         cwd=ROOT,
@@ -59,8 +61,11 @@ def run_through(page: Path, *, env: dict[str, str]) -> list[tuple[str, str, str]
         check=False,
     )
     printed = done.stdout.split(f"{BETWEEN}\n")[:-1]
-    assert len(printed) == len(asked), done.stdout
-    return [(step.command, told(out), told(step.output)) for step, out in zip(asked, printed, strict=True)]
+    assert len(printed) == len(all_steps), done.stdout
+    return [
+        (step.command, normalized(out), normalized(step.output))
+        for step, out in zip(all_steps, printed, strict=True)
+    ]
 
 
 def need(program: str) -> None:
@@ -80,7 +85,7 @@ def served(page: Path, folder: Path, **replaced: str) -> Iterator[str]:
     script = ["bash", "-c", f"{begin}exec {name}{line}"]
     environment = {"PYTHONPATH": str(ROOT)}
     with Program("server", script, folder=folder, environment=environment) as server:
-        server.until(lambda: any("http://" in each for each in server.lines()), "listening")
+        server.until(lambda: any("http://" in line for line in server.lines()), "listening")
         yield others
 
 
@@ -98,9 +103,9 @@ def test_local_aws_starts_as_shown_and_its_knobs_work(tmp_path: Path) -> None:
         )
         assert answer.stdout == "account 123456789012, us-east-1: no capacity reservation\n", answer.stderr
         control.Control(f"http://127.0.0.1:{port}").clear_calls()
-        said = run_through(page, env={**KEYS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"})
-    assert len(said) > 10
-    for command, printed, shown in said:
+        results = run_through(page, env={**KEYS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"})
+    assert len(results) > 10
+    for command, printed, shown in results:
         assert printed == shown, command
 
 
@@ -111,8 +116,8 @@ def test_embedded_server_starts_as_shown_and_answers_kubectl(tmp_path: Path) -> 
     page, kubeconfig = DOCS / "contribute/embedded-api.md", str(tmp_path / "kubeconfig")
     with served(page, tmp_path, **{"8001": str(free_port()), "/tmp/embedded.yaml": kubeconfig}) as others:
         assert not others
-        said = run_through(page, env={"KUBECONFIG": kubeconfig, "HOME": str(tmp_path)})
-    for command, printed, shown in said:
+        results = run_through(page, env={"KUBECONFIG": kubeconfig, "HOME": str(tmp_path)})
+    for command, printed, shown in results:
         assert printed == shown, command
 
 
@@ -133,8 +138,8 @@ def test_the_code_runs_as_shown(page: str, prints: str) -> None:
 
 
 def test_manifests_are_taken_strictly() -> None:
-    ask = strict.embedded(Cluster())
-    assert strict.create(ask, [*load_crds(), *definitions(VERSIONS)]) == []
+    send = strict.embedded(Cluster())
+    assert strict.create(send, [*load_crds(), *definitions(VERSIONS)]) == []
     whole = [
         d
         for p in pages()
@@ -144,7 +149,9 @@ def test_manifests_are_taken_strictly() -> None:
     ]
     assert {d["kind"] for d in whole} >= {"EC2NodeClass", "NodeClaim", "ResourceQuota"}
     whole.sort(key=lambda d: d["kind"] != "Namespace")
-    there = {*NAMESPACES, *(d["metadata"]["name"] for d in whole if d["kind"] == "Namespace")}
-    spaces = {d["metadata"]["namespace"] for d in whole if "namespace" in d["metadata"]} - there
-    made = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in sorted(spaces)]
-    assert strict.create(ask, [*made, *whole]) == []
+    existing = {*NAMESPACES, *(d["metadata"]["name"] for d in whole if d["kind"] == "Namespace")}
+    spaces = {d["metadata"]["namespace"] for d in whole if "namespace" in d["metadata"]} - existing
+    namespaces = [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in sorted(spaces)
+    ]
+    assert strict.create(send, [*namespaces, *whole]) == []

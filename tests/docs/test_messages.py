@@ -44,14 +44,14 @@ def strings() -> Iterator[tuple[Path, ast.FormattedValue]]:
 
 
 def test_no_message_shows_an_internal_spelling() -> None:
-    found = [
+    lines = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node.value)}"
         for path, node in strings()
         if isinstance(node.value, ast.Attribute)
         and node.value.attr in INTERNAL
         and path.name not in NOT_MESSAGES
     ]
-    assert [line for line in found if not line.endswith(NAMES)] == []
+    assert [line for line in lines if not line.endswith(NAMES)] == []
 
 
 def test_a_time_in_a_message_has_its_date_and_year() -> None:

@@ -19,15 +19,15 @@ from broker.apiserver import ApiServer
 from broker.controllers.capacityreservation.metrics import TABLES
 from broker.kube.transports import InProcessTransport
 from broker.reservations.conditions import REASONS
-from tests.cluster.ome.bought import ask, flavored
-from tests.cluster.ome.reserved import flavors_alone, until_says
+from tests.cluster.ome.bought import create_reservation, flavored
+from tests.cluster.ome.reserved import flavors_alone, until_state
 from tests.cluster.ome.test_webhook import serving
 from tests.cluster.stack import Stack
 from tests.docs.blocks import DOCS, steps
 from tests.support.definitions import defined
 from tests.support.direct import local_aws_here
 from tests.support.service_models import models_read_once
-from tests.unit.admission.asked import group, reservation
+from tests.unit.admission.reviews import group, reservation
 from tests.unit.apis.test_ome import MANIFESTS, objects
 
 __all__ = ["models_read_once"]
@@ -38,12 +38,12 @@ PAGE = (DOCS / "use/reservations.md").read_text()
 def rows(heading: str) -> dict[str, str]:
     body = PAGE[PAGE.index(f"| {heading} |") :].split("\n\n")[0].splitlines()[2:]
     cells = [re.split(r"(?<!\\)\|", line) for line in body]
-    return {each[1].strip().strip("`"): " ".join(each[2:]) for each in cells}
+    return {cell[1].strip().strip("`"): " ".join(cell[2:]) for cell in cells}
 
 
 @pytest.mark.covers("OME-100")
 def test_every_manifest_that_is_put_right_is_on_the_page_and_no_other() -> None:
-    told = rows("manifest")
+    documented = rows("manifest")
     changed = set()
     for manifest in MANIFESTS:
         for obj in objects(manifest):
@@ -57,8 +57,8 @@ def test_every_manifest_that_is_put_right_is_on_the_page_and_no_other() -> None:
             changed.add(name)
             for word in ("memory", "cpu", "borrowingLimit", "LowerPriority", "cohort"):
                 if any(f" {word}" in note or f"{word} " in note for note in notes):
-                    assert word in told[name], (name, word)
-    assert set(told) == changed
+                    assert word in documented[name], (name, word)
+    assert set(documented) == changed
     assert "sets a `borrowingLimit` without `allowBorrowing`" in " ".join(PAGE.split())
 
 
@@ -68,10 +68,12 @@ def test_every_reason_and_every_series_is_on_the_page() -> None:
     for condition, reasons in REASONS.items():
         if condition in ("Ready", "DACAssociationsHealthy", "WorkloadsHealthy", "SpecNormalized"):
             missing = [
-                each for each in reasons if f"`{each}`" not in conditions[condition] and each != "Creating"
+                reason
+                for reason in reasons
+                if f"`{reason}`" not in conditions[condition] and reason != "Creating"
             ]
             assert missing == [], condition
-    assert [each.name for each in TABLES if f"`{each.name}`" not in PAGE] == []
+    assert [metric.name for metric in TABLES if f"`{metric.name}`" not in PAGE] == []
 
 
 @contextmanager
@@ -108,9 +110,9 @@ def test_detail_of_a_failed_reservation_is_as_shown(tmp_path: Path) -> None:
     with terminal(tmp_path) as (stack, run):
         flavors_alone(stack)
         flavored(stack)
-        ask(stack, 1)
+        create_reservation(stack, 1)
         stack.start(kubelets=False, reservation_creating_seconds=1.0)
-        until_says(stack, "Failed", step=1.0)
+        until_state(stack, "Failed", step=1.0)
         assert run(step.command).split() == step.output.split()
 
 
@@ -128,7 +130,7 @@ def test_answers_of_the_webhook_are_as_shown(tmp_path: Path) -> None:
     for name, body in bodies.items():
         (tmp_path / name).write_text(yaml.safe_dump(body))
     shown = [s for s in steps(DOCS / "operate/webhook.md") if s.command.startswith("kubectl apply ")]
-    assert [each.command.split()[-1] for each in shown] == [*bodies]
+    assert [step.command.split()[-1] for step in shown] == [*bodies]
     with terminal(tmp_path) as (stack, run), serving(stack):
         for step in shown:
             assert run(step.command).split() == step.output.split()

@@ -1,4 +1,4 @@
-"""Every alert has a runbook, and its commands print what the page shows, in a cluster with these troubles."""
+"""Every alert has a runbook, and its commands print the shown output in a cluster with these troubles."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from broker.kube.transports import InProcessTransport
 from broker.oncall import rules
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND
-from tests.cluster.ome.bought import ask, flavored
-from tests.cluster.ome.reserved import flavors_alone, until_says
+from tests.cluster.ome.bought import create_reservation, flavored
+from tests.cluster.ome.reserved import flavors_alone, until_state
 from tests.cluster.stack import Stack
 from tests.cluster.test_prometheus import led
 from tests.docs.blocks import DOCS, Step, steps
@@ -61,9 +61,9 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             stack.node_class("training", id_=full)
             flavors_alone(stack)
             flavored(stack)
-            ask(stack, 3)
+            create_reservation(stack, 3)
             stack.start(kubelets=False, reservation_creating_seconds=1.0, buy_dollars=1.0)
-            until_says(stack, "Failed", step=1.0)
+            until_state(stack, "Failed", step=1.0)
             stack.claim("train-0", node_class="training", zones=(A,))
             stack.claim("spare-0", node_class="training", zones=(A,), capacity=(ON_DEMAND,))
             stack.until_waiting("train-0")
@@ -100,6 +100,6 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
 @pytest.mark.kubectl
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl on PATH")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_commands_of_a_runbook_print_what_it_shows(page: Path, kubeconfig: Path) -> None:
+def test_commands_of_a_runbook_print_the_shown_output(page: Path, kubeconfig: Path) -> None:
     for step in steps(page):
         assert printed(step, environment(kubeconfig)) == normal(step.output), step.command

@@ -23,14 +23,14 @@ NAMED = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[2:42])
 def test_every_line_ends_with_a_test_that_is_there(row: str) -> None:
     last = row.strip("| ").rpartition("|")[2].strip()
-    found = NAMED.fullmatch(last)
-    assert found, f"no test in the last column: {last}"
+    named = NAMED.fullmatch(last)
+    assert named, f"no test in the last column: {last}"
     tests = {
         node.name
-        for node in ast.walk(ast.parse((ROOT / found[1]).read_text()))
+        for node in ast.walk(ast.parse((ROOT / named[1]).read_text()))
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
     }
-    assert tests and (found[2] is None or found[2] in tests), f"{found[1]} has no {found[2]}"
+    assert tests and (named[2] is None or named[2] in tests), f"{named[1]} has no {named[2]}"
 
 
 @pytest.mark.covers("SAF-62")

@@ -17,12 +17,12 @@ from tests.unit.apis import test_ome
 
 
 @pytest.mark.parametrize("page", tables.pages(), ids=lambda page: page.name)
-def test_a_page_holds_what_the_code_has_now(page: Path) -> None:
-    assert page.read_text() == tables.made_anew(page.read_text()), "run python -m tests.docs.tables"
+def test_page_has_the_current_tables_of_the_code(page: Path) -> None:
+    assert page.read_text() == tables.regenerated(page.read_text()), "run python -m tests.docs.tables"
 
 
 def test_every_table_is_on_some_page() -> None:
-    shown = {found[2] for page in tables.pages() for found in tables.BLOCK.finditer(page.read_text())}
+    shown = {match[2] for page in tables.pages() for match in tables.BLOCK.finditer(page.read_text())}
     assert shown == set(tables.BLOCKS)
 
 
@@ -31,7 +31,7 @@ def rows(page: str, heading: str) -> Mapping[str, list[str]]:
     text = (DOCS / page).read_text()
     body = text[text.index(f"| {heading}") :].split("\n\n")[0].splitlines()[2:]
     cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in body]
-    return {each[0].strip("`"): each[1:] for each in cells}
+    return {row_cells[0].strip("`"): row_cells[1:] for row_cells in cells}
 
 
 @pytest.mark.covers("KRP-18")
@@ -50,15 +50,15 @@ def test_every_code_leads_to_a_class_and_every_class_to_an_answer() -> None:
 
 
 @pytest.mark.covers("OME-100")
-def test_what_is_put_right_in_ome_s_examples_is_said() -> None:
-    said = (DOCS / "operate/webhook.md").read_text()
+def test_corrections_of_ome_s_examples_are_documented() -> None:
+    page_text = (DOCS / "operate/webhook.md").read_text()
     for name, notes in test_ome.NOTES.items():
-        assert [note for note in notes if note not in said] == []
-        assert (f"| {name}, line " in said) is bool(notes)
+        assert [note for note in notes if note not in page_text] == []
+        assert (f"| {name}, line " in page_text) is bool(notes)
 
 
 def test_a_changed_table_is_found() -> None:
     page = (DOCS / "reference/errors.md").read_text()
-    assert tables.made_anew(page.replace("`VcpuLimitExceeded`", "`VcpuLimit`")) == page
+    assert tables.regenerated(page.replace("`VcpuLimitExceeded`", "`VcpuLimit`")) == page
     with pytest.raises(KeyError):
-        tables.made_anew("<!-- generated: nothing -->\n<!-- end -->")
+        tables.regenerated("<!-- generated: nothing -->\n<!-- end -->")

@@ -42,8 +42,8 @@ def test_named_files_exist(page: Path) -> None:
 def test_commands_and_their_options_are_there(page: Path) -> None:
     lines = [
         line
-        for each in ("sh", "console")
-        for block in blocks(page, each)
+        for language in ("sh", "console")
+        for block in blocks(page, language)
         for line in block.replace("\\\n", " ").splitlines()
     ]
     for line in lines:
@@ -51,7 +51,9 @@ def test_commands_and_their_options_are_there(page: Path) -> None:
         if words[:1] != ["capacity-broker"]:
             continue
         command: Any = typer.main.get_command(app)
-        rest = list(takewhile(lambda word: word not in ("|", ">"), words[1:]))  # not what reads its output
+        rest = list(
+            takewhile(lambda word: word not in ("|", ">"), words[1:])
+        )  # not the program that reads its output
         while hasattr(command, "commands"):
             assert rest and rest[0] in command.commands, line
             command, rest = command.commands[rest[0]], rest[1:]
@@ -62,7 +64,7 @@ def test_commands_and_their_options_are_there(page: Path) -> None:
 
 
 def test_every_room_is_shown() -> None:
-    said = (DOCS / "contribute/architecture.md").read_text()
+    page_text = (DOCS / "contribute/architecture.md").read_text()
     rooms = [
         f"`{p.relative_to(ROOT)}/`"
         for top in ("broker", "providers")
@@ -70,21 +72,21 @@ def test_every_room_is_shown() -> None:
         if (p / "__init__.py").exists()
     ]
     assert len(rooms) > 8
-    assert [room for room in rooms if room not in said] == []
+    assert [room for room in rooms if room not in page_text] == []
 
 
 def broker() -> Broker:
     """A broker that is built and not started."""
-    nobody: Any = None
-    return Broker(Client(InProcessTransport(Cluster())), nobody, Settings(), clock=FakeClock())
+    absent: Any = None
+    return Broker(Client(InProcessTransport(Cluster())), absent, Settings(), clock=FakeClock())
 
 
 def test_every_loop_is_shown() -> None:
     text = (DOCS / "contribute/architecture.md").read_text()
-    told = re.findall(r"^\| ([a-z, ]+) \| (?:one|two|four)", text, re.MULTILINE)
+    shown = re.findall(r"^\| ([a-z, ]+) \| (?:one|two|four)", text, re.MULTILINE)
     scheduler = Scheduler(Client(InProcessTransport(Cluster())), Settings(), clock=FakeClock())
     loops = [*broker().loops, *scheduler.loops]
-    assert sorted(", ".join(told).split(", ")) == sorted(loop.name for loop in loops)
+    assert sorted(", ".join(shown).split(", ")) == sorted(loop.name for loop in loops)
 
 
 # Words in the code that look like reasons and are none: kinds, operators, statuses, outcomes, families.
@@ -118,9 +120,9 @@ def reasons() -> dict[str, str]:
 
 @pytest.mark.covers("KRP-24")
 def test_every_reason_is_explained_and_every_explained_reason_is_given() -> None:
-    said = "".join(page.read_text() for page in DOCS.rglob("*.md"))
+    docs_text = "".join(page.read_text() for page in DOCS.rglob("*.md"))
     given = reasons()
-    assert [f"{word} ({file})" for word, file in given.items() if f"`{word}`" not in said] == []
+    assert [f"{word} ({file})" for word, file in given.items() if f"`{word}`" not in docs_text] == []
     tables_ = re.findall(r"^\| (`[A-Z][^|]*) \|", SPEC.read_text(), re.MULTILINE)
     explained = {word for cell in tables_ for word in re.findall(r"`([A-Z]\w+)`", cell)}
     conditions = {"CapacityReservationSpecValid", "ReservationsResolved", "Launchable", "CapacityReservation"}
@@ -134,13 +136,13 @@ def test_every_reason_is_explained_and_every_explained_reason_is_given() -> None
     assert explained - conditions - set(given) - set(errors.TABLE) - {"Launched"} == set()
 
 
-def test_readiness_names_what_the_broker_waits_for() -> None:
+def test_readiness_names_the_reads_that_the_broker_waits_for() -> None:
     checks = dict(broker().ready())
-    said = (DOCS / "operate/operations.md").read_text()
-    assert [name for name in checks if f"`{name}`" not in said] == []
-    (asked,) = [step for step in steps(DOCS / "operate/operations.md") if "/readyz" in step.command]
+    page_text = (DOCS / "operate/operations.md").read_text()
+    assert [name for name in checks if f"`{name}`" not in page_text] == []
+    (step_,) = [step for step in steps(DOCS / "operate/operations.md") if "/readyz" in step.command]
     checks |= dict.fromkeys(set(checks) - {"ec2-reservations"}, True)
-    assert asked.output == _served(checks)
+    assert step_.output == _served(checks)
 
 
 def _served(checks: dict[str, bool]) -> str:
@@ -157,5 +159,5 @@ def _served(checks: dict[str, bool]) -> str:
 
 def test_the_numbers_of_the_lease() -> None:
     duration = inspect.signature(Elector).parameters["duration"].default
-    said = (DOCS / "operate/operations.md").read_text()
-    assert f"{duration:g} s, renewed every {RENEW:g} s" in said
+    page_text = (DOCS / "operate/operations.md").read_text()
+    assert f"{duration:g} s, renewed every {RENEW:g} s" in page_text

@@ -21,8 +21,8 @@ def world(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worl
     share_clients(monkeypatch)
     monkeypatch.setattr(waves, "PARALLEL", 1)
     account(local_aws, fresh=True)
-    made = World(local_aws, 1)
-    yield made
-    if made.process is not None:
-        made.process.bury()
+    new_world = World(local_aws, 1)
+    yield new_world
+    if new_world.process is not None:
+        new_world.process.bury()
     local_aws.control.reset()

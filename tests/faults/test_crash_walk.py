@@ -40,7 +40,7 @@ class Story:
     """The story of a process while it is walked.
 
     `stage` makes reservations and class; `act` is the work that the process is killed in; `meanwhile`
-    happens while no process runs. `made` is how many instances there may have been in all, `lag` how late
+    happens while no process runs. `launches` is how many instances there may have been in all, `lag` how late
     EC2 shows them.
     """
 
@@ -48,7 +48,7 @@ class Story:
     act: Callable[[World], object]
     meanwhile: Callable[[World], object] = lambda world: None
     ends: Callable[[World], None] = lambda world: None
-    made: int = 0
+    launches: int = 0
     lag: float = 0.0
     launched: tuple[str, ...] = field(default=())  # before the act
 
@@ -117,49 +117,51 @@ def whole_or_none(world: World) -> None:
 
 
 STORIES = {
-    "one claim": Story(stage=one_reservation(1), act=lambda w: w.claims(1), made=1),
-    "a batch": Story(stage=one_reservation(3), act=lambda w: w.claims(3), made=3),
+    "one claim": Story(stage=one_reservation(1), act=lambda w: w.claims(1), launches=1),
+    "a batch": Story(stage=one_reservation(3), act=lambda w: w.claims(3), launches=3),
     "a batch, and another claim before the next process": Story(
         stage=one_reservation(4),
         act=lambda w: w.claims(2),
         meanwhile=lambda w: w.claim("new", priority=9),
-        made=3,
+        launches=3,
     ),
     "on demand": Story(
-        stage=plain, act=lambda w: w.claims(2, capacity=(ON_DEMAND,), types=("m5.large", "c5.large")), made=2
+        stage=plain,
+        act=lambda w: w.claims(2, capacity=(ON_DEMAND,), types=("m5.large", "c5.large")),
+        launches=2,
     ),
     "a fleet that is partly filled": Story(
-        stage=group_then_full, act=rival_then(lambda w: w.claims(3, capacity=BOTH)), made=3
+        stage=group_then_full, act=rival_then(lambda w: w.claims(3, capacity=BOTH)), launches=3
     ),
     "a refusal, then another reservation": Story(
         stage=two_reservations,
         act=rival_then(lambda w: w.claims(1, types=("m5.large", "m5.xlarge"))),
-        made=1,
+        launches=1,
     ),
-    "a gang": Story(stage=group_then_full, act=gang, ends=whole_or_none, made=3),
-    "a gang that is not whole": Story(stage=group_then_full, act=rival_then(gang), made=5),
-    "a gang of two calls, one of them refused": Story(stage=one_slot_taken, act=refused_once, made=7),
+    "a gang": Story(stage=group_then_full, act=gang, ends=whole_or_none, launches=3),
+    "a gang that is not whole": Story(stage=group_then_full, act=rival_then(gang), launches=5),
+    "a gang of two calls, one of them refused": Story(stage=one_slot_taken, act=refused_once, launches=7),
     "a claim that is deleted": Story(
         stage=one_reservation(2),
         act=lambda w: w.delete("c-1"),
         launched=("c-0", "c-1"),
-        made=2,
+        launches=2,
     ),
-    "a claim whose slot the next one waits for": Story(
+    "a claim with a slot that the next one waits for": Story(
         stage=one_reservation(1),
         act=next_one,
         launched=("c-0",),
-        made=2,
+        launches=2,
     ),
     "EC2 shows instances late": Story(
         stage=one_reservation(4),
         act=lambda w: w.claims(2),
         meanwhile=lambda w: w.claim("new", priority=9),
-        made=3,
+        launches=3,
         lag=120.0,
     ),
     "a gang that EC2 shows late": Story(
-        stage=group_then_full, act=gang, ends=whole_or_none, made=3, lag=120.0
+        stage=group_then_full, act=gang, ends=whole_or_none, launches=3, lag=120.0
     ),
 }
 
@@ -204,25 +206,25 @@ def run(server: LocalAws, story: Story, number: int, point: Point | None) -> Gat
         world.claim(claim)
     gate = Gate(kill=point)
     process = world.start(gate)
-    process.until(lambda: process.broker.inventory.described and settled(world), "the stage is set")
+    process.until(lambda: process.broker.inventory.described and all_launched(world), "the stage is set")
     process.turn()
-    made = {claim.name: claim.uid for claim in world.all_claims()}
+    claim_uids = {claim.name: claim.uid for claim in world.all_claims()}
     gate.armed = True
     try:
         story.act(world)
-        made |= {claim.name: claim.uid for claim in world.all_claims()}
-        process.until(lambda: settled(world) and not records(world), "all is done, and calls are tidied")
+        claim_uids |= {claim.name: claim.uid for claim in world.all_claims()}
+        process.until(lambda: all_launched(world) and not records(world), "all is done, and calls are tidied")
     except Killed:
         story.meanwhile(world)
         process = world.start()
-        process.until(lambda: settled(world), "the next process settles")
+        process.until(lambda: all_launched(world), "the next process launches all")
     process.until(lambda: not records(world), "calls are tidied")
-    end(world, story, made)
+    end(world, story, claim_uids)
     process.bury()
     return gate
 
 
-def settled(world: World) -> bool:
+def all_launched(world: World) -> bool:
     """Every claim has its own instance, and nothing else runs."""
     claims = world.all_claims()
     if len(held(claims)) < len(claims) or any(claim.deleting for claim in claims):
@@ -231,11 +233,13 @@ def settled(world: World) -> bool:
     return sorted(held(claims).values()) == running
 
 
-def end(world: World, story: Story, made: dict[str, str]) -> None:
+def end(world: World, story: Story, claim_uids: dict[str, str]) -> None:
     claims = world.all_claims()
-    assert all(made.get(claim.name, claim.uid) == claim.uid for claim in claims), "a claim was made again"
+    assert all(claim_uids.get(claim.name, claim.uid) == claim.uid for claim in claims), (
+        "a claim was made again"
+    )
     listed = world.instances(ended=True)
-    assert len(listed) <= story.made, picture(world)
+    assert len(listed) <= story.launches, picture(world)
     inside = Counter(i.get("CapacityReservationId") for i in listed if i["State"]["Name"] not in ENDED)
     for odcr in world.aws.ec2.describe_capacity_reservations()["CapacityReservations"]:
         assert inside[odcr["CapacityReservationId"]] <= odcr["TotalInstanceCount"], odcr

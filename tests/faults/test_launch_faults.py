@@ -30,7 +30,7 @@ def started(world: World) -> Process:
     return process
 
 
-def settled(world: World) -> bool:
+def all_launched(world: World) -> bool:
     claims = world.all_claims()
     if len(held(claims)) < len(claims) or any(claim.deleting for claim in claims):
         return False
@@ -41,12 +41,12 @@ def fleets(world: World) -> int:
     return int(world.control.calls().get("CreateFleet", 0))
 
 
-def check(world: World, before: list[NodeClaim], *, made: int) -> None:
+def check(world: World, before: list[NodeClaim], *, launches: int) -> None:
     """The invariant, and how many instances there ever were."""
-    assert settled(world)
+    assert all_launched(world)
     uids = {claim.name: claim.uid for claim in world.all_claims()}
     assert {claim.name: claim.uid for claim in before}.items() <= uids.items()
-    assert len(world.instances(ended=True)) == made
+    assert len(world.instances(ended=True)) == launches
     inside = Counter(i.get("CapacityReservationId") for i in world.instances())
     for odcr in world.aws.ec2.describe_capacity_reservations()["CapacityReservations"]:
         assert inside[odcr["CapacityReservationId"]] <= odcr["TotalInstanceCount"]
@@ -64,15 +64,15 @@ def test_ten_minutes_of_throttling_are_no_shortage(world: World) -> None:
     assert not process.broker.launcher.shortages.view(world.clock.now())
     assert fleets(world) <= 6 * 20  # six tries at a time, and ever more time between them
     world.control.clear_faults()
-    process.until(lambda: settled(world), "they are launched")
-    check(world, before, made=3)
+    process.until(lambda: all_launched(world), "they are launched")
+    check(world, before, launches=3)
     assert {i["CapacityReservationId"] for i in world.instances()} != {None}
 
 
 @pytest.mark.covers("KRP-25", "KRP-34")
 @pytest.mark.parametrize("lag", [0.0, 2 * MINUTE])
 @pytest.mark.parametrize("lost", [1, 4, 9], ids=["once", "a whole call", "call after call"])
-def test_a_lost_reply_is_asked_for_again(world: World, lost: int, lag: float) -> None:
+def test_call_with_a_lost_reply_is_repeated(world: World, lost: int, lag: float) -> None:
     """Also where EC2 shows the instances late, and other claims have come in between."""
     world.node_class(id_=world.aws.odcr(count=4))
     world.tick(2 * lag)
@@ -83,8 +83,8 @@ def test_a_lost_reply_is_asked_for_again(world: World, lost: int, lag: float) ->
     process.turn()
     world.claim("new", priority=9)
     before = world.all_claims()
-    process.until(lambda: settled(world), "they are launched")
-    check(world, before, made=4)
+    process.until(lambda: all_launched(world), "they are launched")
+    check(world, before, launches=4)
 
 
 @pytest.mark.covers("KRP-25")
@@ -115,8 +115,8 @@ def test_credentials_that_expire_in_the_middle_of_a_batch(world: World, stage: s
     process.run(5 * MINUTE)
     assert len(held(world.all_claims())) == 1
     world.control.clear_faults()
-    process.until(lambda: settled(world), "they are launched")
-    check(world, before, made=3)
+    process.until(lambda: all_launched(world), "they are launched")
+    check(world, before, launches=3)
 
 
 @pytest.mark.covers("KRP-25")
@@ -132,8 +132,8 @@ def test_an_api_server_that_is_gone_for_a_minute(world: World, when: str) -> Non
     process.run(MINUTE)
     assert fleets(world) <= 1
     process.gate.away = False
-    process.until(lambda: settled(world), "they are launched")
-    check(world, before, made=3)
+    process.until(lambda: all_launched(world), "they are launched")
+    check(world, before, launches=3)
 
 
 @pytest.mark.covers("KRP-25")
@@ -154,13 +154,16 @@ def test_a_watch_that_is_dropped_in_the_middle_of_a_batch(world: World) -> None:
     process.run(MINUTE)
     assert "new" not in held(world.all_claims())
     process.deaf = False
-    process.until(lambda: settled(world) and len(world.all_claims()) == 2, "all is heard and done")
-    check(world, before, made=len(world.instances(ended=True)))
+    process.until(
+        lambda: all_launched(world) and len(world.all_claims()) == 2,
+        "every event is received, and all is done",
+    )
+    check(world, before, launches=len(world.instances(ended=True)))
     assert len(world.instances(ended=True)) <= 3
 
 
 @pytest.mark.covers("KRP-25")
-def test_others_who_write_to_the_same_status(world: World) -> None:
+def test_other_writers_of_the_same_status(world: World) -> None:
     """A foreign condition and annotation change before each write of the broker's, and both stay."""
     world.node_class(id_=world.aws.odcr(count=2))
     process = started(world)
@@ -188,8 +191,8 @@ def test_others_who_write_to_the_same_status(world: World) -> None:
             )
 
     process.gate.at("PATCH /apis/karpenter.sh", *[meddle] * 4)
-    process.until(lambda: settled(world), "they are launched")
-    check(world, before, made=2)
+    process.until(lambda: all_launched(world), "they are launched")
+    check(world, before, launches=2)
     assert fleets(world) <= 2  # a claim with three conflicts in a row waits for the next pass
     for claim in world.all_claims():
         assert claim.annotations["example.com/turn"] == "3"
@@ -220,9 +223,9 @@ def test_a_holder_of_the_lease_that_was_paused_and_wakes(world: World, pause: st
     world.node_class(id_=world.aws.odcr(count=6))
     first, second = Candidacy(world, "first"), Candidacy(world, "second")
     assert first.holds.contend() and not second.holds.contend()
-    one = Process(world, Gate(), first.guard)
-    one.until(lambda: one.broker.inventory.described, "EC2 is described")
-    one.turn()
+    leader = Process(world, Gate(), first.guard)
+    leader.until(lambda: leader.broker.inventory.described, "EC2 is described")
+    leader.turn()
     world.claims(3)
     before = world.all_claims()
     assert first.holds.renew()
@@ -233,27 +236,29 @@ def test_a_holder_of_the_lease_that_was_paused_and_wakes(world: World, pause: st
             world.tick(5.0)
         other = Process(world, Gate(), second.guard)
         others.append(other)
-        other.until(lambda: bool(second.holds.renew()) and settled(world), "the second launches")
-        Session.gate = one.gate
+        other.until(lambda: bool(second.holds.renew()) and all_launched(world), "the second launches")
+        Session.gate = leader.gate
 
     sent = fleets(world)
-    one.gate.armed = True
-    one.gate.at(pause, paused)
+    leader.gate.armed = True
+    leader.gate.at(pause, paused)
     try:
-        one.turn()
+        leader.turn()
     except ApiError as error:
         assert error.reason == "NotLeading"
     finally:
-        one.bury()
+        leader.bury()
         for other in others:
             other.bury()
     assert others, "it was never paused"
-    check(world, before, made=3)
-    mine = one.gate.calls.count("CreateFleet")
-    assert mine == (0 if pause.startswith("PATCH") else 1)
+    check(world, before, launches=3)
+    own_launches = leader.gate.calls.count("CreateFleet")
+    assert own_launches == (0 if pause.startswith("PATCH") else 1)
     assert fleets(world) - sent <= 2
-    writes = [call for call in one.gate.calls if call.startswith("PATCH")]
-    assert len([each for each in writes if "/nodeclaims/" in each]) <= 3, "it wrote to claims after it woke"
+    writes = [call for call in leader.gate.calls if call.startswith("PATCH")]
+    assert len([write for write in writes if "/nodeclaims/" in write]) <= 3, (
+        "it wrote to claims after it woke"
+    )
     assert len(writes) <= 4, "beside the claims it wrote the record of its call, once"
 
 
@@ -267,8 +272,8 @@ def test_a_reservation_that_is_cancelled_between_plan_and_launch(world: World) -
     process.gate.at(
         "CreateFleet", lambda: world.aws.ec2.cancel_capacity_reservation(CapacityReservationId=first)
     )
-    process.until(lambda: settled(world), "they are launched")
-    check(world, before, made=2)
+    process.until(lambda: all_launched(world), "they are launched")
+    check(world, before, launches=2)
     assert sorted(i.get("CapacityReservationId", "") for i in world.instances()) == ["", second]
 
 
@@ -281,35 +286,35 @@ def test_two_minutes_of_describe_lag(world: World) -> None:
     world.late(2 * MINUTE)
     process = started(world)
     world.claims(2)
-    process.until(lambda: settled(world), "they are launched")
+    process.until(lambda: all_launched(world), "they are launched")
     for number in (2, 3):
         world.claim(f"c-{number}", capacity=BOTH)
     before = world.all_claims()
-    process.until(lambda: settled(world), "the next ones too")
+    process.until(lambda: all_launched(world), "the next ones too")
     process.run(6 * MINUTE)
-    check(world, before, made=4)
+    check(world, before, launches=4)
     assert Counter(i.get("CapacityReservationId") for i in world.instances()) == {odcr: 3, None: 1}
     world.delete("c-0")
-    process.until(lambda: settled(world) and len(world.all_claims()) == 3, "the claim is gone")
+    process.until(lambda: all_launched(world) and len(world.all_claims()) == 3, "the claim is gone")
 
 
 @pytest.mark.covers("KRP-25")
 @pytest.mark.parametrize("hours", [-2, 2], ids=["behind", "ahead"])
 def test_a_clock_that_is_hours_off_ec2_s(world: World, hours: int) -> None:
-    """The process before had another clock: a lost reply's instance is adopted, and claims keep theirs."""
+    """The process before had another clock: a lost reply's instance is adopted, and no claim changes."""
     world.node_class(id_=world.aws.odcr(count=4))
     process = started(world)
     world.claims(2)
-    process.until(lambda: settled(world), "they are launched")
+    process.until(lambda: all_launched(world), "they are launched")
     world.claim("c-2")
     world.control.fault(action="CreateFleet", stage="response", times=4)
     process.turn()
     world.clock.skew = timedelta(hours=hours)
     before = world.all_claims()
     process = world.start()
-    process.until(lambda: settled(world), "the third is adopted")
+    process.until(lambda: all_launched(world), "the third is adopted")
     process.run(5 * MINUTE)
-    check(world, before, made=3)
+    check(world, before, launches=3)
 
 
 @pytest.mark.covers("KRP-25")

@@ -23,13 +23,15 @@ MINUTES = 30
 GPU = "p5.48xlarge"
 
 
-def asked(world: World) -> dict[tuple[str, str], list[datetime]]:
-    """When each pool was asked: the first that a call names, since the others only follow it."""
-    found: dict[tuple[str, str], list[datetime]] = defaultdict(list)
+def tries(world: World) -> dict[tuple[str, str], list[datetime]]:
+    """The times at which each pool was tried: the first pool of a call, since the others only follow it."""
+    times_by_pool: dict[tuple[str, str], list[datetime]] = defaultdict(list)
     for call in world.control.log("CreateFleet"):
         for pool in pools(call["params"]):
-            found[pool["InstanceType"], pool["AvailabilityZone"]].append(datetime.fromisoformat(call["at"]))
-    return found
+            times_by_pool[pool["InstanceType"], pool["AvailabilityZone"]].append(
+                datetime.fromisoformat(call["at"])
+            )
+    return times_by_pool
 
 
 def calls_before_published_time(world: World, process: Process, odcr: str) -> list[object]:
@@ -39,12 +41,14 @@ def calls_before_published_time(world: World, process: Process, odcr: str) -> li
     seen = len(world.control.log("CreateFleet"))
     end = world.clock.monotonic() + MINUTES * 60.0
     while world.clock.monotonic() < end:
-        published = {str(each.scope): each.next_try for each in read_shortages(client).by_scope.values()}
+        published = {
+            str(shortage.scope): shortage.next_try for shortage in read_shortages(client).by_scope.values()
+        }
         process.run(1.0)
         for call in world.control.log("CreateFleet")[seen:]:
             for pool in pools(call["params"]):
                 key = f"pool:on-demand:{pool['InstanceType']}:{pool['AvailabilityZone']}"
-                due = [published[each] for each in (key, f"reservation:{odcr}") if each in published]
+                due = [published[scope] for scope in (key, f"reservation:{odcr}") if scope in published]
                 if due and datetime.fromisoformat(call["at"]) < min(due):
                     early.append((call["at"], key, due))
         seen = len(world.control.log("CreateFleet"))
@@ -74,9 +78,9 @@ def test_sixty_claims_and_nothing_to_be_had(world: World, capacity: tuple[str, .
     early = calls_before_published_time(world, process, odcr)
     # Slots that EC2 counts as free end the first shortage of a reservation early, once.
     assert len(early) <= (RESERVED in capacity)
-    steps = asked(world)
-    # A reservation is asked at 0, 3, 9 and 21 minutes; on-demand, the last resort, at 0, 3 and then every 6.
-    most = sum(4 if each == RESERVED else 6 for each in capacity)
+    steps = tries(world)
+    # A reservation is tried at 0, 3, 9 and 21 minutes; on-demand, the last resort, at 0, 3 and then every 6.
+    most = sum(4 if capacity_type == RESERVED else 6 for capacity_type in capacity)
     for times in steps.values():
         assert len(times) <= most
     assert sum(map(len, steps.values())) >= 4

@@ -33,7 +33,7 @@ def started(world: World) -> Process:
 
 
 def claim(world: World, name: str) -> NodeClaim:
-    return next(each for each in world.all_claims() if each.name == name)
+    return next(claim_ for claim_ in world.all_claims() if claim_.name == name)
 
 
 def whole(world: World) -> bool:
@@ -42,19 +42,19 @@ def whole(world: World) -> bool:
     return len(held(claims)) == len(claims) and sorted(held(claims).values()) == running
 
 
-def says(world: World, name: str) -> str:
-    found = condition(claim(world, name).status.conditions, names.LAUNCHED)
-    return f"{found.reason}: {found.message}" if found is not None else ""
+def launched_text(world: World, name: str) -> str:
+    launched = condition(claim(world, name).status.conditions, names.LAUNCHED)
+    return f"{launched.reason}: {launched.message}" if launched is not None else ""
 
 
 def killed_at_fleet(world: World, when: str, act: Callable[[], object]) -> None:
     """A process that ends at its first CreateFleet: before EC2 gets it, or after EC2 has carried it out."""
 
     class AtFleet(Gate):
-        def before(self, what: str) -> None:
-            if what == "CreateFleet" and self.armed:
+        def before(self, call: str) -> None:
+            if call == "CreateFleet" and self.armed:
                 self.kill = Point(len(self.calls), when)  # type: ignore[arg-type]
-            super().before(what)
+            super().before(call)
 
     gate = AtFleet()
     process = world.start(gate)
@@ -100,7 +100,7 @@ def test_launch_request_of_a_tenant_is_never_sent(world: World) -> None:
     noted = {names.LAUNCH: "f" * 32, "capacity-broker.io/launch-request": json.dumps(forged)}
     world.claim("mine", capacity=(ON_DEMAND,), annotations=noted)
     world.claim("victim", capacity=(ON_DEMAND,))
-    process.until(lambda: whole(world), "the claims are launched as they ask")
+    process.until(lambda: whole(world), "the claims are launched as requested")
     sent = fleets(world)[before:]
     assert {pool["InstanceType"] for fleet in sent for pool in pools(fleet)} == {"m5.large"}
     assert sum(f["TargetCapacitySpecification"]["TotalTargetCapacity"] for f in sent) == 2
@@ -164,22 +164,22 @@ FORGERIES: dict[str, Callable[[World], object]] = {
 
 
 @pytest.mark.covers("SAF-53")
-@pytest.mark.parametrize("what", FORGERIES)
-def test_record_that_claims_and_class_do_not_give_is_never_sent(world: World, what: str) -> None:
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_record_that_claims_and_class_do_not_give_is_never_sent(world: World, forgery: str) -> None:
     """Even a record in the broker's namespace is compared with the request of its claims.
 
-    It is reported, and the claims are launched as they ask once EC2 would have shown the call's instances.
+    It is reported, and the claims are launched as requested once EC2 would have shown the call's instances.
     """
     odcr = world.aws.odcr(count=2)
     world.node_class(id_=odcr)
     world.node_class("theirs", preference="none")
     killed_at_fleet(world, "before", lambda: world.claims(2))
-    FORGERIES[what](world)
+    FORGERIES[forgery](world)
     [launch] = records(world)
     process = world.start()
-    process.until(lambda: "LaunchNotConfirmed" in says(world, "c-0"), "it is reported")
-    assert "it is not made again, since" in says(world, "c-0")
-    process.until(lambda: whole(world), "the claims are launched as they ask")
+    process.until(lambda: "LaunchNotConfirmed" in launched_text(world, "c-0"), "it is reported")
+    assert "it is not repeated, since" in launched_text(world, "c-0")
+    process.until(lambda: whole(world), "the claims are launched as requested")
     assert len(world.instances(ended=True)) == 2
     assert {i["CapacityReservationId"] for i in world.instances()} == {odcr}
     assert launch not in {fleet["ClientToken"] for fleet in fleets(world)}
@@ -209,7 +209,7 @@ def test_claim_or_class_that_changed_is_not_launched_by_the_old_call(world: Worl
 @pytest.mark.covers("SAF-25")
 @pytest.mark.parametrize("forced", ["c-0", "c-1", "c-2"])
 def test_open_call_survives_when_a_claim_of_it_is_forced_away(world: World, forced: str) -> None:
-    """EC2 has carried the call out and shows it late; whichever claim is torn out, the others get theirs."""
+    """EC2 has carried the call out and shows it late; if a claim is torn out, the others get instances."""
     odcr = world.aws.odcr(count=6)
     world.node_class(id_=odcr)
     world.tick(240.0)
@@ -217,7 +217,7 @@ def test_open_call_survives_when_a_claim_of_it_is_forced_away(world: World, forc
     killed_at_fleet(world, "after", lambda: world.claims(3))
     world.client.patch(NodeClaim.KIND, forced, {"metadata": {"finalizers": None}})
     world.delete(forced)
-    assert forced not in {each.name for each in world.all_claims()}
+    assert forced not in {claim_.name for claim_ in world.all_claims()}
     process = world.start()
     process.until(lambda: len(held(world.all_claims())) == 2, "the others have their instances")
     assert len(world.instances(ended=True)) == 3, "nothing is launched twice"
@@ -252,12 +252,14 @@ def test_nothing_is_sent_that_could_not_be_recorded(world: World) -> None:
     process = started(world)
 
     def away() -> None:
-        raise Unavailable(0, "Away", "no answer, as a test asked")
+        raise Unavailable(0, "Away", "no answer, as ordered by the test")
 
     path = f"PATCH /api/v1/namespaces/{NAMESPACE}/configmaps"
     process.gate.at(path, *[away] * 6)
     world.claim("c-0")
-    process.until(lambda: "LaunchNotRecorded" in says(world, "c-0"), "it says why it waits")
+    process.until(
+        lambda: "LaunchNotRecorded" in launched_text(world, "c-0"), "its condition shows why it waits"
+    )
     assert not fleets(world)
     process.until(lambda: whole(world), "it is launched")
     process.until(lambda: not records(world), "nothing is left")

@@ -33,7 +33,7 @@ def whole(world: World) -> bool:
 
 
 def claim(world: World, name: str) -> NodeClaim:
-    return next(each for each in world.all_claims() if each.name == name)
+    return next(claim_ for claim_ in world.all_claims() if claim_.name == name)
 
 
 def plans() -> float:
@@ -63,7 +63,7 @@ def test_slots_that_a_refused_call_leaves_are_used_before_anything_is_on_demand(
 
 
 @pytest.mark.covers("KRP-26")
-def test_whose_a_claim_is_is_asked_again_before_ec2_is(world: World) -> None:
+def test_owner_of_a_claim_is_read_again_before_the_call_to_ec2(world: World) -> None:
     """Karpenter comes back in the middle of a pass: the claims that were taken over are its own again."""
     world.node_class(id_=world.aws.odcr(count=1))
     process = started(world)
@@ -89,7 +89,7 @@ def test_a_claim_that_goes_on_keeps_the_call_that_another_still_waits_for(world:
     world.claim("second", capacity=BOTH)
 
     def away() -> None:
-        raise Unavailable(0, "Away", "no answer, as a test asked")
+        raise Unavailable(0, "Away", "no answer, as ordered by the test")
 
     path = "PATCH /apis/karpenter.sh/v1/nodeclaims/first"
     process.gate.at(path, lambda: None, away)  # it is marked, and cannot be given its instance
@@ -99,7 +99,7 @@ def test_a_claim_that_goes_on_keeps_the_call_that_another_still_waits_for(world:
     assert [*records(world)] == [first.annotations[names.LAUNCH]]
     assert second.annotations[names.LAUNCH] not in records(world)
     process = world.start()
-    process.until(lambda: whole(world), "the next process settles")
+    process.until(lambda: whole(world), "the next process launches all")
     assert len(world.instances(ended=True)) == 2
 
 

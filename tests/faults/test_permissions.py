@@ -32,15 +32,15 @@ OWN_TAGS = {"capacity-broker.io/cluster": CLUSTER}
 THEIRS = {"capacity-broker.io/cluster": "elsewhere"}
 LOOPS = (
     *("inventory", "nodeclass", "finalizer", "templates", "profiles", "launch", "nodeclaim"),
-    *("terminations", "holdings", "reservation"),
+    *("terminations", "odcrs", "reservation"),
 )
 
 
 @pytest.fixture
 def owner(local_aws: LocalAws) -> Iterator[Owner]:
-    found = account(local_aws, fresh=True)
-    found.client("iam").create_role(RoleName="nodes", AssumeRolePolicyDocument="{}")
-    yield found
+    owner_ = account(local_aws, fresh=True)
+    owner_.client("iam").create_role(RoleName="nodes", AssumeRolePolicyDocument="{}")
+    yield owner_
     local_aws.control.reset()
 
 
@@ -54,8 +54,8 @@ def limited(guard: Guard, endpoint: str) -> Callable[[str], Any]:
     session = boto3.Session(aws_access_key_id="local", aws_secret_access_key="local", region_name=REGION)
 
     def client(service: str, **options: Any) -> Any:
-        made: Any = session.client(service, **{"endpoint_url": endpoint, **options})  # type: ignore[call-overload]
-        return guard.before(made)
+        new_client: Any = session.client(service, **{"endpoint_url": endpoint, **options})  # type: ignore[call-overload]
+        return guard.before(new_client)
 
     return client
 
@@ -73,9 +73,9 @@ def test_all_that_the_broker_does_is_allowed(
     process = team.start()
 
     # A reservation is bought, grouped, resized; claims are launched into its group.
-    team.ask(2, annotations=CANCEL)
+    team.create_reservation(2, annotations=CANCEL)
     process.until(lambda: team.quiet({A: 2}) and len(team.grouped()) == 1, "it is bought")
-    team.ask_for(3)
+    team.change_quota(3)
     process.until(lambda: team.quiet({A: 3}), "it has grown")
     arn = process.broker.ome.reads.snapshot().odcrs.status(TRAINING).group_arn
     team.node_class(group=arn)
@@ -83,16 +83,16 @@ def test_all_that_the_broker_does_is_allowed(
     team.client.patch(EC2NodeClass.KIND, "gpu", as_role)
     team.claim("c-0", types=(P5,), capacity=(RESERVED,), annotations={names.DRAWS_FROM: "default/training"})
     process.until(lambda: len(team.instances()) == 1, "it is launched")
-    team.ask_for(2)
+    team.change_quota(2)
     process.until(lambda: team.held() == {A: 2}, "it has shrunk")
 
     # A slot is idle for long; then the claim goes, the class with its templates, and the reservation.
-    process.until(lambda: team.held() == {A: 1}, "what is idle is released")
+    process.until(lambda: team.held() == {A: 1}, "the idle instances are released")
     team.delete("c-0")
     process.until(lambda: not team.instances(), "its instance ends")
     team.client.delete(EC2NodeClass.KIND, "gpu")
     process.until(lambda: not owner.ec2.describe_launch_templates()["LaunchTemplates"], "its templates go")
-    process.until(lambda: not made_profiles(owner), "its instance profile goes")
+    process.until(lambda: not created_profiles(owner), "its instance profile goes")
     team.end()
     process.until(lambda: team.object() is None, "the object is gone")
     assert team.held() == {} and team.grouped() == []
@@ -117,46 +117,46 @@ def test_all_that_the_broker_does_is_allowed(
     assert never == {"TagOwnInstances", "LaunchFromGroups", "ReadPrices"}
 
 
-def made_profiles(owner: Owner) -> list[str]:
-    found = owner.client("iam").list_instance_profiles()["InstanceProfiles"]
+def created_profiles(owner: Owner) -> list[str]:
+    listed = owner.client("iam").list_instance_profiles()["InstanceProfiles"]
     return [
-        p["InstanceProfileName"] for p in found if p["InstanceProfileName"].startswith(owned_prefix(CLUSTER))
+        p["InstanceProfileName"] for p in listed if p["InstanceProfileName"].startswith(owned_prefix(CLUSTER))
     ]
 
 
 @pytest.mark.covers("CAP-12")
-def test_nothing_of_anybody_else_is_allowed(local_aws: LocalAws, owner: Owner, guard: Guard) -> None:
-    theirs = Other(owner)
+def test_no_call_on_resources_of_others_is_allowed(local_aws: LocalAws, owner: Owner, guard: Guard) -> None:
+    other = Other(owner)
     client = limited(guard, local_aws.endpoint)
     ec2, groups, profiles = client("ec2"), client("resource-groups"), client("iam")
     bought = {"InstanceType": P5, "InstancePlatform": "Linux/UNIX", "AvailabilityZone": A, "InstanceCount": 1}
-    fleet = theirs.fleet
+    fleet = other.fleet
     calls: dict[str, Callable[[], Any]] = {
         "CancelCapacityReservation": lambda: ec2.cancel_capacity_reservation(
-            CapacityReservationId=theirs.odcr
+            CapacityReservationId=other.odcr
         ),
         "ModifyCapacityReservation": lambda: ec2.modify_capacity_reservation(
-            CapacityReservationId=theirs.odcr, InstanceCount=2
+            CapacityReservationId=other.odcr, InstanceCount=2
         ),
         "untagged reservation": lambda: ec2.create_capacity_reservation(**bought),
         "reservation tagged for another": lambda: ec2.create_capacity_reservation(
             **bought, TagSpecifications=specified("capacity-reservation", THEIRS)
         ),
-        "TerminateInstances": lambda: ec2.terminate_instances(InstanceIds=[theirs.instance]),
+        "TerminateInstances": lambda: ec2.terminate_instances(InstanceIds=[other.instance]),
         "TerminateInstances, one of ours with it": lambda: ec2.terminate_instances(
-            InstanceIds=[theirs.ours, theirs.instance]
+            InstanceIds=[other.own_instance, other.instance]
         ),
-        "tags of an instance": lambda: ec2.create_tags(Resources=[theirs.instance], Tags=pairs({"a": "b"})),
-        "an instance made ours": lambda: ec2.create_tags(Resources=[theirs.instance], Tags=pairs(OWN_TAGS)),
+        "tags of an instance": lambda: ec2.create_tags(Resources=[other.instance], Tags=pairs({"a": "b"})),
+        "an instance made ours": lambda: ec2.create_tags(Resources=[other.instance], Tags=pairs(OWN_TAGS)),
         "an instance of ours made theirs": lambda: ec2.create_tags(
-            Resources=[theirs.ours], Tags=pairs(THEIRS)
+            Resources=[other.own_instance], Tags=pairs(THEIRS)
         ),
         "tags of an interface": lambda: ec2.create_tags(Resources=["eni-1"], Tags=pairs({"a": "b"})),
-        "a reservation made ours": lambda: ec2.create_tags(Resources=[theirs.odcr], Tags=pairs(OWN_TAGS)),
+        "a reservation made ours": lambda: ec2.create_tags(Resources=[other.odcr], Tags=pairs(OWN_TAGS)),
         "marks of another cluster": lambda: ec2.delete_tags(
-            Resources=[theirs.odcr], Tags=[{"Key": "capacity-broker.io/advised/elsewhere/gpu"}]
+            Resources=[other.odcr], Tags=[{"Key": "capacity-broker.io/advised/elsewhere/gpu"}]
         ),
-        "all tags of a reservation": lambda: ec2.delete_tags(Resources=[theirs.odcr]),
+        "all tags of a reservation": lambda: ec2.delete_tags(Resources=[other.odcr]),
         "DeleteLaunchTemplate": lambda: ec2.delete_launch_template(LaunchTemplateName="theirs"),
         "untagged template": lambda: ec2.create_launch_template(
             LaunchTemplateName="x", LaunchTemplateData={"ImageId": owner.image}
@@ -166,11 +166,13 @@ def test_nothing_of_anybody_else_is_allowed(local_aws: LocalAws, owner: Owner, g
         "launch tagged for another": lambda: ec2.create_fleet(**fleet("ours", THEIRS)),
         "launch with another role": lambda: ec2.create_fleet(**fleet("ours-with-their-role", OWN_TAGS)),
         "launch into their group": lambda: ec2.create_fleet(**fleet("ours-into-their-group", OWN_TAGS)),
-        "members into their group": lambda: groups.group_resources(Group="theirs", ResourceArns=[theirs.arn]),
+        "members into their group": lambda: groups.group_resources(Group="theirs", ResourceArns=[other.arn]),
         "members out of their group": lambda: groups.ungroup_resources(
-            Group="theirs", ResourceArns=[theirs.arn]
+            Group="theirs", ResourceArns=[other.arn]
         ),
-        "what their group holds": lambda: groups.put_group_configuration(Group="theirs", Configuration=[]),
+        "configuration of their group": lambda: groups.put_group_configuration(
+            Group="theirs", Configuration=[]
+        ),
         "DeleteGroup": lambda: groups.delete_group(Group="theirs"),
         "untagged group": lambda: groups.create_group(Name="x", Configuration=[]),
         "another role in a profile of ours": lambda: profiles.add_role_to_instance_profile(
@@ -182,24 +184,24 @@ def test_nothing_of_anybody_else_is_allowed(local_aws: LocalAws, owner: Owner, g
         "their profile made ours": lambda: profiles.tag_instance_profile(
             InstanceProfileName=PROFILE, Tags=pairs(OWN_TAGS)
         ),
-        "their group made ours": lambda: groups.tag(Arn=theirs.group, Tags=OWN_TAGS),
+        "their group made ours": lambda: groups.tag(Arn=other.group, Tags=OWN_TAGS),
         "untagged profile": lambda: profiles.create_instance_profile(InstanceProfileName="x"),
     }
     done = []
-    for what, call in calls.items():
+    for name, call in calls.items():
         try:
             call()
         except ClientError as error:
             if error.response["Error"]["Code"] != "UnauthorizedOperation":
                 raise
         else:
-            done.append(what)
+            done.append(name)
     assert done == []
     # The same with own resources succeeds: ownership was the cause of the refusals.
     ec2.create_fleet(**fleet("ours", OWN_TAGS))
     ec2.create_fleet(**fleet("ours-into-a-named-group", OWN_TAGS))
-    ec2.create_tags(Resources=[theirs.ours], Tags=pairs({"a": "b"}))
-    ec2.terminate_instances(InstanceIds=[theirs.ours])
+    ec2.create_tags(Resources=[other.own_instance], Tags=pairs({"a": "b"}))
+    ec2.terminate_instances(InstanceIds=[other.own_instance])
     profiles.add_role_to_instance_profile(InstanceProfileName=OUR_PROFILE, RoleName="nodes")
     assert {"LaunchFromGroups", "TagOwnInstances"} <= guard.used
 
@@ -226,11 +228,11 @@ IMAGES = "parameter/aws/service/eks/optimized-ami/1.34/image_id"
         ("ec2:PurchaseCapacityBlock", "*", {}, False),
     ],
 )
-def test_what_no_call_of_the_broker_shows(
+def test_permissions_that_no_call_of_the_broker_shows(
     action: str, resource: str, context: dict[str, tuple[str, ...]], allowed: bool
 ) -> None:
-    statements = [each for policy in iam.POLICY.values() for each in policy["Statement"]]
-    assert bool(iam.allowing(statements, iam.Ask(action, resource, context))) is allowed
+    statements = [statement for policy in iam.POLICY.values() for statement in policy["Statement"]]
+    assert bool(iam.allowing(statements, iam.Permission(action, resource, context))) is allowed
 
 
 PROFILES = f"arn:aws:iam::{ACCOUNT}:instance-profile"
@@ -265,8 +267,8 @@ CHANGES = (
 def test_groups_and_profiles_change_under_the_clusters_own_prefix_only(
     action: str, where: str, context: dict[str, tuple[str, ...]], name: str, allowed: bool
 ) -> None:
-    statements = [each for policy in iam.POLICY.values() for each in policy["Statement"]]
-    assert bool(iam.allowing(statements, iam.Ask(action, f"{where}/{name}", context))) is allowed
+    statements = [statement for policy in iam.POLICY.values() for statement in policy["Statement"]]
+    assert bool(iam.allowing(statements, iam.Permission(action, f"{where}/{name}", context))) is allowed
 
 
 @pytest.mark.covers("SAF-61")
@@ -305,7 +307,7 @@ class Other:
         self.group = made_group["Group"]["GroupArn"]
         # The policy names `training`: Terraform made it beside the role.
         owner.groups.create_group(Name="training", Configuration=[], Tags=THEIRS)
-        made = [
+        instance_ids = [
             ec2.run_instances(
                 ImageId=owner.image,
                 InstanceType="m5.large",
@@ -315,7 +317,7 @@ class Other:
             )["Instances"][0]["InstanceId"]
             for tags in (THEIRS, OWN_TAGS)
         ]
-        self.instance, self.ours = made
+        self.instance, self.own_instance = instance_ids
         profiles.create_instance_profile(InstanceProfileName=OUR_PROFILE, Tags=pairs(OWN_TAGS))
         plain = {"ImageId": owner.image}
         for name, tags, data in (
@@ -343,7 +345,10 @@ class Other:
                 "DefaultTargetCapacityType": "on-demand",
             },
             "TagSpecifications": [
-                each for kind in ("instance", "volume", "fleet") if tags for each in specified(kind, tags)
+                specification
+                for kind in ("instance", "volume", "fleet")
+                if tags
+                for specification in specified(kind, tags)
             ],
         }
 

@@ -37,13 +37,13 @@ def team(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]
     local_aws.control.reset()
 
 
-def told(process: Process, name: str = "training") -> dict[str, str]:
+def problems(process: Process, name: str = "training") -> dict[str, str]:
     state = process.broker.ome.reads.snapshot().odcrs.status(Reserved("default", name))
-    return {each.reason: each.message for each in state.problems}
+    return {problem.reason: problem.message for problem in state.problems}
 
 
-def asked(team: Team) -> int:
-    """How often EC2 was asked to make a reservation, by the broker."""
+def purchase_calls(team: Team) -> int:
+    """The number of CreateCapacityReservation calls of the broker."""
     return len(team.control.log("CreateCapacityReservation")) - len(team.others)
 
 
@@ -63,7 +63,7 @@ def observed(team: Team) -> None:
 
 
 def lowered(team: Team) -> None:
-    team.ask_for(0)
+    team.change_quota(0)
 
 
 def stripped(team: Team) -> None:
@@ -75,7 +75,7 @@ def stripped(team: Team) -> None:
 @pytest.mark.covers("SAF-23")
 @pytest.mark.parametrize("restarted", [False, True], ids=["same process", "another process"])
 @pytest.mark.parametrize("meanwhile", [retained, observed, lowered, stripped])
-def test_purchase_whose_answer_was_lost_counts_whatever_happens_to_its_object(
+def test_purchase_with_a_lost_answer_counts_whatever_happens_to_its_object(
     team: Team, meanwhile: Callable[[Team], None], restarted: bool
 ) -> None:
     """Two instances may be held in all; two were bought, and the purchase was never recorded."""
@@ -84,18 +84,18 @@ def test_purchase_whose_answer_was_lost_counts_whatever_happens_to_its_object(
     process = team.start()
     process.turn()
     team.control.fault(action="CreateCapacityReservation", stage="response", times=12)
-    team.ask(2, annotations=MANAGE)
-    process.until(lambda: len(team.made()) == 1, "it is made, and nobody knows")
+    team.create_reservation(2, annotations=MANAGE)
+    process.until(lambda: len(team.purchases()) == 1, "it is made, and no process knows")
     meanwhile(team)
     team.control.clear_faults()
     if restarted:
         process = team.start()
-    team.client.create(KIND, bought.wanted(2, name="serving"))
+    team.client.create(KIND, bought.reservation_body(2, name="serving"))
     process.run(400.0)
-    assert "with 2 that EC2 does not show" in told(process, "serving")["SpendingCapReached"]
+    assert "with 2 that EC2 does not show" in problems(process, "serving")["SpendingCapReached"]
     process.run(900.0)  # shown by now
-    assert team.held() == {A: 2} and len(team.made()) == 1
-    assert "SpendingCapReached" in told(process, "serving")
+    assert team.held() == {A: 2} and len(team.purchases()) == 1
+    assert "SpendingCapReached" in problems(process, "serving")
 
 
 @pytest.mark.covers("SAF-23")
@@ -104,13 +104,13 @@ def test_purchase_that_was_never_made_stops_counting(team: Team) -> None:
     process = team.start()
     process.turn()
     team.control.fault(action="CreateCapacityReservation", code="InternalError", status=500, times=12)
-    team.ask(2)
-    process.until(lambda: asked(team) >= 1, "it was sent")
+    team.create_reservation(2)
+    process.until(lambda: purchase_calls(team) >= 1, "it was sent")
     team.end()
     team.control.clear_faults()
-    team.client.create(KIND, bought.wanted(2, name="serving"))
+    team.client.create(KIND, bought.reservation_body(2, name="serving"))
     process.run(3000.0)
-    assert team.made() == []
+    assert team.purchases() == []
     process.until(lambda: team.held() == {A: 2}, "an hour without a sign of it is enough", seconds=2400.0)
 
 
@@ -118,19 +118,23 @@ def test_purchase_that_was_never_made_stops_counting(team: Team) -> None:
 def test_purchases_count_and_are_given_back_by_the_cluster_uid_whatever_its_name(team: Team) -> None:
     team.settings = replace(team.settings, buy_instances=2, buy_instances_each=2, buy_instances_namespace=2)
     process = team.start()
-    team.ask(2, annotations=CANCEL)
+    team.create_reservation(2, annotations=CANCEL)
     process.until(lambda: team.quiet({A: 2}), "it is bought")
     process.run(60.0)
-    (made,) = team.made()
+    (purchase,) = team.purchases()
     team.settings = replace(team.settings, cluster_name="renamed")
     process = team.start()
-    team.client.create(KIND, bought.wanted(2, name="serving"))
+    team.client.create(KIND, bought.reservation_body(2, name="serving"))
     process.run(120.0)
-    assert "SpendingCapReached" in told(process, "serving")
-    assert asked(team) == 1 and process.broker.ome.reads.snapshot().odcrs.status(RESERVED).obtained == 2
+    assert "SpendingCapReached" in problems(process, "serving")
+    assert (
+        purchase_calls(team) == 1 and process.broker.ome.reads.snapshot().odcrs.status(RESERVED).obtained == 2
+    )
     team.end()
-    process.until(lambda: asked(team) == 2, "what is given back leaves room for the other")
-    assert team.aws.reservation(made["CapacityReservationId"])["State"] == "cancelled"
+    process.until(
+        lambda: purchase_calls(team) == 2, "the capacity that is given back leaves room for the other"
+    )
+    assert team.aws.reservation(purchase["CapacityReservationId"])["State"] == "cancelled"
 
 
 # ---- held amounts that are not described
@@ -144,29 +148,31 @@ class Hides:
         described = walk._Behind.reservations
 
         def reservations(provider: walk._Behind) -> Any:
-            return [each for each in described(provider) if each.id != self.id]
+            return [odcr for odcr in described(provider) if odcr.id != self.id]
 
         monkeypatch.setattr(walk._Behind, "reservations", reservations)
 
 
 @pytest.mark.covers("SAF-07")
-def test_what_is_no_longer_described_is_not_bought_again_and_counts(
+def test_reservation_that_is_no_longer_described_counts_and_is_not_bought_again(
     team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hides = Hides(monkeypatch)
     team.settings = replace(team.settings, buy_instances=3, buy_instances_each=3, buy_instances_namespace=3)
     process = team.start()
-    team.ask(2, annotations=CANCEL)
+    team.create_reservation(2, annotations=CANCEL)
     process.until(lambda: team.quiet({A: 2}), "it is bought")
     process.run(60.0)
-    (made,) = [each["CapacityReservationId"] for each in team.made()]
-    hides.id = made
+    (odcr_id,) = [purchase["CapacityReservationId"] for purchase in team.purchases()]
+    hides.id = odcr_id
     # Its name sorts after "training": both may be created in the same second.
-    team.client.create(KIND, bought.wanted(2, name="tuning", annotations=PART))
+    team.client.create(KIND, bought.reservation_body(2, name="tuning", annotations=PART))
     for _ in range(2):
         process.run(1800.0)
-        assert f"{made} was held and EC2 does not describe it at all" in told(process)["PurchaseSkipped"]
-        assert asked(team) == 2, "the second is what was left of the cap, for the other one"
+        assert (
+            f"{odcr_id} was held and EC2 does not describe it at all" in problems(process)["PurchaseSkipped"]
+        )
+        assert purchase_calls(team) == 2, "the second is the rest of the cap, for the other one"
         assert sum(team.held().values()) == 3
         process = team.start()
     status = team.status()
@@ -176,14 +182,14 @@ def test_what_is_no_longer_described_is_not_bought_again_and_counts(
     process.until(
         lambda: process.broker.ome.reads.snapshot().odcrs.status(RESERVED).obtained == 2, "it is there"
     )
-    assert "PurchaseSkipped" not in told(process)
+    assert "PurchaseSkipped" not in problems(process)
     # Or it is gone for good, and the operator confirms it.
-    hides.id = made
-    process.until(lambda: "PurchaseSkipped" in told(process), "it is missed again")
+    hides.id = odcr_id
+    process.until(lambda: "PurchaseSkipped" in problems(process), "it is missed again")
     ledger = ConfigMap.decode(team.client.get(ConfigMap.KIND, LEDGER, namespace=NAMESPACE))
-    assert made in ledger.data
-    team.client.patch(ConfigMap.KIND, LEDGER, {"data": {made: None}}, namespace=NAMESPACE)
-    process.until(lambda: asked(team) > 2, "it is bought anew")
+    assert odcr_id in ledger.data
+    team.client.patch(ConfigMap.KIND, LEDGER, {"data": {odcr_id: None}}, namespace=NAMESPACE)
+    process.until(lambda: purchase_calls(team) > 2, "it is bought anew")
 
 
 def shown_again(team: Team, hides: Hides) -> None:
@@ -201,24 +207,24 @@ def past_its_end(team: Team, hides: Hides) -> None:
 
 @pytest.mark.covers("SAF-07")
 @pytest.mark.parametrize("ends", [shown_again, forgotten, past_its_end])
-def test_deleted_object_stays_while_what_it_gives_back_is_not_described(
+def test_deleted_object_stays_while_its_reservation_is_not_described(
     team: Team, monkeypatch: pytest.MonkeyPatch, ends: Callable[[Team, Hides], None]
 ) -> None:
     hides = Hides(monkeypatch)
     process = team.start()
     end = team.clock.now() + timedelta(days=2)
-    team.ask(2, annotations={**CANCEL, names.END_DATE: f"{end:%Y-%m-%dT%H:%M:%SZ}"})
+    team.create_reservation(2, annotations={**CANCEL, names.END_DATE: f"{end:%Y-%m-%dT%H:%M:%SZ}"})
     process.until(lambda: team.quiet({A: 2}), "it is bought")
     process.run(900.0)  # no longer known from having been made
-    (made,) = [each["CapacityReservationId"] for each in team.made()]
-    hides.id = made
+    (odcr_id,) = [purchase["CapacityReservationId"] for purchase in team.purchases()]
+    hides.id = odcr_id
     team.end()
     process.run(600.0)
     process = team.start()
     process.run(3600.0)
-    message = told(process)["ReservationNotDescribed"]
-    assert message.startswith(made) and f"ConfigMap kube-system/{LEDGER}" in message
-    assert made in team.status().lifecycle_detail and team.held() == {A: 2}
+    message = problems(process)["ReservationNotDescribed"]
+    assert message.startswith(odcr_id) and f"ConfigMap kube-system/{LEDGER}" in message
+    assert odcr_id in team.status().lifecycle_detail and team.held() == {A: 2}
     ends(team, hides)
     process.until(lambda: team.object() is None, "the object is gone")
     if ends is shown_again:
@@ -231,7 +237,7 @@ def test_deleted_object_stays_while_what_it_gives_back_is_not_described(
 def test_deleted_object_stays_while_the_ledger_is_not_understood(team: Team) -> None:
     """The entry may be of an amount that the object is to give back."""
     process = team.start()
-    team.ask(2, annotations=CANCEL)
+    team.create_reservation(2, annotations=CANCEL)
     process.until(lambda: team.quiet({A: 2}), "it is bought")
     process.run(60.0)
     key = "cr-0123456789abcdef0"
@@ -239,7 +245,7 @@ def test_deleted_object_stays_while_the_ledger_is_not_understood(team: Team) -> 
     process = team.start()
     team.end()
     process.run(600.0)
-    assert key in told(process)["PurchaseSkipped"] and team.object() is not None
+    assert key in problems(process)["PurchaseSkipped"] and team.object() is not None
     team.client.patch(ConfigMap.KIND, LEDGER, {"data": {key: None}}, namespace=NAMESPACE)
     process.until(lambda: team.object() is None, "the object is gone")
     assert team.held() == {}
@@ -257,14 +263,14 @@ def test_forged_marks_of_the_broker_count_for_nothing(team: Team) -> None:
     }
     team.settings = replace(team.settings, buy_instances=3, buy_instances_each=2, buy_instances_namespace=3)
     process = team.start()
-    team.ask(2, annotations=CANCEL | forged)
-    team.client.create(KIND, bought.wanted(1, name="serving"))
-    process.until(lambda: sum(team.held().values()) == 3, "both have theirs", seconds=60.0)
-    one = team.object()
-    assert one is not None
-    ours = {key for key in one.annotations if key.startswith(f"{names.BROKER}/")}
-    assert ours == {*CANCEL, *forged}, "the broker writes nothing where its subjects do"
-    assert "UnknownAnnotation" in told(process)
+    team.create_reservation(2, annotations=CANCEL | forged)
+    team.client.create(KIND, bought.reservation_body(1, name="serving"))
+    process.until(lambda: sum(team.held().values()) == 3, "both have their instances", seconds=60.0)
+    reservation = team.object()
+    assert reservation is not None
+    broker_annotations = {key for key in reservation.annotations if key.startswith(f"{names.BROKER}/")}
+    assert broker_annotations == {*CANCEL, *forged}, "the broker writes nothing where its subjects do"
+    assert "UnknownAnnotation" in problems(process)
 
 
 @pytest.mark.covers("SAF-56")
@@ -279,14 +285,14 @@ def test_platforms_and_tenancies_are_bought_only_from_the_operators_list(
     team: Team, annotations: dict[str, str], option: str, allowed: str
 ) -> None:
     process = team.start()
-    team.ask(1, annotations=CANCEL | annotations)
+    team.create_reservation(1, annotations=CANCEL | annotations)
     process.run(600.0)
-    (wanted,) = annotations.values()
+    (requested,) = annotations.values()
     assert (
-        f"'{wanted}' may not be bought: the broker's {option} allows {allowed}"
-        in (told(process)["PurchaseSkipped"])
+        f"'{requested}' may not be bought: the broker's {option} allows {allowed}"
+        in (problems(process)["PurchaseSkipped"])
     )
-    assert team.made() == [] and asked(team) == 0
+    assert team.purchases() == [] and purchase_calls(team) == 0
 
     # Allowed, its price is not known, so a cap in dollars buys nothing.
     team.settings = replace(
@@ -296,13 +302,13 @@ def test_platforms_and_tenancies_are_bought_only_from_the_operators_list(
     )
     process = team.start()
     process.run(600.0)
-    assert f"{P5} ({wanted})" in told(process)["PriceUnknown"]
-    assert asked(team) == 0
+    assert f"{P5} ({requested})" in problems(process)["PriceUnknown"]
+    assert purchase_calls(team) == 0
     team.settings = replace(team.settings, buy_dollars=float("inf"))
     process = team.start()
     process.until(lambda: team.quiet({A: 1}), "without a cap in dollars it is bought")
-    (made,) = team.made()
-    assert wanted in (made["InstancePlatform"], made["Tenancy"])
+    (purchase,) = team.purchases()
+    assert requested in (purchase["InstancePlatform"], purchase["Tenancy"])
 
 
 @pytest.mark.covers("SAF-08")
@@ -316,33 +322,33 @@ def test_windows_and_sql_server_do_not_pass_at_the_price_of_linux(team: Team) ->
         buy_platforms="Linux/UNIX,Windows with SQL Server Enterprise",
     )
     process = team.start()
-    team.ask(10, annotations=CANCEL | {names.PLATFORM: "Windows with SQL Server Enterprise"})
+    team.create_reservation(10, annotations=CANCEL | {names.PLATFORM: "Windows with SQL Server Enterprise"})
     process.run(600.0)
-    assert (team.made(), [*told(process)]) == ([], ["PriceUnknown"])
+    assert (team.purchases(), [*problems(process)]) == ([], ["PriceUnknown"])
     patched(team, {"metadata": {"annotations": {names.PLATFORM: None}}})
     process.until(lambda: team.quiet({A: 10}), "Linux is known and fits")
 
 
 @pytest.mark.covers("SAF-55")
-def test_no_single_object_or_namespace_can_use_up_what_may_be_bought(team: Team) -> None:
+def test_no_single_object_or_namespace_can_use_up_the_caps(team: Team) -> None:
     """The operator sets one number: 16 instances' worth. Nothing else is set."""
     team.settings = replace(team.settings, buy_dollars=16 * HOUR)
     process = team.start()
     for name in ("a", "b", "c"):
-        team.client.create(KIND, bought.wanted(16, name=name, annotations=PART))
+        team.client.create(KIND, bought.reservation_body(16, name=name, annotations=PART))
     process.run(600.0)
     assert team.held() == {A: 8}, "half of it for one namespace"
-    assert "--buy-dollars-namespace is 440.32" in told(process, "c")["SpendingCapReached"]
+    assert "--buy-dollars-namespace is 440.32" in problems(process, "c")["SpendingCapReached"]
     # Under other names it gets no more: the holdings of a deleted object count for its namespace.
     for name in ("a", "b", "c"):
         team.client.delete(KIND, name, namespace="default")
     for name in ("d", "e"):
-        team.client.create(KIND, bought.wanted(16, name=name, annotations=PART))
+        team.client.create(KIND, bought.reservation_body(16, name=name, annotations=PART))
     process.run(600.0)
     assert team.held() == {A: 8}
-    other = bought.wanted(16, name="x", annotations=PART)
+    other = bought.reservation_body(16, name="x", annotations=PART)
     other["metadata"]["namespace"] = "kube-public"
     team.client.create(KIND, other)
     process.until(lambda: team.held() == {A: 12}, "another namespace has its own")
-    found = [CapacityReservation.decode(each) for each in team.client.list(KIND)[0]]
-    assert {each.name for each in found} == {"d", "e", "x"}
+    reservations = [CapacityReservation.decode(raw) for raw in team.client.list(KIND)[0]]
+    assert {reservation.name for reservation in reservations} == {"d", "e", "x"}

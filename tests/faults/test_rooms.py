@@ -26,11 +26,11 @@ DEMO = {"app": "demo"}
 
 @pytest.fixture
 def cluster() -> Iterator[Rooms]:
-    with rooms() as made:
-        made.start()
-        made.node("node-0", room={"cpu": "4"})
-        yield made
-        check(made)
+    with rooms() as rooms_:
+        rooms_.start()
+        rooms_.node("node-0", room={"cpu": "4"})
+        yield rooms_
+        check(rooms_)
 
 
 def check(cluster: Rooms) -> None:
@@ -41,11 +41,11 @@ def check(cluster: Rooms) -> None:
     holds = [item for item in items if item.status.phase == "Available"]
     for raw in cluster.client.list(Node.KIND)[0]:
         node = Node.decode(raw)
-        there = [pod for pod in pods if takes_room(pod) and pod.spec.node_name == node.name]
-        cpu = sum(pod_requests(pod.spec).get("cpu", 0) for pod in there)
+        pods_on_node = [pod for pod in pods if takes_room(pod) and pod.spec.node_name == node.name]
+        cpu = sum(pod_requests(pod.spec).get("cpu", 0) for pod in pods_on_node)
         for hold in holds:
             if hold.status.node_name == node.name:
-                used = sum(pod_requests(pod.spec).get("cpu", 0) for pod in there if owns(pod, hold))
+                used = sum(pod_requests(pod.spec).get("cpu", 0) for pod in pods_on_node if owns(pod, hold))
                 cpu += max(0, amounts(hold.status.allocatable).get("cpu", 0) - used)
         assert cpu <= amounts(node.status.allocatable)["cpu"], node.name
 

@@ -74,18 +74,18 @@ class Gate:
     away: bool = False  # the API server is not reached
     hooks: dict[str, list[Callable[[], object]]] = field(default_factory=dict)
 
-    def at(self, what: str, *does: Callable[[], object]) -> None:
+    def at(self, call: str, *does: Callable[[], object]) -> None:
         """The next calls that begin so are each preceded by one of these."""
-        self.hooks.setdefault(what, []).extend(does)
+        self.hooks.setdefault(call, []).extend(does)
 
-    def before(self, what: str) -> None:
+    def before(self, call: str) -> None:
         if self.dead:
-            raise Killed(what)
-        due = next((self.hooks[begin] for begin in self.hooks if what.startswith(begin)), [])
+            raise Killed(call)
+        due = next((self.hooks[begin] for begin in self.hooks if call.startswith(begin)), [])
         if due:
             due.pop(0)()
         if self.armed:
-            self.calls.append(what)
+            self.calls.append(call)
             self.times.append(self.clock())
             self._reached(Point(len(self.calls) - 1, "before"))
 
@@ -113,22 +113,22 @@ def points(gate: Gate) -> list[Point]:
     Its memory dies with it, and a read leaves no trace: before one call is before every other of the same
     moment, up to the next change.
     """
-    found: list[Point] = []
+    points_: list[Point] = []
     first = last = Point(0, "before")
-    for number, what in enumerate(gate.calls):
+    for number, call in enumerate(gate.calls):
         last = Point(number, "before")
-        if not reads(what):
-            found += _moments(gate, first, last)
+        if not reads(call):
+            points_ += _moments(gate, first, last)
             first = last = Point(number, "after")
-    return found + _moments(gate, first, last)
+    return points_ + _moments(gate, first, last)
 
 
 def _moments(gate: Gate, first: Point, last: Point) -> list[Point]:
     return [first] if gate.times[first.call] == gate.times[last.call] else [first, last]
 
 
-def reads(what: str) -> bool:
-    return what.startswith(AWS_READS) or what.partition(" ")[0] in READS
+def reads(call: str) -> bool:
+    return call.startswith(AWS_READS) or call.partition(" ")[0] in READS
 
 
 class Wire:
@@ -140,7 +140,7 @@ class Wire:
     def request(self, request: Request, *, timeout: float) -> Reply:
         self._gate.before(f"{request.method} {request.path}")
         if self._gate.away:
-            raise Unavailable(0, "Away", "the API server is away, as a test asked")
+            raise Unavailable(0, "Away", "the API server is away, as ordered by the test")
         reply = self._inner.request(request, timeout=timeout)
         self._gate.after()
         return reply
@@ -185,12 +185,12 @@ class Session:
     def client(self, service: str, *, region_name: str, endpoint_url: str, config: Any) -> Any:
         key = (service, region_name, endpoint_url)
         if key not in _clients:
-            made: Any = boto3.Session(**self._given).client(  # type: ignore[call-overload]
+            new_client: Any = boto3.Session(**self._given).client(  # type: ignore[call-overload]
                 service, region_name=region_name, endpoint_url=endpoint_url, config=config
             )
-            made.meta.events.register("before-call", lambda model, **_: Session.gate.before(model.name))
-            made.meta.events.register("after-call", lambda **_: Session.gate.after())
-            _clients[key] = made
+            new_client.meta.events.register("before-call", lambda model, **_: Session.gate.before(model.name))
+            new_client.meta.events.register("after-call", lambda **_: Session.gate.after())
+            _clients[key] = new_client
         return _clients[key]
 
 
@@ -264,9 +264,9 @@ class World:
         """EC2's own list of this cluster's instances, as they are now."""
         chosen = [{"Name": "tag:capacity-broker.io/cluster", "Values": [self.settings.cluster_name]}]
         self.control.lag(0)
-        found = self.aws.ec2.describe_instances(Filters=chosen)["Reservations"]
+        reservations = self.aws.ec2.describe_instances(Filters=chosen)["Reservations"]
         self.control.lag(self.lag)
-        listed = [instance for reservation in found for instance in reservation["Instances"]]
+        listed = [instance for reservation in reservations for instance in reservation["Instances"]]
         return [i for i in listed if ended or i["State"]["Name"] not in ENDED]
 
     # ---- processes
@@ -291,7 +291,7 @@ def account(server: LocalAws, *, fresh: bool = False) -> Account:
 
 
 class _Behind(Provider):
-    """Shows a reservation if its world says that EC2 does."""
+    """Hides reservations that EC2 does not show yet in this world."""
 
     def __init__(self, world: World, **options: Any) -> None:
         super().__init__(**options)
@@ -299,10 +299,10 @@ class _Behind(Provider):
 
     def reservations(self) -> Sequence[Odcr]:
         shown = self._world.clock.now() - timedelta(seconds=self._world.hidden)
-        found = super().reservations()
+        odcrs = super().reservations()
         if not self._world.hidden:
-            return found
-        return [each for each in found if each.created is not None and each.created <= shown]
+            return odcrs
+        return [odcr for odcr in odcrs if odcr.created is not None and odcr.created <= shown]
 
 
 class Process:
@@ -322,20 +322,20 @@ class Process:
             provider.instance_types()
         client = Client(Wire(world.transport, gate), guard=guard)
         self.broker = Broker(client, provider, world.settings, clock=world.clock)
-        found: dict[str, Any] = {loop.name: loop for loop in self.broker.loops}
-        self._loops: list[Singleton[str] | Controller[str]] = [found[name] for name in LOOPS]
+        loops: dict[str, Any] = {loop.name: loop for loop in self.broker.loops}
+        self._loops: list[Singleton[str] | Controller[str]] = [loops[name] for name in LOOPS]
         self._informers: list[Informer[Any]] = [*self.broker.informers]
         self._read: dict[str, int] = {}
         self._due = dict.fromkeys(LOOPS, 0.0)
         self.deaf = False  # its watches bring nothing
-        self._heard = -1
+        self._delivered = -1
 
     def turn(self) -> None:
         """Brings every cache up to date, then runs every loop that is due."""
         Session.gate = self.gate
         self.world.tick()
         for loop in self._loops:
-            self._hear()
+            self._deliver_events()
             if isinstance(loop, Controller):
                 for _ in range(len(loop.queue)):
                     loop.step()
@@ -343,12 +343,12 @@ class Process:
                 self._once(loop)
         self.world.tick()
 
-    def _hear(self) -> None:
+    def _deliver_events(self) -> None:
         """The events of the watches since the last time."""
         revision = self.world.cluster.state.store.revision
-        if self.deaf or self.gate.away or revision == self._heard:
+        if self.deaf or self.gate.away or revision == self._delivered:
             return
-        self._heard = revision
+        self._delivered = revision
         with self.gate.unseen():
             for informer in [*self._informers]:
                 kind = vars(informer)["_kind"]
@@ -375,12 +375,12 @@ class Process:
         end = self.world.clock.monotonic() + seconds
         self.until(lambda: self.world.clock.monotonic() >= end, "the time", seconds=2 * seconds + 60)
 
-    def until(self, done: Callable[[], bool], what: str, *, seconds: float = 900.0) -> None:
+    def until(self, done: Callable[[], bool], goal: str, *, seconds: float = 900.0) -> None:
         """Turns until it is so, for at most so much of the world's time."""
         end = self.world.clock.monotonic() + seconds
         while not done():
             if self.world.clock.monotonic() >= end:
-                raise AssertionError(f"never came: {what}")
+                raise AssertionError(f"never came: {goal}")
             self.turn()
             if not done():
                 soonest = min(self._due[loop.name] for loop in self._loops if isinstance(loop, Singleton))
@@ -395,12 +395,12 @@ class Process:
 
 def records(world: World) -> dict[str, str]:
     """The recorded calls to EC2, by launch id."""
-    found: dict[str, str] = {}
+    records_: dict[str, str] = {}
     for name in RECORDS:
         with suppress(NotFound):
             stored = world.client.get(ConfigMap.KIND, name, namespace=NAMESPACE)
-            found |= ConfigMap.decode(stored).data
-    return found
+            records_ |= ConfigMap.decode(stored).data
+    return records_
 
 
 def held(claims: list[NodeClaim]) -> dict[str, str]:

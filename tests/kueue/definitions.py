@@ -55,8 +55,8 @@ COVERED = "self.flavors.all(x, size(x.resources) == size(self.coveredResources))
 
 @lru_cache
 def _schema(model: type[Object], version: str) -> str:
-    made = definition(GeneratedDefinition(versions=(model,), columns=(), categories=("kueue",)))
-    schema = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    generated = definition(GeneratedDefinition(versions=(model,), columns=(), categories=("kueue",)))
+    schema = generated["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     schema = json.loads(json.dumps(schema))
     if model is ClusterQueue:
         _cluster_queue(schema["properties"]["spec"], version)
@@ -67,8 +67,8 @@ def _schema(model: type[Object], version: str) -> str:
 
 
 def _entry(schema: Json) -> Json:
-    found: Json = schema["properties"]["status"]["properties"]["admissionChecks"]["items"]["properties"]
-    return found
+    entry: Json = schema["properties"]["status"]["properties"]["admissionChecks"]["items"]["properties"]
+    return entry
 
 
 def _cluster_queue(spec: Json, version: str) -> None:
@@ -93,7 +93,7 @@ def _cluster_queue(spec: Json, version: str) -> None:
 
 def definitions(served: Sequence[str]) -> list[Json]:
     """A definition of each kind; the first version is stored."""
-    made = []
+    documents = []
     for model in MODELS:
         body = json.loads(json.dumps(definition(GeneratedDefinition(versions=(model,), columns=()))))
         template = body["spec"]["versions"][0]
@@ -109,8 +109,8 @@ def definitions(served: Sequence[str]) -> list[Json]:
         if model is Workload:
             for version in body["spec"]["versions"]:
                 version["additionalPrinterColumns"] = WORKLOAD_COLUMNS
-        made.append(body)
-    return made
+        documents.append(body)
+    return documents
 
 
 def install(client: Client, *, served: Sequence[str] = VERSIONS) -> None:
@@ -128,7 +128,7 @@ def uninstall(client: Client) -> bool:
         except NotFound:
             continue
         gone = False
-        version = next(each["name"] for each in raw["spec"]["versions"] if each["storage"])
+        version = next(version_["name"] for version_ in raw["spec"]["versions"] if version_["storage"])
         _release(client, replace(model.KIND, version=version))
         if not raw["metadata"].get("deletionTimestamp"):
             client.delete(CRD, model.KIND.resource)

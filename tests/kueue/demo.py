@@ -57,43 +57,45 @@ def main(
 ) -> None:
     """Kueue beside the broker on local AWS."""
     settings, clock = replace(Settings(), poll_seconds=POLL), SystemClock()
-    with session(console()), scene(settings, clock, make=account.team) as made:
-        good = Story(made).play()
+    with session(console()), scene(settings, clock, make=account.team) as running_scene:
+        good = Story(running_scene).play()
         if not once:
-            made.stay("kubectl get clusterqueues,localqueues,workloads,admissionchecks -A")
+            running_scene.stay("kubectl get clusterqueues,localqueues,workloads,admissionchecks -A")
     sys.exit(0 if good else 1)
 
 
 class Story:
     """Two jobs, and the way of each through Kueue and the broker's check."""
 
-    def __init__(self, made: Scene) -> None:
-        self._made, self._client = made, made.user
-        self._kueue = Kueue(InProcessTransport(made.stage.api.cluster), now=made.clock.now)
-        self._odcr = made.stage.world.names["gpu"]
+    def __init__(self, running_scene: Scene) -> None:
+        self._scene, self._client = running_scene, running_scene.user
+        self._kueue = Kueue(InProcessTransport(running_scene.stage.api.cluster), now=running_scene.clock.now)
+        self._odcr = running_scene.stage.world.names["gpu"]
 
     def play(self) -> bool:
         """True if both jobs were admitted, each once its instance was free."""
-        made = self._made
-        made.say(f"EC2 has one {TYPE} for team/gpu so far, in {self._odcr}")
+        running_scene = self._scene
+        running_scene.say(f"EC2 has one {TYPE} for team/gpu so far, in {self._odcr}")
         install(self._client)
         self._offer()
-        made.say("Kueue is installed, with a flavor h100 and a CapacityReservation team/gpu of 16 GPUs")
-        if not made.until(self._queued):
+        running_scene.say(
+            "Kueue is installed, with a flavor h100 and a CapacityReservation team/gpu of 16 GPUs"
+        )
+        if not running_scene.until(self._queued):
             return False
-        made.say(f"the broker has made ClusterQueue {QUEUE}, LocalQueue gpu and the check {CHECK}")
+        running_scene.say(f"the broker has made ClusterQueue {QUEUE}, LocalQueue gpu and the check {CHECK}")
         self._kueue.takes(QUEUE)
         for job in JOBS:
             self._submit(job)
-        made.say("two jobs of 8 GPUs each are submitted: Kueue has quota for both")
-        made.until(lambda: self._turn() and self._admitted("train-a") and self._message("train-b"))
+        running_scene.say("two jobs of 8 GPUs each are submitted: Kueue has quota for both")
+        running_scene.until(lambda: self._turn() and self._admitted("train-a") and self._message("train-b"))
         good = self._table("with one reserved instance", {"train-a": True, "train-b": False})
-        made.say(f"{self._odcr} gets its second instance")
-        account.grow(made.stage.aws.endpoint, self._odcr, 2)
-        made.until(lambda: self._turn() and self._admitted("train-b"))
+        running_scene.say(f"{self._odcr} gets its second instance")
+        account.grow(running_scene.stage.aws.endpoint, self._odcr, 2)
+        running_scene.until(lambda: self._turn() and self._admitted("train-b"))
         good &= self._table("with two", dict.fromkeys(JOBS, True))
         text = "As expected: no job was admitted before its reserved instance was there."
-        made.out.print(f"\n{text if good else 'Not as expected.'}")
+        running_scene.out.print(f"\n{text if good else 'Not as expected.'}")
         return good
 
     def _offer(self) -> None:
@@ -124,7 +126,7 @@ class Story:
             self._client.get(LocalQueue.KIND, "gpu", namespace=TEAM)
         except NotFound:
             return False
-        snapshot = self._made.stage.broker.ome.reads.snapshot()
+        snapshot = self._scene.stage.broker.ome.reads.snapshot()
         return _open(queue) and any(snapshot.odcrs.owned.of(Reserved(TEAM, "gpu")).values())
 
     def _turn(self) -> bool:
@@ -133,17 +135,17 @@ class Story:
         return True
 
     def _admitted(self, job: str) -> bool:
-        return self._says(job, ADMITTED)
+        return self._is_true(job, ADMITTED)
 
-    def _says(self, job: str, type_: str) -> bool:
-        found = condition(self._kueue.workload(job, TEAM).status.conditions, type_)
-        return found is not None and found.status == "True"
+    def _is_true(self, job: str, type_: str) -> bool:
+        condition_ = condition(self._kueue.workload(job, TEAM).status.conditions, type_)
+        return condition_ is not None and condition_.status == "True"
 
     def _message(self, job: str) -> str:
         """The broker's reason why the job waits; none while it is admitted or not yet checked."""
         checks = self._kueue.workload(job, TEAM).status.admission_checks
         texts = [check.message for check in checks if check.name == CHECK and check.state != "Ready"]
-        return "" if self._says(job, QUOTA_RESERVED) else next(iter(texts), "")
+        return "" if self._is_true(job, QUOTA_RESERVED) else next(iter(texts), "")
 
     def _selector(self, job: str) -> Mapping[str, str]:
         """The node labels that the broker gives the pods of the job."""
@@ -151,17 +153,17 @@ class Story:
         updates = [update for check in checks for update in check.pod_set_updates]
         return updates[0].node_selector if updates else {}
 
-    def _table(self, title: str, wanted: Mapping[str, bool]) -> bool:
+    def _table(self, title: str, expected: Mapping[str, bool]) -> bool:
         """Prints both jobs; whether those are admitted that should be."""
-        rows = [self._row(job, admitted) for job, admitted in wanted.items()]
-        self._made.out.print()
-        self._made.out.print(table(title, rows, columns=COLUMNS))
+        rows = [self._row(job, admitted) for job, admitted in expected.items()]
+        self._scene.out.print()
+        self._scene.out.print(table(title, rows, columns=COLUMNS))
         return all(row["as"] == "yes" for row in rows)
 
-    def _row(self, job: str, wanted: bool) -> dict[str, Any]:
+    def _row(self, job: str, expected: bool) -> dict[str, Any]:
         admitted = self._admitted(job)
         slot = self._selector(job).get(names.RESERVATION_ID, "-") if admitted else "-"
-        good = admitted == wanted and slot == (self._odcr if wanted else "-")
+        good = admitted == expected and slot == (self._odcr if expected else "-")
         return {
             "job": job,
             "gpus": 8,

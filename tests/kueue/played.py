@@ -87,17 +87,17 @@ class Kueue:
     def keeps_flavors(self) -> None:
         """Its finalizer on each flavor, until a deleted one is named by no ClusterQueue (Kueue's
         pkg/controller/core/resourceflavor_controller.go)."""
-        queues = [ClusterQueue.decode(each) for each in self.client.list(self.kind(ClusterQueue))[0]]
+        queues = [ClusterQueue.decode(raw) for raw in self.client.list(self.kind(ClusterQueue))[0]]
         groups = [group for queue in queues for group in queue.spec.resource_groups]
         used = {flavor.name for group in groups for flavor in group.flavors}
         for body in self.client.list(self.kind(ResourceFlavor))[0]:
             meta = body["metadata"]
-            held, wanted = IN_USE in meta.get("finalizers", ()), True
+            held, needed = IN_USE in meta.get("finalizers", ()), True
             if meta.get("deletionTimestamp"):
-                wanted = held and meta["name"] in used
-            if held != wanted:
-                others = [each for each in meta.get("finalizers", ()) if each != IN_USE]
-                meta["finalizers"] = [*others, IN_USE] if wanted else others
+                needed = held and meta["name"] in used
+            if held != needed:
+                others = [finalizer for finalizer in meta.get("finalizers", ()) if finalizer != IN_USE]
+                meta["finalizers"] = [*others, IN_USE] if needed else others
                 self.client.update(self.kind(ResourceFlavor), body)
 
     # ---- ClusterQueues
@@ -116,7 +116,7 @@ class Kueue:
         queue = self.queue(name)
         assert queue is not None
         reason, message = self._judged(queue)
-        said = {
+        active = {
             "type": ACTIVE,
             "status": "True" if reason == "Ready" else "False",
             "reason": reason,
@@ -124,7 +124,7 @@ class Kueue:
             "lastTransitionTime": WHEN,
         }
         self.client.patch(
-            self.kind(ClusterQueue), name, {"status": {"conditions": [said]}}, subresource="status"
+            self.kind(ClusterQueue), name, {"status": {"conditions": [active]}}, subresource="status"
         )
         return reason
 
@@ -134,24 +134,24 @@ class Kueue:
         flavors: dict[str, list[Json]] = {}
         for (flavor, resource), value in sorted(total.items()):
             flavors.setdefault(flavor, []).append({"name": resource, "total": written(resource, value)})
-        said = [{"name": flavor, "resources": resources} for flavor, resources in flavors.items()]
-        status = {"status": {"flavorsReservation": said}}
+        reservation = [{"name": flavor, "resources": resources} for flavor, resources in flavors.items()]
+        status = {"status": {"flavorsReservation": reservation}}
         self.client.patch(self.kind(ClusterQueue), name, status, subresource="status")
         return total
 
     def _used(self, name: str) -> Counter[tuple[str, str]]:
         total: Counter[tuple[str, str]] = Counter()
         for raw in self.client.list(self.kind(Workload))[0]:
-            each = Workload.decode(raw)
-            admission = each.status.admission
-            if admission is None or admission.cluster_queue != name or _is(each, FINISHED):
+            workload = Workload.decode(raw)
+            admission = workload.status.admission
+            if admission is None or admission.cluster_queue != name or _is(workload, FINISHED):
                 continue
-            back = {one.name: one.count for one in each.status.reclaimable_pods}
-            for some in admission.pod_set_assignments:
-                left = (some.count or 1) - back.get(some.name, 0)
-                for resource, amount in some.resource_usage.items():
-                    used = units(resource, amount) * left // (some.count or 1)
-                    total[some.flavors[resource], resource] += used
+            back = {pods.name: pods.count for pods in workload.status.reclaimable_pods}
+            for assignment in admission.pod_set_assignments:
+                left = (assignment.count or 1) - back.get(assignment.name, 0)
+                for resource, amount in assignment.resource_usage.items():
+                    used = units(resource, amount) * left // (assignment.count or 1)
+                    total[assignment.flavors[resource], resource] += used
         return total
 
     def releases(self, name: str) -> None:
@@ -175,8 +175,8 @@ class Kueue:
             if not self._has(AdmissionCheck, rule.name):
                 return "AdmissionCheckNotFound", f"references missing AdmissionCheck(s): {rule.name}."
             check = AdmissionCheck.decode(self.raw(AdmissionCheck, rule.name))
-            said = condition(check.status.conditions, ACTIVE)
-            if said is None or said.status != "True":
+            active = condition(check.status.conditions, ACTIVE)
+            if active is None or active.status != "True":
                 return "AdmissionCheckInactive", f"references inactive AdmissionCheck(s): {rule.name}."
         return "Ready", "Can admit new workloads"
 
@@ -200,9 +200,13 @@ class Kueue:
     ) -> None:
         """Reserves quota for one pod set, main: flavor → resource → amount; the queue's checks wait."""
         assigned = {resource: flavor for flavor, amounts in usage.items() for resource in amounts}
-        amounts = {resource: amount for each in usage.values() for resource, amount in each.items()}
-        one = {"name": "main", "flavors": assigned, "resourceUsage": amounts, "count": pods}
-        self._reserve(self.workload(name, namespace), queue, [one])
+        amounts = {
+            resource: amount
+            for amounts_by_resource in usage.values()
+            for resource, amount in amounts_by_resource.items()
+        }
+        assignment = {"name": "main", "flavors": assigned, "resourceUsage": amounts, "count": pods}
+        self._reserve(self.workload(name, namespace), queue, [assignment])
 
     def _reserve(self, workload: Workload, queue: str, assignments: list[Json]) -> None:
         """The scheduler's reservation, only for workloads in its queue."""
@@ -211,21 +215,21 @@ class Kueue:
         assert cluster_queue is not None
         strategy = cluster_queue.spec.admission_checks_strategy
         raw = self.raw(Workload, workload.name, workload.namespace)
-        before = {each["name"]: each for each in raw.get("status", {}).get("admissionChecks", ())}
+        before = {check["name"]: check for check in raw.get("status", {}).get("admissionChecks", ())}
         checks = [
             before.get(rule.name)
             or {"name": rule.name, "state": "Pending", "message": "", "lastTransitionTime": self._when()}
             for rule in (strategy.admission_checks if strategy else ())
         ]
-        said = {QUOTA_RESERVED: (True, QUOTA_RESERVED, f"Quota reserved in ClusterQueue {queue}")}
+        conditions = {QUOTA_RESERVED: (True, QUOTA_RESERVED, f"Quota reserved in ClusterQueue {queue}")}
         for type_ in (EVICTED, "Preempted"):
             if (was := condition(workload.status.conditions, type_)) is not None and was.status == "True":
-                said[type_] = (False, QUOTA_RESERVED, f"Previously: {was.message}")
+                conditions[type_] = (False, QUOTA_RESERVED, f"Previously: {was.message}")
         status: Json = {
             "admission": {"clusterQueue": queue, "podSetAssignments": assignments},
             "admissionChecks": checks,
         }
-        self._status(workload.name, workload.namespace, status, **said)
+        self._status(workload.name, workload.namespace, status, **conditions)
 
     def is_queued(self, workload: Workload) -> bool:
         """Whether the workload is in the scheduler's queue."""
@@ -235,11 +239,11 @@ class Kueue:
             or status.admission is not None
             or _is(workload, FINISHED)
             or not workload.spec.active
-            or _says(workload, REQUEUED, "False")
+            or _has_status(workload, REQUEUED, "False")
             or self._backs_off(workload)
         )
 
-    def settles(self, name: str, *, namespace: str = "default") -> str:
+    def decides(self, name: str, *, namespace: str = "default") -> str:
         """The reconciler of workloads: admits, evicts, requeues, or waits.
 
         Quota stays reserved until the job `stops`; a Workload without a job has it until it is
@@ -247,10 +251,10 @@ class Kueue:
         """
         workload = self.workload(name, namespace)
         checks = workload.status.admission_checks
-        asked = sorted(each.name for each in workload.spec.pod_sets)
+        pod_sets = sorted(pod_set.name for pod_set in workload.spec.pod_sets)
         for check in checks:
-            updated = sorted(each.name for each in check.pod_set_updates)
-            assert updated in ([], asked), "Kueue's webhook wants an update for each pod set, or none"
+            updated = sorted(pod_set.name for pod_set in check.pod_set_updates)
+            assert updated in ([], pod_sets), "Kueue's webhook requires an update for each pod set, or none"
         if (until := self._retry_time(workload)) is not None:
             self._status(
                 name, namespace, {"requeueState": {"requeueAt": until.strftime("%Y-%m-%dT%H:%M:%SZ")}}
@@ -258,20 +262,20 @@ class Kueue:
             return "waits"
         if self._backs_off(workload):
             return "waits"
-        if _says(workload, REQUEUED, "False") and self._requeue(workload):
+        if _has_status(workload, REQUEUED, "False") and self._requeue(workload):
             return "requeued"
         if workload.status.admission is None or _is(workload, EVICTED):
             return "waits"
-        states = {each.state for each in checks}
+        states = {check.state for check in checks}
         if states <= {"Ready"}:
             if not _is(workload, ADMITTED):
                 self._status(name, namespace, {}, Admitted=(True, ADMITTED, "The workload is admitted"))
             return "admitted"
-        retried = sorted((each for each in checks if each.state == "Retry"), key=lambda each: each.name)
+        retried = sorted((check for check in checks if check.state == "Retry"), key=lambda check: check.name)
         if not retried:
             return "waits"
         why = "; ".join(
-            f'"{each.name}" ({each.message})' if each.message else f'"{each.name}"' for each in retried
+            f'"{check.name}" ({check.message})' if check.message else f'"{check.name}"' for check in retried
         )
         noun = "AdmissionChecks" if len(retried) > 1 else "AdmissionCheck"
         self._evict(workload, "AdmissionCheck", f"Evicted due to {noun} in Retry state: {why}")
@@ -308,7 +312,7 @@ class Kueue:
         while (now := self.client.list(self.kind(Workload))[0]) != before:
             before = now
             for workload in map(Workload.decode, now):
-                self.settles(workload.name, namespace=namespace)
+                self.decides(workload.name, namespace=namespace)
             for workload in map(Workload.decode, self.client.list(self.kind(Workload))[0]):
                 has_job = names.DEDICATED not in workload.labels
                 if has_job and _is(workload, EVICTED) and workload.status.admission is not None:
@@ -318,9 +322,12 @@ class Kueue:
     def _schedule(self, namespace: str) -> None:
         """Reserves quota in the order of priority and age, as BestEffortFIFO: a workload that does not
         fit blocks none."""
-        locals_ = {each["metadata"]["name"]: each for each in self.client.list(self.kind(LocalQueue))[0]}
-        waiting = [Workload.decode(each) for each in self.client.list(self.kind(Workload))[0]]
-        for workload in sorted(waiting, key=lambda one: (-one.spec.priority, one.name)):
+        locals_ = {
+            local_queue["metadata"]["name"]: local_queue
+            for local_queue in self.client.list(self.kind(LocalQueue))[0]
+        }
+        waiting = [Workload.decode(raw) for raw in self.client.list(self.kind(Workload))[0]]
+        for workload in sorted(waiting, key=lambda workload_: (-workload_.spec.priority, workload_.name)):
             local = locals_.get(workload.spec.queue_name)
             queue = self.queue(local["spec"]["clusterQueue"]) if local else None
             if queue is None or not self.is_queued(workload) or self._judged(queue)[0] != "Ready":
@@ -331,7 +338,7 @@ class Kueue:
     def _assign(self, workload: Workload, queue: ClusterQueue) -> list[Json]:
         """Each pod set in the first flavor of each group that has room; empty: the workload does not fit."""
         used = self._used(queue.name)
-        made = []
+        assignments = []
         raw = self.raw(Workload, workload.name, workload.namespace)
         for pods in raw["spec"]["podSets"]:
             total: Counter[str] = Counter()
@@ -340,21 +347,24 @@ class Kueue:
                     total[name] += units(name, amount) * pods["count"]
             flavors: dict[str, str] = {}
             for group in queue.spec.resource_groups:
-                mine = {name: total[name] for name in group.covered_resources if total[name]}
-                for flavor in group.flavors if mine else ():
-                    room = {one.name: units(one.name, one.nominal_quota) for one in flavor.resources}
-                    if all(used[flavor.name, name] + value <= room[name] for name, value in mine.items()):
-                        flavors |= dict.fromkeys(mine, flavor.name)
+                amounts = {name: total[name] for name in group.covered_resources if total[name]}
+                for flavor in group.flavors if amounts else ():
+                    room = {
+                        resource.name: units(resource.name, resource.nominal_quota)
+                        for resource in flavor.resources
+                    }
+                    if all(used[flavor.name, name] + value <= room[name] for name, value in amounts.items()):
+                        flavors |= dict.fromkeys(amounts, flavor.name)
                         break
             if set(flavors) != {name for name, value in total.items() if value}:
                 return []
             for name, flavor_name in flavors.items():
                 used[flavor_name, name] += total[name]
             usage = {name: written(name, total[name]) for name in flavors}
-            made.append(
+            assignments.append(
                 {"name": pods["name"], "flavors": flavors, "resourceUsage": usage, "count": pods["count"]}
             )
-        return made
+        return assignments
 
     def finishes(self, name: str, *, namespace: str = "default") -> None:
         self._status(name, namespace, {}, Finished=(True, "Succeeded", "Job finished successfully"))
@@ -362,7 +372,9 @@ class Kueue:
     def workload(self, name: str, namespace: str = "default") -> Workload:
         return Workload.decode(self.raw(Workload, name, namespace))
 
-    def _evict(self, workload: Workload, reason: str, message: str, **said: tuple[bool, str, str]) -> None:
+    def _evict(
+        self, workload: Workload, reason: str, message: str, **conditions: tuple[bool, str, str]
+    ) -> None:
         checks = []
         for raw in self.raw(Workload, workload.name, workload.namespace)["status"].get("admissionChecks", ()):
             if raw["state"] != "Pending":
@@ -379,7 +391,7 @@ class Kueue:
                 raw = again
             checks.append(raw)
         more = {"admissionChecks": checks}
-        self._status(workload.name, workload.namespace, more, Evicted=(True, reason, message), **said)
+        self._status(workload.name, workload.namespace, more, Evicted=(True, reason, message), **conditions)
 
     def _requeue(self, workload: Workload) -> bool:
         """Whether a workload that a check or its pods' time-out evicted may queue again, and now does."""
@@ -391,8 +403,8 @@ class Kueue:
             if self._is_anothers(workload):
                 return False
             self._status(workload.name, workload.namespace, {"requeueState": None})
-        told = (True, "BackoffFinished", "The workload backoff was finished")
-        self._status(workload.name, workload.namespace, {}, Requeued=told)
+        requeued = (True, "BackoffFinished", "The workload backoff was finished")
+        self._status(workload.name, workload.namespace, {}, Requeued=requeued)
         return True
 
     def _is_anothers(self, workload: Workload) -> bool:
@@ -411,9 +423,11 @@ class Kueue:
     def _retry_time(self, workload: Workload) -> datetime | None:
         """The retry time of the checks with Retry, if Kueue has not recorded it yet."""
         times = [
-            each.last_transition_time + timedelta(seconds=each.requeue_after_seconds)
-            for each in workload.status.admission_checks
-            if each.state == "Retry" and each.requeue_after_seconds is not None and each.last_transition_time
+            check.last_transition_time + timedelta(seconds=check.requeue_after_seconds)
+            for check in workload.status.admission_checks
+            if check.state == "Retry"
+            and check.requeue_after_seconds is not None
+            and check.last_transition_time
         ]
         state = workload.status.requeue_state
         known = state.requeue_at if state is not None else None
@@ -425,11 +439,11 @@ class Kueue:
     def _when(self) -> str:
         return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def _status(self, name: str, namespace: str, more: Json, **said: tuple[bool, str, str]) -> None:
+    def _status(self, name: str, namespace: str, more: Json, **conditions: tuple[bool, str, str]) -> None:
         known = self.raw(Workload, name, namespace).get("status", {}).get("conditions", [])
-        status = {each["type"]: each["status"] for each in known}
-        since = {each["type"]: each["lastTransitionTime"] for each in known}
-        made = [
+        status = {condition_["type"]: condition_["status"] for condition_ in known}
+        since = {condition_["type"]: condition_["lastTransitionTime"] for condition_ in known}
+        changed = [
             {
                 "type": kind,
                 "status": str(true),
@@ -437,22 +451,22 @@ class Kueue:
                 "message": message,
                 "lastTransitionTime": since[kind] if status.get(kind) == str(true) else self._when(),
             }
-            for kind, (true, reason, message) in said.items()
+            for kind, (true, reason, message) in conditions.items()
         ]
-        kept = [each for each in known if each["type"] not in said]
+        kept = [condition_ for condition_ in known if condition_["type"] not in conditions]
         self.client.patch(
             self.kind(Workload),
             name,
-            {"status": {**more, "conditions": [*kept, *made]}},
+            {"status": {**more, "conditions": [*kept, *changed]}},
             namespace=namespace,
             subresource="status",
         )
 
 
 def _is(workload: Workload, type_: str) -> bool:
-    return _says(workload, type_, "True")
+    return _has_status(workload, type_, "True")
 
 
-def _says(workload: Workload, type_: str, status: str) -> bool:
-    found = condition(workload.status.conditions, type_)
-    return found is not None and found.status == status
+def _has_status(workload: Workload, type_: str, status: str) -> bool:
+    condition_ = condition(workload.status.conditions, type_)
+    return condition_ is not None and condition_.status == status

@@ -91,14 +91,14 @@ def compare(selection: Sequence[str] = PARTS) -> Comparison:
 
 
 def main() -> int:
-    found = compare(sys.argv[1:] or PARTS)
-    for name, text in found.broken.items():
+    result = compare(sys.argv[1:] or PARTS)
+    for name, text in result.broken.items():
         print(f"--- {name}\n{text}\n")
     print(
-        f"{found.ran} tests of moto's own ran on {found.ec2_backend}: "
-        f"{len(found.broken)} broken by it, {len(found.excused)} fail without it as well"
+        f"{result.ran} tests of moto's own ran on {result.ec2_backend}: "
+        f"{len(result.broken)} broken by it, {len(result.excused)} fail without it as well"
     )
-    return 1 if found.broken else 0
+    return 1 if result.broken else 0
 
 
 if __name__ == "__main__":

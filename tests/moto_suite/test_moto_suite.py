@@ -22,8 +22,8 @@ def test_moto_passes_its_own_tests_with_local_aws_installed() -> None:
     if reason:
         pytest.skip(reason)
 
-    found = compare()
+    result = compare()
 
-    assert not found.broken, "\n\n".join(f"{name}\n{text}" for name, text in found.broken.items())
-    assert found.ec2_backend.startswith("providers.local."), "the tests ran on moto as it is, not on ours"
-    assert found.ran > 1000, f"only {found.ran} tests were found: moto's tests must have moved"
+    assert not result.broken, "\n\n".join(f"{name}\n{text}" for name, text in result.broken.items())
+    assert result.ec2_backend.startswith("providers.local."), "the tests ran on plain moto, not on local AWS"
+    assert result.ran > 1000, f"only {result.ran} tests were found: moto's tests must have moved"

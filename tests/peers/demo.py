@@ -57,13 +57,13 @@ def main(
     logs.configure(level="error", format_="console")
     out, began = console(), time.monotonic()
 
-    def say(text: str) -> None:
+    def log(text: str) -> None:
         out.print(f"[dim]{time.monotonic() - began:6.1f}s[/dim]  {text}")
 
-    say("starting etcd, kube-apiserver, kube-scheduler, local AWS, Karpenter and the broker")
+    log("starting etcd, kube-apiserver, kube-scheduler, local AWS, Karpenter and the broker")
     with Stage() as stage:
-        say(f"all ready: Kubernetes at {stage.plane.url}, AWS at {stage.endpoint}")
-        Story(stage, say).tell()
+        log(f"all ready: Kubernetes at {stage.plane.url}, AWS at {stage.endpoint}")
+        Story(stage, log).play()
         good = _closing(stage, out)
         if not once:
             out.print(_hints(stage), soft_wrap=True)
@@ -74,12 +74,12 @@ def main(
 class Story:
     """A team's requests, and each result, printed once."""
 
-    def __init__(self, stage: Stage, say: Callable[[str], None]) -> None:
+    def __init__(self, stage: Stage, log: Callable[[str], None]) -> None:
         self._stage = stage
-        self._say = say
-        self._told: set[str] = set()
+        self._log = log
+        self._reported: set[str] = set()
 
-    def tell(self) -> None:
+    def play(self) -> None:
         aws = self._stage.aws
         p5 = aws.odcr("p5.48xlarge", A, 2)
         g6 = [aws.odcr("g6.12xlarge", zone) for zone in (A, B, C)]
@@ -93,13 +93,13 @@ class Story:
         self._offer("by-open", reservation_spec(preference="open"), "m5.2xlarge")
         self._until(lambda: all(map(self._found, PODS)), "Karpenter has found the reservations")
 
-        self._say(
+        self._log(
             "three pods for by-id, which is reserved-only with two slots, two for by-group, one for by-open"
         )
         for pool, count in PODS.items():
             for number in range(count):
                 self._pod(pool, number)
-        self._say("and a NodeClaim that is the broker's to launch")
+        self._log("and a NodeClaim that is the broker's to launch")
         self._stage.create(
             objects.node_class("own", aws, spec=reservation_spec(id_=own)),
             objects.claim("own-0", node_class="own", types=["m5.xlarge"], capacity=[RESERVED]),
@@ -107,7 +107,7 @@ class Story:
         self._until(lambda: self._ready() == 6, "a node for each that can have one")
 
         left = next(odcr for odcr in g6 if aws.free(odcr))
-        self._say(f"{left} is cancelled with a free slot; by-group gets a third pod")
+        self._log(f"{left} is cancelled with a free slot; by-group gets a third pod")
         aws.ec2.cancel_capacity_reservation(CapacityReservationId=left)
         self._until(lambda: left not in self._terms("by-group"), "the broker takes its term away")
         self._until(lambda: left not in self._shown("by-group"), "Karpenter forgets it")
@@ -123,19 +123,19 @@ class Story:
     def _pod(self, pool: str, number: int) -> None:
         self._stage.create(objects.pod(f"{pool}-{number}", pool=pool, requests={"cpu": CPU[pool]}))
 
-    def _until(self, done: Callable[[], bool], what: str) -> None:
-        def look() -> bool:
-            self._look()
+    def _until(self, done: Callable[[], bool], goal: str) -> None:
+        def observed() -> bool:
+            self._observe()
             return done()
 
-        until(look, what, look=0.5)
-        self._look()
+        until(observed, goal, interval=0.5)
+        self._observe()
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         """Prints the news since the last call."""
         for class_ in map(EC2NodeClass.decode, self._stage.client.list(EC2NodeClass.KIND)[0]):
-            if found := condition(class_.status.conditions, names.RESERVATIONS_ADVISED):
-                self._once(f"class {class_.name:<9} {found.reason}: {found.message}")
+            if advised := condition(class_.status.conditions, names.RESERVATIONS_ADVISED):
+                self._once(f"class {class_.name:<9} {advised.reason}: {advised.message}")
         for claim in self._stage.claims():
             if claim.status.provider_id:
                 labels = (names.CAPACITY_TYPE, names.INSTANCE_TYPE, names.RESERVATION_ID)
@@ -143,9 +143,9 @@ class Story:
                 self._once(f"[green]{claim.name:<15}[/green] launched by {_launcher(claim)}: {where}")
 
     def _once(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            self._say(text)
+        if text not in self._reported:
+            self._reported.add(text)
+            self._log(text)
 
     def _ready(self) -> int:
         return sum(is_true(claim, names.READY) for claim in self._stage.claims())

@@ -47,7 +47,7 @@ def node_pool(
     requirements: Sequence[Json] = (),
     group: str = names.KARPENTER_AWS,
 ) -> Json:
-    """A NodePool with lasting nodes: no disruption, no expiry. `group`: whose it is."""
+    """A NodePool with lasting nodes: no disruption, no expiry. `group`: of its controller."""
     return {
         "kind": "NodePool",
         "metadata": {"name": name},

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 PATIENCE = 120.0
-LOOK = 0.05
+POLL = 0.05
 # No configuration, and no credentials but those that are given.
 NO_CREDENTIALS = {
     "AWS_CONFIG_FILE": os.devnull,
@@ -63,7 +63,7 @@ class Program:
         self._process.wait()
 
     def end(self) -> None:
-        """As it wants to: SIGTERM."""
+        """Ends the program by its own way out: SIGTERM."""
         self._process.terminate()
         self._process.wait(timeout=PATIENCE)
 
@@ -75,15 +75,15 @@ class Program:
     def lines(self) -> list[str]:
         return self._log.read_text(errors="replace").splitlines()
 
-    def until(self, ready: Callable[[], bool], what: str) -> None:
+    def until(self, ready: Callable[[], bool], goal: str) -> None:
         """Returns when `ready()`. Raises ProgramError when the program ends before, or patience does."""
         deadline = time.monotonic() + PATIENCE
         while not ready():
             if (code := self._process.poll()) is not None:
                 raise ProgramError(f"{self.name} ended with exit code {code}\n{self._end()}")
             if time.monotonic() > deadline:
-                raise ProgramError(f"{self.name} is not {what} after {PATIENCE} s\n{self._end()}")
-            time.sleep(LOOK)
+                raise ProgramError(f"{self.name} is not {goal} after {PATIENCE} s\n{self._end()}")
+            time.sleep(POLL)
 
     def _end(self) -> str:
         return "\n".join(self.lines()[-20:])
@@ -97,10 +97,12 @@ def clean(environment: Mapping[str, str]) -> dict[str, str]:
     return {**kept, **NO_CREDENTIALS, **environment}
 
 
-def until(done: Callable[[], object], what: str, *, patience: float = PATIENCE, look: float = LOOK) -> None:
-    """Returns when `done()`; after `patience` raises AssertionError with the text of `what`."""
+def until(
+    done: Callable[[], object], goal: str, *, patience: float = PATIENCE, interval: float = POLL
+) -> None:
+    """Returns when `done()`; after `patience` raises AssertionError with `goal`."""
     deadline = time.monotonic() + patience
     while not done():
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {patience:.0f} s: {what}")
-        time.sleep(look)
+            raise AssertionError(f"not within {patience:.0f} s: {goal}")
+        time.sleep(interval)

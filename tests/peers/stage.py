@@ -72,7 +72,7 @@ def missing() -> str:
 
 
 class Machines(AwsProvider):
-    """EC2 as the played machines see it: every instance, whichever program launched it."""
+    """EC2 as the played machines see it: the instances of all programs."""
 
     def __init__(self, endpoint: str) -> None:
         super().__init__(
@@ -94,7 +94,7 @@ def _only_these(params: Json, **_: object) -> None:
 
 
 class LocalAccount:
-    """Local AWS in another process, as `Account` wants it."""
+    """Local AWS in another process, with the interface that `Account` uses."""
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
@@ -102,7 +102,7 @@ class LocalAccount:
 
 
 class Stage:
-    """`with Stage() as stage:` gives a client, an account, and the logs of everyone."""
+    """`with Stage() as stage:` gives a client, an account, and the logs of all programs."""
 
     def __init__(self, *, poll_seconds: float = 2.0, cluster: str = CLUSTER, broker: bool = True) -> None:
         """`broker`: with it and its definitions from the start."""
@@ -156,12 +156,12 @@ class Stage:
 
     def claims(self, pool: str = "") -> list[NodeClaim]:
         """Those of a NodePool, or all."""
-        found = map(NodeClaim.decode, self.client.list(NodeClaim.KIND)[0])
-        return [claim for claim in found if not pool or claim.labels.get(names.NODEPOOL) == pool]
+        all_claims = map(NodeClaim.decode, self.client.list(NodeClaim.KIND)[0])
+        return [claim for claim in all_claims if not pool or claim.labels.get(names.NODEPOOL) == pool]
 
     def pods(self, pool: str) -> list[Pod]:
-        found = self.client.list(Pod.KIND, namespace="default", label_selector=f"pool={pool}")[0]
-        return list(map(Pod.decode, found))
+        items = self.client.list(Pod.KIND, namespace="default", label_selector=f"pool={pool}")[0]
+        return list(map(Pod.decode, items))
 
     def bound(self, pool: str) -> int:
         """How many of a NodePool's pods kube-scheduler gave a node."""
@@ -180,9 +180,9 @@ class Stage:
 
     def usable(self, pool: str) -> bool:
         """Whether Karpenter can launch for a NodePool, and has seen it and its class as they are now."""
-        one = self.client.get(NodePool.KIND, pool)
-        ref = one["spec"]["template"]["spec"]["nodeClassRef"]
-        return all(map(_ready, (one, self.client.get(EC2NodeClass.KIND, ref["name"]))))
+        pool_ = self.client.get(NodePool.KIND, pool)
+        ref = pool_["spec"]["template"]["spec"]["nodeClassRef"]
+        return all(map(_ready, (pool_, self.client.get(EC2NodeClass.KIND, ref["name"]))))
 
     def install_karpenter(self) -> None:
         """Karpenter's definitions, as its chart installs and upgrades them."""
@@ -209,37 +209,39 @@ class Stage:
 
         Slow cache syncs (half a minute) are left out, which it logs as errors: the machine is slow then.
         """
-        found = []
+        errors = []
         for line in self.karpenter.lines():
             try:
                 entry = json.loads(line)
             except ValueError:
                 entry = {"level": "PANIC", "message": line}
             if entry.get("level") not in ("DEBUG", "INFO", "WARN") and entry["message"] != SLOW:
-                found.append(entry)
-        return found
+                errors.append(entry)
+        return errors
 
     def broker_errors(self) -> list[Json]:
         """The same of every broker that has run."""
-        entries = [json.loads(line) for one in self._brokers for line in one.lines() if line.startswith("{")]
+        entries = [
+            json.loads(line) for broker in self._brokers for line in broker.lines() if line.startswith("{")
+        ]
         return [entry for entry in entries if entry.get("level") not in ("debug", "info", "warning")]
 
     def karpenter_metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's samples with these labels; 0 while there are none."""
         text = urllib.request.urlopen(f"http://127.0.0.1:{self._metrics}/metrics", timeout=10).read().decode()
-        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        expected = [f'{key}="{value}"' for key, value in labels.items()]
         return sum(
             float(line.rpartition(" ")[2])
             for line in text.splitlines()
-            if line.startswith(name + "{") and all(each in line for each in wanted)
+            if line.startswith(name + "{") and all(label in line for label in expected)
         )
 
-    def calls(self, who: str, *actions: str) -> list[Json]:
+    def calls(self, program: str, *actions: str) -> list[Json]:
         """The calls to AWS that one of the two made, oldest first."""
         return [
             call
             for call in self.aws.server.control.log()
-            if call["access_key"] == KEYS[who] and (not actions or call["action"] in actions)
+            if call["access_key"] == KEYS[program] and (not actions or call["action"] in actions)
         ]
 
     # ---- how it comes to be
@@ -331,10 +333,10 @@ class Stage:
 
     def _broker_ready(self) -> bool:
         """The leader with everything read; a standby, which it is at first, would report ready too."""
-        found = (
+        matches = (
             re.search(r'"url": ?"([^"]+)"', line) for line in self._brokers[-1].lines() if '"serving"' in line
         )
-        url = next((match[1] for match in found if match), "")
+        url = next((match[1] for match in matches if match), "")
         return bool(url) and "[+]ec2-reservations" in _get(f"{url}/readyz")
 
 
@@ -356,8 +358,8 @@ def _endpoint(aws: Program) -> str:
 
 def _ready(body: Json) -> bool:
     """Ready, and of the object as it is now."""
-    found = _condition(body, names.READY)
-    return found.get("status") == "True" and found.get("observedGeneration") == body["metadata"]["generation"]
+    ready = _condition(body, names.READY)
+    return ready.get("status") == "True" and ready.get("observedGeneration") == body["metadata"]["generation"]
 
 
 def _established(definition: Json) -> bool:
@@ -366,7 +368,7 @@ def _established(definition: Json) -> bool:
 
 def _condition(body: Json, type_: str) -> Json:
     conditions = body.get("status", {}).get("conditions") or ()  # null in a definition that is new
-    return next((each for each in conditions if each["type"] == type_), {})
+    return next((condition for condition in conditions if condition["type"] == type_), {})
 
 
 def _get(url: str) -> str:

@@ -145,9 +145,9 @@ def test_karpenter_finds_more_reservations_than_its_list_holds_by_the_broker_s_t
     advised(stage, "by-tag", reservation_spec(group=group), "c5.xlarge")
     until(lambda: shown(stage, "by-tag") == odcrs, "Karpenter has found all 31 members of the group")
     pods(stage, "by-tag", 2, cpu="3")
-    found = launches(stage, "by-tag")
-    assert [(type_, said == counted) for type_, said, counted in found] == [(RESERVED, True)] * 2
-    assert len({counted for _, _, counted in found} & odcrs) == 2
+    launched = launches(stage, "by-tag")
+    assert [(type_, labelled == counted) for type_, labelled, counted in launched] == [(RESERVED, True)] * 2
+    assert len({counted for _, _, counted in launched} & odcrs) == 2
 
 
 @pytest.mark.covers("KRP-03")
@@ -176,38 +176,40 @@ def test_the_field_in_karpenter_s_own_definition_outlives_an_upgrade_of_it(stage
 
 
 @pytest.mark.covers("KRP-26")
-def test_neither_touches_what_the_other_launched(stage: Stage, neighbours: Neighbours) -> None:
+def test_neither_touches_the_instances_of_the_other(stage: Stage, neighbours: Neighbours) -> None:
     # The program that ended the younger one has read the older ones. A new broker reads at once.
     stage.restart_broker()
-    for who, id_ in neighbours.abandoned.items():
-        until(partial(_ended, stage, id_), f"{who} ends an instance that is its own and no claim's")
+    for program, id_ in neighbours.abandoned.items():
+        until(partial(_ended, stage, id_), f"{program} ends an instance that is its own and no claim's")
 
     assert not _ended(stage, instance_id(neighbours.launched))
     assert not _ended(stage, instance_id(neighbours.karpenters))
     assert stage.aws.instance(instance_id(neighbours.launched))["CapacityReservationId"] == neighbours.odcr
 
-    for who, others in ((KARPENTER, neighbours.launched), (BROKER, neighbours.karpenters)):
-        written = {w.name for w in stage.plane.writes() if w.user == who and w.on("nodeclaims", "nodes")}
+    for program, others in ((KARPENTER, neighbours.launched), (BROKER, neighbours.karpenters)):
+        written = {w.name for w in stage.plane.writes() if w.user == program and w.on("nodeclaims", "nodes")}
         assert not written & {others.name, _claim(stage, others.name).status.node_name}
-        assert instance_id(others) not in json.dumps(stage.calls(who, *ON_INSTANCES))
-    made = {
-        who: {call["params"]["LaunchTemplateName"] for call in stage.calls(who, "CreateLaunchTemplate")}
-        for who in (KARPENTER, BROKER)
+        assert instance_id(others) not in json.dumps(stage.calls(program, *ON_INSTANCES))
+    templates = {
+        program: {
+            call["params"]["LaunchTemplateName"] for call in stage.calls(program, "CreateLaunchTemplate")
+        }
+        for program in (KARPENTER, BROKER)
     }
-    assert made[KARPENTER] and made[BROKER] and not made[KARPENTER] & made[BROKER]
-    assert made[BROKER] <= {*stage.aws.template_names()}  # Karpenter deletes its own after a minute
+    assert templates[KARPENTER] and templates[BROKER] and not templates[KARPENTER] & templates[BROKER]
+    assert templates[BROKER] <= {*stage.aws.template_names()}  # Karpenter deletes its own after a minute
     assert stage.calls(BROKER, "DeleteLaunchTemplate") == []
 
 
 def test_karpenter_marks_no_claim_drifted_and_logs_no_error(stage: Stage, neighbours: Neighbours) -> None:
-    def looked() -> float:
+    def reconciles() -> float:
         return stage.karpenter_metric("controller_runtime_reconcile_total", controller="nodeclaim.disruption")
 
     claims = [claim for claim in stage.claims() if claim.labels.get(names.NODEPOOL)]
-    before = looked()
+    before = reconciles()
     for claim in claims:  # each is read again
         stage.client.patch(NodeClaim.KIND, claim.name, {"metadata": {"annotations": {"tests/look": "again"}}})
-    until(lambda: looked() >= before + len(claims), "Karpenter has looked at every claim for drift")
+    until(lambda: reconciles() >= before + len(claims), "Karpenter has looked at every claim for drift")
     # And it does mark a drifted claim, after those that it read before.
     stage.client.patch(
         NodePool.KIND, "shared", {"spec": {"template": {"metadata": {"labels": {"tests": "changed"}}}}}
@@ -223,20 +225,22 @@ def test_karpenter_marks_no_claim_drifted_and_logs_no_error(stage: Stage, neighb
 
 @pytest.mark.covers("KRP-35")
 def test_pools_of_both_serve_different_pods_and_a_pod_of_either_gets_one_node(stage: Stage) -> None:
-    theirs = objects.node_pool("theirs", node_class="mixed", types=["p5.48xlarge"], capacity=[ON_DEMAND])
-    ours = objects.node_pool("ours", node_class="mixed", types=["p5.48xlarge"], capacity=[ON_DEMAND])
-    ours["spec"]["template"]["spec"]["nodeClassRef"]["group"] = names.BROKER
-    stage.offer(objects.node_class("mixed", stage.aws), theirs)
-    stage.create(ours)
+    karpenter_pool = objects.node_pool(
+        "theirs", node_class="mixed", types=["p5.48xlarge"], capacity=[ON_DEMAND]
+    )
+    broker_pool = objects.node_pool("ours", node_class="mixed", types=["p5.48xlarge"], capacity=[ON_DEMAND])
+    broker_pool["spec"]["template"]["spec"]["nodeClassRef"]["group"] = names.BROKER
+    stage.offer(objects.node_class("mixed", stage.aws), karpenter_pool)
+    stage.create(broker_pool)
     until(lambda: stage.usable("theirs") and stage.usable("ours"), "both pools are ready")
     before = len(stage.plane.writes())
     either = objects.pod("either-0", pool="either", requests={"cpu": "100"})
     either["spec"]["nodeSelector"] = {names.INSTANCE_TYPE: "p5.48xlarge"}
-    mine = objects.pod("ours-0", pool="ours", requests={"cpu": "100"})
+    broker_pod = objects.pod("ours-0", pool="ours", requests={"cpu": "100"})
     stage.create(either)  # alone: kube-scheduler would give it any node of the others
     until(lambda: stage.bound("either"), "the pod that both could serve has a node")
     assert [len(stage.claims(pool)) for pool in ("theirs", "ours")] == [1, 0]
-    stage.create(objects.pod("theirs-0", pool="theirs", requests={"cpu": "100"}), mine)
+    stage.create(objects.pod("theirs-0", pool="theirs", requests={"cpu": "100"}), broker_pod)
     until(lambda: stage.bound("theirs") and stage.bound("ours"), "every pod has a node")
 
     served = {pool: stage.claims(pool) for pool in ("theirs", "ours")}
@@ -245,8 +249,8 @@ def test_pools_of_both_serve_different_pods_and_a_pod_of_either_gets_one_node(st
     assert [nodes[pod.spec.node_name] for pod in stage.pods("either")] == ["theirs"]
     until(lambda: NodePool.decode(stage.client.get(NodePool.KIND, "ours")).status.nodes == 1, "the count")
     writes = [w for w in stage.plane.writes()[before:] if w.on("nodeclaims", "nodes", "pods")]
-    for who, others in ((KARPENTER, "ours"), (BROKER, "theirs")):
-        touched = {w.name for w in writes if w.user == who}
+    for program, others in ((KARPENTER, "ours"), (BROKER, "theirs")):
+        touched = {w.name for w in writes if w.user == program}
         strange = {claim.name for claim in served[others]} | {
             n for n, pool in nodes.items() if pool == others
         }
@@ -256,7 +260,7 @@ def test_pools_of_both_serve_different_pods_and_a_pod_of_either_gets_one_node(st
 
 @pytest.mark.covers("USR-23")
 def test_the_terms_count_again_after_karpenter_s_gate_was_off(stage: Stage) -> None:
-    """The last test: it restarts Karpenter, whose old log would hide errors of the others."""
+    """The last test: it restarts Karpenter, and its old log would hide errors of the others."""
     odcr = stage.aws.odcr("r5.large", A, 2)
     advised(stage, "gated", reservation_spec(id_=odcr), "r5.large")
     until(lambda: shown(stage, "gated") == {odcr}, "Karpenter has found the reservation")
@@ -274,7 +278,7 @@ def test_the_terms_count_again_after_karpenter_s_gate_was_off(stage: Stage) -> N
 
 
 def advised(stage: Stage, name: str, spec: Json | None, *types: str) -> None:
-    """A class that asks the broker for reservations, in a NodePool of Karpenter's."""
+    """A class with a reservation spec for the broker, in a NodePool of Karpenter's."""
     stage.offer(
         objects.node_class(name, stage.aws, spec=spec),
         objects.node_pool(name, node_class=name, types=types),
@@ -283,7 +287,7 @@ def advised(stage: Stage, name: str, spec: Json | None, *types: str) -> None:
 
 def shown(stage: Stage, name: str) -> set[str]:
     """The reservations that Karpenter itself has found for a class."""
-    return {found["id"] for found in _class(stage, name)["status"].get("capacityReservations", ())}
+    return {odcr["id"] for odcr in _class(stage, name)["status"].get("capacityReservations", ())}
 
 
 # EC2's calls that change an instance.
@@ -313,7 +317,7 @@ def pods(stage: Stage, pool: str, count: int, *, cpu: str = "1500m") -> None:
 
 
 def _abandoned(stage: Stage, marks: Mapping[str, str]) -> str:
-    made = stage.aws.ec2.run_instances(
+    reply = stage.aws.ec2.run_instances(
         ImageId=stage.aws.image,
         InstanceType="m5.large",
         MinCount=1,
@@ -325,7 +329,7 @@ def _abandoned(stage: Stage, marks: Mapping[str, str]) -> str:
             }
         ],
     )
-    return str(made["Instances"][0]["InstanceId"])
+    return str(reply["Instances"][0]["InstanceId"])
 
 
 def _class(stage: Stage, name: str) -> Json:

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.peers
 Json = dict[str, Any]
 ANY: Json = {"labelSelector": {"matchLabels": {"any": "yes"}}}
 DEMO = {"app": "demo", "any": "yes"}
-STILL, LOOK = 2.0, 0.1  # seconds without a change, after which a decision stands
+STILL, POLL = 2.0, 0.1  # seconds without a change, after which a decision stands
 Shown = dict[str, str]
 
 
@@ -44,8 +44,8 @@ class Difference:
     """`field` of a scenario's object, as koord-scheduler and as the broker shows it."""
 
     field: str
-    theirs: str
-    ours: str
+    koordinator: str
+    broker: str
     why: str
 
 
@@ -140,7 +140,7 @@ def too_large(cluster: Rooms) -> None:
 
 
 def restricted(cluster: Rooms) -> None:
-    """The owner is larger than what is left of a restricted reservation."""
+    """The owner is larger than the rest of a restricted reservation."""
     cluster.node("node-0", room={"cpu": "8"})
     cluster.reservation("room", cpu="2", allocateOnce=False, allocatePolicy="Restricted")
     rest(cluster)
@@ -150,7 +150,7 @@ def restricted(cluster: Rooms) -> None:
 
 
 def aligned(cluster: Rooms) -> None:
-    """The owner takes what the reservation lacks from the node."""
+    """The owner takes from the node the amount that the reservation lacks."""
     cluster.node("node-0", room={"cpu": "4"})
     cluster.reservation("room", cpu="2", allocateOnce=False, allocatePolicy="Aligned")
     rest(cluster)
@@ -245,30 +245,30 @@ SCENARIOS: Mapping[str, Callable[[Rooms], None]] = {
 }
 
 
-# ---- what a user sees
+# ---- the fields that a user sees
 
 
 def shown(cluster: Rooms) -> Shown:
     """Phases, nodes, amounts, owners and reasons, by object and field."""
-    found: Shown = {}
+    fields: Shown = {}
     for raw in cluster.client.list(KoordinatorReservation.KIND)[0]:
         item = KoordinatorReservation.decode(raw)
         status, name = item.status, f"reservation {item.name}"
-        found[f"{name} phase"] = status.phase
-        found[f"{name} node"] = status.node_name
-        found[f"{name} allocatable"] = amounts(status.allocatable)
-        found[f"{name} allocated"] = amounts(status.allocated)
-        found[f"{name} owners"] = " ".join(sorted(owner.name for owner in status.current_owners))
+        fields[f"{name} phase"] = status.phase
+        fields[f"{name} node"] = status.node_name
+        fields[f"{name} allocatable"] = amounts(status.allocatable)
+        fields[f"{name} allocated"] = amounts(status.allocated)
+        fields[f"{name} owners"] = " ".join(sorted(owner.name for owner in status.current_owners))
         for condition in status.conditions:
-            found[f"{name} {condition.type}"] = f"{condition.status} {condition.reason}"
+            fields[f"{name} {condition.type}"] = f"{condition.status} {condition.reason}"
     for raw in cluster.client.list(Pod.KIND, namespace="default")[0]:
         pod = Pod.decode(raw)
         text = pod.annotations.get(ALLOCATED)
-        found[f"pod {pod.name} node"] = pod.spec.node_name
-        found[f"pod {pod.name} from"] = str(orjson.loads(text)["name"]) if text else ""
+        fields[f"pod {pod.name} node"] = pod.spec.node_name
+        fields[f"pod {pod.name} from"] = str(orjson.loads(text)["name"]) if text else ""
         if pod.scheduled is not None and pod.scheduled.status == "False":
-            found[f"pod {pod.name} message"] = reason(pod.scheduled.message)
-    return found
+            fields[f"pod {pod.name} message"] = reason(pod.scheduled.message)
+    return fields
 
 
 def reason(message: str) -> str:
@@ -284,7 +284,7 @@ def rest(cluster: Rooms) -> Shown:
     """Returns once all is decided, and nothing has changed for a while."""
     since, before = time.monotonic(), shown(cluster)
     while time.monotonic() < since + STILL or not decided(before):
-        time.sleep(LOOK)
+        time.sleep(POLL)
         if (now := shown(cluster)) != before:
             since, before = time.monotonic(), now
         assert time.monotonic() < since + 30, f"undecided: {before}"
@@ -304,13 +304,13 @@ def decided(now: Shown) -> bool:
 @contextmanager
 def control_plane() -> Iterator[ControlPlane]:
     """kube-apiserver with Koordinator's own definitions."""
-    with ControlPlane() as made:
-        client = Rooms(crds=(), server=transport(made)).client
+    with ControlPlane() as plane:
+        client = Rooms(crds=(), server=transport(plane)).client
         for definition in koordinator.crds():
             client.create(CRD, definition)
         until(lambda: all(map(established, client.list(CRD)[0])), "definitions established")
         until(lambda: client.list(Namespace.KIND)[0], "namespaces")
-        yield made
+        yield plane
 
 
 def established(definition: Json) -> bool:
@@ -349,15 +349,15 @@ def broker(plane: ControlPlane, cluster: Rooms) -> Iterator[None]:
 
 def seen(scheduler: Callable[[ControlPlane, Rooms], AbstractContextManager[None]]) -> dict[str, Shown]:
     """The end of each scenario, on a control plane of the scheduler's own."""
-    found: dict[str, Shown] = {}
+    by_scenario: dict[str, Shown] = {}
     with control_plane() as plane:
         cluster = Rooms(crds=(), server=transport(plane))
         with scheduler(plane, cluster):
             for name, scenario in SCENARIOS.items():
                 scenario(cluster)
-                found[name] = rest(cluster)
+                by_scenario[name] = rest(cluster)
                 clear(cluster)
-    return found
+    return by_scenario
 
 
 def clear(cluster: Rooms) -> None:
@@ -374,12 +374,12 @@ def test_reservations_end_as_with_koord_scheduler() -> None:
     if why := koordinator.missing():
         pytest.skip(why)
     with ThreadPoolExecutor(2) as pool:
-        theirs, ours = pool.map(seen, (koord_scheduler, broker))
+        koordinators, brokers = pool.map(seen, (koord_scheduler, broker))
     wrong = []
     for name in SCENARIOS:
-        known = {item.field: (item.theirs, item.ours) for item in DIFFERENCES.get(name, ())}
-        for key in sorted(theirs[name].keys() | ours[name].keys()):
-            pair = theirs[name].get(key, ""), ours[name].get(key, "")
+        known = {item.field: (item.koordinator, item.broker) for item in DIFFERENCES.get(name, ())}
+        for key in sorted(koordinators[name].keys() | brokers[name].keys()):
+            pair = koordinators[name].get(key, ""), brokers[name].get(key, "")
             if key in known and pair != known[key]:
                 wrong.append(f"{name}: {key} is {pair}, and {known[key]} by the table")
             elif key not in known and pair[0] != pair[1]:

@@ -139,8 +139,8 @@ class Stage:
 
     def create(self, bodies: list[Json]) -> list[Object]:
         """The objects as the API server stores them. Objects that it does not accept are left out."""
-        made = self.pool.map(self._create, bodies)
-        return [item for item in made if item is not None]
+        created = self.pool.map(self._create, bodies)
+        return [item for item in created if item is not None]
 
     def _create(self, body: Json) -> Object | None:
         kind = body["kind"]
@@ -236,7 +236,7 @@ def snapshot(objects: list[Object]) -> PlacementSnapshot:
 
 
 def decided(outcome: Fits) -> Decision:
-    """Ours, with the extender's reason for the nodes that fit."""
+    """The broker's decision, with the extender's reason for the nodes that fit."""
     reasons = {**outcome.reasons, **dict.fromkeys(outcome.nodes, (FITS,))}
     rejected = Fits((), reasons, outcome.rejection)
     return Decision(frozenset(outcome.nodes), message(rejected))
@@ -248,7 +248,7 @@ def everywhere(term: PodTerm) -> PodTerm:
     return term._replace(namespace_selector=()) if selector and matches(selector, {}) else term
 
 
-def as_theirs(pod: PodInfo) -> PodInfo:
+def as_kube_scheduler_reads(pod: PodInfo) -> PodInfo:
     return replace(
         pod,
         affinity=tuple(map(everywhere, pod.affinity)),
@@ -261,14 +261,16 @@ DIFFERENCES: tuple[tuple[str, Callable[[PodInfo], PodInfo]], ...] = (
     (
         "Kubernetes 1.36 keeps the new pod's namespace selector beside the names that it resolves to, "
         "and tests it without labels: NotIn and DoesNotExist select all namespaces.",
-        as_theirs,
+        as_kube_scheduler_reads,
     ),
 )
 
 
-def known(pod: core.Pod, state: PlacementSnapshot, theirs: Decision) -> str:
-    """The reason of a known difference that explains their decision."""
-    explains = (why for why, read in DIFFERENCES if decided(fits(read(pod_info(pod)), state)) == theirs)
+def known(pod: core.Pod, state: PlacementSnapshot, kube_decision: Decision) -> str:
+    """The reason of a known difference that explains kube-scheduler's decision."""
+    explains = (
+        why for why, read in DIFFERENCES if decided(fits(read(pod_info(pod)), state)) == kube_decision
+    )
     return next(explains, "")
 
 
@@ -297,19 +299,24 @@ def differences(stage: Stage, case: World, seen: Counter[str]) -> tuple[int, lis
         ]
         pods = [pod for pod in stage.create(bodies) if isinstance(pod, core.Pod)]
         count = count or len(pods)
-        theirs = stage.decisions(pods)
+        kube_decisions = stage.decisions(pods)
         wrong = []
         for pod in pods:
             outcome = fits(pod_info(pod), state)
-            ours = decided(outcome)
+            own_decision = decided(outcome)
             if not attempt:
                 seen.update(reasons_of(outcome))
-            if ours == theirs[pod.name]:
+            if own_decision == kube_decisions[pod.name]:
                 continue
-            if reason := known(pod, state, theirs[pod.name]):
+            if reason := known(pod, state, kube_decisions[pod.name]):
                 seen[reason] += 1
             else:
-                wrong.append((pod, f"seed {case.seed} {pod.name}: {theirs[pod.name]} but ours {ours}"))
+                wrong.append(
+                    (
+                        pod,
+                        f"seed {case.seed} {pod.name}: {kube_decisions[pod.name]} but broker {own_decision}",
+                    )
+                )
         for pod in pods:
             stage.remove(pod)
         if not wrong:
@@ -321,19 +328,19 @@ def differences(stage: Stage, case: World, seen: Counter[str]) -> tuple[int, lis
 
 
 def test_pods_fit_the_nodes_that_kube_scheduler_finds(stage: Stage) -> None:
-    found: list[str] = []
+    different: list[str] = []
     seen: Counter[str] = Counter()
     decisions = 0
     started = time.monotonic()
     for seed in range(SEED, SEED + WORLDS):
         count, wrong = differences(stage, world(random.Random(seed), seed), seen)
         decisions += count
-        found += wrong
+        different += wrong
         assert stage.api.wipe is not None
         stage.api.wipe()
     took = time.monotonic() - started
-    print(f"{WORLDS} worlds, {decisions} decisions, {len(found)} differences, {took:.0f} s")
+    print(f"{WORLDS} worlds, {decisions} decisions, {len(different)} differences, {took:.0f} s")
     for text, count in seen.most_common():
         print(f"{count:6} {text}")
-    assert not found, "\n".join(found[:20])
+    assert not different, "\n".join(different[:20])
     assert decisions >= 3 * WORLDS

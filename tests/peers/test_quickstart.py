@@ -87,11 +87,11 @@ def run(command: str, folder: Path, environment: Mapping[str, str]) -> str:
 
 
 def start_broker(stage: Stage, folder: Path) -> None:
-    """The process that the Deployment's pod would be, and what its volume, network and token would give."""
+    """The process of the Deployment's pod, with the effect of its volume, network and token."""
     deployment = stage.client.get(DEPLOYMENT, "capacity-broker", namespace="capacity-broker")
     spec = deployment["spec"]["template"]["spec"]
     (container,) = spec["containers"]
-    given = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    given = {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
     ports = {name: str(free_port()) for name in given if name.endswith("_PORT")}
     (mount,) = container["volumeMounts"]
     path = SERVICE_ACCOUNT.path(namespace="capacity-broker", name=spec["serviceAccountName"])
@@ -113,7 +113,7 @@ def start_broker(stage: Stage, folder: Path) -> None:
 
 
 def save(folder: Path) -> None:
-    """The two files that the page asks the reader to write."""
+    """The two files that the reader of the page writes."""
     (variables,) = blocks(PAGE, "hcl")
     (folder / "terraform/examples/eks/terraform.tfvars").write_text(variables)
     (manifest,) = blocks(PAGE, "yaml")
@@ -153,7 +153,7 @@ def test_each_command_of_the_quick_start_leads_to_a_pod_in_a_reservation(
     used = stage.aws.instance(claim.status.provider_id.rpartition("/")[2])["CapacityReservationId"]
     assert used in odcrs and stage.aws.free(used) == 0
     last = outputs[commands[-1]]
-    assert claim.name in last and "reserved" in last and all(each in last for each in odcrs)
+    assert claim.name in last and "reserved" in last and all(odcr in last for odcr in odcrs)
 
 
 def run_pod(stage: Stage) -> None:
@@ -168,5 +168,7 @@ def run_pod(stage: Stage) -> None:
 
 
 def advised(stage: Stage) -> set[str]:
-    found: Json = stage.client.get(EC2NodeClass.KIND, "default")
-    return {each["id"] for each in found["spec"].get("capacityReservationSelectorTerms", ()) if "id" in each}
+    node_class: Json = stage.client.get(EC2NodeClass.KIND, "default")
+    return {
+        term["id"] for term in node_class["spec"].get("capacityReservationSelectorTerms", ()) if "id" in term
+    }

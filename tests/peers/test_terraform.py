@@ -105,8 +105,8 @@ def reserved(aws: LocalAws, flavors_yaml: str, *, gpus: dict[str, int]) -> dict[
         stack.start(kubelets=False)
 
         def status() -> dict[str, Any]:
-            found = stack.client.get(CapacityReservation.KIND, "training", namespace="ml").get("status", {})
-            return dict(found) if found.get("capacityReservationLifecycleState") == "Active" else {}
+            status_ = stack.client.get(CapacityReservation.KIND, "training", namespace="ml").get("status", {})
+            return dict(status_) if status_.get("capacityReservationLifecycleState") == "Active" else {}
 
         return stack.until(status, "ml/training active")
     finally:
@@ -124,8 +124,12 @@ def seen_by(aws: LocalAws, account: str) -> set[str]:
         aws_session_token=keys["SessionToken"],
         region_name=REGION,
     ).client("ec2", endpoint_url=aws.endpoint)
-    found = other.describe_capacity_reservations()["CapacityReservations"]
-    return {one["CapacityReservationId"] for one in found if one["State"] == "active"}
+    reservations = other.describe_capacity_reservations()["CapacityReservations"]
+    return {
+        reservation["CapacityReservationId"]
+        for reservation in reservations
+        if reservation["State"] == "active"
+    }
 
 
 @pytest.mark.covers("CAP-11", "CAP-12", "CAP-13", "SAF-60")
@@ -133,13 +137,13 @@ def test_apply_plan_resize_import_and_destroy(aws: LocalAws, tmp_path: Path) -> 
     account = Account(aws.endpoint)
     run = Terraform.prepare(tmp_path, "local", endpoint=aws.endpoint, end_date=END)
 
-    # Apply: EC2 has the reservations that were asked for, in the group.
+    # Apply: EC2 has the requested reservations, in the group.
     assert run.apply() == {"add": 8}
-    made = run.outputs()
-    ids, arns, group = made["reservation_ids"], made["reservation_arns"], made["group_arn"]
-    found = account.reservations()
-    assert set(found) == set(ids.values())
-    first, second = found[ids["h100-a"]], found[ids["h100-b"]]
+    outputs = run.outputs()
+    ids, arns, group = outputs["reservation_ids"], outputs["reservation_arns"], outputs["group_arn"]
+    reservations = account.reservations()
+    assert set(reservations) == set(ids.values())
+    first, second = reservations[ids["h100-a"]], reservations[ids["h100-b"]]
     assert (first["InstanceType"], first["AvailabilityZone"]) == ("p5.48xlarge", "us-east-1a")
     assert (first["TotalInstanceCount"], first["AvailableInstanceCount"]) == (4, 4)
     assert (first["InstanceMatchCriteria"], first["EndDateType"]) == ("targeted", "unlimited")
@@ -170,25 +174,31 @@ def test_apply_plan_resize_import_and_destroy(aws: LocalAws, tmp_path: Path) -> 
             }
         },
     }
-    node_class = EC2NodeClass.model_validate(yaml.safe_load(made["node_class_yaml"]))
+    node_class = EC2NodeClass.model_validate(yaml.safe_load(outputs["node_class_yaml"]))
     assert (node_class.metadata.name, node_class.spec.role) == ("gpu", "nodes")
-    assert yaml.safe_load(made["node_class_yaml"])["spec"]["capacityReservationSpec"] == {
+    assert yaml.safe_load(outputs["node_class_yaml"])["spec"]["capacityReservationSpec"] == {
         "capacityReservationTarget": {"capacityReservationResourceGroupArn": group}
     }
 
-    policy = made["broker_policy_json"]
+    policy = outputs["broker_policy_json"]
     assert len(policy) < 6144, "IAM's limit for a managed policy"
     assert account.iam.get_policy(PolicyArn="arn:aws:iam::123456789012:policy/capacity-broker")
     assert {statement["Effect"] for statement in json.loads(policy)["Statement"]} == {"Allow"}
 
     # Adoption: the CapacityReservation has them, each in its flavor, and no id was written anywhere.
-    a, b = made["flavors"]["h100-a"], made["flavors"]["h100-b"]
-    status = reserved(aws, made["resource_flavors_yaml"], gpus={a: 32, b: 16})
-    assert {one["id"]: (one["flavor"], one["total"]) for one in status["cloudReservations"]} == {
+    a, b = outputs["flavors"]["h100-a"], outputs["flavors"]["h100-b"]
+    status = reserved(aws, outputs["resource_flavors_yaml"], gpus={a: 32, b: 16})
+    assert {
+        reservation["id"]: (reservation["flavor"], reservation["total"])
+        for reservation in status["cloudReservations"]
+    } == {
         ids["h100-a"]: (a, 4),
         ids["h100-b"]: (b, 2),
     }
-    assert {one["name"]: one["resources"][0]["total"] for one in status["allocatable"]} == {a: "32", b: "16"}
+    assert {flavor["name"]: flavor["resources"][0]["total"] for flavor in status["allocatable"]} == {
+        a: "32",
+        b: "16",
+    }
 
     # Plan: the resources are as made, also after the broker marked them for Karpenter's selector terms.
     broker = AwsProvider(cluster="demo", region=REGION, endpoint_url=aws.endpoint)
@@ -221,7 +231,7 @@ def test_apply_plan_resize_import_and_destroy(aws: LocalAws, tmp_path: Path) -> 
         "eks.amazonaws.com/role-arn": "arn:aws:iam::123456789012:role/capacity-broker"
     }
     assert set(managing["broker_actions"]) == ALLOWED
-    assert set(made["broker_actions"]) < ALLOWED
+    assert set(outputs["broker_actions"]) < ALLOWED
     assert managing["broker_policy_json"] == policy
     assert len(managing["broker_manage_policy_json"]) < 6144
     # tests/faults/test_permissions.py runs the broker under this policy.
@@ -261,7 +271,7 @@ def test_apply_plan_resize_import_and_destroy(aws: LocalAws, tmp_path: Path) -> 
     assert account.groups.list_groups()["Groups"] == []
 
 
-def test_what_cannot_be_is_refused_before_anything_is_made(aws: LocalAws, tmp_path: Path) -> None:
+def test_impossible_values_are_refused_before_anything_is_created(aws: LocalAws, tmp_path: Path) -> None:
     before = Account(aws.endpoint).reservations()
     wrong = {
         "counts": {"a": 0, "b": 2},
@@ -272,13 +282,13 @@ def test_what_cannot_be_is_refused_before_anything_is_made(aws: LocalAws, tmp_pa
     run = Terraform.prepare(tmp_path, "local", endpoint=aws.endpoint, **wrong)
     with pytest.raises(TerraformFailed) as refused:
         run.plan()
-    for said in (
+    for message in (
         "count is a whole number from 1 to 1000",
         "end_date is RFC 3339",
         "share_with takes account ids of 12 digits",
         "oidc_provider_arn is the ARN of an IAM OIDC provider",
     ):
-        assert said in " ".join(str(refused.value).replace("│", " ").split())
+        assert message in " ".join(str(refused.value).replace("│", " ").split())
     assert Account(aws.endpoint).reservations() == before
 
 
@@ -288,7 +298,7 @@ def test_the_example_for_eks_is_valid(tmp_path: Path) -> None:
     assert "The configuration is valid" in run.run("validate", "-no-color").stdout
 
 
-def test_every_example_says_how_to_use_it() -> None:
+def test_every_example_shows_its_usage() -> None:
     for example in (terraform.TERRAFORM / "examples").iterdir():
         assert "terraform init && terraform apply" in (example / "README.md").read_text()
 

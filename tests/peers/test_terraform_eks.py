@@ -44,7 +44,7 @@ def client(aws: LocalAws, service: str) -> Any:
 
 def cluster(aws: LocalAws, name: str) -> dict[str, Any]:
     """An EKS cluster on the default network. Returns EKS's description."""
-    subnets = [each["SubnetId"] for each in client(aws, "ec2").describe_subnets()["Subnets"]]
+    subnets = [subnet["SubnetId"] for subnet in client(aws, "ec2").describe_subnets()["Subnets"]]
     role = "arn:aws:iam::123456789012:role/cluster"
     eks = client(aws, "eks")
     eks.create_cluster(name=name, roleArn=role, resourcesVpcConfig={"subnetIds": subnets[:2]})
@@ -72,7 +72,7 @@ def test_output_of_the_example_installs_the_chart_as_it_is(aws: LocalAws, tmp_pa
     assert (given["CLUSTER_NAME"], given["AWS_REGION"]) == ("demo", REGION)
     subnets = client(aws, "ec2").describe_subnets(SubnetIds=described["resourcesVpcConfig"]["subnetIds"])
     assert values["networkPolicy"]["apiServerCIDRs"] == sorted(
-        each["CidrBlock"] for each in subnets["Subnets"]
+        subnet["CidrBlock"] for subnet in subnets["Subnets"]
     )
 
     # The broker of this chart finds the rest, by a call that its policy allows.
@@ -85,7 +85,9 @@ def test_output_of_the_example_installs_the_chart_as_it_is(aws: LocalAws, tmp_pa
     )
     assert settings.cluster_endpoint == described["endpoint"]
     assert settings.cluster_ca == described["certificateAuthority"]["data"]
-    (statement,) = [each for each in POLICY["always"]["Statement"] if each["Sid"] == "ReadCluster"]
+    (statement,) = [
+        statement_ for statement_ in POLICY["always"]["Statement"] if statement_["Sid"] == "ReadCluster"
+    ]
     assert statement == {
         "Sid": "ReadCluster",
         "Effect": "Allow",

@@ -1,4 +1,4 @@
-"""The broker's policy allows the broker's calls and nothing else; reservations change only if asked."""
+"""The broker's policy allows the broker's calls and nothing else; reservations change only if enabled."""
 
 import ast
 import re
@@ -23,7 +23,7 @@ SERVICES = {
 }
 # Operations that another's permission covers (Service Authorization Reference, Amazon SQS).
 COVERED = {"sqs:DeleteMessageBatch": "sqs:DeleteMessage"}
-# Permissions that AWS asks for on the way of a call (Service Authorization Reference, dependent actions).
+# Permissions that AWS requires on the way of a call (Service Authorization Reference, dependent actions).
 IMPLIED = {
     "ec2:RunInstances": "ec2:CreateFleet",  # launches as its caller
     "ec2:CreateTags": "ec2:CreateFleet",
@@ -55,7 +55,7 @@ def calls() -> Iterator[tuple[str, str]]:
     }
     modules = sorted((REPOSITORY / "providers" / "aws").rglob("*.py"))
     assert UNINSTALL in {path.name for path in modules}
-    for path in (each for each in modules if each.name != UNINSTALL):
+    for path in (module for module in modules if module.name != UNINSTALL):
         for node in ast.walk(ast.parse(path.read_text())):
             if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute)):
                 continue
@@ -66,22 +66,28 @@ def calls() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.covers("CAP-12", "SAF-21")
-def test_what_is_allowed_is_what_is_called() -> None:
-    made = dict(calls())
-    assert {"ec2:CreateFleet", "ec2:CreateCapacityReservation"} <= set(made), "calls are found where made"
-    assert set(IMPLIED.values()) <= set(made)
-    assert allowed() == set(made) | set(IMPLIED)
+def test_allowed_actions_are_the_called_actions() -> None:
+    called = dict(calls())
+    assert {"ec2:CreateFleet", "ec2:CreateCapacityReservation"} <= set(called), "calls are found where made"
+    assert set(IMPLIED.values()) <= set(called)
+    assert allowed() == set(called) | set(IMPLIED)
 
 
 def test_reservations_and_groups_are_changed_with_manage_reservations_only() -> None:
     always, managing = (set(PERMISSION.findall(part)) for part in lists())
-    assert not [one for one in always if re.search(r"CapacityReservation$|Capacity(Block|Fleet)", one)]
-    assert {one for one in always if one.startswith("resource-groups:")} == {
+    assert not [
+        permission
+        for permission in always
+        if re.search(r"CapacityReservation$|Capacity(Block|Fleet)", permission)
+    ]
+    assert {permission for permission in always if permission.startswith("resource-groups:")} == {
         "resource-groups:GetTags",
         "resource-groups:ListGroupResources",
     }
     assert not always & managing
-    assert not [one for one in always | managing if "*" in one or "Purchase" in one]
+    assert not [
+        permission for permission in always | managing if "*" in permission or "Purchase" in permission
+    ]
 
 
 def test_every_permission_is_used_in_the_policy() -> None:

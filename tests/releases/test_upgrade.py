@@ -20,7 +20,7 @@ from broker.controllers.nodeclaim.status import instance_id
 from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
 from providers.local import LocalAws
-from tests.cluster.ome.reserved import says
+from tests.cluster.ome.reserved import reservation_status
 from tests.cluster.stack import Stack
 from tests.cluster.test_rest import tick
 from tests.releases.world import Recording, live, released, restore
@@ -52,10 +52,12 @@ def test_broker_goes_on_from_the_state_of_a_release(version: str, server: LocalA
         assert {name: instance_id(claim) for name, claim in after.items()} == {
             name: instance_id(claim) for name, claim in before.items()
         }
-        assert {each["InstanceId"] for each in stack.aws.instances()} == set(instances)
+        assert {instance["InstanceId"] for instance in stack.aws.instances()} == set(instances)
         assert (stack.calls("CreateFleet"), stack.calls("TerminateInstances")) == (0, 0)
-        assert says(stack)["capacityReservationLifecycleState"] == "Active"
-        assert stack.broker is not None and not any(each.cache.broken for each in stack.broker.informers)
+        assert reservation_status(stack)["capacityReservationLifecycleState"] == "Active"
+        assert stack.broker is not None and not any(
+            informer.cache.broken for informer in stack.broker.informers
+        )
         # It acts on the recorded objects: a slot becomes free, and the waiting claim gets it.
         stack.delete(NodeClaim, "full")
         stack.until_gone(NodeClaim, "full")
@@ -67,8 +69,8 @@ def test_broker_goes_on_from_the_state_of_a_release(version: str, server: LocalA
 
 def altered(change: str) -> list[Json]:
     """This version's definitions, without half of the status fields of the broker's kinds, or with more."""
-    found = own.load()
-    for crd in found:
+    crds_ = own.load()
+    for crd in crds_:
         if crd["spec"]["group"] not in OWN:
             continue
         for version in crd["spec"]["versions"]:
@@ -85,7 +87,7 @@ def altered(change: str) -> list[Json]:
                             del fields[name]
                             if name in schema[part].get("required", ()):
                                 schema[part]["required"].remove(name)
-    return found
+    return crds_
 
 
 def beside(server: LocalAws, definitions: list[Json]) -> Stack:
@@ -132,9 +134,9 @@ def test_fields_of_newer_definitions_survive_the_broker(server: LocalAws) -> Non
         kind = CapacityReservation.KIND
         stack.client.patch(kind, "training", {"spec": {"newField": "kept"}}, namespace="default")
         stack.polls(2)
-        found = stack.client.get(kind, "training", namespace="default")
-        assert found["spec"]["newField"] == "kept"
-        assert found["status"]["capacityReservationLifecycleState"] == "Active"
+        stored = stack.client.get(kind, "training", namespace="default")
+        assert stored["spec"]["newField"] == "kept"
+        assert stored["status"]["capacityReservationLifecycleState"] == "Active"
     finally:
         stack.close()
 
@@ -154,11 +156,11 @@ def test_missing_definition_is_named_by_log_and_readiness(server: LocalAws) -> N
         assert not crd_skew.acceptable(rows)
         with capture_logs() as logs:
             broker = stack.start(kubelets=False)
-            named = {f"{each.split('.')[0].removeprefix('ec2')}: {each} is not installed" for each in needed}
+            named = {f"{kind.split('.')[0].removeprefix('ec2')}: {kind} is not installed" for kind in needed}
             stack.until(lambda: named <= broker.ready().keys(), "the kinds are named")
-        errors = [each for each in logs if each["log_level"] == "error" and "way_out" in each]
-        assert set(needed) <= {each["kind"] for each in errors}
-        assert all("crds install" in each["way_out"] for each in errors)
+        errors = [entry for entry in logs if entry["log_level"] == "error" and "way_out" in entry]
+        assert set(needed) <= {entry["kind"] for entry in errors}
+        assert all("crds install" in entry["way_out"] for entry in errors)
         crds.install(stack.client)
         stack.until(lambda: all(broker.ready().values()), "the broker goes on by itself", step=1.0)
         assert crd_skew.acceptable(crd_skew.check(stack.client))

@@ -23,7 +23,7 @@ from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
 from providers.local import LocalAws
 from tests.cluster.account import A, Account
-from tests.cluster.ome.reserved import flavors_alone, reserve, until_says
+from tests.cluster.ome.reserved import flavors_alone, reserve, until_state
 from tests.cluster.stack import Stack
 
 Json = dict[str, Any]
@@ -51,8 +51,8 @@ class Recording:
 
 def released() -> list[str]:
     """The recorded versions, oldest first."""
-    found = [path.parent.name for path in FOLDER.glob("*/state.json")]
-    return sorted(found, key=lambda name: [int(part) for part in name.split(".")])
+    versions = [path.parent.name for path in FOLDER.glob("*/state.json")]
+    return sorted(versions, key=lambda name: [int(part) for part in name.split(".")])
 
 
 def live(stack: Stack) -> None:
@@ -68,7 +68,7 @@ def live(stack: Stack) -> None:
     stack.node_pool("gpu")
     reserve(stack, flavor="m5", quotas={"cpu": "6"})
     stack.start()
-    until_says(stack, "Active", step=1.0)
+    until_state(stack, "Active", step=1.0)
     stack.claims(2, pool="gpu", annotations={names.DRAWS_FROM: "default/training"})
     stack.claim("full", node_class="full", types=(KINDS[1],))
     stack.until_ready("c-0", "c-1", "full")
@@ -92,31 +92,35 @@ def record(cluster: Cluster, aws: Account) -> Json:
     odcrs = aws.ec2.describe_capacity_reservations()["CapacityReservations"]
     kept = ("InstanceType", "AvailabilityZone", "TotalInstanceCount", "Tags")
     ec2 = {
-        "odcrs": [{"id": each["CapacityReservationId"], **_only(each, kept)} for each in odcrs],
+        "odcrs": [{"id": odcr["CapacityReservationId"], **_only(odcr, kept)} for odcr in odcrs],
         "groups": [
-            {"name": group["Name"], "members": [each["Identifier"]["ResourceArn"] for each in members]}
+            {"name": group["Name"], "members": [member["Identifier"]["ResourceArn"] for member in members]}
             for group in aws.groups.list_groups()["Groups"]
             for members in [aws.groups.list_group_resources(Group=group["Name"])["Resources"]]
         ],
         "instances": [
             {
-                "id": each["InstanceId"],
-                "odcr": each.get("CapacityReservationId", ""),
-                "dns": each["PrivateDnsName"],
-                **_only(each, ("InstanceType", "SubnetId", "ImageId", "Tags")),
+                "id": instance["InstanceId"],
+                "odcr": instance.get("CapacityReservationId", ""),
+                "dns": instance["PrivateDnsName"],
+                **_only(instance, ("InstanceType", "SubnetId", "ImageId", "Tags")),
             }
-            for each in aws.instances()
+            for instance in aws.instances()
         ],
         "templates": [
-            {"name": each["LaunchTemplateName"], "data": each["Data"], "tags": each.get("Tags", [])}
-            for each in aws.templates()
+            {
+                "name": template["LaunchTemplateName"],
+                "data": template["Data"],
+                "tags": template.get("Tags", []),
+            }
+            for template in aws.templates()
         ],
     }
     text = json.dumps({"objects": objects, "ec2": ec2}, default=str)
     for id_, placeholder in _placeholders(aws, ec2):
         text = text.replace(id_, placeholder)
-    found: Json = json.loads(text)
-    return found
+    state: Json = json.loads(text)
+    return state
 
 
 def _only(item: Mapping[str, Any], fields: tuple[str, ...]) -> Json:
@@ -128,10 +132,10 @@ def _placeholders(aws: Account, ec2: Json) -> Iterator[tuple[str, str]]:
         yield subnet, f"@subnet/{zone}@"
     yield aws.security_group, "@security-group@"
     for kind in ("odcrs", "instances"):
-        for number, each in enumerate(ec2[kind]):
-            yield each["id"], f"@{kind}/{number}@"
-            if "dns" in each:
-                yield each["dns"], f"@dns/{number}@"
+        for number, resource in enumerate(ec2[kind]):
+            yield resource["id"], f"@{kind}/{number}@"
+            if "dns" in resource:
+                yield resource["dns"], f"@dns/{number}@"
 
 
 def restore(server: LocalAws, recording: Recording) -> tuple[Stack, list[str]]:
@@ -144,13 +148,13 @@ def restore(server: LocalAws, recording: Recording) -> tuple[Stack, list[str]]:
     text = text.replace("@security-group@", aws.security_group)
     for number, odcr in enumerate(json.loads(text)["ec2"]["odcrs"]):
         tagged = [{"ResourceType": "capacity-reservation", "Tags": odcr["Tags"]}] if odcr.get("Tags") else []
-        made = aws.odcr(
+        odcr_id = aws.odcr(
             odcr["InstanceType"],
             odcr["AvailabilityZone"],
             odcr["TotalInstanceCount"],
             TagSpecifications=tagged,
         )
-        text = text.replace(f"@odcrs/{number}@", made)
+        text = text.replace(f"@odcrs/{number}@", odcr_id)
     for number, instance in enumerate(json.loads(text)["ec2"]["instances"]):
         id_, dns = _run(aws, instance)
         text = text.replace(f"@instances/{number}@", id_).replace(f"@dns/{number}@", dns)
@@ -163,7 +167,7 @@ def restore(server: LocalAws, recording: Recording) -> tuple[Stack, list[str]]:
             LaunchTemplateData=template["data"],
             TagSpecifications=[{"ResourceType": "launch-template", "Tags": template["tags"]}],
         )
-    instances = [str(each["id"]) for each in state["ec2"]["instances"]]
+    instances = [str(instance_["id"]) for instance_ in state["ec2"]["instances"]]
     _store(cluster, stack.client, state["objects"])
     return stack, instances
 
@@ -171,7 +175,7 @@ def restore(server: LocalAws, recording: Recording) -> tuple[Stack, list[str]]:
 def _run(aws: Account, instance: Mapping[str, Any]) -> tuple[str, str]:
     """Launches an instance as EC2 described it, without AWS's own tags. Returns its id and its DNS name."""
     own = [tag for tag in instance["Tags"] if not tag["Key"].startswith("aws:")]
-    (made,) = aws.ec2.run_instances(
+    (launched,) = aws.ec2.run_instances(
         ImageId=instance["ImageId"],
         InstanceType=instance["InstanceType"],
         SubnetId=instance["SubnetId"],
@@ -182,7 +186,7 @@ def _run(aws: Account, instance: Mapping[str, Any]) -> tuple[str, str]:
         },
         TagSpecifications=[{"ResourceType": "instance", "Tags": own}],
     )["Instances"]
-    return str(made["InstanceId"]), str(made["PrivateDnsName"])
+    return str(launched["InstanceId"]), str(launched["PrivateDnsName"])
 
 
 def _cluster(server: LocalAws, definitions: list[Json]) -> tuple[Cluster, Stack]:
@@ -200,8 +204,8 @@ def _cluster(server: LocalAws, definitions: list[Json]) -> tuple[Cluster, Stack]
 def _store(cluster: Cluster, client: Client, objects: list[Json]) -> None:
     """Writes the objects as etcd would hold them, with their UIDs."""
     custom = {crd["metadata"]["name"] for crd in client.list(CRD)[0]}
-    for each in objects:
-        namespace, name = each["key"]
-        resource, bare = each["resource"], each["resource"] not in custom
+    for item in objects:
+        namespace, name = item["key"]
+        resource, bare = item["resource"], item["resource"] not in custom
         with cluster.state.store.lock:
-            cluster.state.store.put(resource, (namespace, name), each["object"], bare=bare)
+            cluster.state.store.put(resource, (namespace, name), item["object"], bare=bare)

@@ -37,10 +37,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _runs(lab: Lab, start: int, options: argparse.Namespace) -> int:
-    began = told = time.monotonic()
+    began = last_report = time.monotonic()
     done = faults = calls = 0
     failed: list[Report] = []
-    say(f"seeds from {start}")
+    print_line(f"seeds from {start}")
     while not options.seeds or done < options.seeds:
         if options.seconds and time.monotonic() - began >= options.seconds:
             break
@@ -49,12 +49,12 @@ def _runs(lab: Lab, start: int, options: argparse.Namespace) -> int:
         done, faults, calls = done + 1, faults + report.faults, calls + report.calls
         if report.violation:
             failed.append(report)
-            _tell(lab, report, options)
+            _report(lab, report, options)
             if not options.keep_going:
                 break
-        if time.monotonic() - told >= EVERY:
-            told = time.monotonic()
-            _progress(done, faults, calls, failed, told - began)
+        if time.monotonic() - last_report >= EVERY:
+            last_report = time.monotonic()
+            _progress(done, faults, calls, failed, last_report - began)
     _progress(done, faults, calls, failed, time.monotonic() - began)
     return 1 if failed else 0
 
@@ -62,22 +62,22 @@ def _runs(lab: Lab, start: int, options: argparse.Namespace) -> int:
 def _progress(done: int, faults: int, calls: int, failed: list[Report], seconds: float) -> None:
     rate = 60 * done / max(seconds, 0.001)
     counted = f"{faults} faults, {calls} calls, {len(failed)} violations"
-    say(f"{done} seeds in {seconds:.0f} s ({rate:.0f} a minute), {counted}")
+    print_line(f"{done} seeds in {seconds:.0f} s ({rate:.0f} a minute), {counted}")
 
 
-def _tell(lab: Lab, report: Report, options: argparse.Namespace) -> None:
-    say(f"seed {report.seed}: {report.violation}")
+def _report(lab: Lab, report: Report, options: argparse.Namespace) -> None:
+    print_line(f"seed {report.seed}: {report.violation}")
     if not options.no_shrink:
         report = shrink(lab, report)
-        say(f"  shrunk to {len(report.operations)} operations: {report.violation}")
+        print_line(f"  shrunk to {len(report.operations)} operations: {report.violation}")
     again = f"--start {report.seed} --schedule '{shown(report.operations)}' --trace"
-    say(f"  again: python -m tests.simulation {again}")
+    print_line(f"  again: python -m tests.simulation {again}")
     if options.trace:
         for line in report.lines[-120:]:
-            say(f"    {line}")
+            print_line(f"    {line}")
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     print(text, flush=True)
 
 

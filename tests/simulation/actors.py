@@ -41,8 +41,8 @@ def claim(world: World, rng: random.Random) -> None:
         {"node_class": "plain", "types": (SMALL, "c5.large"), "capacity": (ON_DEMAND,)},
     ]
     if ("", "lent") in world.objects(EC2NodeClass.KIND):
-        for whose in (OWNER, BORROWER, BORROWER):
-            noted = {names.DRAWS_FROM: whose}
+        for owner in (OWNER, BORROWER, BORROWER):
+            noted = {names.DRAWS_FROM: owner}
             kinds.append(
                 {"node_class": "lent", "types": (GPUS,), "capacity": (RESERVED,), "annotations": noted}
             )
@@ -68,8 +68,8 @@ def gang(world: World, rng: random.Random) -> None:
 
 
 def _a_claim(world: World, rng: random.Random) -> Json | None:
-    ours = [c for c in world.claims() if c["metadata"]["name"] != "karpenters"]
-    return rng.choice(ours) if ours else None
+    broker_claims = [c for c in world.claims() if c["metadata"]["name"] != "karpenters"]
+    return rng.choice(broker_claims) if broker_claims else None
 
 
 def delete_claim(world: World, rng: random.Random) -> None:
@@ -101,25 +101,25 @@ def _drains(node: Json) -> bool:
 
 
 def finish_pods(world: World, rng: random.Random) -> None:
-    for each in world.pods():
+    for pod in world.pods():
         if rng.random() < 0.7:
-            meta = each["metadata"]
+            meta = pod["metadata"]
             world.client.delete(Pod.KIND, meta["name"], namespace=meta["namespace"], grace_period=0)
 
 
 def buy(world: World, rng: random.Random) -> None:
     """A reservation that the broker is to buy for: made, resized, set to be observed, or deleted."""
     name = rng.choice(("bought", "bought", "second"))
-    there = ("default", name) in world.objects(CapacityReservation.KIND)
-    what = rng.random()
-    if not there:
+    exists = ("default", name) in world.objects(CapacityReservation.KIND)
+    draw = rng.random()
+    if not exists:
         setting.buy(world, name, rng.randint(1, 3), cancel=rng.random() < 0.7)
-    elif what < 0.6:
-        wanted = rng.randint(0, 4)
-        setting.asked(world, name, wanted)
-        body = {"spec": spec(BOUGHT, quotas={GPU: str(PER[BOUGHT] * wanted)})}
+    elif draw < 0.6:
+        instances = rng.randint(0, 4)
+        setting.note_request(world, name, instances)
+        body = {"spec": spec(BOUGHT, quotas={GPU: str(PER[BOUGHT] * instances)})}
         world.client.patch(CapacityReservation.KIND, name, body, namespace="default")
-    elif what < 0.75:
+    elif draw < 0.75:
         noted = {names.RESERVATION_POLICY: rng.choice(("Observe", "Manage"))}
         world.client.patch(
             CapacityReservation.KIND, name, {"metadata": {"annotations": noted}}, namespace="default"
@@ -132,7 +132,7 @@ def cluster(world: World, rng: random.Random) -> None:
     """A dedicated cluster: made, resized or deleted."""
     if ("", "lent") not in world.objects(EC2NodeClass.KIND):
         return
-    there = [name for _, name in world.objects(DedicatedAICluster.KIND)]
+    existing = [name for _, name in world.objects(DedicatedAICluster.KIND)]
     name = rng.choice(("red", "teal"))
     size = rng.randint(1, 2)
     body = {
@@ -140,7 +140,7 @@ def cluster(world: World, rng: random.Random) -> None:
         "resources": {"requests": {GPU: 8 * size}},
     }
     world.facts.clusters[name] = max(size, world.facts.clusters.get(name, 0))
-    if name not in there:
+    if name not in existing:
         metadata = {"name": name, "annotations": {names.NODE_CLASS: "lent"}}
         world.client.create(DedicatedAICluster.KIND, {"metadata": metadata, "spec": body})
     elif rng.random() < 0.6:
@@ -233,19 +233,23 @@ def forge(world: World, rng: random.Random) -> None:
 
 
 def grab(world: World, rng: random.Random) -> None:
-    """A reservation that asks for others' capacity, or for money without end."""
-    theirs = ",".join(sorted(i for i in world.facts.foreign if i.startswith("cr-")))
+    """A reservation that claims capacity of others, or spends without end."""
+    foreign_ids = ",".join(sorted(i for i in world.facts.foreign if i.startswith("cr-")))
     name = f"greedy-{rng.randrange(3)}"
     noted: Json = rng.choice(
         (
-            {names.ADOPT_IDS: theirs, names.RESERVATION_POLICY: "Manage", names.DELETION_POLICY: "Cancel"},
+            {
+                names.ADOPT_IDS: foreign_ids,
+                names.RESERVATION_POLICY: "Manage",
+                names.DELETION_POLICY: "Cancel",
+            },
             {names.RESERVATION_POLICY: "Manage", RELEASED: "[" * 2000},
             {names.RESERVATION_POLICY: "Manage", BUYING: "{" * 2000},
             {names.RESERVATION_POLICY: "Manage"},
         )
     )
     amount = rng.choice(("400", "4", "9e99", "1" * 60))
-    world.facts.asked[f"default/{name}"] = 10**9
+    world.facts.requested[f"default/{name}"] = 10**9
     setting.reserve(world, name, spec(BOUGHT, quotas={GPU: amount}), noted)
 
 

@@ -59,15 +59,15 @@ def end_instance(world: World, rng: random.Random) -> None:
 def rival(world: World, rng: random.Random) -> None:
     """Another user of the account takes a slot, or leaves one."""
     open_ = [o for o in world.odcrs() if o.instance_type in (SMALL, MEDIUM) and o.available > 0]
-    theirs = sorted(
+    rivals = sorted(
         i.id for i in world.all_instances() if world.tags(i.id).get("rival") and i.state == "running"
     )
-    if theirs and rng.random() < 0.5:
-        world.aws.ec2.terminate_instances(InstanceIds=[rng.choice(theirs)])
+    if rivals and rng.random() < 0.5:
+        world.aws.ec2.terminate_instances(InstanceIds=[rng.choice(rivals)])
     elif open_:
-        (made,) = world.aws.rival(rng.choice(open_).id)
-        world.aws.ec2.create_tags(Resources=[made], Tags=[{"Key": "rival", "Value": "yes"}])
-        world.facts.foreign.add(made)
+        (instance_id,) = world.aws.rival(rng.choice(open_).id)
+        world.aws.ec2.create_tags(Resources=[instance_id], Tags=[{"Key": "rival", "Value": "yes"}])
+        world.facts.foreign.add(instance_id)
 
 
 def end_odcr(world: World, rng: random.Random) -> None:
@@ -75,11 +75,11 @@ def end_odcr(world: World, rng: random.Random) -> None:
     alive = [o for o in world.odcrs() if o.usable and o.id not in world.facts.foreign]
     if not alive:
         return
-    chosen, what = rng.choice(alive), rng.random()
+    chosen, draw = rng.choice(alive), rng.random()
     world.facts.shrunk.add(chosen.id)
-    if what < 0.3:
+    if draw < 0.3:
         world.aws.ec2.cancel_capacity_reservation(CapacityReservationId=chosen.id)
-    elif what < 0.8:
+    elif draw < 0.8:
         world.aws.ec2.modify_capacity_reservation(
             CapacityReservationId=chosen.id, InstanceCount=max(1, chosen.total + rng.choice((-1, 1, 2)))
         )

@@ -1,6 +1,6 @@
 """The invariants, read from EC2's own memory and the API server's: never from the broker.
 
-`check` holds at every moment, `settled` once faults have stopped, `empty` once everything was deleted.
+`check` holds at every moment, `check_at_rest` once faults have stopped, `empty` once everything was deleted.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ class Watch:
         world.gate.api_watchers.append(self._write)
 
     def begin(self) -> None:
-        self._foreign = self._look_at_others()
+        self._foreign = self._read_others()
 
     # ---- every call that changes EC2
 
     def _call(self, operation: str, params: Mapping[str, Any]) -> None:
         world = self._world
         named = _ids(params)
-        if theirs := named & world.facts.foreign:
-            raise Violation("foreign", f"{world.gate.acting} calls {operation} on {sorted(theirs)}")
+        if foreign := named & world.facts.foreign:
+            raise Violation("foreign", f"{world.gate.acting} calls {operation} on {sorted(foreign)}")
         if operation == "CreateFleet":
             self._launches_by(str(params.get("ClientToken", "")))
         if operation in ("CreateFleet", "CreateCapacityReservation"):
@@ -77,8 +77,8 @@ class Watch:
             left = int(params.get("InstanceCount", 0))
             for odcr in world.odcrs():
                 if odcr.id in named and odcr.usable and odcr.slots.used > left:
-                    said = f"{operation} leaves {left} of {odcr.id}, in which {odcr.slots.used} run"
-                    raise Violation("in use", said)
+                    message = f"{operation} leaves {left} of {odcr.id}, in which {odcr.slots.used} run"
+                    raise Violation("in use", message)
 
     def _launches_by(self, token: str) -> None:
         """A call is written on its claims before it is made, since its answer may be lost."""
@@ -98,7 +98,9 @@ class Watch:
         self._calls.add(token)
         records = self._world.objects(ConfigMap.KIND).values()
         if not any(
-            token in key or token in text for one in records for key, text in one.get("data", {}).items()
+            token in key or token in text
+            for record in records
+            for key, text in record.get("data", {}).items()
         ):
             raise Violation("intent first", f"nothing is recorded of the call {token}")
 
@@ -115,7 +117,7 @@ class Watch:
             if left := [p["name"] for p in pods if not p.get("deletionTimestamp")]:
                 raise Violation("drained", f"{id_} of claim {name} is terminated, and {left} run there")
         elif any(map(ready, nodes.values())):
-            raise Violation("healthy", f"{id_} of claim {name}, whose node is ready, is terminated")
+            raise Violation("healthy", f"{id_} of claim {name} is terminated though its node is ready")
 
     # ---- every write to the API server
 
@@ -131,15 +133,15 @@ class Watch:
             return
         meta, id_ = claim["metadata"], instance_of(claim)
         nodes = [n for n in world.objects(Node.KIND).values() if _of_node(n) == id_]
-        stands = any(ready(n) and not n["metadata"].get("deletionTimestamp") for n in nodes)
-        well = stands and id_ in {i.id for i in world.instances()}
+        has_ready_node = any(ready(n) and not n["metadata"].get("deletionTimestamp") for n in nodes)
+        well = has_ready_node and id_ in {i.id for i in world.instances()}
         if not well or names.DEDICATED in meta.get("labels", {}):
             return
         draws = meta.get("annotations", {}).get(names.DRAWS_FROM, "")
         if draws == OWNER:
             raise Violation("in quota", f"{name} draws from {draws} within its quota, and is evicted")
         if draws != BORROWER:
-            raise Violation("healthy", f"claim {name}, whose node is ready, is deleted")
+            raise Violation("healthy", f"claim {name} is deleted though its node is ready")
 
     # ---- every moment
 
@@ -184,11 +186,11 @@ class Watch:
         for claim in world.claims():
             if launch := claim["metadata"].get("annotations", {}).get(names.LAUNCH):
                 self._world.facts.launches[launch].add(claim["metadata"]["uid"])
-        made: Counter[str] = Counter()
+        instances: Counter[str] = Counter()
         for instance in world.all_instances():
             if launch := world.tags(instance.id).get(names.TAG_LAUNCH):
-                made[launch] += 1
-        for launch, count in made.items():
+                instances[launch] += 1
+        for launch, count in instances.items():
             if count > len(self._world.facts.launches[launch]):
                 claims = len(self._world.facts.launches[launch])
                 raise Violation("bought once", f"launch {launch} of {claims} claims made {count} instances")
@@ -200,10 +202,10 @@ class Watch:
             return
         held = {instance_of(c): c for c in claims.values()}
         for instance in world.instances():
-            asked = self._world.facts.launches[world.tags(instance.id).get(names.TAG_LAUNCH, "")]
-            if instance.id in held or len(asked) != 1:
+            claim_uids = self._world.facts.launches[world.tags(instance.id).get(names.TAG_LAUNCH, "")]
+            if instance.id in held or len(claim_uids) != 1:
                 continue
-            claim = claims.get(next(iter(asked)))
+            claim = claims.get(next(iter(claim_uids)))
             if claim is None or names.GANG in claim["metadata"].get("annotations", {}):
                 continue
             if (has := instance_of(claim)) and has in {i.id for i in world.instances()}:
@@ -240,43 +242,43 @@ class Watch:
 
     def _bought(self) -> None:
         world = self._world
-        each: Counter[str] = Counter()
+        bought: Counter[str] = Counter()
         for odcr in world.odcrs():
             tags = world.tags(odcr.id)
             if names.TAG_MANAGED in tags and odcr.state in PAYING and odcr.id not in world.facts.foreign:
-                each[tags.get(names.TAG_RESERVATION, "")] += odcr.total
+                bought[tags.get(names.TAG_RESERVATION, "")] += odcr.total
         if world.facts.shrunk & {o.id for o in world.odcrs() if names.TAG_MANAGED in world.tags(o.id)}:
             return  # a person resized a purchase of the broker
         settings = world.settings
-        if sum(each.values()) > settings.buy_instances:
+        if sum(bought.values()) > settings.buy_instances:
             raise Violation(
-                "caps", f"{dict(each)} instances are bought beside a cap of {settings.buy_instances}"
+                "caps", f"{dict(bought)} instances are bought beside a cap of {settings.buy_instances}"
             )
-        for name, count in each.items():
+        for name, count in bought.items():
             if count > settings.buy_instances_each:
                 raise Violation(
-                    "caps", f"{count} are bought for {name}, whose cap is {settings.buy_instances_each}"
+                    "caps", f"{count} are bought for {name} beside a cap of {settings.buy_instances_each}"
                 )
-            if count > world.facts.asked.get(name, 0):
-                asked = world.facts.asked.get(name, 0)
+            if count > world.facts.requested.get(name, 0):
+                requested = world.facts.requested.get(name, 0)
                 raise Violation(
-                    "bought once", f"{count} are bought for {name}, which asked for {asked} at most"
+                    "bought once", f"{count} are bought for {name}, which requested {requested} at most"
                 )
 
-    def _look_at_others(self) -> dict[str, tuple[Any, ...]]:
+    def _read_others(self) -> dict[str, tuple[Any, ...]]:
         """Resources of others stay unchanged; rivals come and go by themselves."""
         world = self._world
-        found: dict[str, tuple[Any, ...]] = {}
+        states: dict[str, tuple[Any, ...]] = {}
         for instance in world.all_instances():
             if instance.id in world.facts.foreign and not world.tags(instance.id).get("rival"):
-                found[instance.id] = (instance.state, tuple(sorted(world.tags(instance.id).items())))
+                states[instance.id] = (instance.state, tuple(sorted(world.tags(instance.id).items())))
         for odcr in world.odcrs():
             if odcr.id in world.facts.foreign:
-                found[odcr.id] = (odcr.state, odcr.total, tuple(sorted(world.tags(odcr.id).items())))
+                states[odcr.id] = (odcr.state, odcr.total, tuple(sorted(world.tags(odcr.id).items())))
         for kind, name in ((NodeClaim.KIND, "karpenters"), (Node.KIND, "theirs")):
             obj = world.objects(kind).get(("", name), {})
-            found[name] = (obj.get("metadata", {}).get("resourceVersion"),)
-        return found
+            states[name] = (obj.get("metadata", {}).get("resourceVersion"),)
+        return states
 
     # ---- once faults have stopped
 
@@ -284,14 +286,17 @@ class Watch:
         """Whether nothing is on its way that only time brings to an end."""
         world = self._world
         claims = world.claims()
-        asked = world.objects(CapacityReservation.KIND).values()
+        reservations = world.objects(CapacityReservation.KIND).values()
         return (
             not missed(self._world)
             and not any(map(in_progress, claims))
             and not any(o.usable and o.end_date is not None for o in world.odcrs())
-            and not any(condition(one, "Ready").get("reason") == "CloudReservationPending" for one in asked)
-            and not any(purchase_unclear(world, reservation) for reservation in asked)
-            # So long it goes by its own change, whatever EC2 shows.
+            and not any(
+                condition(reservation, "Ready").get("reason") == "CloudReservationPending"
+                for reservation in reservations
+            )
+            and not any(purchase_unclear(world, reservation) for reservation in reservations)
+            # So long its own change counts, whatever EC2 shows.
             and world.time.seconds - self._changed_at > LATEST_VISIBLE.total_seconds()
             and {i.id for i in world.instances()} <= {instance_of(c) for c in claims}
         )
@@ -301,41 +306,45 @@ class Watch:
         if missing := missed(self._world):
             raise Violation("missed", f"an hour after {why}: {missing}")
 
-    def settled(self) -> None:
+    def check_at_rest(self) -> None:
         self.check()
         world = self._world
-        if self._look_at_others() != self._foreign:
-            raise Violation("foreign", f"{self._foreign} became {self._look_at_others()}")
-        self.rooms.settled()
+        if self._read_others() != self._foreign:
+            raise Violation("foreign", f"{self._foreign} became {self._read_others()}")
+        self.rooms.check_at_rest()
         claims = [c for c in world.claims() if c["metadata"]["name"] != "karpenters"]
         alive = {i.id for i in world.instances()}
         for claim in claims:
-            self._claim_settled(claim, alive)
+            self._claim_at_rest(claim, alive)
         for name, most in world.facts.clusters.items():
             has = [c for c in claims if c["metadata"].get("labels", {}).get(names.DEDICATED) == name]
             if len(has) > most:
                 raise Violation(
-                    "settles", f"{len(has)} claims of cluster {name}, which never had more than {most}"
+                    "at rest", f"{len(has)} claims of cluster {name}, which never had more than {most}"
                 )
         held = {instance_of(c) for c in claims}
         if left := sorted(alive - held):
-            raise Violation("settles", f"{left} run and no claim has them")
+            raise Violation("at rest", f"{left} run and no claim has them")
 
-    def _claim_settled(self, claim: Json, alive: set[str]) -> None:
+    def _claim_at_rest(self, claim: Json, alive: set[str]) -> None:
         name, id_ = claim["metadata"]["name"], instance_of(claim)
         if claim["metadata"].get("deletionTimestamp"):
             if not self._held_by_pods(id_):
-                raise Violation("settles", f"{name} is deleted and does not go: {conditions_text(claim)}")
+                raise Violation("at rest", f"{name} is deleted and does not go: {conditions_text(claim)}")
             return
         if id_:
             if id_ not in alive:
-                raise Violation("settles", f"{name} has {id_}, which has ended: {conditions_text(claim)}")
+                raise Violation("at rest", f"{name} has {id_}, which has ended: {conditions_text(claim)}")
             if condition(claim, names.READY).get("status") != "True":
-                raise Violation("settles", f"{name} has {id_} and is not ready: {conditions_text(claim)}")
+                raise Violation("at rest", f"{name} has {id_} and is not ready: {conditions_text(claim)}")
             return
-        said = condition(claim, names.LAUNCHED)
-        if not said.get("reason") or not said.get("message") or said["reason"] == "LaunchNotConfirmed":
-            raise Violation("settles", f"{name} has no instance: {conditions_text(claim)}")
+        launched = condition(claim, names.LAUNCHED)
+        if (
+            not launched.get("reason")
+            or not launched.get("message")
+            or launched["reason"] == "LaunchNotConfirmed"
+        ):
+            raise Violation("at rest", f"{name} has no instance: {conditions_text(claim)}")
 
     def _held_by_pods(self, id_: str) -> bool:
         """A drain waits for pods that are not to be disturbed."""
@@ -366,9 +375,9 @@ class Watch:
                         "finalizers", f"{kind.kind} {name} is kept by {kept}: {conditions_text(obj)}"
                     )
         if alive := [i.id for i in world.instances()]:
-            raise Violation("settles", f"{alive} run after every claim was deleted")
-        if self._look_at_others() != self._foreign:
-            raise Violation("foreign", f"{self._foreign} became {self._look_at_others()}")
+            raise Violation("at rest", f"{alive} run after every claim was deleted")
+        if self._read_others() != self._foreign:
+            raise Violation("foreign", f"{self._foreign} became {self._read_others()}")
 
 
 def _of_node(node: Json) -> str:
@@ -380,7 +389,7 @@ def _ids(value: Any) -> set[str]:
     if isinstance(value, str):
         return {value}
     if isinstance(value, Mapping):
-        return {text for each in value.values() for text in _ids(each)}
+        return {text for item in value.values() for text in _ids(item)}
     if isinstance(value, list | tuple):
-        return {text for each in value for text in _ids(each)}
+        return {text for item in value for text in _ids(item)}
     return set()

@@ -71,10 +71,10 @@ class Memo:
     def forget(self, *shown: str) -> None:
         if not shown:
             self._kept.clear()
-        for each in shown:
-            self._kept.pop(each, None)
+        for action in shown:
+            self._kept.pop(action, None)
 
-    def settle(self) -> None:
+    def catch_up(self) -> None:
         """Carries out all that is due by EC2's clock, and shows it."""
         here = world()
         if here.ledger._due and here.ledger._due[0][0] <= here.clock.now():
@@ -86,18 +86,18 @@ class Memo:
         action = _action(request)
         if not (action.startswith(AWS_READS) or action in REST_READS):
             self.forget(*TOUCHES.get(action, ()))
-            return self._ask(request)
+            return self._send(request)
         shown = SHOWS.get(action)
-        self.settle()
+        self.catch_up()
         late = here.describe_lag and shown in TIMED
         faults = any(fault["action"] in (action, "*") and fault["times"] for fault in here.faults.list())
         if shown is None or late or faults:
-            return self._ask(request)
+            return self._send(request)
         body: Any = request.body or b""
         key = (str(request.url), body if isinstance(body, str) else body.decode())
         kept = self._kept.setdefault(shown, {})
         if key not in kept:
-            answer = self._ask(request)
+            answer = self._send(request)
             if answer is None or answer.status_code >= 300:
                 return answer
             kept[key] = (answer.status_code, [*answer.headers.items()], answer.content)
@@ -105,7 +105,7 @@ class Memo:
         raw: Any = _Raw(content)
         return AWSResponse(str(request.url), status, HTTPHeaders.from_pairs(headers), raw)
 
-    def _ask(self, request: AWSPreparedRequest) -> AWSResponse | None:
+    def _send(self, request: AWSPreparedRequest) -> AWSResponse | None:
         answer: AWSResponse | None = self._direct(request)
         return answer
 

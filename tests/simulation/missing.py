@@ -16,14 +16,14 @@ Json = dict[str, Any]
 PAYING = ("active", "pending", "scheduled", "assessing", "delayed")
 
 
-def purchase_unclear(world: World, asked: Json) -> bool:
+def purchase_unclear(world: World, reservation: Json) -> bool:
     """Whether a reservation is deleted while the result of a purchase for it is unknown."""
-    if not asked["metadata"].get("deletionTimestamp"):
+    if not reservation["metadata"].get("deletionTimestamp"):
         return False
     ledger = world.objects(ConfigMap.KIND).get(("kube-system", LEDGER), {})
-    who = f"{asked['metadata']['namespace']}/{asked['metadata']['name']}"
+    name = f"{reservation['metadata']['namespace']}/{reservation['metadata']['name']}"
     return any(
-        key.startswith("purchase-") and who in text for key, text in (ledger.get("data") or {}).items()
+        key.startswith("purchase-") and name in text for key, text in (ledger.get("data") or {}).items()
     )
 
 
@@ -38,8 +38,8 @@ def missed(world: World) -> str:
         meta, spec = claim["metadata"], claim["spec"]
         if instance_of(claim) or meta.get("deletionTimestamp") or not meta["name"].startswith("c-"):
             continue
-        asked = {r["key"]: r["values"] for r in spec["requirements"]}
-        if "on-demand" in asked[names.CAPACITY_TYPE]:
+        requirements = {r["key"]: r["values"] for r in spec["requirements"]}
+        if "on-demand" in requirements[names.CAPACITY_TYPE]:
             return f"{meta['name']} waits, and may launch on demand: {conditions_text(claim)}"
         node_class = classes.get(("", spec["nodeClassRef"]["name"]))
         if node_class is None or spec["nodeClassRef"]["name"] != "by-id":
@@ -52,39 +52,39 @@ def missed(world: World) -> str:
 
 
 def misbought(world: World) -> str:
-    """If one reservation alone asks EC2 for capacity, that amount is bought, or the amount in use."""
+    """If only one reservation requests capacity of EC2, that amount is bought, or the amount in use."""
     bought = [o for o in world.odcrs() if names.TAG_MANAGED in world.tags(o.id) and o.state in PAYING]
     bought = [o for o in bought if o.id not in world.facts.foreign]
-    asking = {
+    requesting = {
         name: obj
         for (_, name), obj in world.objects(CapacityReservation.KIND).items()
         if obj["metadata"].get("annotations", {}).get(names.RESERVATION_POLICY)
     }
     of = {world.tags(o.id).get(names.TAG_RESERVATION) for o in bought} - {"default/bought"}
-    if [*asking] != ["bought"] or of or world.facts.shrunk & {o.id for o in bought}:
+    if [*requesting] != ["bought"] or of or world.facts.shrunk & {o.id for o in bought}:
         return ""
-    obj = asking["bought"]
+    obj = requesting["bought"]
     noted = obj["metadata"]["annotations"]
     if noted[names.RESERVATION_POLICY] != "Manage" or obj["metadata"].get("deletionTimestamp"):
         return ""
     quota = obj["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"]
-    wanted = min(int(quota) // PER[BOUGHT], world.settings.buy_instances_each)
+    expected = min(int(quota) // PER[BOUGHT], world.settings.buy_instances_each)
     has = sum(o.total for o in bought)
-    if has == wanted or (not wanted and noted.get(names.DELETION_POLICY) != "Cancel"):
+    if has == expected or (not expected and noted.get(names.DELETION_POLICY) != "Cancel"):
         return ""  # capacity that is no longer requested is retained, unless it is to be cancelled
-    return f"{has} are bought for default/bought, which asks for {wanted}: {conditions_text(obj)}"
+    return f"{has} are bought for default/bought, which requests {expected}: {conditions_text(obj)}"
 
 
 def in_progress(claim: Json) -> bool:
-    """It is deleted, or EC2's answer is not known, or EC2's refusal is not over, or its node is awaited."""
-    said = condition(claim, names.LAUNCHED)
-    if claim["metadata"].get("deletionTimestamp") or said.get("reason") == "LaunchNotConfirmed":
+    """It is deleted, its node is not ready yet, or EC2's answer is unknown or a refusal that is not over."""
+    launched = condition(claim, names.LAUNCHED)
+    if claim["metadata"].get("deletionTimestamp") or launched.get("reason") == "LaunchNotConfirmed":
         return True
     if claim["metadata"]["name"] == "karpenters":
         return False
     if instance_of(claim):
         return bool(condition(claim, names.READY).get("status") != "True")
-    return "not asked again before" in said.get("message", "")
+    return "not tried again before" in launched.get("message", "")
 
 
 def instance_of(claim: Json) -> str:
@@ -92,7 +92,7 @@ def instance_of(claim: Json) -> str:
 
 
 def conditions_text(obj: Json) -> str:
-    found = obj.get("status", {}).get("conditions") or ()
+    conditions = obj.get("status", {}).get("conditions") or ()
     return "; ".join(
-        f"{c['type']}={c['status']} {c.get('reason')}: {c.get('message', '')[:120]}" for c in found
+        f"{c['type']}={c['status']} {c.get('reason')}: {c.get('message', '')[:120]}" for c in conditions
     )

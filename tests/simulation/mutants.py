@@ -46,8 +46,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "claim released before its instance ended",
         f"{_CLAIMS}.termination",
-        "            if self._alive(claim, nodes):\n"
-        "                return Result(requeue_after=LOOK_AGAIN)\n",
+        "            if self._alive(claim, nodes):\n                return Result(requeue_after=RECHECK)\n",
         "            self._alive(claim, nodes)\n",
     ),
     Mutant(
@@ -65,17 +64,17 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "instances without a claim never end",
         f"{_CLAIMS}.instances",
-        "return [i for i in orphans if now - self._alone.get(i.id, now) >= self._grace.total_seconds()]",
-        "return []",
+        "i for i in orphans if now - self._unclaimed_since.get(i.id, now) >= self._grace.total_seconds()",
+        "i for i in orphans if False",
     ),
     Mutant(
         "every instance counts as without a claim",
         f"{_CLAIMS}.instances",
-        "        taken = {instance_id(claim) for claim in claims}\n",
-        "        taken = set()\n",
+        "        claimed_ids = {instance_id(claim) for claim in claims}\n",
+        "        claimed_ids = set()\n",
     ),
     Mutant(
-        "launched claims are asked for again",
+        "launched claims are launched again",
         f"{_CLAIMS}.launch",
         "if not c.status.provider_id and not c.deleting",
         "if not c.deleting",
@@ -95,7 +94,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a call's answer is given to claims twice",
         f"{_CLAIMS}.execute",
-        "if i.alive and i.id not in taken)",
+        "if i.alive and i.id not in claimed_ids)",
         "if True)",
     ),
     Mutant(
@@ -125,14 +124,14 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "reservation never released",
         "broker.controllers.capacityreservation.controller",
-        "patch = remove_finalizer(one, names.RESERVED_FINALIZER)",
+        "patch = remove_finalizer(reservation, names.RESERVED_FINALIZER)",
         "patch = None",
     ),
     Mutant(
         "class never released",
         "broker.controllers.nodeclass.finalizer",
-        "wanted = remove_finalizer(node_class, names.CLASS_FINALIZER)",
-        "wanted = None",
+        "body = remove_finalizer(node_class, names.CLASS_FINALIZER)",
+        "body = None",
     ),
     Mutant(
         "reservations in use are given back",
@@ -186,7 +185,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "machines that are gone keep their claims",
         f"{_CLAIMS}.instances",
-        "ended=tuple(claim for id_, claim in suspects.items() if found.get(id_) is False),",
+        "ended=tuple(claim for id_, claim in suspects.items() if alive_by_id.get(id_) is False),",
         "ended=(),",
     ),
     Mutant(
@@ -227,11 +226,11 @@ class _Finder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != self._mutant.module:
             return None
-        found = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if found is None or found.origin is None:
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.origin is None:
             return None
-        loader = _Patched(fullname, found.origin, self._mutant)
-        return importlib.util.spec_from_file_location(fullname, found.origin, loader=loader)
+        loader = _Patched(fullname, spec.origin, self._mutant)
+        return importlib.util.spec_from_file_location(fullname, spec.origin, loader=loader)
 
 
 def trial(mutant: Mutant, seeds: int) -> str:
@@ -247,8 +246,8 @@ def trial(mutant: Mutant, seeds: int) -> str:
         for seed in range(seeds):
             report = run(lab, seed)
             if report.violation:
-                said = report.violation.replace("|", "/")[:90]
-                return f"| {mutant.name} | seed {seed}, {time.monotonic() - began:.0f} s | {said} |"
+                violation = report.violation.replace("|", "/")[:90]
+                return f"| {mutant.name} | seed {seed}, {time.monotonic() - began:.0f} s | {violation} |"
     return f"| {mutant.name} | not found in {seeds} seeds | |"
 
 

@@ -132,7 +132,7 @@ class Tenure:
             times.append(self.lease_due)
         if self.part is not None:
             times += [time for loop in self.part.loops if (time := _next_key(loop)) is not None]
-            times += [said.due for said in vars(self.part.recorder)["_unwritten"].values()]
+            times += [event.due for event in vars(self.part.recorder)["_unwritten"].values()]
         return times
 
     def _step(self, name: str, take: Callable[[], object]) -> Step:
@@ -222,7 +222,7 @@ class Tenure:
 
     def _recorder_due(self, part: Part) -> bool:
         now = self._clock.monotonic()
-        return any(said.due <= now for said in vars(part.recorder)["_unwritten"].values())
+        return any(event.due <= now for event in vars(part.recorder)["_unwritten"].values())
 
 
 class Process:
@@ -243,7 +243,7 @@ class Process:
 
     @property
     def tenures(self) -> list[Tenure]:
-        return [each for each in (self._broker, self._scheduler) if each is not None]
+        return [tenure for tenure in (self._broker, self._scheduler) if tenure is not None]
 
     @property
     def leads(self) -> bool:
@@ -270,7 +270,7 @@ class Process:
         return Scheduler(client, self.world.settings, clock=self.clock)
 
     def forget(self, broker: Broker) -> None:
-        """Ends what a term of the broker leaves in the libraries."""
+        """Ends the remains of a term of the broker in the libraries."""
         broker.launcher.close()
         if self._provider is not None:
             for listing in vars(self._provider).values():

@@ -88,7 +88,7 @@ def room_pod(world: World, rng: random.Random) -> None:
 
 
 def room_godel_pod(world: World, rng: random.Random) -> None:
-    """A pod whose room is kept when it is deleted, and which takes room that was kept under its index."""
+    """A pod that leaves kept room when it is deleted, and takes room that was kept under its index."""
     if len(pods_of(world)) >= MOST_PODS:
         return
     annotations = {INDEX: rng.choice(("web-0", "web-1")), TTL: rng.choice(("60", "600", "86400"))}

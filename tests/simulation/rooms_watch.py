@@ -85,13 +85,13 @@ class Rooms:
 
     def over(self, item: Json, within: float = 0.0) -> bool:
         """Whether the time of a deleted pod's room is over, now or within so many seconds."""
-        made = datetime.fromisoformat(item["metadata"]["creationTimestamp"])
-        return made + timedelta(seconds=int(item["spec"]["ttl"]) - within) <= self.now
+        created = datetime.fromisoformat(item["metadata"]["creationTimestamp"])
+        return created + timedelta(seconds=int(item["spec"]["ttl"]) - within) <= self.now
 
     def expired(self, hold: Json) -> bool:
-        made = datetime.fromisoformat(hold["metadata"]["creationTimestamp"])
+        created = datetime.fromisoformat(hold["metadata"]["creationTimestamp"])
         seconds = TTLS[hold["spec"]["ttl"]]
-        return seconds != float("inf") and made + timedelta(seconds=seconds) <= self.now
+        return seconds != float("inf") and created + timedelta(seconds=seconds) <= self.now
 
     def kept(self, node: str) -> Iterator[tuple[Json, int]]:
         """The live holds of a node with the room that their owners do not use."""
@@ -160,13 +160,13 @@ class RoomsWatch:
 
     def _preempted(self, rooms: Rooms) -> None:
         """The event is true: its pod is being deleted, or gone."""
-        said = {
+        preempted = {
             event["involvedObject"]["uid"]
             for event in self._world.objects(Event.KIND).values()
             if event.get("reason") == "Preempted" and event["involvedObject"]["kind"] == "Pod"
         }
         for pod in rooms.pods:
-            if pod["metadata"]["uid"] in said and not pod["metadata"].get("deletionTimestamp"):
+            if pod["metadata"]["uid"] in preempted and not pod["metadata"].get("deletionTimestamp"):
                 raise Violation("preempted", f"{pod['metadata']['name']} runs on after its event")
 
     def _lost(self, rooms: Rooms) -> None:
@@ -184,19 +184,19 @@ class RoomsWatch:
                 raise Violation("hold kept", f"{name} succeeded without an owner")
 
     def ending(self, within: float) -> list[str]:
-        """The paths of the reservations whose time is over within so many seconds: they are deleted then."""
+        """The paths of the reservations that end within so many seconds: they are deleted then."""
         rooms = Rooms.of(self._world)
         over = [item["metadata"] for item in rooms.left.values() if rooms.over(item, within)]
         return [f"/namespaces/{meta['namespace']}/reservations/{meta['name']}" for meta in over]
 
-    def settled(self) -> None:
+    def check_at_rest(self) -> None:
         rooms = Rooms.of(self._world)
         for pod in rooms.pods:
-            self._pod_settled(pod, rooms)
+            self._pod_at_rest(pod, rooms)
         for hold in rooms.holds.values():
-            self._hold_settled(hold, rooms)
+            self._hold_at_rest(hold, rooms)
 
-    def _pod_settled(self, pod: Json, rooms: Rooms) -> None:
+    def _pod_at_rest(self, pod: Json, rooms: Rooms) -> None:
         name = pod["metadata"]["name"]
         if pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp"):
             return
@@ -220,14 +220,14 @@ class RoomsWatch:
             for hold in rooms.holds.values()
         )
 
-    def _room_for(self, wanted: int, rooms: Rooms) -> str:
+    def _room_for(self, cpus: int, rooms: Rooms) -> str:
         nominated = {pod.get("status", {}).get("nominatedNodeName") for pod in rooms.pods}
         for node in rooms.nodes:
-            if node not in nominated and rooms.free(node) >= wanted:
+            if node not in nominated and rooms.free(node) >= cpus:
                 return f"{rooms.free(node)} free CPUs of {node}"
         return ""
 
-    def _hold_settled(self, hold: Json, rooms: Rooms) -> None:
+    def _hold_at_rest(self, hold: Json, rooms: Rooms) -> None:
         name, status = hold["metadata"]["name"], hold.get("status", {})
         node = status.get("nodeName")
         if status.get("phase", "Pending") == "Pending":
@@ -251,6 +251,6 @@ class RoomsWatch:
 
 
 def _matches(hold: Json, pod: Json) -> bool:
-    wanted: Iterable[Json] = hold["spec"]["owners"]
+    owners: Iterable[Json] = hold["spec"]["owners"]
     labels = pod["metadata"].get("labels", {})
-    return any(owner["labelSelector"]["matchLabels"].items() <= labels.items() for owner in wanted)
+    return any(owner["labelSelector"]["matchLabels"].items() <= labels.items() for owner in owners)

@@ -47,9 +47,9 @@ def run(lab: Lab, seed: int, operations: Sequence[Op] | None = None) -> Report:
     violation = invariant = ""
     try:
         _Run(world, seed).whole(chosen)
-    except Violation as found:
-        violation, invariant = str(found), found.invariant
-        world.gate.trace(f"violated: {found}")
+    except Violation as violated:
+        violation, invariant = str(violated), violated.invariant
+        world.gate.trace(f"violated: {violated}")
     finally:
         world.close()
     return Report(
@@ -81,14 +81,14 @@ class _Run:
         reseed(f"end {self._seed}")
         world.random = random.Random(f"end {self._seed}")
         self._heal()
-        at_rest = self._settle("faults stopped", QUIET + world.facts.ahead)
-        self._watch.settled()
+        at_rest = self._until_quiet("faults stopped", QUIET + world.facts.ahead)
+        self._watch.check_at_rest()
         if not at_rest:
             self._rest("at rest", but=TRIAL)
         self._restart()
         self._rest("after a restart", but=("/events", *TRIAL))  # events are not remembered
         self._watch.remove_everything()
-        self._settle("everything was deleted", EMPTY)
+        self._until_quiet("everything was deleted", EMPTY)
         self._watch.empty()
 
     # ---- operations
@@ -138,7 +138,7 @@ class _Run:
             world.start()
         if world.time.seconds >= self._machines_at:
             self._machines_at = world.time.seconds + MACHINES
-            world.settle_ec2()
+            world.catch_up_ec2()
             world.machines()
             kubelets(world)
 
@@ -189,13 +189,13 @@ class _Run:
             process.clock.skew = 0.0
             process.frozen_until = 0.0
 
-    def _settle(self, why: str, wanted: float) -> bool:
+    def _until_quiet(self, why: str, seconds: float) -> bool:
         """Until nothing was changed for so long; returns whether that was within the time for it."""
         world = self._world
         world.gate.trace(f"== {why}")
         end = world.time.seconds + SETTLE
         quiet, before = 0.0, self._changes()
-        while quiet < wanted:
+        while quiet < seconds:
             if world.time.seconds >= end:
                 self._watch.stuck(why)
                 return False
@@ -216,7 +216,7 @@ class _Run:
         but = (*but, *self._watch.rooms.ending(REST))
         self._live(REST)
         changed = [*gate.api_writes[api:], *gate.aws_writes[aws:]]
-        if changed := [each for each in changed if not any(part in each for part in but)]:
+        if changed := [write for write in changed if not any(part in write for part in but)]:
             raise Violation("rest", f"{why}, {len(changed)} writes: {'; '.join(changed[:4])}")
 
     def _restart(self) -> None:

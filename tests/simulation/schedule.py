@@ -80,10 +80,10 @@ ROOMS = 0.34  # of all seeds
 
 
 def _acts() -> dict[str, Act]:
-    found: dict[str, Act] = {}
+    acts: dict[str, Act] = {}
     for name in (*WEIGHTS, *ROOM_WEIGHTS):
-        found[name] = vars(actors).get(name) or vars(faults).get(name) or vars(rooms)[name]
-    return found
+        acts[name] = vars(actors).get(name) or vars(faults).get(name) or vars(rooms)[name]
+    return acts
 
 
 ACTS: Mapping[str, Act] = _acts()
@@ -111,25 +111,25 @@ def schedule(seed: int) -> Schedule:
     rng = random.Random(f"schedule {seed}")
     if about_rooms(seed):
         return _of_rooms(seed, rng)
-    wanted, shares = [*WEIGHTS], [*WEIGHTS.values()]
+    act_names, shares = [*WEIGHTS], [*WEIGHTS.values()]
     # Each run is about some of it: a run in which everything goes wrong shows little of anything.
-    quiet = {name for name in wanted if vars(faults).get(name) and rng.random() < 0.5}
-    shares = [0 if name in quiet else share for name, share in zip(wanted, shares, strict=True)]
-    made: list[str] = ["claim", LIVE] if rng.random() < 0.5 else ["claim"]
+    quiet = {name for name in act_names if vars(faults).get(name) and rng.random() < 0.5}
+    shares = [0 if name in quiet else share for name, share in zip(act_names, shares, strict=True)]
+    chosen: list[str] = ["claim", LIVE] if rng.random() < 0.5 else ["claim"]
     for _ in range(rng.randint(*LONG)):
-        made += rng.choices(wanted, shares)
-        what = rng.random()
-        made += [RUN] if what < 0.55 else [LIVE] if what < 0.8 else [PAUSE] if what < 0.85 else []
-    return _numbered(seed, made)
+        chosen += rng.choices(act_names, shares)
+        draw = rng.random()
+        chosen += [RUN] if draw < 0.55 else [LIVE] if draw < 0.8 else [PAUSE] if draw < 0.85 else []
+    return _numbered(seed, chosen)
 
 
 def _of_rooms(seed: int, rng: random.Random) -> Schedule:
-    made = ["room_node", "room_node", "room_node", "room_quota"]
+    chosen = ["room_node", "room_node", "room_node", "room_quota"]
     for _ in range(rng.randint(15, 35)):
-        made += rng.choices([*ROOM_WEIGHTS], [*ROOM_WEIGHTS.values()], k=rng.randint(1, 3))
-        what = rng.random()
-        made += [RUN] if what < 0.45 else [LIVE] if what < 0.75 else [PAUSE] if what < 0.8 else []
-    return _numbered(seed, made)
+        chosen += rng.choices([*ROOM_WEIGHTS], [*ROOM_WEIGHTS.values()], k=rng.randint(1, 3))
+        draw = rng.random()
+        chosen += [RUN] if draw < 0.45 else [LIVE] if draw < 0.75 else [PAUSE] if draw < 0.8 else []
+    return _numbered(seed, chosen)
 
 
 def _numbered(seed: int, names: Sequence[str]) -> Schedule:
@@ -142,10 +142,10 @@ def shown(operations: Sequence[Op]) -> str:
 
 def parse(text: str) -> Schedule:
     """The operations that `shown` printed. Raises ValueError for an unknown one."""
-    found = []
+    operations = []
     for part in text.split():
         name, _, seed = part.rstrip(")").partition("(")
         if name not in ACTS and name not in (RUN, PAUSE, LIVE):
             raise ValueError(f"{part!r} is no operation; there are {', '.join((RUN, LIVE, PAUSE, *ACTS))}")
-        found.append(Op(name, seed))
-    return tuple(found)
+        operations.append(Op(name, seed))
+    return tuple(operations)

@@ -74,24 +74,24 @@ def buy(world: World, name: str, instances: int, *, cancel: bool) -> None:
         {names.DELETION_POLICY: "Cancel"} if cancel else {}
     )
     reserve(world, name, spec(BOUGHT, quotas={GPU: str(PER[BOUGHT] * instances)}), marks)
-    asked(world, name, instances)
+    note_request(world, name, instances)
 
 
-def asked(world: World, name: str, instances: int) -> None:
+def note_request(world: World, name: str, instances: int) -> None:
     key = f"default/{name}"
-    world.facts.asked[key] = max(world.facts.asked.get(key, 0), instances)
+    world.facts.requested[key] = max(world.facts.requested.get(key, 0), instances)
 
 
 def _others(world: World) -> None:
     """Another cluster's instance and reservation, Karpenter's own claim, and a node of no claim."""
     aws, facts = world.aws, world.facts
-    theirs = {names.TAG_CLUSTER: OTHER_CLUSTER, names.TAG_MANAGED: "capacity-broker"}
-    facts.foreign.add(aws.odcr(BOUGHT, A, 1, TagSpecifications=tagged(theirs)))
+    other_cluster = {names.TAG_CLUSTER: OTHER_CLUSTER, names.TAG_MANAGED: "capacity-broker"}
+    facts.foreign.add(aws.odcr(BOUGHT, A, 1, TagSpecifications=tagged(other_cluster)))
     same_name = {names.TAG_CLUSTER: CLUSTER, names.TAG_CLUSTER_UID: "another"}
     for tags in ({names.TAG_CLUSTER: OTHER_CLUSTER}, same_name, {}):
         listed = [{"Key": key, "Value": value} for key, value in tags.items()]
         more = {"TagSpecifications": [{"ResourceType": "instance", "Tags": listed}]} if listed else {}
-        made = aws.ec2.run_instances(
+        stored_claim = aws.ec2.run_instances(
             ImageId=aws.image,
             InstanceType=SMALL,
             MinCount=1,
@@ -100,11 +100,11 @@ def _others(world: World) -> None:
             CapacityReservationSpecification={"CapacityReservationPreference": "none"},
             **more,
         )["Instances"][0]["InstanceId"]
-        facts.foreign.add(made)
+        facts.foreign.add(stored_claim)
     body = objects.claim(
         "karpenters", node_class="by-id", types=(SMALL,), capacity=("on-demand",), group=names.KARPENTER_AWS
     )
-    made = world.client.create(NodeClaim.KIND, body)
+    stored_claim = world.client.create(NodeClaim.KIND, body)
     status = {"status": {"providerID": f"aws:///{A}/{max(facts.foreign)}", "nodeName": "theirs"}}
     world.client.patch(NodeClaim.KIND, "karpenters", status, subresource="status")
     node = {

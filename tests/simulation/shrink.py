@@ -18,9 +18,9 @@ def shrink(lab: Lab, report: Report, *, tries: int = TRIES) -> Report:
                 break
             tries -= 1
             left = best.operations[:begin] + best.operations[begin + size :]
-            found = run(lab, report.seed, left)
-            if found.invariant == report.invariant:
-                shorter = found
+            shorter_report = run(lab, report.seed, left)
+            if shorter_report.invariant == report.invariant:
+                shorter = shorter_report
                 break
         if shorter is not None:
             best = shorter

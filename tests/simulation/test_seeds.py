@@ -28,8 +28,8 @@ REPLAYED = 6  # a gang, a kill, a roll-out and finalizers that were removed by h
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    with Lab() as made:
-        yield made
+    with Lab() as lab_:
+        yield lab_
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -45,11 +45,11 @@ def test_seed_replays_exactly_in_another_process(lab: Lab) -> None:
         f"with Lab() as lab: print(run(lab, {REPLAYED}).digest)"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "12345"}
-    there = subprocess.run(
+    other_process = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
     run(lab, REPLAYED + 1)  # nothing depends on the remains of another run
-    assert run(lab, REPLAYED).digest == there.stdout.strip()
+    assert run(lab, REPLAYED).digest == other_process.stdout.strip()
 
 
 @pytest.mark.covers("USR-24")
@@ -57,7 +57,7 @@ def test_shown_seed_ends_without_a_violation(
     lab: Lab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.simulation.__main__.Lab", lambda: nullcontext(lab))
-    (text,) = {plain(each) for each in commands() if (by := owner(each)) and by.file == SEED_TEST}
+    (text,) = {plain(command) for command in commands() if (by := owner(command)) and by.file == SEED_TEST}
     program, *arguments = shlex.split(text.removeprefix("python -m "))
     assert (program, main(arguments)) == ("tests.simulation", 0)
     assert "1 seeds in" in capsys.readouterr().out

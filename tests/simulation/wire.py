@@ -56,7 +56,7 @@ class Armed:
 
 @dataclass
 class Gate:
-    """Counts and traces the calls of whichever process acts."""
+    """Counts and traces the calls of the process that acts."""
 
     time: Time
     endpoint: str = ""  # of local AWS, which has another port in each process
@@ -86,26 +86,26 @@ class Gate:
         """The same for two runs that did the same in the same order at the same times."""
         return str(self._hash.hexdigest())
 
-    def before(self, what: str) -> None:
+    def before(self, call: str) -> None:
         self.calls += 1
-        self._fire("before", what)
+        self._fire("before", call)
 
-    def after(self, what: str) -> None:
-        self._fire("after", what)
+    def after(self, call: str) -> None:
+        self._fire("after", call)
 
     def arm(self, calls: int, when: When, does: Callable[[], None], *, of: str = "") -> None:
         self.armed.append(Armed(calls, when, does, of))
 
-    def _fire(self, when: When, what: str) -> None:
-        for one in [*self.armed]:
-            if one.when != when or one.of not in what:
+    def _fire(self, when: When, call: str) -> None:
+        for armed_fault in [*self.armed]:
+            if armed_fault.when != when or armed_fault.of not in call:
                 continue
-            one.left -= 1
-            if one.left <= 0 and one in self.armed:
-                self.armed.remove(one)
+            armed_fault.left -= 1
+            if armed_fault.left <= 0 and armed_fault in self.armed:
+                self.armed.remove(armed_fault)
                 self.faults += 1
                 with self.world_acts():
-                    one.does()
+                    armed_fault.does()
 
     @property
     def gone(self) -> bool:
@@ -165,15 +165,15 @@ class Wire:
 
     def request(self, request: Request, *, timeout: float) -> Reply:
         """A request that hangs for longer than `timeout` does not arrive; an answer that does is not read."""
-        gate, what = self._gate, f"{request.method} {request.path}"
+        gate, call = self._gate, f"{request.method} {request.path}"
         until = gate.time.seconds + timeout
         if not gate.acting:  # a killed process sends nothing more
-            raise Killed(what)
-        gate.trace(f"{self._process} {what}", f"{request.query} {(request.body or b'').decode()}")
+            raise Killed(call)
+        gate.trace(f"{self._process} {call}", f"{request.query} {(request.body or b'').decode()}")
         gate.delayed()
-        gate.before(what)
+        gate.before(call)
         if gate.time.seconds > until:
-            raise Unavailable(0, "Lost", f"{what} was given up")
+            raise Unavailable(0, "Lost", f"{call} was given up")
         write = request.method not in READS
         leased = "/leases/" in request.path or request.path.endswith("/leases")
         fault = gate.api_faults.popleft() if gate.api_faults and not leased else ""
@@ -181,21 +181,21 @@ class Wire:
             fault = "away"
         if fault:
             gate.faults += 1
-            gate.trace(f"{self._process} {what} {fault}")
+            gate.trace(f"{self._process} {call} {fault}")
         if fault == "slow down":
             return Reply(status=429, headers={"Retry-After": "1"}, body=TOO_MANY)
         if fault == "away":
-            raise Unavailable(0, "Lost", f"{what} did not arrive")
+            raise Unavailable(0, "Lost", f"{call} did not arrive")
         for watcher in gate.api_watchers if write else ():
             watcher(request.method, request.path)
         answer = self._cluster.handle(_served(request))
         if write and not leased and answer.status < 300 and "dryRun" not in request.query:
-            gate.api_writes.append(what)
+            gate.api_writes.append(call)
         if write:
-            gate.trace(f"{self._process} {what} {answer.status}")
-        gate.after(what)
+            gate.trace(f"{self._process} {call} {answer.status}")
+        gate.after(call)
         if fault == "lost" or gate.time.seconds > until:
-            raise Unavailable(0, "Lost", f"the answer to {what} was lost")
+            raise Unavailable(0, "Lost", f"the answer to {call} was lost")
         return Reply(status=answer.status, headers=answer.headers, body=answer.body)
 
     def stream(self, request: Request, *, timeout: float) -> Stream:
@@ -240,12 +240,12 @@ class Session:
     def client(self, service: str, *, endpoint_url: str, config: Any, **more: Any) -> Any:
         key = (service, str({**self._given, **more}.get("region_name")), endpoint_url)
         if key not in _clients:
-            made: Any = boto3.Session(**self._given).client(  # type: ignore[call-overload]
+            new_client: Any = boto3.Session(**self._given).client(  # type: ignore[call-overload]
                 service, endpoint_url=endpoint_url, config=config, **more
             )
-            made.meta.events.register("before-parameter-build", _before)
-            made.meta.events.register("after-call", _after)
-            _clients[key] = made
+            new_client.meta.events.register("before-parameter-build", _before)
+            new_client.meta.events.register("after-call", _after)
+            _clients[key] = new_client
         return _clients[key]
 
 

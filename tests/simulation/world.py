@@ -152,7 +152,7 @@ def _forget_aws(seed: str) -> None:
 class Facts:
     """Facts about the history of the world that the invariants need and cannot see in it."""
 
-    asked: dict[str, int] = field(default_factory=dict)  # reservation -> the most instances ever asked to buy
+    requested: dict[str, int] = field(default_factory=dict)  # reservation -> most instances ever requested
     foreign: set[str] = field(default_factory=set)  # ids in EC2 that are another cluster's or a person's
     shrunk: set[str] = field(default_factory=set)  # EC2 reservations that were ended or resized by others
     forced: set[str] = field(default_factory=set)  # uids of claims that were deleted past their finalizer
@@ -160,7 +160,7 @@ class Facts:
     launches: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     ahead: float = 0.0  # how far in the future, in seconds, a process may have dated its writes
     broken_by_hand: bool = False  # a record that the broker wrote for itself was removed
-    clusters: dict[str, int] = field(default_factory=dict)  # dedicated cluster -> most instances asked
+    clusters: dict[str, int] = field(default_factory=dict)  # dedicated cluster -> most instances requested
 
 
 class World:
@@ -208,16 +208,16 @@ class World:
         """Starts a process for the first role that none has."""
         self._started += 1
         missing = [*self.roles]
-        for each in self.running:
-            missing.remove(each.scheduler)
+        for process_ in self.running:
+            missing.remove(process_.scheduler)
         process = Process(self, f"p{self._started}", skew=skew, scheduler=missing[0])
-        self.processes = [each for each in self.processes if each.alive]
+        self.processes = [process_ for process_ in self.processes if process_.alive]
         self.processes.append(process)
         return process
 
     @property
     def running(self) -> list[Process]:
-        return [each for each in self.processes if each.alive]
+        return [process for process in self.processes if process.alive]
 
     # ---- machines
 
@@ -308,12 +308,12 @@ class World:
 
     def odcrs(self) -> list[Any]:
         """Local AWS's own reservations."""
-        self.settle_ec2()
+        self.catch_up_ec2()
         return [*aws_world().ledger.reservations.values()]
 
-    def settle_ec2(self) -> None:
+    def catch_up_ec2(self) -> None:
         """Carries out all that is due by EC2's clock."""
-        self.lab.memo.settle()
+        self.lab.memo.catch_up()
 
 
 def ready(node: Json) -> bool:
@@ -322,5 +322,5 @@ def ready(node: Json) -> bool:
 
 
 def condition(obj: Json, type_: str) -> Json:
-    found = obj.get("status", {}).get("conditions") or ()
-    return next((c for c in found if c["type"] == type_), {})
+    conditions = obj.get("status", {}).get("conditions") or ()
+    return next((c for c in conditions if c["type"] == type_), {})

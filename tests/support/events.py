@@ -80,7 +80,7 @@ def health(*entities: str, category: str = "scheduledChange", service: str = "EC
             "eventTypeCategory": category,
             "startTime": "Sat, 05 Jun 2026 15:10:09 GMT",
             "eventDescription": [{"language": "en_US", "latestDescription": "retirement"}],
-            "affectedEntities": [{"entityValue": each, "tags": {}} for each in entities],
+            "affectedEntities": [{"entityValue": entity, "tags": {}} for entity in entities],
         },
         source="aws.health",
     )

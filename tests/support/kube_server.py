@@ -43,7 +43,7 @@ class Server:
         self.objects: dict[str, Json] = {}  # path → object
         self.log: list[tuple[int, str, str, Json]] = []  # revision, type, path, object
         self.compacted = 0  # a watch from before this is too old
-        self.page = page  # a smaller page than the client asks for
+        self.page = page  # a smaller page than the client requests
         self.requests: list[Request] = []
         self.faults: deque[Callable[[Request], Reply | None]] = deque()  # each meets one request
         self.broken_streams: deque[ApiError] = deque()  # each meets one watch
@@ -74,10 +74,10 @@ class Server:
     def compact(self) -> None:
         self.compacted = self.revision
 
-    def say(self, event: str, obj: Json) -> None:
+    def send_event(self, event: str, obj: Json) -> None:
         """One event on every open watch, whatever the state."""
         for stream in [*self.streams]:
-            stream.tell(orjson.dumps({"type": event, "object": obj}) + b"\n")
+            stream.send(orjson.dumps({"type": event, "object": obj}) + b"\n")
 
     def put(self, obj: Json, kind: Kind = Thing.KIND) -> Json:
         """Creates or replaces, as another client would."""
@@ -109,10 +109,10 @@ class Server:
             stream = Stream(self)
             if since < self.compacted:
                 gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
-                stream.tell(orjson.dumps({"type": "ERROR", "object": gone}) + b"\n")
+                stream.send(orjson.dumps({"type": "ERROR", "object": gone}) + b"\n")
             for revision, event, path, obj in self.log:
                 if revision > since and path.rpartition("/")[0].endswith(request.path.rpartition("/")[2]):
-                    stream.tell(orjson.dumps({"type": event, "object": obj}) + b"\n")
+                    stream.send(orjson.dumps({"type": event, "object": obj}) + b"\n")
             if not self.patient or since < self.compacted:
                 stream.end()
             self.streams.append(stream)
@@ -133,8 +133,10 @@ class Server:
             if live is None:
                 return status(404, "NotFound")
             if request.method == "PATCH":
-                wanted = body.get("metadata", {}).get("resourceVersion", live["metadata"]["resourceVersion"])
-                if wanted != live["metadata"]["resourceVersion"]:
+                expected_version = body.get("metadata", {}).get(
+                    "resourceVersion", live["metadata"]["resourceVersion"]
+                )
+                if expected_version != live["metadata"]["resourceVersion"]:
                     return status(409, "Conflict")
                 return ok(self._store("MODIFIED", request.path, merge(live, body)))
             if request.method == "DELETE":
@@ -143,16 +145,16 @@ class Server:
 
     def _list(self, request: Request) -> Reply:
         place = request.path.rpartition("/")[2]
-        found = [obj for path, obj in sorted(self.objects.items()) if path.split("/")[-2] == place]
+        matching = [obj for path, obj in sorted(self.objects.items()) if path.split("/")[-2] == place]
         token = request.query.get("continue", "")
         if token and int(token.split(":")[1]) < self.compacted:
             return status(410, "Expired")
         start = int(token.split(":")[0]) if token else 0
-        limit = self.page if self.page and "limit" in request.query else len(found)
+        limit = self.page if self.page and "limit" in request.query else len(matching)
         meta = {"resourceVersion": str(self.revision)}
-        if start + limit < len(found):
+        if start + limit < len(matching):
             meta["continue"] = f"{start + limit}:{self.revision}"
-        return ok({"metadata": meta, "items": found[start : start + limit]})
+        return ok({"metadata": meta, "items": matching[start : start + limit]})
 
     def _store(self, event: str, path: str, obj: Json) -> Json:
         with self.changed:
@@ -165,7 +167,7 @@ class Server:
                 self.objects[path] = stored
             self.log.append((self.revision, event, path, stored))
             for stream in self.streams:
-                stream.tell(orjson.dumps({"type": event, "object": stored}) + b"\n")
+                stream.send(orjson.dumps({"type": event, "object": stored}) + b"\n")
             self.changed.notify_all()
             return stored
 
@@ -177,7 +179,7 @@ class Stream:
         self._ended = False
         self._error: ApiError | None = None
 
-    def tell(self, line: bytes) -> None:
+    def send(self, line: bytes) -> None:
         with self._server.changed:
             self._lines.append(line)
             self._server.changed.notify_all()

@@ -36,16 +36,16 @@ def schedule(client: Client) -> None:
         if pod.spec.node_name or pod.deleting or pod.status.phase in ("Succeeded", "Failed"):
             continue
         info = pod_info(pod)
-        found = fits(info, snapshot)
-        if found.nodes:
+        fit = fits(info, snapshot)
+        if fit.nodes:
             nominated = pod.status.nominated_node_name
-            node = nominated if nominated in found.nodes else found.nodes[0]
+            node = nominated if nominated in fit.nodes else fit.nodes[0]
             snapshot = snapshot.with_pod(info, node)
             _bind(client, pod, node)
             continue
         known = condition(pod.status.conditions, "PodScheduled")
         if known is None or known.reason != "Unschedulable":
-            _unschedulable(client, pod, message(found))
+            _unschedulable(client, pod, message(fit))
 
 
 def _bind(client: Client, pod: Pod, node: str) -> None:
@@ -58,11 +58,11 @@ def _bind(client: Client, pod: Pod, node: str) -> None:
 
 
 def _unschedulable(client: Client, pod: Pod, why: str) -> None:
-    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}
     client.patch(
         Pod.KIND,
         pod.name,
-        {"status": {"conditions": [said]}},
+        {"status": {"conditions": [condition]}},
         namespace=pod.namespace,
         subresource="status",
     )

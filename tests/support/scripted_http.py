@@ -49,7 +49,7 @@ class Web:
         self._thread.join()
 
 
-def say(handler: BaseHTTPRequestHandler, status: int, body: object, **headers: str) -> None:
+def respond(handler: BaseHTTPRequestHandler, status: int, body: object, **headers: str) -> None:
     data = body if isinstance(body, bytes) else orjson.dumps(body)
     handler.send_response(status)
     for name, value in headers.items():

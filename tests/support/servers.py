@@ -33,8 +33,8 @@ def empty(api: Api, collections: tuple[str, ...] = ()) -> None:
 
 
 def _remove_all(api: Api, collection: str) -> None:
-    found = api.request("GET", collection)
-    for item in found.body["items"] if found.status == 200 else []:
+    listed = api.request("GET", collection)
+    for item in listed.body["items"] if listed.status == 200 else []:
         if item["metadata"].get("namespace") == "kube-system":
             continue
         if (item["metadata"].get("namespace", ""), item["metadata"]["name"]) not in KEPT:

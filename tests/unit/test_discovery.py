@@ -19,7 +19,7 @@ FACTS = EksCluster(endpoint="https://eks.example", ca_bundle="Y2E=")
 
 
 def unasked() -> EksCluster:
-    raise AssertionError("EKS is asked, though nothing is missing")
+    raise AssertionError("EKS is called although no value is missing")
 
 
 @pytest.mark.covers("USR-22")
@@ -30,10 +30,10 @@ def test_explicit_values_need_no_description() -> None:
 
 @pytest.mark.covers("USR-22")
 def test_eks_describes_the_missing_values() -> None:
-    found = run.discovered(Settings(cluster_name="blue", cluster_ca="b3du"), lambda: FACTS)
-    assert (found.cluster_endpoint, found.cluster_ca) == ("https://eks.example", "b3du")
-    found = run.discovered(Settings(cluster_name="blue"), lambda: FACTS)
-    assert (found.cluster_endpoint, found.cluster_ca) == ("https://eks.example", "Y2E=")
+    settings = run.discovered(Settings(cluster_name="blue", cluster_ca="b3du"), lambda: FACTS)
+    assert (settings.cluster_endpoint, settings.cluster_ca) == ("https://eks.example", "b3du")
+    settings = run.discovered(Settings(cluster_name="blue"), lambda: FACTS)
+    assert (settings.cluster_endpoint, settings.cluster_ca) == ("https://eks.example", "Y2E=")
 
 
 @pytest.mark.covers("USR-22")
@@ -55,7 +55,7 @@ def test_refusal_names_the_right_and_the_options() -> None:
         run.discovered(Settings(cluster_name="blue"), refuse)
     text = str(refused.value)
     assert all(
-        each in text for each in ("AccessDeniedException", "CLUSTER_NAME", "CLUSTER_ENDPOINT", "AWS_REGION")
+        word in text for word in ("AccessDeniedException", "CLUSTER_NAME", "CLUSTER_ENDPOINT", "AWS_REGION")
     )
 
 

@@ -28,16 +28,16 @@ class Much:
 
 @pytest.fixture
 def writers() -> Iterator[WriterPool]:
-    made = WriterPool("test")
-    yield made
-    made.close()
+    writer_pool = WriterPool("test")
+    yield writer_pool
+    writer_pool.close()
 
 
 def refused(_item: object) -> None:
     raise Forbidden(403, "Forbidden", "no")
 
 
-def asked_of_ec2() -> None:
+def call_ec2() -> None:
     def refuses() -> None:
         raise ProviderError("InternalError", "no", class_=ErrorClass.TRANSIENT)
 
@@ -45,23 +45,23 @@ def asked_of_ec2() -> None:
 
 
 @pytest.mark.parametrize("many", [1, MANY])
-def test_a_write_that_is_refused(writers: WriterPool, many: int) -> None:
+def test_a_refused_write(writers: WriterPool, many: int) -> None:
     left(lambda: writers.each(refused, range(many)))
 
 
-def test_one_write_of_many(writers: WriterPool) -> None:
+def test_a_write_of_a_batch(writers: WriterPool) -> None:
     left(lambda: writers.each(lambda n: refused(n) if n == 3 else None, range(MANY)))
 
 
-def test_one_of_several_objects() -> None:
+def test_an_object_of_several() -> None:
     left(lambda: each(range(3), refused))
 
 
-def test_a_call_that_is_repeated_in_vain() -> None:
-    left(asked_of_ec2)
+def test_a_call_whose_retries_fail() -> None:
+    left(call_ec2)
 
 
-def test_an_answer_that_is_used_no_more() -> None:
+def test_an_abandoned_response() -> None:
     gc.disable()
     try:
         ref = weakref.ref(retry.call(Much, sleep=lambda _: None))
@@ -70,7 +70,7 @@ def test_an_answer_that_is_used_no_more() -> None:
         gc.enable()
 
 
-def test_a_bug_in_a_reconcile() -> None:
+def test_a_panic_of_a_reconcile() -> None:
     def has_a_bug(ref: list[weakref.ref[Much]]) -> None:
         much = Much()
         ref.append(weakref.ref(much))
@@ -86,7 +86,7 @@ def test_a_bug_in_a_reconcile() -> None:
         gc.enable()
 
 
-def test_a_contained_bug_is_told_in_words() -> None:
+def test_a_guarded_panic_is_logged_as_text() -> None:
     with guarded("test") as guard:
         raise ZeroDivisionError("by nothing")
     assert guard.error == "by nothing"

@@ -61,13 +61,13 @@ def test_no_two_options_share_a_variable() -> None:
 @pytest.mark.parametrize(
     "name", [f.name for f in fields(Settings) if get_args(HINTS[f.name])[0] in (int, float)]
 )
-def test_number_is_judged(name: str) -> None:
+def test_an_invalid_number_is_refused(name: str) -> None:
     app, seen = probe()
     result = CliRunner().invoke(app, [f"--{name.replace('_', '-')}", "soon"])
     assert not seen and f"{called(name)} is 'soon': write " in str(result.exception)
 
 
-def test_defaults_are_right() -> None:
+def test_defaults_are_valid() -> None:
     assert problems(Settings()) == []
 
 
@@ -78,6 +78,6 @@ def test_a_wrong_log_level_or_format_names_its_option() -> None:
         logs.configure(level="info", format_="xml")
 
 
-def test_options_that_there_are_not_are_a_mistake_of_the_program() -> None:
+def test_an_unknown_option_name_is_a_programming_error() -> None:
     with pytest.raises(ValueError, match="no such settings: regoin"):
         options("regoin")

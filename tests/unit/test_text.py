@@ -54,8 +54,8 @@ HOSTILE = [
 
 
 @pytest.mark.covers("SAF-51")
-@pytest.mark.parametrize("decode", DECODERS, ids=lambda each: each.__name__)
-@pytest.mark.parametrize("given", HOSTILE, ids=lambda each: f"{each[:12]!a}-{len(each)}")
+@pytest.mark.parametrize("decode", DECODERS, ids=lambda decode: decode.__name__)
+@pytest.mark.parametrize("given", HOSTILE, ids=lambda given: f"{given[:12]!a}-{len(given)}")
 def test_hostile_text_gives_a_short_refusal_or_a_bounded_value(
     decode: Callable[[str], Any], given: str
 ) -> None:
@@ -89,7 +89,7 @@ def _usable(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ("[" * 2000, "is not JSON"),
         ("[" * 33 + "]" * 33, "is nested more than 32 levels deep"),
@@ -99,8 +99,8 @@ def _usable(value: Any) -> None:
         ("", "is not JSON"),
     ],
 )
-def test_json_beyond_a_limit_is_refused_with_the_limit(given: str, said: str) -> None:
-    with pytest.raises(InvalidText, match=said):
+def test_json_beyond_a_limit_is_refused_with_the_limit(given: str, message: str) -> None:
+    with pytest.raises(InvalidText, match=message):
         text.decode_object(given)
 
 
@@ -113,7 +113,7 @@ def test_durations_are_read_as_go_reads_them(given: str, seconds: float) -> None
 
 
 @pytest.mark.parametrize("given", ["", "1", "h", "1h 2m", "PT1H", "1d", "9999999h", "Never"])
-def test_what_is_no_duration_is_named(given: str) -> None:
+def test_an_invalid_duration_is_named(given: str) -> None:
     with pytest.raises(InvalidText, match="duration"):
         text.decode_duration(given)
 
@@ -151,8 +151,8 @@ _PARSERS = {
 
 
 @pytest.mark.covers("SAF-51")
-def test_one_module_decodes_text_from_outside() -> None:
-    found = set()
+def test_only_one_module_decodes_external_text() -> None:
+    violations = set()
     for path in sorted(BROKER.rglob("*.py")):
         at = path.relative_to(BROKER).as_posix()
         if at == "text.py" or at.startswith(("apiserver/", "demo/")) or at in _TRUSTED:
@@ -163,5 +163,5 @@ def test_one_module_decodes_text_from_outside() -> None:
             name = ast.unparse(node.func)
             constant = bool(node.args) and isinstance(node.args[0], ast.Constant)
             if (name in _PARSERS and not constant) or name.endswith(".validate_json"):
-                found.add(f"{at}:{node.lineno} {name}")
-    assert not found
+                violations.add(f"{at}:{node.lineno} {name}")
+    assert not violations

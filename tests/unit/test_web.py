@@ -17,10 +17,12 @@ HALF = b"GET /healthz HTTP/1.1\r\nHost: broker\r\n"
 
 @pytest.fixture
 def server() -> Iterator[HttpServer]:
-    made = HttpServer(host="127.0.0.1", port=0, ready=dict, healthy=lambda: {"process": True}, registries=())
-    made.start()
-    yield made
-    made.close()
+    http_server = HttpServer(
+        host="127.0.0.1", port=0, ready=dict, healthy=lambda: {"process": True}, registries=()
+    )
+    http_server.start()
+    yield http_server
+    http_server.close()
 
 
 def connected(server: HttpServer, stack: ExitStack) -> socket.socket:
@@ -33,11 +35,13 @@ def test_healthz_is_answered_beside_1100_idle_connections(server: HttpServer) ->
     files.allow_many()
     with ExitStack() as stack:
         idle = [connected(server, stack) for _ in range(1100)]
-        for one in idle[-100:]:
-            one.sendall(HALF)
+        for connection in idle[-100:]:
+            connection.sendall(HALF)
         assert urllib3.request("GET", f"{server.url}/healthz", timeout=30, retries=False).status == 200
         # No more are open than the limit: the oldest were displaced.
-        assert [one.recv(1) for one in idle[: 1101 - web.CONNECTIONS]] == [b""] * (1101 - web.CONNECTIONS)
+        assert [connection.recv(1) for connection in idle[: 1101 - web.CONNECTIONS]] == [b""] * (
+            1101 - web.CONNECTIONS
+        )
 
 
 @pytest.mark.covers("SAF-58")

@@ -45,7 +45,7 @@ def steps(page: str) -> Iterator[Shown]:
     """The commands of the page. A manifest is written to the file that the next command creates from, or
     applied at once.
     """
-    blocks = [(found[1], found[2]) for found in _FENCE.finditer((FOLDER / page).read_text())]
+    blocks = [(match[1], match[2]) for match in _FENCE.finditer((FOLDER / page).read_text())]
     for number, (language, text) in enumerate(blocks):
         if language == "yaml":
             following = blocks[number + 1][1] if number + 1 < len(blocks) else ""
@@ -93,8 +93,8 @@ def _same(shown: str, printed: str) -> bool:
             return _within(yaml.safe_load(shown.replace("  ...\n", "")), yaml.safe_load(printed))
         except yaml.YAMLError:
             return False
-    wanted = [_words(line) for line in shown.splitlines() if line.strip() not in ("", "...")]
-    return wanted == [_words(line) for line in printed.splitlines() if line.strip()]
+    expected = [_words(line) for line in shown.splitlines() if line.strip() not in ("", "...")]
+    return expected == [_words(line) for line in printed.splitlines() if line.strip()]
 
 
 def _within(shown: Any, printed: Any) -> bool:

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.kubectl,
     pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed"),
 ]
-# Parts of a page's outputs that no cluster prints, and what it prints instead.
+# Parts of a page's outputs that no cluster prints, and their replacements.
 Corrections = Mapping[str, Mapping[str, str]]
 KOORDINATOR_PAGE: Final[Corrections] = {
     # allocateOnce is true by default: the first owner ends the reservation, in Koordinator too.
@@ -52,15 +52,15 @@ GODEL_PAGE: Final[Corrections] = {
 @contextmanager
 def cluster(folder: Path, crds: tuple[str, ...], *nodes: dict[str, Any]) -> Iterator[Rooms]:
     """The scheduler on these nodes, with kubelets and Deployments simulated, and kubectl's configuration."""
-    with rooms(crds=crds) as made, ApiServer(made.cluster) as server, Collector(made.cluster):
+    with rooms(crds=crds) as cluster_, ApiServer(cluster_.cluster) as server, Collector(cluster_.cluster):
         (folder / "config").write_text(server.kubeconfig())
-        deployments = Deployments(made.client, clock=made.clock)
+        deployments = Deployments(cluster_.client, clock=cluster_.clock)
         for node in nodes:
             deployments.add(node)
-        made.start(reservation_ttl=3600)
+        cluster_.start(reservation_ttl=3600)
         deployments.start()
         try:
-            yield made
+            yield cluster_
         finally:
             deployments.stop()
 
@@ -83,11 +83,11 @@ def test_koordinators_page(tmp_path: Path) -> None:
         machine("node-0", {**room, "memory": "28625036Ki"}),
         machine("node-1", {**room, "memory": "28629692Ki"}),
     ]
-    with cluster(tmp_path, (KOORDINATOR,), *nodes) as made:
+    with cluster(tmp_path, (KOORDINATOR,), *nodes) as cluster_:
         requests, limits = {"cpu": "780m", "memory": "1216Mi"}, {"cpu": "7722m", "memory": "14044Mi"}
         resources = {"requests": requests, "limits": limits}
         system = {"name": "system", "image": "pause", "resources": resources}
-        made.pod("system", nodeName="node-1", containers=[system])
+        cluster_.pod("system", nodeName="node-1", containers=[system])
         for step in steps("koordinator.md"):
             follow(corrected(step, KOORDINATOR_PAGE), tmp_path, environment(tmp_path))
 
@@ -105,8 +105,8 @@ def test_godels_page(tmp_path: Path) -> None:
 
 @pytest.mark.covers("NOS-01")
 def test_page_of_nos(tmp_path: Path) -> None:
-    with cluster(tmp_path, NOS, machine("node-0", {"cpu": "8", "memory": "16Gi"})) as made:
-        made.client.create(Namespace.KIND, {"metadata": {"name": "team-a"}})
+    with cluster(tmp_path, NOS, machine("node-0", {"cpu": "8", "memory": "16Gi"})) as cluster_:
+        cluster_.client.create(Namespace.KIND, {"metadata": {"name": "team-a"}})
         for step in steps("nos.md"):
             # The page's `-f --` names a file `--`.
             command = step.command.replace("-f -- <<", "-f - <<")
@@ -114,4 +114,4 @@ def test_page_of_nos(tmp_path: Path) -> None:
         shown = "NAME USED-GPU-MEMORY MIN-GPU-MEMORY USED-CPU MIN-CPU INFORCE AGE\nquota-a 0 16 0 2 True 1s\n"
         command = "kubectl get eq quota-a --namespace team-a"
         follow(Shown(command, shown), tmp_path, environment(tmp_path))
-        made.until_bound("my-pod")
+        cluster_.until_bound("my-pod")

@@ -53,45 +53,45 @@ class AcceptedSpecController:
 
     def reconcile(self, name: str) -> Result | None:
         """Raises ApiError."""
-        one, known = self._classes.get(name), self._definition.current()
-        if one is None or one.deleting or known is None:
+        node_class, known = self._classes.get(name), self._definition.current()
+        if node_class is None or node_class.deleting or known is None:
             return None
-        copy = load(one.annotations.get(names.ACCEPTED_SPEC))
+        copy = load(node_class.annotations.get(names.ACCEPTED_SPEC))
         if copy is None and known.own:
             return None  # Karpenter's chart never removes the field
-        self._say(one, served=known.serves or copy is None)
+        self._write_condition(node_class, served=known.serves or copy is None)
         if not known.serves:
             return None
-        one = self._classes.get(name) or one
-        field = one.spec.capacity_reservation_spec
+        node_class = self._classes.get(name) or node_class
+        field = node_class.spec.capacity_reservation_spec
         if field is not None and validate_reservation_spec(field):
             return None  # not accepted
         wanted = AcceptedSpec(spec=field, definition=known.identity) if field is not None else None
         if (wanted and wanted.dump()) == (copy and copy.dump()):
             return None
-        if wait := self._definition.unsettled():
+        if wait := self._definition.propagation_wait():
             return Result(requeue_after=wait)
         if not self._definition.confirmed(known.identity):
             return Result(requeue_after=SOON)
         if wanted is not None:
-            return self._copy(one, wanted)
+            return self._copy(node_class, wanted)
         if copy is not None and copy.definition != known.identity:
-            return self._restore(one, copy)
+            return self._restore(node_class, copy)
         raw = self._client.get(EC2NodeClass.KIND, name)
         if PROPERTY in raw.get("spec", {}):
             self._classes.reread([raw])
             return Result(requeue_after=SOON)
-        self._patch(one, {"metadata": {"annotations": {names.ACCEPTED_SPEC: None}}})
+        self._patch(node_class, {"metadata": {"annotations": {names.ACCEPTED_SPEC: None}}})
         _log.info("the user removed the spec: its copy goes as well", nodeclass=name)
         return None
 
-    def _copy(self, one: EC2NodeClass, wanted: AcceptedSpec) -> Result | None:
+    def _copy(self, node_class: EC2NodeClass, wanted: AcceptedSpec) -> Result | None:
         """The copy names a definition only after the broker gave up a field that it wrote back under it."""
-        if self._disown(one.name):
+        if self._disown(node_class.name):
             return Result(requeue_after=SOON)
         spec = wanted.spec.wire()
         kept = self._patch(
-            one,
+            node_class,
             {
                 "metadata": {"annotations": {names.ACCEPTED_SPEC: wanted.dump()}},
                 "spec": {PROPERTY: spec},
@@ -101,18 +101,18 @@ class AcceptedSpecController:
             return None
         # A replica that does not know the property took the write: no user removed the field that is gone
         # now.
-        unsure = AcceptedSpec(spec=wanted.spec, definition=UNCONFIRMED)
-        now_there = self._classes.get(one.name) or one
-        self._patch(now_there, {"metadata": {"annotations": {names.ACCEPTED_SPEC: unsure.dump()}}})
+        unconfirmed = AcceptedSpec(spec=wanted.spec, definition=UNCONFIRMED)
+        fresh = self._classes.get(node_class.name) or node_class
+        self._patch(fresh, {"metadata": {"annotations": {names.ACCEPTED_SPEC: unconfirmed.dump()}}})
         return Result(requeue_after=SOON)
 
-    def _restore(self, one: EC2NodeClass, copy: AcceptedSpec) -> Result | None:
-        """Writes the copied field back. Its copy names the new definition later, once the field is there."""
-        if not self._patch(one, {"spec": {PROPERTY: copy.spec.wire()}}):
+    def _restore(self, node_class: EC2NodeClass, copy: AcceptedSpec) -> Result | None:
+        """Writes the copied field back. Its copy names the new definition once the class has the field."""
+        if not self._patch(node_class, {"spec": {PROPERTY: copy.spec.wire()}}):
             return Result(requeue_after=SOON)
-        _log.info("spec written back", nodeclass=one.name)
+        _log.info("spec written back", nodeclass=node_class.name)
         self._recorder.event(
-            one,
+            node_class,
             "Normal",
             "SpecRestored",
             f"spec.{PROPERTY} was dropped by a change of the definition, and is written back from annotation "
@@ -128,9 +128,9 @@ class AcceptedSpecController:
         """
         raw = self._client.get(EC2NodeClass.KIND, name)
         entries = raw["metadata"].get("managedFields", [])
-        owned = [each for each in entries if each.get("manager") == self._client.field_manager]
-        ours = [spec for each in owned if (spec := each.get("fieldsV1", {}).get("f:spec"))]
-        given_up = [spec.pop(f"f:{PROPERTY}", None) for spec in ours]
+        owned = [entry for entry in entries if entry.get("manager") == self._client.field_manager]
+        specs = [spec for entry in owned if (spec := entry.get("fieldsV1", {}).get("f:spec"))]
+        given_up = [spec.pop(f"f:{PROPERTY}", None) for spec in specs]
         if not any(given_up):
             return False
         version = raw["metadata"]["resourceVersion"]
@@ -138,14 +138,14 @@ class AcceptedSpecController:
         self._classes.observe(self._client.patch(EC2NodeClass.KIND, name, body))
         return True
 
-    def _patch(self, one: EC2NodeClass, body: dict[str, Any]) -> bool:
+    def _patch(self, node_class: EC2NodeClass, body: dict[str, Any]) -> bool:
         """Patches the class. True if the class has the field afterwards."""
-        body.setdefault("metadata", {})["resourceVersion"] = one.metadata.resource_version
-        answer = self._client.patch(EC2NodeClass.KIND, one.name, body)
+        body.setdefault("metadata", {})["resourceVersion"] = node_class.metadata.resource_version
+        answer = self._client.patch(EC2NodeClass.KIND, node_class.name, body)
         self._classes.observe(answer)
         return PROPERTY in answer.get("spec", {})
 
-    def _say(self, one: EC2NodeClass, *, served: bool) -> None:
+    def _write_condition(self, node_class: EC2NodeClass, *, served: bool) -> None:
         lost = ConditionUpdate(
             type=names.SPEC_SERVED,
             status="False",
@@ -154,7 +154,7 @@ class AcceptedSpecController:
             f"the copy in annotation {names.ACCEPTED_SPEC}. Run capacity-broker crds patch",
         )
         status = conditions_patch(
-            one, [] if served else [lost], types=(names.SPEC_SERVED,), now=self._clock.now()
+            node_class, [] if served else [lost], types=(names.SPEC_SERVED,), now=self._clock.now()
         )
         if status is not None:
-            patch_status(self._client, self._classes, one, status)
+            patch_status(self._client, self._classes, node_class, status)

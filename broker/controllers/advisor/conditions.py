@@ -37,55 +37,55 @@ def advised(
     """
     if waiting:
         text = f"EC2 shows no tag yet on {_listed(waiting)}; {FIELD} follows when it does"
-        return _verdict("False", "TaggingReservations", text)
+        return _update("False", "TaggingReservations", text)
     if advice.left_out:
         full = f"{FIELD} holds {MOST} terms at most, and none is left for {_listed(advice.left_out)}"
         if refused:
             whys = sorted({*refused.values()})
-            return _verdict("False", "TaggingRefused", "; ".join([full, *whys[:4]]))
-        return _verdict("False", "NoRoom", f"{full}: remove terms of your own")
+            return _update("False", "TaggingRefused", "; ".join([full, *whys[:4]]))
+        return _update("False", "NoRoom", f"{full}: remove terms of your own")
     if advice.form == "none":
-        return _verdict("True", "NotRequested", "the class asks for no reservation")
+        return _update("True", "NotRequested", "the class requests no reservation")
     if advice.form == "open":
-        return _verdict("True", "OpenTerm", "Karpenter selects every open reservation of the account")
+        return _update("True", "OpenTerm", "Karpenter selects every open reservation of the account")
     if not usable:
-        return _verdict("True", "NothingToSelect", "no reservation is usable: see ReservationsResolved")
+        return _update("True", "NothingToSelect", "no reservation is usable: see ReservationsResolved")
     how = "by one tag" if advice.form == "tag" else "by id"
-    return _verdict("True", "TermsWritten", f"Karpenter selects {counted(usable, 'reservation')} {how}")
+    return _update("True", "TermsWritten", f"Karpenter selects {counted(usable, 'reservation')} {how}")
 
 
 def yielded(offer: Term, manager: str, *, held: bool) -> ConditionUpdate:
     """The list is left to another manager. `held`: it has the offered term nevertheless."""
     if held:
-        return _verdict("True", "TermsHeld", f"the terms of {manager} hold what the broker offers")
+        return _update("True", "TermsHeld", f"the terms of {manager} include the broker's own term")
     text = (
         f"{manager} removed the broker's terms {PATIENCE} times, so the broker leaves {FIELD} alone: put "
         f"this term into the manifest: {orjson.dumps(offer).decode()}. To have the broker write again, set "
         f"annotation {names.ADVISED} to {{}}"
     )
-    return _verdict("False", YIELDED, text)
+    return _update("False", YIELDED, text)
 
 
 def unresolved(reason: str, message: str) -> ConditionUpdate:
     """The terms stay as they are while the wanted ones are unknown."""
-    return _verdict("Unknown", reason, f"the terms stay as they are: {message}")
+    return _update("Unknown", reason, f"the terms stay as they are: {message}")
 
 
 def refused_by_server(reason: str, message: str) -> ConditionUpdate:
-    return _verdict("False", reason, message)
+    return _update("False", reason, message)
 
 
 def allowed(without: Sequence[str], beyond: Sequence[str], *, only: bool) -> ConditionUpdate:
     """`without`: pools that do not allow `reserved`. `beyond`: pools that also allow other types.
 
-    The latter matter if the class asks for reservations `only`.
+    The latter matter if the class requests reservations `only`.
     """
     key = names.CAPACITY_TYPE
     if without:
         reason = "ReservedNotAllowed"
         text = (
-            f"{_pools(without)}: {key} does not allow reserved, so Karpenter launches nothing of theirs into "
-            f"the class's reservations; add reserved to its values"
+            f"{_pools(without)}: {key} does not allow reserved, so Karpenter launches none of their nodes "
+            "into the class's reservations; add reserved to its values"
         )
     elif only and beyond:
         reason = "MoreThanReserved"
@@ -99,23 +99,27 @@ def allowed(without: Sequence[str], beyond: Sequence[str], *, only: bool) -> Con
 
 
 def conditions_patch(
-    node_class: EC2NodeClass, told: Iterable[ConditionUpdate], *, types: Iterable[str] = TYPES, now: datetime
+    node_class: EC2NodeClass,
+    updates: Iterable[ConditionUpdate],
+    *,
+    types: Iterable[str] = TYPES,
+    now: datetime,
 ) -> dict[str, Any] | None:
     """The status with these conditions, and without the others of `types`; None if nothing changes."""
-    said = {verdict.type: verdict for verdict in told}
+    by_type = {update.type: update for update in updates}
     before = conditions = node_class.status.conditions
     for type_ in types:
-        if verdict := said.get(type_):
+        if update := by_type.get(type_):
             old = condition(conditions, type_)
             if old and (old.status, old.reason, old.message) == (
-                verdict.status,
-                verdict.reason,
-                verdict.message,
+                update.status,
+                update.reason,
+                update.message,
             ):
                 continue
             conditions = set_conditions(
                 conditions,
-                verdict,
+                update,
                 now=now,
                 observed_generation=node_class.metadata.generation,
             )
@@ -123,10 +127,10 @@ def conditions_patch(
             conditions = remove_condition(conditions, type_)
     if conditions == before:
         return None
-    return {"conditions": [condition_body(each) for each in conditions]}
+    return {"conditions": [*map(condition_body, conditions)]}
 
 
-def _verdict(status: ConditionStatus, reason: str, message: str) -> ConditionUpdate:
+def _update(status: ConditionStatus, reason: str, message: str) -> ConditionUpdate:
     return ConditionUpdate(type=names.RESERVATIONS_ADVISED, status=status, reason=reason, message=message)
 
 

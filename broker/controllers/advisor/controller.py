@@ -3,7 +3,7 @@
 Invariant: the list holds every entry of a user, and the broker's entries by the record on the object. Nothing
 is removed because EC2 or a class could not be read. The list is atomic in Karpenter's CRD, so it is patched
 whole with the resourceVersion of its read. Advice begins when a NodePool of Karpenter's uses the class, and
-ends when the class asks for nothing.
+ends when the class requests nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from broker.kube.errors import Forbidden, Invalid
 from broker.text import counted, group_name
 from providers.base import CapacityProvider
 
-LOOK_AGAIN = 300.0
+RECHECK = 300.0
 SOON = 1.0
 LIST = "capacityReservationSelectorTerms"
 
@@ -49,7 +49,7 @@ class Intent:
 
     record: Record
     advice: Advice
-    theirs: tuple[Term, ...]
+    user_terms: tuple[Term, ...]
     listed: tuple[Term, ...]
 
 
@@ -75,7 +75,7 @@ class Advisor:
         self._classes = classes
         self._pools = pools
         self._cluster = cluster
-        self.marks = ReservationTags(
+        self.tags = ReservationTags(
             context.client, provider, inventory, clock=context.clock, cluster=cluster, describe=describe
         )
         self._last: dict[str, tuple[str, Record]] = {}  # name -> uid and the last record written to it
@@ -85,38 +85,42 @@ class Advisor:
         if node_class is None:
             if name not in self._classes.broken:
                 self._last.pop(name, None)
-                self.marks.take(name)
+                self.tags.take(name)
             return None
         if node_class.deleting:
             return None
-        pools = pools_.of_karpenter(self._pools.list(), name)
+        pools = pools_.karpenter_pools(self._pools.list(), name)
         if not pools and self._record(node_class) == Record():
-            self._say(node_class, [])
-            self.marks.take(name)
+            self._write_conditions(node_class, [])
+            self.tags.take(name)
             return None
-        ask = node_class.reservation_settings
-        spec = ask.spec
-        about_pools = _about_pools(spec, pools)
+        settings = node_class.reservation_settings
+        spec = settings.spec
+        pool_conditions = _pool_conditions(spec, pools)
         try:
-            if ask.problems:
+            if settings.problems:
                 raise Unresolved(INVALID_SPEC, "the reservation spec is invalid")
-            verdict, again = self._keep(node_class, spec, self._found(node_class, spec))
+            update, requeue = self._reconcile_terms(node_class, spec, self._resolve(node_class, spec))
         except Unresolved as error:
             if error.passing:
                 return Result(requeue_after=SOON)
-            self._say(node_class, [conditions.unresolved(error.reason, error.message), *about_pools])
+            self._write_conditions(
+                node_class, [conditions.unresolved(error.reason, error.message), *pool_conditions]
+            )
             return None
         except Invalid as error:
-            verdict = conditions.refused_by_server("TermsRefused", error.message)
-            again = Result(requeue_after=LOOK_AGAIN)
+            update = conditions.refused_by_server("TermsRefused", error.message)
+            requeue = Result(requeue_after=RECHECK)
         except Forbidden as error:
-            verdict = conditions.refused_by_server("Forbidden", error.message)
-            again = Result(requeue_after=LOOK_AGAIN)
-        wanted = spec is not None or verdict.status != "True"
-        self._say(self._classes.get(name) or node_class, [verdict, *about_pools] if wanted else [])
-        return again
+            update = conditions.refused_by_server("Forbidden", error.message)
+            requeue = Result(requeue_after=RECHECK)
+        shown = spec is not None or update.status != "True"
+        self._write_conditions(
+            self._classes.get(name) or node_class, [update, *pool_conditions] if shown else []
+        )
+        return requeue
 
-    def _found(self, node_class: EC2NodeClass, spec: CapacityReservationSpec | None) -> Resolved:
+    def _resolve(self, node_class: EC2NodeClass, spec: CapacityReservationSpec | None) -> Resolved:
         """The reservations that an id or a group selects.
 
         Raises Unresolved if the group could not be read: an unread group must not count as empty.
@@ -125,43 +129,43 @@ class Advisor:
             return Resolved()
         error = self._inventory.group_errors.get(spec.group_arn)
         unread = spec.group_arn not in self._inventory.snapshot().groups
-        if unread and error:  # a group that is not found may be created again at once
+        if unread and error:
             # The request id is left out: the same error at the next poll needs no write.
             where = f"group {group_name(spec.group_arn)}"
             raise Unresolved("GroupUnreadable", f"{error.operation}: {error.code} for {where}")
-        return self._resolved.found(node_class.name)
+        return self._resolved.resolved_reservations(node_class.name)
 
-    def _keep(
-        self, node_class: EC2NodeClass, spec: CapacityReservationSpec | None, found: Resolved
+    def _reconcile_terms(
+        self, node_class: EC2NodeClass, spec: CapacityReservationSpec | None, resolved: Resolved
     ) -> tuple[ConditionUpdate, Result | None]:
         """Brings list, record and tags to their intended state. Raises ApiError, ProviderError."""
         name = node_class.name
         present = [term.wire() for term in node_class.spec.capacity_reservation_selector_terms]
-        intent = self._intent(node_class, present, spec, found)
+        intent = self._intent(node_class, present, spec, resolved)
         tagged = intent.advice.by_tag
         if intent.record.yielded and spec is not None and not spec.preference:
-            tagged = terms.own_of(found, self._account)  # so that the offered term selects them
-        marked = self.marks.put(name, tagged) if tagged else TagResult()
-        again = Result(requeue_after=LOOK_AGAIN) if marked.refused else None
+            tagged = terms.own_of(resolved, self._account)  # so that the offered term selects them
+        tag_result = self.tags.put(name, tagged) if tagged else TagResult()
+        requeue = Result(requeue_after=RECHECK) if tag_result.refused else None
         if intent.record.yielded:
             manager = self._yield(node_class, intent.record)
             offer = terms.OPEN if spec and spec.preference else self._tag(name)
-            return conditions.yielded(offer, manager, held=offer in intent.theirs), again
-        if marked.refused:
-            intent = self._intent(node_class, present, spec, found, untaggable=marked.refused)
-        if not marked.waiting:
+            return conditions.yielded(offer, manager, held=offer in intent.user_terms), requeue
+        if tag_result.refused:
+            intent = self._intent(node_class, present, spec, resolved, untaggable=tag_result.refused)
+        if not tag_result.waiting:
             if self._differs(node_class, present, intent) and not self._write(
-                node_class, spec, found, marked.refused
+                node_class, spec, resolved, tag_result.refused
             ):
                 raise Unresolved("NodeClassNotReady", "the class has changed meanwhile", passing=True)
-            self.marks.take(name, keep=tagged)
-        said = conditions.advised(
+            self.tags.take(name, keep=tagged)
+        update = conditions.advised(
             intent.advice,
-            usable=len(terms.offered(found)),
-            waiting=marked.waiting,
-            refused=marked.refused,
+            usable=len(terms.offered(resolved)),
+            waiting=tag_result.waiting,
+            refused=tag_result.refused,
         )
-        return said, again
+        return update, requeue
 
     @property
     def _account(self) -> str:
@@ -172,28 +176,28 @@ class Advisor:
 
     def _record(self, node_class: EC2NodeClass) -> Record:
         """The record on the object. If the object was replaced as a whole, the last written record."""
-        there = terms.load(node_class.annotations.get(names.ADVISED))
+        recorded = terms.load(node_class.annotations.get(names.ADVISED))
         uid, last = self._last.get(node_class.name, ("", Record()))
-        return there if there is not None else last if uid == node_class.uid else Record()
+        return recorded if recorded is not None else last if uid == node_class.uid else Record()
 
     def _intent(
         self,
         node_class: EC2NodeClass,
         present: list[Term],
         spec: CapacityReservationSpec | None,
-        found: Resolved,
+        resolved: Resolved,
         *,
         untaggable: Collection[str] = (),
     ) -> Intent:
         now, record = self._clock.now(), self._record(node_class)
-        theirs, gone = terms.split(present, record)
-        asked_for = terms.asked(spec) if spec else ""
-        record = terms.noticed(record, gone, asked_for=asked_for, now=now)
+        user_terms, gone = terms.split(present, record)
+        request = terms.request_of(spec) if spec else ""
+        record = terms.checked(record, gone, request=request, now=now)
         account = self._account if spec and not spec.preference else ""
         advice = terms.advise(
             spec,
-            found,
-            theirs,
+            resolved,
+            user_terms,
             tag=self._tag(node_class.name),
             account_id=account,
             untaggable=untaggable,
@@ -201,21 +205,23 @@ class Advisor:
         return Intent(
             record=record,
             advice=advice,
-            theirs=tuple(theirs),
-            listed=(*theirs, *advice.terms),
+            user_terms=tuple(user_terms),
+            listed=(*user_terms, *advice.terms),
         )
 
     def _differs(self, node_class: EC2NodeClass, present: list[Term], intent: Intent) -> bool:
-        there = terms.load(node_class.annotations.get(names.ADVISED)) or Record()
+        recorded = terms.load(node_class.annotations.get(names.ADVISED)) or Record()
         wanted = terms.written(intent.record, intent.advice.terms)
-        said = (there.asked, there.removed) == (wanted.asked, wanted.removed)
-        return not (said and terms.same(there.terms, wanted.terms) and terms.same(present, intent.listed))
+        counts_equal = (recorded.request, recorded.removed) == (wanted.request, wanted.removed)
+        return not (
+            counts_equal and terms.same(recorded.terms, wanted.terms) and terms.same(present, intent.listed)
+        )
 
     def _write(
         self,
         node_class: EC2NodeClass,
         spec: CapacityReservationSpec | None,
-        found: Resolved,
+        resolved: Resolved,
         untaggable: Collection[str],
     ) -> bool:
         """Writes list and record in one patch, on a fresh read of the object.
@@ -224,18 +230,18 @@ class Advisor:
         meanwhile.
         """
         raw = self._client.get(EC2NodeClass.KIND, node_class.name)
-        now_there = EC2NodeClass.decode(raw)
-        if now_there.uid != node_class.uid or now_there.metadata.generation != node_class.metadata.generation:
+        fresh = EC2NodeClass.decode(raw)
+        if fresh.uid != node_class.uid or fresh.metadata.generation != node_class.metadata.generation:
             self._classes.observe(raw)
             return False
         present = [dict(term) for term in raw["spec"].get(LIST) or ()]
-        intent = self._intent(now_there, present, spec, found, untaggable=untaggable)
+        intent = self._intent(fresh, present, spec, resolved, untaggable=untaggable)
         record = terms.written(intent.record, intent.advice.terms)
         if record != Record():
             record = replace(record, at=timestamp(self._clock.now()))
         body: dict[str, Any] = {
             "metadata": {
-                "resourceVersion": now_there.metadata.resource_version,
+                "resourceVersion": fresh.metadata.resource_version,
                 "annotations": {names.ADVISED: record.dump() if record != Record() else None},
             }
         }
@@ -286,23 +292,23 @@ class Advisor:
         self._last[node_class.name] = node_class.uid, record
         self._classes.observe(answer)
 
-    def _say(self, node_class: EC2NodeClass, told: Iterable[ConditionUpdate]) -> None:
-        status = conditions.conditions_patch(node_class, told, now=self._clock.now())
+    def _write_conditions(self, node_class: EC2NodeClass, updates: Iterable[ConditionUpdate]) -> None:
+        status = conditions.conditions_patch(node_class, updates, now=self._clock.now())
         if status is not None:
             patch_status(self._client, self._classes, node_class, status)
 
 
-def _about_pools(spec: CapacityReservationSpec | None, pools: list[NodePool]) -> list[ConditionUpdate]:
+def _pool_conditions(spec: CapacityReservationSpec | None, pools: list[NodePool]) -> list[ConditionUpdate]:
     if spec is None or spec.preference == "none" or not pools:
         return []
     only = spec.preference == "capacity-reservations-only"
     return [conditions.allowed(pools_.without_reserved(pools), pools_.beyond_reserved(pools), only=only)]
 
 
-def _manager(raw: dict[str, Any], ours: str) -> str:
+def _manager(raw: dict[str, Any], own: str) -> str:
     """The manager that owns the list now, by the object's managedFields."""
     for entry in raw["metadata"].get("managedFields", ()):
         fields = entry.get("fieldsV1", {}).get("f:spec", {})
-        if f"f:{LIST}" in fields and entry.get("manager") != ours:
+        if f"f:{LIST}" in fields and entry.get("manager") != own:
             return str(entry["manager"])
     return "another manager"

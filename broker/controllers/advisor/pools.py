@@ -17,10 +17,10 @@ RESERVED = "reserved"
 OTHERS = ("on-demand", "spot")
 
 
-def of_karpenter(pools: Iterable[NodePool], node_class: str) -> list[NodePool]:
+def karpenter_pools(pools: Iterable[NodePool], node_class: str) -> list[NodePool]:
     """Karpenter's pools of this class, by name."""
-    found = [pool for pool in pools if class_of(pool) == node_class and not pool.deleting]
-    return sorted(found, key=lambda pool: pool.name)
+    matching = [pool for pool in pools if class_of(pool) == node_class and not pool.deleting]
+    return sorted(matching, key=lambda pool: pool.name)
 
 
 def class_of(pool: NodePool) -> str:
@@ -42,9 +42,9 @@ def beyond_reserved(pools: Iterable[NodePool]) -> list[str]:
 def _allows(pool: NodePool, capacity_type: str) -> bool:
     template = pool.spec.template
     try:
-        said = Requirements.of(
+        requirements = Requirements.of(
             (item.key, item.operator, item.values) for item in template.spec.requirements
         ) & Requirements.of_labels(template.metadata.labels)
     except InvalidRequirement:
         return True  # Karpenter rejects such a pool, and reports it there
-    return said.allows(names.CAPACITY_TYPE, capacity_type)
+    return requirements.allows(names.CAPACITY_TYPE, capacity_type)

@@ -22,7 +22,7 @@ from providers.model import ErrorClass, ProviderError
 
 _log = structlog.get_logger("advisor")
 
-AGAIN = frozenset({ErrorClass.THROTTLING, ErrorClass.TRANSIENT})
+RETRYABLE = frozenset({ErrorClass.THROTTLING, ErrorClass.TRANSIENT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class ReservationTags:
         try:
             self._provider.tag(ids, tags)
         except ProviderError as error:
-            if error.class_ in AGAIN:
+            if error.class_ in RETRYABLE:
                 raise
             if error.class_ is ErrorClass.PERMISSION or len(ids) == 1:
                 _log.warning("cannot tag", odcrs=ids, error=str(error), request_id=error.request_id)

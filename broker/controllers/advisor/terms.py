@@ -29,9 +29,9 @@ TAG_KEY = 128  # characters that EC2 allows
 OPEN: Term = {"instanceMatchCriteria": "open"}
 # After this many removals, each within a day of the last write, the broker no longer restores its entries.
 PATIENCE = 3
-FORGOTTEN = timedelta(days=1)
+REMOVAL_MEMORY = timedelta(days=1)
 # Karpenter itself foresees these ends and drains. If the entries were dropped, its nodes would also drift.
-KARPENTERS_TO_END = frozenset({"CapacityBlockEnding"})
+ENDED_BY_KARPENTER = frozenset({"CapacityBlockEnding"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +51,12 @@ class Advice:
 class Record:
     """The entries that the broker wrote; kept on the object, so that any broker knows its own entries.
 
-    `asked`: the request that they were written for. `removed`: how often they were removed, and `by` which
+    `request`: the request that they were written for. `removed`: how often they were removed, and `by` which
     manager. `at`: the time of the last write.
     """
 
     terms: tuple[Term, ...] = ()
-    asked: str = ""
+    request: str = ""
     removed: int = 0
     by: str = ""
     at: str = ""
@@ -67,32 +67,32 @@ class Record:
         return self.removed >= PATIENCE
 
     def dump(self) -> str:
-        said: dict[str, Any] = {"terms": list(self.terms), "for": self.asked, "at": self.at}
+        entry: dict[str, Any] = {"terms": list(self.terms), "for": self.request, "at": self.at}
         removed = {"removed": self.removed, "by": self.by} if self.removed else {}
-        return orjson.dumps(said | removed).decode()
+        return orjson.dumps(entry | removed).decode()
 
 
 def load(annotation: str | None) -> Record | None:
     """The record of an annotation. None if missing or unreadable: then every entry counts as a user's."""
     try:
-        said = decode_object(annotation or "")
-        terms = said.get("terms", [])
+        entry = decode_object(annotation or "")
+        terms = entry.get("terms", [])
         if not all(isinstance(term, dict) for term in terms):
             return None
-        if at := str(said.get("at", "")):
+        if at := str(entry.get("at", "")):
             decode_time(at)
         return Record(
             terms=tuple(terms),
-            asked=str(said.get("for", "")),
-            removed=int(said.get("removed", 0)),
-            by=str(said.get("by", "")),
+            request=str(entry.get("for", "")),
+            removed=int(entry.get("removed", 0)),
+            by=str(entry.get("by", "")),
             at=at,
         )
     except (TypeError, ValueError):
         return None
 
 
-def asked(spec: CapacityReservationSpec) -> str:
+def request_of(spec: CapacityReservationSpec) -> str:
     """The request of a class, as the record names it."""
     return spec.preference or spec.reservation_id or spec.group_arn
 
@@ -114,80 +114,80 @@ def tag_term(cluster: str, node_class: str) -> Term:
     return {"tags": {tag_key(cluster, node_class): node_class}}
 
 
-def offered(found: Resolved) -> tuple[str, ...]:
+def offered(resolved: Resolved) -> tuple[str, ...]:
     """The ids that Karpenter may launch into: usable, pending, or in use until Karpenter ends them."""
-    ending = [misfit.id for misfit in found.misfits if misfit.reason in KARPENTERS_TO_END]
-    return tuple(sorted({*(odcr.id for odcr in (*found.usable, *found.pending)), *ending}))
+    ending = [misfit.id for misfit in resolved.misfits if misfit.reason in ENDED_BY_KARPENTER]
+    return tuple(sorted({*(odcr.id for odcr in (*resolved.usable, *resolved.pending)), *ending}))
 
 
 def advise(
     spec: CapacityReservationSpec | None,
-    found: Resolved | None,
-    theirs: Sequence[Term],
+    resolved: Resolved | None,
+    user_terms: Sequence[Term],
     *,
     tag: Term,
     account_id: str,
     untaggable: Collection[str] = (),
 ) -> Advice:
-    """The entries to write beside `theirs`, a user's own entries. `found` counts for an id or a group only.
+    """The entries to write beside a user's own. `resolved` counts for an id or a group only.
 
     This account cannot tag a reservation of another account, so such a reservation keeps its id. So do those
     that EC2 refused to tag.
     """
-    room = MOST - len(theirs)
+    room = MOST - len(user_terms)
     if spec is None or spec.preference == "none":
         return Advice(form="none")
     if spec.preference:
-        terms = () if OPEN in theirs else (OPEN,)
+        terms = () if OPEN in user_terms else (OPEN,)
         return Advice(form="open", terms=terms[:room], left_out=("open",) if terms and room < 1 else ())
-    resolved = found or Resolved()
-    ids = [id_ for id_ in offered(resolved) if {"id": id_} not in theirs]
-    tagged = any(term.get("tags") == tag["tags"] for term in theirs)
+    selected = resolved or Resolved()
+    ids = [id_ for id_ in offered(selected) if {"id": id_} not in user_terms]
+    tagged = any(term.get("tags") == tag["tags"] for term in user_terms)
     if len(ids) <= room and not tagged:
         return Advice(form="ids", terms=tuple({"id": id_} for id_ in ids))
-    own = own_of(resolved, account_id).intersection(ids) - {*untaggable}
+    own = own_of(selected, account_id).intersection(ids) - {*untaggable}
     if tagged:
-        ours: tuple[Term, ...] = ()
+        tag_terms: tuple[Term, ...] = ()
     elif own and room > 0:
-        ours = (tag,)
+        tag_terms = (tag,)
     else:
-        ours, own = (), frozenset()
+        tag_terms, own = (), frozenset()
     left = [id_ for id_ in ids if id_ not in own]
-    kept = left[: max(room - len(ours), 0)]
+    kept = left[: max(room - len(tag_terms), 0)]
     return Advice(
-        form="tag" if ours or tagged else "full",
-        terms=(*ours, *({"id": id_} for id_ in kept)),
+        form="tag" if tag_terms or tagged else "full",
+        terms=(*tag_terms, *({"id": id_} for id_ in kept)),
         by_tag=own,
         left_out=tuple(left[len(kept) :]),
     )
 
 
-def own_of(found: Resolved, account_id: str) -> frozenset[str]:
+def own_of(resolved: Resolved, account_id: str) -> frozenset[str]:
     """The ids in `offered` that this account can tag."""
-    foreign = {o.id for o in (*found.usable, *found.pending) if o.owner_id not in ("", account_id)}
-    return frozenset(offered(found)) - foreign
+    foreign = {o.id for o in (*resolved.usable, *resolved.pending) if o.owner_id not in ("", account_id)}
+    return frozenset(offered(resolved)) - foreign
 
 
 def split(present: Sequence[Term], record: Record) -> tuple[list[Term], list[Term]]:
     """A user's entries in their order, and the entries of the record that are gone."""
-    theirs, gone = list(present), []
+    user_terms, gone = list(present), []
     for term in record.terms:
-        if term not in theirs:
+        if term not in user_terms:
             gone.append(term)
             continue
-        theirs.reverse()  # the broker's entries come last
-        theirs.remove(term)
-        theirs.reverse()
-    return theirs, gone
+        user_terms.reverse()  # the broker's entries come last
+        user_terms.remove(term)
+        user_terms.reverse()
+    return user_terms, gone
 
 
-def noticed(record: Record, gone: Collection[Term], *, asked_for: str, now: datetime) -> Record:
+def checked(record: Record, gone: Collection[Term], *, request: str, now: datetime) -> Record:
     """The record after a check of the list, with the number of removals for this request."""
-    if record.asked != asked_for:
-        return replace(record, asked=asked_for, removed=0, by="")
+    if record.request != request:
+        return replace(record, request=request, removed=0, by="")
     if not gone or record.yielded:
         return record
-    forgotten = not record.at or now - decode_time(record.at) > FORGOTTEN
+    forgotten = not record.at or now - decode_time(record.at) > REMOVAL_MEMORY
     return replace(record, removed=1 if forgotten else record.removed + 1)
 
 
@@ -197,9 +197,9 @@ def written(record: Record, terms: Iterable[Term]) -> Record:
     return replace(record, terms=listed) if listed or record.removed else Record()
 
 
-def same(one: Sequence[Term], other: Sequence[Term]) -> bool:
+def same(terms: Sequence[Term], other_terms: Sequence[Term]) -> bool:
     """Whether two lists select alike: the order of entries has no meaning."""
-    return sorted(map(_sortable, one)) == sorted(map(_sortable, other))
+    return sorted(map(_sortable, terms)) == sorted(map(_sortable, other_terms))
 
 
 def untagged(by_tag: Collection[str], odcrs: Iterable[Odcr], key: str, value: str) -> frozenset[str]:

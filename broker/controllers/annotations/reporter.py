@@ -26,7 +26,7 @@ Key = tuple[str, str]  # kind, key
 DRAWING: Final = ("", "")  # all objects that draw from a reservation
 # Written on a claim by the broker itself.
 _WRITTEN: Final = frozenset({names.LAUNCH, names.ATTEMPTS, names.WAITING_SINCE, names.REPLACES, names.MOVE})
-WITHOUT: Final = "no slot that belongs to a reservation is for it"
+NO_OWNED_SLOT: Final = "no slot that belongs to a reservation is for it"
 
 
 class AnnotationReporter:
@@ -52,7 +52,7 @@ class AnnotationReporter:
         reserved = self._reserved()
         # A Namespace can draw only from a reservation without a namespace.
         known = {
-            True: ReservationNames(each for each in reserved if not each.namespace),
+            True: ReservationNames(reservation for reservation in reserved if not reservation.namespace),
             False: ReservationNames(reserved),
         }
         for kind, key in dict.fromkeys(due):
@@ -110,7 +110,7 @@ def _findings(obj: Object, known: ReservationNames) -> Iterator[tuple[str, str]]
         return
     reserved = known.resolve(draws)
     if isinstance(reserved, UnresolvedName):
-        without = "its workloads have no queue" if isinstance(obj, Namespace) else WITHOUT
+        without = "its workloads have no queue" if isinstance(obj, Namespace) else NO_OWNED_SLOT
         yield (
             reserved.reason,
             f"annotation {names.DRAWS_FROM} is {draws!r}: {reserved.message}; until then {without}",

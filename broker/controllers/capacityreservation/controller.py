@@ -2,8 +2,8 @@
 
 Invariant: everything is decided from one snapshot, since reservations that name one flavor share its
 hardware. An object is written only if its status differs; one with unchanged facts is skipped. A deleted
-reservation goes once everything that was made for it has gone: until then our finalizer holds it, and its
-status lists the rest. Each state is written before the next follows from it.
+reservation is released once everything that was made for it is gone: until then the broker's finalizer holds
+it, and its status lists the rest. Each state is written before the next follows from it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from broker.kube.errors import Conflict
 from broker.kube.events import Recorder
 from broker.kube.for_each import each
 from broker.quota.lifecycle import Limits, State, advance, patience
-from broker.reservations import conditions as verdicts
+from broker.reservations import conditions
 from broker.reservations.conditions import ReservationFacts
 from broker.reservations.spec import Reservation, reserved_of
 
@@ -86,7 +86,7 @@ class ReservationController:
             self._forget(())
             show({})
             return None
-        snapshot = self._snapshots.take(reservations, self._clock.now(), moment)
+        snapshot = self._snapshots.build(reservations, self._clock.now(), moment)
         self._forget(reservations)
         due = [snapshot.until]
         try:
@@ -117,7 +117,7 @@ class ReservationController:
         reservation = self._cached(reservation, marked)
         before = reservation.status.capacity_reservation_lifecycle_state
         reservation, left = self._write_status(reservation, facts, cloud, group_arn)
-        if deleting and not facts.left:
+        if deleting and not facts.remaining:
             self._release(reservation)
         if (
             reservation.status.capacity_reservation_lifecycle_state != before
@@ -139,9 +139,9 @@ class ReservationController:
         """
         now, current = self._clock.now(), reservation.status
         before = current.capacity_reservation_lifecycle_state
-        obstacle = next(verdicts.obstacles(facts), None)
-        ready = condition(current.conditions, verdicts.READY)
-        lacking = condition(current.conditions, verdicts.PROVISIONED)
+        obstacle = next(conditions.obstacles(facts), None)
+        ready = condition(current.conditions, conditions.READY)
+        lacking = condition(current.conditions, conditions.PROVISIONED)
         since = lacking.last_transition_time if lacking is not None and lacking.status != "True" else None
         lasted = (now - since).total_seconds() if since is not None else 0.0
         state = advance(
@@ -155,10 +155,10 @@ class ReservationController:
         first = before is None and not reservation.deleting
         was_ready = ready is not None and ready.status == "True"
         anew = before == "Failed" and state == "Updating"
-        updates = verdicts.condition_updates(
+        updates = conditions.condition_updates(
             facts, state, obstacle, first=first, was_ready=was_ready, anew=anew
         )
-        detail = state if first else verdicts.detail(state, obstacle, updates, facts)
+        detail = state if first else conditions.detail(state, obstacle, updates, facts)
         body = status.body(
             current,
             reservation.metadata.generation,
@@ -174,7 +174,7 @@ class ReservationController:
         if not status.same(current, body):
             reservation = self._write(reservation, body)
             if state != before:
-                self._report(reservation, before, state, verdicts.transition(state, obstacle, detail))
+                self._report(reservation, before, state, conditions.transition(state, obstacle, detail))
         left = float("inf") if state in ("Failed", "Deleting") else patience(state, obstacle, self._limits)
         return reservation, left - lasted
 
@@ -190,7 +190,7 @@ class ReservationController:
         return self._cached(reservation, answer)
 
     def _cached(self, reservation: Reservation, answer: Mapping[str, Any] | None) -> Reservation:
-        """The object after a write of ours, as every reader sees it from now on."""
+        """The object after the broker's write, as every reader sees it from now on."""
         if answer is None:
             return reservation
         cache: Cache[Any] = (
@@ -199,10 +199,10 @@ class ReservationController:
             else self._reads.cluster_reservations.cache
         )
         cache.observe(answer)
-        found: Reservation | None = cache.find(reservation.key)
-        return (
-            found if found is not None and found.uid == reservation.uid else type(reservation).decode(answer)
-        )
+        cached: Reservation | None = cache.find(reservation.key)
+        if cached is not None and cached.uid == reservation.uid:
+            return cached
+        return type(reservation).decode(answer)
 
     def _release(self, reservation: Reservation) -> None:
         patch = remove_finalizer(reservation, names.RESERVED_FINALIZER)
@@ -214,7 +214,7 @@ class ReservationController:
                 reservation.KIND, reservation.name, patch, namespace=reservation.namespace or None
             )
         except Conflict:
-            _log.info("reservation changed meanwhile, looked at again", reservation=reservation.key)
+            _log.info("reservation changed meanwhile, requeued", reservation=reservation.key)
             return
         self._cached(reservation, answer)
 

@@ -38,11 +38,11 @@ from broker.quota.hardware import (
 from broker.quota.model import UNLIMITED, Amounts, FlavorResource
 from broker.quota.resolve import ReservationNames, UnresolvedName
 from broker.quota.usage import ReservationHolder, Reserved
-from broker.reservations import conditions as verdicts
+from broker.reservations import conditions
 from broker.reservations.conditions import ReservationFacts, WorkFailure
 from broker.reservations.flavors import FlavorCatalog
 from broker.reservations.machines import Flavors, MachineReader, MachineSnapshot
-from broker.reservations.odcr_status import purchase_troubles, remedies
+from broker.reservations.odcr_status import purchase_failures, remedies
 from broker.reservations.ownership import Ownership
 from broker.reservations.queues import queue
 from broker.reservations.spec import Reservation, reserved_of
@@ -80,7 +80,7 @@ class JointFacts:
 
 
 class JointFactsBuilder:
-    """`take` builds one snapshot. Unchanged parts are reused, and machine counts are steadied."""
+    """`build` makes one snapshot. Unchanged parts are reused, and machine counts are steadied."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class JointFactsBuilder:
         claims: Cache[NodeClaim],
         inventory: InventoryCache,
         views: ReservationViews,
-        others: UnattributedUsageReader,
+        unattributed: UnattributedUsageReader,
         hardware: MachineReader,
     ) -> None:
         self._provider = provider
@@ -100,7 +100,7 @@ class JointFactsBuilder:
         self._inventory = inventory
         self._views = views
         self._hardware = hardware
-        self._others = others
+        self._unattributed = unattributed
         self._steadied: SteadyMachines | None = None
         self._types: Mapping[str, InstanceType] = {}
         self._judgements: dict[str, tuple[tuple[int, str], JudgedQuota]] = {}
@@ -108,36 +108,39 @@ class JointFactsBuilder:
             str, tuple[Sequence[ReservationHolder], tuple[ReservationHolder, ...], Amounts]
         ] = {}
 
-    def take(self, reservations: Sequence[Reservation], now: datetime, moment: float) -> JointFacts:
+    def build(self, reservations: Sequence[Reservation], now: datetime, moment: float) -> JointFacts:
         views = self._views
         claims = self._claims.list()
         try:
             self._types = self._provider.instance_types()
         except ProviderError as error:
-            _log.info("instance types as they were", error=str(error))
+            _log.info("instance types not refreshed", error=str(error))
         snapshot = self._reads.snapshot()
-        holdings = snapshot.odcrs.owned
-        judged = {reserved_of(one): self._judge(one) for one in reservations}
+        ownership = snapshot.odcrs.owned
+        judged = {reserved_of(reservation): self._judge(reservation) for reservation in reservations}
         flavors = self._flavors(snapshot.flavors, judged.values())
-        seen = self._seen(holdings, flavors, claims, now)
-        steady_seconds = self._others.steady_seconds
+        seen = self._seen(ownership, flavors, claims, now)
+        steady_seconds = self._unattributed.steady_seconds
         self._steadied, machines = steady(self._steadied, seen.machines, moment, steady_seconds)
         claimants = _claimants(reservations, judged)
         shared = bisection.bisected(
-            lambda some: shares(some, machines, sold=verdicts.SOLD), claimants, lambda one: str(one.reserved)
+            lambda group: shares(group, machines, sold=conditions.SOLD),
+            claimants,
+            lambda claimant: str(claimant.reserved),
         )
-        common, own = _outs(machines)
+        common, own = _broken_machines(machines)
         holders = views.holders(snapshot, claims)
         added = {
-            reserved_of(one): self._added(one, holders.get(reserved_of(one), ())) for one in reservations
+            reserved_of(reservation): self._added(reservation, holders.get(reserved_of(reservation), ()))
+            for reservation in reservations
         }
         queued = {reserved: views.queue(reserved, snapshot) for reserved in added}
-        others, steadily = self._others.look(
+        unattributed, steadily = self._unattributed.read(
             machines,
             claims,
-            (each for some in holders.values() for each in some),
-            kin=_kin(judged),
-            kueue=any(each is not None for each in queued.values()),
+            (holder for group in holders.values() for holder in group),
+            is_attributed=_attribution(judged),
+            kueue=any(state is not None for state in queued.values()),
             moment=moment,
         )
         used_up = taken(
@@ -145,48 +148,48 @@ class JointFactsBuilder:
             machines,
             shared,
             {reserved: used for reserved, (_, used) in added.items()},
-            others.use,
-            anywhere=others.anywhere,
+            unattributed.use,
+            anywhere=unattributed.anywhere,
         )
         facts: dict[Reserved, ReservationFacts] = {}
         cloud: dict[Reserved, Cloud] = {}
         group_arns: dict[Reserved, str] = {}
-        for one in reservations:
-            reserved = reserved_of(one)
+        for reservation in reservations:
+            reserved = reserved_of(reservation)
             odcrs = snapshot.odcrs.status(reserved)
             group_arns[reserved] = odcrs.group_arn
-            mine, held = judged[reserved], holdings.of(reserved)
+            quota, held = judged[reserved], ownership.of(reserved)
             cloud[reserved] = tuple((flavor, odcr) for flavor in sorted(held) for odcr in held[flavor])
-            named = sorted({key.flavor for key in mine.nominal})
+            named = sorted({key.flavor for key in quota.nominal})
             users, used = added[reserved]
-            priority = one.spec.priority_class_name
+            priority = reservation.spec.priority_class_name
             facts[reserved] = ReservationFacts(
-                judged=mine.judged,
+                judged=quota.judged,
                 refused=snapshot.refusals.get(reserved, ()),
-                nominal=mine.nominal,
-                limit=mine.limit,
+                nominal=quota.nominal,
+                limit=quota.limit,
                 share=shared.get(reserved) or HardwareShare(),
-                deciding=mine.deciding,
+                deciding=quota.deciding,
                 missing_flavors=tuple(name for name in named if name not in flavors and name not in held),
                 pending=tuple(_begins(odcr) for _, odcr in cloud[reserved] if odcr.state in STARTING),
-                outs=(
+                out_of_service=(
                     *own.get(reserved, ()),
                     *_tied(seen, named),
                     *(out for name in named for out in common.get(name, ())),
                 ),
                 taken=used_up.get(reserved, {}),
-                takers=others.where(reserved, named) if reserved in used_up else (),
+                takers=unattributed.where(reserved, named) if reserved in used_up else (),
                 queue=queued[reserved],
-                hindered=tuple(
+                queue_failures=tuple(
                     WorkFailure(reason=problem.reason, message=problem.message)
                     for problem in snapshot.queue_problems.get(reserved, ())
                 ),
                 remedies=tuple(remedies(odcrs, reserved)),
-                troubles=tuple(purchase_troubles(odcrs)),
+                failures=tuple(purchase_failures(odcrs)),
                 holders=users,
                 used=used,
                 priority_missing=priority if priority and self._reads.priority(priority) is None else "",
-                left=tuple(views.left(one, snapshot)) if one.deleting else (),
+                remaining=tuple(views.remaining(reservation, snapshot)) if reservation.deleting else (),
             )
         due = (began + steady_seconds for began in self._steadied.since.values())
         return JointFacts(
@@ -198,14 +201,14 @@ class JointFactsBuilder:
         )
 
     def _added(
-        self, one: Reservation, holders: Sequence[ReservationHolder]
+        self, reservation: Reservation, holders: Sequence[ReservationHolder]
     ) -> tuple[tuple[ReservationHolder, ...], Amounts]:
-        """Its users by name, and their total; added up again only after a change."""
-        known = self._users.get(one.uid)
+        """The reservation's users by name, and their total; added up again only after a change."""
+        known = self._users.get(reservation.uid)
         if known is None or known[0] != holders:
-            users = tuple(sorted(holders, key=lambda each: (each.name, each.kind)))
+            users = tuple(sorted(holders, key=lambda holder: (holder.name, holder.kind)))
             known = (holders, users, usage(users))
-            self._users[one.uid] = known
+            self._users[reservation.uid] = known
         return known[1], known[2]
 
     def forget(self, alive: Collection[str]) -> None:
@@ -219,19 +222,21 @@ class JointFactsBuilder:
         return {name: flavor.spec.node_labels for name, flavor in flavors.items()}
 
     def _seen(
-        self, holdings: Ownership, flavors: Flavors, claims: Sequence[NodeClaim], now: datetime
+        self, ownership: Ownership, flavors: Flavors, claims: Sequence[NodeClaim], now: datetime
     ) -> MachineSnapshot:
         inventory, nodes = self._inventory.snapshot(), self._nodes.list()
-        return self._hardware.look(nodes, claims, inventory, holdings, flavors, self._types, now)
+        return self._hardware.read(nodes, claims, inventory, ownership, flavors, self._types, now)
 
-    def _judge(self, one: Reservation) -> JudgedQuota:
-        sizing = one.annotations.get(names.SIZING, "")
-        version = (one.metadata.generation, sizing)
-        known = self._judgements.get(one.uid)
+    def _judge(self, reservation: Reservation) -> JudgedQuota:
+        sizing = reservation.annotations.get(names.SIZING, "")
+        version = (reservation.metadata.generation, sizing)
+        known = self._judgements.get(reservation.uid)
         if known is None or known[0] != version:
-            made = _judgement(one, self._reads.snapshot().judged(one), largest=sizing == LARGEST)
-            known = (version, made)
-            self._judgements[one.uid] = known
+            quota = _judgement(
+                reservation, self._reads.snapshot().judged(reservation), largest=sizing == LARGEST
+            )
+            known = (version, quota)
+            self._judgements[reservation.uid] = known
         return known[1]
 
 
@@ -240,14 +245,16 @@ def _claimants(
 ) -> Sequence[EntitledReservation]:
     return [
         EntitledReservation(
-            reserved=reserved_of(one), nominal=judged[reserved_of(one)].nominal, since=_age(one)
+            reserved=reserved_of(reservation),
+            nominal=judged[reserved_of(reservation)].nominal,
+            since=_age(reservation),
         )
-        for one in reservations
-        if not one.deleting
+        for reservation in reservations
+        if not reservation.deleting
     ]
 
 
-def _kin(judged: Mapping[Reserved, JudgedQuota]) -> IsAttributed:
+def _attribution(judged: Mapping[Reserved, JudgedQuota]) -> IsAttributed:
     """Whether a claim with this annotation is attributed on machines of an owner: it draws from the owner
     or from its cohort.
     """
@@ -257,47 +264,49 @@ def _kin(judged: Mapping[Reserved, JudgedQuota]) -> IsAttributed:
         return ReservationNames(judged)
 
     @cache
-    def kin(given: str, owner: Reserved | None) -> bool:
-        found = named().resolve(given)
-        if isinstance(found, UnresolvedName):
+    def is_attributed(given: str, owner: Reserved | None) -> bool:
+        reserved = named().resolve(given)
+        if isinstance(reserved, UnresolvedName):
             return False
-        if owner is None or found == owner:
+        if owner is None or reserved == owner:
             return True
-        cohort = judged[found].judged.spec.cohort
+        cohort = judged[reserved].judged.spec.cohort
         return bool(cohort) and owner in judged and judged[owner].judged.spec.cohort == cohort
 
-    return kin
+    return is_attributed
 
 
-def _outs(
+def _broken_machines(
     machines: Sequence[Machine],
 ) -> tuple[Mapping[str, list[str]], Mapping[Reserved, list[str]]]:
-    """Why machines are out: by flavor if they have no owner, otherwise by owner."""
+    """The reasons why machines are out of service: by flavor if they have no owner, otherwise by owner."""
     common: dict[str, list[str]] = defaultdict(list)
     own: dict[Reserved, list[str]] = defaultdict(list)
     for machine in machines:
-        if machine.out:
-            (common[machine.flavor] if machine.owner is None else own[machine.owner]).append(machine.out)
+        if machine.out_of_service:
+            (common[machine.flavor] if machine.owner is None else own[machine.owner]).append(
+                machine.out_of_service
+            )
     return common, own
 
 
-def _judgement(one: Reservation, judged: JudgedSpec, *, largest: bool) -> JudgedQuota:
+def _judgement(reservation: Reservation, judged: JudgedSpec, *, largest: bool) -> JudgedQuota:
     if judged.problems:
         return JudgedQuota(judged=judged, nominal={}, limit={}, deciding=frozenset())
-    made = queue(reserved_of(one), judged.spec)
-    nominal = {key: quota.nominal for key, quota in made.quotas.items()}
+    quota_queue = queue(reserved_of(reservation), judged.spec)
+    nominal = {key: quota.nominal for key, quota in quota_queue.quotas.items()}
     limit: dict[FlavorResource, int] = {}
-    for key, quota in made.quotas.items():
-        borrows = judged.spec.allow_borrowing and bool(made.cohort)
+    for key, quota in quota_queue.quotas.items():
+        borrows = judged.spec.allow_borrowing and bool(quota_queue.cohort)
         more = UNLIMITED if quota.borrowing_limit is None else quota.borrowing_limit
         limit[key] = quota.nominal + (more if borrows else 0)
     return JudgedQuota(
-        judged=judged, nominal=nominal, limit=limit, deciding=verdicts.deciding(nominal, largest=largest)
+        judged=judged, nominal=nominal, limit=limit, deciding=conditions.deciding(nominal, largest=largest)
     )
 
 
-def _age(one: Reservation) -> float:
-    created = one.metadata.creation_timestamp
+def _age(reservation: Reservation) -> float:
+    created = reservation.metadata.creation_timestamp
     return created.timestamp() if created is not None else float("inf")
 
 
@@ -308,7 +317,7 @@ def _begins(odcr: Odcr) -> str:
 
 def _tied(seen: MachineSnapshot, named: Sequence[str]) -> list[str]:
     return [
-        f"node {node} is of flavor {name} and of another alike, and counts in none"
+        f"node {node} matches flavor {name} and another flavor alike, and counts in neither"
         for name in named
         for node in seen.tied.get(name, ())
     ]

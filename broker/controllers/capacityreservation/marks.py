@@ -35,39 +35,39 @@ class CohortLabels:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        # By uid: the wanted label and the present one, if another manager owns it.
-        self._theirs: dict[str, tuple[str, str | None]] = {}
+        # By uid: the desired label and the present one, if another manager owns it.
+        self._foreign_labels: dict[str, tuple[str, str | None]] = {}
 
-    def keep(self, one: Reservation, cohort: str) -> Json | None:
+    def keep(self, reservation: Reservation, cohort: str) -> Json | None:
         """The object after a write; None if no write was needed."""
-        if one.deleting:
+        if reservation.deleting:
             return None  # a deleted object accepts no new finalizer
-        wanted = label_of(cohort)
-        now = one.labels.get(COHORT)
-        held = names.RESERVED_FINALIZER in one.metadata.finalizers
-        if held and ((now or "") == wanted or self._theirs.get(one.uid) == (wanted, now)):
+        desired = label_of(cohort)
+        now = reservation.labels.get(COHORT)
+        held = names.RESERVED_FINALIZER in reservation.metadata.finalizers
+        if held and ((now or "") == desired or self._foreign_labels.get(reservation.uid) == (desired, now)):
             return None
         try:
-            answer = self._apply(one, wanted)
+            answer = self._apply(reservation, desired)
         except Conflict:
-            self._theirs[one.uid] = (wanted, now)
-            answer = self._apply(one, "")
+            self._foreign_labels[reservation.uid] = (desired, now)
+            answer = self._apply(reservation, "")
         after = answer["metadata"].get("labels", {}).get(COHORT)
-        if (after or "") != wanted:
-            self._theirs[one.uid] = (wanted, after)
+        if (after or "") != desired:
+            self._foreign_labels[reservation.uid] = (desired, after)
         return answer
 
     def forget(self, alive: Collection[str]) -> None:
-        self._theirs = {uid: said for uid, said in self._theirs.items() if uid in alive}
+        self._foreign_labels = {uid: labels for uid, labels in self._foreign_labels.items() if uid in alive}
 
-    def _apply(self, one: Reservation, label: str) -> Json:
+    def _apply(self, reservation: Reservation, label: str) -> Json:
         metadata: Json = {
-            "name": one.name,
-            "uid": one.uid,
+            "name": reservation.name,
+            "uid": reservation.uid,
             "finalizers": [names.RESERVED_FINALIZER],
         }
-        if one.namespace:
-            metadata["namespace"] = one.namespace
+        if reservation.namespace:
+            metadata["namespace"] = reservation.namespace
         if label:
             metadata["labels"] = {COHORT: label}
-        return self._client.apply(one.KIND, {"metadata": metadata}, force=False)
+        return self._client.apply(reservation.KIND, {"metadata": metadata}, force=False)

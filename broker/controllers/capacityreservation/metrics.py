@@ -31,9 +31,7 @@ class ReservationMetrics:
 
 
 _TOTAL: Final = GaugeTable("capacity_reservation_total", "Nominal quota of a reservation.", AMOUNT)
-_USED: Final = GaugeTable(
-    "capacity_reservation_allocated", "Quota in use, what is borrowed included.", AMOUNT
-)
+_USED: Final = GaugeTable("capacity_reservation_allocated", "Quota in use, including borrowed quota.", AMOUNT)
 _STATE: Final = GaugeTable(
     "capacity_reservation_lifecycle_state",
     "1 for the state that a reservation is in, 0 for the others.",
@@ -41,7 +39,7 @@ _STATE: Final = GaugeTable(
 )
 _UNATTRIBUTED: Final = GaugeTable(
     "capacity_reservation_unattributed",
-    "Accelerators on nodes of no flavor, or of several alike, which count for no reservation.",
+    "Accelerators on nodes that match no flavor, or several alike. They count for no reservation.",
     ("resource", "why"),
 )
 TABLES: Final = (_TOTAL, _USED, _STATE, _UNATTRIBUTED)
@@ -54,16 +52,16 @@ def show(
     total: dict[tuple[str, ...], float] = {}
     used: dict[tuple[str, ...], float] = {}
     states: dict[tuple[str, ...], float] = {}
-    for reserved, each in shown.items():
+    for reserved, metrics in shown.items():
         reservation = (reserved.namespace, reserved.name)
-        for key in {**each.total, **each.used}:
-            for rows, amounts in ((total, each.total), (used, each.used)):
+        for key in {**metrics.total, **metrics.used}:
+            for rows, amounts in ((total, metrics.total), (used, metrics.used)):
                 value = amounts.get(key, 0)
                 rows[(*reservation, key.flavor, key.resource)] = (
                     value / 1000 if key.resource == "cpu" else value
                 )
-        for name in STATES if each.state else ():
-            states[(*reservation, name)] = float(each.state == name)
+        for name in STATES if metrics.state else ():
+            states[(*reservation, name)] = float(metrics.state == name)
     _TOTAL.show(total)
     _USED.show(used)
     _STATE.show(states)

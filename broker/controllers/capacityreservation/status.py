@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 BROKER_CONDITIONS: Final = frozenset((*RESERVATION_CONDITIONS, SPEC_NORMALIZED))
 MESSAGE: Final = 2000
-# An object may not be larger than etcd takes: the remaining users, in order of name, are added up.
+# Limits an object to etcd's size: the remaining users, in order of name, are added up.
 MOST_USERS: Final = 2000
 OTHERS: Final = "(others)"
 
@@ -34,7 +34,7 @@ def body(
     before: ReservationStatus,
     generation: int,
     state: State,
-    said: Sequence[ConditionUpdate],
+    updates: Sequence[ConditionUpdate],
     detail: str,
     facts: ReservationFacts,
     cloud: Iterable[tuple[str, Odcr]],
@@ -44,13 +44,13 @@ def body(
     now: datetime,
 ) -> Json:
     """`known`: whether amounts are known; until then only the state and the conditions are written."""
-    made: Json = {
+    status: Json = {
         "capacityReservationLifecycleState": state,
         "lifecycleDetail": detail[:MESSAGE],
-        "conditions": conditions(before.conditions, said, generation, now),
+        "conditions": conditions(before.conditions, updates, generation, now),
     }
     if not known:
-        return made
+        return status
     share, used = facts.share, facts.used
     # As in a ClusterQueue: outside a cohort there is nothing to borrow from (Kueue, pkg/cache/scheduler).
     borrowed = beyond(used, facts.nominal) if facts.judged.spec.cohort else {}
@@ -62,47 +62,50 @@ def body(
         "associationUsages": users(associations(facts.holders)),
         "cloudReservations": [_cloud(flavor, odcr) for flavor, odcr in cloud],
     }
-    made |= {name: value for name, value in amounts.items() if value}
+    status |= {name: value for name, value in amounts.items() if value}
     if group_arn:
-        made["reservationGroupARN"] = group_arn
-    made["summary"] = {
+        status["reservationGroupARN"] = group_arn
+    status["summary"] = {
         "gpuTotal": accelerators(facts.nominal),
         "gpuAllocated": accelerators(used),
         "gpuBorrowed": accelerators(borrowed),
         "gpuAllocatable": accelerators(share.allocatable),
-        "dacs": sum(each.kind == "DedicatedAICluster" for each in facts.holders),
+        "dacs": sum(holder.kind == "DedicatedAICluster" for holder in facts.holders),
     }
-    return made
+    return status
 
 
-def same(before: ReservationStatus, made: Json) -> bool:
+def same(before: ReservationStatus, status: Json) -> bool:
     """Whether the object has this status already. Conditions of other writers are ignored."""
-    written_before = before.model_copy(
-        update={"conditions": tuple(each for each in before.conditions if each.type in BROKER_CONDITIONS)}
-    )
+    own = tuple(condition for condition in before.conditions if condition.type in BROKER_CONDITIONS)
+    written_before = before.model_copy(update={"conditions": own})
     old = written_before.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
-    old["conditions"] = [condition_body(each) for each in written_before.conditions]
-    return _filled(old) == _filled(made)
+    old["conditions"] = [condition_body(condition) for condition in written_before.conditions]
+    return _filled(old) == _filled(status)
 
 
-def patch(before: ReservationStatus, made: Json) -> Json:
+def patch(before: ReservationStatus, status: Json) -> Json:
     """A merge patch: removed fields are null, and conditions of other writers stay.
 
-    Server-side apply would work out the owner of thousands of fields, all of which are ours.
+    Server-side apply would compute the owner of thousands of fields, all of which the broker owns.
     """
-    gone = {name: None for name in _filled(before.wire()) if name not in made}
-    theirs = [condition_body(each) for each in before.conditions if each.type not in BROKER_CONDITIONS]
-    return {**gone, **made, "conditions": [*made["conditions"], *theirs]}
+    gone = {name: None for name in _filled(before.wire()) if name not in status}
+    foreign = [
+        condition_body(condition)
+        for condition in before.conditions
+        if condition.type not in BROKER_CONDITIONS
+    ]
+    return {**gone, **status, "conditions": [*status["conditions"], *foreign]}
 
 
 def conditions(
-    before: Iterable[Condition], said: Iterable[ConditionUpdate], generation: int, now: datetime
+    before: Iterable[Condition], updates: Iterable[ConditionUpdate], generation: int, now: datetime
 ) -> list[Json]:
-    updates = tuple(said)
-    mine = [each for each in before if each.type in BROKER_CONDITIONS]
-    after = set_conditions(mine, *updates, now=now, observed_generation=generation, message_limit=MESSAGE)
-    by_type = {each.type: each for each in after}
-    return [condition_body(by_type[update.type]) for update in updates]
+    given = tuple(updates)
+    own = [condition for condition in before if condition.type in BROKER_CONDITIONS]
+    after = set_conditions(own, *given, now=now, observed_generation=generation, message_limit=MESSAGE)
+    by_type = {condition.type: condition for condition in after}
+    return [condition_body(by_type[update.type]) for update in given]
 
 
 def flavors(amounts: Amounts, borrowed: Amounts | None = None) -> list[Json]:
@@ -118,14 +121,14 @@ def flavors(amounts: Amounts, borrowed: Amounts | None = None) -> list[Json]:
 
 def users(named: Sequence[tuple[str, Amounts]]) -> list[Json]:
     shown, rest = named[:MOST_USERS], named[MOST_USERS:]
-    found = [{"name": name, "usage": flavors(usage)} for name, usage in shown]
+    rows = [{"name": name, "usage": flavors(usage)} for name, usage in shown]
     if rest:
         total: dict[FlavorResource, int] = {}
         for _, usage in rest:
             for key, value in usage.items():
                 total[key] = total.get(key, 0) + value
-        found.append({"name": OTHERS, "usage": flavors(total)})
-    return found
+        rows.append({"name": OTHERS, "usage": flavors(total)})
+    return rows
 
 
 def accelerators(amounts: Amounts) -> int:
@@ -133,7 +136,7 @@ def accelerators(amounts: Amounts) -> int:
 
 
 def _cloud(flavor: str, odcr: Odcr) -> Json:
-    made: Json = {
+    entry: Json = {
         "id": odcr.id,
         "flavor": flavor,
         "state": odcr.state,
@@ -142,11 +145,11 @@ def _cloud(flavor: str, odcr: Odcr) -> Json:
         "kind": "interruptible" if odcr.interruptible else odcr.reservation_type,
     }
     if odcr.owner_id:
-        made["ownerID"] = odcr.owner_id
+        entry["ownerID"] = odcr.owner_id
     for name, moment in (("start", odcr.start), ("end", odcr.end)):
         if moment is not None:
-            made[name] = timestamp(moment)
-    return made
+            entry[name] = timestamp(moment)
+    return entry
 
 
 def _filled(fields: Mapping[str, Any]) -> Json:

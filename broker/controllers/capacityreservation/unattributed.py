@@ -1,4 +1,4 @@
-"""Usage of a reservation's hardware that no known user accounts for.
+"""Usage of a reservation's hardware without a known user.
 
 Invariant: usage is unattributed only if no reservation can account for it. With Kueue that is the usage of
 pods on a flavor's nodes beyond all workloads with quota in the flavor.
@@ -32,7 +32,7 @@ _SOLD = frozenset(ACCELERATORS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnattributedUsage:
-    """Usage that no known user accounts for.
+    """Usage without a known user.
 
     `use`: the amounts, by the owner of the machines; `nodes`: the nodes by owner and flavor, if known.
     `anywhere`: the owner of the machines is unknown.
@@ -70,50 +70,54 @@ class UnattributedUsageReader:
     def on_change(self, reader: Callable[[], None]) -> None:
         self._readers.append(reader)
 
-    def look(
+    def read(
         self,
         machines: Iterable[Machine],
         claims: Iterable[NodeClaim],
         holders: Iterable[ReservationHolder],
         *,
-        kin: IsAttributed,
+        is_attributed: IsAttributed,
         kueue: bool,
         moment: float,
     ) -> tuple[UnattributedUsage, float]:
-        """The usage to report, and until when it holds without a change of inputs. `kin`: whether a claim
-        with this annotation is attributed on machines of an owner.
+        """The usage to report, and until when it holds without a change of inputs. `is_attributed`: whether
+        a claim with this annotation is attributed on machines of an owner.
         """
-        found = self._find(machines, claims, holders, kin=kin, kueue=kueue)
-        if self._shown is None or found == self._shown:
-            self._shown, self._since = found, None
-            return found, float("inf")
+        current = self._measure(machines, claims, holders, is_attributed=is_attributed, kueue=kueue)
+        if self._shown is None or current == self._shown:
+            self._shown, self._since = current, None
+            return current, float("inf")
         self._since = moment if self._since is None else self._since
         if moment >= self._since + self.steady_seconds:
-            self._shown, self._since = found, None
-            return found, float("inf")
+            self._shown, self._since = current, None
+            return current, float("inf")
         return self._shown, self._since + self.steady_seconds
 
-    def _find(
+    def _measure(
         self,
         machines: Iterable[Machine],
         claims: Iterable[NodeClaim],
         holders: Iterable[ReservationHolder],
         *,
-        kin: IsAttributed,
+        is_attributed: IsAttributed,
         kueue: bool,
     ) -> UnattributedUsage:
-        on = {claim.status.node_name: claim for claim in claims if _says(claim)}
+        on = {claim.status.node_name: claim for claim in claims if _names_reservation(claim)}
         use: dict[UnattributedKey, int] = {}
         nodes: dict[tuple[Reserved | None, str], list[str]] = {}
         for machine in machines:
-            resource = next((each for each in ACCELERATORS if machine.resources.get(each)), None)
+            resource = next((name for name in ACCELERATORS if machine.resources.get(name)), None)
             node = self._nodes.get(machine.name)
-            if resource is None or machine.out or node is None:
+            if resource is None or machine.out_of_service or node is None:
                 continue  # without accelerators, or a slot without a node
             claim = on.get(node.name)
             if names.DEDICATED in node.labels or (claim is not None and names.DEDICATED in claim.labels):
                 continue
-            if claim is not None and not kueue and kin(claim.annotations[names.DRAWS_FROM], machine.owner):
+            if (
+                claim is not None
+                and not kueue
+                and is_attributed(claim.annotations[names.DRAWS_FROM], machine.owner)
+            ):
                 continue
             whole = machine.owner is not None and not kueue
             has = machine.resources[resource]
@@ -130,7 +134,7 @@ class UnattributedUsageReader:
                     use[key] -= amount
         return UnattributedUsage(
             use={key: amount for key, amount in use.items() if amount > 0},
-            nodes={where: tuple(sorted(some)) for where, some in nodes.items()},
+            nodes={where: tuple(sorted(node_names)) for where, node_names in nodes.items()},
             anywhere=kueue,
         )
 
@@ -156,7 +160,7 @@ class UnattributedUsageReader:
             reader()
 
 
-def _says(claim: NodeClaim) -> bool:
+def _names_reservation(claim: NodeClaim) -> bool:
     return names.DEDICATED in claim.labels or names.DRAWS_FROM in claim.annotations
 
 
@@ -164,8 +168,10 @@ def _counted(pod: Pod | None) -> tuple[tuple[str, str, int], ...]:
     """Node, resource and amount of each accelerator that a pod has."""
     if pod is None or not pod.spec.node_name or pod.ended:
         return ()
-    asked = (*pod.spec.containers, *pod.spec.init_containers)
-    if not any(_SOLD & {*each.resources.limits, *each.resources.requests} for each in asked):
+    containers = (*pod.spec.containers, *pod.spec.init_containers)
+    if not any(
+        _SOLD & {*container.resources.limits, *container.resources.requests} for container in containers
+    ):
         return ()
     node, requests = pod.spec.node_name, pod.requests
-    return tuple((node, each, int(requests[each])) for each in ACCELERATORS if requests.get(each))
+    return tuple((node, name, int(requests[name])) for name in ACCELERATORS if requests.get(name))

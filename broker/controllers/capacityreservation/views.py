@@ -56,21 +56,21 @@ class ReservationViews:
             message += f" (kubectl describe clusterqueue {queue_name(reserved)})"
         return QueueState(active=active, reason=reason, message=message)
 
-    def left(self, reservation: Reservation, snapshot: Snapshot) -> Sequence[str]:
-        """The remaining objects of a deleted reservation, as messages. Without any it may go."""
+    def remaining(self, reservation: Reservation, snapshot: Snapshot) -> Sequence[str]:
+        """The remaining objects of a deleted reservation, as messages. Without any it may be released."""
         reserved, odcrs = reserved_of(reservation), snapshot.odcrs
         left = [
-            f"DedicatedAICluster {holder.name} holds some: delete it (kubectl delete dedicatedaicluster "
+            f"DedicatedAICluster {holder.name} holds quota: delete it (kubectl delete dedicatedaicluster "
             f"{holder.name}) or let it name another reservation"
             for holder in snapshot.cluster_holders.get(reserved, ())
             if holder.usage
         ]
-        left += self.queues_left(reserved)
-        if not odcrs.may_go(reserved, uid=reservation.uid):
+        left += self.remaining_queues(reserved)
+        if not odcrs.is_deletable(reserved, uid=reservation.uid):
             left.append(unreleased(odcrs.status(reserved)))
         return left
 
-    def queues_left(self, reserved: Reserved) -> Sequence[str]:
+    def remaining_queues(self, reserved: Reserved) -> Sequence[str]:
         """The broker's remaining objects in Kueue for the reservation, as text."""
         if not self.reads.kueue:
             return ()
@@ -91,23 +91,23 @@ def _active(reserved: Reserved, snapshot: Snapshot) -> tuple[bool, str, str]:
     if queue is None:
         if problems:
             return False, problems[0].reason, problems[0].message
-        return False, "ClusterQueueNotCreated", f"ClusterQueue {name} is not there yet"
+        return False, "ClusterQueueNotCreated", f"ClusterQueue {name} does not exist yet"
     shown = condition(queue.status.conditions, ACTIVE)
     if shown is None or shown.status == "Unknown":
         return (
             False,
             "ClusterQueuePending",
-            f"Kueue has not said yet whether ClusterQueue {name} is active: does its controller run?",
+            f"Kueue has not reported yet whether ClusterQueue {name} is active: does its controller run?",
         )
     if shown.reason == BY_POLICY and any(problem.reason == STOPPED for problem in problems):
         return True, shown.reason, shown.message  # the stop is intended
     why = next((problem for problem in problems if problem.reason not in HARMLESS), None)
     if shown.status != "True" and why is not None:
-        return False, why.reason, f"{why.message}; Kueue says {shown.reason}: {shown.message}"
+        return False, why.reason, f"{why.message}; Kueue reports {shown.reason}: {shown.message}"
     return shown.status == "True", shown.reason, shown.message
 
 
-def shows(queue: ClusterQueue | LocalQueue | None) -> object:
+def status_inputs(queue: ClusterQueue | LocalQueue | None) -> object:
     """The part of a queue that its reservation's status uses. Kueue updates the rest with every workload."""
     if queue is None:
         return None

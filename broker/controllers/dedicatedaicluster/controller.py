@@ -24,15 +24,15 @@ from broker.controllers.dedicatedaicluster import machines, status_body
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
 from broker.controllers.dedicatedaicluster.marks import ClusterLabels
 from broker.controllers.dedicatedaicluster.sizes import sizes
-from broker.controllers.dedicatedaicluster.snapshot import ClusterSnapshot, ClusterState, look
+from broker.controllers.dedicatedaicluster.snapshot import ClusterSnapshot, ClusterState, build_snapshot
 from broker.controllers.dedicatedaicluster.status import (
     PREEMPTED,
     ClusterEviction,
     ClusterFacts,
     ClusterStatus,
     Size,
+    next_status,
     preempted,
-    settle,
 )
 from broker.controllers.dedicatedaicluster.workloads import ClusterQueueing
 from broker.controllers.dependencies import ReservationDependencies
@@ -58,7 +58,7 @@ from providers.model import InstanceType
 
 Json = dict[str, Any]
 
-NOT_YET: Final = 1.0
+RETRY_SECONDS: Final = 1.0
 
 _log = structlog.get_logger("dedicated")
 
@@ -67,20 +67,20 @@ _log = structlog.get_logger("dedicated")
 class ClusterPass:
     """The inputs of one pass."""
 
-    world: ClusterSnapshot
+    snapshot: ClusterSnapshot
     claims: Mapping[str, list[NodeClaim]]  # by the uid of their cluster
-    down: frozenset[str]  # names of nodes that are not ready
+    unready_nodes: frozenset[str]  # names of nodes that are not ready
     types: Mapping[str, InstanceType]
     size: Callable[[object], Size]  # by reservation
     owners: Mapping[str, Reserved]  # by ODCR id
-    waiting: int = machines.AT_ONCE  # claims of one cluster that may be without an instance at a time
+    launch_limit: int = machines.LAUNCH_LIMIT  # of one cluster's claims without an instance at a time
     left_out: Mapping[str, Sequence[PartialObject]] = field(default_factory=dict)  # unreadable claims
 
-    def settled(self, state: ClusterState) -> Amounts | None:
-        """The part of a cluster's quota that its instances stand for; None if that is all, or nothing."""
+    def backed_quota(self, state: ClusterState) -> Amounts | None:
+        """The part of a cluster's quota that has instances; None if that is all, or nothing."""
         if state.held is None or state.cluster.status.dac_lifecycle_state not in ("ACTIVE", "UPDATING"):
             return None  # it was never complete, so it has no growth
-        size, settled = self.size(state.held.reserved), dict(state.held.usage)
+        size, backed = self.size(state.held.reserved), dict(state.held.usage)
         counts = Counter(
             machines.flavor_name(claim)
             for claim in self.claims.get(state.cluster.uid, ())
@@ -92,30 +92,30 @@ class ClusterPass:
             if isinstance(sized, FlavorProblem) or sized.count <= counts[flavor]:
                 continue
             for resource, value in amounts.items():
-                settled[FlavorResource(flavor, resource)] = value * counts[flavor] // sized.count
-        if settled == state.held.usage or not any(settled.values()):
+                backed[FlavorResource(flavor, resource)] = value * counts[flavor] // sized.count
+        if backed == state.held.usage or not any(backed.values()):
             return None
-        return {key: value for key, value in settled.items() if value}
+        return {key: value for key, value in backed.items() if value}
 
-    def home(self, state: ClusterState) -> bool:
+    def on_own_slots(self, state: ClusterState) -> bool:
         """Whether the cluster has claims, all of them in slots of its own reservation."""
         ids = [claim.labels.get(names.RESERVATION_ID, "") for claim in self.claims.get(state.cluster.uid, ())]
         own = state.held.reserved if state.held else None
         return bool(ids) and all(self.owners.get(odcr_id) == own for odcr_id in ids)
 
-    def at(self, state: ClusterState) -> frozenset[str]:
+    def occupied_queues(self, state: ClusterState) -> frozenset[str]:
         """The queues that own the slots of its instances."""
         return occupied_queues(self.claims.get(state.cluster.uid, ()), self.owners)
 
 
-def down(node: Node) -> bool:
+def is_unready_cluster_node(node: Node) -> bool:
     """Whether this is a node of a dedicated cluster and not ready."""
     ready = condition(node.status.conditions, names.READY)
     return names.DEDICATED in node.labels and (ready is None or ready.status != "True")
 
 
 class ClusterController:
-    """The order of calls: `observe`, then a decision, then `act` on it."""
+    """The order of calls: `observe`, then a decision, then `reconcile`."""
 
     def __init__(self, shared: ReservationDependencies, *, priority: Callable[[str], int | None]) -> None:
         self._shared = shared
@@ -135,9 +135,9 @@ class ClusterController:
         claims: dict[str, list[NodeClaim]] = defaultdict(list)
         drawing = []
         # Read before and after the claims: meanwhile a claim may be left out or readmitted.
-        partial = {each.uid: each for each in shared.caches.claims.left_out}
+        partial = {claim.uid: claim for claim in shared.caches.claims.left_out}
         listed = shared.caches.claims.list()
-        partial |= {each.uid: each for each in shared.caches.claims.left_out}
+        partial |= {claim.uid: claim for claim in shared.caches.claims.left_out}
         for claim in listed:
             partial.pop(claim.uid, None)
             if names.DRAWS_FROM in claim.annotations:
@@ -145,38 +145,40 @@ class ClusterController:
             if uid := cluster_of(claim)[0]:
                 claims[uid].append(claim)
         owners = snapshot.odcrs.owned.owner
-        world = look(
+        cluster_snapshot = build_snapshot(
             snapshot,
             shared.reads.profiles.cache,
             drawing,
             priority=self._priority,
-            firm=lambda claim: non_preemptible(claim, shared.caches),
-            home=lambda claim, reserved: not borrows(claim, reserved, owners),
-            at=lambda claim: occupied_queues((claim,), owners),
+            non_preemptible=lambda claim: non_preemptible(claim, shared.caches),
+            on_own_slots=lambda claim, reserved: not borrows(claim, reserved, owners),
+            occupied_queues=lambda claim: occupied_queues((claim,), owners),
             strategies=settings.strategies,
-            apart=lambda claim, reserved: unowned(claim, reserved, owners),
+            outside_quota=lambda claim, reserved: unowned(claim, reserved, owners),
         )
         if self._shared.reads.kueue:
-            self._queueing.look()
+            self._queueing.refresh()
         return ClusterPass(
-            world=world,
+            snapshot=cluster_snapshot,
             claims=claims,
-            down=frozenset(node.name for node in shared.caches.nodes.list() if down(node)),
+            unready_nodes=frozenset(
+                node.name for node in shared.caches.nodes.list() if is_unready_cluster_node(node)
+            ),
             types=types,
-            size=sizes(world.flavors, world.reservations, types, settings),
+            size=sizes(cluster_snapshot.flavors, cluster_snapshot.reservations, types, settings),
             owners=owners,
-            waiting=max(
-                machines.AT_ONCE,
+            launch_limit=max(
+                machines.LAUNCH_LIMIT,
                 sum(odcr.total for odcr in shared.inventory.snapshot().odcrs.values()),
             ),
             left_out={
-                cluster.uid: [each for each in partial.values() if machines.claim_of(cluster, each)]
+                cluster.uid: [claim for claim in partial.values() if machines.claim_of(cluster, claim)]
                 for cluster in self._cache.list()
             },
         )
 
     @property
-    def waits(self) -> bool:
+    def waits_for_kueue(self) -> bool:
         """Whether clusters exist while Kueue's decisions about them are not read yet."""
         return bool(len(self._cache)) and self._shared.reads.kueue and not self._queueing.known
 
@@ -184,18 +186,23 @@ class ClusterController:
         """The quota decision's input; None if Kueue decides. `launching`: see `ClusterSnapshot.quota`."""
         if self._shared.reads.kueue:
             return None
-        homes = [each.cluster.name for each in observed.world.asking if observed.home(each)]
-        return observed.world.quota(
-            settled=observed.settled, homes=homes, at=observed.at, launching=launching
+        on_own_slots = [
+            state.cluster.name for state in observed.snapshot.clusters if observed.on_own_slots(state)
+        ]
+        return observed.snapshot.quota(
+            backed_quota=observed.backed_quota,
+            on_own_slots=on_own_slots,
+            occupied_queues=observed.occupied_queues,
+            launching=launching,
         )
 
-    def given(
+    def new_quota(
         self, observed: ClusterPass, decided: JointDecision, phase: AdmissionPhase
     ) -> Mapping[str, ClusterAdmission]:
         """The new total quota, by uid, of clusters that get more than their status records. `phase`: selects
         the clusters that hold it from now on, or those that hold it once their victims have left."""
-        given = {}
-        for state in observed.world.asking:
+        quotas = {}
+        for state in observed.snapshot.clusters:
             decision = decided.decisions.get(state.cluster.name)
             if (
                 decision is None
@@ -207,15 +214,17 @@ class ClusterController:
             before = state.held or ClusterAdmission(
                 reserved=state.reserved, since=self._clock.now(), usage={}
             )
-            given[state.cluster.uid] = replace(before, usage=decision.usage, priority=state.priority)
-        return given
+            quotas[state.cluster.uid] = replace(before, usage=decision.usage, priority=state.priority)
+        return quotas
 
-    def act(self, observed: ClusterPass, decided: JointDecision | None) -> float | None:
+    def reconcile(self, observed: ClusterPass, decided: JointDecision | None) -> float | None:
         """Takes each cluster's next step; returns the seconds until the next timed one. `decided`: None if
         Kueue decides. Raises ApiError after all clusters had their turn."""
         waits: list[float] = []
-        each(observed.world.asking, lambda state: waits.extend(self._reconcile(observed, decided, state)))
-        self._marks.forget({state.cluster.uid for state in observed.world.asking})
+        each(
+            observed.snapshot.clusters, lambda state: waits.extend(self._reconcile(observed, decided, state))
+        )
+        self._marks.forget({state.cluster.uid for state in observed.snapshot.clusters})
         return min(waits, default=None)
 
     def _reconcile(
@@ -223,56 +232,58 @@ class ClusterController:
     ) -> list[float]:
         """Takes one cluster's step; returns at most one delay in seconds until its next reconcile."""
         now = self._clock.now()
-        decision, evicted = self._decided(observed, decided, state)
+        decision, eviction = self._decision(observed, decided, state)
         facts = ClusterFacts(
             cluster=state.cluster,
-            wanted=state.wanted,
+            demand=state.demand,
             reserved=state.reserved,
             priority=state.priority,
             barred=state.barred,
-            verdict=decision,
-            eviction=evicted,
+            decision=decision,
+            eviction=eviction,
             claims=observed.claims.get(state.cluster.uid, ()),
             left_out=observed.left_out.get(state.cluster.uid, ()),
-            down=observed.down,
-            waiting=observed.waiting,
-            **({"kept": lambda held: self._queueing.kept(state, held)} if decided is None else {}),
+            unready_nodes=observed.unready_nodes,
+            launch_limit=observed.launch_limit,
+            **({"kept": lambda held: self._queueing.counted_usage(state, held)} if decided is None else {}),
         )
-        settled = settle(
+        status = next_status(
             facts, observed.size(state.reserved), now=now, wait=self._shared.settings.dedicated_wait_seconds
         )
-        lets_go = settled.over or (state.held is not None and settled.held != state.held)
-        if lets_go and not settled.change.make and self._unseen(state.cluster, facts):
-            return [NOT_YET]
-        cluster = self._write_status(state.cluster, settled, state)
-        for claim in settled.change.end or self._mended(observed, state, facts):
-            self._end(claim)
-        for at, flavor in settled.change.make:
-            self._make(observed, state, cluster, settled, at, flavor)
+        gives_back = status.releasable or (state.held is not None and status.held != state.held)
+        if gives_back and not status.changes.create and self._unseen(state.cluster, facts):
+            return [RETRY_SECONDS]
+        cluster = self._write_status(state.cluster, status, state)
+        for claim in status.changes.delete or self._outdated_claims(observed, state, facts):
+            self._delete_claim(claim)
+        for claim_number, flavor in status.changes.create:
+            self._create_claim(observed, state, cluster, status, claim_number, flavor)
         if self._shared.reads.kueue:
-            self._queueing.act(state, settled, evicted=evicted is not None and evicted.keeps is None)
-        if settled.over:
+            self._queueing.update_workloads(
+                state, status, evicted=eviction is not None and eviction.keeps is None
+            )
+        if status.releasable:
             self._release(cluster)
-        return [] if settled.patience is None else [max(settled.patience, NOT_YET)]
+        return [] if status.requeue_after is None else [max(status.requeue_after, RETRY_SECONDS)]
 
-    def _decided(
+    def _decision(
         self, observed: ClusterPass, decided: JointDecision | None, state: ClusterState
     ) -> tuple[AdmissionDecision | None, ClusterEviction | None]:
         """The decision: Kueue's if it counts quota, else the broker's, which covers all reservations."""
         if decided is None:
-            return self._queueing.said(state, observed.world)
+            return self._queueing.decision(state, observed.snapshot)
         name = state.cluster.name
-        if found := decided.evictions.get(name):
-            return None, preempted(found)
-        if found := decided.evictions.get(f"{name}{GROWTH}"):
-            return None, preempted(found, keeps=observed.settled(state))
+        if eviction := decided.evictions.get(name):
+            return None, preempted(eviction)
+        if eviction := decided.evictions.get(f"{name}{GROWTH}"):
+            return None, preempted(eviction, keeps=observed.backed_quota(state))
         return decided.decisions.get(name), None
 
     def _unseen(self, cluster: DedicatedAICluster, facts: ClusterFacts) -> bool:
         """Whether the API server has claims of the cluster that the cache does not show."""
         label = f"{names.DEDICATED}={machines.dedicated(cluster)}"
         listed, _ = self._client.list(NodeClaim.KIND, label_selector=label)
-        known = {each.uid for each in facts.there}
+        known = {claim.uid for claim in facts.all_claims}
         unseen = [
             raw
             for raw in listed
@@ -284,25 +295,25 @@ class ClusterController:
         return bool(unseen)
 
     def _write_status(
-        self, cluster: DedicatedAICluster, settled: ClusterStatus, state: ClusterState
+        self, cluster: DedicatedAICluster, status: ClusterStatus, state: ClusterState
     ) -> DedicatedAICluster:
         """Writes the cluster's finalizer, label and status; returns the cluster afterwards."""
         reserved = state.reserved.name if isinstance(state.reserved, Reserved) else ""
         cluster = self._cached(cluster, self._marks.keep(cluster, reserved))
         before = cluster.status
-        status = status_body.body(cluster, settled, now=self._clock.now())
-        if status is None:
+        body = status_body.body(cluster, status, now=self._clock.now())
+        if body is None:
             return cluster
         metadata = {"name": cluster.name, "uid": cluster.uid}
         answer = self._client.apply(
-            DedicatedAICluster.KIND, {"metadata": metadata, "status": status}, subresource="status"
+            DedicatedAICluster.KIND, {"metadata": metadata, "status": body}, subresource="status"
         )
-        if settled.state != before.dac_lifecycle_state:
-            _log.info("cluster", cluster=cluster.name, state=settled.state, why=settled.detail)
+        if status.state != before.dac_lifecycle_state:
+            _log.info("cluster", cluster=cluster.name, state=status.state, why=status.detail)
             self._shared.recorder.event(
-                cluster, "Warning" if settled.state == "FAILED" else "Normal", settled.state, settled.detail
+                cluster, "Warning" if status.state == "FAILED" else "Normal", status.state, status.detail
             )
-        for update in settled.said:
+        for update in status.conditions:
             if update.type == PREEMPTED and update.status == "True" and before.admission is not None:
                 self._shared.recorder.event(cluster, "Warning", PREEMPTED, update.message)
         return self._cached(cluster, answer)
@@ -313,60 +324,64 @@ class ClusterController:
         self._cache.observe(answer)
         return DedicatedAICluster.decode(answer)
 
-    def _make(
+    def _create_claim(
         self,
         observed: ClusterPass,
         state: ClusterState,
         cluster: DedicatedAICluster,
-        settled: ClusterStatus,
-        at: int,
+        status: ClusterStatus,
+        claim_number: int,
         flavor: str,
     ) -> None:
         """Creates one claim. If it exists, an earlier attempt made it, and the cache shows it soon."""
-        known, sized = observed.world.flavors.get(flavor), settled.sized.get(flavor)
+        known, sized = observed.snapshot.flavors.get(flavor), status.sized.get(flavor)
         if (
-            not isinstance(state.wanted, ClusterDemand)
-            or settled.held is None
+            not isinstance(state.demand, ClusterDemand)
+            or status.held is None
             or known is None
             or sized is None
         ):
             return  # existing instances stay, and none are added
         body = machines.claim(
             cluster,
-            at,
-            wanted=state.wanted,
-            reserved=settled.held.reserved,
+            claim_number,
+            demand=state.demand,
+            reserved=status.held.reserved,
             flavor=known,
             sized=sized,
             types=observed.types,
-            node_class=self._node_class(observed.world, state),
+            node_class=self._node_class(observed.snapshot, state),
             priority=state.priority,
         )
         try:
             self._shared.caches.claims.observe(self._client.create(NodeClaim.KIND, body))
         except AlreadyExists:
-            _log.info("claim is there already", cluster=cluster.name, claim=body["metadata"]["name"])
+            _log.info("claim exists already", cluster=cluster.name, claim=body["metadata"]["name"])
 
-    def _mended(self, observed: ClusterPass, state: ClusterState, facts: ClusterFacts) -> list[NodeClaim]:
+    def _outdated_claims(
+        self, observed: ClusterPass, state: ClusterState, facts: ClusterFacts
+    ) -> list[NodeClaim]:
         """Claims without an instance that would be made differently today, and are replaced."""
-        if not (isinstance(state.reserved, Reserved) and isinstance(state.wanted, ClusterDemand)):
+        if not (isinstance(state.reserved, Reserved) and isinstance(state.demand, ClusterDemand)):
             return []  # today's request is unknown
-        wanted, flavors = self._node_class(observed.world, state), observed.world.flavors
+        node_class, flavors = self._node_class(observed.snapshot, state), observed.snapshot.flavors
         return [
-            each
-            for each in facts.claims
-            if machines.mended(each, flavors.get(machines.flavor_name(each)), wanted)
+            claim
+            for claim in facts.claims
+            if machines.outdated(claim, flavors.get(machines.flavor_name(claim)), node_class)
         ]
 
-    def _node_class(self, world: ClusterSnapshot, state: ClusterState) -> str:
+    def _node_class(self, snapshot: ClusterSnapshot, state: ClusterState) -> str:
         """The first that names one: the cluster, its profile, its reservation; else the setting."""
-        reservation = world.reservations.get(state.reserved) if isinstance(state.reserved, Reserved) else None
+        reservation = (
+            snapshot.reservations.get(state.reserved) if isinstance(state.reserved, Reserved) else None
+        )
         for source in (state.cluster, state.profile, reservation):
             if source is not None and (named := source.annotations.get(names.NODE_CLASS)):
                 return named
         return self._shared.settings.dedicated_node_class
 
-    def _end(self, claim: NodeClaim) -> None:
+    def _delete_claim(self, claim: NodeClaim) -> None:
         """Deletes the claim; Karpenter drains and terminates it as any other."""
         try:
             answer = self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
@@ -382,6 +397,6 @@ class ClusterController:
         try:
             self._cache.observe(self._client.patch(DedicatedAICluster.KIND, cluster.name, patch))
         except (Conflict, NotFound) as error:
-            _log.info("cluster changed meanwhile, looked at again", cluster=cluster.name, error=str(error))
+            _log.info("cluster changed meanwhile, requeued", cluster=cluster.name, error=str(error))
             return
         _log.info("cluster released", cluster=cluster.name)

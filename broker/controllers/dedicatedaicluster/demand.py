@@ -53,13 +53,19 @@ class ClusterDemand:
             requests=self.requests,
             tolerations=tuple(
                 flavors.FlavorToleration(
-                    key=each.key, operator=each.operator, value=each.value, effect=each.effect
+                    key=toleration.key,
+                    operator=toleration.operator,
+                    value=toleration.value,
+                    effect=toleration.effect,
                 )
-                for each in self.tolerations
+                for toleration in self.tolerations
             ),
             selector=self.node_selector,
             affinity=tuple(
-                tuple(Expression(each.key, each.operator, each.values) for each in term.match_expressions)
+                tuple(
+                    Expression(expression.key, expression.operator, expression.values)
+                    for expression in term.match_expressions
+                )
                 for term in (required.node_selector_terms if required else ())
             ),
         )
@@ -103,21 +109,21 @@ def _total(
     own: ResourceRequirements | None, unit: ResourceRequirements | None, count: int | None, profile: str
 ) -> Mapping[str, int] | DemandError:
     try:
-        if own is not None and (asked := _requests(own)):
-            total = {name: units(name, text) for name, text in asked.items()}
+        if own is not None and (own_requests := _requests(own)):
+            total = {name: units(name, text) for name, text in own_requests.items()}
             return _positive(total, "spec.resources.requests")
         where = f"spec.resources.requests of DedicatedAIClusterProfile {profile}"
         if unit is None:
             return DemandError(
                 "SizeUnknown",
-                "nothing says how large the cluster is: set spec.resources.requests, or spec.profile and "
-                "spec.count (a count alone is a count of nothing)",
+                "the cluster's size is not set: set spec.resources.requests, or spec.profile and spec.count "
+                "(a count alone has no unit)",
             )
         if not count:
             return DemandError(
                 "SizeUnknown",
-                f"spec.count: neither the cluster nor DedicatedAIClusterProfile {profile} says how many "
-                "units it has: set one of them",
+                f"spec.count: neither the cluster nor DedicatedAIClusterProfile {profile} sets the number of "
+                "units: set one of them",
             )
         total = {name: units(name, text) * count for name, text in _requests(unit).items()}
         return _positive(total, where)
@@ -128,9 +134,9 @@ def _total(
 def _positive(total: Mapping[str, int], where: str) -> Mapping[str, int] | DemandError:
     if negative := [name for name, value in sorted(total.items()) if value < 0]:
         return DemandError("SizeInvalid", f"{where}: {negative[0]} is negative; leave it out for none")
-    found = {name: value for name, value in sorted(total.items()) if value}
-    return found or DemandError(
-        "SizeUnknown", f"{where} asks for nothing: name an amount, such as nvidia.com/gpu"
+    amounts = {name: value for name, value in sorted(total.items()) if value}
+    return amounts or DemandError(
+        "SizeUnknown", f"{where} requests nothing: name an amount, such as nvidia.com/gpu"
     )
 
 

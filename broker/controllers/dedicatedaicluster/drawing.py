@@ -1,6 +1,6 @@
 """Quota held by claims that draw from a reservation and belong to no dedicated cluster.
 
-Invariant: a claim counts once it has an instance, with the share of quota that the instance stands for. The
+Invariant: a claim counts once it has an instance, with its share of the quota. The
 share is its accelerators, and the flavor's other resources in proportion. The number of instances that the
 quota was sized to thus uses up all of it. A claim of unknown flavor holds nothing, and neither does a claim
 that fell back to on-demand. If Kueue counts quota, it counts the workloads on such claims, and the claims do
@@ -36,9 +36,9 @@ def drawing(
         return {}
     specs, flavors = snapshot.specs, snapshot.resource_flavors
     by_name = ReservationNames(specs)
-    made: dict[Reserved, Queue] = {}
-    found: dict[Reserved, list[ReservationHolder]] = {}
-    for claim in sorted(drawing_claims, key=lambda each: each.name):
+    queues: dict[Reserved, Queue] = {}
+    by_reservation: dict[Reserved, list[ReservationHolder]] = {}
+    for claim in sorted(drawing_claims, key=lambda drawing_claim: drawing_claim.name):
         if names.DEDICATED in claim.labels or not claim.status.provider_id:
             continue
         if claim.labels.get(names.CAPACITY_TYPE, RESERVED) != RESERVED:
@@ -46,31 +46,31 @@ def drawing(
         reserved = by_name.resolve(claim.annotations.get(names.DRAWS_FROM, ""))
         if isinstance(reserved, UnresolvedName):
             continue
-        if reserved not in made:
-            made[reserved] = queue(reserved, specs[reserved])
-        mine = made[reserved]
-        named = sorted({flavor for group in mine.groups for flavor in group.flavors})
+        if reserved not in queues:
+            queues[reserved] = queue(reserved, specs[reserved])
+        own_queue = queues[reserved]
+        named = sorted({flavor for group in own_queue.groups for flavor in group.flavors})
         labels = {name: flavors[name].spec.node_labels for name in named if name in flavors}
         if len(of := attribute(claim.labels, labels)) != 1:
             continue
         since = claim.metadata.creation_timestamp
-        one = ReservationHolder(
+        holder = ReservationHolder(
             kind="NodeClaim",
             name=claim.name,
             reserved=reserved,
             usage=share(
-                mine, of[0], {name: units(name, text) for name, text in claim.status.capacity.items()}
+                own_queue, of[0], {name: units(name, text) for name, text in claim.status.capacity.items()}
             ),
             priority=priority_of(claim),
             since=since.timestamp() if since else 0.0,
         )
-        found.setdefault(reserved, []).append(one)
-    return {reserved: tuple(holders) for reserved, holders in found.items()}
+        by_reservation.setdefault(reserved, []).append(holder)
+    return {reserved: tuple(holders) for reserved, holders in by_reservation.items()}
 
 
 def share(queue: Queue, flavor: str, has: Mapping[str, int]) -> Amounts:
-    """The part of a queue's quota that an instance with the resources `has` stands for."""
-    quota = {key.resource: each.nominal for key, each in queue.quotas.items() if key.flavor == flavor}
+    """The part of a queue's quota that an instance with the resources `has` uses."""
+    quota = {key.resource: limits.nominal for key, limits in queue.quotas.items() if key.flavor == flavor}
     by = next((name for name in ACCELERATORS if has.get(name) and quota.get(name)), None)
     return {
         FlavorResource(flavor, name): has[name]

@@ -6,19 +6,22 @@ from broker.apis.kueue import ResourceFlavor
 from broker.quota import flavors
 
 
-def rule(one: ResourceFlavor) -> flavors.Flavor:
+def quota_flavor(flavor: ResourceFlavor) -> flavors.Flavor:
     """The flavor in the form that quota assignment reads."""
     return flavors.Flavor(
-        name=one.name,
-        labels=one.spec.node_labels,
+        name=flavor.name,
+        labels=flavor.spec.node_labels,
         taints=tuple(
-            flavors.FlavorTaint(key=each.key, value=each.value, effect=each.effect)
-            for each in one.spec.node_taints
+            flavors.FlavorTaint(key=taint.key, value=taint.value, effect=taint.effect)
+            for taint in flavor.spec.node_taints
         ),
         tolerations=tuple(
             flavors.FlavorToleration(
-                key=each.key, operator=each.operator, value=each.value, effect=each.effect
+                key=toleration.key,
+                operator=toleration.operator,
+                value=toleration.value,
+                effect=toleration.effect,
             )
-            for each in one.spec.tolerations
+            for toleration in flavor.spec.tolerations
         ),
     )

@@ -27,26 +27,26 @@ from providers.model import InstanceType
 
 def without_room(
     quota: QuotaState,
-    later: Mapping[str, ClusterAdmission],
+    nominated_quota: Mapping[str, ClusterAdmission],
     claims: Iterable[tuple[NodeClaim, str]],
     *,
     flavors: Mapping[str, ResourceFlavor],
     types: Mapping[str, InstanceType],
 ) -> frozenset[str]:
-    """The uids of claims that would take quota for which clusters are nominated. `later`: the total future
-    quota of each nominated cluster, by name; `claims`: the waiting claims with their queues."""
+    """The uids of claims that would take quota for which clusters are nominated. `nominated_quota`: the total
+    future quota of each nominated cluster, by name; `claims`: the waiting claims with their queues."""
     tree = Tree(quota.queues, quota.cohorts)
-    for one in quota.holders:
+    for holder in quota.holders:
         # The future quota of a nominated cluster includes its present quota.
-        if one.queue in tree.queues and not one.evicted and one.name not in later:
-            tree.queues[one.queue].add(one.usage)
+        if holder.queue in tree.queues and not holder.evicted and holder.name not in nominated_quota:
+            tree.queues[holder.queue].add(holder.usage)
     roots = set()
-    for held in later.values():
+    for held in nominated_quota.values():
         if (node := tree.queues.get(held.reserved.queue)) is not None:
             node.add(held.usage)
             roots.add(_root(node))
-    made_for = {key.flavor for held in later.values() for key in held.usage}
-    found = set()
+    made_for = {key.flavor for held in nominated_quota.values() for key in held.usage}
+    held_back = set()
     waiting = [*claims]
     gangs = {claim.annotations.get(names.GANG, "") for claim, _ in waiting if nominated(claim)} - {""}
 
@@ -64,8 +64,8 @@ def without_room(
             else:
                 fitting = False
         if not fitting and not first(claim):
-            found.add(claim.uid)
-    return frozenset(found)
+            held_back.add(claim.uid)
+    return frozenset(held_back)
 
 
 def _order(claim: NodeClaim) -> tuple[int, float, str]:
@@ -87,13 +87,20 @@ def _usages(
     """The claim's usage in each flavor that it could run in."""
     if node.queue is None:
         return
-    asked = {each.key: each.values for each in claim.spec.requirements if each.operator == "In"}
+    allowed = {
+        requirement.key: requirement.values
+        for requirement in claim.spec.requirements
+        if requirement.operator == "In"
+    }
     for name in sorted({key.flavor for key in node.queue.quotas} & made_for & flavors.keys()):
         labels = flavors[name].spec.node_labels
         kind = types.get(labels.get(names.INSTANCE_TYPE, ""))
-        if kind is None or any(value not in asked.get(key, (value,)) for key, value in labels.items()):
+        if kind is None or any(value not in allowed.get(key, (value,)) for key, value in labels.items()):
             continue
-        has = {each: int(value * 1000 if each == CPU else value) for each, value in supply(kind).items()}
+        has = {
+            resource: int(value * 1000 if resource == CPU else value)
+            for resource, value in supply(kind).items()
+        }
         yield share(node.queue, name, has)
 
 

@@ -37,15 +37,15 @@ Json = dict[str, Any]
 _OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
 _LONGEST: Final = 40  # of the cluster's name in a claim's name, which becomes a node label
 _HIGHEST: Final = 10**9
-AT_ONCE: Final = 64  # claims that wait for an instance, unless the ODCRs have more slots
+LAUNCH_LIMIT: Final = 64  # claims that wait for an instance, unless the ODCRs have more slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimChanges:
     """The claims to make, as (number, flavor), and the claims to end, in this order."""
 
-    make: tuple[tuple[int, str], ...] = ()
-    end: tuple[NodeClaim, ...] = ()
+    create: tuple[tuple[int, str], ...] = ()
+    delete: tuple[NodeClaim, ...] = ()
 
 
 def claim_changes(
@@ -53,52 +53,56 @@ def claim_changes(
     claims: Sequence[NodeClaim],
     left_out: Sequence[PartialObject] = (),
     *,
-    waiting: int = AT_ONCE,
+    launch_limit: int = LAUNCH_LIMIT,
 ) -> ClaimChanges:
     """The changes that lead from the existing claims, terminating ones included, to `sizes` by flavor.
 
-    `waiting`: the limit of claims without an instance at a time, since a size is unchecked user input.
+    `launch_limit`: the limit of claims without an instance at a time, since a size is unchecked user input.
     """
     taken = {*map(number, claims), *map(number, left_out)}
     unread = Counter(map(flavor_name, left_out))
-    numbers = (at for at in count() if at not in taken)
-    room = waiting - sum(not each.status.provider_id for each in claims if not each.deleting)
-    make: list[tuple[int, str]] = []
-    end: list[NodeClaim] = []
+    numbers = (free for free in count() if free not in taken)
+    room = launch_limit - sum(not claim.status.provider_id for claim in claims if not claim.deleting)
+    create: list[tuple[int, str]] = []
+    delete: list[NodeClaim] = []
     alive: dict[str, list[NodeClaim]] = {}
-    for each in claims:
-        if not each.deleting:
-            alive.setdefault(flavor_name(each), []).append(each)
+    for claim in claims:
+        if not claim.deleting:
+            alive.setdefault(flavor_name(claim), []).append(claim)
     for flavor in sorted({*sizes, *alive}):
-        have, want = alive.get(flavor, []), sizes.get(flavor, 0) - unread[flavor]
-        end += sorted(have, key=_worth)[: max(0, len(have) - want)]
-        for lowest in islice(numbers, max(0, min(want - len(have), room))):
-            make.append((lowest, flavor))
+        existing, target = alive.get(flavor, []), sizes.get(flavor, 0) - unread[flavor]
+        delete += sorted(existing, key=_deletion_order)[: max(0, len(existing) - target)]
+        for lowest in islice(numbers, max(0, min(target - len(existing), room))):
+            create.append((lowest, flavor))
             room -= 1
-    return ClaimChanges(make=tuple(make), end=tuple(end))
+    return ClaimChanges(create=tuple(create), delete=tuple(delete))
 
 
 def more_than(sizes: Mapping[str, int], claims: Iterable[NodeClaim | PartialObject]) -> bool:
     """Whether a flavor has more claims than its size, terminating ones included."""
-    counts = Counter(flavor_name(each) for each in claims)
+    counts = Counter(flavor_name(claim) for claim in claims)
     return any(value > sizes.get(flavor, 0) for flavor, value in counts.items())
 
 
-def mended(claim: NodeClaim, flavor: ResourceFlavor | None, node_class: str) -> bool:
+def outdated(claim: NodeClaim, flavor: ResourceFlavor | None, node_class: str) -> bool:
     """Whether a claim without an instance is outdated: its class, or a label of its flavor, has changed.
     A claim's spec is immutable, so another claim must replace it."""
     if claim.deleting or claim.status.provider_id:
         return False
-    asked = {(each.key, *each.values) for each in claim.spec.requirements if each.operator == "In"}
+    requirements = {
+        (requirement.key, *requirement.values)
+        for requirement in claim.spec.requirements
+        if requirement.operator == "In"
+    }
     labels = flavor.spec.node_labels if flavor is not None else {}
     return claim.spec.node_class_ref.name != node_class or any(
-        key in WELL_KNOWN and (key, value) not in asked for key, value in labels.items()
+        key in WELL_KNOWN and (key, value) not in requirements for key, value in labels.items()
     )
 
 
-def name(cluster: DedicatedAICluster, at: int) -> str:
+def name(cluster: DedicatedAICluster, claim_number: int) -> str:
     head = cluster.name[:_LONGEST].rstrip("-.").replace(".", "-")
-    return f"{head}-{cluster.uid[:8]}-{at}"
+    return f"{head}-{cluster.uid[:8]}-{claim_number}"
 
 
 def claim_of(cluster: DedicatedAICluster, partial: PartialObject) -> bool:
@@ -125,9 +129,9 @@ def dedicated(cluster: DedicatedAICluster) -> str:
 
 def claim(
     cluster: DedicatedAICluster,
-    at: int,
+    claim_number: int,
     *,
-    wanted: ClusterDemand,
+    demand: ClusterDemand,
     reserved: Reserved,
     flavor: ResourceFlavor,
     sized: SizedQuota,
@@ -136,21 +140,21 @@ def claim(
     priority: int,
 ) -> Json:
     """The body of one claim of the cluster."""
-    asked, labels = _asked(flavor.spec.node_labels, wanted)
-    alike = sorted(each for each, count in sized.counts.items() if count == sized.count)
-    keys = {each["key"] for each in asked}
+    requirements, labels = _requirements(flavor.spec.node_labels, demand)
+    alike = sorted(type_name for type_name, count in sized.counts.items() if count == sized.count)
+    keys = {requirement["key"] for requirement in requirements}
     for key, values in ((names.INSTANCE_TYPE, alike), (names.CAPACITY_TYPE, ["reserved"])):
         if key not in keys:
-            asked.append({"key": key, "operator": "In", "values": values})
+            requirements.append({"key": key, "operator": "In", "values": values})
     gpus = {
         resource: f"{amount:.0f}"
         for resource, amount in supply(types[sized.instance_type]).items()
-        if resource in ACCELERATORS and amount and resource in wanted.requests
+        if resource in ACCELERATORS and amount and resource in demand.requests
     }
     taint = {"key": names.DEDICATED, "value": dedicated(cluster), "effect": "NoSchedule"}
     return {
         "metadata": {
-            "name": name(cluster, at),
+            "name": name(cluster, claim_number),
             "labels": {**labels, names.DEDICATED: dedicated(cluster)},
             "annotations": {
                 names.DRAWS_FROM: str(reserved),
@@ -161,45 +165,48 @@ def claim(
         },
         "spec": {
             "nodeClassRef": {"group": names.BROKER, "kind": KIND, "name": node_class},
-            "requirements": asked,
-            "taints": [taint, *(each.wire() for each in flavor.spec.node_taints)],
+            "requirements": requirements,
+            "taints": [taint, *(node_taint.wire() for node_taint in flavor.spec.node_taints)],
             "expireAfter": "Never",
             "resources": {"requests": gpus},
         },
     }
 
 
-def _asked(flavor: Mapping[str, str], wanted: ClusterDemand) -> tuple[list[Json], Json]:
+def _requirements(flavor: Mapping[str, str], demand: ClusterDemand) -> tuple[list[Json], Json]:
     """The requirements on the instance, and the labels of its node."""
     labels: Json = {}
-    asked: list[Json] = []
-    for key, value in {**wanted.node_selector, **flavor}.items():
+    requirements: list[Json] = []
+    for key, value in {**demand.node_selector, **flavor}.items():
         if key in WELL_KNOWN:
-            asked.append({"key": key, "operator": "In", "values": [value]})
+            requirements.append({"key": key, "operator": "In", "values": [value]})
         else:
             labels[key] = value
-    for each in _term(wanted, flavor):
-        if each.key in WELL_KNOWN:
-            asked.append(each.wire())
-        elif each.operator == "In" and each.values:
-            labels.setdefault(each.key, each.values[0])
-    return asked, labels
+    for requirement in _term(demand, flavor):
+        if requirement.key in WELL_KNOWN:
+            requirements.append(requirement.wire())
+        elif requirement.operator == "In" and requirement.values:
+            labels.setdefault(requirement.key, requirement.values[0])
+    return requirements, labels
 
 
-def _term(wanted: ClusterDemand, flavor: Mapping[str, str]) -> tuple[NodeLabelRequirement, ...]:
+def _term(demand: ClusterDemand, flavor: Mapping[str, str]) -> tuple[NodeLabelRequirement, ...]:
     """The first required node selector term that the flavor does not contradict."""
-    node = wanted.affinity.node_affinity
+    node = demand.affinity.node_affinity
     required = node.required_during_scheduling_ignored_during_execution if node else None
     for term in required.node_selector_terms if required else ():
         if not any(
-            each.operator == "In" and flavor.get(each.key, each.values[0]) not in each.values
-            for each in term.match_expressions
-            if each.values
+            requirement.operator == "In"
+            and flavor.get(requirement.key, requirement.values[0]) not in requirement.values
+            for requirement in term.match_expressions
+            if requirement.values
         ):
-            return tuple(each for each in term.match_expressions if each.operator in _OPERATORS)
+            return tuple(
+                requirement for requirement in term.match_expressions if requirement.operator in _OPERATORS
+            )
     return ()
 
 
-def _worth(claim: NodeClaim) -> tuple[bool, bool, int]:
+def _deletion_order(claim: NodeClaim) -> tuple[bool, bool, int]:
     """The order of ending claims: not ready first, then not launched, then the highest number."""
     return is_true(claim, names.READY), bool(claim.status.provider_id), -number(claim)

@@ -23,28 +23,28 @@ class ClusterLabels:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        # By uid: the wanted label and the actual one, which another manager owns.
-        self._theirs: dict[str, tuple[str, str]] = {}
+        # By uid: the desired label and the actual one, which another manager owns.
+        self._foreign_labels: dict[str, tuple[str, str]] = {}
 
     def keep(self, cluster: DedicatedAICluster, reservation: str) -> Json | None:
         """Writes finalizer and label; returns the object, or None if unchanged. `reservation`: a name."""
         if cluster.deleting:
             return None  # no finalizer may be added any more
-        wanted, now = short(reservation), cluster.labels.get(names.RESERVATION_LABEL, "")
+        desired, now = short(reservation), cluster.labels.get(names.RESERVATION_LABEL, "")
         held = names.RESERVED_FINALIZER in cluster.metadata.finalizers
-        if held and (now == wanted or self._theirs.get(cluster.uid) == (wanted, now)):
+        if held and (now == desired or self._foreign_labels.get(cluster.uid) == (desired, now)):
             return None
         try:
-            answer = self._apply(cluster, wanted)
+            answer = self._apply(cluster, desired)
         except Conflict:
             answer = self._apply(cluster, "")
         after = answer["metadata"].get("labels", {}).get(names.RESERVATION_LABEL, "")
-        if after != wanted:
-            self._theirs[cluster.uid] = wanted, after
+        if after != desired:
+            self._foreign_labels[cluster.uid] = desired, after
         return answer
 
     def forget(self, alive: Collection[str]) -> None:
-        self._theirs = {uid: said for uid, said in self._theirs.items() if uid in alive}
+        self._foreign_labels = {uid: labels for uid, labels in self._foreign_labels.items() if uid in alive}
 
     def _apply(self, cluster: DedicatedAICluster, label: str) -> Json:
         metadata: Json = {

@@ -34,18 +34,18 @@ def sizes(
     flavor = FlavorCatalog(flavors).instances(types, settings.bought_zones, ignored=names.CAPACITY_TYPE)
 
     def of(reserved: object) -> Size:
-        mine = reservations.get(reserved) if isinstance(reserved, Reserved) else None
+        reservation = reservations.get(reserved) if isinstance(reserved, Reserved) else None
         most: Sizing = "accelerator"
-        if mine is not None and mine.annotations.get(names.SIZING) == _LARGEST:
+        if reservation is not None and reservation.annotations.get(names.SIZING) == _LARGEST:
             most = "largest"
 
         def sized(name: str, amounts: Mapping[str, int]) -> SizedQuota | FlavorProblem:
-            found = flavor(name)
-            if isinstance(found, FlavorProblem):
-                return found
+            instances = flavor(name)
+            if isinstance(instances, FlavorProblem):
+                return instances
             # Sizing counts cores; quota counts millicores.
             base = {key: value / 1000 if key == CPU else float(value) for key, value in amounts.items()}
-            return size(found, base, types, sizing=most)
+            return size(instances, base, types, sizing=most)
 
         return sized
 

@@ -2,9 +2,9 @@
 
 Invariant: quota is counted against the judged specs of the reservation snapshot, and every holder is counted.
 Clusters count by their status, until their instances are gone. Without Kueue, other claims count that draw
-from a reservation and have an instance. Of these a claim that is `firm` is never preempted, and a claim in a
-slot of its own reservation (`home`) only within that reservation. A cluster's own claims count as part
-of it. Its priority stays as it was while no priority class defines it. Nothing is decided here.
+from a reservation and have an instance. Of these a `non_preemptible` claim is never preempted, and a claim
+in a slot of its own reservation (`on_own_slots`) only within that reservation. A cluster's own claims count
+as part of it. Its priority stays as it was while no priority class defines it. Nothing is decided here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from broker.apis.ome import ReservationSpec
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand, DemandError, cluster_demand
 from broker.controllers.dedicatedaicluster.drawing import drawing
-from broker.controllers.dedicatedaicluster.flavors import rule
+from broker.controllers.dedicatedaicluster.flavors import quota_flavor
 from broker.controllers.dedicatedaicluster.status import terminating
 from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache
@@ -41,30 +41,30 @@ class ClusterState:
 
     cluster: DedicatedAICluster
     profile: DedicatedAIClusterProfile | None
-    wanted: ClusterDemand | DemandError
+    demand: ClusterDemand | DemandError
     reserved: Reserved | UnresolvedName
     held: ClusterAdmission | None
     barred: str = ""
     priority: int = 0
 
     @property
-    def leaves(self) -> bool:
+    def terminating(self) -> bool:
         return terminating(self.cluster, self.reserved)
 
     @property
-    def want(self) -> ClusterRequest | None:
+    def request(self) -> ClusterRequest | None:
         """The cluster's open request: all, or more than it holds; None if there is none."""
-        if isinstance(self.wanted, DemandError) or isinstance(self.reserved, UnresolvedName) or self.barred:
+        if isinstance(self.demand, DemandError) or isinstance(self.reserved, UnresolvedName) or self.barred:
             return None
         has = held_of(self.held.usage) if self.held else {}
-        if self.leaves and (self.held or self.cluster.deleting):
+        if self.terminating and (self.held or self.cluster.deleting):
             return None
-        if all(value <= has.get(name, 0) for name, value in self.wanted.requests.items()):
+        if all(value <= has.get(name, 0) for name, value in self.demand.requests.items()):
             return None
         return ClusterRequest(
             name=self.cluster.name,
             queue=self.reserved.queue,
-            pods=self.wanted.pods,
+            pods=self.demand.pods,
             priority=self.priority,
             queued=_queued(self.cluster),
         )
@@ -77,21 +77,22 @@ class ClusterSnapshot:
     reservations: Mapping[Reserved, Reservation]
     specs: Mapping[Reserved, ReservationSpec]
     flavors: Mapping[str, ResourceFlavor]
-    asking: Sequence[ClusterState]
-    others: Sequence[AdmittedWorkload]
+    clusters: Sequence[ClusterState]
+    other_holders: Sequence[AdmittedWorkload]
     strategies: Sequence[Strategy] = ()
 
-    def never(self, one: ClusterState) -> AdmissionDecision | None:
+    def permanent_refusal(self, state: ClusterState) -> AdmissionDecision | None:
         """The refusal of a request that would not fit empty queues; None if it would fit."""
-        if (want := one.want) is None:
+        if (request := state.request) is None:
             return None
-        made, cohorts = queues(self.specs)
-        found = entitle(made, cohorts, holders=(), wants=(want,), rules=self._rules).decisions[want.name]
-        return found if found.phase is AdmissionPhase.NEVER else None
+        quota_queues, cohorts = queues(self.specs)
+        result = entitle(quota_queues, cohorts, holders=(), requests=(request,), rules=self._rules)
+        decision = result.decisions[request.name]
+        return decision if decision.phase is AdmissionPhase.NEVER else None
 
     @property
     def _rules(self) -> SharingRules:
-        flavors = {name: rule(one) for name, one in self.flavors.items()}
+        flavors = {name: quota_flavor(flavor) for name, flavor in self.flavors.items()}
         if not self.strategies:
             return SharingRules(flavors=flavors)
         return SharingRules(flavors=flavors, fair=True, strategies=self.strategies)
@@ -99,50 +100,64 @@ class ClusterSnapshot:
     def quota(
         self,
         *,
-        settled: Callable[[ClusterState], Amounts | None] = lambda _: None,
-        homes: Collection[str] = (),
-        at: Callable[[ClusterState], frozenset[str]] = lambda _: frozenset(),
+        backed_quota: Callable[[ClusterState], Amounts | None] = lambda _: None,
+        on_own_slots: Collection[str] = (),
+        occupied_queues: Callable[[ClusterState], frozenset[str]] = lambda _: frozenset(),
         launching: Iterable[AdmittedWorkload] = (),
     ) -> QuotaState:
-        """The input of the quota decision. `settled`: the part of a cluster's quota that its instances stand
-        for, unless that is all of it. `homes`: clusters only in slots of their own reservation. `at`: the
-        queues that own a cluster's slots. `launching`: other claims that will have an instance soon."""
-        made, cohorts = queues(self.specs)
+        """The input of the quota decision.
+
+        `backed_quota`: the part of a cluster's quota that has instances, unless that is all of it.
+        `on_own_slots`: clusters only in slots of their own reservation. `occupied_queues`: the queues that
+        own a cluster's slots. `launching`: other claims that will have an instance soon.
+        """
+        quota_queues, cohorts = queues(self.specs)
         clusters = [
             part
-            for each in self.asking
-            if each.held is not None
-            for part in _parts(each, each.held, settled(each), home=each.cluster.name in homes, at=at(each))
+            for state in self.clusters
+            if state.held is not None
+            for part in _parts(
+                state,
+                state.held,
+                backed_quota(state),
+                on_own_slots=state.cluster.name in on_own_slots,
+                occupied_queues=occupied_queues(state),
+            )
         ]
         return QuotaState(
-            queues=made,
+            queues=quota_queues,
             cohorts=cohorts,
             rules=self._rules,
-            holders=[*clusters, *self.others, *launching],
-            wants=[want for each in self.asking if (want := each.want) is not None],
+            holders=[*clusters, *self.other_holders, *launching],
+            requests=[request for state in self.clusters if (request := state.request) is not None],
         )
 
 
 def _parts(
-    one: ClusterState, has: ClusterAdmission, settled: Amounts | None, *, home: bool, at: frozenset[str]
+    state: ClusterState,
+    admission: ClusterAdmission,
+    backed: Amounts | None,
+    *,
+    on_own_slots: bool,
+    occupied_queues: frozenset[str],
 ) -> Iterable[AdmittedWorkload]:
     """A cluster as one quota holder, or with its growth as a second one, which is evicted first."""
     whole = AdmittedWorkload(
-        name=one.cluster.name,
-        queue=has.reserved.queue,
-        usage=has.usage,
-        priority=one.priority,
-        queued=_queued(one.cluster),
-        reserved=has.since.timestamp(),
-        evicted=one.leaves,
-        on_own_slots=home,
-        occupied_queues=at,
+        name=state.cluster.name,
+        queue=admission.reserved.queue,
+        usage=admission.usage,
+        priority=state.priority,
+        queued=_queued(state.cluster),
+        reserved=admission.since.timestamp(),
+        evicted=state.terminating,
+        on_own_slots=on_own_slots,
+        occupied_queues=occupied_queues,
     )
-    if settled is None or one.leaves or one.want is not None:
+    if backed is None or state.terminating or state.request is not None:
         yield whole
         return
-    more = {key: value - settled.get(key, 0) for key, value in has.usage.items()}
-    yield replace(whole, usage=settled)
+    more = {key: value - backed.get(key, 0) for key, value in admission.usage.items()}
+    yield replace(whole, usage=backed)
     yield replace(
         whole,
         name=f"{whole.name}{GROWTH}",
@@ -153,36 +168,38 @@ def _parts(
     )
 
 
-def look(
+def build_snapshot(
     snapshot: Snapshot,
     profiles: Cache[DedicatedAIClusterProfile],
     claims: Sequence[NodeClaim],
     *,
     priority: Callable[[str], int | None],
-    firm: Callable[[NodeClaim], bool],
-    home: Callable[[NodeClaim, Reserved], bool],
-    at: Callable[[NodeClaim], frozenset[str]] = lambda _: frozenset(),
-    apart: Callable[[NodeClaim, Reserved], bool] = lambda *_: False,
+    non_preemptible: Callable[[NodeClaim], bool],
+    on_own_slots: Callable[[NodeClaim, Reserved], bool],
+    occupied_queues: Callable[[NodeClaim], frozenset[str]] = lambda _: frozenset(),
+    outside_quota: Callable[[NodeClaim, Reserved], bool] = lambda *_: False,
     strategies: Sequence[Strategy] = (),
 ) -> ClusterSnapshot:
-    """Builds the clusters' part of a decision. `claims`: those that draw from a reservation. `firm`: whether
-    a claim is non-preemptible. `home`: whether its slot belongs to no other reservation. `at`: the queue that
-    owns its slot. `apart`: whether its slot is none of those that its reservation's quota stands for."""
+    """Builds the clusters' part of a decision. `claims`: those that draw from a reservation.
+
+    `on_own_slots`: whether a claim's slot belongs to no other reservation. `occupied_queues`: the queue that
+    owns its slot. `outside_quota`: whether its slot is not one of those that back its reservation's quota.
+    """
     known, specs, barred = snapshot.reservations, snapshot.specs, snapshot.barred
     flavors = snapshot.resource_flavors
     by_name = ReservationNames(known)
 
-    def asking(cluster: DedicatedAICluster) -> ClusterState:
+    def state_of(cluster: DedicatedAICluster) -> ClusterState:
         profile = profiles.get(cluster.spec.profile) if cluster.spec.profile else None
-        asked = cluster_demand(cluster, profile)
+        demand = cluster_demand(cluster, profile)
         reserved = by_name.resolve(cluster.spec.capacity_reservation_id)
-        mine = None if isinstance(reserved, UnresolvedName) else known[reserved]
-        named = asked.priority_class if isinstance(asked, ClusterDemand) else ""
-        named_by = named or (mine.spec.priority_class_name if mine else "")
-        worth, has = priority(named_by), held(cluster)
-        lost = isinstance(asked, DemandError) or (worth is None and (named_by or mine is None))
-        if named and worth is None and has is None:
-            asked = DemandError(
+        reservation = None if isinstance(reserved, UnresolvedName) else known[reserved]
+        named = demand.priority_class if isinstance(demand, ClusterDemand) else ""
+        named_by = named or (reservation.spec.priority_class_name if reservation else "")
+        value, admission = priority(named_by), held(cluster)
+        unknown = isinstance(demand, DemandError) or (value is None and (named_by or reservation is None))
+        if named and value is None and admission is None:
+            demand = DemandError(
                 "PriorityClassNotFound",
                 f"spec.priorityClassName: there is no WorkloadPriorityClass and no PriorityClass {named}: "
                 "create it, or name another",
@@ -190,24 +207,30 @@ def look(
         return ClusterState(
             cluster=cluster,
             profile=profile,
-            wanted=asked,
+            demand=demand,
             reserved=reserved,
-            held=has,
+            held=admission,
             barred=barred.get(reserved, "") if isinstance(reserved, Reserved) else "",
-            priority=has.priority if lost and has else worth or 0,
+            priority=admission.priority if unknown and admission else value or 0,
         )
 
     return ClusterSnapshot(
         reservations=known,
         specs=specs,
         flavors=flavors,
-        asking=[asking(each) for each in sorted(snapshot.clusters, key=lambda one: one.name) if _ours(each)],
+        clusters=[
+            state_of(cluster)
+            for cluster in sorted(snapshot.clusters, key=lambda cluster: cluster.name)
+            if _is_managed(cluster)
+        ],
         strategies=strategies,
-        others=[*_others(claims, snapshot, firm, home, at, apart)],
+        other_holders=[
+            *_other_holders(claims, snapshot, non_preemptible, on_own_slots, occupied_queues, outside_quota)
+        ],
     )
 
 
-def _ours(cluster: DedicatedAICluster) -> bool:
+def _is_managed(cluster: DedicatedAICluster) -> bool:
     """Whether the broker manages the cluster: it names a reservation, holds quota, or has our finalizer."""
     return bool(
         cluster.spec.capacity_reservation_id
@@ -216,29 +239,29 @@ def _ours(cluster: DedicatedAICluster) -> bool:
     )
 
 
-def _others(
+def _other_holders(
     claims: Sequence[NodeClaim],
     snapshot: Snapshot,
-    firm: Callable[[NodeClaim], bool],
-    home: Callable[[NodeClaim, Reserved], bool],
-    at: Callable[[NodeClaim], frozenset[str]],
-    apart: Callable[[NodeClaim, Reserved], bool],
+    non_preemptible: Callable[[NodeClaim], bool],
+    on_own_slots: Callable[[NodeClaim, Reserved], bool],
+    occupied_queues: Callable[[NodeClaim], frozenset[str]],
+    outside_quota: Callable[[NodeClaim, Reserved], bool],
 ) -> Iterable[AdmittedWorkload]:
     by_name = {claim.name: claim for claim in claims}
     for reserved, holders in drawing(claims, snapshot).items():
-        for each in holders:
-            if apart(by_name[each.name], reserved):
+        for holder in holders:
+            if outside_quota(by_name[holder.name], reserved):
                 continue
             yield AdmittedWorkload(
-                name=f"{CLAIM}{each.name}",
+                name=f"{CLAIM}{holder.name}",
                 queue=reserved.queue,
-                usage=each.usage,
-                priority=each.priority,
-                reserved=each.since,
-                evicted=by_name[each.name].deleting,
-                non_preemptible=firm(by_name[each.name]),
-                on_own_slots=home(by_name[each.name], reserved),
-                occupied_queues=at(by_name[each.name]),
+                usage=holder.usage,
+                priority=holder.priority,
+                reserved=holder.since,
+                evicted=by_name[holder.name].deleting,
+                non_preemptible=non_preemptible(by_name[holder.name]),
+                on_own_slots=on_own_slots(by_name[holder.name], reserved),
+                occupied_queues=occupied_queues(by_name[holder.name]),
             )
 
 

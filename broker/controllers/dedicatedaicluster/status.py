@@ -21,7 +21,7 @@ from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.units import written
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand, DemandError
 from broker.controllers.dedicatedaicluster.machines import (
-    AT_ONCE,
+    LAUNCH_LIMIT,
     ClaimChanges,
     claim_changes,
     flavor_name,
@@ -34,7 +34,7 @@ from broker.quota.entitled import AdmissionDecision, AdmissionPhase, Eviction, S
 from broker.quota.model import Amounts, Reason
 from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import Reserved
-from broker.reservations.cluster_admission import ClusterAdmission, by_flavor, held, told
+from broker.reservations.cluster_admission import ClusterAdmission, by_flavor, held, usage_text
 from broker.reservations.sizing import ACCELERATORS, FlavorProblem, SizedQuota
 from broker.text import counted, quantity
 
@@ -43,9 +43,9 @@ PREEMPTED: Final = "Preempted"
 READY: Final = "Ready"
 CONDITIONS: Final = (QUOTA_RESERVED, PREEMPTED, READY)
 
-_SMALLER: Final = "ask for less in spec.resources or spec.count, or raise nominalQuota of the reservation"
-_SOONER: Final = "it goes on by itself when others give theirs back, or once nominalQuota is raised"
-CLASS_WAY: Final = (
+_SMALLER: Final = "request less in spec.resources or spec.count, or raise nominalQuota of the reservation"
+_SOONER: Final = "it continues by itself once other quota is released or nominalQuota is raised"
+CLASS_HINT: Final = (
     f"; annotation {names.NODE_CLASS} of the cluster, its profile or its reservation names another"
 )
 
@@ -53,9 +53,9 @@ Size = Callable[[str, Mapping[str, int]], SizedQuota | FlavorProblem]
 
 _WHY: Final[Mapping[Reason, str]] = {
     Reason.IN_QUEUE: "of higher priority in the same reservation",
-    Reason.RECLAIM: "whose reservation wants its own quota back",
+    Reason.RECLAIM: "which reclaims its reservation's own quota",
     Reason.RECLAIM_WHILE_BORROWING: "of higher priority in its cohort",
-    Reason.FAIR_SHARING: "whose reservation uses less than its share",
+    Reason.FAIR_SHARING: "of a reservation that uses less than its share",
 }
 
 
@@ -71,34 +71,39 @@ class ClusterEviction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """The facts about a cluster. `barred`: the reason why its reservation gives no quota at all. `down`:
-    names of nodes that are not ready. `kept`: maps the needed quota to the quota that counts as held.
-    `waiting`: the limit of its claims without an instance at a time. `left_out`: its unreadable claims."""
+    """The facts about a cluster.
+
+    `barred`: the reason why its reservation grants no quota at all. `unready_nodes`: names of nodes that are
+    not ready. `kept`: maps the needed quota to the quota that counts as held. `launch_limit`: the limit of
+    its claims without an instance at a time. `left_out`: its unreadable claims.
+    """
 
     cluster: DedicatedAICluster
-    wanted: ClusterDemand | DemandError
+    demand: ClusterDemand | DemandError
     reserved: Reserved | UnresolvedName
     priority: int = 0
     barred: str = ""
-    verdict: AdmissionDecision | None = None
+    decision: AdmissionDecision | None = None
     eviction: ClusterEviction | None = None
     claims: Sequence[NodeClaim] = ()
     left_out: Sequence[PartialObject] = ()
-    down: Collection[str] = ()
+    unready_nodes: Collection[str] = ()
     kept: Callable[[Amounts], Amounts] = lambda held: held
-    waiting: int = AT_ONCE
+    launch_limit: int = LAUNCH_LIMIT
 
     @property
-    def there(self) -> Sequence[NodeClaim | PartialObject]:
+    def all_claims(self) -> Sequence[NodeClaim | PartialObject]:
         return (*self.claims, *self.left_out)
 
     @property
     def ready(self) -> list[NodeClaim]:
         """The claims with ready nodes, without terminating ones."""
         return [
-            each
-            for each in self.claims
-            if not each.deleting and is_true(each, names.READY) and each.status.node_name not in self.down
+            claim
+            for claim in self.claims
+            if not claim.deleting
+            and is_true(claim, names.READY)
+            and claim.status.node_name not in self.unready_nodes
         ]
 
 
@@ -108,159 +113,159 @@ class ClusterStatus:
 
     state: DedicatedState
     detail: str
-    said: tuple[ConditionUpdate, ...]
+    conditions: tuple[ConditionUpdate, ...]
     held: ClusterAdmission | None = None
     sized: Mapping[str, SizedQuota] = field(default_factory=dict)
-    change: ClaimChanges = field(default_factory=ClaimChanges)
+    changes: ClaimChanges = field(default_factory=ClaimChanges)
     available: int = 0
     allocated: int = 0
-    over: bool = False  # the cluster is deleted, and none of its claims is left
-    patience: float | None = None  # seconds until the status changes by time alone
+    releasable: bool = False  # the cluster is deleted, and none of its claims is left
+    requeue_after: float | None = None  # seconds until the status changes by time alone
 
 
 def terminating(cluster: DedicatedAICluster, reserved: Reserved | UnresolvedName) -> bool:
     """Whether a cluster is to give its quota back: it is deleted, moved, or marked as preempted."""
     now = condition(cluster.status.conditions, PREEMPTED)
-    mine = held(cluster)
-    moved = mine is not None and isinstance(reserved, Reserved) and reserved != mine.reserved
+    admission = held(cluster)
+    moved = admission is not None and isinstance(reserved, Reserved) and reserved != admission.reserved
     return cluster.deleting or moved or (now is not None and now.status == "True")
 
 
-def settle(facts: ClusterFacts, size: Size, *, now: datetime, wait: float) -> ClusterStatus:
+def next_status(facts: ClusterFacts, size: Size, *, now: datetime, wait: float) -> ClusterStatus:
     """The cluster's next status. `wait`: seconds to wait for quota before it is FAILED; it keeps waiting."""
-    cluster, mine = facts.cluster, held(facts.cluster)
+    cluster, admission = facts.cluster, held(facts.cluster)
     whole = facts.eviction is not None and facts.eviction.keeps is None
-    if mine is not None and (whole or terminating(cluster, facts.reserved)):
-        return _leave(facts, mine)
+    if admission is not None and (whole or terminating(cluster, facts.reserved)):
+        return _terminating_status(facts, admission)
     if cluster.deleting:
-        return _leave(facts, None)
-    verdict = facts.verdict
+        return _terminating_status(facts, None)
+    decision = facts.decision
     if (
-        verdict is not None
-        and verdict.phase is AdmissionPhase.ADMITTED
+        decision is not None
+        and decision.phase is AdmissionPhase.ADMITTED
         and isinstance(facts.reserved, Reserved)
     ):
-        before = mine or ClusterAdmission(reserved=facts.reserved, since=now, usage={})
-        mine = replace(before, usage=verdict.usage)
-    if mine is None:
-        return _wait(facts, now=now, limit=wait)
-    return _serve(facts, replace(mine, priority=facts.priority), size)
+        before = admission or ClusterAdmission(reserved=facts.reserved, since=now, usage={})
+        admission = replace(before, usage=decision.usage)
+    if admission is None:
+        return _waiting_status(facts, now=now, limit=wait)
+    return _serving_status(facts, replace(admission, priority=facts.priority), size)
 
 
-def _leave(facts: ClusterFacts, mine: ClusterAdmission | None) -> ClusterStatus:
+def _terminating_status(facts: ClusterFacts, admission: ClusterAdmission | None) -> ClusterStatus:
     """Gives back instances first, then quota, then the object."""
-    cluster, there = facts.cluster, facts.there
-    done = not there
-    said = _kept(cluster)
+    cluster, claims = facts.cluster, facts.all_claims
+    done = not claims
+    updates = _kept_conditions(cluster)
     if cluster.deleting:
         state: DedicatedState = "DELETING"
         reason, why = "Deleting", "the cluster is deleted"
     elif facts.eviction is not None:
         state, reason, why = "UPDATING", facts.eviction.reason, facts.eviction.message
-        said[PREEMPTED] = ConditionUpdate(type=PREEMPTED, status="True", reason=reason, message=why)
-    elif PREEMPTED in said and said[PREEMPTED].status == "True":
-        state, reason, why = "UPDATING", said[PREEMPTED].reason, said[PREEMPTED].message
+        updates[PREEMPTED] = ConditionUpdate(type=PREEMPTED, status="True", reason=reason, message=why)
+    elif PREEMPTED in updates and updates[PREEMPTED].status == "True":
+        state, reason, why = "UPDATING", updates[PREEMPTED].reason, updates[PREEMPTED].message
     else:
         state, reason, why = "UPDATING", "ReservationChanged", f"it moves to reservation {facts.reserved}"
-    detail = f"{why}: {counted(len(there), 'instance')} left{_unread(facts)}" if there else why
+    detail = f"{why}: {counted(len(claims), 'instance')} left{_unread_claim(facts)}" if claims else why
     if done:
-        said[QUOTA_RESERVED] = ConditionUpdate(
+        updates[QUOTA_RESERVED] = ConditionUpdate(
             type=QUOTA_RESERVED, status="False", reason=reason, message=why
         )
-    said[READY] = ConditionUpdate(type=READY, status="False", reason=reason, message=detail)
-    held_now = None if done else mine
+    updates[READY] = ConditionUpdate(type=READY, status="False", reason=reason, message=detail)
+    held_now = None if done else admission
     return ClusterStatus(
         state=state,
         detail=detail,
-        said=tuple(said.values()),
+        conditions=tuple(updates.values()),
         held=held_now,
-        change=claim_changes({}, facts.claims),
+        changes=claim_changes({}, facts.claims),
         available=_available(facts.ready),
         allocated=_accelerators(held_now.usage) if held_now else 0,
-        over=cluster.deleting and done,
+        releasable=cluster.deleting and done,
     )
 
 
-def _wait(facts: ClusterFacts, *, now: datetime, limit: float) -> ClusterStatus:
+def _waiting_status(facts: ClusterFacts, *, now: datetime, limit: float) -> ClusterStatus:
     """The status of a cluster without quota: CREATING until the wait times out, else FAILED."""
-    cluster, verdict = facts.cluster, facts.verdict
-    said = _kept(cluster)
+    cluster, decision = facts.cluster, facts.decision
+    updates = _kept_conditions(cluster)
     left: float | None = None
     state: DedicatedState = "FAILED"
-    if isinstance(facts.wanted, DemandError):
-        reason, why = facts.wanted.reason, facts.wanted.message
+    if isinstance(facts.demand, DemandError):
+        reason, why = facts.demand.reason, facts.demand.message
     elif isinstance(facts.reserved, UnresolvedName):
         reason, why = facts.reserved.reason, f"spec.capacityReservationId: {facts.reserved.message}"
-    elif facts.barred or verdict is None:
+    elif facts.barred or decision is None:
         reason = "ReservationInvalid"
-        why = f"reservation {facts.reserved} gives nothing: {facts.barred or 'it is not judged yet'}"
-    elif verdict.phase is AdmissionPhase.NEVER:
+        why = f"reservation {facts.reserved} grants nothing: {facts.barred or 'it is not judged yet'}"
+    elif decision.phase is AdmissionPhase.NEVER:
         reason, why = (
             "NotEnoughResources",
-            f"reservation {facts.reserved} can never give it: {_lacks(verdict)}; {_SMALLER}",
+            f"reservation {facts.reserved} can never grant it: {_shortfalls_text(decision)}; {_SMALLER}",
         )
     else:
         reason = "WaitingForQuota"
-        why = f"waits for quota of {facts.reserved}: {_lacks(verdict)}; {_SOONER}"
+        why = f"waits for quota of {facts.reserved}: {_shortfalls_text(decision)}; {_SOONER}"
         since = _since(cluster) or now
         left = limit - (now - since).total_seconds()
         state = "CREATING" if left > 0 else "FAILED"
         if left <= 0:
             reason, left = "NotEnoughResources", None
-    said[QUOTA_RESERVED] = ConditionUpdate(type=QUOTA_RESERVED, status="False", reason=reason, message=why)
-    said[READY] = ConditionUpdate(type=READY, status="False", reason=reason, message=why)
+    updates[QUOTA_RESERVED] = ConditionUpdate(type=QUOTA_RESERVED, status="False", reason=reason, message=why)
+    updates[READY] = ConditionUpdate(type=READY, status="False", reason=reason, message=why)
     return ClusterStatus(
         state=state,
         detail=why,
-        said=tuple(said.values()),
+        conditions=tuple(updates.values()),
         # Instances without quota mean a lost status. They end only if the decision gave no quota.
-        change=claim_changes({}, facts.claims) if verdict is not None else ClaimChanges(),
+        changes=claim_changes({}, facts.claims) if decision is not None else ClaimChanges(),
         available=_available(facts.ready),
-        patience=left,
+        requeue_after=left,
     )
 
 
-def _serve(facts: ClusterFacts, mine: ClusterAdmission, size: Size) -> ClusterStatus:
+def _serving_status(facts: ClusterFacts, admission: ClusterAdmission, size: Size) -> ClusterStatus:
     """The status of a cluster with quota, which shrinks only after its instances have."""
     cluster, claims = facts.cluster, facts.claims
-    target = _shrunk(mine.usage, facts.wanted)
+    target = _shrunk(admission.usage, facts.demand)
     if facts.eviction is not None and (keeps := facts.eviction.keeps) is not None:
         target = {key: min(value, keeps[key]) for key, value in target.items() if keeps.get(key)}
     sized: dict[str, SizedQuota] = {}
     problems: list[FlavorProblem] = []
     counts: dict[str, int] = {}
     for flavor, amounts in by_flavor(target).items():
-        found = size(flavor, amounts)
-        if isinstance(found, FlavorProblem):
-            problems.append(found)
+        sizing = size(flavor, amounts)
+        if isinstance(sizing, FlavorProblem):
+            problems.append(sizing)
             # A flavor that cannot be sized now keeps its instances.
-            counts[flavor] = sum(flavor_name(each) == flavor for each in facts.there)
+            counts[flavor] = sum(flavor_name(claim) == flavor for claim in facts.all_claims)
         else:
-            sized[flavor], counts[flavor] = found, found.count
-    if not more_than(counts, facts.there):
-        mine = replace(mine, usage=facts.kept(target))
-    alive = [each for each in claims if not each.deleting]
+            sized[flavor], counts[flavor] = sizing, sizing.count
+    if not more_than(counts, facts.all_claims):
+        admission = replace(admission, usage=facts.kept(target))
+    alive = [claim for claim in claims if not claim.deleting]
     ready = facts.ready
-    whole = len(ready) == sum(counts.values()) and not more_than(counts, facts.there)
-    said = _kept(cluster)
-    holds = f"it holds {told(mine.usage)} of {mine.reserved}"
-    said[QUOTA_RESERVED] = ConditionUpdate(
+    whole = len(ready) == sum(counts.values()) and not more_than(counts, facts.all_claims)
+    updates = _kept_conditions(cluster)
+    holds = f"it holds {usage_text(admission.usage)} of {admission.reserved}"
+    updates[QUOTA_RESERVED] = ConditionUpdate(
         type=QUOTA_RESERVED, status="True", reason="QuotaReserved", message=holds
     )
-    if PREEMPTED in said:
-        said[PREEMPTED] = ConditionUpdate(
+    if PREEMPTED in updates:
+        updates[PREEMPTED] = ConditionUpdate(
             type=PREEMPTED, status="False", reason="QuotaReserved", message=holds
         )
-    state, reason, detail = _how(facts, problems)
+    state, reason, detail = _quota_state(facts, problems)
     if not whole and not problems:
         reason, state = "InstancesPending", state if state == "FAILED" else _pending(cluster)
-        trouble = _unread(facts) or _trouble(alive, facts.down)
-        some = (
+        trouble = _unread_claim(facts) or _first_obstacle(alive, facts.unready_nodes)
+        progress = (
             f"{len(ready)} of {counted(sum(counts.values()), 'instance is', 'instances are')} ready{trouble}"
         )
-        detail = f"{detail}; {some}" if detail else some
+        detail = f"{detail}; {progress}" if detail else progress
     serving = whole and not problems
-    said[READY] = ConditionUpdate(
+    updates[READY] = ConditionUpdate(
         type=READY,
         status="True" if serving else "False",
         reason="InstancesReady" if serving else reason,
@@ -269,38 +274,42 @@ def _serve(facts: ClusterFacts, mine: ClusterAdmission, size: Size) -> ClusterSt
     return ClusterStatus(
         state=state,
         detail=detail or state,
-        said=tuple(said.values()),
-        held=mine,
+        conditions=tuple(updates.values()),
+        held=admission,
         sized=sized,
-        change=claim_changes(counts, claims, facts.left_out, waiting=facts.waiting),
+        changes=claim_changes(counts, claims, facts.left_out, launch_limit=facts.launch_limit),
         available=_available(facts.ready),
-        allocated=_accelerators(mine.usage),
+        allocated=_accelerators(admission.usage),
     )
 
 
-def _how(facts: ClusterFacts, problems: Sequence[FlavorProblem]) -> tuple[DedicatedState, str, str]:
+def _quota_state(facts: ClusterFacts, problems: Sequence[FlavorProblem]) -> tuple[DedicatedState, str, str]:
     """State, reason and detail of a cluster with quota, without regard to its instances."""
-    verdict = facts.verdict
+    decision = facts.decision
     if problems:
         return "FAILED", problems[0].reason, problems[0].message
     kept = "it keeps what it has"
     if facts.eviction is not None:
-        rest = told(facts.eviction.keeps or {})
+        rest = usage_text(facts.eviction.keeps or {})
         return "UPDATING", facts.eviction.reason, f"{facts.eviction.message}; it keeps {rest}"
-    if isinstance(facts.wanted, DemandError):
-        return "UPDATING", facts.wanted.reason, f"{facts.wanted.message}; {kept}"
+    if isinstance(facts.demand, DemandError):
+        return "UPDATING", facts.demand.reason, f"{facts.demand.message}; {kept}"
     if isinstance(facts.reserved, UnresolvedName):
         return "UPDATING", facts.reserved.reason, f"{facts.reserved.message}; {kept}"
     if facts.barred:
         return "UPDATING", "ReservationInvalid", f"reservation {facts.reserved}: {facts.barred}; {kept}"
-    if verdict is not None and verdict.phase is AdmissionPhase.NEVER:
+    if decision is not None and decision.phase is AdmissionPhase.NEVER:
         return (
             "FAILED",
             "NotEnoughResources",
-            f"it can never have more: {_lacks(verdict)}; {_SMALLER}; {kept}",
+            f"it can never have more: {_shortfalls_text(decision)}; {_SMALLER}; {kept}",
         )
-    if verdict is not None and verdict.phase is not AdmissionPhase.ADMITTED:
-        return "UPDATING", "WaitingForQuota", f"waits for more quota: {_lacks(verdict)}; {_SOONER}; {kept}"
+    if decision is not None and decision.phase is not AdmissionPhase.ADMITTED:
+        return (
+            "UPDATING",
+            "WaitingForQuota",
+            f"waits for more quota: {_shortfalls_text(decision)}; {_SOONER}; {kept}",
+        )
     return "ACTIVE", "", ""
 
 
@@ -311,25 +320,27 @@ def _pending(cluster: DedicatedAICluster) -> DedicatedState:
     return "UPDATING" if been or cluster.status.dac_lifecycle_state in ("ACTIVE", "UPDATING") else "CREATING"
 
 
-def _shrunk(usage: Amounts, wanted: ClusterDemand | DemandError) -> Amounts:
-    """The part of the held quota that the cluster still wants."""
-    if isinstance(wanted, DemandError):
+def _shrunk(usage: Amounts, demand: ClusterDemand | DemandError) -> Amounts:
+    """The part of the held quota that the cluster still requests."""
+    if isinstance(demand, DemandError):
         return usage
     return {
-        key: min(value, wanted.requests.get(key.resource, 0))
+        key: min(value, demand.requests.get(key.resource, 0))
         for key, value in usage.items()
-        if wanted.requests.get(key.resource)
+        if demand.requests.get(key.resource)
     }
 
 
-def _kept(cluster: DedicatedAICluster) -> dict[str, ConditionUpdate]:
+def _kept_conditions(cluster: DedicatedAICluster) -> dict[str, ConditionUpdate]:
     """The broker's own conditions, unchanged."""
-    found = {each.type: each for each in cluster.status.conditions}
-    return {type_: _said(found[type_]) for type_ in CONDITIONS if type_ in found}
+    current = {known.type: known for known in cluster.status.conditions}
+    return {type_: _unchanged(current[type_]) for type_ in CONDITIONS if type_ in current}
 
 
-def _said(one: Condition) -> ConditionUpdate:
-    return ConditionUpdate(type=one.type, status=one.status, reason=one.reason, message=one.message)
+def _unchanged(current: Condition) -> ConditionUpdate:
+    return ConditionUpdate(
+        type=current.type, status=current.status, reason=current.reason, message=current.message
+    )
 
 
 def _since(cluster: DedicatedAICluster) -> datetime | None:
@@ -340,17 +351,17 @@ def _since(cluster: DedicatedAICluster) -> datetime | None:
     return None
 
 
-def _lacks(verdict: AdmissionDecision) -> str:
-    said = [_lack(each) for each in verdict.shortfalls[:6]]
-    return "; ".join([*said, *verdict.misfits[:6]]) or verdict.why or "others come first"
+def _shortfalls_text(decision: AdmissionDecision) -> str:
+    texts = [_shortfall_text(shortfall) for shortfall in decision.shortfalls[:6]]
+    return "; ".join([*texts, *decision.misfits[:6]]) or decision.why or "other requests come first"
 
 
-def _lack(one: Shortfall) -> str:
-    resource = one.key.resource
-    asked, most = written(resource, one.wanted), written(resource, one.most)
-    if not one.key.flavor:
-        return f"{asked} of {resource} wanted, which none of its groups covers"
-    return f"{asked} of {resource} wanted, {most} to be had in {one.key.flavor}"
+def _shortfall_text(shortfall: Shortfall) -> str:
+    resource = shortfall.key.resource
+    requested, most = written(resource, shortfall.wanted), written(resource, shortfall.most)
+    if not shortfall.key.flavor:
+        return f"{requested} of {resource} requested, which none of its groups covers"
+    return f"{requested} of {resource} requested, {most} available in {shortfall.key.flavor}"
 
 
 def preempted(eviction: Eviction, *, keeps: Amounts | None = None) -> ClusterEviction:
@@ -363,21 +374,21 @@ def preempted(eviction: Eviction, *, keeps: Amounts | None = None) -> ClusterEvi
     )
 
 
-def _unread(facts: ClusterFacts) -> str:
+def _unread_claim(facts: ClusterFacts) -> str:
     """The name and error of the first claim that is left out."""
-    first = min(facts.left_out, key=lambda each: each.name, default=None)
+    first = min(facts.left_out, key=lambda claim: claim.name, default=None)
     return f"; {first.name} is left out: {first.error}" if first is not None else ""
 
 
-def _trouble(claims: Sequence[NodeClaim], down: Collection[str]) -> str:
+def _first_obstacle(claims: Sequence[NodeClaim], unready_nodes: Collection[str]) -> str:
     """The first obstacle, by claim name, to a launch or to a ready node."""
-    for each in sorted(claims, key=lambda claim: claim.name):
-        found = condition(each.status.conditions, names.LAUNCHED)
-        if found is not None and found.status != "True" and found.message:
-            way = CLASS_WAY if found.reason == "NodeClassNotFound" else ""
-            return f"; {each.name}: {found.reason}: {found.message}{way}"
-        if each.status.node_name in down:
-            return f"; node {each.status.node_name} is not ready"
+    for claim in sorted(claims, key=lambda item: item.name):
+        launched = condition(claim.status.conditions, names.LAUNCHED)
+        if launched is not None and launched.status != "True" and launched.message:
+            way = CLASS_HINT if launched.reason == "NodeClassNotFound" else ""
+            return f"; {claim.name}: {launched.reason}: {launched.message}{way}"
+        if claim.status.node_name in unready_nodes:
+            return f"; node {claim.status.node_name} is not ready"
     return ""
 
 
@@ -385,8 +396,8 @@ def _available(ready: Sequence[NodeClaim]) -> int:
     """The accelerators of claims with ready nodes."""
     return sum(
         int(quantity(amount))
-        for each in ready
-        for resource, amount in each.status.capacity.items()
+        for claim in ready
+        for resource, amount in claim.status.capacity.items()
         if resource in ACCELERATORS
     )
 

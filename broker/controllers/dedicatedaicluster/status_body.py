@@ -20,33 +20,33 @@ MESSAGE: Final = 2000
 INT32: Final = 2**31 - 1  # the highest value that OME's schema allows
 
 
-def body(cluster: DedicatedAICluster, settled: ClusterStatus, *, now: datetime) -> Json | None:
+def body(cluster: DedicatedAICluster, new: ClusterStatus, *, now: datetime) -> Json | None:
     """The status to apply; None if the object has all of it already."""
-    before = tuple(each for each in cluster.status.conditions if each.type in CONDITIONS)
+    before = tuple(current for current in cluster.status.conditions if current.type in CONDITIONS)
     after = set_conditions(
         before,
-        *settled.said,
+        *new.conditions,
         now=now,
         observed_generation=cluster.metadata.generation,
         message_limit=MESSAGE,
     )
-    made: Json = {
-        "dacLifecycleState": settled.state,
-        "lifecycleDetail": settled.detail[:MESSAGE],
-        "availableGpu": min(settled.available, INT32),
-        "allocatedGpu": min(settled.allocated, INT32),
-        "conditions": [condition_body(each) for each in after],
+    desired: Json = {
+        "dacLifecycleState": new.state,
+        "lifecycleDetail": new.detail[:MESSAGE],
+        "availableGpu": min(new.available, INT32),
+        "allocatedGpu": min(new.allocated, INT32),
+        "conditions": [condition_body(current) for current in after],
     }
-    if settled.held is not None:
-        made["admission"] = status(settled.held).wire()
+    if new.held is not None:
+        desired["admission"] = status(new.held).wire()
     old = cluster.status
-    said: Json = {
+    written: Json = {
         "dacLifecycleState": old.dac_lifecycle_state,
         "lifecycleDetail": old.lifecycle_detail,
         "availableGpu": old.available_gpu,
         "allocatedGpu": old.allocated_gpu,
-        "conditions": [condition_body(each) for each in before],
+        "conditions": [condition_body(current) for current in before],
     }
     if old.admission is not None:
-        said["admission"] = old.admission.wire()
-    return None if said == made else made
+        written["admission"] = old.admission.wire()
+    return None if written == desired else desired

@@ -31,7 +31,7 @@ Json = dict[str, Any]
 
 
 class ClusterQueueing:
-    """The order of calls: `look` before a pass, then `said` and `act` for each cluster."""
+    """The order of calls: `refresh` before a pass, then `decision` and `update_workloads` for a cluster."""
 
     def __init__(self, client: Client, reads: ReservationReads, clock: Clock) -> None:
         self._client = client
@@ -39,7 +39,7 @@ class ClusterQueueing:
         # A separate field manager: an apply by the broker's own would remove its check answers.
         self._pods = client.replace(field_manager=f"{client.field_manager}-pods")
         self._reads = reads
-        self._mine: dict[str, list[Workload]] = {}
+        self._workloads: dict[str, list[Workload]] = {}
 
     @property
     def known(self) -> bool:
@@ -47,105 +47,109 @@ class ClusterQueueing:
         reads = self._reads
         return reads.workloads.served and reads.local_queues.served
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Reads the Workloads of all clusters from the cache."""
-        self._mine = {}
+        self._workloads = {}
         for workload in self._reads.workloads.cache.list():
             cluster = owning_cluster(workload, self._reads.clusters.cache.get)
             if cluster is not None:
-                self._mine.setdefault(cluster.uid, []).append(workload)
-        for some in self._mine.values():
-            some.sort(key=lambda workload: workload.name)
+                self._workloads.setdefault(cluster.uid, []).append(workload)
+        for workloads in self._workloads.values():
+            workloads.sort(key=lambda workload: workload.name)
 
-    def said(
-        self, one: ClusterState, world: ClusterSnapshot
+    def decision(
+        self, state: ClusterState, snapshot: ClusterSnapshot
     ) -> tuple[AdmissionDecision | None, ClusterEviction | None]:
         """Kueue's decision about the cluster, or its eviction."""
-        mine = self._of(one)
-        evicted = kueue_quota.eviction(mine) if one.held is not None else None
-        if evicted is not None or one.want is None or not isinstance(one.wanted, ClusterDemand):
+        workloads = self._workloads_of(state)
+        evicted = kueue_quota.eviction(workloads) if state.held is not None else None
+        if evicted is not None or state.request is None or not isinstance(state.demand, ClusterDemand):
             return None, evicted
-        held = None if one.held is None else one.held.usage
-        return kueue_quota.verdict(mine, one.wanted, held, world.never(one)), None
+        held = None if state.held is None else state.held.usage
+        return kueue_quota.decision(workloads, state.demand, held, snapshot.permanent_refusal(state)), None
 
-    def kept(self, one: ClusterState, held: Amounts) -> Amounts:
+    def counted_usage(self, state: ClusterState, held: Amounts) -> Amounts:
         """The quota that Kueue counts for a cluster that needs `held`."""
-        return kueue_quota.kept(self._of(one), held)
+        return kueue_quota.counted_usage(self._workloads_of(state), held)
 
-    def act(self, one: ClusterState, settled: ClusterStatus, *, evicted: bool) -> None:
+    def update_workloads(self, state: ClusterState, status: ClusterStatus, *, evicted: bool) -> None:
         """Updates the cluster's Workloads, after its status is written."""
-        mine = [
-            self._readied(workload) if kueue_quota.unready(workload) else workload
-            for workload in self._of(one)
+        workloads = [
+            self._report_pods_ready(workload) if kueue_quota.unready(workload) else workload
+            for workload in self._workloads_of(state)
         ]
-        known = isinstance(one.wanted, ClusterDemand) and isinstance(one.reserved, Reserved)
-        if one.cluster.deleting or not known or evicted or (one.held is not None and one.leaves):
-            if settled.held is None:
-                for workload in mine:
+        known = isinstance(state.demand, ClusterDemand) and isinstance(state.reserved, Reserved)
+        if state.cluster.deleting or not known or evicted or (state.held is not None and state.terminating):
+            if status.held is None:
+                for workload in workloads:
                     self._delete(workload)
             return
-        if one.barred or not isinstance(one.wanted, ClusterDemand):
+        if state.barred or not isinstance(state.demand, ClusterDemand):
             return
-        for workload in mine:
+        for workload in workloads:
             if kueue_quota.sent_back(workload) and is_parked(workload, CHECK):
                 self._unreserve(workload)
         # Without a job, only deletion makes Kueue free the quota: it waits until the instances are gone.
         gone = [
             workload
-            for workload in mine
+            for workload in workloads
             if workload.status.admission is not None
             and kueue_quota.evicted(workload)
             and not kueue_quota.sent_back(workload)
         ]
-        stays = kueue_quota.usage(workload for workload in mine if kueue_quota.admitted(workload))
-        if settled.held is not None and any(v > stays.get(key, 0) for key, v in settled.held.usage.items()):
+        stays = kueue_quota.usage(workload for workload in workloads if kueue_quota.admitted(workload))
+        if status.held is not None and any(v > stays.get(key, 0) for key, v in status.held.usage.items()):
             gone = [workload for workload in gone if not kueue_quota.counted(workload)]
-        if late := [*gone, *kueue_quota.outdated(mine, one.wanted)]:
+        if late := [*gone, *kueue_quota.outdated(workloads, state.demand)]:
             for workload in late:
                 self._delete(workload)
             return
-        if amounts := kueue_quota.lacking(mine, one.wanted):
-            self._create(one, mine, amounts, one.wanted)
-        elif settled.held is not None:
-            for workload, back in kueue_quota.given_back(mine, settled.held.usage):
+        if amounts := kueue_quota.lacking(workloads, state.demand):
+            self._create(state, workloads, amounts, state.demand)
+        elif status.held is not None:
+            for workload, back in kueue_quota.given_back(workloads, status.held.usage):
                 self._give_back(workload, back)
 
-    def _of(self, one: ClusterState) -> Sequence[Workload]:
+    def _workloads_of(self, state: ClusterState) -> Sequence[Workload]:
         """The cluster's Workloads: those in a queue of its reservation."""
-        named = (one.reserved, one.held.reserved if one.held else None)
-        reservations = [workload for workload in named if isinstance(workload, Reserved)]
-        queues = {queue_name(workload) for workload in reservations}
-        doors = {
-            (queue.namespace, queue.name) for workload in reservations for queue in self._queues(workload)
+        named = (state.reserved, state.held.reserved if state.held else None)
+        reservations = [reserved for reserved in named if isinstance(reserved, Reserved)]
+        queues = {queue_name(reserved) for reserved in reservations}
+        local_queues = {
+            (queue.namespace, queue.name) for reserved in reservations for queue in self._queues(reserved)
         }
 
         def is_in(workload: Workload) -> bool:
             admission = workload.status.admission
             if admission is not None:
                 return admission.cluster_queue in queues
-            return (workload.namespace, workload.spec.queue_name) in doors
+            return (workload.namespace, workload.spec.queue_name) in local_queues
 
-        mine = self._mine.get(one.cluster.uid, ())
-        return [workload for workload in mine if not workload.deleting and is_in(workload)]
+        candidates = self._workloads.get(state.cluster.uid, ())
+        return [workload for workload in candidates if not workload.deleting and is_in(workload)]
 
     def _create(
-        self, one: ClusterState, mine: Sequence[Workload], amounts: Mapping[str, int], wanted: ClusterDemand
+        self,
+        state: ClusterState,
+        workloads: Sequence[Workload],
+        amounts: Mapping[str, int],
+        demand: ClusterDemand,
     ) -> None:
-        queue = self._queue(one)
+        queue = self._queue(state)
         if queue is None:
             return  # the reservation's status has the reason; a new queue triggers a reconcile
         whole = self._reads.cluster_queues.cache.get(queue.spec.cluster_queue)
-        taken = {workload.name.rpartition("-")[2] for workload in mine}
-        at = next(n for n in range(len(taken) + 1) if str(n) not in taken)
+        taken = {workload.name.rpartition("-")[2] for workload in workloads}
+        number = next(n for n in range(len(taken) + 1) if str(n) not in taken)
         body = kueue_quota.body(
-            one.cluster,
-            at,
+            state.cluster,
+            number,
             amounts,
             namespace=queue.namespace,
             queue=queue.name,
-            wanted=wanted,
-            priority=one.priority,
-            apart=whole is not None and kueue_quota.can_be_apart(whole.spec, amounts),
+            demand=demand,
+            priority=state.priority,
+            split=whole is not None and kueue_quota.can_split(whole.spec, amounts),
         )
         informer = self._reads.workloads
         try:
@@ -153,25 +157,25 @@ class ClusterQueueing:
         except AlreadyExists:
             return
 
-    def _queue(self, one: ClusterState) -> LocalQueue | None:
+    def _queue(self, state: ClusterState) -> LocalQueue | None:
         """The reservation's LocalQueue that comes first by namespace and name; None if there is none."""
-        found = self._queues(one.reserved) if isinstance(one.reserved, Reserved) else ()
+        queues = self._queues(state.reserved) if isinstance(state.reserved, Reserved) else ()
         return min(
-            (workload for workload in found if not workload.deleting),
-            key=lambda workload: workload.key,
+            (queue for queue in queues if not queue.deleting),
+            key=lambda queue: queue.key,
             default=None,
         )
 
     def _queues(self, reserved: Reserved) -> Sequence[LocalQueue]:
         """The reservation's LocalQueues that lead to its ClusterQueue."""
-        found = self._reads.local_queues.cache.by(BY_RESERVATION, str(reserved))
-        return [workload for workload in found if workload.spec.cluster_queue == queue_name(reserved)]
+        queues = self._reads.local_queues.cache.by(BY_RESERVATION, str(reserved))
+        return [queue for queue in queues if queue.spec.cluster_queue == queue_name(reserved)]
 
-    def _readied(self, workload: Workload) -> Workload:
+    def _report_pods_ready(self, workload: Workload) -> Workload:
         informer = self._reads.workloads
-        said = kueue_quota.pods_ready(workload, self._clock.now())
+        body = kueue_quota.pods_ready(workload, self._clock.now())
         try:
-            answer = self._pods.apply(informer.kind, said, subresource="status")
+            answer = self._pods.apply(informer.kind, body, subresource="status")
         except (Conflict, NotFound):
             return workload  # it changed meanwhile, which triggers a reconcile
         informer.cache.observe(answer)

@@ -19,7 +19,7 @@ from broker.placement.disruption_pods import blocker
 from broker.placement.quantities import PODS, amounts, pod_requests
 
 # How long a new replacement may stay without pods: those of its predecessor are still to come.
-SETTLING: Final = timedelta(minutes=5)
+PODS_ARRIVE_WITHIN: Final = timedelta(minutes=5)
 
 
 def ready_to_go(node: ManagedNode, now: datetime) -> bool:
@@ -37,13 +37,13 @@ def ready_to_go(node: ManagedNode, now: datetime) -> bool:
     )
 
 
-def settling(node: ManagedNode, claims: Cache[NodeClaim], now: datetime) -> bool:
+def awaits_pods(node: ManagedNode, claims: Cache[NodeClaim], now: datetime) -> bool:
     """Whether the node replaces another, and waits for its pods."""
     replaced = node.claim.annotations.get(names.REPLACES, "").partition("/")[0]
     if not replaced:
         return False
     began = since(node.claim, names.INITIALIZED_CONDITION)
-    new = began is None or now - began < SETTLING
+    new = began is None or now - began < PODS_ARRIVE_WITHIN
     return claims.get(replaced) is not None or (new and node.claim.status.last_pod_event_time is None)
 
 
@@ -62,10 +62,10 @@ def obstacle(
     `pod` finds a pod by its key.
     """
     annotated = (node.claim, *((node.node,) if node.node is not None else ()))
-    if any(each.annotations.get(names.DO_NOT_DISRUPT) == "true" for each in annotated):
+    if any(holder.annotations.get(names.DO_NOT_DISRUPT) == "true" for holder in annotated):
         return f'Disruption is blocked through the "{names.DO_NOT_DISRUPT}" annotation'
-    if waited := nominated(node, pod):
-        return f"Node is nominated for a pending pod (Pod={waited})"
+    if waiting_key := nominated(node, pod):
+        return f"Node is nominated for a pending pod (Pod={waiting_key})"
     if eventual and node.claim.spec.termination_grace_period:
         return ""
     if node.holds:
@@ -79,9 +79,11 @@ def nominated(node: ManagedNode, pod: Callable[[str], Pod | None]) -> str:
     A pod for which the node turned out too small does not count: it would keep an empty node for ever.
     """
     waiting = (
-        (key, found) for key in pods_of(node.claim) if (found := pod(key)) is not None and waits(found)
+        (key, waiting_pod)
+        for key in pods_of(node.claim)
+        if (waiting_pod := pod(key)) is not None and waits(waiting_pod)
     )
-    return next((key for key, found in waiting if _has_room(node, found)), "")
+    return next((key for key, waiting_pod in waiting if _has_room(node, waiting_pod)), "")
 
 
 def _has_room(node: ManagedNode, pod: Pod) -> bool:
@@ -89,8 +91,8 @@ def _has_room(node: ManagedNode, pod: Pod) -> bool:
     if not node.initialized or node.node is None:
         return True
     room = amounts(node.node.status.allocatable)
-    for each in (pod, *(item for item in node.pods if not item.ended)):
-        for name, amount in (*pod_requests(each.spec).items(), (PODS, 1)):
+    for placed in (pod, *(item for item in node.pods if not item.ended)):
+        for name, amount in (*pod_requests(placed.spec).items(), (PODS, 1)):
             room[name] = room.get(name, 0) - amount
     return all(amount >= 0 for amount in room.values())
 

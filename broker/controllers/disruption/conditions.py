@@ -40,7 +40,7 @@ class PodEvents:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._left: dict[str, datetime] = {}
+        self._departures: dict[str, datetime] = {}
 
     def observe(self, old: Pod | None, new: Pod | None, now: datetime) -> None:
         """Notes the node that a pod of no DaemonSet left."""
@@ -48,22 +48,22 @@ class PodEvents:
             return
         if new is None or (ends(new) and not ends(old)):
             with self._lock:
-                self._left[old.spec.node_name] = now
+                self._departures[old.spec.node_name] = now
 
     def last(self, node: ManagedNode) -> datetime | None:
         """The last event on the node, from the claim, its pods and this process."""
         if node.node is None:
             return node.claim.status.last_pod_event_time
         with self._lock:
-            left = self._left.get(node.node.name)
-        came = (_scheduled(pod) for pod in node.pods if not owned_by(pod, "DaemonSet"))
-        known = [at for at in (node.claim.status.last_pod_event_time, left, *came) if at is not None]
+            departure = self._departures.get(node.node.name)
+        arrivals = (_scheduled(pod) for pod in node.pods if not owned_by(pod, "DaemonSet"))
+        known = [at for at in (node.claim.status.last_pod_event_time, departure, *arrivals) if at is not None]
         return max(known, default=None)
 
     def keep(self, nodes: Collection[str]) -> None:
         """Forgets nodes that are gone."""
         with self._lock:
-            self._left = {name: at for name, at in self._left.items() if name in nodes}
+            self._departures = {name: at for name, at in self._departures.items() if name in nodes}
 
 
 def ends(pod: Pod) -> bool:
@@ -71,8 +71,8 @@ def ends(pod: Pod) -> bool:
 
 
 def _scheduled(pod: Pod) -> datetime | None:
-    found = pod.scheduled
-    return found.last_transition_time if found is not None and found.status == "True" else None
+    scheduled = pod.scheduled
+    return scheduled.last_transition_time if scheduled is not None and scheduled.status == "True" else None
 
 
 def consolidatable(node: ManagedNode, last: datetime | None, now: datetime) -> tuple[bool, datetime | None]:
@@ -133,12 +133,12 @@ def stamps(node: ManagedNode, ready: LaunchClass | None) -> dict[str, str]:
     annotations = node.claim.annotations
     if not node.claim.status.provider_id or since(node.claim, names.DRIFTED) is not None:
         return {}
-    made: dict[str, str] = {}
+    hashes: dict[str, str] = {}
     if annotations.get(names.NODEPOOL_HASH_VERSION) != VERSION:
-        made |= pool_stamp(node.pool)
+        hashes |= pool_stamp(node.pool)
     if ready is not None and annotations.get(names.NODECLASS_HASH_VERSION) != VERSION:
-        made |= {names.NODECLASS_HASH: class_hash(ready.source), names.NODECLASS_HASH_VERSION: VERSION}
-    return made
+        hashes |= {names.NODECLASS_HASH: class_hash(ready.source), names.NODECLASS_HASH_VERSION: VERSION}
+    return hashes
 
 
 def backing_off(claim: NodeClaim, now: datetime) -> bool:

@@ -50,16 +50,16 @@ class DisruptionController:
     def run(self, _items: Sequence[str] = ()) -> Result:
         now = self._clock.now()
         wakes = [*self._expire(now)]
-        room = self._sources.occupancy.read(now)
-        world = self._reader.read(now, room)
-        self.events.keep({node.node.name for node in world.nodes if node.node is not None})
-        wakes += self._judge(world)
-        world = self._reader.current(world)
-        wakes += self._moves.advance(world)
-        self._methods.run(self._reader.current(world))
+        occupancy = self._sources.occupancy.read(now)
+        snapshot = self._reader.read(now, occupancy)
+        self.events.keep({node.node.name for node in snapshot.nodes if node.node is not None})
+        wakes += self._write_conditions(snapshot)
+        snapshot = self._reader.current(snapshot)
+        wakes += self._moves.advance(snapshot)
+        self._methods.run(self._reader.current(snapshot))
         soonest = conditions.soonest(at for at in wakes if at > now)
-        left = EVERY if soonest is None else min(EVERY, (soonest - now).total_seconds())
-        return Result(requeue_after=max(0.2, left))
+        wait = EVERY if soonest is None else min(EVERY, (soonest - now).total_seconds())
+        return Result(requeue_after=max(0.2, wait))
 
     # ---- expiry and conditions
 
@@ -72,23 +72,25 @@ class DisruptionController:
         claims, owns = self._caches.claims.list(), self._caches.owns
         due = [(claim, at) for claim in claims if (at := conditions.expires(claim)) and owns(claim)]
         ending = {c.uid: at for c, at in due if at <= now and (c.deleting or self._end_expired(c))}
-        along = self._along(ending, [claim for claim in claims if owns(claim)], now) if ending else {}
+        dependents = (
+            self._dependents(ending, [claim for claim in claims if owns(claim)], now) if ending else {}
+        )
         for claim, at in due:
             if claim.deleting or at <= now:
                 continue
             created = claim.metadata.creation_timestamp
-            if claim.uid in along and created is not None and created < along[claim.uid]:
+            if claim.uid in dependents and created is not None and created < dependents[claim.uid]:
                 self._end_expired(claim)
             else:
                 yield at
 
-    def _along(
+    def _dependents(
         self, ending: Mapping[str, datetime], claims: Sequence[NodeClaim], now: datetime
     ) -> Mapping[str, datetime]:
         """The claims that cannot go on without those that end, with the last time of an expiry."""
         gangs = running_gangs(self._reader.read(now, self._sources.occupancy.read(now)), claims)
-        pairs = sorted((at, home) for uid, at in ending.items() for home in gangs.alone(uid))
-        return {home: at for at, home in pairs}
+        pairs = sorted((at, host) for uid, at in ending.items() for host in gangs.exclusive_hosts(uid))
+        return {host: at for at, host in pairs}
 
     def _end_expired(self, claim: NodeClaim) -> bool:
         """Whether it ends now, or is gone."""
@@ -103,23 +105,23 @@ class DisruptionController:
         self._reporter.terminating(claim, nodes, "Expired")
         return True
 
-    def _judge(self, world: DisruptionSnapshot) -> list[datetime]:
+    def _write_conditions(self, snapshot: DisruptionSnapshot) -> list[datetime]:
         """Writes Drifted, Consolidatable, hashes and the last event of pods. Returns when one changes."""
         wakes: list[datetime] = []
         instances = self._sources.instances()
-        for node in world.nodes:
+        for node in snapshot.nodes:
             if node.claim.deleting or node.unreadable:
                 continue
             ready = self._sources.launch_class(node.claim.spec.node_class_ref.name)
             last = self.events.last(node)
-            quiet, due = conditions.consolidatable(node, last, world.now)
+            quiet, due = conditions.consolidatable(node, last, snapshot.now)
             if due is not None:
                 wakes.append(due)
             updates, clear = conditions.changes(
-                node, ready, instances.get(instance_id(node.claim)), quiet=quiet, now=world.now
+                node, ready, instances.get(instance_id(node.claim)), quiet=quiet, now=snapshot.now
             )
             try:
-                self._write(node, ready, updates, clear, conditions.fields(node, last), world.now)
+                self._write(node, ready, updates, clear, conditions.fields(node, last), snapshot.now)
             except NotFound:
                 continue
             except ApiError as error:

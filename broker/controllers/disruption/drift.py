@@ -41,19 +41,19 @@ def stale(claim: NodeClaim, hash_key: str, version_key: str, current: str) -> bo
 
 def _requirements_differ(claim: NodeClaim, pool: NodePool) -> bool:
     try:
-        wanted = Requirements.of(
+        requirements = Requirements.of(
             [(item.key, item.operator, item.values) for item in pool.spec.template.spec.requirements]
         )
     except InvalidRequirement:
         return False  # reported where claims are made
     known = claim.labels
-    return any(key in known or key in WELL_KNOWN - _SHOWN_LATER for key in wanted.unmet(known))
+    return any(key in known or key in WELL_KNOWN - _SHOWN_LATER for key in requirements.unmet(known))
 
 
 def _surroundings_drift(claim: NodeClaim, ready: LaunchClass, instance: Instance | None) -> str:
     around = ready.surroundings
     image = claim.status.image_id
-    if image and around.images and image not in {each.id for each in around.images}:
+    if image and around.images and image not in {known_image.id for known_image in around.images}:
         return "AMIDrift"
     if instance is not None and instance.described:
         if instance.subnet_id and instance.subnet_id not in {subnet.id for subnet in around.subnets}:

@@ -24,7 +24,7 @@ from broker.capacity.model import Inventory
 from broker.capacity.options import tenancy
 from broker.capacity.requirements import InvalidRequirement
 from broker.controllers.disruption import conditions
-from broker.controllers.disruption.candidates import obstacle, ready_to_go, settling, waits
+from broker.controllers.disruption.candidates import awaits_pods, obstacle, ready_to_go, waits
 from broker.controllers.disruption.gangs import drifted_units
 from broker.controllers.disruption.moves import MoveController, MoveLabel
 from broker.controllers.disruption.replacements import (
@@ -32,11 +32,11 @@ from broker.controllers.disruption.replacements import (
     ReplacementPlaces,
     body,
     demand,
-    elsewhere,
     fitting,
+    place_on_others,
     planned,
     replacement_name,
-    without,
+    without_nodes,
 )
 from broker.controllers.disruption.report import Cause, DisruptionReporter
 from broker.controllers.disruption.returning import (
@@ -44,7 +44,7 @@ from broker.controllers.disruption.returning import (
     ReturnMove,
     ReturnSelector,
     enabled,
-    why_not,
+    return_obstacle,
 )
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode, replaces
 from broker.controllers.disruption.sources import DisruptionSources
@@ -81,40 +81,40 @@ class DisruptionMethods:
         self._moves, self._reporter = moves, reporter
         self.returns = ReturnSelector(sources.slots)
 
-    def run(self, world: DisruptionSnapshot) -> None:
+    def run(self, snapshot: DisruptionSnapshot) -> None:
         """Starts the disruptions that the budgets allow now."""
-        ledger = world.ledger()
-        free = [node for node in world.nodes if ready_to_go(node, world.now)]
-        ended = self._empty(world, free, ledger)
+        ledger = snapshot.ledger()
+        free = [node for node in snapshot.nodes if ready_to_go(node, snapshot.now)]
+        ended = self._empty(snapshot, free, ledger)
         free = [node for node in free if node.claim.uid not in ended]
-        ended |= self._drifted(world, free, ledger)
-        self._return([node for node in free if node.claim.uid not in ended], world, ledger)
+        ended |= self._drifted(snapshot, free, ledger)
+        self._return([node for node in free if node.claim.uid not in ended], snapshot, ledger)
         for pool, error in ledger.errors.items():
-            self._reporter.pool_blocked(world.pools[pool], "", error)
+            self._reporter.pool_blocked(snapshot.pools[pool], "", error)
 
-    def _may(self, node: ManagedNode, world: DisruptionSnapshot, *, eventual: bool = False) -> bool:
-        why = obstacle(node, world.budgets, self._caches.pods.find, world.now, eventual=eventual)
-        if why:
-            self._reporter.blocked(node, why)
-        return not why
+    def _may(self, node: ManagedNode, snapshot: DisruptionSnapshot, *, eventual: bool = False) -> bool:
+        reason = obstacle(node, snapshot.budgets, self._caches.pods.find, snapshot.now, eventual=eventual)
+        if reason:
+            self._reporter.blocked(node, reason)
+        return not reason
 
     def _allowed(self, node: ManagedNode, ledger: BudgetLedger, reason: Reason) -> bool:
         """Whether the node's pool allows one more disruption. One that starts then uses it up."""
-        if ledger.left(node.pool.name, reason):
+        if ledger.remaining(node.pool.name, reason):
             return True
         if ledger.limit(node.pool.name, reason) == 0 and node.pool.name not in ledger.errors:
             self._reporter.pool_blocked(node.pool, reason, "")
         return False
 
     def _empty(
-        self, world: DisruptionSnapshot, free: Iterable[ManagedNode], ledger: BudgetLedger
+        self, snapshot: DisruptionSnapshot, free: Iterable[ManagedNode], ledger: BudgetLedger
     ) -> set[str]:
         """Ends nodes without pods that need another. Returns the uids of their claims."""
         ended: set[str] = set()
         for node in free:
             if node.moving or not is_true(node.claim, names.CONSOLIDATABLE):
                 continue
-            if settling(node, self._caches.claims, world.now) or not self._may(node, world):
+            if awaits_pods(node, self._caches.claims, snapshot.now) or not self._may(node, snapshot):
                 continue
             if not self._allowed(node, ledger, "Empty"):
                 continue
@@ -133,25 +133,25 @@ class DisruptionMethods:
         return not self._sources.occupancy.keeps_room(self._client, node.node.name, self._clock.now())
 
     def _drifted(
-        self, world: DisruptionSnapshot, free: Sequence[ManagedNode], ledger: BudgetLedger
+        self, snapshot: DisruptionSnapshot, free: Sequence[ManagedNode], ledger: BudgetLedger
     ) -> set[str]:
         """Replaces drifted nodes, those that drifted first in front, and those of a gang together."""
-        snapshot: PlacementSnapshot | None = None
+        placement: PlacementSnapshot | None = None
         started: set[str] = set()
         claims = (claim for claim in self._caches.claims.list() if self._caches.owns(claim))
-        for gang, unit in drifted_units(world, free, claims, self._reporter):
+        for gang, unit in drifted_units(snapshot, free, claims, self._reporter):
             # The others end as empty nodes, within the budgets for these.
             nodes = [node for node in unit if node.moving or node.holds or _stays_empty(node.pool)]
-            if not all(self._may(node, world, eventual=True) for node in nodes):
+            if not all(self._may(node, snapshot, eventual=True) for node in nodes):
                 continue
             if not nodes or not self._all_allowed(nodes, ledger, "Drifted"):
                 continue
-            snapshot = snapshot if snapshot is not None else self._snapshot(world)
+            placement = placement if placement is not None else self._snapshot(snapshot)
             with self._reporter.isolated(nodes[0]):
-                going = [each.node.name for each in nodes if each.node is not None]
-                done, placed = self._replace(nodes, gang, world, without(snapshot, going))
-                if done:
-                    snapshot = placed
+                ending = [node.node.name for node in nodes if node.node is not None]
+                replaced, placed = self._replace(nodes, gang, snapshot, without_nodes(placement, ending))
+                if replaced:
+                    placement = placed
                     started |= {node.claim.uid for node in nodes}
             for node in nodes:
                 if node.claim.uid in started or self._replaced(node):
@@ -165,7 +165,7 @@ class DisruptionMethods:
             if not self._allowed(node, ledger, reason):
                 return False
             count = counts[node.pool.name]
-            if ledger.left(node.pool.name, reason) < count:
+            if ledger.remaining(node.pool.name, reason) < count:
                 self._reporter.blocked(
                     node,
                     f"Its gang is replaced whole, which needs {counted(count, 'disruption')} of NodePool "
@@ -179,28 +179,32 @@ class DisruptionMethods:
         return any(replaces(claim)[1] == node.claim.uid for claim in self._caches.claims.list())
 
     def _replace(
-        self, nodes: Sequence[ManagedNode], gang: str, world: DisruptionSnapshot, snapshot: PlacementSnapshot
+        self,
+        nodes: Sequence[ManagedNode],
+        gang: str,
+        snapshot: DisruptionSnapshot,
+        placement: PlacementSnapshot,
     ) -> tuple[bool, PlacementSnapshot]:
-        """Ends drifted nodes whose pods fit on others; else starts replacements.
+        """Ends drifted nodes if their pods fit on others; else starts replacements.
 
         Of a single node, pods that fit on others need none. Each of several nodes gets a replacement for all
         its pods, so that the pods of a gang stay apart as they are.
         """
-        usable, placed = self._usable(world), snapshot
+        usable, placed = self._usable(snapshot), placement
         demands: list[Demand] = []
         for node in nodes:
             needed = demand(node, node.moving)
-            left, placed = elsewhere(needed.pods, placed, lambda name: name in usable)
-            demands.append(needed if node.static or len(nodes) > 1 else replace(needed, pods=tuple(left)))
-            if left or node.static:
+            unplaced, placed = place_on_others(needed.pods, placed, lambda name: name in usable)
+            demands.append(needed if node.static or len(nodes) > 1 else replace(needed, pods=tuple(unplaced)))
+            if unplaced or node.static:
                 break
         else:
             for node in nodes:
                 self._moves.end(node, "Drifted")
             return True, placed
         if len(nodes) > 1:
-            demands, placed = [demand(node, node.moving) for node in nodes], snapshot
-        pairs = [(needed, self._places(needed, placed, world.now)) for needed in demands]
+            demands, placed = [demand(node, node.moving) for node in nodes], placement
+        pairs = [(needed, self._places(needed, placed, snapshot.now)) for needed in demands]
         for needed, places in pairs:
             if not places.options:
                 pool = needed.node.pool.name
@@ -208,13 +212,13 @@ class DisruptionMethods:
                     needed.node, f"Cannot replace it: no instance type of NodePool {pool} holds its pods"
                 )
         if not all(places.options for _, places in pairs):
-            return False, snapshot
+            return False, placement
         reason = condition(nodes[0].claim.status.conditions, names.DRIFTED)
-        why = f"Drifted: {reason.reason if reason else ''}"
-        together = _base(gang) if len(nodes) > 1 else ""
-        return self._begin(pairs, "Drifted", why, world.now, gang=together), placed
+        message = f"Drifted: {reason.reason if reason else ''}"
+        gang_name = _base(gang) if len(nodes) > 1 else ""
+        return self._begin(pairs, "Drifted", message, snapshot.now, gang=gang_name), placed
 
-    def _places(self, needed: Demand, snapshot: PlacementSnapshot, now: datetime) -> ReplacementPlaces:
+    def _places(self, needed: Demand, placement: PlacementSnapshot, now: datetime) -> ReplacementPlaces:
         """The options for a replacement; those in full reservations only beside others."""
         ready = self._sources.launch_class(needed.node.pool.spec.template.spec.node_class_ref.name)
         if ready is None:
@@ -229,26 +233,26 @@ class DisruptionMethods:
         except ProviderError:
             return ReplacementPlaces()
         known = class_catalog(ready.plan.of_tenancy(tenancy(claim.requirements)), types, inventory, now)
-        found = fitting(needed, claim, known, snapshot)
+        options = fitting(needed, claim, known, placement)
         room = any(
             not option.pool.reserved or any(inventory.free(id_) for id_ in option.odcr_ids)
-            for option in found
+            for option in options
         )
-        labels = {name: each.labels for name, each in known.candidates.items()}
-        return ReplacementPlaces(options=found, labels=labels) if room else ReplacementPlaces()
+        labels = {name: candidate.labels for name, candidate in known.candidates.items()}
+        return ReplacementPlaces(options=options, labels=labels) if room else ReplacementPlaces()
 
     def _begin(
         self,
         demands: Sequence[tuple[Demand, ReplacementPlaces]],
         cause: Cause,
-        why: str,
+        message: str,
         now: datetime,
         *,
         capacity_type: str = "",
         gang: str = "",
     ) -> bool:
         label = MoveLabel(
-            id=_move_id([each.node for each, _ in demands], now), size=len(demands), cause=cause
+            id=_move_id([needed.node for needed, _ in demands], now), size=len(demands), cause=cause
         )
         bodies = [
             (
@@ -264,71 +268,73 @@ class DisruptionMethods:
             )
             for needed, places in demands
         ]
-        return self._moves.start(bodies, label, why)
+        return self._moves.start(bodies, label, message)
 
-    def _usable(self, world: DisruptionSnapshot) -> frozenset[str]:
+    def _usable(self, snapshot: DisruptionSnapshot) -> frozenset[str]:
         """Nodes that may get pods: Ready, and in no disruption."""
-        going = {
+        ending = {
             node.node.name
-            for node in world.nodes
+            for node in snapshot.nodes
             if node.node is not None
             and (node.claim.deleting or node.replacement is not None or not node.initialized)
         }
         return frozenset(
             node.name
             for node in self._caches.nodes.list()
-            if node.name not in going and is_ready(node) and not node.deleting and not disrupted(node)
+            if node.name not in ending and is_ready(node) and not node.deleting and not disrupted(node)
         )
 
-    def _snapshot(self, world: DisruptionSnapshot) -> PlacementSnapshot:
-        return PlacementSnapshot.of(map(node_info, world.room.nodes), world.room.occupied)
+    def _snapshot(self, snapshot: DisruptionSnapshot) -> PlacementSnapshot:
+        return PlacementSnapshot.of(map(node_info, snapshot.occupancy.nodes), snapshot.occupancy.occupied)
 
     # ---- return to reservations
 
-    def _return(self, free: Sequence[ManagedNode], world: DisruptionSnapshot, ledger: BudgetLedger) -> None:
-        """Moves claims into idle slots, in pools that ask for it."""
+    def _return(
+        self, free: Sequence[ManagedNode], snapshot: DisruptionSnapshot, ledger: BudgetLedger
+    ) -> None:
+        """Moves claims into idle slots, in pools that enable it."""
         inventory = self._sources.ec2.inventory.snapshot()
         if inventory.described is None:
             return
-        self.returns.observe(inventory, world.now)
-        asking: set[str] = set()
-        for pool in world.pools.values():
-            if why := why_not(pool):
-                self._reporter.not_returning(pool, why)
+        self.returns.observe(inventory, snapshot.now)
+        enabled_pools: set[str] = set()
+        for pool in snapshot.pools.values():
+            if reason := return_obstacle(pool):
+                self._reporter.not_returning(pool, reason)
             elif enabled(pool):
-                asking.add(pool.name)
-        if not asking or self._pods_wait(world.now):
+                enabled_pools.add(pool.name)
+        if not enabled_pools or self._pods_wait(snapshot.now):
             return
         candidates = [
             node
             for node in free
-            if node.pool.name in asking
+            if node.pool.name in enabled_pools
             and node.moving
             and is_true(node.claim, names.CONSOLIDATABLE)
             and node.claim.labels.get(names.CAPACITY_TYPE) != "reserved"
-            and self._may(node, world)
+            and self._may(node, snapshot)
         ]
         inputs = self._inputs(inventory)
         if inputs is None:
             return
-        budgets = {pool: ledger.left(pool, "Underutilized") for pool in asking}
-        for move in _units(
-            self.returns.select(world, candidates, inputs, partial(self._snapshot, world), budgets)
+        budgets = {pool: ledger.remaining(pool, "Underutilized") for pool in enabled_pools}
+        for unit in _units(
+            self.returns.select(snapshot, candidates, inputs, partial(self._snapshot, snapshot), budgets)
         ):
             counts: dict[str, int] = {}
-            for each in move:
-                counts[each.demand.node.pool.name] = counts.get(each.demand.node.pool.name, 0) + 1
-            if all(ledger.left(name, "Underutilized") >= count for name, count in counts.items()):
+            for move in unit:
+                counts[move.demand.node.pool.name] = counts.get(move.demand.node.pool.name, 0) + 1
+            if all(ledger.remaining(name, "Underutilized") >= count for name, count in counts.items()):
                 for name, count in counts.items():
                     ledger.take(name, "Underutilized", count)
-                with self._reporter.isolated(move[0].demand.node):
+                with self._reporter.isolated(unit[0].demand.node):
                     self._begin(
-                        [(each.demand, ReplacementPlaces(options=[each.option])) for each in move],
+                        [(move.demand, ReplacementPlaces(options=[move.option])) for move in unit],
                         "ReturnToReservation",
-                        "; ".join(each.message for each in move),
-                        world.now,
+                        "; ".join(move.message for move in unit),
+                        snapshot.now,
                         capacity_type="reserved",
-                        gang=_base(move[0].gang),
+                        gang=_base(unit[0].gang),
                     )
 
     def _inputs(self, inventory: Inventory) -> ReturnInputs | None:
@@ -349,8 +355,10 @@ class DisruptionMethods:
 
     def _pods_wait(self, now: datetime) -> bool:
         """Whether a pod got no node a short time ago: it may still become a claim."""
-        found = (pod.scheduled for pod in self._caches.pods.list() if waits(pod))
-        failed = (item.last_transition_time for item in found if item is not None and item.status == "False")
+        scheduled = (pod.scheduled for pod in self._caches.pods.list() if waits(pod))
+        failed = (
+            item.last_transition_time for item in scheduled if item is not None and item.status == "False"
+        )
         return any(at is not None and now - at < PENDING for at in failed)
 
 

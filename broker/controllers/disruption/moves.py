@@ -30,7 +30,7 @@ from broker.controllers.disruption.report import Cause, DisruptionReporter
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode, replaces, since
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import disrupted
-from broker.controllers.nodeclaim.status import is_true, taken, write
+from broker.controllers.nodeclaim.status import is_true, observe_response, write
 from broker.kube.conditions import ConditionUpdate
 from broker.kube.context import ControllerContext
 from broker.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
@@ -67,7 +67,7 @@ def move_label(claim: NodeClaim) -> MoveLabel | None:
     """None if the annotation is missing or was changed by hand."""
     id_, _, rest = claim.annotations.get(names.MOVE, "").partition("/")
     size, _, cause = rest.partition("/")
-    known = next((each for each in get_args(Cause) if each == cause), None)
+    known = next((literal for literal in get_args(Cause) if literal == cause), None)
     try:
         return MoveLabel(id=id_, size=decode_whole(size, least=1, most=_MOST), cause=known) if known else None
     except InvalidText:
@@ -92,13 +92,13 @@ class Move:
         return len(self.olds) < len(self.pairs)
 
 
-def moves_of(world: DisruptionSnapshot, claims: Iterable[NodeClaim]) -> list[Move]:
+def moves_of(snapshot: DisruptionSnapshot, claims: Iterable[NodeClaim]) -> list[Move]:
     """All moves with a replacement that is not being deleted."""
     grouped: dict[MoveLabel, list[tuple[NodeClaim, ManagedNode | None]]] = defaultdict(list)
     for claim in claims:
         uid = replaces(claim)[1]
         if uid is not None and not claim.deleting and (label := move_label(claim)) is not None:
-            grouped[label].append((claim, world.by_uid(uid)))
+            grouped[label].append((claim, snapshot.by_uid(uid)))
     return [Move(label=label, pairs=tuple(pairs)) for label, pairs in grouped.items()]
 
 
@@ -111,7 +111,7 @@ class MoveController:
         self._reporter = reporter
 
     def start(
-        self, bodies: Sequence[tuple[ManagedNode, Mapping[str, Any]]], label: MoveLabel, why: str
+        self, bodies: Sequence[tuple[ManagedNode, Mapping[str, Any]]], label: MoveLabel, message: str
     ) -> bool:
         """Creates the replacements of a move, and keeps new pods off the old nodes.
 
@@ -119,42 +119,42 @@ class MoveController:
         """
         for node, body in bodies:
             try:
-                created = taken(self._claims, self._client.create(NodeClaim.KIND, body))
+                created = observe_response(self._claims, self._client.create(NodeClaim.KIND, body))
             except AlreadyExists:
                 return False
             except (Invalid, Forbidden) as error:
-                for each, _ in bodies:
-                    self._fail(each, label.cause, f"its replacement cannot be created: {error}")
+                for old_node, _ in bodies:
+                    self._fail(old_node, label.cause, f"its replacement cannot be created: {error}")
                 return False
             self._reporter.launching(created, label.cause)
             if label.cause == "ReturnToReservation":
-                self._reporter.returning(node.claim, created, why)
+                self._reporter.returning(node.claim, created, message)
         for node, _ in bodies:
-            self._mark(node, label.cause, why)
+            self._mark(node, label.cause, message)
         return True
 
-    def advance(self, world: DisruptionSnapshot) -> list[datetime]:
+    def advance(self, snapshot: DisruptionSnapshot) -> list[datetime]:
         """Takes every move one step further. Returns when moves run out of time."""
-        moves = moves_of(world, self._claims.list())
+        moves = moves_of(snapshot, self._claims.list())
         wakes: list[datetime] = []
         for move in moves:
             for node in move.olds[:1]:
                 with self._reporter.isolated(node):
-                    if wake := self._step(move, world):
+                    if wake := self._step(move, snapshot):
                         wakes.append(wake)
-        for node in world.nodes:
+        for node in snapshot.nodes:
             if node.replacement is None and not node.claim.deleting:
                 with self._reporter.isolated(node):
                     self._undo_orphan(node)
         return wakes
 
-    def _step(self, move: Move, world: DisruptionSnapshot) -> datetime | None:
+    def _step(self, move: Move, snapshot: DisruptionSnapshot) -> datetime | None:
         if not move.olds:
             return None
         if move.committed and move.label.size > 1:
-            return self._complete(move, world)
-        if why := self._failure(move, world.now):
-            self._undo(move, why, world)
+            return self._complete(move, snapshot)
+        if failure := self._failure(move, snapshot.now):
+            self._undo(move, failure, snapshot)
             return None
         for replacement, node in move.pairs:
             if node is not None and since(node.claim, names.DISRUPTION_REASON) is None:
@@ -163,14 +163,14 @@ class MoveController:
                 self._taint(node)
             if not _initialized(replacement):
                 self._reporter.waiting(replacement)
-        if all(_initialized(replacement) for replacement, _ in move.pairs) and self._may_end(move, world):
+        if all(_initialized(replacement) for replacement, _ in move.pairs) and self._may_end(move, snapshot):
             for node in move.olds:
                 self.end(node, move.label.cause)
             return None
         begun = [at for node in move.olds if (at := since(node.claim, names.DISRUPTION_REASON))]
-        return min(begun, default=world.now) + TIMEOUT
+        return min(begun, default=snapshot.now) + TIMEOUT
 
-    def _complete(self, move: Move, world: DisruptionSnapshot) -> datetime | None:
+    def _complete(self, move: Move, snapshot: DisruptionSnapshot) -> datetime | None:
         """Ends the other old claims of a committed move. One that is held up or late stays.
 
         A budget of its pods only delays its drain.
@@ -179,31 +179,33 @@ class MoveController:
         for replacement, node in move.pairs:
             if node is None or node.claim.deleting:
                 continue
-            held = self._held(node, move.label.cause, (), world.now)
-            if _initialized(replacement) and not held:
+            blocked = self._blocked(node, move.label.cause, (), snapshot.now)
+            if _initialized(replacement) and not blocked:
                 self.end(node, move.label.cause)
                 continue
             began = since(node.claim, names.DISRUPTION_REASON)
-            if began is not None and world.now - began < TIMEOUT:
+            if began is not None and snapshot.now - began < TIMEOUT:
                 wakes.append(began + TIMEOUT)
             elif began is not None or since(node.claim, names.DISRUPTION_REASON, "False") is not None:
                 pair = replace(move, pairs=((replacement, node),))
-                self._undo(pair, _late(pair), world)
+                self._undo(pair, _late(pair), snapshot)
         return min(wakes, default=None)
 
-    def _may_end(self, move: Move, world: DisruptionSnapshot) -> bool:
+    def _may_end(self, move: Move, snapshot: DisruptionSnapshot) -> bool:
         """Whether nothing holds up the old nodes by now; else the move waits, until it is late."""
-        held = [self._held(node, move.label.cause, world.budgets, world.now) for node in move.olds]
-        return not any(held)
+        blocked = [
+            self._blocked(node, move.label.cause, snapshot.budgets, snapshot.now) for node in move.olds
+        ]
+        return not any(blocked)
 
-    def _held(
+    def _blocked(
         self, node: ManagedNode, cause: Cause, budgets: Iterable[PodDisruptionBudget], now: datetime
     ) -> bool:
         """Whether something holds the old node up now; reports it."""
-        why = obstacle(node, budgets, self._pods.find, now, eventual=cause == "Drifted")
-        if why:
-            self._reporter.blocked(node, why)
-        return bool(why)
+        reason = obstacle(node, budgets, self._pods.find, now, eventual=cause == "Drifted")
+        if reason:
+            self._reporter.blocked(node, reason)
+        return bool(reason)
 
     def _failure(self, move: Move, now: datetime) -> str:
         """Why the move is undone; empty if it goes on."""
@@ -228,12 +230,12 @@ class MoveController:
                 return f"replacement {replacement.name} got no slot within {SLOT_TIMEOUT}{detail}"
         return ""
 
-    def _undo(self, move: Move, why: str, world: DisruptionSnapshot) -> None:
+    def _undo(self, move: Move, reason: str, snapshot: DisruptionSnapshot) -> None:
         """Gives the move up. The condition comes first: it makes a new process go on undoing."""
         for node in move.olds:
-            self._fail(node, move.label.cause, why)
+            self._fail(node, move.label.cause, reason)
         for replacement, _ in move.pairs:
-            used = world.by_uid(replacement.uid)
+            used = snapshot.by_uid(replacement.uid)
             if used is not None and used.moving:
                 self._keep(replacement)
             else:
@@ -248,28 +250,28 @@ class MoveController:
             body = self._client.patch(NodeClaim.KIND, replacement.name, {"metadata": meta})
         except NotFound:
             return
-        taken(self._claims, body)
+        observe_response(self._claims, body)
 
     def _undo_orphan(self, node: ManagedNode) -> None:
         """Returns a marked claim to service: its replacement is gone."""
-        found = condition(node.claim.status.conditions, names.DISRUPTION_REASON)
-        if found is None:
+        disruption = condition(node.claim.status.conditions, names.DISRUPTION_REASON)
+        if disruption is None:
             return
-        if found.reason == REASON_OF["Empty"]:
+        if disruption.reason == REASON_OF["Empty"]:
             self._release(node)  # a stop came between the taint and the deletion
             return
-        if found.status == "True":
-            self._fail(node, _cause(found.reason), "the replacement is gone")
+        if disruption.status == "True":
+            self._fail(node, _cause(disruption.reason), "the replacement is gone")
         self._untaint(node)
 
-    def _fail(self, node: ManagedNode, cause: Cause, why: str) -> None:
+    def _fail(self, node: ManagedNode, cause: Cause, message: str) -> None:
         if since(node.claim, names.DISRUPTION_REASON, "False") is not None:
             return
-        self._set(node.claim, "False", FAILED, why)
-        self._reporter.failed(node.claim, cause, f"NodeClaim {node.claim.name} stays: {why}")
+        self._set(node.claim, "False", FAILED, message)
+        self._reporter.failed(node.claim, cause, f"NodeClaim {node.claim.name} stays: {message}")
 
-    def _mark(self, node: ManagedNode, cause: Cause, why: str) -> None:
-        self._set(node.claim, "True", REASON_OF[cause], why)
+    def _mark(self, node: ManagedNode, cause: Cause, message: str) -> None:
+        self._set(node.claim, "True", REASON_OF[cause], message)
         self._taint(node)
 
     def _set(self, claim: NodeClaim, status: Any, reason: str, message: str) -> None:
@@ -311,14 +313,14 @@ class MoveController:
         except NotFound:
             return False
         if answer.get("kind") == NodeClaim.KIND.kind:
-            taken(self._claims, answer)
+            observe_response(self._claims, answer)
         return True
 
     def _taint(self, node: ManagedNode) -> None:
         if node.node is None or disrupted(node.node):
             return
-        others = [taint.wire() for taint in node.node.spec.taints if taint.key != names.DISRUPTED_TAINT]
-        self._write_taints(node.node, [*others, {"key": names.DISRUPTED_TAINT, "effect": NO_SCHEDULE}])
+        other_taints = [taint.wire() for taint in node.node.spec.taints if taint.key != names.DISRUPTED_TAINT]
+        self._write_taints(node.node, [*other_taints, {"key": names.DISRUPTED_TAINT, "effect": NO_SCHEDULE}])
 
     def _untaint(self, node: ManagedNode) -> None:
         if node.node is None:
@@ -339,7 +341,7 @@ def _initialized(claim: NodeClaim) -> bool:
 
 def _late(move: Move) -> str:
     """Why the move took too long."""
-    late = next((each.name for each, _ in move.pairs if not _initialized(each)), "")
+    late = next((replacement.name for replacement, _ in move.pairs if not _initialized(replacement)), "")
     return f"replacement {late} was not ready within {TIMEOUT}" if late else f"it was held up for {TIMEOUT}"
 
 

@@ -92,15 +92,15 @@ def demand(node: ManagedNode, pods: Sequence[Pod]) -> Demand:
 
 def requirements(pool: NodePool, claim: NodeClaim) -> tuple[Triple, ...]:
     """The pool's requirements. Of a label of the user's own, the claim's value stays if it is allowed."""
-    given = tuple((r.key, r.operator, r.values) for r in pool.spec.template.spec.requirements)
-    wanted = Requirements.of(given)
+    pool_requirements = tuple((r.key, r.operator, r.values) for r in pool.spec.template.spec.requirements)
+    parsed = Requirements.of(pool_requirements)
     labels = dict(claim.labels)
     own = [
         (key, "In", (labels[key],))
-        for key in wanted
-        if key not in WELL_KNOWN and key in labels and not wanted.unmet(labels, among={key})
+        for key in parsed
+        if key not in WELL_KNOWN and key in labels and not parsed.unmet(labels, among={key})
     ]
-    return (*given, *own)
+    return (*pool_requirements, *own)
 
 
 def planned(demand_: Demand, *, uid: str, name: str, gang: str = "", only: Iterable[Triple] = ()) -> Claim:
@@ -119,52 +119,56 @@ def planned(demand_: Demand, *, uid: str, name: str, gang: str = "", only: Itera
     )
 
 
-def without(snapshot: PlacementSnapshot, nodes: Iterable[str]) -> PlacementSnapshot:
+def without_nodes(placement: PlacementSnapshot, nodes: Iterable[str]) -> PlacementSnapshot:
     """The snapshot without these nodes and their pods."""
-    gone = {*nodes}
-    states = [state for name, state in snapshot.states.items() if name not in gone]
+    removed = {*nodes}
+    states = [state for name, state in placement.states.items() if name not in removed]
     return PlacementSnapshot.of(
         (state.node for state in states),
         (pod for state in states for pod in state.pods),
-        namespaces=snapshot.namespaces,
-        storage=snapshot.storage,
+        namespaces=placement.namespaces,
+        storage=placement.storage,
     )
 
 
-def elsewhere(
-    pods: Sequence[PodInfo], snapshot: PlacementSnapshot, usable: Callable[[str], bool]
+def place_on_others(
+    pods: Sequence[PodInfo], placement: PlacementSnapshot, usable: Callable[[str], bool]
 ) -> tuple[list[PodInfo], PlacementSnapshot]:
     """The pods that fit no usable node, and the snapshot with the others placed."""
-    left: list[PodInfo] = []
+    unplaced: list[PodInfo] = []
     for pod in pods:
-        prepared = prepare(pod, snapshot)
+        prepared = prepare(pod, placement)
         fit = next(
-            (name for name, state in snapshot.states.items() if usable(name) and not prepared.reasons(state)),
+            (
+                name
+                for name, state in placement.states.items()
+                if usable(name) and not prepared.reasons(state)
+            ),
             None,
         )
         if fit is None:
-            left.append(pod)
+            unplaced.append(pod)
         else:
-            snapshot = snapshot.with_pod(pod, fit)
-    return left, snapshot
+            placement = placement.with_pod(pod, fit)
+    return unplaced, placement
 
 
-def fitting(demand_: Demand, claim: Claim, known: ClassCatalog, snapshot: PlacementSnapshot) -> list[Option]:
-    """The options in order that hold all pods together. `snapshot` is without the old node."""
-    suited = suitable(claim.requirements, claim.requests, known)
-    by_name = {each.type.name: each for each in suited}
-    verdicts: dict[tuple[str, str], bool] = {}
-    found: list[Option] = []
-    for option in choose(claim.requirements, suited, known):
+def fitting(demand_: Demand, claim: Claim, known: ClassCatalog, placement: PlacementSnapshot) -> list[Option]:
+    """The options in order that hold all pods together. `placement` is without the old node."""
+    suitable_types = suitable(claim.requirements, claim.requests, known)
+    by_name = {candidate.type.name: candidate for candidate in suitable_types}
+    fits: dict[tuple[str, str], bool] = {}
+    options: list[Option] = []
+    for option in choose(claim.requirements, suitable_types, known):
         place = (option.pool.instance_type, option.pool.zone)
-        if place not in verdicts:
-            if len(verdicts) >= MOST_TRIED:
+        if place not in fits:
+            if len(fits) >= MOST_TRIED:
                 continue
             node = future_node(demand_, claim, by_name[place[0]], place[1], known)
-            verdicts[place] = hosts(node, demand_.pods, snapshot)
-        if verdicts[place]:
-            found.append(option)
-    return found
+            fits[place] = hosts(node, demand_.pods, placement)
+        if fits[place]:
+            options.append(option)
+    return options
 
 
 def future_node(
@@ -192,13 +196,13 @@ def future_node(
     )
 
 
-def hosts(node: NodeInfo, pods: Iterable[PodInfo], snapshot: PlacementSnapshot) -> bool:
+def hosts(node: NodeInfo, pods: Iterable[PodInfo], placement: PlacementSnapshot) -> bool:
     """Whether a new node holds all these pods together."""
-    world = snapshot.with_node(node)
+    trial = placement.with_node(node)
     for pod in pods:
-        if prepare(pod, world).reasons(world.states[node.name]):
+        if prepare(pod, trial).reasons(trial.states[node.name]):
             return False
-        world = world.with_pod(pod, node.name)
+        trial = trial.with_pod(pod, node.name)
     return True
 
 
@@ -214,13 +218,13 @@ def body(
     """The NodeClaim to create. `move`: the value of MOVE."""
     old = demand_.node.claim
     kept: dict[str, str] = {key: old.annotations[key] for key in _KEPT if key in old.annotations}
-    together = {names.GANG: gang[0], names.GANG_SIZE: str(gang[1])} if gang else {}
+    gang_annotations = {names.GANG: gang[0], names.GANG_SIZE: str(gang[1])} if gang else {}
     return pool_claim(
         demand_.node.pool,
         name,
         requirements=_requirements(demand_, places, capacity_type),
         requests=demand_.requests,
-        annotations={**kept, **together, names.REPLACES: f"{old.name}/{old.uid}", names.MOVE: move},
+        annotations={**kept, **gang_annotations, names.REPLACES: f"{old.name}/{old.uid}", names.MOVE: move},
     )
 
 
@@ -243,27 +247,27 @@ def _requirements(demand_: Demand, places: ReplacementPlaces, capacity_type: str
     possible = {
         key: max(1, len(set().union(*(values[name].get(key, ()) for name in types)))) for key in least
     }
-    made = [
-        {"key": key, "operator": operator, **({"values": [*given]} if given else {})}
+    narrowed = [
+        {"key": key, "operator": operator, **({"values": [*allowed]} if allowed else {})}
         | ({"minValues": min(least[key], possible[key])} if key in least else {})
-        for key, operator, given in demand_.requirements
+        for key, operator, allowed in demand_.requirements
         if key not in pinned
     ]
     if names.INSTANCE_TYPE in least:
         count = min(least[names.INSTANCE_TYPE], len(types))
-        made.append({"key": names.INSTANCE_TYPE, "operator": "Exists", "minValues": count})
-    made += [one_of(names.INSTANCE_TYPE, types), one_of(names.ZONE, zones)]
-    return made + ([one_of(names.CAPACITY_TYPE, [capacity_type])] if capacity_type else [])
+        narrowed.append({"key": names.INSTANCE_TYPE, "operator": "Exists", "minValues": count})
+    narrowed += [one_of(names.INSTANCE_TYPE, types), one_of(names.ZONE, zones)]
+    return narrowed + ([one_of(names.CAPACITY_TYPE, [capacity_type])] if capacity_type else [])
 
 
 def _values(instance_type: str, places: ReplacementPlaces) -> dict[str, set[str]]:
     """The values of each label that a replacement of this type can have."""
-    mine = [option.pool for option in places.options if option.pool.instance_type == instance_type]
-    found = {key: {value} for key, value in places.labels.get(instance_type, {}).items()}
-    return found | {
+    pools = [option.pool for option in places.options if option.pool.instance_type == instance_type]
+    labels = {key: {value} for key, value in places.labels.get(instance_type, {}).items()}
+    return labels | {
         names.INSTANCE_TYPE: {instance_type},
-        names.ZONE: {pool.zone for pool in mine},
-        names.CAPACITY_TYPE: {pool.capacity_type for pool in mine},
+        names.ZONE: {pool.zone for pool in pools},
+        names.CAPACITY_TYPE: {pool.capacity_type for pool in pools},
     }
 
 

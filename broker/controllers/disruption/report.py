@@ -52,9 +52,9 @@ class DisruptionReporter:
         """Reports why a node is not disrupted. The user's own do-not-disrupt is not reported."""
         if names.DO_NOT_DISRUPT in message:
             return
-        for each in (node.node, node.claim):
-            if each is not None:
-                self._recorder.event(each, "Normal", BLOCKED, message)
+        for subject in (node.node, node.claim):
+            if subject is not None:
+                self._recorder.event(subject, "Normal", BLOCKED, message)
 
     def pool_blocked(self, pool: NodePool, reason: str, error: str) -> None:
         """Reports that the budgets of a pool allow nothing, or cannot be read."""
@@ -88,8 +88,8 @@ class DisruptionReporter:
         self._recorder.event(replacement, "Normal", WAITING, "Waiting on readiness to continue disruption")
 
     def returning(self, old: NodeClaim, replacement: NodeClaim, message: str) -> None:
-        for each in (old, replacement):
-            self._recorder.event(each, "Normal", RETURNING, message)
+        for subject in (old, replacement):
+            self._recorder.event(subject, "Normal", RETURNING, message)
 
     def terminating(self, claim: NodeClaim, node: Node | None, cause: Cause) -> None:
         """Reports and counts a claim that ends."""

@@ -2,7 +2,7 @@
 
 Invariant: claims that wait come first. The moves are planned together with them, as launches are, and only a
 move that gets a slot beside all of them is made. The plan is not recorded: the launch loop plans again.
-Prices are the provider's; a claim whose price is not known does not move.
+Prices are the provider's; a claim without a known price does not move.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from broker.capacity.returning import (
 from broker.capacity.shortages import Shortages
 from broker.controllers.disruption.conditions import NEVER
 from broker.controllers.disruption.gangs import running_gangs
-from broker.controllers.disruption.replacements import Demand, demand, fitting, planned, without
+from broker.controllers.disruption.replacements import Demand, demand, fitting, planned, without_nodes
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim
@@ -38,7 +38,7 @@ from broker.controllers.nodeclass.resolve import LINUX, LaunchClass
 from broker.placement.snapshot import PlacementSnapshot
 from providers.model import InstanceType
 
-# How long a slot must have been idle at least: by then a claim that wants it has asked for it.
+# How long a slot must have been idle at least: by then a claim that needs it has requested it.
 LEAST_IDLE: Final = timedelta(minutes=1)
 MOVABLE: Final = ("on-demand", "spot")
 _RESERVED: Final = (names.CAPACITY_TYPE, "In", ("reserved",))
@@ -54,7 +54,7 @@ class SlotRights(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReturnInputs:
-    """The inputs of the selection beside the world. `claims`: all claims of the broker."""
+    """The inputs of the selection beside the snapshot. `claims`: all claims of the broker."""
 
     claims: Sequence[NodeClaim]
     classes: Callable[[str], LaunchClass | None]
@@ -108,14 +108,14 @@ class ReturnSelector:
 
     def select(
         self,
-        world: DisruptionSnapshot,
+        snapshot: DisruptionSnapshot,
         candidates: Sequence[ManagedNode],
         inputs: ReturnInputs,
-        snapshot: Callable[[], PlacementSnapshot],
+        read_placement: Callable[[], PlacementSnapshot],
         budgets: Mapping[str, int],
     ) -> list[ReturnMove]:
         """The moves to start now. `candidates` may be disrupted; `budgets`: moves by pool."""
-        idle = self.idle(world.now)
+        idle = self.idle(snapshot.now)
         if not idle or not candidates or not any(budgets.values()):
             return []
         priced = {node.claim.uid: _saving(node, inputs) for node in candidates}
@@ -124,20 +124,20 @@ class ReturnSelector:
             return []
         waiting = _waiting(inputs)
         objects = {node.claim.uid: node.claim for node in rated}
-        given = self._slots.entitlements(
+        entitlements = self._slots.entitlements(
             {**{claim.uid: claim for claim in inputs.claims if claim.uid in waiting}, **objects},
             inputs.inventory,
             inputs.types,
         )
-        return _moves(world, rated, inputs, snapshot, budgets, waiting, given, idle, priced)
+        return _moves(snapshot, rated, inputs, read_placement, budgets, waiting, entitlements, idle, priced)
 
 
 def enabled(pool: NodePool) -> bool:
     return pool.annotations.get(names.RETURN_TO_RESERVATIONS) == "true"
 
 
-def why_not(pool: NodePool) -> str:
-    """Why a pool that asks for returns gets none; empty if it gets them, or does not ask."""
+def return_obstacle(pool: NodePool) -> str:
+    """The reason why a pool that enables returns gets none; empty if it gets them, or enables none."""
     text = pool.annotations.get(names.RETURN_TO_RESERVATIONS)
     if text is None or text == "false":
         return ""
@@ -158,39 +158,39 @@ def why_not(pool: NodePool) -> str:
 
 
 def _moves(
-    world: DisruptionSnapshot,
+    snapshot: DisruptionSnapshot,
     rated: Sequence[ManagedNode],
     inputs: ReturnInputs,
-    snapshot: Callable[[], PlacementSnapshot],
+    read_placement: Callable[[], PlacementSnapshot],
     budgets: Mapping[str, int],
     waiting: Mapping[str, Claim],
-    given: Entitlements,
+    entitlements: Entitlements,
     idle: Mapping[str, int],
     priced: Mapping[str, float | None],
 ) -> list[ReturnMove]:
     plans = _plans(rated, waiting, inputs)
     catalog = OptionCatalog(
-        plans, inputs.types, inputs.inventory, inputs.shortages, world.now, entitlements=given
+        plans, inputs.types, inputs.inventory, inputs.shortages, snapshot.now, entitlements=entitlements
     )
-    whole = snapshot()
+    placement = read_placement()
     offers: dict[str, tuple[Demand, Claim, dict[str, Option]]] = {}
     candidates: list[ReturnCandidate] = []
-    gangs = running_gangs(world, inputs.claims)
+    gangs = running_gangs(snapshot, inputs.claims)
     for node in rated:
         if len(gangs.of.get(node.claim.uid, ())) > 1:
             continue  # to move both would need more than whole gangs
-        found = _offer(node, catalog, whole, idle)
-        if found is None:
+        offer = _offer(node, catalog, placement, idle)
+        if offer is None:
             continue
         claim = node.claim
-        offers[claim.uid] = found
+        offers[claim.uid] = offer
         candidates.append(
             ReturnCandidate(
                 uid=claim.uid,
                 name=claim.name,
                 pool=node.pool.name,
                 saving=priced[claim.uid] or 0.0,
-                slots=tuple(found[2]),
+                slots=tuple(offer[2]),
                 gang=min(gangs.of.get(claim.uid, ()), default=""),
             )
         )
@@ -199,25 +199,37 @@ def _moves(
         return []
     # Claims that wait are planned first, since every move is ranked behind them.
     last = min((claim.priority for claim in waiting.values()), default=0) - 1
-    movers = [_mover(offers[each.uid][1], each, last) for each in chosen]
-    made = plan(
+    movers = [_mover(offers[candidate.uid][1], candidate, last) for candidate in chosen]
+    result = plan(
         [*waiting.values(), *movers],
         plans,
         inputs.types,
         inputs.inventory,
         inputs.shortages,
-        world.now,
-        entitlements=given,
+        snapshot.now,
+        entitlements=entitlements,
         seconds=inputs.seconds,
         timer=inputs.timer,
     )
-    placed = {each.claim.uid: each.option for each in made.assignments if each.option.pool.reserved}
+    placed = {
+        assignment.claim.uid: assignment.option
+        for assignment in result.assignments
+        if assignment.option.pool.reserved
+    }
     moves = [
-        ReturnMove(demand=offers[each.uid][0], option=placed[each.uid], saving=each.saving, gang=each.gang)
-        for each in chosen
-        if each.uid in placed and set(placed[each.uid].odcr_ids) & offers[each.uid][2].keys()
+        ReturnMove(
+            demand=offers[candidate.uid][0],
+            option=placed[candidate.uid],
+            saving=candidate.saving,
+            gang=candidate.gang,
+        )
+        for candidate in chosen
+        if candidate.uid in placed and set(placed[candidate.uid].odcr_ids) & offers[candidate.uid][2].keys()
     ]
-    kept = {each.uid for each in gangs.whole([each for each in chosen if _in(moves, each.uid)])}
+    kept = {
+        candidate.uid
+        for candidate in gangs.whole([candidate for candidate in chosen if _in(moves, candidate.uid)])
+    }
     return [move for move in moves if move.demand.node.claim.uid in kept]
 
 
@@ -239,7 +251,7 @@ def _mover(claim: Claim, candidate: ReturnCandidate, priority: int) -> Claim:
 
 
 def _offer(
-    node: ManagedNode, catalog: OptionCatalog, snapshot: PlacementSnapshot, idle: Mapping[str, int]
+    node: ManagedNode, catalog: OptionCatalog, placement: PlacementSnapshot, idle: Mapping[str, int]
 ) -> tuple[Demand, Claim, dict[str, Option]] | None:
     """The idle slots that hold all pods of the node, by reservation; None without one."""
     assert node.node is not None
@@ -256,23 +268,23 @@ def _offer(
         return None
     holds = {
         (option.pool.instance_type, option.pool.zone)
-        for option in fitting(needed, claim, catalog.known(claim), without(snapshot, [node.node.name]))
+        for option in fitting(needed, claim, catalog.known(claim), without_nodes(placement, [node.node.name]))
     }
-    found = {
+    fitting_options = {
         id_: option
         for id_, option in usable.items()
         if (option.pool.instance_type, option.pool.zone) in holds
     }
-    return (needed, claim, found) if found else None
+    return (needed, claim, fitting_options) if fitting_options else None
 
 
 def _plans(
     rated: Sequence[ManagedNode], waiting: Mapping[str, Claim], inputs: ReturnInputs
 ) -> dict[str, NodeClass]:
-    wanted = {node.pool.spec.template.spec.node_class_ref.name for node in rated}
-    wanted |= {claim.node_class for claim in waiting.values()}
-    found = {name: inputs.classes(name) for name in wanted}
-    return {name: ready.plan for name, ready in found.items() if ready is not None}
+    class_names = {node.pool.spec.template.spec.node_class_ref.name for node in rated}
+    class_names |= {claim.node_class for claim in waiting.values()}
+    ready_classes = {name: inputs.classes(name) for name in class_names}
+    return {name: ready.plan for name, ready in ready_classes.items() if ready is not None}
 
 
 def _waiting(inputs: ReturnInputs) -> dict[str, Claim]:
@@ -282,11 +294,11 @@ def _waiting(inputs: ReturnInputs) -> dict[str, Claim]:
         if claim.status.provider_id or claim.deleting:
             continue
         try:
-            found = translated(claim, template=template_key(claim))
+            planned_claim = translated(claim, template=template_key(claim))
         except BadClaim:
             continue
-        if inputs.classes(found.node_class) is not None:
-            waiting[claim.uid] = found
+        if inputs.classes(planned_claim.node_class) is not None:
+            waiting[claim.uid] = planned_claim
     return waiting
 
 

@@ -65,7 +65,7 @@ class ManagedNode:
 class DisruptionSnapshot:
     """All managed nodes at one moment. `replaced`: by the uid of the old claim, the claim for it.
 
-    `room`: all nodes of the cluster, as occupied at the beginning of the pass.
+    `occupancy`: all nodes of the cluster, as occupied at the beginning of the pass.
     """
 
     now: datetime
@@ -73,7 +73,7 @@ class DisruptionSnapshot:
     pools: Mapping[str, NodePool] = field(default_factory=dict)
     replaced: Mapping[str, NodeClaim] = field(default_factory=dict)
     budgets: Sequence[PodDisruptionBudget] = ()
-    room: NodeOccupancy = field(default_factory=NodeOccupancy)
+    occupancy: NodeOccupancy = field(default_factory=NodeOccupancy)
     changes: int = 0  # of the caches, before they were read
 
     def by_uid(self, uid: str) -> ManagedNode | None:
@@ -107,7 +107,7 @@ class DisruptionSnapshot:
 
 
 class DisruptionSnapshotBuilder:
-    """Reads the world from caches."""
+    """Builds snapshots from caches."""
 
     def __init__(
         self,
@@ -127,11 +127,11 @@ class DisruptionSnapshotBuilder:
     def _changed(self, _old: object, _new: object) -> None:
         self._changes += 1
 
-    def current(self, world: DisruptionSnapshot) -> DisruptionSnapshot:
-        """The world as the caches have it now, which a pass reads again after its writes."""
-        return world if world.changes == self._changes else self.read(world.now, world.room)
+    def current(self, snapshot: DisruptionSnapshot) -> DisruptionSnapshot:
+        """The snapshot as the caches have it now; a pass reads it again after its writes."""
+        return snapshot if snapshot.changes == self._changes else self.read(snapshot.now, snapshot.occupancy)
 
-    def read(self, now: datetime, room: NodeOccupancy) -> DisruptionSnapshot:
+    def read(self, now: datetime, occupancy: NodeOccupancy) -> DisruptionSnapshot:
         changes = self._changes
         pools = {pool.name: pool for pool in self._caches.pools.list() if self._disrupts(pool)}
         claims = [claim for claim in self._caches.claims.list() if self._caches.owns(claim)]
@@ -141,7 +141,7 @@ class DisruptionSnapshotBuilder:
         return DisruptionSnapshot(
             now=now,
             nodes=tuple(
-                self._node(claim, pools[pool], replaced.get(claim.uid), room)
+                self._node(claim, pools[pool], replaced.get(claim.uid), occupancy)
                 for claim in claims
                 if (pool := claim.labels.get(names.NODEPOOL, "")) in pools
                 and names.DEDICATED not in claim.labels
@@ -149,12 +149,12 @@ class DisruptionSnapshotBuilder:
             pools=pools,
             replaced=replaced,
             budgets=self._budgets.list(),
-            room=room,
+            occupancy=occupancy,
             changes=changes,
         )
 
     def _node(
-        self, claim: NodeClaim, pool: NodePool, replacement: NodeClaim | None, room: NodeOccupancy
+        self, claim: NodeClaim, pool: NodePool, replacement: NodeClaim | None, occupancy: NodeOccupancy
     ) -> ManagedNode:
         nodes, left_out = nodes_of(self._caches.nodes, claim) if claim.status.provider_id else ([], None)
         known: dict[str, Any] = {"claim": claim, "pool": pool, "replacement": replacement}
@@ -165,14 +165,14 @@ class DisruptionSnapshotBuilder:
             **known,
             node=nodes[0],
             pods=tuple(self._caches.pods.by(BY_NODE, name)),
-            holds=(*room.held.get(name, ()), *_unplaced(claim, room)),
+            holds=(*occupancy.held.get(name, ()), *_unplaced(claim, occupancy)),
         )
 
 
-def _unplaced(claim: NodeClaim, room: NodeOccupancy) -> Iterable[str]:
+def _unplaced(claim: NodeClaim, occupancy: NodeOccupancy) -> Iterable[str]:
     """The reservations that the claim was made for, and that are not placed yet."""
-    keys = claim.annotations.get(names.PODS, "").split(",") if room.unplaced else ()
-    return (room.unplaced[key].name for key in keys if key in room.unplaced)
+    keys = claim.annotations.get(names.PODS, "").split(",") if occupancy.unplaced else ()
+    return (occupancy.unplaced[key].name for key in keys if key in occupancy.unplaced)
 
 
 def replaces(claim: NodeClaim) -> tuple[str, str | None]:
@@ -185,5 +185,5 @@ def replaces(claim: NodeClaim) -> tuple[str, str | None]:
 
 def since(claim: NodeClaim, type_: str, status: str = "True") -> datetime | None:
     """When the condition got this status; None if it does not have it."""
-    found = condition(claim.status.conditions, type_)
-    return found.last_transition_time if found is not None and found.status == status else None
+    current = condition(claim.status.conditions, type_)
+    return current.last_transition_time if current is not None and current.status == status else None

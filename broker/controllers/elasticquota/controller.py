@@ -1,6 +1,6 @@
 """Status of elastic quotas, and the labels of their pods.
 
-One run looks at all quotas, since a namespace may have only one. Only running pods count, so that the label
+One run reads all quotas, since a namespace may have only one. Only running pods count, so that the label
 and the sum follow each change of phase. A pod that ended keeps its last label. Source: nos,
 internal/controllers/elasticquota.
 """
@@ -57,7 +57,7 @@ class ElasticQuotaController:
         for quota in quotas:
             id_ = quota_id(quota)
             try:
-                self._one(quota, declared[id_], problems.get(id_))
+                self._reconcile(quota, declared[id_], problems.get(id_))
             except NotFound:
                 continue
             except ApiError as error:
@@ -66,7 +66,7 @@ class ElasticQuotaController:
         if failures:
             raise failures[0]
 
-    def _one(self, quota: Quota, declared: ElasticDeclaration, problem: ElasticProblem | None) -> None:
+    def _reconcile(self, quota: Quota, declared: ElasticDeclaration, problem: ElasticProblem | None) -> None:
         pods = [
             pod
             for namespace in namespaces_of(quota)
@@ -75,9 +75,9 @@ class ElasticQuotaController:
         ]
         counted = [self._reading.read(pod) for pod in pods]
         if problem is None:
-            wanted = labels(counted, declared.min)
+            pod_labels = labels(counted, declared.min)
             for pod in pods:
-                self._label(pod, wanted[pod.uid])
+                self._label(pod, pod_labels[pod.uid])
         self._status(quota, used_amounts(counted, declared.min, declared.max), problem)
 
     def _label(self, pod: Pod, label: QuotaLabel) -> None:

@@ -46,7 +46,7 @@ def namespaces_of(quota: Quota) -> tuple[str, ...]:
 
 
 class ElasticPods:
-    """Reads pods with the GPU memory of their node, or `gpu_gb` where the node does not tell it."""
+    """Reads pods with the GPU memory of their node, or `gpu_gb` if the node does not show it."""
 
     def __init__(self, nodes: Cache[Node], *, gpu_gb: int) -> None:
         self._nodes, self._gpu_gb = nodes, gpu_gb
@@ -67,14 +67,14 @@ class ElasticPods:
         return {**with_gpu_memory(pod_requests(pod.spec), self._size(pod)), PODS: 1}
 
     def _size(self, pod: Pod) -> int:
-        """GB of one GPU: by the node of the pod, or by the nodes that its selector asks for."""
+        """GB of one GPU: by the node of the pod, or by the nodes that its selector matches."""
         if pod.spec.node_name:
             node = self._nodes.get(pod.spec.node_name)
             return _gigabytes(node.labels if node else {}, self._gpu_gb)
-        wanted = pod.spec.node_selector.items()
-        if wanted:
+        selector = pod.spec.node_selector.items()
+        if selector:
             for node in self._nodes.list():
-                if wanted <= node.labels.items():
+                if selector <= node.labels.items():
                     return _gigabytes(node.labels, self._gpu_gb)
         return self._gpu_gb
 

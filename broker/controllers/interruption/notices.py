@@ -22,7 +22,7 @@ from broker.capacity.shortages import Scope
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.status import instance_id
-from broker.controllers.nodeclaim.translate import asked_tenancy
+from broker.controllers.nodeclaim.translate import required_tenancy
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.kube.context import ControllerContext
@@ -35,13 +35,13 @@ MALFORMED = "malformed"
 
 _RECEIVED = Counter(
     "capacity_broker_interruption_messages",
-    "Messages received from the interruption queue, by what they announce.",
+    "Messages received from the interruption queue, by kind of notice.",
     ["kind"],
     registry=REGISTRY,
 )
 _DRAINED = Counter(
     "capacity_broker_interruption_claims",
-    "Claims that an announcement was about, by what was done: drain, or tell.",
+    "Claims that a notice concerns, by action: drain or report.",
     ["kind", "action", "nodepool"],
     registry=REGISTRY,
 )
@@ -62,35 +62,35 @@ class Announce(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeResponse:
-    """The reason and text of the event, and whether the claim ends with it."""
+    """The response to a notice: reason and text of the event, and whether the claim is drained."""
 
     reason: str
-    says: str
+    text: str
     drains: bool = True
 
 
-ANSWERS: Mapping[NoticeKind, NoticeResponse] = {
+RESPONSES: Mapping[NoticeKind, NoticeResponse] = {
     NoticeKind.SPOT_INTERRUPTION: NoticeResponse(
-        reason="SpotInterrupted", says="EC2 takes the spot instance {id} in two minutes"
+        reason="SpotInterrupted", text="EC2 takes the spot instance {id} in two minutes"
     ),
     NoticeKind.REBALANCE: NoticeResponse(
         reason="SpotRebalanceRecommendation",
-        says="EC2 expects to take the spot instance {id} sooner than others",
+        text="EC2 expects to take the spot instance {id} sooner than others",
         drains=False,
     ),
     NoticeKind.RESERVATION_INTERRUPTION: NoticeResponse(
         reason="CapacityReservationInterrupted",
-        says="the owner of interruptible reservation {odcr} takes it back: EC2 ends {id} in two minutes",
+        text="the owner of interruptible reservation {odcr} takes it back: EC2 ends {id} in two minutes",
     ),
     NoticeKind.BLOCK_EXPIRATION: NoticeResponse(
-        reason="CapacityBlockEnding", says="capacity block {odcr} ends soon, and EC2 ends {id} before"
+        reason="CapacityBlockEnding", text="capacity block {odcr} ends soon, and EC2 ends {id} before"
     ),
     NoticeKind.SCHEDULED_CHANGE: NoticeResponse(
-        reason="InstanceUnhealthy", says="AWS Health announces {code} for {id}"
+        reason="InstanceUnhealthy", text="AWS Health announces {code} for {id}"
     ),
-    NoticeKind.STOPPED: NoticeResponse(reason="InstanceStopping", says="instance {id} stops or has stopped"),
+    NoticeKind.STOPPED: NoticeResponse(reason="InstanceStopping", text="instance {id} stops or has stopped"),
     NoticeKind.TERMINATED: NoticeResponse(
-        reason="InstanceTerminating", says="instance {id} ends or has ended"
+        reason="InstanceTerminating", text="instance {id} ends or has ended"
     ),
 }
 # Notices after which the description of the reservations is outdated.
@@ -126,39 +126,41 @@ class NoticeResponder:
             return
         if notice.kind in REFRESHES:
             self._describe()
-        if (answer := ANSWERS.get(notice.kind)) is not None:
-            each(self._about(notice), lambda claim: self._answer(claim, notice, answer))
+        if (response := RESPONSES.get(notice.kind)) is not None:
+            each(self._about(notice), lambda claim: self._respond(claim, notice, response))
         if notice.at is not None:
             _AGE.observe(max(0.0, (self._clock.now() - notice.at).total_seconds()))
 
     def _about(self, notice: Notice) -> list[NodeClaim]:
-        found: Iterable[NodeClaim] = (
+        claims: Iterable[NodeClaim] = (
             claim for id_ in notice.instance_ids for claim in self._claims.by(BY_INSTANCE, id_)
         )
         if notice.reservation_ids:
-            found = (
+            claims = (
                 claim
                 for claim in self._claims.list()
                 if claim.labels.get(names.RESERVATION_ID) in notice.reservation_ids
             )
-        return [claim for claim in found if self._owns(claim) and not claim.deleting]
+        return [claim for claim in claims if self._owns(claim) and not claim.deleting]
 
-    def _answer(self, claim: NodeClaim, notice: Notice, answer: NoticeResponse) -> None:
+    def _respond(self, claim: NodeClaim, notice: Notice, response: NoticeResponse) -> None:
         odcr = claim.labels.get(names.RESERVATION_ID, "")
         if scope := self._scope(claim, notice):
-            self._short(scope, code=answer.reason, message=notice.type)
-        if answer.drains:
+            self._short(scope, code=response.reason, message=notice.type)
+        if response.drains:
             self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
-        said = answer.says.format(id=instance_id(claim), odcr=odcr or "(unknown)", code=notice.code)
-        then = ": the claim is deleted, so that its node drains before" if answer.drains else ""
+        text = response.text.format(id=instance_id(claim), odcr=odcr or "(unknown)", code=notice.code)
+        consequence = ": the claim is deleted, so that its node drains before" if response.drains else ""
         nodes = self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id or "-")
-        for one in (claim, *nodes):
-            self._recorder.event(one, "Warning" if answer.drains else "Normal", answer.reason, said + then)
+        for subject in (claim, *nodes):
+            self._recorder.event(
+                subject, "Warning" if response.drains else "Normal", response.reason, text + consequence
+            )
         _log.warning(
             "notice of EC2's", claim=claim.name, kind=str(notice.kind), type=notice.type, odcr=odcr or None
         )
         pool = claim.labels.get(names.NODEPOOL, "")
-        _DRAINED.labels(notice.kind, "drain" if answer.drains else "tell", pool).inc()
+        _DRAINED.labels(notice.kind, "drain" if response.drains else "report", pool).inc()
 
     def _placement(self, claim: NodeClaim) -> str:
         """The placement of launches for the claim, as in their pools; empty if its class launches nothing."""
@@ -166,7 +168,7 @@ class NoticeResponder:
             plan = self._resolved.ready(claim.spec.node_class_ref.name).plan
         except Unresolved:
             return ""
-        return plan.of_tenancy(asked_tenancy(claim)).placement
+        return plan.of_tenancy(required_tenancy(claim)).placement
 
     def _scope(self, claim: NodeClaim, notice: Notice) -> Scope | None:
         """The pool that EC2 takes the claim's instance back into: it gives no other soon. Else None."""

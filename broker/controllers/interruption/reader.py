@@ -27,9 +27,9 @@ FIRST, LONGEST = 1.0, 60.0  # seconds of back-off
 SYNC_POLL = 0.1
 LONG_POLL = 20  # seconds; SQS's maximum, which SQS recommends
 
-_SETTLED = Counter(
+_DELETED = Counter(
     "capacity_broker_interruption_messages_deleted",
-    "Messages deleted from the interruption queue, since they were dealt with.",
+    "Messages deleted from the interruption queue after they were handled.",
     registry=REGISTRY,
 )
 _log = structlog.get_logger("interruption")
@@ -89,24 +89,24 @@ class QueueReader:
         messages = self._provider.receive(self._queue, wait=LONG_POLL)
         with self._acting:
             if not self._stop.is_set():
-                self._answer(messages)
+                self._handle_all(messages)
         return None
 
-    def _answer(self, messages: Sequence[QueueMessage]) -> None:
-        done: list[QueueMessage] = []
+    def _handle_all(self, messages: Sequence[QueueMessage]) -> None:
+        handled: list[QueueMessage] = []
         failed: ApiError | None = None
         for message in messages:
-            refused = self._one(message)
+            refused = self._handle(message)
             failed = failed or refused
             if refused is None:
-                done.append(message)
-        if done:
-            self._provider.settle(self._queue, done)
-            _SETTLED.inc(len(done))
+                handled.append(message)
+        if handled:
+            self._provider.settle(self._queue, handled)
+            _DELETED.inc(len(handled))
         if failed is not None:
             raise failed
 
-    def _one(self, message: QueueMessage) -> ApiError | None:
+    def _handle(self, message: QueueMessage) -> ApiError | None:
         """The error for which the message must be received again.
 
         A message that causes a panic is not received again: it would stay in the queue for ever.

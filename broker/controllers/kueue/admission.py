@@ -5,9 +5,9 @@ priority, then of the time of their quota reservation. Each request is answered 
 the version of the workload that was decided about. It is forced, since Kueue's own managers (kueue,
 kueue-admission) own the entry too.
 
-A workload without room gets Retry, and Kueue evicts it, so that its quota is free for others. Kueue would
-queue it again at once, so the broker parks it. `status.requeueState.requeueAt` comes with the Retry and then
-holds the time of the next try. The broker removes it as soon as there is room, or when the time is over.
+A workload without room gets Retry, and Kueue evicts it, so that its quota is free for other workloads. Kueue
+would queue it again at once, so the broker parks it. `status.requeueState.requeueAt` comes with the Retry and
+then holds the time of the next try. The broker removes it as soon as there is room, or when the time is over.
 Kueue then queues the workload again, reserves quota, and requests the check anew.
 """
 
@@ -61,7 +61,7 @@ Json = dict[str, Any]
 
 log = structlog.get_logger(__name__)
 
-LOOK: Final = 60.0  # seconds until Pending workloads are reconciled again
+RECHECK_SECONDS: Final = 60.0  # seconds until Pending workloads are reconciled again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +69,12 @@ class CheckRejection:
     """A refused request: the reservation, and the pods of each flavor."""
 
     reserved: Reserved
-    wanted: Mapping[str, tuple[PodGroup, ...]]
+    demand: Mapping[str, tuple[PodGroup, ...]]
 
 
 class AdmissionCheckController:
-    """`run` is one pass over all waiting workloads. `others`: holders of instances besides Kueue's workloads;
-    `nodes` and `claims`: the instances of this cluster."""
+    """`run` is one pass over all waiting workloads. `other_holders`: holders of instances besides Kueue's
+    workloads; `nodes` and `claims`: the instances of this cluster."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class AdmissionCheckController:
         reads: ReservationReads,
         provider: CapacityProvider,
         *,
-        others: Callable[[], Mapping[Reserved, Sequence[ReservationHolder]]],
+        other_holders: Callable[[], Mapping[Reserved, Sequence[ReservationHolder]]],
         settings: Settings,
         clock: Clock,
         nodes: Cache[Node],
@@ -93,40 +93,44 @@ class AdmissionCheckController:
         self._client = client
         self._reads = reads
         self._provider = provider
-        self._others = others
+        self._other_holders = other_holders
         self._settings = settings
         self._clock = clock
         # Refused requests by workload uid: after the eviction Kueue no longer shows them.
         self._refused: dict[str, CheckRejection] = {}
-        self._memo = DemandCache(reads.clusters.cache)
+        self._demands = DemandCache(reads.clusters.cache)
 
     def run(self, _items: Sequence[str] = ()) -> Result | None:
-        holdings = self._reads.snapshot().odcrs.owned
+        ownership = self._reads.snapshot().odcrs.owned
         unattributed = self._unattributed.count(  # also without requests: only lasting uses count
-            unnamed(holdings, self._instances() if holdings.odcrs else {}), self._clock.now()
+            unnamed(ownership, self._instances() if ownership.odcrs else {}), self._clock.now()
         )
         workloads = self._reads.workloads.cache
-        asked = [each for each in workloads.by(WAITING, CHECK) if reserves(each) and not is_evicted(each)]
+        requesting = [
+            workload
+            for workload in workloads.by(WAITING, CHECK)
+            if reserves(workload) and not is_evicted(workload)
+        ]
         parked = workloads.by(PARKED, CHECK)
-        if not asked and not parked:
+        if not requesting and not parked:
             return None
-        look = SupplySnapshot(
+        supply = SupplySnapshot(
             self._reads,
             self._provider,
-            holdings,
-            self._others(),
+            ownership,
+            self._other_holders(),
             unattributed=unattributed,
             now=self._clock.now(),
-            memo=self._memo,
+            demands=self._demands,
         )
         due = float("inf")
-        for workload in sorted([*asked, *parked], key=_turn):
+        for workload in sorted([*requesting, *parked], key=_turn):
             if refused(workload, CHECK):
-                due = min(due, self._park(workload, look))
+                due = min(due, self._park(workload, supply))
                 continue
-            answer = self._answer(workload, look)
+            answer = self._answer(workload, supply)
             if answer.state == "Pending":
-                due = min(due, LOOK)
+                due = min(due, RECHECK_SECONDS)
             if answer.state != "Pending" or not _entry(workload).message.startswith(WAITS):
                 self._write(workload, answer)
         self._forget()
@@ -142,7 +146,7 @@ class AdmissionCheckController:
         )
         return known
 
-    def _answer(self, workload: Workload, look: SupplySnapshot) -> CheckAnswer:
+    def _answer(self, workload: Workload, supply: SupplySnapshot) -> CheckAnswer:
         admission = workload.status.admission
         name = admission.cluster_queue if admission else ""
         queue = self._reads.cluster_queues.cache.get(name)
@@ -152,14 +156,14 @@ class AdmissionCheckController:
                 f"ClusterQueue {name} is of no reservation; take the check {CHECK} out of its "
                 "admissionChecksStrategy"
             )
-        wanted = self._memo.demands(workload)
-        short, used = look.place(reserved, wanted)
+        demand = self._demands.demands(workload)
+        short, used = supply.place(reserved, demand)
         if not short:
-            return ready(workload, used, look.labels(used))
-        self._refused[workload.uid] = CheckRejection(reserved=reserved, wanted=wanted)
+            return ready(workload, used, supply.labels(used))
+        self._refused[workload.uid] = CheckRejection(reserved=reserved, demand=demand)
         return retry(short)
 
-    def _park(self, workload: Workload, look: SupplySnapshot) -> float:
+    def _park(self, workload: Workload, supply: SupplySnapshot) -> float:
         """Keeps an evicted workload out of Kueue's queue while there is no room; returns the seconds.
 
         A workload that was refused before this broker led is released: its next refusal is remembered.
@@ -172,10 +176,10 @@ class AdmissionCheckController:
         if not is_new and until is None:
             return float("inf")  # released: Kueue has it in its queue
         known = self._refused.get(workload.uid)
-        short, _ = look.place(known.reserved, known.wanted) if known else ([], {})
+        short, _ = supply.place(known.reserved, known.demand) if known else ([], {})
         if is_new:
             seconds = backoff(_entry(workload).retry_count) if short else 0
-            why = "; ".join([*short, f"asked about again as soon as there is room, and in {seconds} s"])
+            why = "; ".join([*short, f"checked again as soon as there is room, and in {seconds} s"])
             self._apply(workload, parked_body(workload, CHECK, why, now, now + timedelta(seconds=seconds)))
             return seconds
         assert until is not None
@@ -201,10 +205,10 @@ class AdmissionCheckController:
     def _write(self, workload: Workload, answer: CheckAnswer) -> None:
         self._apply(workload, body(workload, CHECK, answer, self._clock.now()))
 
-    def _apply(self, workload: Workload, said: Json) -> None:
+    def _apply(self, workload: Workload, body: Json) -> None:
         informer = self._reads.workloads
         try:
-            informer.cache.observe(self._client.apply(informer.kind, said, subresource="status"))
+            informer.cache.observe(self._client.apply(informer.kind, body, subresource="status"))
         except (Conflict, NotFound):
             # The workload has changed, which triggers another pass, or it is gone.
             log.debug("answer came too late", workload=workload.key)
@@ -212,10 +216,10 @@ class AdmissionCheckController:
     def _forget(self) -> None:
         """Drops the refusals and cached demands of workloads that are gone."""
         workloads = self._reads.workloads.cache
-        self._memo.forget(workloads)
+        self._demands.forget(workloads)
         if len(self._refused) > 2 * len(workloads) + 100:
-            there = {each.uid for each in workloads.list()}
-            self._refused = {uid: known for uid, known in self._refused.items() if uid in there}
+            alive = {workload.uid for workload in workloads.list()}
+            self._refused = {uid: known for uid, known in self._refused.items() if uid in alive}
 
 
 def _turn(workload: Workload) -> tuple[int, float, str]:
@@ -225,4 +229,4 @@ def _turn(workload: Workload) -> tuple[int, float, str]:
 
 
 def _entry(workload: Workload) -> AdmissionCheckState:
-    return next(each for each in workload.status.admission_checks if each.name == CHECK)
+    return next(check for check in workload.status.admission_checks if check.name == CHECK)

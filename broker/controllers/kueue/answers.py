@@ -56,25 +56,26 @@ def demands(workload: Workload, *, dedicated: bool = False) -> Mapping[str, tupl
     `dedicated`: the Workload is a dedicated cluster's. Its pod sets are shares of instances, which are
     counted by their accelerators.
     """
-    found: dict[str, list[PodGroup]] = {}
+    groups: dict[str, list[PodGroup]] = {}
     admission = workload.status.admission
-    back = {each.name: each.count for each in workload.status.reclaimable_pods}
-    for each in admission.pod_set_assignments if admission else ():
-        count = assigned(workload, each)
-        left = max(0, count - back.get(each.name, 0))
+    back = {reclaimable.name: reclaimable.count for reclaimable in workload.status.reclaimable_pods}
+    for assignment in admission.pod_set_assignments if admission else ():
+        count = assigned(workload, assignment)
+        left = max(0, count - back.get(assignment.name, 0))
         if not left:
             continue
         by_flavor: dict[str, dict[str, float]] = {}
-        for resource, amount in each.resource_usage.items():
-            if flavor := each.flavors.get(resource):
+        for resource, amount in assignment.resource_usage.items():
+            if flavor := assignment.flavors.get(resource):
                 by_flavor.setdefault(flavor, {})[resource] = quantity(amount) / count
         for flavor, amounts in by_flavor.items():
-            found.setdefault(flavor, []).append(PodGroup(count=left, each=amounts))
+            groups.setdefault(flavor, []).append(PodGroup(count=left, requests=amounts))
     if dedicated:
-        found = {
-            flavor: [one for one in some if is_accelerated(one)] or some for flavor, some in found.items()
+        groups = {
+            flavor: [group for group in pods if is_accelerated(group)] or pods
+            for flavor, pods in groups.items()
         }
-    return {flavor: tuple(some) for flavor, some in found.items()}
+    return {flavor: tuple(pods) for flavor, pods in groups.items()}
 
 
 def ready(
@@ -86,23 +87,23 @@ def ready(
     `labels`: the flavors' own node labels."""
     updates: dict[str, Mapping[str, str]] = {}
     admission = workload.status.admission
-    given = {each.name: each.template.spec.node_selector for each in workload.spec.pod_sets}
-    for each in admission.pod_set_assignments if admission else ():
-        used = {*each.flavors.values()}
+    given = {pod_set.name: pod_set.template.spec.node_selector for pod_set in workload.spec.pod_sets}
+    for assignment in admission.pod_set_assignments if admission else ():
+        used = {*assignment.flavors.values()}
         chosen: dict[str, str] = {}
         for flavor in sorted(used & slots.keys()):
             chosen |= RESERVED
             if len(slots[flavor]) == 1:
                 chosen[names.RESERVATION_ID] = slots[flavor][0].odcr
-        taken = {*given.get(each.name, {}), *(key for flavor in used for key in labels.get(flavor, {}))}
-        updates[each.name] = {key: value for key, value in sorted(chosen.items()) if key not in taken}
+        taken = {*given.get(assignment.name, {}), *(key for flavor in used for key in labels.get(flavor, {}))}
+        updates[assignment.name] = {key: value for key, value in sorted(chosen.items()) if key not in taken}
     if any(updates.values()):
-        updates = {each.name: updates.get(each.name, {}) for each in workload.spec.pod_sets}
+        updates = {pod_set.name: updates.get(pod_set.name, {}) for pod_set in workload.spec.pod_sets}
     else:
         updates = {}
-    ids = sorted({one.odcr for some in slots.values() for one in some})
-    what = f"reserved instances are there: {', '.join(ids[:5])}" if ids else "no flavor of it is EC2's"
-    return CheckAnswer(state="Ready", message=what, updates=updates)
+    ids = sorted({instances.odcr for odcrs in slots.values() for instances in odcrs})
+    message = f"reserved instances exist: {', '.join(ids[:5])}" if ids else "none of its flavors is in EC2"
+    return CheckAnswer(state="Ready", message=message, updates=updates)
 
 
 def retry(short: Iterable[str]) -> CheckAnswer:
@@ -121,31 +122,31 @@ def pending(why: str) -> CheckAnswer:
 
 def shortage(flavor: str, pods: Sequence[PodGroup], own: Sequence[InstanceSlots], *, borrows: bool) -> str:
     """The shortage of a flavor, as text."""
-    wanted = ", ".join(
-        f"{counted(each.count, 'pod')} of "
-        + ", ".join(f"{amount:g} {name}" for name, amount in each.counted.items())
-        for each in pods
+    requested = ", ".join(
+        f"{counted(group.count, 'pod')} of "
+        + ", ".join(f"{amount:g} {name}" for name, amount in group.deciding.items())
+        for group in pods
     )
-    has = sum(each.count for each in own)
+    has = sum(instances.count for instances in own)
     where = "it and its cohort's idle ones have" if borrows else "they have"
     active = counted(has, "reserved instance is active", "reserved instances are active")
-    return f"flavor {flavor}: {active}, and {where} no room for {wanted}"
+    return f"flavor {flavor}: {active}, and {where} no room for {requested}"
 
 
 def body(workload: Workload, check: str, answer: CheckAnswer, now: datetime) -> Json:
     """The answer for server-side apply to the status, valid for this version of the workload."""
-    said: Json = {
+    entry: Json = {
         "name": check,
         "state": answer.state,
         "message": answer.message,
         "lastTransitionTime": timestamp(now),
     }
     if answer.updates:
-        said["podSetUpdates"] = [
+        entry["podSetUpdates"] = [
             {"name": name, **({"nodeSelector": dict(chosen)} if chosen else {})}
             for name, chosen in answer.updates.items()
         ]
-    status: Json = {"admissionChecks": [said]}
+    status: Json = {"admissionChecks": [entry]}
     if answer.state == "Retry":
         status["requeueState"] = {"requeueAt": timestamp(now - SKEW)}
     return {"metadata": identity(workload), "status": status}
@@ -154,9 +155,9 @@ def body(workload: Workload, check: str, answer: CheckAnswer, now: datetime) -> 
 def parked_body(workload: Workload, check: str, why: str, now: datetime, until: datetime) -> Json:
     """The status, for server-side apply, of a workload that the check evicted. It stays out of Kueue's queue
     until the broker removes `requeueAt`. Kueue's own apply cannot remove another manager's field."""
-    made = body(workload, check, pending(why), now)
-    made["status"]["requeueState"] = {"requeueAt": timestamp(until)}
-    return made
+    parked = body(workload, check, pending(why), now)
+    parked["status"]["requeueState"] = {"requeueAt": timestamp(until)}
+    return parked
 
 
 def identity(workload: Workload) -> Json:
@@ -171,21 +172,21 @@ def identity(workload: Workload) -> Json:
 
 def entry(workload: Workload, check: str) -> AdmissionCheckState | None:
     """The workload's entry for the check."""
-    return next((each for each in workload.status.admission_checks if each.name == check), None)
+    return next((state for state in workload.status.admission_checks if state.name == check), None)
 
 
 def is_evicted(workload: Workload) -> bool:
-    said = condition(workload.status.conditions, EVICTED)
-    return said is not None and said.status == "True"
+    evicted = condition(workload.status.conditions, EVICTED)
+    return evicted is not None and evicted.status == "True"
 
 
 def refused(workload: Workload, check: str) -> bool:
     """Whether the check has evicted the workload, and it has got no quota since."""
-    said, evicted = entry(workload, check), condition(workload.status.conditions, EVICTED)
+    state, evicted = entry(workload, check), condition(workload.status.conditions, EVICTED)
     return (
-        said is not None
-        and said.state == "Pending"
-        and said.message.startswith((RESET, WAITS))
+        state is not None
+        and state.state == "Pending"
+        and state.message.startswith((RESET, WAITS))
         and evicted is not None
         and (evicted.status, evicted.reason) == ("True", BY_CHECK)
         and workload.spec.active
@@ -194,10 +195,10 @@ def refused(workload: Workload, check: str) -> bool:
 
 def is_parked(workload: Workload, check: str) -> bool:
     """Whether the broker has recorded the eviction. `requeueAt` is set from then until the release."""
-    said = entry(workload, check)
-    return refused(workload, check) and said is not None and said.message.startswith(WAITS)
+    state = entry(workload, check)
+    return refused(workload, check) and state is not None and state.message.startswith(WAITS)
 
 
 def by_parked(workload: Workload) -> Iterable[str]:
     """For the index PARKED: the check that evicted the workload."""
-    return [each.name for each in workload.status.admission_checks if refused(workload, each.name)]
+    return [state.name for state in workload.status.admission_checks if refused(workload, state.name)]

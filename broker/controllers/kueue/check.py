@@ -1,4 +1,4 @@
-"""The AdmissionCheck that holds workloads until their reserved capacity is there.
+"""The AdmissionCheck that holds workloads until their reserved capacity exists.
 
 Invariant: the check stays active from the first leading broker on. Kueue admits no workload through a
 ClusterQueue with an inactive check (`AdmissionCheckInactive`), and never writes the status of a check of
@@ -28,7 +28,7 @@ from broker.reservations.spec import Reservation
 Json = dict[str, Any]
 TERMINATING: Final = "AdmissionCheckTerminating"
 READY: Final = "BrokerRuns"
-MESSAGE: Final = "the capacity broker answers once the reserved instances are there"
+MESSAGE: Final = "the capacity broker answers once the reserved instances exist"
 
 
 class AdmissionCheckReconciler:
@@ -44,66 +44,66 @@ class AdmissionCheckReconciler:
     @property
     def problem(self) -> ReservationProblem | None:
         """The conflict that keeps queues from naming the check; None if there is none."""
-        found = self._found()
-        if found is None or found.spec.controller_name == CONTROLLER:
+        check = self._current()
+        if check is None or check.spec.controller_name == CONTROLLER:
             return None
-        if found.deleting:
+        if check.deleting:
             return ReservationProblem(
                 reason=TERMINATING,
-                message=f"AdmissionCheck {CHECK} names the controller {found.spec.controller_name!r} and was "
-                f"deleted; {', '.join(found.metadata.finalizers)} keeps it as long as a ClusterQueue names "
-                "it; the broker makes its own then, and nobody waits for reserved capacity until then",
+                message=f"AdmissionCheck {CHECK} names the controller {check.spec.controller_name!r} and was "
+                f"deleted; {', '.join(check.metadata.finalizers)} keeps it as long as a ClusterQueue names "
+                "it; then the broker makes its own, and until then no workload waits for reserved capacity",
             )
         return ReservationProblem(
             reason="ObjectConflict",
-            message=f"AdmissionCheck {CHECK} is there and names the controller "
-            f"{found.spec.controller_name!r}, so nobody waits for reserved capacity: delete or rename it",
+            message=f"AdmissionCheck {CHECK} exists and names the controller {check.spec.controller_name!r}, "
+            "so no workload waits for reserved capacity: delete or rename it",
         )
 
     @property
     def terminating(self) -> ReservationProblem | None:
         """The problem of a deleted check: it stays in use, and is made anew once no queue names it."""
-        found = self._found()
-        if found is None or not found.deleting:
+        check = self._current()
+        if check is None or not check.deleting:
             return None
         return ReservationProblem(
             reason=TERMINATING,
-            message=f"AdmissionCheck {CHECK} was deleted; {', '.join(found.metadata.finalizers)} keeps it "
-            "as long as a ClusterQueue names it; it is asked all the same, and there is nothing to do",
+            message=f"AdmissionCheck {CHECK} was deleted; {', '.join(check.metadata.finalizers)} keeps it "
+            "as long as a ClusterQueue names it; it stays in use, and there is nothing to do",
         )
 
     @property
-    def settled(self) -> bool:
+    def ready_for_queues(self) -> bool:
         """Whether queues may be made: the check is active, or cannot be used at all. Kueue uses a deleted
         check for as long as it exists."""
-        found = self._found()
-        return self.problem is not None or (found is not None and _active(found))
+        check = self._current()
+        return self.problem is not None or (check is not None and _active(check))
 
     def run(self) -> Result | None:
         """Raises ApiError."""
         reservations = self._reads.snapshot().reservations.values()
         try:
-            self.keep(wanted=any(map(uses_check, reservations)))
+            self.keep(used=any(map(uses_check, reservations)))
         except ApiError:
             self.failed()
             raise
         return None
 
-    def keep(self, *, wanted: bool) -> None:
-        """`wanted`: whether a reservation uses the check. It also stays while a queue of the broker names it:
+    def keep(self, *, used: bool) -> None:
+        """`used`: whether a reservation uses the check. It also stays while a queue of the broker names it:
         until then Kueue would only keep it terminating, and block a new one. Raises ApiError."""
         informer = self._reads.checks
         if not informer.served or self.problem is not None:
             return
-        found = self._found()
-        if not wanted and not self._named():
-            self._remove(found)
+        check = self._current()
+        if not used and not self._named():
+            self._remove(check)
             return
         self.error = None
         try:
-            found = self._create() if found is None else found
-            if not _active(found):
-                self._activate(found)
+            check = self._create() if check is None else check
+            if not _active(check):
+                self._activate(check)
         except ApiError as error:
             self.error = error if error.status else None
             raise
@@ -119,14 +119,14 @@ class AdmissionCheckReconciler:
         return AdmissionCheck.decode(raw)
 
     def _activate(self, check: AdmissionCheck) -> None:
-        said = set_conditions(
+        conditions = set_conditions(
             check.status.conditions,
             ConditionUpdate(type=ACTIVE, status="True", reason=READY, message=MESSAGE),
             now=self._clock.now(),
             observed_generation=check.metadata.generation,
         )
-        made = next(each for each in said if each.type == ACTIVE)
-        body: Json = {"metadata": {"name": CHECK}, "status": {"conditions": [condition_body(made)]}}
+        active = next(update for update in conditions if update.type == ACTIVE)
+        body: Json = {"metadata": {"name": CHECK}, "status": {"conditions": [condition_body(active)]}}
         informer = self._reads.checks
         informer.cache.observe(self._client.apply(informer.kind, body, subresource="status"))
 
@@ -140,9 +140,9 @@ class AdmissionCheckReconciler:
 
     def _named(self) -> bool:
         queues = self._reads.cluster_queues.cache.list()
-        return any(owner_of(each) is not None and names_check(each) for each in queues)
+        return any(owner_of(queue) is not None and names_check(queue) for queue in queues)
 
-    def _found(self) -> AdmissionCheck | None:
+    def _current(self) -> AdmissionCheck | None:
         return self._reads.checks.cache.get(CHECK)
 
 
@@ -153,9 +153,9 @@ def uses_check(reservation: Reservation) -> bool:
 def names_check(queue: ClusterQueue) -> bool:
     """Whether a queue names the broker's check."""
     strategy = queue.spec.admission_checks_strategy
-    return strategy is not None and any(each.name == CHECK for each in strategy.admission_checks)
+    return strategy is not None and any(check.name == CHECK for check in strategy.admission_checks)
 
 
 def _active(check: AdmissionCheck) -> bool:
-    said = condition(check.status.conditions, ACTIVE)
-    return said is not None and said.status == "True"
+    active = condition(check.status.conditions, ACTIVE)
+    return active is not None and active.status == "True"

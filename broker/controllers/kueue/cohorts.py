@@ -21,8 +21,8 @@ def cycle(cohort: str, cohorts: Cache[Cohort]) -> tuple[str, ...]:
         if name in path:
             return (*path[path.index(name) :], name)
         path.append(name)
-        found = cohorts.get(name)
-        name = found.spec.parent_name if found is not None else ""
+        node = cohorts.get(name)
+        name = node.spec.parent_name if node is not None else ""
     return ()
 
 
@@ -30,6 +30,6 @@ def root(cohort: str, cohorts: Cache[Cohort]) -> str:
     """The top cohort of the tree; in a cycle, where Kueue admits nothing, the cohort itself."""
     if cycle(cohort, cohorts):
         return cohort
-    while (found := cohorts.get(cohort)) is not None and found.spec.parent_name:
-        cohort = found.spec.parent_name
+    while (node := cohorts.get(cohort)) is not None and node.spec.parent_name:
+        cohort = node.spec.parent_name
     return cohort

@@ -1,7 +1,7 @@
 """Keeps a ClusterQueue for each reservation, and a LocalQueue in each bound namespace.
 
 Invariant: an object with the broker's mark is kept as `render` makes it; an object without it is never
-written. An object in its wanted state is not written either. A new object is created first, which fails if
+written. An object in its desired state is not written either. A new object is created first, which fails if
 the name is taken, and only then completed by server-side apply. The apply is forced, since Kueue's own writes
 (finalizer, defaults) make Kueue a manager of the same fields. Kueue's finalizer
 kueue.x-k8s.io/resource-in-use keeps a deleted ClusterQueue until no workload holds its quota; the reservation
@@ -60,7 +60,7 @@ TERMINATING: Final = "QueueTerminating"
 UNMARKED: Final = "QueueMarkRemoved"
 UNAVAILABLE: Final = "KueueUnavailable"
 # Seconds until a conflict or a refused write is tried again.
-LOOKS: Final = {CONFLICT: 300.0, REFUSED: 300.0, UNAVAILABLE: 30.0}
+RETRY_SECONDS: Final = {CONFLICT: 300.0, REFUSED: 300.0, UNAVAILABLE: 30.0}
 ADMISSION: Final = ("Hold", "Off")
 STOPS: Final[tuple[StopPolicy, ...]] = ("None", "Hold", "HoldAndDrain")
 
@@ -83,7 +83,7 @@ class QueueController:
         self._settings = settings
         self._recorder = recorder
         self._was_present = False  # whether this process has seen Kueue
-        # By kind and key: the body that this process applied last. Any difference was written by others.
+        # By kind and key: the body that this process applied last. Other clients wrote any difference.
         self._made: dict[tuple[str, str], Json] = {}
 
     def reconcile(self, key: str) -> Result | None:
@@ -99,9 +99,9 @@ class QueueController:
             problems = (_refusal(f"ClusterQueue {queue_name(reserved)}", error),)
         news = self._reads.snapshots.report(reserved, problems)
         if news and reservation is not None:
-            for each in problems:
-                self._recorder.event(Reference.of(reservation), "Warning", each.reason, each.message)
-        waits = [LOOKS[each.reason] for each in problems if each.reason in LOOKS]
+            for problem in problems:
+                self._recorder.event(Reference.of(reservation), "Warning", problem.reason, problem.message)
+        waits = [RETRY_SECONDS[problem.reason] for problem in problems if problem.reason in RETRY_SECONDS]
         return Result(requeue_after=min(waits)) if waits else None
 
     def _problems(
@@ -123,7 +123,7 @@ class QueueController:
             self._stop(reserved, "Hold")
             self._made.pop((ClusterQueue.KIND.kind, f"/{queue_name(reserved)}"), None)
             return
-        if uses_check(reservation) and not self._check.settled:
+        if uses_check(reservation) and not self._check.ready_for_queues:
             # A queue with an inactive check admits no workload. The check's change triggers a reconcile.
             if self._check.error is not None:
                 yield _refusal(f"AdmissionCheck {CHECK}", self._check.error)
@@ -136,9 +136,9 @@ class QueueController:
             return (reservation.namespace,)
         return tuple(
             sorted(
-                each.name
-                for each in self._reads.namespaces.cache.list()
-                if each.annotations.get(names.DRAWS_FROM) == reservation.name and not each.deleting
+                namespace.name
+                for namespace in self._reads.namespaces.cache.list()
+                if namespace.annotations.get(names.DRAWS_FROM) == reservation.name and not namespace.deleting
             )
         )
 
@@ -162,13 +162,13 @@ class QueueController:
         if ring := cycle(judged.spec.cohort, self._reads.cohorts.cache):
             yield ReservationProblem(
                 reason="CohortCycle",
-                message=f"cohorts are each other's parents, so Kueue admits nobody: {' in '.join(ring)}; "
-                "change spec.parentName of one of these Cohorts",
+                message="cohorts are each other's parents, so Kueue admits no workload: "
+                f"{' in '.join(ring)}; change spec.parentName of one of these Cohorts",
             )
         bound = self.bound(reservation)
         stop = yield from _stops(reservation)
-        wanted = cluster_queue(reservation, judged.spec, namespaces=bound, check=check, stop=stop)
-        problem = self._put(self._reads.cluster_queues, wanted, reservation)
+        desired = cluster_queue(reservation, judged.spec, namespaces=bound, check=check, stop=stop)
+        problem = self._put(self._reads.cluster_queues, desired, reservation)
         if problem is not None:
             yield problem
             return
@@ -184,75 +184,75 @@ class QueueController:
                 self._delete(self._reads.local_queues, local)
 
     def _put(
-        self, informer: ServedInformer[M], wanted: Json, reservation: Reservation
+        self, informer: ServedInformer[M], desired: Json, reservation: Reservation
     ) -> ReservationProblem | None:
-        """Writes the wanted object; returns a problem if it is not the broker's, terminating, or refused."""
-        meta, reserved = wanted["metadata"], reserved_of(reservation)
-        found = informer.cache.get(meta["name"], meta.get("namespace"))
-        what = f"{informer.kind.kind} {meta['name']}"
-        if found is not None and owner_of(found) != reserved:
-            whose = owner_of(found)
-            if found.deleting:
+        """Writes the desired object; returns a problem if it is not the broker's, terminating, or refused."""
+        meta, reserved = desired["metadata"], reserved_of(reservation)
+        current = informer.cache.get(meta["name"], meta.get("namespace"))
+        title = f"{informer.kind.kind} {meta['name']}"
+        if current is not None and owner_of(current) != reserved:
+            owner = owner_of(current)
+            if current.deleting:
                 return ReservationProblem(
                     reason=TERMINATING,
-                    message=f"{what} was not made for {reserved} and is being deleted; it is kept by "
-                    f"{', '.join(found.metadata.finalizers)}; then one is made for {reserved}",
+                    message=f"{title} was not made for {reserved} and is being deleted; it is kept by "
+                    f"{', '.join(current.metadata.finalizers)}; then one is made for {reserved}",
                 )
-            if command := lost_mark(found, reserved):
+            if command := lost_mark(current, reserved):
                 return ReservationProblem(
                     reason=UNMARKED,
-                    message=f"{what} was made for {reserved} and has lost a part of the broker's mark, so it "
-                    f"is left as it is: put it back ({command}), or delete the {informer.kind.kind} to have "
-                    "it made anew",
+                    message=f"{title} was made for {reserved} and has lost a part of the broker's mark, so "
+                    f"it is left as it is: put it back ({command}), or delete the {informer.kind.kind} to "
+                    "have it made anew",
                 )
             return ReservationProblem(
                 reason=CONFLICT,
-                message=f"{what} is there and was "
-                + (f"made for {whose}" if whose else "not made by the broker")
+                message=f"{title} exists and was "
+                + (f"made for {owner}" if owner else "not made by the broker")
                 + f", so it is left alone and {reserved} has none: delete it, or rename the reservation",
             )
-        if found is not None and found.deleting:
+        if current is not None and current.deleting:
             return ReservationProblem(
                 reason=TERMINATING,
-                message=f"{what} was deleted and is kept by {', '.join(found.metadata.finalizers)} until no "
-                "workload holds its quota; then it is made anew",
+                message=f"{title} was deleted and is kept by {', '.join(current.metadata.finalizers)} until "
+                "no workload holds its quota; then it is made anew",
             )
-        if isinstance(found, LocalQueue) and found.spec.cluster_queue != wanted["spec"]["clusterQueue"]:
-            self._delete(informer, found)  # the field is immutable
-            found = None
+        if isinstance(current, LocalQueue) and current.spec.cluster_queue != desired["spec"]["clusterQueue"]:
+            self._delete(informer, current)  # the field is immutable
+            current = None
         try:
-            self._write(informer, found, wanted, reservation)
+            self._write(informer, current, desired, reservation)
         except (Invalid, Forbidden, NotFound, Unavailable) as error:
             if not error.status:
                 raise
-            return _refusal(what, error)
+            return _refusal(title, error)
         return None
 
     def _write(
-        self, informer: ServedInformer[M], found: M | None, wanted: Json, reservation: Reservation
+        self, informer: ServedInformer[M], current: M | None, desired: Json, reservation: Reservation
     ) -> None:
-        """Creates the object if `found` is None, and applies `wanted` if it differs. Raises ApiError."""
-        meta = wanted["metadata"]
-        what_was = (informer.kind.kind, f"{meta.get('namespace', '')}/{meta['name']}")
-        if found is None:
-            made = self._client.create(
-                informer.kind, self._said(informer, skeleton(wanted, reserved_of(reservation)))
+        """Creates the object if `current` is None, and applies `desired` if it differs. Raises ApiError."""
+        meta = desired["metadata"]
+        key = (informer.kind.kind, f"{meta.get('namespace', '')}/{meta['name']}")
+        if current is None:
+            created = self._client.create(
+                informer.kind, self._versioned(informer, skeleton(desired, reserved_of(reservation)))
             )
-            informer.cache.observe(made)
-        elif not differs(found, wanted):
-            self._made[what_was] = wanted
+            informer.cache.observe(created)
+        elif not differs(current, desired):
+            self._made[key] = desired
             return
-        elif self._made.get(what_was) == wanted:
-            self._recorder.event(reservation, "Warning", REVERTED, _reverted(found, wanted, reservation))
-        raw = self._client.apply(informer.kind, self._said(informer, wanted))
-        self._made[what_was] = wanted
+        elif self._made.get(key) == desired:
+            self._recorder.event(reservation, "Warning", REVERTED, _reverted(current, desired, reservation))
+        raw = self._client.apply(informer.kind, self._versioned(informer, desired))
+        self._made[key] = desired
         informer.cache.observe(raw)
         if informer is self._reads.cluster_queues:
-            self._clear(ClusterQueue.decode(raw), wanted)
+            self._clear(ClusterQueue.decode(raw), desired)
 
-    def _clear(self, queue: ClusterQueue, wanted: Json) -> None:
-        """Removes fields that another manager set and the broker leaves out on purpose."""
-        if spec := leftover(queue, wanted):
+    def _clear(self, queue: ClusterQueue, desired: Json) -> None:
+        """Removes fields that another manager set and that the broker omits on purpose."""
+        if spec := leftover(queue, desired):
             kind = self._reads.cluster_queues.kind
             body = {
                 "metadata": {"resourceVersion": queue.metadata.resource_version},
@@ -260,7 +260,7 @@ class QueueController:
             }
             self._reads.cluster_queues.cache.observe(self._client.patch(kind, queue.name, body))
 
-    def _said(self, informer: ServedInformer[M], body: Json) -> Json:
+    def _versioned(self, informer: ServedInformer[M], body: Json) -> Json:
         return body | {"spec": cluster_queue_spec(body["spec"], informer.kind.version)}
 
     def _stop(self, reserved: Reserved, policy: StopPolicy) -> None:
@@ -286,8 +286,8 @@ class QueueController:
     def _dedicated(self, reserved: Reserved) -> bool:
         """Whether a dedicated cluster holds quota of the reservation."""
         return any(
-            each.status.admission is not None and each.status.admission.reservation == str(reserved)
-            for each in self._reads.snapshot().clusters
+            cluster.status.admission is not None and cluster.status.admission.reservation == str(reserved)
+            for cluster in self._reads.snapshot().clusters
         )
 
     def _delete(self, informer: ServedInformer[Any], obj: Object) -> None:
@@ -310,18 +310,18 @@ class QueueController:
         return self._reads.cluster_reservations.cache.get(reserved.name)
 
 
-def _refusal(what: str, error: ApiError) -> ReservationProblem:
+def _refusal(name: str, error: ApiError) -> ReservationProblem:
     """The problem of a failed write, with the API server's own message: it names the webhook behind it."""
     if isinstance(error, Unavailable | NotFound):
         return ReservationProblem(
             reason=UNAVAILABLE,
-            message=f"{what} cannot be written: {error.message}; see whether Kueue's controller runs and its "
+            message=f"{name} cannot be written: {error.message}; see whether Kueue's controller runs and its "
             "webhook answers (kubectl get pods -n kueue-system); it stays as it is and is tried again",
         )
     return ReservationProblem(
         reason=REFUSED,
-        message=f"{what} is refused by Kueue, or by the rights that the broker has: {error.message}; "
-        "it stays as it is until the reservation, or what refuses it, is changed",
+        message=f"{name} is refused by Kueue, or by the rights that the broker has: {error.message}; "
+        "it stays as it is until the reservation, the webhook or the rights are changed",
     )
 
 
@@ -336,7 +336,7 @@ def _removed(reserved: Reserved) -> str:
 def _stops(reservation: Reservation) -> Generator[ReservationProblem, None, StopPolicy]:
     """Returns the stop policy from the reservation's annotation, and yields the problems to report."""
     chosen = reservation.annotations.get(names.STOP_POLICY, "None")
-    policy = next((each for each in STOPS if each == chosen), None)
+    policy = next((stop for stop in STOPS if stop == chosen), None)
     if policy is None:
         yield ReservationProblem(
             reason="AnnotationInvalid",
@@ -355,19 +355,22 @@ def _stops(reservation: Reservation) -> Generator[ReservationProblem, None, Stop
     return policy
 
 
-def _reverted(found: ClusterQueue | LocalQueue, wanted: Json, reservation: Reservation) -> str:
-    what = f"{found.KIND.kind} {found.name} was edited by hand and is again as the reservation has it"
-    now, again = found.spec.stop_policy, wanted["spec"]["stopPolicy"]
+def _reverted(current: ClusterQueue | LocalQueue, desired: Json, reservation: Reservation) -> str:
+    message = f"{current.KIND.kind} {current.name} was edited by hand and is again as the reservation has it"
+    now, again = current.spec.stop_policy, desired["spec"]["stopPolicy"]
     if now == again:
-        return f"{what}: edit the {reservation.KIND.kind} instead"
+        return f"{message}: edit the {reservation.KIND.kind} instead"
     where = f" -n {reservation.namespace}" if reservation.namespace else ""
     return (
-        f"{what}: spec.stopPolicy was {now} and is {again}; to stop admitting, run kubectl annotate{where} "
-        f"{reservation.KIND.plural} {reservation.name} {names.STOP_POLICY}={now}"
+        f"{message}: spec.stopPolicy was {now} and is {again}; to stop admitting, run kubectl "
+        f"annotate{where} {reservation.KIND.plural} {reservation.name} {names.STOP_POLICY}={now}"
     )
 
 
 def _cancels(reservation: Reservation) -> bool:
     """Whether the instances end with the reservation, which requires that the broker manages them."""
-    said = reservation.annotations
-    return said.get(names.RESERVATION_POLICY) == "Manage" and said.get(names.DELETION_POLICY) == "Cancel"
+    annotations = reservation.annotations
+    return (
+        annotations.get(names.RESERVATION_POLICY) == "Manage"
+        and annotations.get(names.DELETION_POLICY) == "Cancel"
+    )

@@ -44,7 +44,7 @@ CHECK: Final = "reserved-capacity.capacity-broker.io"
 CONTROLLER: Final = "capacity-broker.io/reserved-capacity"
 NAMESPACE: Final = "kubernetes.io/metadata.name"
 # Every namespace has the label, so this selects none, and it is not null.
-NOBODY: Final[Json] = {"matchExpressions": [{"key": NAMESPACE, "operator": "DoesNotExist"}]}
+NO_NAMESPACES: Final[Json] = {"matchExpressions": [{"key": NAMESPACE, "operator": "DoesNotExist"}]}
 
 
 def cluster_queue(
@@ -57,7 +57,7 @@ def cluster_queue(
 ) -> Json:
     """The ClusterQueue's body. `spec`: judged without problems; `check`: the AdmissionCheck that it names."""
     body: Json = {
-        "resourceGroups": [_group(each) for each in spec.resource_groups],
+        "resourceGroups": [_group(group) for group in spec.resource_groups],
         "queueingStrategy": "BestEffortFIFO",
         "namespaceSelector": selector(namespaces),
         "flavorFungibility": {"whenCanBorrow": "MayStopSearch", "whenCanPreempt": "TryNextFlavor"},
@@ -99,38 +99,38 @@ def skeleton(body: Json, reserved: Reserved) -> Json:
 def selector(namespaces: Sequence[str]) -> Json:
     """The namespace selector for exactly these namespaces."""
     if not namespaces:
-        return NOBODY
+        return NO_NAMESPACES
     return {"matchExpressions": [{"key": NAMESPACE, "operator": "In", "values": sorted({*namespaces})}]}
 
 
-def differs(observed: ClusterQueue | LocalQueue, wanted: Json) -> bool:
+def differs(observed: ClusterQueue | LocalQueue, desired: Json) -> bool:
     """Whether any field that the broker sets has another value in the observed object."""
-    model = type(observed).decode(wanted)
+    model = type(observed).decode(desired)
     meta, now = model.metadata, observed.metadata
     return (
         not meta.labels.items() <= now.labels.items()
         or not meta.annotations.items() <= now.annotations.items()
-        or not {each.uid for each in meta.owner_references} <= {each.uid for each in now.owner_references}
-        or _said(observed) != _said(model)
+        or not {owner.uid for owner in meta.owner_references} <= {owner.uid for owner in now.owner_references}
+        or _comparable(observed) != _comparable(model)
     )
 
 
-def leftover(observed: ClusterQueue, wanted: Json) -> Json:
-    """A merge patch that removes spec fields which another manager set and the broker leaves out on purpose.
+def leftover(observed: ClusterQueue, desired: Json) -> Json:
+    """A merge patch that removes spec fields that another manager set and that the broker omits on purpose.
 
     Server-side apply removes only fields that the broker itself had set.
     """
-    spec, said = observed.spec, wanted["spec"]
+    spec, rendered = observed.spec, desired["spec"]
     patch: Json = {}
-    if spec.cohort_name and "cohortName" not in said:
+    if spec.cohort_name and "cohortName" not in rendered:
         patch["cohortName"] = None
     threshold = (spec.preemption.borrow_within_cohort or BorrowWithinCohort()).max_priority_threshold
-    if threshold is not None and "maxPriorityThreshold" not in said["preemption"]["borrowWithinCohort"]:
+    if threshold is not None and "maxPriorityThreshold" not in rendered["preemption"]["borrowWithinCohort"]:
         patch["preemption"] = {"borrowWithinCohort": {"maxPriorityThreshold": None}}
     return patch
 
 
-def _said(obj: ClusterQueue | LocalQueue) -> tuple[Any, ...]:
+def _comparable(obj: ClusterQueue | LocalQueue) -> tuple[Any, ...]:
     """The spec in comparable form: amounts by value, and of the checks only the broker's own."""
     if isinstance(obj, LocalQueue):
         return (obj.spec.cluster_queue, obj.spec.stop_policy)
@@ -153,22 +153,25 @@ def _said(obj: ClusterQueue | LocalQueue) -> tuple[Any, ...]:
         if chosen is None
         else (
             chosen.match_labels,
-            [(each.key, each.operator, each.values) for each in chosen.match_expressions],
+            [
+                (expression.key, expression.operator, expression.values)
+                for expression in chosen.match_expressions
+            ],
         ),
         (spec.flavor_fungibility.when_can_borrow, spec.flavor_fungibility.when_can_preempt),
         (rule.reclaim_within_cohort or "Never", rule.within_cluster_queue or "Never"),
         (borrow.policy, borrow.max_priority_threshold),
         spec.stop_policy,
         [
-            (each.name, sorted(each.on_flavors))
-            for each in (strategy.admission_checks if strategy else ())
-            if each.name == CHECK
+            (check.name, sorted(check.on_flavors))
+            for check in (strategy.admission_checks if strategy else ())
+            if check.name == CHECK
         ],
     )
 
 
-def _amounts(each: FlavorResourceQuota) -> tuple[Any, ...]:
-    return (each.name, *map(_value, (each.nominal_quota, each.borrowing_limit, each.lending_limit)))
+def _amounts(quota: FlavorResourceQuota) -> tuple[Any, ...]:
+    return (quota.name, *map(_value, (quota.nominal_quota, quota.borrowing_limit, quota.lending_limit)))
 
 
 def _value(text: str | None) -> Decimal | None:
@@ -179,16 +182,16 @@ def _group(group: QuotaGroup) -> Json:
     return {
         "coveredResources": list(group.covered_resources),
         "flavors": [
-            {"name": flavor.name, "resources": [_quota(each) for each in flavor.resources]}
+            {"name": flavor.name, "resources": [_quota(quota) for quota in flavor.resources]}
             for flavor in group.flavors
         ],
     }
 
 
-def _quota(each: FlavorResourceQuota) -> Json:
-    limits = {"borrowingLimit": each.borrowing_limit, "lendingLimit": each.lending_limit}
+def _quota(quota: FlavorResourceQuota) -> Json:
+    limits = {"borrowingLimit": quota.borrowing_limit, "lendingLimit": quota.lending_limit}
     given = {key: value for key, value in limits.items() if value is not None}
-    return {"name": each.name, "nominalQuota": each.nominal_quota, **given}
+    return {"name": quota.name, "nominalQuota": quota.nominal_quota, **given}
 
 
 def _preemption(rule: PreemptionRule) -> Json:
@@ -204,9 +207,9 @@ def _preemption(rule: PreemptionRule) -> Json:
 
 
 def _metadata(reservation: Reservation) -> Json:
-    made = mark(reserved_of(reservation))
+    metadata = mark(reserved_of(reservation))
     if name := label(reservation.name):
-        made["labels"][names.RESERVATION_LABEL] = name
+        metadata["labels"][names.RESERVATION_LABEL] = name
     if not reservation.namespace:
-        made["ownerReferences"] = [owner_reference(reservation, block=False)]
-    return made
+        metadata["ownerReferences"] = [owner_reference(reservation, block=False)]
+    return metadata

@@ -1,10 +1,10 @@
 """Decides whether pods fit the reserved instances of a flavor.
 
 Invariant: a reservation uses its own instances first. Its workloads fit if its instances have room for them
-beside its other workloads, even if others have borrowed the instances (borrowers make room). A reservation
-that may borrow also fits if the instances of its cohort tree have room beside the workloads of all members.
-Pods are counted by their accelerator if they request one, as quota is sized. An instance's other resources
-are its raw amounts, which are rarely short.
+beside its other workloads, even if other reservations have borrowed the instances (borrowers make room). A
+reservation that may borrow also fits if the instances of its cohort tree have room beside the workloads of
+all members. Pods are counted by their accelerator if they request one, as quota is sized. An instance's other
+resources are its raw amounts, which are rarely short.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class InstanceSlots:
 
     odcr: str
     count: int
-    each: Amount
+    resources: Amount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,18 +33,18 @@ class PodGroup:
     """A number of equal pods, and the requests of each."""
 
     count: int
-    each: Amount
+    requests: Amount
 
     @property
-    def counted(self) -> Amount:
+    def deciding(self) -> Amount:
         """The requests that decide the fit: the accelerators if there are any, else all."""
-        asked = {name: amount for name, amount in self.each.items() if amount > 0}
-        return {name: asked[name] for name in ACCELERATORS if name in asked} or asked
+        requested = {name: amount for name, amount in self.requests.items() if amount > 0}
+        return {name: requested[name] for name in ACCELERATORS if name in requested} or requested
 
 
 def is_accelerated(pods: PodGroup) -> bool:
     """Whether the pods are counted by an accelerator."""
-    return any(name in ACCELERATORS for name in pods.counted)
+    return any(name in ACCELERATORS for name in pods.deciding)
 
 
 Placed = list[tuple[Left, Left, int]]  # free amounts before and after, and the number of instances
@@ -59,18 +59,18 @@ class InstanceRoom:
 
     def __init__(self, slots: Iterable[InstanceSlots]) -> None:
         self._free: Counter[Left] = Counter()
-        for each in slots:
-            self._free[tuple(sorted(each.each.items()))] += each.count
+        for instances in slots:
+            self._free[tuple(sorted(instances.resources.items()))] += instances.count
 
     def fill(self, pods: Iterable[PodGroup]) -> Placed:
         """Takes as much room as exists, for pods that run already or are promised the room."""
-        return [move for each in pods for move in self._take(each)[0]]
+        return [move for group in pods for move in self._take(group)[0]]
 
     def place(self, pods: Iterable[PodGroup]) -> Placed | None:
         """Takes the room for all pods; returns None, and takes nothing, if they do not all fit."""
         done: Placed = []
-        for each in sorted(pods, key=lambda one: -max(one.counted.values(), default=0.0)):
-            moves, left = self._take(each)
+        for group in sorted(pods, key=lambda pods_: -max(pods_.deciding.values(), default=0.0)):
+            moves, left = self._take(group)
             done += moves
             if left:
                 self.free(done)
@@ -85,24 +85,24 @@ class InstanceRoom:
     def _take(self, pods: PodGroup) -> tuple[Placed, int]:
         """The room taken, and the number of pods without room. Instances in use are filled first, so that
         whole ones stay free."""
-        asked, left = pods.counted, pods.count
-        if not asked:
+        request, left = pods.deciding, pods.count
+        if not request:
             return [], 0
         moves: Placed = []
         for before in sorted(
-            self._free, key=lambda one: sum(amount for name, amount in one if name in asked)
+            self._free, key=lambda free_: sum(amount for name, amount in free_ if name in request)
         ):
             free = dict(before)
             # An instance has the resources that EC2 sells it with, and none that are unknown.
-            most = min(int(free.get(name, 0.0) / amount) for name, amount in asked.items())
+            most = min(int(free.get(name, 0.0) / amount) for name, amount in request.items())
             if not most or not left:
                 continue
             whole = min(self._free[before], left // most)
             last = left - whole * most if whole < self._free[before] else 0
-            for instances, each in ((whole, most), (1 if last else 0, last)):
+            for instances, per_instance in ((whole, most), (1 if last else 0, last)):
                 if instances:
-                    moves.append((before, _less(free, asked, each), instances))
-                    left -= instances * each
+                    moves.append((before, _less(free, request, per_instance), instances))
+                    left -= instances * per_instance
         for before, after, count in moves:
             self._move(before, after, count)
         return moves, left
@@ -114,5 +114,5 @@ class InstanceRoom:
         self._free[after] += count
 
 
-def _less(free: Amount, asked: Amount, pods: int) -> Left:
-    return tuple((name, amount - pods * asked.get(name, 0.0)) for name, amount in sorted(free.items()))
+def _less(free: Amount, request: Amount, pods: int) -> Left:
+    return tuple((name, amount - pods * request.get(name, 0.0)) for name, amount in sorted(free.items()))

@@ -28,8 +28,8 @@ from broker.reservations.sizing import FlavorProblem, flavor_of, supply
 from broker.reservations.workloads import reserves
 from providers.base import CapacityProvider
 
-# Flavors with these problems are not reserved in EC2: there is nothing to wait for.
-_NOT_OURS: Final = frozenset({"FlavorNotReserved", "FlavorWithoutInstanceType"})
+# Flavors with these problems are not reserved in EC2: no workload waits for them.
+_NOT_RESERVED: Final = frozenset({"FlavorNotReserved", "FlavorWithoutInstanceType"})
 
 Pool = tuple[frozenset[Reserved], str]  # the owners of the instances, and the flavor
 
@@ -51,11 +51,11 @@ class DemandCache:
     def forget(self, workloads: Cache[Workload]) -> None:
         """Drops workloads that are gone, once there are many of them."""
         if len(self._demands) > 2 * len(workloads) + 100:
-            self._demands = {key: each for key, each in self._demands.items() if workloads.find(key)}
+            self._demands = {key: demand for key, demand in self._demands.items() if workloads.find(key)}
 
 
-def _version(one: Object) -> str:
-    return f"{one.uid}/{one.metadata.resource_version}"
+def _version(item: Object) -> str:
+    return f"{item.uid}/{item.metadata.resource_version}"
 
 
 class SupplySnapshot:
@@ -65,21 +65,21 @@ class SupplySnapshot:
         self,
         reads: ReservationReads,
         provider: CapacityProvider,
-        holdings: Ownership,
-        others: Mapping[Reserved, Sequence[ReservationHolder]],
+        ownership: Ownership,
+        other_holders: Mapping[Reserved, Sequence[ReservationHolder]],
         *,
         unattributed: Mapping[str, int],
         now: datetime,
-        memo: DemandCache,
+        demands: DemandCache,
     ) -> None:
         """`unattributed`: the number of slots with unattributed instances, by ODCR id."""
         self._unattributed = unattributed
         self._now = now
-        self._memo = memo
+        self._demands = demands
         self._reads = reads
         self._types = provider.instance_types()
-        self._holdings = holdings
-        self._others = others
+        self._ownership = ownership
+        self._other_holders = other_holders
         self._members: dict[str, set[Reserved]] = {}
         self._borrows: dict[Reserved, str] = {}  # reservation → the root of the tree that it may borrow in
         self._rooms: dict[Pool, InstanceRoom] = {}
@@ -94,7 +94,7 @@ class SupplySnapshot:
                     self._borrows[reserved] = tree
 
     def place(
-        self, reserved: Reserved, wanted: Mapping[str, tuple[PodGroup, ...]]
+        self, reserved: Reserved, demand: Mapping[str, tuple[PodGroup, ...]]
     ) -> tuple[list[str], dict[str, tuple[InstanceSlots, ...]]]:
         """Places the pods; returns the shortages, and the instances that they may use by reserved flavor."""
         own = frozenset({reserved})
@@ -102,67 +102,69 @@ class SupplySnapshot:
         short: list[str] = []
         used: dict[str, tuple[InstanceSlots, ...]] = {}
         done: list[tuple[InstanceRoom, Placed]] = []
-        for flavor, pods in sorted(wanted.items()):
-            if not self._waits(flavor, wider):
+        for flavor, pods in sorted(demand.items()):
+            if not self._is_waited_for(flavor, wider):
                 continue
-            for whose in dict.fromkeys((own, wider)):
-                room = self._room(whose, flavor)
+            for owners in dict.fromkeys((own, wider)):
+                room = self._room(owners, flavor)
                 placed = room.place(pods)
                 if placed is not None:
                     done.append((room, placed))
-                    used[flavor] = self._slots(whose, flavor)
-                    other = self._room(wider if whose == own else own, flavor)
+                    used[flavor] = self._slots(owners, flavor)
+                    other = self._room(wider if owners == own else own, flavor)
                     if other is not room:  # the present users of these instances make room
                         done.append((other, other.fill(pods)))
                     break
             else:
                 short.append(shortage(flavor, pods, self._slots(own, flavor), borrows=wider != own))
-                if lost := sum(self._unattributed.get(each.odcr, 0) for each in self._slots(wider, flavor)):
+                if lost := sum(
+                    self._unattributed.get(instances.odcr, 0) for instances in self._slots(wider, flavor)
+                ):
                     short[-1] += f"; instances that are no nodes of this cluster have {lost} more"
         for room, placed in done if short else ():
             room.free(placed)
         return short, used
 
     def labels(self, flavors: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
-        found = {name: self._reads.flavors.cache.get(name) for name in flavors}
-        return {name: each.spec.node_labels for name, each in found.items() if each is not None}
+        flavors_ = {name: self._reads.flavors.cache.get(name) for name in flavors}
+        return {name: flavor.spec.node_labels for name, flavor in flavors_.items() if flavor is not None}
 
-    def _waits(self, flavor: str, whose: frozenset[Reserved]) -> bool:
+    def _is_waited_for(self, flavor: str, owners: frozenset[Reserved]) -> bool:
         """Whether a workload waits for this flavor: it has ODCRs, or could have some."""
-        if self._slots(whose, flavor):
+        if self._slots(owners, flavor):
             return True
-        found = self._reads.flavors.cache.get(flavor)
-        if found is None:
+        resource_flavor = self._reads.flavors.cache.get(flavor)
+        if resource_flavor is None:
             return False
-        made = flavor_of(flavor, found.spec.node_labels, self._types)
-        return not (isinstance(made, FlavorProblem) and made.reason in _NOT_OURS)
+        resolved = flavor_of(flavor, resource_flavor.spec.node_labels, self._types)
+        return not (isinstance(resolved, FlavorProblem) and resolved.reason in _NOT_RESERVED)
 
-    def _slots(self, whose: frozenset[Reserved], flavor: str) -> tuple[InstanceSlots, ...]:
+    def _slots(self, owners: frozenset[Reserved], flavor: str) -> tuple[InstanceSlots, ...]:
         return tuple(
             InstanceSlots(
                 odcr=odcr.id,
                 count=max(0, odcr.total - self._unattributed.get(odcr.id, 0)),
-                each=supply(self._types[odcr.instance_type]),
+                resources=supply(self._types[odcr.instance_type]),
             )
-            for reserved in sorted(whose)
-            for odcr in self._holdings.of(reserved).get(flavor, ())
+            for reserved in sorted(owners)
+            for odcr in self._ownership.of(reserved).get(flavor, ())
             if launchable(odcr, self._now) and odcr.instance_type in self._types
         )
 
-    def _room(self, whose: frozenset[Reserved], flavor: str) -> InstanceRoom:
-        room = self._rooms.get((whose, flavor))
+    def _room(self, owners: frozenset[Reserved], flavor: str) -> InstanceRoom:
+        room = self._rooms.get((owners, flavor))
         if room is None:
-            room = self._rooms[whose, flavor] = InstanceRoom(self._slots(whose, flavor))
-            for reserved in sorted(whose):
-                room.fill(self._there(reserved, flavor))
+            room = self._rooms[owners, flavor] = InstanceRoom(self._slots(owners, flavor))
+            for reserved in sorted(owners):
+                room.fill(self._present_pods(reserved, flavor))
         return room
 
-    def _there(self, reserved: Reserved, flavor: str) -> Iterable[PodGroup]:
+    def _present_pods(self, reserved: Reserved, flavor: str) -> Iterable[PodGroup]:
         """Pods that use the reservation's instances: of workloads past the check, and of other holders."""
         for workload in self._reads.workloads.cache.by(BY_QUEUE, queue_name(reserved)):
-            if reserves(workload) and not _asked(workload):
-                yield from self._memo.demands(workload).get(flavor, ())
-        for holder in self._others.get(reserved, ()):
+            if reserves(workload) and not _check_is_open(workload):
+                yield from self._demands.demands(workload).get(flavor, ())
+        for holder in self._other_holders.get(reserved, ()):
             amounts = {
                 key.resource: amount / (1000 if key.resource == "cpu" else 1)
                 for key, amount in holder.usage.items()
@@ -171,23 +173,24 @@ class SupplySnapshot:
             yield from _whole(amounts, self._slots(frozenset({reserved}), flavor))
 
 
-def _asked(workload: Workload) -> bool:
+def _check_is_open(workload: Workload) -> bool:
     """Whether the broker's check is open. Retry counts as open: the workload is about to lose its quota."""
     return any(
-        each.name == CHECK and each.state in ("Pending", "Retry") for each in workload.status.admission_checks
+        check.name == CHECK and check.state in ("Pending", "Retry")
+        for check in workload.status.admission_checks
     )
 
 
 def _whole(amounts: Mapping[str, float], slots: Sequence[InstanceSlots]) -> Iterable[PodGroup]:
     """Amounts without pods, as pods of the instance's own size and one for the rest."""
-    counted = PodGroup(count=1, each=amounts).counted
-    each = slots[0].each if slots else {}
-    size = {name: each[name] for name in counted if each.get(name)}
+    counted = PodGroup(count=1, requests=amounts).deciding
+    resources = slots[0].resources if slots else {}
+    size = {name: resources[name] for name in counted if resources.get(name)}
     if not size:
         return
     full = min(int(counted[name] / size[name]) for name in size)
     if full:
-        yield PodGroup(count=full, each=size)
+        yield PodGroup(count=full, requests=size)
     rest = {name: counted[name] - full * size[name] for name in size}
     if any(amount > 0 for amount in rest.values()):
-        yield PodGroup(count=1, each=rest)
+        yield PodGroup(count=1, requests=rest)

@@ -18,15 +18,15 @@ from broker.kube.conditions import remove_finalizer
 from broker.kube.controller import Result
 from broker.kube.errors import NotFound
 
-LOOK_AGAIN = 30.0
+RECHECK = 30.0
 
 
 def release(client: Client, nodes: Cache[Node], node: Node) -> None:
     """Removes the broker's finalizer from the node, and deletes it if needed. Raises ApiError."""
-    wanted = remove_finalizer(node, names.TERMINATION_FINALIZER)
+    body = remove_finalizer(node, names.TERMINATION_FINALIZER)
     try:
-        if wanted is not None:
-            nodes.observe(client.patch(Node.KIND, node.name, wanted))
+        if body is not None:
+            nodes.observe(client.patch(Node.KIND, node.name, body))
         if not node.deleting:
             client.delete(Node.KIND, node.name, uid=node.uid)
     except NotFound:
@@ -49,15 +49,15 @@ class AbandonedNodes:
         node = self._nodes.get(name)
         if node is None or MARK not in node.annotations:
             return None
-        held = {partial.provider_id for partial in self._claims.left_out}
-        if node.spec.provider_id in held or self._claims.by(BY_PROVIDER_ID, node.spec.provider_id):
+        left_out_ids = {partial.provider_id for partial in self._claims.left_out}
+        if node.spec.provider_id in left_out_ids or self._claims.by(BY_PROVIDER_ID, node.spec.provider_id):
             return None
         id_ = node.spec.provider_id.rpartition("/")[2]
-        seen = self._terminations.look(id_)
+        seen = self._terminations.watch(id_)
         if seen is None:
-            return Result(requeue_after=LOOK_AGAIN)  # or sooner, when EC2 has answered
+            return Result(requeue_after=RECHECK)  # or sooner, when EC2 has answered
         self._terminations.forget(id_)
         if not seen.gone or (seen.instance is None and is_ready(node)):
-            return Result(requeue_after=LOOK_AGAIN)
+            return Result(requeue_after=RECHECK)
         release(self._client, self._nodes, node)
         return None

@@ -31,7 +31,7 @@ from broker.controllers.nodeclaim.status import (
     provider_id,
     write,
 )
-from broker.controllers.nodeclaim.translate import asked_tenancy
+from broker.controllers.nodeclaim.translate import required_tenancy
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -43,16 +43,16 @@ from broker.oncall.journal import Journal
 from providers.launch import LaunchError
 from providers.model import Instance, InstanceType
 
-Story = tuple[LaunchedClaim, Sequence[Attempt]]  # a claim with its instance, and all attempts for it
-Begin = Callable[[Callable[[Story], bool], Sequence[Story]], Callable[[], Sequence[bool]]]
+History = tuple[LaunchedClaim, Sequence[Attempt]]  # a claim with its instance, and all attempts for it
+Begin = Callable[[Callable[[History], bool], Sequence[History]], Callable[[], Sequence[bool]]]
 MOST_SKIPPED = 8
-_EC2_SAYS = frozenset({names.CAPACITY_TYPE, *names.RESERVATION_LABELS})
+_SET_BY_EC2 = frozenset({names.CAPACITY_TYPE, *names.RESERVATION_LABELS})
 
 _log = structlog.get_logger("launch")
 
 
 class Binder:
-    """Gives instances to claims; `done` is called with a launch id once all its instances have claims."""
+    """Binds instances to claims; `done` is called with a launch id once all its instances have claims."""
 
     def __init__(
         self,
@@ -90,10 +90,10 @@ class Binder:
         function on items.
         """
         attempts: list[Attempt] = []
-        stories: list[Story] = []
+        histories: list[History] = []
         for pair in result.distribution.pairs:
-            asked = {pool for a in before.get(pair.claim.uid, ()) for pool in (a.pool, *a.also)}
-            passed = [
+            tried = {pool for a in before.get(pair.claim.uid, ()) for pool in (a.pool, *a.also)}
+            skip_attempts = [
                 self.record(
                     pair.claim.name,
                     ready,
@@ -103,33 +103,33 @@ class Binder:
                     class_=first.class_,
                     message=first.message,
                     next_step="the next option is taken",
-                    also=tuple(each.pool for each in alike),
-                    odcr_ids=tuple(id_ for each in (first, *alike) for id_ in each.odcr_ids),
+                    also=tuple(skip.pool for skip in alike),
+                    odcr_ids=tuple(id_ for skip in (first, *alike) for id_ in skip.odcr_ids),
                 )
-                for first, *alike in _alike(skipped.get(pair.claim.uid, ()), asked)
+                for first, *alike in _grouped_by_reason(skipped.get(pair.claim.uid, ()), tried)
             ]
             option = result.group.option(pair.instance.instance_type, pair.instance.zone)
-            elsewhere = pair.instance.reservation_id
-            made = self.record(
+            odcr_id = pair.instance.reservation_id
+            launch_attempt = self.record(
                 pair.claim.name,
                 ready,
                 pool=option.pool,
-                outcome=Outcome.SPILLED if pair.spilled and not elsewhere else Outcome.LAUNCHED,
+                outcome=Outcome.SPILLED if pair.spilled and not odcr_id else Outcome.LAUNCHED,
                 instance_id=pair.instance.id,
                 request_id=result.request_id,
-                message=_spill(option, elsewhere) if pair.spilled else "",
-                odcr_ids=(elsewhere,) if elsewhere else option.odcr_ids,
+                message=_spill(option, odcr_id) if pair.spilled else "",
+                odcr_ids=(odcr_id,) if odcr_id else option.odcr_ids,
             )
-            attempts += [*passed, made]
-            stories.append((pair, [*before.get(pair.claim.uid, ()), *passed, made]))
+            attempts += [*skip_attempts, launch_attempt]
+            histories.append((pair, [*before.get(pair.claim.uid, ()), *skip_attempts, launch_attempt]))
 
-        def bind(story: Story) -> bool:
-            pair, attempts_made = story
+        def bind(history: History) -> bool:
+            pair, claim_attempts = history
             with guarded("bind", claim=pair.claim.name, instance=pair.instance.id):
-                return self.bind(pair.claim.name, pair.claim.uid, pair.instance, ready, types, attempts_made)
+                return self.bind(pair.claim.name, pair.claim.uid, pair.instance, ready, types, claim_attempts)
             return False
 
-        begun = begin(bind, stories)
+        begun = begin(bind, histories)
 
         def wait() -> None:
             if all(begun()) and result.launch and not result.uncertain:
@@ -137,19 +137,19 @@ class Binder:
 
         return attempts, wait
 
-    def refusals(self, result: FleetResult, left: RefusedAssignment, ready: LaunchClass) -> list[Attempt]:
+    def refusals(self, result: FleetResult, refused: RefusedAssignment, ready: LaunchClass) -> list[Attempt]:
         """One attempt for each error code that EC2 returned for the pools of this claim."""
         by_code: dict[str, list[LaunchError]] = {}
-        for error in left.errors:
+        for error in refused.errors:
             by_code.setdefault(error.code, []).append(error)
         attempts = []
         for code, errors in by_code.items():
             first = errors[0]
-            tried = [result.group.option(each.instance_type, each.zone) for each in errors]
+            tried = [result.group.option(refusal.instance_type, refusal.zone) for refusal in errors]
             option, *others = dict.fromkeys(tried)
             attempts.append(
                 self.record(
-                    left.claim.name,
+                    refused.claim.name,
                     ready,
                     pool=option.pool,
                     outcome=Outcome.REFUSED,
@@ -158,20 +158,22 @@ class Binder:
                     message=first.message,
                     request_id=result.request_id,
                     next_step=answer(first.class_, option=option).next_step,
-                    also=tuple(each.pool for each in others),
-                    odcr_ids=tuple(id_ for each in (option, *others) for id_ in each.odcr_ids),
+                    also=tuple(other.pool for other in others),
+                    odcr_ids=tuple(
+                        id_ for tried_option in (option, *others) for id_ in tried_option.odcr_ids
+                    ),
                 )
             )
         return attempts
 
-    def record(self, claim: str, ready: LaunchClass, **what: Any) -> Attempt:
+    def record(self, claim: str, ready: LaunchClass, **fields: Any) -> Attempt:
         cached = self._claims.get(claim)
         attempt = Attempt(
             claim=claim,
             node_class=ready.source.name,
             at=self._clock.now(),
             node_pool=cached.labels.get(names.NODEPOOL, "") if cached is not None else "",
-            **what,
+            **fields,
         )
         self._journal.write(attempt)
         return attempt
@@ -185,7 +187,7 @@ class Binder:
         types: Mapping[str, InstanceType],
         attempts: Sequence[Attempt],
     ) -> bool:
-        """Gives the instance to the claim. False if the claim could not be written: then it is an orphan."""
+        """Binds the instance to the claim. False if the claim was not written: its instance is an orphan."""
         claim = self._claims.get(name)
         if claim is None or claim.uid != uid:
             _log.warning("claim went away while it was launched", claim=name, instance=instance.id)
@@ -200,28 +202,30 @@ class Binder:
             odcr=odcr,
             tenancy=instance.tenancy
             if instance.described
-            else ready.plan.of_tenancy(asked_tenancy(claim)).tenancy,
+            else ready.plan.of_tenancy(required_tenancy(claim)).tenancy,
         )
         if instance.reservation_id:
             facts[names.RESERVATION_ID] = instance.reservation_id
         if not instance.described:
             del facts[names.CAPACITY_TYPE]  # labelled when EC2 shows the capacity type
 
-        def dressed(now: NodeClaim) -> dict[str, Any]:
-            labels: dict[str, str | None] = {**_requirement_labels(now), **now.labels}
-            labels |= {key: None for key in names.RESERVATION_LABELS if key in now.labels}
-            metadata = missing_finalizer(now) | {"labels": labels | facts}
+        def launch_metadata(current: NodeClaim) -> dict[str, Any]:
+            labels: dict[str, str | None] = {**_requirement_labels(current), **current.labels}
+            labels |= {key: None for key in names.RESERVATION_LABELS if key in current.labels}
+            metadata = missing_finalizer(current) | {"labels": labels | facts}
             return metadata | {
-                "annotations": {**self._reporter.remembered(now, attempts), **_class_stamp(ready)}
+                "annotations": {**self._reporter.remembered(current, attempts), **_class_stamp(ready)}
             }
 
-        running = provider_id(instance)
+        new_provider_id = provider_id(instance)
         changes = [ConditionUpdate(type=names.LAUNCHED, status="True", reason="Launched")]
         if not is_true(claim, names.REGISTERED_CONDITION):
-            changes.append(no_node_yet(running))  # as registration would write next, in the same write
+            changes.append(
+                no_node_yet(new_provider_id)
+            )  # as registration would write next, in the same write
         changes += self._reporter.limits(attempts)
         try:
-            claim = patch(self._client, self._claims, claim, dressed)
+            claim = patch(self._client, self._claims, claim, launch_metadata)
             claim = write(
                 self._client,
                 self._claims,
@@ -229,7 +233,7 @@ class Binder:
                 *changes,
                 now=self._clock.now(),
                 fields={
-                    "providerID": running,
+                    "providerID": new_provider_id,
                     "imageID": instance.image_id,
                     "capacity": _quantities(capacity(type_, ready.plan)),
                     "allocatable": _quantities(allocatable(type_, ready.plan)),
@@ -244,7 +248,7 @@ class Binder:
             )
             return False
         where = f" in {instance.reservation_id}" if instance.reservation_id else ""
-        self._reporter.say(
+        self._reporter.record_event(
             claim,
             "Normal",
             "Launched",
@@ -259,12 +263,12 @@ def _class_stamp(ready: LaunchClass) -> dict[str, str]:
     return {names.NODECLASS_HASH: class_hash(ready.source), names.NODECLASS_HASH_VERSION: VERSION}
 
 
-def _alike(skipped: Iterable[Skipped], asked: Collection[Pool]) -> list[list[Skipped]]:
+def _grouped_by_reason(skipped: Iterable[Skipped], tried: Collection[Pool]) -> list[list[Skipped]]:
     """Groups adjacent options that were skipped for the same reason; their order stays."""
-    left = (each for each in skipped if each.pool not in asked)
+    untried = (skip for skip in skipped if skip.pool not in tried)
     return [
         list(alike)
-        for _, alike in groupby(left, key=lambda each: (each.pool.capacity_type, each.reason, each.class_))
+        for _, alike in groupby(untried, key=lambda skip: (skip.pool.capacity_type, skip.reason, skip.class_))
     ][:MOST_SKIPPED]
 
 
@@ -276,15 +280,15 @@ def _requirement_labels(claim: NodeClaim) -> dict[str, str]:
     return {
         r.key: r.values[0]
         for r in claim.spec.requirements
-        if r.operator == "In" and len(r.values) == 1 and r.key not in _EC2_SAYS
+        if r.operator == "In" and len(r.values) == 1 and r.key not in _SET_BY_EC2
     }
 
 
-def _spill(option: Option, elsewhere: str) -> str:
-    wanted = ", ".join(option.odcr_ids) or option.pool.shown
-    if elsewhere:
-        return f"EC2 counts it in {elsewhere}, not in {wanted}"
-    return f"EC2 launched it on demand: {wanted} had no free slot left when it was asked"
+def _spill(option: Option, odcr_id: str) -> str:
+    target = ", ".join(option.odcr_ids) or option.pool.shown
+    if odcr_id:
+        return f"EC2 counts it in {odcr_id}, not in {target}"
+    return f"EC2 launched it on demand: {target} had no free slot left at the launch"
 
 
 def _quantities(amounts: Mapping[str, float]) -> dict[str, str]:

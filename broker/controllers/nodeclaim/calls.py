@@ -112,34 +112,38 @@ class FleetCalls:
         """
         known = {claim.uid: claim for claim in claims}
         with self._lock:
-            asked = [call for launch, call in sorted(self._calls.items()) if launch not in self._answered]
+            unanswered = [
+                call for launch, call in sorted(self._calls.items()) if launch not in self._answered
+            ]
         return [
             call if call.claims else replace(call, claims=_naming(call.launch, known.values()))
-            for call in asked
+            for call in unanswered
             if not _served(call, known)
         ]
 
     def waiting(self, claims: Iterable[NodeClaim]) -> frozenset[str]:
         """Uids of the claims that an open call may have given an instance."""
         claims = list(claims)
-        asked = {uid for call in self.open(claims) for uid in call.claims}
-        return frozenset(each.uid for each in claims if each.uid in asked and not each.status.provider_id)
+        open_uids = {uid for call in self.open(claims) for uid in call.claims}
+        return frozenset(
+            claim.uid for claim in claims if claim.uid in open_uids and not claim.status.provider_id
+        )
 
     def by_claim(self) -> Mapping[str, frozenset[str]]:
         """By the uid of a claim, the launch ids of its recorded calls."""
-        found: dict[str, set[str]] = {}
+        by_uid: dict[str, set[str]] = {}
         with self._lock:
             for launch, call in self._calls.items():
                 for uid in call.claims:
-                    found.setdefault(uid, set()).add(launch)
-        return {uid: frozenset(launches) for uid, launches in found.items()}
+                    by_uid.setdefault(uid, set()).add(launch)
+        return {uid: frozenset(launches) for uid, launches in by_uid.items()}
 
     def unfinished(self) -> frozenset[str]:
         """Answered calls with an instance that did not get its claim."""
         with self._lock:
             return frozenset(self._calls.keys() & self._answered - self._done)
 
-    def over(self, claims: Iterable[NodeClaim]) -> list[str]:
+    def obsolete(self, claims: Iterable[NodeClaim]) -> list[str]:
         """Launch ids of records that are no longer needed."""
         known = {claim.uid: claim for claim in claims}
         with self._lock:
@@ -154,8 +158,8 @@ class FleetCalls:
             self._write(launch, None)
         with self._lock:
             self._calls.pop(launch, None)
-            for some in (self._doubtful, self._answered, self._done):
-                some.discard(launch)
+            for launch_ids in (self._doubtful, self._answered, self._done):
+                launch_ids.discard(launch)
 
     def _write(self, launch: str, text: str | None) -> None:
         """Writes one record, without reading the others of its ConfigMap."""

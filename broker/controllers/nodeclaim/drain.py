@@ -21,7 +21,7 @@ STUCK_AFTER = timedelta(minutes=1)
 CRITICAL = frozenset({"system-cluster-critical", "system-node-critical"})
 
 
-def left(pods: Iterable[Pod], now: datetime) -> list[Pod]:
+def remaining(pods: Iterable[Pod], now: datetime) -> list[Pod]:
     """The pods that hold up the drain, in the order in which they go."""
     return sorted((pod for pod in pods if _holds_up(pod, now)), key=lambda pod: (_group(pod), pod.key))
 

@@ -86,8 +86,10 @@ class Executor:
         if not claims:
             return FleetResult(group=group, distribution=Distribution())
         try:
-            made = template(ready, group, claims[0], provider=self._provider, cluster=self._cluster)
-            ref = self._provider.ensure_template(made, owner=ready.source.name)
+            launch_template = template(
+                ready, group, claims[0], provider=self._provider, cluster=self._cluster
+            )
+            ref = self._provider.ensure_template(launch_template, owner=ready.source.name)
         except ProviderError as error:
             return _refused(group, error)
         self._used(ref)
@@ -108,7 +110,7 @@ class Executor:
                 self.calls.done(launch)
             return _refused(group, error, uncertain=uncertain)
         self.calls.answered(launch)
-        result = self._news(result, request, image=group.image.id)
+        result = self._new_instances(result, request, image=group.image.id)
         for instance in result.instances:
             option = group.option(instance.instance_type, instance.zone)
             self._debit(instance, option.odcr_ids)
@@ -133,10 +135,10 @@ class Executor:
                 self.calls.answered(call.launch)
             raise
         self.calls.answered(call.launch)
-        news = self._news(result, request)
-        for instance in news.instances:
+        new = self._new_instances(result, request)
+        for instance in new.instances:
             self._debit(instance, call.odcrs)
-        return news.instances
+        return new.instances
 
     def differs(self, call: FleetCall, claims: Sequence[Claim], ready: LaunchClass, now: datetime) -> str:
         """The difference between a recorded call and a launch of its claims now; empty if there is none.
@@ -150,12 +152,12 @@ class Executor:
             first = self._claims.get(claims[0].name)
             if call.request is None or first is None:
                 return "its record cannot be read"
-            made = template(ready, group, first, provider=self._provider, cluster=self._cluster)
+            launch_template = template(ready, group, first, provider=self._provider, cluster=self._cluster)
         except CallDiffers as error:
             return str(error)
-        ref = self._provider.ensure_template(made, owner=ready.source.name)
+        ref = self._provider.ensure_template(launch_template, owner=ready.source.name)
         count = len(call.claims)
-        wanted = replace(
+        request = replace(
             self._request(group, ready, ref, call.launch),
             count=count,
             minimum=count if group.gang else 0,
@@ -163,13 +165,13 @@ class Executor:
         )
         if (ref.name, ref.id) != (call.request.template.name, call.request.template.id):
             return "the launch template would be another"
-        if replace(wanted, template=call.request.template) != call.request:
+        if replace(request, template=call.request.template) != call.request:
             return "count, market, context or tags would be others"
         return ""
 
     def tidy(self, claims: Iterable[NodeClaim]) -> None:
         """Deletes the records of calls that are over."""
-        self._writers.each(self._forget, self.calls.over(claims))
+        self._writers.each(self._forget, self.calls.obsolete(claims))
 
     def _forget(self, launch: str) -> None:
         try:
@@ -179,10 +181,10 @@ class Executor:
 
     def _still_waiting(self, group: LaunchGroup) -> tuple[LaunchGroup, list[NodeClaim]]:
         """The group without the claims that were deleted, launched or taken over since it was planned."""
-        found = {a.claim.uid: self._claims.get(a.claim.name) for a in group.assignments}
+        by_uid = {a.claim.uid: self._claims.get(a.claim.name) for a in group.assignments}
         claims = [
             claim
-            for uid, claim in found.items()
+            for uid, claim in by_uid.items()
             if claim is not None
             and claim.uid == uid
             and not claim.deleting
@@ -193,27 +195,29 @@ class Executor:
             return group, []  # an incomplete gang is not launched
         return _only(group, {claim.uid for claim in claims}), claims
 
-    def _news(self, result: LaunchResult, request: LaunchRequest, *, image: str = "") -> LaunchResult:
+    def _new_instances(
+        self, result: LaunchResult, request: LaunchRequest, *, image: str = ""
+    ) -> LaunchResult:
         """The result without instances that have ended, or that another claim has adopted.
 
         A repeated token returns its first instances again. EC2 may not show a new one yet.
         """
-        taken = {instance_id(claim) for claim in self._claims.list()}
-        ours = (i for i in result.instances if i.alive and i.id not in taken)
-        return replace(result, instances=tuple(self._as_asked(i, request, image) for i in ours))
+        claimed_ids = {instance_id(claim) for claim in self._claims.list()}
+        unclaimed = (i for i in result.instances if i.alive and i.id not in claimed_ids)
+        return replace(result, instances=tuple(self._completed(i, request, image) for i in unclaimed))
 
-    def _as_asked(self, instance: Instance, request: LaunchRequest, image: str) -> Instance:
+    def _completed(self, instance: Instance, request: LaunchRequest, image: str) -> Instance:
         """Completes an instance that EC2 does not show yet, with its known facts."""
         if instance.described:
             return instance
         return replace(instance, image_id=image, launched=self._clock.now(), tags=dict(request.tags))
 
-    def _debit(self, instance: Instance, meant: Sequence[str]) -> None:
+    def _debit(self, instance: Instance, odcr_ids: Sequence[str]) -> None:
         """Reserves the slot that the instance holds, or may hold while EC2 does not show it yet."""
         odcr_id = instance.reservation_id
         if not instance.described:
             inventory = self._inventory.snapshot()
-            odcr_id = next((each for each in meant if inventory.free(each)), "")
+            odcr_id = next((id_ for id_ in odcr_ids if inventory.free(id_)), "")
         if odcr_id:
             self._inventory.launched(instance_id=instance.id, odcr_id=odcr_id)
 
@@ -225,21 +229,21 @@ class Executor:
         A claim that cannot be written waits for another pass.
         """
         launch = uuid.uuid4().hex
-        done = self._writers.each(lambda claim: self._marked(claim, launch), claims)
-        marked = {claim.uid for claim, is_done in zip(claims, done, strict=True) if is_done}
+        outcomes = self._writers.each(lambda claim: self._marked(claim, launch), claims)
+        marked = {claim.uid for claim, succeeded in zip(claims, outcomes, strict=True) if succeeded}
         if not marked or (group.gang and len(marked) < group.count):
             return _only(group, set()), None
-        asked = _only(group, marked)
-        request = self._request(asked, ready, ref, launch)
+        marked_group = _only(group, marked)
+        request = self._request(marked_group, ready, ref, launch)
         call = FleetCall(
             launch=launch,
-            claims=tuple(a.claim.uid for a in asked.assignments),
+            claims=tuple(a.claim.uid for a in marked_group.assignments),
             node_class=ready.source.name,
             generation=ready.source.metadata.generation,
-            capacity_type=asked.assignments[0].option.pool.capacity_type,
-            reservation=asked.assignments[0].option.pool.reservation,
-            odcrs=asked.assignments[0].option.odcr_ids,
-            closed=asked.closed,
+            capacity_type=marked_group.assignments[0].option.pool.capacity_type,
+            reservation=marked_group.assignments[0].option.pool.reservation,
+            odcrs=marked_group.assignments[0].option.odcr_ids,
+            closed=marked_group.closed,
             request=request,
         )
         try:
@@ -247,7 +251,7 @@ class Executor:
         except ApiError as error:
             self._unrecorded(claims, error)
             return _only(group, set()), None
-        return asked, request
+        return marked_group, request
 
     def _request(
         self, group: LaunchGroup, ready: LaunchClass, ref: TemplateRef, launch: str
@@ -260,7 +264,7 @@ class Executor:
             market="spot" if group.capacity_type == "spot" else group.market,
             minimum=group.minimum,
             context=ready.source.spec.context,
-            max_price=group.count * group.most,
+            max_price=group.count * group.price_limit,
             tags=instance_tags(ready, launch=launch, cluster=self._cluster.name),
         )
 
@@ -295,7 +299,7 @@ def _refused(group: LaunchGroup, error: ProviderError, *, uncertain: bool = Fals
     return FleetResult(
         group=group,
         distribution=distribution,
-        errors=distribution.left[0].errors if distribution.left else (),
+        errors=distribution.refused[0].errors if distribution.refused else (),
         uncertain=uncertain,
         request_id=error.request_id,
     )

@@ -55,7 +55,7 @@ def one_of(key: str, values: Iterable[str]) -> Json:
 def listed_types(
     ordered: Sequence[str], least: Mapping[str, int], values: Mapping[str, Mapping[str, Set[str]]]
 ) -> list[str]:
-    """The first types of the order that one claim can list, with as many values of each key as `least` asks.
+    """The first types of the order that one claim can list, with the number of values that `least` requires.
 
     The types beyond the limit are left out, except those that are needed for the values. `values`: of each
     type, the values that a machine can have for each key.

@@ -24,7 +24,7 @@ from providers.model import Instance, ProviderError
 FRESH = timedelta(seconds=60)
 UNSHOWN = timedelta(seconds=5)  # until EC2 is read again for instances that it does not show yet
 # EC2 may not describe an instance for some time after its launch.
-SETTLED = timedelta(minutes=2)
+LISTING_LAG = timedelta(minutes=2)
 
 _log = structlog.get_logger("instances")
 
@@ -43,7 +43,7 @@ class Missing:
 
     ended: tuple[NodeClaim, ...] = ()
     unlisted: tuple[NodeClaim, ...] = ()
-    recent: tuple[NodeClaim, ...] = ()  # missing for less than SETTLED: EC2 may show them yet
+    recent: tuple[NodeClaim, ...] = ()  # missing for less than LISTING_LAG: EC2 may show them yet
     listed: frozenset[str] = frozenset()  # ids of the instances that EC2 shows alive
 
 
@@ -62,12 +62,14 @@ class InstanceView:
         self._grace = grace
         self._check = check
         self._known: dict[str, Instance] = {}
-        self._taken: datetime | None = None
+        self._listed_at: datetime | None = None
         self._doubted = True
         self._unshown = False  # whether the last description lacks an earlier launch
-        self._alone: dict[str, float] = {}  # instance id -> since when it is seen without a claim
-        self._missed: dict[str, float] = {}  # since when claims' instances that were never shown are missing
-        self._left: set[str] = set()
+        self._unclaimed_since: dict[str, float] = {}  # instance id -> since when it is seen without a claim
+        self._missing_since: dict[
+            str, float
+        ] = {}  # since when claims' instances that were never shown are missing
+        self._untouched: set[str] = set()
         self._readers: list[Callable[[], None]] = []
         self.listing: InstanceListing | None = None
 
@@ -84,14 +86,14 @@ class InstanceView:
         if self._doubted or self._unshown:
             return UNSHOWN.total_seconds()
         now, grace = self._clock.monotonic(), self._grace.total_seconds()
-        left = (since + grace - now for since in self._alone.values())
-        return min((each for each in left if each > 0), default=FRESH.total_seconds())
+        remaining = (since + grace - now for since in self._unclaimed_since.values())
+        return min((seconds for seconds in remaining if seconds > 0), default=FRESH.total_seconds())
 
     def refresh(self) -> None:
         """Describes again if the last description is old or doubted. Raises ProviderError."""
         now = self._clock.now()
         fresh = UNSHOWN if self._unshown else FRESH
-        if self._taken and not self._doubted and now - self._taken < fresh:
+        if self._listed_at and not self._doubted and now - self._listed_at < fresh:
             return
         self._doubted = False  # a doubt that comes during the call requests another
         try:
@@ -101,11 +103,11 @@ class InstanceView:
             raise
         # EC2 lists a new instance late; until then it is known from the reply to the launch.
         unseen = {
-            id_: each
-            for id_, each in self._known.items()
-            if not each.described and each.launched and now - each.launched < SETTLED
+            id_: instance
+            for id_, instance in self._known.items()
+            if not instance.described and instance.launched and now - instance.launched < LISTING_LAG
         }
-        self._known, self._taken = unseen | listed, now
+        self._known, self._listed_at = unseen | listed, now
         self._unshown = not unseen.keys() <= listed.keys()
         self.listing = InstanceListing(taken=now, instances=listed)
         for reader in self._readers:
@@ -117,7 +119,9 @@ class InstanceView:
 
     def launched_by(self, launch: str) -> list[Instance]:
         """The known instances of one call, ended or not."""
-        return [each for each in self._known.values() if each.tags.get(names.TAG_LAUNCH) == launch]
+        return [
+            instance for instance in self._known.values() if instance.tags.get(names.TAG_LAUNCH) == launch
+        ]
 
     def drop(self, ids: Iterable[str]) -> None:
         for id_ in ids:
@@ -128,32 +132,34 @@ class InstanceView:
 
         The last description may precede the end of a claim and of its instance.
         """
-        taken = {instance_id(claim) for claim in claims}
-        alone = [i for i in self._known.values() if i.alive and i.id not in taken]
-        suspects = [i for i in alone if i.ownership == "ours"]
-        self._leave({i.id for i in alone}.difference(i.id for i in suspects))
+        claimed_ids = {instance_id(claim) for claim in claims}
+        unclaimed = [i for i in self._known.values() if i.alive and i.id not in claimed_ids]
+        suspects = [i for i in unclaimed if i.ownership == "ours"]
+        self._log_untouched({i.id for i in unclaimed}.difference(i.id for i in suspects))
         if not suspects:
-            self._alone.clear()
+            self._unclaimed_since.clear()
             return []
-        found = {i.id: i for i in self._provider.instances([i.id for i in suspects])}
+        described = {i.id: i for i in self._provider.instances([i.id for i in suspects])}
         for old in suspects:
             # EC2 may not show a new instance yet: it lives, but its reservation is unknown.
-            self._known[old.id] = found.get(old.id, replace(old, described=False))
-        alone = [new for old in suspects if _may_end(new := self._known[old.id])]
-        began = self._clock.monotonic()
-        self._alone = {each.id: self._alone.get(each.id, began) for each in alone}
-        return alone
+            self._known[old.id] = described.get(old.id, replace(old, described=False))
+        unclaimed = [new for old in suspects if _may_end(new := self._known[old.id])]
+        now = self._clock.monotonic()
+        self._unclaimed_since = {
+            instance.id: self._unclaimed_since.get(instance.id, now) for instance in unclaimed
+        }
+        return unclaimed
 
-    def _leave(self, unproven: set[str]) -> None:
+    def _log_untouched(self, unproven: set[str]) -> None:
         """Logs the untouched instances once."""
-        if new := unproven - self._left:
+        if new := unproven - self._untouched:
             _log.warning(
                 "instances with the cluster's name, without its UID and without a claim are left alone: "
                 "tag them with the UID, or terminate them",
                 instances=sorted(new),
                 tag=names.TAG_CLUSTER_UID,
             )
-        self._left = unproven
+        self._untouched = unproven
 
     def overdue(self, orphans: Sequence[Instance]) -> list[Instance]:
         """Orphans past their grace time, which begins when this process first sees them without a claim.
@@ -161,7 +167,9 @@ class InstanceView:
         Only the process's own clock is comparable.
         """
         now = self._clock.monotonic()
-        return [i for i in orphans if now - self._alone.get(i.id, now) >= self._grace.total_seconds()]
+        return [
+            i for i in orphans if now - self._unclaimed_since.get(i.id, now) >= self._grace.total_seconds()
+        ]
 
     def missing(self, claims: Iterable[NodeClaim]) -> Missing:
         """Claims with an instance that EC2 does not show alive. Raises ProviderError.
@@ -169,29 +177,29 @@ class InstanceView:
         An instance that this process has never seen may only be too new: its claim is `recent` for some time
         first.
         """
-        suspects, recent, missed, now = {}, [], {}, self._clock.monotonic()
+        suspects, recent, missing_since, now = {}, [], {}, self._clock.monotonic()
         for claim in claims:
             id_ = instance_id(claim)
             known = self._known.get(id_)
             if not id_ or claim.deleting or (known and known.alive):
                 continue
-            missed[id_] = self._missed.get(id_, now)
-            if known or now - missed[id_] >= SETTLED.total_seconds():
+            missing_since[id_] = self._missing_since.get(id_, now)
+            if known or now - missing_since[id_] >= LISTING_LAG.total_seconds():
                 suspects[id_] = claim
             else:
                 recent.append(claim)
-        self._missed = missed
+        self._missing_since = missing_since
         # A describe by id is EC2's final answer; the list may lag.
-        found = {i.id: i.alive for i in self._provider.instances(list(suspects))} if suspects else {}
+        alive_by_id = {i.id: i.alive for i in self._provider.instances(list(suspects))} if suspects else {}
         return Missing(
-            ended=tuple(claim for id_, claim in suspects.items() if found.get(id_) is False),
-            unlisted=tuple(claim for id_, claim in suspects.items() if id_ not in found),
+            ended=tuple(claim for id_, claim in suspects.items() if alive_by_id.get(id_) is False),
+            unlisted=tuple(claim for id_, claim in suspects.items() if id_ not in alive_by_id),
             recent=tuple(recent),
             listed=frozenset(id_ for id_, known in self._known.items() if known.alive and known.described)
-            | {id_ for id_, alive in found.items() if alive},
+            | {id_ for id_, alive in alive_by_id.items() if alive},
         )
 
-    def terminate(self, instances: Sequence[Instance], *, why: str) -> None:
+    def terminate(self, instances: Sequence[Instance], *, reason: str) -> None:
         """Raises ProviderError; ApiError if another process may lead by now, and may have bound the
         instances.
         """
@@ -199,7 +207,7 @@ class InstanceView:
             return
         self._check()
         ids = [instance.id for instance in instances]
-        _log.warning("terminating instances without a claim", instances=ids, why=why)
+        _log.warning("terminating instances without a claim", instances=ids, why=reason)
         self._provider.terminate(ids)
         self.drop(ids)
 

@@ -87,7 +87,7 @@ class Launcher:
         self._creation = threading.Lock()
         self._unchanged = UnchangedInputs()
         self._unreported = False  # whether a claim could not be written in this pass
-        self._unsure: frozenset[str] | None = None  # claims of calls whose answer is not known
+        self._unsure: frozenset[str] | None = None  # claims of calls without a known answer
         self._restored = False  # whether the shortages of the leader before are known
 
     @property
@@ -125,21 +125,21 @@ class Launcher:
             for claim in waiting:
                 self._report(claim, reason=NOT_RECORDED, message=f"open calls to EC2 cannot be read: {error}")
             raise
-        unsettled = self._recovery.unsettled()
+        open_calls = self._recovery.open_calls()
         self._unsure = self._waits_for_call()
         if not self._inventory.described:
-            self._blind(waiting, self._inventory.error)
+            self._report_unreadable(waiting, self._inventory.error)
             return Result(requeue_after=1.0)
         if not self._planner.slots.begin():
             return Result(requeue_after=0.2)
         try:
             self._view.refresh()
-            self._steps.losses.settle(self._view.missing(claims), claims)
+            self._steps.losses.end_lost(self._view.missing(claims), claims)
             # Any claim may own an instance, also one of another launcher that was taken over.
             orphans = self._view.orphans(self._claims.list())
             types = self._provider.instance_types()
         except ProviderError as error:
-            self._blind(waiting, error)
+            self._report_unreadable(waiting, error)
             raise
         self._restore_shortages()
         self._results.shortages = self.shortages.observed(self._inventory.snapshot(), self._clock.now())
@@ -151,7 +151,7 @@ class Launcher:
             types,
             self.shortages,
         )
-        if not orphans and not unsettled and (until := self._unchanged.until(inputs, self._clock.now())):
+        if not orphans and not open_calls and (until := self._unchanged.until(inputs, self._clock.now())):
             if self._recovery.finish():
                 self._executor.tidy(self._claims.list())
             return self._again([until])
@@ -167,16 +167,16 @@ class Launcher:
         self._steps.published.publish(self.shortages, self._inventory.odds(), now)
         wakes = [at for at in (*retry_at, *self._results.holds.ends()) if at > now]
         if not self._unreported:
-            self._unchanged.passed(inputs, now=now, wakes=min(wakes, default=None))
+            self._unchanged.record_pass(inputs, now=now, wakes=min(wakes, default=None))
         return self._again(wakes)
 
     def _created(self) -> list[NodeClaim]:
         """The claims; those that are created together are all among them, or none is."""
-        held = self._creation.acquire(timeout=LONGEST_CREATION)
+        locked = self._creation.acquire(timeout=LONGEST_CREATION)
         try:
             return [claim for claim in self._claims.list() if self._owns(claim)]
         finally:
-            if held:
+            if locked:
                 self._creation.release()
 
     def _waits_for_call(self) -> frozenset[str]:
@@ -217,7 +217,7 @@ class Launcher:
                 message=message,
             )
 
-    def _blind(self, waiting: Iterable[NodeClaim], error: ProviderError | None) -> None:
+    def _report_unreadable(self, waiting: Iterable[NodeClaim], error: ProviderError | None) -> None:
         """Reports to the claims why EC2 could not be read: no decision is made before."""
         if error is None:
             return  # the first description is under way
@@ -233,17 +233,17 @@ class Launcher:
         for claim in waiting:
             try:
                 since = waiting_since(claim, self._pods.find)
-                wanted = planned(claim, template=template_key(claim), since=since)
-                ready = self._classes.ready(wanted.node_class)
+                planned_claim = planned(claim, template=template_key(claim), since=since)
+                ready = self._classes.ready(planned_claim.node_class)
             except (BadClaim, Unresolved) as error:
                 if not (isinstance(error, Unresolved) and error.passing):
                     self._report(claim, reason=error.reason, message=error.message)
                 continue
             if self._results.holds.holds(claim.uid, ready, now=now):
                 continue
-            work.classes[wanted.node_class] = ready
-            work.plans[wanted.node_class] = ready.plan
-            work.waiting[claim.uid] = wanted
+            work.classes[planned_claim.node_class] = ready
+            work.plans[planned_claim.node_class] = ready.plan
+            work.waiting[claim.uid] = planned_claim
             work.objects[claim.uid] = claim
         launched = self._executor.calls.by_claim()
         for claim in waiting:
@@ -259,12 +259,12 @@ class Launcher:
             self._results.await_binds(work)
             self._unsure = self._waits_for_call()
             self._steps.waves.finish()
-        left = [unplaced for unplaced in result.unplaced if unplaced.claim.uid in work.waiting]
-        self._writers.each(lambda unplaced: self._report_unplaced(unplaced, work), left)
+        still_waiting = [unplaced for unplaced in result.unplaced if unplaced.claim.uid in work.waiting]
+        self._writers.each(lambda unplaced: self._report_unplaced(unplaced, work), still_waiting)
         cut_off = any(assignment.claim.uid in work.waiting for assignment in result.assignments)
         cut_off = cut_off or not result.later.isdisjoint(work.waiting)
         soon = [self._clock.now() + RETRY[0]] if cut_off else []
-        return [*soon, *(unplaced.retry_at for unplaced in left if unplaced.retry_at)]
+        return [*soon, *(unplaced.retry_at for unplaced in still_waiting if unplaced.retry_at)]
 
     def _rounds(self, work: LaunchPass) -> Plan:
         """Repeats plan and launch until a plan launches nothing; returns the last plan.
@@ -322,9 +322,9 @@ def _set_aside(result: Plan, work: LaunchPass) -> dict[str, Unplaced]:
     if not result.later:
         return {}
     waits = {
-        each.claim.uid: each
-        for each in result.unplaced
-        if each.claim.uid not in result.later and each.claim.uid not in result.awaited
+        unplaced.claim.uid: unplaced
+        for unplaced in result.unplaced
+        if unplaced.claim.uid not in result.later and unplaced.claim.uid not in result.nominated
     }
     for uid in waits:
         work.waiting.pop(uid, None)

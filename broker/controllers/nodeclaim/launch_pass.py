@@ -34,13 +34,13 @@ class FleetResult:
     request_id: str = ""
     launch: str = ""  # the launch id of the call, if its answer is known
 
-    def release(self, uids: set[str], why: tuple[LaunchError, ...]) -> FleetResult:
+    def release(self, uids: set[str], errors: tuple[LaunchError, ...]) -> FleetResult:
         """The same result, with the instances of these claims given back."""
         pairs = self.distribution.pairs
         kept = tuple(pair for pair in pairs if pair.claim.uid not in uids)
-        back = tuple(RefusedAssignment(pair.assignment, why) for pair in pairs if pair.claim.uid in uids)
-        left = (*self.distribution.left, *back)
-        return replace(self, distribution=replace(self.distribution, pairs=kept, left=left))
+        back = tuple(RefusedAssignment(pair.assignment, errors) for pair in pairs if pair.claim.uid in uids)
+        refused = (*self.distribution.refused, *back)
+        return replace(self, distribution=replace(self.distribution, pairs=kept, refused=refused))
 
     def reject_unreserved(self) -> FleetResult:
         """The same result, without on-demand instances for claims that accept reservations only."""
@@ -48,14 +48,14 @@ class FleetResult:
         if not uids:
             return self
         first = self.group.overrides[0]
-        why = LaunchError(
+        error = LaunchError(
             code="LaunchedOutsideReservation",
             message="EC2 launched it on demand, which the claim does not take; the instance was terminated",
             class_=ErrorClass.RESERVATION_FULL,
             instance_type=first.instance_type,
             zone=first.zone,
         )
-        return replace(self.release(uids, (why,)), errors=(*self.errors, why))
+        return replace(self.release(uids, (error,)), errors=(*self.errors, error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

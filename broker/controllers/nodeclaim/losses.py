@@ -56,7 +56,7 @@ def too_many(missing: int, registered: int) -> bool:
 
 
 class LossDetector:
-    """`settle` is a step of the launch loop's pass; `end` deletes a claim and logs why it is lost."""
+    """`end_lost` is a step of the launch loop's pass; `end` deletes a claim and logs why it is lost."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class LossDetector:
         self._end = end
         self._kept: frozenset[str] = frozenset()  # uids of MassLoss, also if the condition was not written
 
-    def settle(self, missing: Missing, claims: Sequence[NodeClaim]) -> None:
+    def end_lost(self, missing: Missing, claims: Sequence[NodeClaim]) -> None:
         """Ends the claims that are lost, and reports on the others why they are kept."""
         for claim in missing.ended:
             self._end(claim, "EC2 lists it as ended")
@@ -112,17 +112,19 @@ class LossDetector:
             UNLISTED.labels(reason).set(0)
 
     def _missing_together(self, missing: Missing, registered: Sequence[NodeClaim]) -> Sequence[NodeClaim]:
-        """All missing claims, if too many are or were missing; empty if each claim may be judged by itself.
+        """All missing claims, if too many are or were missing; empty if claims may be judged singly.
 
         Fewer missing claims, or more registered ones, do not prove the listing right.
         """
-        found = {claim.uid for claim in missing.ended}
-        found |= {claim.uid for claim in registered if instance_id(claim) in missing.listed}
-        missed = {claim.uid for claim in (*missing.unlisted, *missing.recent)} & {c.uid for c in registered}
-        before = {c.uid for c in registered if c.uid in self._kept or _reason(c) == MASS_LOSS} - found
-        if not before and not too_many(len(missed), len(registered)):
+        resolved = {claim.uid for claim in missing.ended}
+        resolved |= {claim.uid for claim in registered if instance_id(claim) in missing.listed}
+        missing_uids = {claim.uid for claim in (*missing.unlisted, *missing.recent)} & {
+            c.uid for c in registered
+        }
+        before = {c.uid for c in registered if c.uid in self._kept or _reason(c) == MASS_LOSS} - resolved
+        if not before and not too_many(len(missing_uids), len(registered)):
             return ()
-        return [claim for claim in registered if claim.uid in before | missed]
+        return [claim for claim in registered if claim.uid in before | missing_uids]
 
     def _log(self, together: Sequence[NodeClaim], registered: int) -> None:
         if together and not self._kept:
@@ -153,13 +155,13 @@ class LossDetector:
         except NotFound:
             return
         except ApiError as error:
-            _log.warning("claim could not be told", claim=claim.name, reason=change.reason, error=str(error))
+            _log.warning("claim status not written", claim=claim.name, reason=change.reason, error=str(error))
 
 
 def _reason(claim: NodeClaim) -> str:
     """The reason on the claim's condition for keeping it; empty if its instance is listed."""
-    found = condition(claim.status.conditions, names.INSTANCE_LISTED)
-    return found.reason if found is not None and found.status == "False" else ""
+    current = condition(claim.status.conditions, names.INSTANCE_LISTED)
+    return current.reason if current is not None and current.status == "False" else ""
 
 
 def _mass(claim: NodeClaim, missing: int, registered: int) -> str:

@@ -26,7 +26,7 @@ def owned(claim: NodeClaim, *, groups: frozenset[str]) -> bool:
 
 
 def groups(*, take_over: bool, karpenter_alive: bool) -> frozenset[str]:
-    """The nodeClassRef groups whose claims the broker launches."""
+    """The nodeClassRef groups of the claims that the broker launches."""
     if take_over and not karpenter_alive:
         return frozenset({names.BROKER, names.KARPENTER_AWS})
     return frozenset({names.BROKER})

@@ -57,7 +57,7 @@ class SlotPolicy(Protocol):
     def begin(self) -> bool:
         """Whether ownership of the slots is known. Earlier launches are written by now."""
 
-    def alone(self) -> AbstractContextManager[None]:
+    def exclusive(self) -> AbstractContextManager[None]:
         """Held from a plan's entitlements until `planned`: no other decision about slots is made."""
 
     def entitlements(
@@ -90,7 +90,7 @@ class Planner:
     def plan(self, work: LaunchPass, shortages: Shortages, inventory: Inventory, now: datetime) -> Plan:
         """Raises CulpritFound with the claim at fault."""
         waiting = {uid: work.objects[uid] for uid in work.waiting}
-        with self.slots.alone():
+        with self.slots.exclusive():
             result = solved(
                 work.waiting.values(),
                 work.plans,
@@ -158,9 +158,9 @@ def solved(
             timer=clock.monotonic,
         )
 
-    made = bisected(solve, [*waiting])
-    _report(made)
-    return made
+    result = bisected(solve, [*waiting])
+    _report(result)
+    return result
 
 
 def in_gangs(claims: Iterable[NodeClaim]) -> Mapping[str, int]:
@@ -172,8 +172,8 @@ def in_gangs(claims: Iterable[NodeClaim]) -> Mapping[str, int]:
     )
 
 
-def _report(made: Plan) -> None:
-    solution = made.solution
+def _report(plan_: Plan) -> None:
+    solution = plan_.solution
     _SECONDS.labels(solution.solver).observe(solution.seconds)
     _GAP.set(0.0 if solution.optimal else solution.gap)
     if not solution.optimal:
@@ -185,9 +185,9 @@ def _report(made: Plan) -> None:
         optimal=solution.optimal,
         gap=round(solution.gap, 4) if not solution.optimal else 0.0,
         seconds=round(solution.seconds, 4),
-        launches=len(made.assignments),
+        launches=len(plan_.assignments),
         reserved=solution.reserved,
-        waiting=len(made.unplaced),
+        waiting=len(plan_.unplaced),
         needs=solution.needs,
         ways=solution.ways,
         **({"note": solution.note} if solution.note else {}),

@@ -1,7 +1,7 @@
 """Rebuilds a recorded fleet call from its claims and its class as they are now.
 
 Invariant: a call is repeated only if the rebuilt one is equal to it. So no record, whatever its writer, can
-launch more than the claims and the class ask for. Each pool is an option of each claim, and each subnet is
+launch more than the claims and the class request. Each pool is an option of each claim, and each subnet is
 the class's.
 """
 
@@ -41,7 +41,7 @@ def rebuilt(
         raise CallDiffers("its record cannot be read")
     if len(set(call.claims)) != request.count:
         raise CallDiffers(
-            f"it asks for {counted(request.count, 'instance')} for {counted(len(set(call.claims)), 'claim')}"
+            f"it requests {counted(request.count, 'instance')} for {counted(len(set(call.claims)), 'claim')}"
         )
     if request.token != call.launch:
         raise CallDiffers("its client token is not its launch id")
@@ -52,11 +52,11 @@ def rebuilt(
     places = frozenset((override.instance_type, override.zone) for override in request.overrides)
     closed = places if call.closed else frozenset()
     for claim in claims:
-        alike = (claim.requirements, frozenset(claim.requests.items()))
-        if alike not in chosen:
-            chosen[alike] = tuple(_option(call, override, claim, known) for override in request.overrides)
-        first, *_ = chosen[alike]
-        assignments.append(Assignment(claim=claim, option=first, rest=chosen[alike][1:], closed=closed))
+        key = (claim.requirements, frozenset(claim.requests.items()))
+        if key not in chosen:
+            chosen[key] = tuple(_option(call, override, claim, known) for override in request.overrides)
+        first, *_ = chosen[key]
+        assignments.append(Assignment(claim=claim, option=first, rest=chosen[key][1:], closed=closed))
     try:
         groups = launches.group(
             assignments, node_classes={plan.name: plan}, types=types, shortages=Shortages(), now=now
@@ -74,7 +74,7 @@ def rebuilt(
 
 
 def _option(call: FleetCall, override: Override, claim: Claim, known: ClassCatalog) -> Option:
-    found = offered(
+    option = offered(
         claim,
         known,
         capacity_type=call.capacity_type,
@@ -82,12 +82,12 @@ def _option(call: FleetCall, override: Override, claim: Claim, known: ClassCatal
         instance_type=override.instance_type,
         zone=override.zone,
     )
-    if found is None:
+    if option is None:
         where = f"{call.capacity_type} {override.instance_type} in {override.zone}"
         raise CallDiffers(
             f"{' of '.join(filter(None, (where, call.reservation)))} is no option of {claim.name}"
         )
-    return found
+    return option
 
 
 def _with_subnet(new: Override, old: Override, plan: NodeClass) -> Override:
@@ -95,5 +95,5 @@ def _with_subnet(new: Override, old: Override, plan: NodeClass) -> Override:
 
     The subnet with the most free addresses changes all the time.
     """
-    there = any((subnet.id, subnet.zone) == (old.subnet_id, new.zone) for subnet in plan.subnets)
-    return replace(new, subnet_id=old.subnet_id) if there else new
+    is_class_subnet = any((subnet.id, subnet.zone) == (old.subnet_id, new.zone) for subnet in plan.subnets)
+    return replace(new, subnet_id=old.subnet_id) if is_class_subnet else new

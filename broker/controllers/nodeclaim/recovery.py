@@ -25,7 +25,7 @@ from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
 from broker.controllers.nodeclaim.calls import FleetCall
 from broker.controllers.nodeclaim.execute import Executor
 from broker.controllers.nodeclaim.feedback import ClassFeedback
-from broker.controllers.nodeclaim.instances import SETTLED
+from broker.controllers.nodeclaim.instances import LISTING_LAG
 from broker.controllers.nodeclaim.launch_pass import LaunchPass
 from broker.controllers.nodeclaim.registration import nodes_at
 from broker.controllers.nodeclaim.report import Reporter
@@ -38,7 +38,7 @@ from providers.model import Instance, ProviderError
 UNCONFIRMED = "LaunchNotConfirmed"
 _log = structlog.get_logger("launch")
 
-Why = str | ProviderError
+Cause = str | ProviderError
 
 
 class Recovery:
@@ -61,13 +61,13 @@ class Recovery:
         self._reporter = reporter
         self._clock = clock
         self._feedback = feedback
-        self._met: dict[str, float] = {}  # open calls by launch id: when this process first saw them
+        self._first_seen: dict[str, float] = {}  # open calls by launch id: when this process first saw them
 
-    def unsettled(self) -> list[FleetCall]:
-        """Calls without a known answer; the time for which each is open counts from here."""
+    def open_calls(self) -> list[FleetCall]:
+        """Calls without a known answer. The time for which a call is open counts from its first read here."""
         now = self._clock.monotonic()
         open_ = self._calls.open(self._claims.list())
-        self._met = {each.launch: self._met.get(each.launch, now) for each in open_}
+        self._first_seen = {call.launch: self._first_seen.get(call.launch, now) for call in open_}
         return open_
 
     def recover(self, work: LaunchPass, orphans: Sequence[Instance], results: LaunchResults) -> None:
@@ -75,19 +75,19 @@ class Recovery:
 
         `results` holds back each claim that must wait. Raises ProviderError.
         """
-        open_ = self.unsettled()
-        unknown = {call.launch: why for call in open_ if (why := self._find_out(call, work, results))}
+        open_ = self.open_calls()
+        unknown = {call.launch: cause for call in open_ if (cause := self._resolve_call(call, work, results))}
         if len(unknown) < len(open_):
             orphans = self._view.orphans(self._claims.list())
-        left = self._adopt(work, self._without_owner(orphans), results, unknown)
+        unadopted = self._adopt(work, self._without_owner(orphans), results, unknown)
         for call in open_:
             if call.launch in unknown:
                 self._wait(call, work, unknown[call.launch])
-        self._wait_for_unseen(work, left)
-        kept = {each.tags.get(names.TAG_LAUNCH) for each in left} | work.held | self._of_left_out()
-        for launch in ({each.launch for each in open_} | self._calls.unfinished()) - kept:
+        self._wait_for_unseen(work, unadopted)
+        kept = {orphan.tags.get(names.TAG_LAUNCH) for orphan in unadopted} | work.held | self._of_left_out()
+        for launch in ({call.launch for call in open_} | self._calls.unfinished()) - kept:
             self._calls.done(launch)
-        self._end(work, left)
+        self._end(work, unadopted)
 
     def finish(self) -> bool:
         """Ends the unfinished calls, if no orphans are left to adopt. True if there were any."""
@@ -104,7 +104,9 @@ class Recovery:
         ids = {partial.provider_id.rpartition("/")[2] for partial in left_out}
         launches = self._of_left_out()
         return [
-            each for each in orphans if each.id not in ids and each.tags.get(names.TAG_LAUNCH) not in launches
+            orphan
+            for orphan in orphans
+            if orphan.id not in ids and orphan.tags.get(names.TAG_LAUNCH) not in launches
         ]
 
     def _of_left_out(self) -> set[str]:
@@ -119,8 +121,8 @@ class Recovery:
         if not orphans:
             return ()
         owners = {claim.uid for claim in self._claims.list() if not claim.deleting}
-        leaving = [each for each in orphans if self._node_leaves(each, owners)]
-        pairs, left = self._pairs(work, [each for each in orphans if each not in leaving], unknown)
+        ending = [orphan for orphan in orphans if self._node_ending(orphan, owners)]
+        pairs, unpaired = self._pairs(work, [orphan for orphan in orphans if orphan not in ending], unknown)
         for claim, instance in pairs:
             ready = work.classes[claim.node_class]
             pool = Pool(
@@ -135,29 +137,29 @@ class Recovery:
                 pool=pool,
                 outcome=Outcome.ADOPTED,
                 instance_id=instance.id,
-                message="an instance of ours that had no claim",
+                message="an instance of this cluster that had no claim",
             )
             self._feedback.limit(attempt)
             del work.waiting[claim.uid]
             if not self._executor.binder.bind(claim.name, claim.uid, instance, ready, work.types, [attempt]):
                 results.hold_unconfirmed(claim.uid, work, None)
                 work.held.add(instance.tags.get(names.TAG_LAUNCH, ""))  # its call is not finished
-        return [*left, *leaving]
+        return [*unpaired, *ending]
 
-    def _node_leaves(self, instance: Instance, owners: Collection[str]) -> bool:
+    def _node_ending(self, instance: Instance, owners: Collection[str]) -> bool:
         """Whether a Node of the instance is being deleted, or may be.
 
         Kubernetes' garbage collector deletes a Node after all its owners (kubernetes.io, "Owners and
         Dependents"). A Node that is left out may be deleted too. `owners`: uids of claims that stay.
         """
 
-        def leaves(node: Node) -> bool:
+        def is_ending(node: Node) -> bool:
             references = node.metadata.owner_references
             gone = [r for r in references if r.kind == NodeClaim.KIND.kind and r.uid not in owners]
             return node.deleting or (bool(gone) and len(gone) == len(references))
 
         nodes, left_out = nodes_at(self._nodes, provider_id(instance), name=instance.private_dns_name)
-        return left_out is not None or any(map(leaves, nodes))
+        return left_out is not None or any(map(is_ending, nodes))
 
     def _pairs(
         self, work: LaunchPass, orphans: Sequence[Instance], unknown: Collection[str]
@@ -171,38 +173,42 @@ class Recovery:
         units: dict[tuple[str, str], list[Claim]] = defaultdict(list)
         for claim in work.waiting.values():
             single = replace(claim, gang="") if claim.gang in begun else claim
-            made = ",".join(sorted(launched.get(claim.uid, ())))
-            units["gang" if single.gang else "launch", single.gang or made].append(single)
+            launch_ids = ",".join(sorted(launched.get(claim.uid, ())))
+            units["gang" if single.gang else "launch", single.gang or launch_ids].append(single)
         paired: dict[str, tuple[Claim, Instance]] = {}
-        left = orphans
+        unpaired = orphans
         own = [(unit, _all(launched, unit)) for _, unit in sorted(units.items())]
-        anyone = [
+        unbound = [
             claim
             for (kind, _), unit in units.items()
             if kind == "launch"
             for claim in unit
             if claim.uid not in bound
         ]
-        for some, calls in [*own, (anyone, None)]:
-            found, _ = adopt(
-                [each for each in left if calls is None or each.tags.get(names.TAG_LAUNCH) in calls],
-                [claim for claim in some if claim.uid not in paired],
+        for candidates, calls in [*own, (unbound, None)]:
+            new_pairs, _ = adopt(
+                [
+                    orphan
+                    for orphan in unpaired
+                    if calls is None or orphan.tags.get(names.TAG_LAUNCH) in calls
+                ],
+                [claim for claim in candidates if claim.uid not in paired],
                 work.plans,
                 work.types,
                 odcrs=self._inventory.snapshot().odcrs,
                 class_tag=names.TAG_NODECLASS,
             )
-            paired |= {claim.uid: (claim, instance) for claim, instance in found}
-            given = {instance.id for _, instance in found}
-            left = [each for each in left if each.id not in given]
-        return [*paired.values()], left
+            paired |= {claim.uid: (claim, instance) for claim, instance in new_pairs}
+            paired_ids = {instance.id for _, instance in new_pairs}
+            unpaired = [orphan for orphan in unpaired if orphan.id not in paired_ids]
+        return [*paired.values()], unpaired
 
-    def _wait_for_unseen(self, work: LaunchPass, left: Sequence[Instance]) -> None:
+    def _wait_for_unseen(self, work: LaunchPass, orphans: Sequence[Instance]) -> None:
         """Lets the claims of instances that EC2 does not describe yet wait.
 
         Such an instance cannot be adopted, and its claims must not be launched again meanwhile.
         """
-        unseen = {i.tags.get(names.TAG_LAUNCH, ""): i.id for i in left if not i.described}
+        unseen = {i.tags.get(names.TAG_LAUNCH, ""): i.id for i in orphans if not i.described}
         launched = self._calls.by_claim()
         for uid, claim in work.objects.items():
             calls = launched.get(uid, frozenset()) & unseen.keys()
@@ -211,17 +217,22 @@ class Recovery:
             work.held |= calls
             self._view.doubt()
             id_ = unseen[min(calls)]
-            self._tell(claim, f"instance {id_} was launched for it, and EC2 does not describe it yet")
+            self._report_unconfirmed(
+                claim, f"instance {id_} was launched for it, and EC2 does not describe it yet"
+            )
 
-    def _end(self, work: LaunchPass, left: Sequence[Instance]) -> None:
+    def _end(self, work: LaunchPass, orphans: Sequence[Instance]) -> None:
         """Terminates unwanted orphans after their grace time, and those of an incomplete gang at once."""
         gangs = _all(self._calls.by_claim(), [c for c in work.waiting.values() if c.gang]) - work.held
-        free = [each for each in left if each.tags.get(names.TAG_LAUNCH) not in work.held]
-        partial = [each for each in free if each.described and each.tags.get(names.TAG_LAUNCH) in gangs]
+        free = [orphan for orphan in orphans if orphan.tags.get(names.TAG_LAUNCH) not in work.held]
+        partial = [
+            orphan for orphan in free if orphan.described and orphan.tags.get(names.TAG_LAUNCH) in gangs
+        ]
         try:
-            self._view.terminate(partial, why="their gang is not whole with them")
+            self._view.terminate(partial, reason="their gang stays incomplete")
             self._view.terminate(
-                [each for each in self._view.overdue(free) if each not in partial], why="no claim wants them"
+                [orphan for orphan in self._view.overdue(free) if orphan not in partial],
+                reason="no claim can adopt them",
             )
         except ProviderError as error:
             # The next pass tries again; waiting claims are launched in any case.
@@ -229,7 +240,7 @@ class Recovery:
 
     # ---- calls without an answer
 
-    def _find_out(self, call: FleetCall, work: LaunchPass, results: LaunchResults) -> Why | None:
+    def _resolve_call(self, call: FleetCall, work: LaunchPass, results: LaunchResults) -> Cause | None:
         """The reason why the answer of a call is still unknown, or None. Its claims wait for the answer."""
         request = call.request
         if request is not None and len(self._view.launched_by(call.launch)) >= request.count:
@@ -239,11 +250,11 @@ class Recovery:
         if request is not None and not differs:
             return self._repeat(call, request, work, results)
         now = self._clock.monotonic()
-        if now - self._met.setdefault(call.launch, now) >= SETTLED.total_seconds():
+        if now - self._first_seen.setdefault(call.launch, now) >= LISTING_LAG.total_seconds():
             self._calls.answered(call.launch)  # an instance that EC2 has not listed by now does not exist
             return None
-        _log.warning("a call to EC2 without an answer is not made again", launch=call.launch, why=differs)
-        return f"it is not made again, since {differs}"
+        _log.warning("call without an answer not repeated", launch=call.launch, why=differs)
+        return f"it is not repeated, since {differs}"
 
     def _differs(self, call: FleetCall, work: LaunchPass) -> str:
         """The difference between the call and the present request of its claims and class; empty if none."""
@@ -270,34 +281,34 @@ class Recovery:
     def _repeat(
         self, call: FleetCall, request: LaunchRequest, work: LaunchPass, results: LaunchResults
     ) -> ProviderError | None:
-        wanted = [uid for uid in call.claims if uid in work.waiting]
+        uids = [uid for uid in call.claims if uid in work.waiting]
         try:
             self._view.put(self._executor.repeat(call, request))
         except ProviderError as error:
-            self._met[call.launch] = self._clock.monotonic()  # EC2 may have accepted only this repeat
-            for uid in wanted:
+            self._first_seen[call.launch] = self._clock.monotonic()  # EC2 may have accepted only this repeat
+            for uid in uids:
                 results.hold_unconfirmed(uid, work, error)
             return error
-        _log.info("a call whose answer was lost was made again", launch=call.launch, claims=len(wanted))
+        _log.info("call with a lost answer repeated", launch=call.launch, claims=len(uids))
         return None
 
-    def _wait(self, call: FleetCall, work: LaunchPass, why: Why) -> None:
+    def _wait(self, call: FleetCall, work: LaunchPass, cause: Cause) -> None:
         """The call's claims are not planned in this pass, and its instances not ended."""
         work.held.add(call.launch)
         self._view.doubt()
         for uid in call.claims:
             if work.waiting.pop(uid, None) is None:
                 continue
-            if isinstance(why, ProviderError):
-                told = answer(why.class_, code=why.code)
-                message = f"{why.code}: {why.message}; {told.next_step}"
-                self._reporter.waiting(work.objects[uid], reason=told.reason, message=message)
+            if isinstance(cause, ProviderError):
+                response = answer(cause.class_, code=cause.code)
+                message = f"{cause.code}: {cause.message}; {response.next_step}"
+                self._reporter.waiting(work.objects[uid], reason=response.reason, message=message)
             else:
-                asked = "a launch was asked of EC2 before, and whether it came about is not known yet"
-                self._tell(work.objects[uid], f"{asked} ({why})")
+                launch = "an earlier launch request to EC2 has no known result yet"
+                self._report_unconfirmed(work.objects[uid], f"{launch} ({cause})")
 
-    def _tell(self, claim: NodeClaim, why: str) -> None:
-        self._reporter.waiting(claim, reason=UNCONFIRMED, message=f"{why}: nothing is launched twice")
+    def _report_unconfirmed(self, claim: NodeClaim, cause: str) -> None:
+        self._reporter.waiting(claim, reason=UNCONFIRMED, message=f"{cause}: nothing is launched twice")
 
 
 def _all(launched: Mapping[str, frozenset[str]], claims: Sequence[Claim]) -> set[str]:

@@ -38,7 +38,7 @@ MARK = f"{names.BROKER}/nodeclass"
 NODE_LEFT_OUT = "NodeLeftOut"
 REGISTRATION_TIMEOUT = timedelta(minutes=15)
 REGISTRATION_TIMED_OUT = "RegistrationTimeout"
-LOOK_AGAIN = 60.0  # seconds, for a Node that is left out
+RECHECK = 60.0  # seconds, for a Node that is left out
 # Taints of a node that is not ready yet; their writer removes them (karpenter pkg/scheduling/taints.go).
 EPHEMERAL = frozenset(
     {
@@ -79,19 +79,19 @@ class Registration:
         """Takes the claim as far as its node allows. Raises ApiError."""
         claim = self._mend(claim)
         if (first := first_of(self._claims, claim)).uid != claim.uid:
-            self._second(claim, first)
+            self._reject_second(claim, first)
             return None
-        found, left_out = nodes_of(self._nodes, claim)
-        if len(found) != 1:
-            return self._without_node(claim, found, left_out)
-        if found[0].deleting:
+        nodes, left_out = nodes_of(self._nodes, claim)
+        if len(nodes) != 1:
+            return self._without_node(claim, nodes, left_out)
+        if nodes[0].deleting:
             # A user deleted the Node: its claim ends with it, and drains it first.
             self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
             return None
         self._missed.pop(claim.uid, None)
         if not is_true(claim, names.REGISTERED_CONDITION):
-            self._nominate(claim, found[0].name)
-        node = self._adopt(claim, found[0])
+            self._nominate(claim, nodes[0].name)
+        node = self._adopt(claim, nodes[0])
         if not is_true(claim, names.REGISTERED_CONDITION):
             claim = write(
                 self._client,
@@ -135,7 +135,7 @@ class Registration:
         launched = ConditionUpdate(type=names.LAUNCHED, status="True", reason="Launched")
         return write(self._client, self._claims, claim, launched, now=self._clock.now())
 
-    def _second(self, claim: NodeClaim, first: NodeClaim) -> None:
+    def _reject_second(self, claim: NodeClaim, first: NodeClaim) -> None:
         change = ConditionUpdate(
             type=names.REGISTERED_CONDITION,
             status="False",
@@ -146,7 +146,7 @@ class Registration:
         write(self._client, self._claims, claim, change, now=self._clock.now())
 
     def _without_node(
-        self, claim: NodeClaim, found: list[Node], left_out: PartialObject | None
+        self, claim: NodeClaim, nodes: list[Node], left_out: PartialObject | None
     ) -> Result | None:
         if is_true(claim, names.REGISTERED_CONDITION):
             return None  # `losses` notices the end of the instance
@@ -154,13 +154,13 @@ class Registration:
         if left_out is not None:
             self._missed.pop(claim.uid, None)  # it has joined
             write(self._client, self._claims, claim, _unread(left_out), now=now)
-            return Result(requeue_after=LOOK_AGAIN)  # a left-out Node may go without an event
-        if found:
+            return Result(requeue_after=RECHECK)  # a left-out Node may go without an event
+        if nodes:
             change = ConditionUpdate(
                 type=names.REGISTERED_CONDITION,
                 status="False",
                 reason="MultipleNodesFound",
-                message=f"nodes {', '.join(sorted(n.name for n in found))} all have providerID "
+                message=f"nodes {', '.join(sorted(n.name for n in nodes))} all have providerID "
                 f"{claim.status.provider_id}: delete those that are not the instance's",
             )
         else:
@@ -168,24 +168,24 @@ class Registration:
         claim = write(self._client, self._claims, claim, change, now=now)
         # By this process's own clock: another clock dated the launch, and may be hours off.
         waited = self._clock.monotonic() - self._missed.setdefault(claim.uid, self._clock.monotonic())
-        left = REGISTRATION_TIMEOUT.total_seconds() - waited
-        if left > 0:
-            return Result(requeue_after=left)
-        why = (
+        remaining = REGISTRATION_TIMEOUT.total_seconds() - waited
+        if remaining > 0:
+            return Result(requeue_after=remaining)
+        message = (
             f"no node joined within {REGISTRATION_TIMEOUT}; the claim is deleted and its instance terminated"
         )
         late = ConditionUpdate(
-            type=names.REGISTERED_CONDITION, status="False", reason=REGISTRATION_TIMED_OUT, message=why
+            type=names.REGISTERED_CONDITION, status="False", reason=REGISTRATION_TIMED_OUT, message=message
         )
         write(self._client, self._claims, claim, late, now=now)  # read for the health of its NodePool
-        self._recorder.event(claim, "Warning", REGISTRATION_TIMED_OUT, why)
+        self._recorder.event(claim, "Warning", REGISTRATION_TIMED_OUT, message)
         self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
         return None
 
     def _adopt(self, claim: NodeClaim, node: Node) -> Node:
         """Gives the node the metadata of its claim; writes nothing if the node has all of it."""
         owner = owner_reference(claim, controller=False)
-        wanted: dict[str, Any] = {
+        desired: dict[str, Any] = {
             "labels": {**claim.labels, names.REGISTERED: "true"},
             "annotations": _annotations(claim),
             "finalizers": sorted({*node.metadata.finalizers, names.TERMINATION_FINALIZER}),
@@ -203,9 +203,9 @@ class Registration:
             "finalizers": sorted(node.metadata.finalizers),
             "ownerReferences": [r.wire() for r in node.metadata.owner_references],
         }
-        if not changed(have, wanted) and (taints is None or taints == _wire(node.spec.taints)):
+        if not changed(have, desired) and (taints is None or taints == _wire(node.spec.taints)):
             return node
-        return self._patch_node(node, wanted, taints=taints)
+        return self._patch_node(node, desired, taints=taints)
 
     def _patch_node(
         self, node: Node, metadata: Mapping[str, Any], *, taints: list[dict[str, Any]] | None = None
@@ -237,8 +237,8 @@ def nodes_at(nodes: Cache[Node], id_: str, *, name: str) -> tuple[list[Node], Pa
     meanwhile.
     """
     before = _left_out(nodes, id_, name)
-    found = nodes.by(BY_PROVIDER_ID, id_ or "-")
-    return found, before or _left_out(nodes, id_, name)
+    matching = nodes.by(BY_PROVIDER_ID, id_ or "-")
+    return matching, before or _left_out(nodes, id_, name)
 
 
 def _left_out(nodes: Cache[Node], id_: str, name: str) -> PartialObject | None:
@@ -282,21 +282,21 @@ def _taints(claim: NodeClaim, node: Node) -> list[dict[str, Any]]:
     """The node's taints without the unregistered one; with the claim's, unless the node opts out."""
     kept = [t for t in node.spec.taints if t.key != names.UNREGISTERED_TAINT]
     if node.labels.get(names.DO_NOT_SYNC_TAINTS) != "true":
-        there = {(t.key, t.effect) for t in kept}
+        present = {(t.key, t.effect) for t in kept}
         kept += [
-            t for t in (*claim.spec.taints, *claim.spec.startup_taints) if (t.key, t.effect) not in there
+            t for t in (*claim.spec.taints, *claim.spec.startup_taints) if (t.key, t.effect) not in present
         ]
     return _wire(kept)
 
 
 def _annotations(claim: NodeClaim) -> dict[str, str]:
     """The claim's annotations without those of the broker and kubectl, with the broker's mark."""
-    noted = {
+    copied = {
         key: value
         for key, value in claim.annotations.items()
         if not key.startswith((f"{names.BROKER}/", "kubectl.kubernetes.io/"))
     }
-    return noted | {MARK: claim.spec.node_class_ref.name}
+    return copied | {MARK: claim.spec.node_class_ref.name}
 
 
 def _wire(taints: list[Taint] | tuple[Taint, ...]) -> list[dict[str, Any]]:
@@ -315,7 +315,7 @@ def _uninitialized(claim: NodeClaim, node: Node) -> tuple[str, str]:
         if (taint.key, taint.effect) in EPHEMERAL or taint.key.startswith(names.READINESS_TAINTS):
             return "KnownEphemeralTaintsExist", f"node {node.name} still has taint {taint.key}"
     have = quantities(node.status.allocatable)
-    for resource, asked in quantities(claim.spec.resources.requests).items():
-        if asked and not have.get(resource):
+    for resource, requested in quantities(claim.spec.resources.requests).items():
+        if requested and not have.get(resource):
             return "ResourceNotRegistered", f"node {node.name} does not offer {resource} yet"
     return "", ""

@@ -64,9 +64,9 @@ def limit(attempt: Attempt) -> ConditionUpdate | None:
     return None
 
 
-def short(skipped: Iterable[Skipped]) -> bool:
+def reservations_full(skipped: Iterable[Skipped]) -> bool:
     """Whether a reservation was skipped only because it has no free slots."""
-    return any(each.pool.reserved and _full(each.reason, each.class_) for each in skipped)
+    return any(skip.pool.reserved and _full(skip.reason, skip.class_) for skip in skipped)
 
 
 def _full(reason: str, class_: ErrorClass | None) -> bool:
@@ -105,31 +105,31 @@ class Reporter:
     ) -> bool:
         """Reports why the claim could not be launched now, `quiet` without an event.
 
-        False if that could not be written.
+        False if the reason could not be written.
         """
-        told = True
-        made = list(attempts)
+        written = True
+        attempts = list(attempts)
         before = condition(claim.status.conditions, names.LAUNCHED)
         changes = [ConditionUpdate(type=names.LAUNCHED, status="Unknown", reason=reason, message=message)]
-        limits = self.limits(made)
-        if not limits and short(skipped):
+        limits = self.limits(attempts)
+        if not limits and reservations_full(skipped):
             limits = [
                 ConditionUpdate(
                     type=names.CAPACITY_RESERVATION, status="False", reason=LIMIT_EXCEEDED, message=message
                 )
             ]
         try:
-            current = self._remember(claim, made)
+            current = self._remember(claim, attempts)
             write(self._client, self._claims, current, *changes, *limits, now=self._clock.now())
         except NotFound:
             return True
         except ApiError as error:
-            _log.warning("claim could not be told", claim=claim.name, reason=reason, error=str(error))
-            told = False
+            _log.warning("claim status not written", claim=claim.name, reason=reason, error=str(error))
+            written = False
         changed = before is None or (before.reason, before.message) != (reason, message[:1000])
-        if not quiet and (changed or made):
-            self.say(claim, "Warning", reason, message, made)
-        return told
+        if not quiet and (changed or attempts):
+            self.record_event(claim, "Warning", reason, message, attempts)
+        return written
 
     def remembered(self, claim: NodeClaim, attempts: Iterable[Attempt]) -> dict[str, str]:
         """The annotation with the claim's last attempts."""
@@ -146,14 +146,14 @@ class Reporter:
             self._client, self._claims, claim, lambda now: {"annotations": self.remembered(now, attempts)}
         )
 
-    def say(
+    def record_event(
         self, claim: NodeClaim, kind: str, reason: str, message: str, attempts: Iterable[Attempt] = ()
     ) -> None:
         """Records an event on the claim, and a warning also on its pods, with the AWS request ids."""
-        made = list(attempts)
-        ids = sorted({a.request_id for a in made if a.request_id})
+        attempts = list(attempts)
+        ids = sorted({a.request_id for a in attempts if a.request_id})
         text = f"{message} (AWS request {', '.join(ids)})" if ids else message
-        marks = {names.ATTEMPT_IDS: ",".join(map(attempt_id, made)), names.AWS_REQUESTS: ",".join(ids)}
+        marks = {names.ATTEMPT_IDS: ",".join(map(attempt_id, attempts)), names.AWS_REQUESTS: ",".join(ids)}
         marks = {key: value for key, value in marks.items() if value}
         type_: EventType = "Normal" if kind == "Normal" else "Warning"
         self._recorder.event(claim, type_, reason, text, annotations=marks)
@@ -163,15 +163,15 @@ class Reporter:
             about_claim = f"NodeClaim {claim.name}: {text}"
             self._recorder.event(pod, "Warning", reason, about_claim, annotations=marks)
 
-    def lost(self, claim: NodeClaim, why: str) -> None:
-        """Deletes a claim whose instance is gone from EC2, as Karpenter would, and logs why."""
+    def lost(self, claim: NodeClaim, cause: str) -> None:
+        """Deletes a claim after its instance is gone from EC2, as Karpenter would, and logs the cause."""
         try:
             self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
         except ApiError as error:
             _log.warning("claim could not be deleted", claim=claim.name, error=str(error))
             return
         _log.warning(
-            "claim ends: its instance is gone", claim=claim.name, instance=instance_id(claim), why=why
+            "claim ends: its instance is gone", claim=claim.name, instance=instance_id(claim), why=cause
         )
 
     def _pods_for(self, claim: NodeClaim) -> list[Pod]:
@@ -185,18 +185,18 @@ class Reporter:
         pool = self._pools.get(pool_name)
         if pool is None:
             return
-        mine: tuple[Condition, ...] = tuple(
+        known: tuple[Condition, ...] = tuple(
             c for c in pool.status.conditions if c.type == names.CAPACITY_RESERVATION
         )
         now = self._clock.now()
         after = set_conditions(
-            mine,
+            known,
             change,
             now=now,
             observed_generation=pool.metadata.generation,
         )
         # The message names the latest claim; only a changed status or reason is worth a write.
-        if mine and (mine[0].status, mine[0].reason) == (change.status, change.reason):
+        if known and (known[0].status, known[0].reason) == (change.status, change.reason):
             return
         body = {
             "apiVersion": NodePool.KIND.api_version,
@@ -207,7 +207,7 @@ class Reporter:
         try:
             self._pools.observe(self._client.apply(NodePool.KIND, body, subresource="status"))
         except ApiError as error:
-            _log.warning("pool could not be told", nodepool=pool.name, error=str(error))
+            _log.warning("pool status not written", nodepool=pool.name, error=str(error))
 
 
 def would_take(claim: NodeClaim, pod: Pod) -> bool:
@@ -216,12 +216,12 @@ def would_take(claim: NodeClaim, pod: Pod) -> bool:
     if pod.spec.node_name or scheduled is None or scheduled.reason != UNSCHEDULABLE:
         return False
     try:
-        wanted = Requirements.of((r.key, r.operator, r.values) for r in claim.spec.requirements)
+        requirements = Requirements.of((r.key, r.operator, r.values) for r in claim.spec.requirements)
         room = quantities(claim.spec.resources.requests)
     except (InvalidRequirement, ValueError):
         return False
     for key, value in pod.spec.node_selector.items():
-        if claim.labels.get(key) != value and not (key in wanted and wanted.allows(key, value)):
+        if claim.labels.get(key) != value and not (key in requirements and requirements.allows(key, value)):
             return False
     tolerated = all(
         any(_tolerates(t.key, t.operator, t.value, t.effect, taint) for t in pod.spec.tolerations)
@@ -240,9 +240,9 @@ def _tolerates(key: str, operator: str, value: str, effect: str, taint: tuple[st
 
 def launched_at(claims: Iterable[NodeClaim]) -> dict[str, datetime]:
     """The launch time of each claim, by uid."""
-    found = {}
+    times = {}
     for claim in claims:
         launched = condition(claim.status.conditions, names.LAUNCHED)
         if launched and launched.status == "True" and launched.last_transition_time:
-            found[claim.uid] = launched.last_transition_time
-    return found
+            times[claim.uid] = launched.last_transition_time
+    return times

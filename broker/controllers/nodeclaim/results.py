@@ -130,22 +130,22 @@ class LaunchResults:
             self._await(bind)  # the next plan counts how many of the gang have launched
         else:
             work.binds.append(bind)
-        for left in distribution.left:
-            refusals = self._binder.refusals(result, left, ready)
-            work.attempts.setdefault(left.claim.uid, []).extend(refusals)
+        for refused in distribution.refused:
+            refusals = self._binder.refusals(result, refused, ready)
+            work.attempts.setdefault(refused.claim.uid, []).extend(refusals)
             attempts += refusals
-            self._decide(left, work)
+            self._decide(refused, work)
         self._report_limits(attempts)
         # Only claims of the call continue; a claim that could not be marked is tried again soon.
         answered = {pair.claim.uid for pair in distribution.pairs}
-        answered |= {left.claim.uid for left in distribution.left}
+        answered |= {refused.claim.uid for refused in distribution.refused}
         for assignment in requested.assignments:
             if (uid := assignment.claim.uid) not in answered:
                 work.waiting.pop(uid, None)
                 self.hold(uid, ready)
 
     def hold_unconfirmed(self, uid: str, work: LaunchPass, error: ProviderError | None) -> None:
-        """Holds a claim whose earlier call has no answer, or was refused again."""
+        """Holds a claim with an earlier call that has no answer, or was refused again."""
         ready = work.classes[work.objects[uid].spec.node_class_ref.name]
         self.hold(uid, ready, STOPPED if error and answer(error.class_).stops else RETRY)
 
@@ -177,9 +177,9 @@ class LaunchResults:
         for attempt in last.values():
             self._feedback.limit(attempt)
 
-    def _decide(self, left: RefusedAssignment, work: LaunchPass) -> None:
+    def _decide(self, refused: RefusedAssignment, work: LaunchPass) -> None:
         """Whether the claim tries its next option now, the same option later, or waits for an action."""
-        uid, worst = left.claim.uid, foremost(left.errors)
+        uid, worst = refused.claim.uid, foremost(refused.errors)
         class_ = worst.class_ if worst else ErrorClass.TRANSIENT
         response = answer(class_, code=worst.code if worst else "")
         if response.elsewhere:
@@ -187,7 +187,7 @@ class LaunchResults:
         if class_ is ErrorClass.TEMPLATE_GONE and not work.retries.get(uid):
             work.retries[uid] = 1
             return
-        self.hold(uid, work.classes[left.claim.node_class], STOPPED if response.stops else RETRY)
+        self.hold(uid, work.classes[refused.claim.node_class], STOPPED if response.stops else RETRY)
         claim = work.waiting.pop(uid, None)
         if claim and worst:
             attempts = work.attempts.pop(uid, [])

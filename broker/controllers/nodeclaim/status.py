@@ -46,8 +46,8 @@ _TURNS = tuple(threading.Lock() for _ in range(64))  # a claim always has the sa
 
 
 def is_true(claim: NodeClaim, type_: str) -> bool:
-    found = condition(claim.status.conditions, type_)
-    return found is not None and found.status == "True"
+    current = condition(claim.status.conditions, type_)
+    return current is not None and current.status == "True"
 
 
 def instance_id(claim: NodeClaim) -> str:
@@ -74,20 +74,20 @@ def body(
     clear: Collection[str] = (),
 ) -> dict[str, Any] | None:
     """The apply body after these changes, without the conditions to clear; None if nothing changes."""
-    said: tuple[Condition, ...] = tuple(c for c in claim.status.conditions if c.type in BROKER_CONDITIONS)
-    mine = set_conditions(
-        tuple(c for c in said if c.type not in clear) if clear else said,
+    known: tuple[Condition, ...] = tuple(c for c in claim.status.conditions if c.type in BROKER_CONDITIONS)
+    conditions = set_conditions(
+        tuple(c for c in known if c.type not in clear) if clear else known,
         *changes,
         now=now,
         observed_generation=claim.metadata.generation,
         message_limit=MESSAGE_LIMIT,
     )
-    mine = _with_ready(mine, now=now, generation=claim.metadata.generation)
-    if not fields and len(mine) == len(said) and all(map(is_, mine, said)):
+    conditions = _with_ready(conditions, now=now, generation=claim.metadata.generation)
+    if not fields and len(conditions) == len(known) and all(map(is_, conditions, known)):
         return None  # so for most claims, without comparing the whole status
     own = {key: value for key, value in claim.status.wire().items() if key in _FIELDS}
-    status = own | dict(fields or {}) | {"conditions": [condition_body(c) for c in mine]}
-    before = own | {"conditions": [condition_body(c) for c in said]}
+    status = own | dict(fields or {}) | {"conditions": [condition_body(c) for c in conditions]}
+    before = own | {"conditions": [condition_body(c) for c in known]}
     if not changed(before, status):
         return None
     # An apply without a condition of the broker removes it.
@@ -111,17 +111,17 @@ def write(
     """Applies the changes to the claim as last written, and returns the result. Raises ApiError."""
     with _TURNS[hash(claim.uid) % len(_TURNS)]:
         claim = _newer(claim, cache.get(claim.name))
-        wanted = body(claim, *changes, now=now, fields=fields, clear=clear)
-        if wanted is None:
+        desired = body(claim, *changes, now=now, fields=fields, clear=clear)
+        if desired is None:
             return claim
-        return taken(cache, client.apply(NodeClaim.KIND, wanted, subresource="status"))
+        return observe_response(cache, client.apply(NodeClaim.KIND, desired, subresource="status"))
 
 
 def _newer(claim: NodeClaim, known: NodeClaim | None) -> NodeClaim:
     """The claim as in the cache, if that is newer."""
     if known is None or known.uid != claim.uid:
         return claim
-    then, now = (int(each.metadata.resource_version or 0) for each in (claim, known))
+    then, now = (int(copy.metadata.resource_version or 0) for copy in (claim, known))
     return known if now > then else claim
 
 
@@ -129,14 +129,14 @@ def patch(
     client: Client,
     cache: Cache[NodeClaim],
     claim: NodeClaim,
-    wanted: Callable[[NodeClaim], Mapping[str, Any]],
+    metadata_for: Callable[[NodeClaim], Mapping[str, Any]],
 ) -> NodeClaim:
-    """Merges the result of `wanted` for the claim into its metadata; writes nothing if that is empty.
+    """Merges the result of `metadata_for` the claim into its metadata; writes nothing if that is empty.
 
-    After another writer's change, `wanted` is called again with the new claim. Raises ApiError.
+    After another writer's change, `metadata_for` is called again with the new claim. Raises ApiError.
     """
     for last in (False, False, True):
-        metadata = wanted(claim)
+        metadata = metadata_for(claim)
         if not metadata:
             return claim
         body_ = {"metadata": {**metadata, "resourceVersion": claim.metadata.resource_version}}
@@ -149,11 +149,11 @@ def patch(
                 raise
             claim = NodeClaim.decode(now)
             continue
-        return taken(cache, answer)
+        return observe_response(cache, answer)
     raise AssertionError("the last try returns or raises")
 
 
-def taken(cache: Cache[NodeClaim], answer: Mapping[str, Any]) -> NodeClaim:
+def observe_response(cache: Cache[NodeClaim], answer: Mapping[str, Any]) -> NodeClaim:
     """The claim in the response to a write, which also goes to the cache; decoded once if possible."""
     cache.observe(answer)
     known = cache.get(answer["metadata"]["name"])
@@ -185,16 +185,20 @@ def _with_ready(
 ) -> tuple[Condition, ...]:
     """Sets Ready from the three steps together, as Karpenter's root condition."""
     missing = next(
-        (step for step in STEPS if (found := condition(conditions, step)) is None or found.status != "True"),
+        (
+            step
+            for step in STEPS
+            if (current := condition(conditions, step)) is None or current.status != "True"
+        ),
         None,
     )
     if missing is None:
         status: ConditionStatus = "True"
         reason, message = "Ready", ""
     else:
-        found = condition(conditions, missing)
-        status = found.status if found and found.status == "False" else "Unknown"
-        reason, message = f"Not{missing}", f"{missing}: {found.reason if found else 'not yet'}"
+        current = condition(conditions, missing)
+        status = current.status if current and current.status == "False" else "Unknown"
+        reason, message = f"Not{missing}", f"{missing}: {current.reason if current else 'not yet'}"
     return set_conditions(
         conditions,
         ConditionUpdate(type=names.READY, status=status, reason=reason, message=message),

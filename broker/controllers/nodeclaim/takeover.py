@@ -23,7 +23,7 @@ _log = structlog.get_logger("ownership")
 
 
 class TakeOver:
-    """Decides the owner of a claim. `look` is for one thread, `owns` for any."""
+    """Decides the owner of a claim. `refresh` is for one thread, `owns` for any."""
 
     def __init__(self, client: Client, leases: Cache[Lease], *, enabled: bool, clock: Clock) -> None:
         self._client = client
@@ -40,7 +40,7 @@ class TakeOver:
         alive = not self._gone or self._lessees.moved(self._leases.list())
         return owned(claim, groups=groups(take_over=self._enabled, karpenter_alive=alive))
 
-    def look(self) -> bool:
+    def refresh(self) -> bool:
         """Reads Karpenter's Lease. True if claims changed owner.
 
         A Lease that expires makes no event, and in a stale cache every Lease seems to expire. So each call
@@ -57,7 +57,7 @@ class TakeOver:
         gone = not self._lessees.alive(map(Lease.decode, items), now=self._clock.monotonic())
         if gone == self._gone:
             return False
-        said = "taken over: nobody renews its Lease" if gone else "not taken over: its Lease is alive"
-        _log.warning(f"Karpenter's claims are {said}")
+        outcome = "taken over: its Lease is not renewed" if gone else "not taken over: its Lease is alive"
+        _log.warning(f"Karpenter's claims are {outcome}")
         self._gone = gone
         return True

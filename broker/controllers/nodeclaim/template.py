@@ -41,8 +41,8 @@ class NodeBootstrap:
 
 def template_key(claim: NodeClaim) -> str:
     """Equal for claims that share one launch template."""
-    told = [_labels(claim), _taints(claim), *([EFA] if _asks_for_efa(claim) else [])]
-    return orjson.dumps(told, option=orjson.OPT_SORT_KEYS).decode()
+    content = [_labels(claim), _taints(claim), *([EFA] if _requests_efa(claim) else [])]
+    return orjson.dumps(content, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def template(
@@ -108,7 +108,7 @@ def _kubelet(ready: LaunchClass) -> Mapping[str, object]:
     return own if named else {**own, "clusterDNS": [ready.network.dns]}
 
 
-def _asks_for_efa(claim: NodeClaim) -> bool:
+def _requests_efa(claim: NodeClaim) -> bool:
     return EFA in claim.spec.resources.requests
 
 
@@ -119,7 +119,7 @@ def _efa_interfaces(
 
     All types of the group have the same number of cards.
     """
-    if not _asks_for_efa(claim):
+    if not _requests_efa(claim):
         return ()
     count = provider.instance_types()[group.overrides[0].instance_type].efa_interfaces
     return tuple(NetworkInterface(card=card, device=min(card, 1), kind="efa") for card in range(count))

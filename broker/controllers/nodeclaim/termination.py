@@ -19,7 +19,7 @@ from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclaim import drain
 from broker.controllers.nodeclaim.abandoned import release
 from broker.controllers.nodeclaim.caches import ClaimCaches
-from broker.controllers.nodeclaim.instances import SETTLED
+from broker.controllers.nodeclaim.instances import LISTING_LAG
 from broker.controllers.nodeclaim.registration import NODE_LEFT_OUT, first_of, is_ready, nodes_of
 from broker.controllers.nodeclaim.report import launched_at
 from broker.controllers.nodeclaim.status import MESSAGE_LIMIT, instance_id, patch, write
@@ -34,7 +34,7 @@ from broker.text import InvalidText, counted, decode_duration
 from providers.model import ProviderError
 
 BY_NODE = "nodeName"
-LOOK_AGAIN = 2.0
+RECHECK = 2.0
 REFUSED = "TerminationRefused"
 
 
@@ -64,18 +64,18 @@ class Termination:
         if names.TERMINATION_FINALIZER not in claim.metadata.finalizers:
             return None
         if self._launching(claim.uid):
-            return Result(requeue_after=LOOK_AGAIN)  # EC2 may be about to give it an instance
+            return Result(requeue_after=RECHECK)  # EC2 may be about to give it an instance
         if claim.status.provider_id and first_of(self._claims, claim).uid != claim.uid:
             self._release_claim(claim)  # the instance lives on with another claim
             return None
         nodes, left_out = nodes_of(self._nodes, claim)
         if left_out is not None and self._unread(claim, left_out):
-            return Result(requeue_after=LOOK_AGAIN)
+            return Result(requeue_after=RECHECK)
         if any(self._drain(claim, node) for node in nodes):
-            return Result(requeue_after=LOOK_AGAIN)
+            return Result(requeue_after=RECHECK)
         if claim.status.provider_id:
             if self._alive(claim, nodes):
-                return Result(requeue_after=LOOK_AGAIN)
+                return Result(requeue_after=RECHECK)
             self._terminations.forget(instance_id(claim))
         for node in nodes:
             release(self._client, self._nodes, node)
@@ -84,7 +84,7 @@ class Termination:
 
     def _unread(self, claim: NodeClaim, node: PartialObject) -> bool:
         """Whether to wait for a Node that is left out: its pods may still run, and may not be evicted."""
-        seen = self._terminations.look(instance_id(claim))
+        seen = self._terminations.watch(instance_id(claim))
         ended = seen is not None and seen.instance is not None and not seen.instance.alive
         if ended or self._late(claim):
             return False
@@ -105,11 +105,11 @@ class Termination:
     def _drain(self, claim: NodeClaim, node: Node) -> bool:
         """Evicts the pods that may go. True while the drain waits for pods."""
         self._close(node)
-        left = self._left(node)
+        remaining = self._remaining_pods(node)
         late = self._late(claim)
-        gone = bool(left) and not late and self._gone(claim, node)
-        if left and not late and not gone:
-            for pod in drain.evictable(left, self._clock.now()):
+        gone = bool(remaining) and not late and self._gone(claim, node)
+        if remaining and not late and not gone:
+            for pod in drain.evictable(remaining, self._clock.now()):
                 self._evict(claim, pod)
             write(
                 self._client,
@@ -119,59 +119,60 @@ class Termination:
                     type=names.DRAINED,
                     status="Unknown",
                     reason="Draining",
-                    message=f"{counted(len(left), 'pod')} left on node {node.name}, {self._first(left)}",
+                    message=f"{counted(len(remaining), 'pod')} left on node {node.name}, "
+                    f"{self._first(remaining)}",
                 ),
                 now=self._clock.now(),
             )
             return True
-        reason = "InstanceGone" if gone else "TerminationGracePeriodElapsed" if left else "Drained"
+        reason = "InstanceGone" if gone else "TerminationGracePeriodElapsed" if remaining else "Drained"
         change = ConditionUpdate(
             type=names.DRAINED,
             status="True",
             reason=reason,
-            message=counted(len(left), "pod ends with its instance", "pods end with their instance")
-            if left
+            message=counted(len(remaining), "pod ends with its instance", "pods end with their instance")
+            if remaining
             else "",
         )
         write(self._client, self._claims, claim, change, now=self._clock.now())
         return False
 
-    def _first(self, left: list[Pod]) -> str:
-        if drain.kept(left[0], self._clock.now()):
-            return f"{left[0].key} says {names.DO_NOT_DISRUPT} and is waited for"
-        return f"{left[0].key} first"
+    def _first(self, remaining: list[Pod]) -> str:
+        if drain.kept(remaining[0], self._clock.now()):
+            return f"{remaining[0].key} carries {names.DO_NOT_DISRUPT}, so the drain waits for it"
+        return f"{remaining[0].key} first"
 
-    def _left(self, node: Node) -> list[Pod]:
+    def _remaining_pods(self, node: Node) -> list[Pod]:
         """The pods that hold up the drain.
 
         The cache may lack the newest pods: an empty result is confirmed by the API server.
         """
         now = self._clock.now()
-        if known := drain.left(self._pods.by(BY_NODE, node.name), now):
+        if known := drain.remaining(self._pods.by(BY_NODE, node.name), now):
             return known
         listed, _ = self._client.list(Pod.KIND, field_selector=f"spec.nodeName={node.name}")
-        return drain.left(map(Pod.decode, listed), now)
+        return drain.remaining(map(Pod.decode, listed), now)
 
     def _gone(self, claim: NodeClaim, node: Node) -> bool:
         """Whether the node has no instance to drain: its pods would never end by themselves."""
         if is_ready(node):
             return False
-        seen = self._terminations.look(instance_id(claim))
+        seen = self._terminations.watch(instance_id(claim))
         return seen is not None and seen.gone
 
     def _close(self, node: Node) -> None:
         disrupted = {"key": names.DISRUPTED_TAINT, "effect": NO_SCHEDULE}
-        there = any((t.key, t.effect) == tuple(disrupted.values()) for t in node.spec.taints)
-        if there and names.NODE_NO_BALANCERS in node.labels:
+        tainted = any((t.key, t.effect) == tuple(disrupted.values()) for t in node.spec.taints)
+        if tainted and names.NODE_NO_BALANCERS in node.labels:
             return
-        others = [t.wire() for t in node.spec.taints if t.key != names.DISRUPTED_TAINT]
+        other_taints = [t.wire() for t in node.spec.taints if t.key != names.DISRUPTED_TAINT]
         body = {
             "metadata": {
                 "resourceVersion": node.metadata.resource_version,
                 # Requests stop before the pods do.
                 "labels": {names.NODE_NO_BALANCERS: "karpenter"},
             },
-            "spec": {"taints": [*others, disrupted]},
+            "spec": {"taints": [*other_taints, disrupted]},
         }
         self._nodes.observe(self._client.patch(Node.KIND, node.name, body))
 
@@ -186,7 +187,7 @@ class Termination:
     def _alive(self, claim: NodeClaim, nodes: Sequence[Node]) -> bool:
         """Whether EC2 still has the instance. If it does not end yet, it is terminated."""
         id_ = instance_id(claim)
-        seen = self._terminations.look(id_)
+        seen = self._terminations.watch(id_)
         if seen is None:
             return True
         if seen.instance is None:
@@ -198,7 +199,7 @@ class Termination:
         alive = seen.instance.state != "terminated"
         self._ending(claim, id_, alive=alive)
         ends = not alive or seen.instance.state == "shutting-down"
-        self._tell(claim, id_, ends=ends, refused=seen.refused)
+        self._report_ending(claim, id_, ends=ends, refused=seen.refused)
         if not ends:
             self._terminations.end(id_)
         return alive
@@ -210,21 +211,21 @@ class Termination:
         if odcr_id and not alive:
             self._freed()
 
-    def _tell(
+    def _report_ending(
         self, claim: NodeClaim, id_: str, *, ends: bool, refused: ProviderError | None, listed: bool = True
     ) -> None:
         """Reports once how the instance ended, or why EC2 refuses to end it."""
         known = condition(claim.status.conditions, names.INSTANCE_TERMINATING)
-        asked = known is not None and known.reason == REFUSED
+        was_refused = known is not None and known.reason == REFUSED
         if refused is not None and not ends:
             reason = f"{refused.code}: {refused.message}"
             message = f"instance {id_} cannot be terminated: {reason}; tried again until it ends"
-            if not asked or known is None or known.message != message[:MESSAGE_LIMIT]:
+            if not was_refused or known is None or known.message != message[:MESSAGE_LIMIT]:
                 self._set(claim, "False", REFUSED, message, event="Warning")
             return
         if known is not None and known.status == "True":
             return
-        if ends and not asked:
+        if ends and not was_refused:
             gone = f"instance {id_} ended in EC2, and not by the broker"
             message = f"{gone if listed else f'EC2 no longer lists instance {id_}'}: its claim ends with it"
             self._set(claim, "True", "InstanceGone", message, event="Warning")
@@ -254,30 +255,30 @@ class Termination:
         """
         self._terminations.end(id_)
         launched = launched_at([claim]).get(claim.uid)
-        new = launched is not None and self._clock.now() - launched < SETTLED
+        new = launched is not None and self._clock.now() - launched < LISTING_LAG
         runs = seen.refused is not None and any(map(is_ready, nodes))
         if runs:
-            self._tell(claim, id_, ends=False, refused=seen.refused)
-        if new or runs or not seen.asked:
+            self._report_ending(claim, id_, ends=False, refused=seen.refused)
+        if new or runs or not seen.requested:
             return True
-        self._tell(claim, id_, ends=True, refused=None, listed=False)
+        self._report_ending(claim, id_, ends=True, refused=None, listed=False)
         return False
 
     def _release_claim(self, claim: NodeClaim) -> None:
-        def wanted(now: NodeClaim) -> Mapping[str, Any]:
+        def released(now: NodeClaim) -> Mapping[str, Any]:
             # A launch that ended meanwhile may have given it an instance, which has to end first.
             same = now.status.provider_id == claim.status.provider_id
             return _without_finalizer(now) if same else {}
 
         try:
-            patch(self._client, self._claims, claim, wanted)
+            patch(self._client, self._claims, claim, released)
         except NotFound:
             return
 
 
 def _without_finalizer(claim: NodeClaim) -> Mapping[str, Any]:
-    found = remove_finalizer(claim, names.TERMINATION_FINALIZER)
-    return dict(found["metadata"]) if found else {}
+    removal = remove_finalizer(claim, names.TERMINATION_FINALIZER)
+    return dict(removal["metadata"]) if removal else {}
 
 
 def _deadline(claim: NodeClaim) -> datetime | None:

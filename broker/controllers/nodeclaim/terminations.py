@@ -19,7 +19,7 @@ from broker.kube.controller import Result
 from providers.base import CapacityProvider
 from providers.model import Instance, ProviderError
 
-LOOK_AGAIN = 2.0
+RECHECK = 2.0
 LONGEST = 60.0  # seconds between two tries at an instance that EC2 refuses to terminate
 # Karpenter's window for the same calls.
 IDLE = 0.1
@@ -33,7 +33,7 @@ class Sighting:
     """EC2's last description of an instance; None if EC2 shows none with that id."""
 
     instance: Instance | None
-    asked: bool = False  # whether EC2 answered a request to terminate it
+    requested: bool = False  # whether EC2 answered a request to terminate it
     refused: ProviderError | None = None  # EC2's refusal of the last request
 
     @property
@@ -50,7 +50,7 @@ class _Watched:
 
 
 class Terminations:
-    """`look`, `end` and `forget` are for any thread; `run` is called by a Singleton over `batcher`."""
+    """`watch`, `end` and `forget` are for any thread; `run` is called by a Singleton over `batcher`."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Terminations:
         self._watched: dict[str, _Watched] = {}
         self._lock = threading.Lock()
 
-    def look(self, id_: str) -> Sighting | None:
+    def watch(self, id_: str) -> Sighting | None:
         """The last description of the instance, which is watched from now on; None before the first."""
         with self._lock:
             known = self._watched.get(id_)
@@ -96,19 +96,21 @@ class Terminations:
             watched = dict(self._watched)
         if not watched:
             return None
-        found = {instance.id: instance for instance in self._provider.instances(list(watched))}
+        described = {instance.id: instance for instance in self._provider.instances(list(watched))}
         now = self._clock.monotonic()
         due = [
             id_
-            for id_, each in watched.items()
-            if each.ending and each.due <= now and _may_end(found.get(id_))
+            for id_, entry in watched.items()
+            if entry.ending and entry.due <= now and _may_end(described.get(id_))
         ]
         # Instances that were refused before do not delay the others.
         refused = self._terminate([id_ for id_ in due if not watched[id_].tries])
         refused |= self._terminate([id_ for id_ in due if watched[id_].tries])
-        for id_, each in watched.items():
-            self._learn(id_, each, found.get(id_), asked=id_ in due, refused=refused.get(id_), now=now)
-        return Result(requeue_after=LOOK_AGAIN)
+        for id_, entry in watched.items():
+            self._learn(
+                id_, entry, described.get(id_), requested=id_ in due, refused=refused.get(id_), now=now
+            )
+        return Result(requeue_after=RECHECK)
 
     def _terminate(self, ids: Sequence[str]) -> dict[str, ProviderError]:
         if not ids:
@@ -124,23 +126,25 @@ class Terminations:
     def _learn(
         self,
         id_: str,
-        each: _Watched,
+        entry: _Watched,
         instance: Instance | None,
         *,
-        asked: bool,
+        requested: bool,
         refused: ProviderError | None,
         now: float,
     ) -> None:
-        before = each.seen
-        if asked:
-            each.tries = each.tries + 1 if refused else 0
-            each.due = now + min(LOOK_AGAIN * 2 ** (each.tries - 1), LONGEST) if refused else now
+        before = entry.seen
+        if requested:
+            entry.tries = entry.tries + 1 if refused else 0
+            entry.due = now + min(RECHECK * 2 ** (entry.tries - 1), LONGEST) if refused else now
         elif before is not None:
             refused = before.refused  # it is valid until the next try
-        each.seen = Sighting(
-            instance=instance, asked=asked or (before is not None and before.asked), refused=refused
+        entry.seen = Sighting(
+            instance=instance,
+            requested=requested or (before is not None and before.requested),
+            refused=refused,
         )
-        if before is None or _told(before) != _told(each.seen):
+        if before is None or _reported_parts(before) != _reported_parts(entry.seen):
             self._wake(id_)
 
 
@@ -149,7 +153,7 @@ def _may_end(instance: Instance | None) -> bool:
     return instance is None or (instance.state not in _ENDING and instance.ownership != "foreign")
 
 
-def _told(seen: Sighting) -> tuple[object, ...]:
+def _reported_parts(seen: Sighting) -> tuple[object, ...]:
     """The parts of a sighting that change the actions or the conditions of a claim."""
     refused = (seen.refused.code, seen.refused.message) if seen.refused else None
-    return seen.instance and seen.instance.state, seen.asked, refused
+    return seen.instance and seen.instance.state, seen.requested, refused

@@ -67,7 +67,7 @@ def planned(claim: NodeClaim, *, template: str, since: datetime | None = None) -
     )
 
 
-def asked_tenancy(claim: NodeClaim) -> str:
+def required_tenancy(claim: NodeClaim) -> str:
     """The tenancy that a claim requires; empty if it requires none, or if its requirements cannot be read."""
     try:
         return tenancy(_requirements(tuple((r.key, r.operator, r.values) for r in claim.spec.requirements)))

@@ -35,7 +35,7 @@ from providers.base import CapacityProvider
 from providers.launch import Override
 from providers.model import ErrorClass, ProviderError
 
-SETTLED: Final = 5.0  # seconds after a class was resolved: claims that wait for it go first
+FIRST_TRIAL_DELAY: Final = 5.0  # seconds after a class was resolved: claims that wait for it go first
 APART: Final = 2.0  # seconds between two trials; each is four calls, or up to 16 if launches are denied
 REFRESH: Final = 3600.0
 AGAIN: Final = (30.0, 300.0)  # after a refusal: first, longest
@@ -69,9 +69,9 @@ class LaunchTrials:
         clock: Clock,
         cluster: NodeBootstrap,
         dirty: Callable[[str], None],
-        ours: Callable[[NodePool], bool],
+        owns: Callable[[NodePool], bool],
     ) -> None:
-        """`dirty` marks a class if its trial has a new outcome. `ours`: the broker launches the pool's
+        """`dirty` marks a class if its trial has a new outcome. `owns`: the broker launches the pool's
         claims.
         """
         self._provider = provider
@@ -81,7 +81,7 @@ class LaunchTrials:
         self._clock = clock
         self._cluster = cluster
         self._dirty = dirty
-        self._ours = ours
+        self._owns = owns
         self._last: dict[str, Trial] = {}
         self._free = float("-inf")  # when the next trial may begin
 
@@ -94,7 +94,7 @@ class LaunchTrials:
     def reconcile(self, name: str) -> Result | None:
         ready, now = self._classes.resolved(name), self._clock.monotonic()
         pools = [p for p in self._pools.list() if p.spec.template.spec.node_class_ref.name == name]
-        if ready is None or (pools and not any(map(self._ours, pools))):
+        if ready is None or (pools and not any(map(self._owns, pools))):
             self._last.pop(name, None)
             return None  # gone, wrong, or launched by Karpenter alone
         last = self._last.get(name)
@@ -108,7 +108,7 @@ class LaunchTrials:
         wait = REFRESH
         mark: str | None  # None: the class's mark stays as it is
         try:
-            denial = self._denial(ready, [*filter(self._ours, pools)] or [None])
+            denial = self._denial(ready, [*filter(self._owns, pools)] or [None])
             refusal = mark = denial or ""
             if denial is None:
                 wait = AGAIN[1]
@@ -145,11 +145,11 @@ class LaunchTrials:
             except BadClaim:
                 continue
             for fleet in fleets:
-                untried = [each for each in fleet.overrides if _pool(fleet, each) not in tried]
+                untried = [override for override in fleet.overrides if _pool(fleet, override) not in tried]
                 if not untried:
                     continue
                 overrides = unlike(untried, min(MOST_OF_ONE, MOST - len(tried)))
-                tried.update(_pool(fleet, each) for each in overrides)
+                tried.update(_pool(fleet, override) for override in overrides)
                 denied = self._try(ready, fleet, claim, overrides)
                 if not denied:
                     return ""
@@ -194,15 +194,15 @@ class LaunchTrials:
 
 def _claim(ready: LaunchClass, pool: NodePool | None) -> NodeClaim:
     """A claim with the pool's requirements; without a pool, with none."""
-    wanted = pool.spec.template.spec.wire().get("requirements", []) if pool is not None else []
-    if not any(each["key"] == names.CAPACITY_TYPE for each in wanted):
+    requirements = pool.spec.template.spec.wire().get("requirements", []) if pool is not None else []
+    if not any(requirement["key"] == names.CAPACITY_TYPE for requirement in requirements):
         values = ["reserved", "on-demand"]
-        wanted = [*wanted, {"key": names.CAPACITY_TYPE, "operator": "In", "values": values}]
+        requirements = [*requirements, {"key": names.CAPACITY_TYPE, "operator": "In", "values": values}]
     reference = {"group": names.BROKER, "kind": "EC2NodeClass", "name": ready.source.name}
     return NodeClaim.decode(
         {
             "metadata": {"name": NAME, "uid": NAME},
-            "spec": {"nodeClassRef": reference, "requirements": wanted},
+            "spec": {"nodeClassRef": reference, "requirements": requirements},
         }
     )
 
@@ -211,8 +211,8 @@ def _pool(fleet: LaunchGroup, override: Override) -> tuple[str, str, str]:
     return fleet.capacity_type, override.instance_type, override.subnet_id
 
 
-def unlike(overrides: Sequence[Override], most: int) -> tuple[Override, ...]:
-    """The first override and up to `most` - 1 others.
+def unlike(overrides: Sequence[Override], limit: int) -> tuple[Override, ...]:
+    """The first override and up to `limit` - 1 others.
 
     Each differs as much as possible from those before it, in family, type and subnet.
     """
@@ -221,15 +221,15 @@ def unlike(overrides: Sequence[Override], most: int) -> tuple[Override, ...]:
         family = override.instance_type.partition(".")[0]
         return sum(
             (
-                all(each.instance_type.partition(".")[0] != family for each in chosen),
-                all(each.instance_type != override.instance_type for each in chosen),
-                all(each.subnet_id != override.subnet_id for each in chosen),
+                all(other.instance_type.partition(".")[0] != family for other in chosen),
+                all(other.instance_type != override.instance_type for other in chosen),
+                all(other.subnet_id != override.subnet_id for other in chosen),
             )
         )
 
-    left, chosen = list(overrides), list[Override]()
-    while left and len(chosen) < most:
-        chosen.append(left.pop(left.index(max(left, key=news))))
+    remaining, chosen = list(overrides), list[Override]()
+    while remaining and len(chosen) < limit:
+        chosen.append(remaining.pop(remaining.index(max(remaining, key=news))))
     return tuple(chosen)
 
 

@@ -25,7 +25,7 @@ class PassInputs:
     """Claims and types are compared by identity: a cache replaces a changed object."""
 
     waiting: Mapping[str, NodeClaim]  # by uid
-    classes: Mapping[str, LaunchClass | Hashable]  # or why the class cannot launch
+    classes: Mapping[str, LaunchClass | Hashable]  # or the reason why the class cannot launch
     types: Mapping[str, InstanceType]
     inventory: Inventory
     shortages: Shortages
@@ -59,7 +59,7 @@ class UnchangedInputs:
             return None
         return self._until
 
-    def passed(self, inputs: PassInputs, *, now: datetime, wakes: datetime | None) -> None:
+    def record_pass(self, inputs: PassInputs, *, now: datetime, wakes: datetime | None) -> None:
         """A pass ended that reported to every claim; `wakes` is the first end of a shortage or hold."""
         self._last = inputs
         self._until = min(now + LONGEST, wakes or datetime.max.replace(tzinfo=now.tzinfo))

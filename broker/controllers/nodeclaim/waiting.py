@@ -21,7 +21,7 @@ def waiting_since(claim: NodeClaim, pod: Callable[[str], Pod | None]) -> datetim
     created, text = claim.metadata.creation_timestamp, claim.annotations.get(names.WAITING_SINCE)
     if created is None or text is None:
         return created
-    pods = (found.metadata.creation_timestamp for key in pods_of(claim) if (found := pod(key)) is not None)
+    pods = (known.metadata.creation_timestamp for key in pods_of(claim) if (known := pod(key)) is not None)
     first = min((at for at in pods if at is not None), default=None)
     try:
         since = decode_time(text)

@@ -82,13 +82,13 @@ class FleetWaves:
         gangs: list[tuple[LaunchGroup, FleetResult]] = []
         stopped = False
         for _, wave in groupby(groups, key=lambda group: group.wave):
-            broken = {group.gang for group, result in gangs if result.distribution.left}
+            broken = {group.gang for group, result in gangs if result.distribution.refused}
             whole = {group.gang for group, _ in gangs} - broken
             calls = [group for group in wave if not stopped or group.gang in whole]
             for group, result in self._call_all(calls, work):
                 if group.gang:
                     gangs.append((group, result))
-                    stopped = stopped or bool(result.distribution.left)
+                    stopped = stopped or bool(result.distribution.refused)
                 else:
                     stopped = self._apply([(group, result)], work, inventory) or stopped
         self._apply(gangs, work, inventory)
@@ -113,7 +113,7 @@ class FleetWaves:
         kept = self._give_back([result for _, result in answers])
         for (group, _), result in zip(answers, kept, strict=True):
             self._results.apply(group, result, work, inventory)
-        return any(result.distribution.left for result in kept)
+        return any(result.distribution.refused for result in kept)
 
     def _call(self, group: LaunchGroup, ready: LaunchClass) -> FleetResult:
         """Makes one call. An exception in it must not discard the results of the others."""
@@ -128,13 +128,15 @@ class FleetWaves:
         kept = [result.reject_unreserved() for result in results]
         broken = {pair.claim.uid for pair in launches.undone(result.distribution for result in kept)}
         whole = [result.release(broken, result.errors or (GANG_INCOMPLETE,)) for result in kept]
-        given = {pair.instance.id: pair.instance for result in results for pair in result.distribution.pairs}
+        unwanted = {
+            pair.instance.id: pair.instance for result in results for pair in result.distribution.pairs
+        }
         for result in whole:
             for pair in result.distribution.pairs:
-                del given[pair.instance.id]
-        self._view.put(given.values())
+                del unwanted[pair.instance.id]
+        self._view.put(unwanted.values())
         try:
-            self._view.terminate([*given.values()], why="the launch did not give what its claims ask for")
+            self._view.terminate([*unwanted.values()], reason="no claim of its launch accepts it")
         except ProviderError as error:
             # They are orphans now, and end after their grace time.
             _log.warning("instances could not be given back", error=str(error))

@@ -27,8 +27,8 @@ class WriterPool:
     def begin(self, does: Callable[[T], R], items: Sequence[T]) -> Callable[[], Sequence[R]]:
         """Starts on all items; returns a function that waits for them and returns their results, once."""
         if len(items) < MANY:
-            done = [*map(does, items)]
-            return lambda: done
+            results = [*map(does, items)]
+            return lambda: results
         begun = deque(self._pool.submit(does, item) for item in items)
         return lambda: _results(begun)
 
@@ -45,7 +45,7 @@ def _results(begun: deque[Future[R]]) -> Sequence[R]:
 
     No local name holds a future here: the traceback of its exception has this frame.
     """
-    found: list[R] = []
+    results: list[R] = []
     while begun:
-        found.append(begun.popleft().result())
-    return found
+        results.append(begun.popleft().result())
+    return results

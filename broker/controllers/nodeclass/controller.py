@@ -26,7 +26,7 @@ from broker.controllers.nodeclass.resolve import (
     Surroundings,
     Unresolved,
     launch_class,
-    looked_up,
+    read_surroundings,
     selection,
     unread,
 )
@@ -41,8 +41,8 @@ from providers.base import CapacityProvider
 from providers.model import ErrorClass, ProviderError
 
 # Subnets, groups and images change rarely; Karpenter looks them up as often.
-LOOK_AGAIN = 300.0
-LOOK_AGAIN_UNRESOLVED = 30.0
+RECHECK = 300.0
+RECHECK_UNRESOLVED = 30.0
 SOON = 0.2
 
 Written = tuple[str, int, str]
@@ -90,28 +90,33 @@ class NodeClassController:
         self._forbidden: dict[str, tuple[Written, str]] = {}  # the permission that a trial found missing
         self._cut: dict[str, Mapping[str, Any]] = {}  # the last status, if the CRD drops some of it
 
-    def limit(self, name: str, verdict: ConditionUpdate) -> None:
+    def limit(self, name: str, update: ConditionUpdate) -> None:
         """Takes a result of launches about the class's reservations; the next reconcile writes it."""
         with self._lock:
-            self._limits[name] = verdict
+            self._limits[name] = update
 
     def resolved(self, name: str) -> LaunchClass | None:
         """The class as it could be launched from, if the broker's role is allowed to."""
         with self._lock:
-            found = self._resolved.get(name)
+            launchable = self._resolved.get(name)
         known = self._cache.get(name)
-        if found is None or known is None or known.deleting or _written(known) != _written(found.source):
+        if (
+            launchable is None
+            or known is None
+            or known.deleting
+            or _written(known) != _written(launchable.source)
+        ):
             return None
-        return found
+        return launchable
 
-    def forbid(self, node_class: EC2NodeClass, why: str) -> bool:
+    def forbid(self, node_class: EC2NodeClass, reason: str) -> bool:
         """Records why the broker's role may not launch from the class in its present spec; empty if it may.
 
         True if that is a change.
         """
         with self._lock:
             before = self._forbidden.pop(node_class.name, None)
-            after = (_written(node_class), why) if why else None
+            after = (_written(node_class), reason) if reason else None
             if after is not None:
                 self._forbidden[node_class.name] = after
         return before != after
@@ -149,15 +154,15 @@ class NodeClassController:
             )
         raise Unresolved("NodeClassNotReady", f"EC2NodeClass {name} has not been resolved yet", passing=True)
 
-    def found(self, name: str) -> Resolved:
+    def resolved_reservations(self, name: str) -> Resolved:
         """The reservations that the class selects, also if only Karpenter launches it. Raises as `ready`."""
         with self._lock:
             outcome = self._outcomes.get(name)
         known = self._cache.get(name)
-        made = outcome.found if isinstance(outcome, Unresolved) else None
-        if made is None or known is None or _written(known) != _written(made.source):
-            made = self.ready(name)
-        return made.plan.resolved
+        launchable = outcome.resolved if isinstance(outcome, Unresolved) else None
+        if launchable is None or known is None or _written(known) != _written(launchable.source):
+            launchable = self.ready(name)
+        return launchable.plan.resolved
 
     def reconcile(self, name: str) -> Result | None:
         node_class = self._cache.get(name)
@@ -171,15 +176,15 @@ class NodeClassController:
                 self._resolved.pop(name, None)
                 self._forbidden.pop(name, None)
             if gone is not None:
-                self._tell(name)
+                self._notify(name)
             return None
         failure: ProviderError | None = None
         outcome: LaunchClass | Unresolved
-        found: LaunchClass | None = None  # the result for a class that only Karpenter can launch
+        resolved: LaunchClass | None = None  # the result for a class that only Karpenter can launch
         try:
             self._described_since(name, selection(node_class))
             around, obstacle = self._surroundings(node_class)
-            found = launch_class(
+            resolved = launch_class(
                 node_class,
                 around,
                 self._inventory.snapshot(),
@@ -192,7 +197,7 @@ class NodeClassController:
                 raise obstacle
             kubelet = node_class.spec.kubelet.wire() if node_class.spec.kubelet else {}
             outcome = replace(
-                found,
+                resolved,
                 network=self._network(),
                 kubelet_not_applied=tuple(
                     self._provider.kubelet_not_applied(family=around.family, kubelet=kubelet)
@@ -201,25 +206,27 @@ class NodeClassController:
                 ),
             )
             with self._lock:
-                self._resolved[name] = found = outcome
+                self._resolved[name] = resolved = outcome
                 written, forbidden = self._forbidden.get(name, (None, ""))
             if forbidden and written == _written(node_class):
                 raise Unresolved(REASONS[ErrorClass.PERMISSION], forbidden)
         except Unresolved as error:
-            outcome = error if found is None else Unresolved(error.reason, error.message, found=found)
+            outcome = (
+                error if resolved is None else Unresolved(error.reason, error.message, resolved=resolved)
+            )
         except ProviderError as error:
             failure = error
             reason = REASONS.get(error.class_, "ProviderError")
             cause, known = (error.operation, error.code), self._outcomes.get(name)
-            told = f"{error} (request {error.request_id or 'unknown'})"
+            message = f"{error} (request {error.request_id or 'unknown'})"
             if isinstance(known, Unresolved) and known.cause == cause:
-                told = known.message  # the same error under another request id needs no write
-            outcome = Unresolved(reason, told, cause=cause, found=found)
+                message = known.message  # the same error under another request id needs no write
+            outcome = Unresolved(reason, message, cause=cause, resolved=resolved)
         with self._lock:
             before = self._outcomes.get(name)
             self._outcomes[name] = outcome
         if _differs(before, outcome):
-            self._tell(name)
+            self._notify(name)
         if isinstance(outcome, Unresolved):
             if outcome.passing:
                 return Result(requeue_after=SOON)
@@ -229,7 +236,7 @@ class NodeClassController:
         self._write(node_class, outcome, keep=failure is not None)
         if failure is not None:
             raise failure
-        return Result(requeue_after=LOOK_AGAIN if isinstance(outcome, LaunchClass) else LOOK_AGAIN_UNRESOLVED)
+        return Result(requeue_after=RECHECK if isinstance(outcome, LaunchClass) else RECHECK_UNRESOLVED)
 
     def doubt(self, name: str) -> None:
         """Drops the lookups of a class, since EC2 refused something that it names."""
@@ -264,10 +271,10 @@ class NodeClassController:
         known = self._around.get(node_class.name)
         if known and known[0] == written and now < known[1]:
             return known[2], None
-        found, obstacle = looked_up(node_class, self._provider)
+        around, obstacle = read_surroundings(node_class, self._provider)
         if obstacle is None:
-            self._around[node_class.name] = (written, now + LOOK_AGAIN, found)
-        return found, obstacle
+            self._around[node_class.name] = (written, now + RECHECK, around)
+        return around, obstacle
 
     def _write(self, node_class: EC2NodeClass, outcome: LaunchClass | Unresolved, *, keep: bool) -> None:
         with self._lock:
@@ -280,21 +287,21 @@ class NodeClassController:
             now=self._clock.now(),
             keep=keep,
         )
-        there, said = node_class.status.wire(), {"conditions": status["conditions"]}
-        if not changed(there, status) or (
-            self._cut.get(node_class.name) == status and not changed(there, said)
+        current, conditions = node_class.status.wire(), {"conditions": status["conditions"]}
+        if not changed(current, status) or (
+            self._cut.get(node_class.name) == status and not changed(current, conditions)
         ):
             return
         try:
             answer = patch_status(self._client, self._cache, node_class, status)
         except Invalid:
             # Karpenter's own CRD knows fewer states: then only the conditions are written.
-            answer = patch_status(self._client, self._cache, node_class, said)
+            answer = patch_status(self._client, self._cache, node_class, conditions)
         self._cut.pop(node_class.name, None)
         if changed(answer["status"], status):
             self._cut[node_class.name] = status
 
-    def _tell(self, name: str) -> None:
+    def _notify(self, name: str) -> None:
         for reader in self._readers:
             reader(name)
 
@@ -315,9 +322,9 @@ def _differs(before: LaunchClass | Unresolved | None, after: LaunchClass | Unres
             _written(after.source),
         )
     if isinstance(before, Unresolved) and isinstance(after, Unresolved):
-        kept, made = before.found, after.found
-        if (kept is None or made is None) and kept is not made:
+        old, new = before.resolved, after.resolved
+        if (old is None or new is None) and old is not new:
             return True
-        if kept is not None and made is not None and _differs(kept, made):
+        if old is not None and new is not None and _differs(old, new):
             return True
     return str(before) != str(after) or type(before) is not type(after)

@@ -64,26 +64,26 @@ class ClassFinalizer:
             return  # a claim that cannot be read may hold it
         if not node_class.deleting and names.CLASS_FINALIZER in node_class.metadata.finalizers:
             return
-        held_by = sorted(c.name for c in self._claims.by(BY_CLASS, name) if self._owns(c))
+        claim_names = sorted(c.name for c in self._claims.by(BY_CLASS, name) if self._owns(c))
         if not node_class.deleting:
-            wanted = add_finalizer(node_class, names.CLASS_FINALIZER) if held_by else None
-        elif held_by:
-            self._say(node_class, held_by)
+            body = add_finalizer(node_class, names.CLASS_FINALIZER) if claim_names else None
+        elif claim_names:
+            self._report_claims(node_class, claim_names)
             return
         else:
-            wanted = remove_finalizer(node_class, names.CLASS_FINALIZER)
-        if wanted is None:
+            body = remove_finalizer(node_class, names.CLASS_FINALIZER)
+        if body is None:
             return
         try:
-            self._classes.observe(self._client.patch(EC2NodeClass.KIND, name, wanted))
+            self._classes.observe(self._client.patch(EC2NodeClass.KIND, name, body))
         except NotFound:
             return
 
-    def _say(self, node_class: EC2NodeClass, held_by: list[str]) -> None:
-        more = f" and {len(held_by) - NAMED} more" if len(held_by) > NAMED else ""
+    def _report_claims(self, node_class: EC2NodeClass, claim_names: list[str]) -> None:
+        more = f" and {len(claim_names) - NAMED} more" if len(claim_names) > NAMED else ""
         message = (
             f"EC2NodeClass {node_class.name} is being deleted: nothing is launched from it any more, and it "
-            f"goes when no NodeClaim names it; now {', '.join(held_by[:NAMED])}{more}"
+            f"goes when no NodeClaim names it; now {', '.join(claim_names[:NAMED])}{more}"
         )
         conditions = set_conditions(
             node_class.status.conditions,

@@ -60,24 +60,24 @@ class NetworkReader:
 
     def _read(self) -> ServiceNetwork:
         first = self._address("kubernetes", "default")
-        found = service_range(self._ranges(), first, self._configured)
+        block = service_range(self._ranges(), first, self._configured)
         dns = self._address("kube-dns", "kube-system")
-        return ServiceNetwork(range=str(found), dns=str(dns) if dns else "")
+        return ServiceNetwork(range=str(block), dns=str(dns) if dns else "")
 
     def _ranges(self) -> Mapping[str, Sequence[str]]:
         try:
             items, _ = self._client.list(ServiceCIDR.KIND)
         except NotFound:
             return {}  # before Kubernetes 1.33
-        return {each.name: each.spec.cidrs for each in map(ServiceCIDR.decode, items)}
+        return {cidr.name: cidr.spec.cidrs for cidr in map(ServiceCIDR.decode, items)}
 
     def _address(self, name: str, namespace: str) -> IPv4Address | IPv6Address | None:
         try:
-            found = Service.decode(self._client.get(Service.KIND, name, namespace=namespace))
+            service = Service.decode(self._client.get(Service.KIND, name, namespace=namespace))
         except NotFound:
             return None
         try:
-            return ip_address(found.spec.cluster_ip)
+            return ip_address(service.spec.cluster_ip)
         except ValueError:
             return None  # a headless Service
 
@@ -89,14 +89,14 @@ def service_range(
 
     `ranges`: of each ServiceCIDR by its name; `first`: the address of the Service `default/kubernetes`.
     """
-    found = _listed(ranges, first)
-    if found is None and first is None:
+    block = _listed(ranges, first)
+    if block is None and first is None:
         raise Unresolved(
             UNKNOWN,
-            "the cluster shows neither a ServiceCIDR nor the Service default/kubernetes: nodes cannot be "
-            "told the range of its Services",
+            "the cluster shows neither a ServiceCIDR nor the Service default/kubernetes: nodes cannot "
+            "get the range of its Services",
         )
-    if found is None and configured is not None and first is not None:
+    if block is None and configured is not None and first is not None:
         # That Service has the first address of the range, whatever its size.
         begins = configured.network_address + 1 == first
         if not begins:
@@ -106,23 +106,23 @@ def service_range(
                 "first address: nodes would get a wrong DNS address. Correct the option or leave it out",
             )
         return configured
-    if found is None and first is not None:
+    if block is None and first is not None:
         begin, size = first - 1, SMALLEST[first.version]
         try:
-            found = ip_network(f"{begin}/{size}")
+            block = ip_network(f"{begin}/{size}")
         except ValueError as error:
             raise Unresolved(
                 UNKNOWN,
                 f"the Service default/kubernetes has {first}, which begins no range of EKS's: set {OPTION}",
             ) from error
-    assert found is not None
-    if configured is not None and configured != found:
+    assert block is not None
+    if configured is not None and configured != block:
         raise Unresolved(
             MISMATCH,
-            f"{OPTION} is {configured}, and the cluster's ServiceCIDR is {found}: nodes would get a wrong "
+            f"{OPTION} is {configured}, and the cluster's ServiceCIDR is {block}: nodes would get a wrong "
             "DNS address. Correct the option or leave it out",
         )
-    return found
+    return block
 
 
 def _listed(ranges: Mapping[str, Sequence[str]], first: IPv4Address | IPv6Address | None) -> Range | None:

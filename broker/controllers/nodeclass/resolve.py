@@ -45,7 +45,7 @@ class Unresolved(Exception):
     """A class that cannot launch: `reason` for the condition, `message` with the field and the way out.
 
     `passing`: it ends in a moment without any action, and is not reported. `cause`: the AWS operation and its
-    code, if AWS refused. `found`: the resolved class, if only the broker's own launches cannot use it.
+    code, if AWS refused. `resolved`: the resolved class, if only the broker's own launches cannot use it.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class Unresolved(Exception):
         *,
         passing: bool = False,
         cause: tuple[str, str] = ("", ""),
-        found: LaunchClass | None = None,
+        resolved: LaunchClass | None = None,
     ) -> None:
         super().__init__(message)
-        self.found = found
+        self.resolved = resolved
         self.cause = cause
         self.reason = reason
         self.message = message
@@ -105,15 +105,15 @@ class LaunchClass:
 
 
 def selection(node_class: EC2NodeClass) -> Selection:
-    """The reservations that the class asks for. Raises Unresolved for an invalid spec."""
-    ask = node_class.reservation_settings
-    if ask.problems:
-        raise Unresolved("InvalidCapacityReservationSpec", "; ".join(map(str, ask.problems)))
-    if ask.spec is not None:
+    """The reservations that the class selects. Raises Unresolved for an invalid spec."""
+    settings = node_class.reservation_settings
+    if settings.problems:
+        raise Unresolved("InvalidCapacityReservationSpec", "; ".join(map(str, settings.problems)))
+    if settings.spec is not None:
         return Selection(
-            preference=ask.spec.preference,
-            reservation_id=ask.spec.reservation_id,
-            group_arn=ask.spec.group_arn,
+            preference=settings.spec.preference,
+            reservation_id=settings.spec.reservation_id,
+            group_arn=settings.spec.group_arn,
         )
     return Selection(
         terms=tuple(
@@ -135,13 +135,13 @@ def surroundings(
 
     Raises Unresolved if a term selects none, ProviderError. A dry run makes no instance profile for the role.
     """
-    found, obstacle = looked_up(node_class, provider, dry_run=dry_run)
+    around, obstacle = read_surroundings(node_class, provider, dry_run=dry_run)
     if obstacle is not None:
         raise obstacle
-    return found
+    return around
 
 
-def looked_up(
+def read_surroundings(
     node_class: EC2NodeClass, provider: CapacityProvider, *, dry_run: bool = False
 ) -> tuple[Surroundings, Unresolved | ProviderError | None]:
     """As `surroundings`, with the obstacle to the broker's launches, if Karpenter may still launch.
@@ -151,14 +151,16 @@ def looked_up(
     spec = node_class.spec
     subnets = provider.subnets(_selectors(spec.subnet_selector_terms))
     if not subnets:
-        raise Unresolved("SubnetsNotFound", _nothing("subnetSelectorTerms", spec.subnet_selector_terms))
+        raise Unresolved(
+            "SubnetsNotFound", _selects_nothing("subnetSelectorTerms", spec.subnet_selector_terms)
+        )
     groups = provider.security_groups(_selectors(spec.security_group_selector_terms))
     if not groups:
         raise Unresolved(
             "SecurityGroupsNotFound",
-            _nothing("securityGroupSelectorTerms", spec.security_group_selector_terms),
+            _selects_nothing("securityGroupSelectorTerms", spec.security_group_selector_terms),
         )
-    found = Surroundings(
+    around = Surroundings(
         subnets=tuple(subnets),
         security_groups=tuple(groups),
         images=(),
@@ -167,9 +169,9 @@ def looked_up(
         placement_group=_placement_group(node_class, provider),
     )
     try:
-        found = replace(found, images=tuple(provider.images(_images(node_class))))
-        if not found.images:
-            raise Unresolved("AMINotFound", _nothing("amiSelectorTerms", spec.ami_selector_terms))
+        around = replace(around, images=tuple(provider.images(_images(node_class))))
+        if not around.images:
+            raise Unresolved("AMINotFound", _selects_nothing("amiSelectorTerms", spec.ami_selector_terms))
         if not (spec.role or spec.instance_profile):
             raise Unresolved(
                 "InstanceProfileNotFound",
@@ -181,8 +183,8 @@ def looked_up(
             else provider.instance_profile(role=spec.role, profile=spec.instance_profile)
         )
     except (Unresolved, ProviderError) as error:
-        return found, error
-    return replace(found, instance_profile=profile), None
+        return around, error
+    return replace(around, instance_profile=profile), None
 
 
 def unread(chosen: Selection, inventory: Inventory, group_errors: Collection[str]) -> tuple[str, ...]:
@@ -207,7 +209,7 @@ def launch_class(
     """Resolves the class's selection against EC2's description.
 
     Raises Unresolved for an invalid spec, and with the resolved class if only Karpenter can launch it.
-    `group_errors`: by ARN, why a group could not be read.
+    `group_errors`: by ARN, the error of each group that could not be read.
     """
     try:
         settings, devices = kubelet(node_class), block_devices(node_class, around.family)
@@ -232,29 +234,29 @@ def launch_class(
     )
     # The images decide the platform as EC2 names it; without images, the family does.
     platforms = None if around.images else {"Windows" if around.family.startswith("Windows") else LINUX}
-    found = resolve_class(plan, inventory, account_id=account_id, now=now, platforms=platforms)
+    resolved = resolve_class(plan, inventory, account_id=account_id, now=now, platforms=platforms)
     dedicated = resolve_class(
         replace(plan, tenancy="dedicated"), inventory, account_id=account_id, now=now, platforms=platforms
     )
     misfits = tuple(
-        replace(misfit, code=why.code, message=_unread(misfit.id, why))
-        if (why := group_errors.get(misfit.id))
+        replace(misfit, code=group_error.code, message=_unread(misfit.id, group_error))
+        if (group_error := group_errors.get(misfit.id))
         else misfit
-        for misfit in found.misfits
+        for misfit in resolved.misfits
     )
-    made = LaunchClass(
-        plan=replace(plan, resolved=replace(found, misfits=misfits), dedicated=dedicated),
+    launchable = LaunchClass(
+        plan=replace(plan, resolved=replace(resolved, misfits=misfits), dedicated=dedicated),
         surroundings=around,
         source=node_class,
     )
     if around.family not in FAMILIES:
         raise Unresolved(
             "FieldNotSupported",
-            f"spec.amiFamily (or the alias) is {around.family}, whose nodes the broker cannot set up: use "
+            f"spec.amiFamily (or the alias) is {around.family}, and the broker cannot set up its nodes: use "
             f"{', '.join(FAMILIES[:-1])} or {FAMILIES[-1]}, or let Karpenter launch this class",
-            found=made,
+            resolved=launchable,
         )
-    return made
+    return launchable
 
 
 def _selectors(
@@ -288,23 +290,23 @@ def _family(node_class: EC2NodeClass) -> str:
 
 
 def _placement_group(node_class: EC2NodeClass, provider: CapacityProvider) -> PlacementGroup | None:
-    wanted = node_class.spec.placement_group_selector
-    if wanted is None:
+    selector = node_class.spec.placement_group_selector
+    if selector is None:
         return None
     try:
-        return provider.placement_group(name=wanted.name, id_=wanted.id)
+        return provider.placement_group(name=selector.name, id_=selector.id)
     except ProviderError as error:
         if error.class_ is not ErrorClass.NOT_FOUND:
             raise
         raise Unresolved("PlacementGroupNotFound", f"spec.placementGroupSelector: {error.message}") from error
 
 
-def _nothing(field: str, terms: Sequence[Model]) -> str:
+def _selects_nothing(field: str, terms: Sequence[Model]) -> str:
     if not terms:
         return f"spec.{field} is empty: add a term"
     shown = orjson.dumps([term.wire() for term in terms]).decode()
     return f"spec.{field} {shown} selects nothing in this region: check the ids and tags"
 
 
-def _unread(arn: str, why: ProviderError) -> str:
-    return f"group {group_name(arn)} could not be read: {plain(why.message)}"
+def _unread(arn: str, error: ProviderError) -> str:
+    return f"group {group_name(arn)} could not be read: {plain(error.message)}"

@@ -38,24 +38,25 @@ def kubelet(node_class: EC2NodeClass) -> Kubelet:
 
 def block_devices(node_class: EC2NodeClass, family: str) -> tuple[BlockDevice, ...]:
     """The class's block devices, or its family's. Raises ValueError for an invalid size."""
-    given = node_class.spec.block_device_mappings
-    if not given:
+    mappings = node_class.spec.block_device_mappings
+    if not mappings:
         return DEFAULT_DEVICES.get(family, ())
-    return tuple(_device(mapping) for mapping in given)
+    return tuple(_device(mapping) for mapping in mappings)
 
 
 def interfaces(node_class: EC2NodeClass) -> tuple[NetworkInterface, ...]:
     """The interfaces that the class names, the primary one first; empty if EC2 or the claim decides."""
-    given = sorted(
-        node_class.spec.network_interfaces, key=lambda each: (each.network_card_index, each.device_index)
+    ordered = sorted(
+        node_class.spec.network_interfaces,
+        key=lambda interface: (interface.network_card_index, interface.device_index),
     )
     return tuple(
         NetworkInterface(
-            card=each.network_card_index,
-            device=each.device_index,
-            kind="efa-only" if each.interface_type == "efa-only" else "interface",
+            card=interface.network_card_index,
+            device=interface.device_index,
+            kind="efa-only" if interface.interface_type == "efa-only" else "interface",
         )
-        for each in given
+        for interface in ordered
     )
 
 
@@ -79,10 +80,10 @@ def _device(mapping: BlockDeviceMapping) -> BlockDevice:
     )
 
 
-def _thresholds(given: Mapping[str, str]) -> dict[str, Threshold]:
+def _thresholds(settings: Mapping[str, str]) -> dict[str, Threshold]:
     return {
         signal: Threshold(percent=float(text[:-1]))
         if text.endswith("%")
         else Threshold(amount=quantity(text))
-        for signal, text in given.items()
+        for signal, text in settings.items()
     }

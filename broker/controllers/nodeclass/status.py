@@ -30,7 +30,7 @@ INVALID_SPEC = "InvalidCapacityReservationSpec"
 KARPENTERS_LIST = "CapacityReservationsReady"
 
 
-def verdicts(outcome: LaunchClass | Unresolved, *, slots: bool = False) -> list[ConditionUpdate]:
+def condition_updates(outcome: LaunchClass | Unresolved, *, slots: bool = False) -> list[ConditionUpdate]:
     """The class's conditions for its resolution, or for the reason that it has none.
 
     `slots`: the message names each reservation with its slots, as nothing else in the status does.
@@ -52,10 +52,10 @@ def verdicts(outcome: LaunchClass | Unresolved, *, slots: bool = False) -> list[
             ConditionUpdate(type=names.LAUNCHABLE, status="True", reason="Resolved", message=text),
         ]
     if outcome.reason == INVALID_SPEC:
-        why = f"{outcome.message}. Nothing is launched from this class until it is corrected."
+        message = f"{outcome.message}. Nothing is launched from this class until it is corrected."
         return [
             ConditionUpdate(
-                type=names.RESERVATION_SPEC_VALID, status="False", reason=INVALID_SPEC, message=why
+                type=names.RESERVATION_SPEC_VALID, status="False", reason=INVALID_SPEC, message=message
             ),
             ConditionUpdate(
                 type=names.RESERVATIONS_RESOLVED,
@@ -63,13 +63,13 @@ def verdicts(outcome: LaunchClass | Unresolved, *, slots: bool = False) -> list[
                 reason=INVALID_SPEC,
                 message="the reservation spec is invalid",
             ),
-            ConditionUpdate(type=names.LAUNCHABLE, status="False", reason=INVALID_SPEC, message=why),
+            ConditionUpdate(type=names.LAUNCHABLE, status="False", reason=INVALID_SPEC, message=message),
         ]
-    made = outcome.found
+    launchable = outcome.resolved
     return [
         ConditionUpdate(type=names.RESERVATION_SPEC_VALID, status="True", reason="Valid", message=""),
-        _resolved(made.plan.selection, made.plan.resolved, slots=slots)
-        if made
+        _resolved(launchable.plan.selection, launchable.plan.resolved, slots=slots)
+        if launchable
         else ConditionUpdate(
             type=names.RESERVATIONS_RESOLVED,
             status="Unknown",
@@ -101,33 +101,36 @@ def described(
     )
 
 
-def _resolved(selection: Selection, found: Resolved, *, slots: bool) -> ConditionUpdate:
+def _resolved(selection: Selection, resolved: Resolved, *, slots: bool) -> ConditionUpdate:
     status: ConditionStatus = "False"
     starting = "; ".join(
         f"{odcr.id} is {odcr.state}" + (f" until {timestamp(odcr.start)}" if odcr.start else "")
-        for odcr in found.pending
+        for odcr in resolved.pending
     )
     if selection.preference == "none" or selection == Selection():
-        status, reason, text = "True", "NotRequested", "the class asks for no reservation"
-    elif found.usable:
-        free = sum(odcr.available for odcr in found.usable)
-        total = sum(odcr.total for odcr in found.usable)
+        status, reason, text = "True", "NotRequested", "the class requests no reservation"
+    elif resolved.usable:
+        free = sum(odcr.available for odcr in resolved.usable)
+        total = sum(odcr.total for odcr in resolved.usable)
         status, reason = "True", "ReservationsFound"
-        text = f"{len(found.usable)} usable with {free} of {counted(total, 'slot')} free"
-        text += ": " + _listed(map(_slots, found.usable), most=8) if slots else ""
+        text = f"{len(resolved.usable)} usable with {free} of {counted(total, 'slot')} free"
+        text += ": " + _listed(map(_slots, resolved.usable), most=8) if slots else ""
         text += f"; {starting}" if starting else ""
-    elif found.pending:
+    elif resolved.pending:
         reason, text = "ReservationsPending", starting
-    elif found.misfits:
-        reason, text = found.misfits[0].reason, "nothing usable"
+    elif resolved.misfits:
+        reason, text = resolved.misfits[0].reason, "nothing usable"
     else:
-        reason, text = "ReservationsNotFound", f"{_asked(selection)} finds no reservation in this region"
-    left = [f"{plain(m.id)}: {m.message}" + (f" ({m.code})" if m.code else "") for m in found.misfits]
-    shown = "; ".join([text, *left[:8], *([f"and {len(left) - 8} more"] if len(left) > 8 else [])])
+        reason, text = (
+            "ReservationsNotFound",
+            f"{_shown_selection(selection)} finds no reservation in this region",
+        )
+    misfits = [f"{plain(m.id)}: {m.message}" + (f" ({m.code})" if m.code else "") for m in resolved.misfits]
+    shown = "; ".join([text, *misfits[:8], *([f"and {len(misfits) - 8} more"] if len(misfits) > 8 else [])])
     return ConditionUpdate(type=names.RESERVATIONS_RESOLVED, status=status, reason=reason, message=shown)
 
 
-def _asked(selection: Selection) -> str:
+def _shown_selection(selection: Selection) -> str:
     if selection.preference:
         return f"preference {selection.preference}"
     if selection.terms:
@@ -155,27 +158,27 @@ def status_patch(
     karpenters = condition(conditions, KARPENTERS_LIST) is not None
     conditions = set_conditions(
         conditions,
-        *verdicts(outcome, slots=karpenters),
+        *condition_updates(outcome, slots=karpenters),
         *([limit] if limit and turned else []),
         *([described] if described else []),
         now=now,
         observed_generation=node_class.metadata.generation,
     )
-    told_of: dict[str, Any] = {"conditions": [condition_body(condition) for condition in conditions]}
+    status: dict[str, Any] = {"conditions": [condition_body(condition) for condition in conditions]}
     if keep or karpenters:
-        return told_of
-    made = outcome if isinstance(outcome, LaunchClass) else outcome.found
-    found = made.plan.resolved if made else Resolved()
-    rows = [_row(odcr) for odcr in (*found.usable, *found.pending)]
-    ours = {row["id"] for row in rows} | {misfit.id for misfit in found.misfits}
+        return status
+    launchable = outcome if isinstance(outcome, LaunchClass) else outcome.resolved
+    resolved = launchable.plan.resolved if launchable else Resolved()
+    rows = [_row(odcr) for odcr in (*resolved.usable, *resolved.pending)]
+    own_ids = {row["id"] for row in rows} | {misfit.id for misfit in resolved.misfits}
     # Without selector terms Karpenter lists nothing, so any other entry is an old one of the broker.
     foreign = node_class.status.capacity_reservations if _karpenter_selects(node_class) else ()
-    rows += [entry.wire() for entry in foreign if entry.id not in ours]
-    return told_of | {
+    rows += [entry.wire() for entry in foreign if entry.id not in own_ids]
+    return status | {
         "capacityReservations": sorted(rows, key=lambda row: str(row["id"])),
         "capacityReservationMisfits": [
             {"id": m.id, "reason": m.reason, "message": m.message} | ({"code": m.code} if m.code else {})
-            for m in found.misfits
+            for m in resolved.misfits
         ],
     }
 

@@ -1,6 +1,6 @@
 """The life of Gödel reservations: made when a pod is deleted, matched by a back pod, deleted at their end.
 
-Bound pods that want their room kept carry a finalizer. So no deletion is missed while the broker is down,
+Bound pods with a room to keep carry a finalizer. So no deletion is missed while the broker is down,
 and the room stays the pod's until its reservation is there. Source: Gödel, pkg/controller/reservation.
 """
 
@@ -51,16 +51,16 @@ class GodelPodController:
         pod = self._pods.find(key)
         if pod is None or not pod.spec.node_name:
             return
-        held = godel.FINALIZER in pod.metadata.finalizers
-        wanted = self._served() and self._annotations.wanted(pod)
+        has_finalizer = godel.FINALIZER in pod.metadata.finalizers
+        keeps_room = self._served() and self._annotations.keeps_room(pod)
         if not pod.deleting:
-            wanted = wanted and not pod.ended  # a pod that completes gives its room back
-            self._patch(pod, add_finalizer(pod, godel.FINALIZER) if wanted else None)
-            if held and not wanted:
+            keeps_room = keeps_room and not pod.ended  # a pod that completes gives its room back
+            self._patch(pod, add_finalizer(pod, godel.FINALIZER) if keeps_room else None)
+            if has_finalizer and not keeps_room:
                 self._patch(pod, remove_finalizer(pod, godel.FINALIZER))
             return
-        if held:
-            if wanted:
+        if has_finalizer:
+            if keeps_room:
                 self._keep(pod)
             self._patch(pod, remove_finalizer(pod, godel.FINALIZER))
 
@@ -121,19 +121,19 @@ class GodelReservationController:
             return None
         owner = next((pod for pod in self._owners(reservation.uid) if pod.spec.node_name), None)
         if owner is not None:
-            found = {"namespace": owner.namespace, "name": owner.name, "uid": owner.uid}
-            self._show(reservation, {"phase": godel.MATCHED, "currentOwners": found})
+            reference = {"namespace": owner.namespace, "name": owner.name, "uid": owner.uid}
+            self._show(reservation, {"phase": godel.MATCHED, "currentOwners": reference})
             self._delete(reservation)
             return None
         created = reservation.metadata.creation_timestamp or self._clock.now()
         ends = created + reservation.lives(self._ttl)
-        left = (ends - self._clock.now()).total_seconds()
-        if left <= 0:
+        remaining = (ends - self._clock.now()).total_seconds()
+        if remaining <= 0:
             self._delete(reservation)
             return None
         if not reservation.status.phase:
             self._show(reservation, {"phase": godel.RESERVED})
-        return Result(left)
+        return Result(remaining)
 
     def _show(self, reservation: GodelReservation, status: Json) -> None:
         name, namespace = reservation.name, reservation.namespace

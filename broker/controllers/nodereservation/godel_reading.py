@@ -1,4 +1,4 @@
-"""Reads Gödel's annotations: whether a pod wants its room kept, for how long, and for which pods.
+"""Reads Gödel's annotations: whether the room of a pod is kept, for how long, and for which pods.
 
 A pod's own annotation precedes that of its Deployment. The Deployment is found by owner references, and for
 pods without them by the label `name`. Source: Gödel, pkg/util/pod/util.go.
@@ -32,7 +32,7 @@ class GodelAnnotations:
     ) -> None:
         self._deployments, self._replica_sets, self._ttl = deployments, replica_sets, ttl
 
-    def wanted(self, pod: Pod) -> bool:
+    def keeps_room(self, pod: Pod) -> bool:
         """Whether the room of the pod is kept when it is deleted."""
         if pod.spec.scheduler_name != SCHEDULER:
             return False
@@ -43,14 +43,14 @@ class GodelAnnotations:
 
     def may_leave_room(self, pod: Pod) -> bool:
         """Whether a reservation may keep the room of the pod, which is gone."""
-        return godel.FINALIZER in pod.metadata.finalizers or self.wanted(pod)
+        return godel.FINALIZER in pod.metadata.finalizers or self.keeps_room(pod)
 
     def ttl(self, pod: Pod) -> int:
         """Seconds, at most `LONGEST_TTL`. A value that is no positive number counts as none."""
         deployment = self._deployments.get(self.deployment(pod), pod.namespace)
         texts = (item.annotations.get(godel.TTL, "") for item in (pod, deployment) if item is not None)
-        given = (_seconds(text) for text in texts if text.isascii() and text.isdigit())
-        return min(next(filter(None, given), self._ttl), godel.LONGEST_TTL)
+        values = (_seconds(text) for text in texts if text.isascii() and text.isdigit())
+        return min(next(filter(None, values), self._ttl), godel.LONGEST_TTL)
 
     def index(self, pod: Pod) -> str:
         """The index under which a kept room and its back pods meet; empty for pods of other schedulers."""

@@ -25,7 +25,7 @@ from broker.placement.reading import takes_room
 
 Json = dict[str, Any]
 KEPT: Final = timedelta(hours=24)  # after its end
-UNREADABLE: Final = 60.0  # seconds between two looks for a Node that cannot be read
+UNREADABLE: Final = 60.0  # seconds between two reads of a Node that cannot be read
 BY_RESERVATION: Final = "reservation"
 
 
@@ -77,10 +77,10 @@ class KoordinatorController:
             return None
         if node:
             self._write(reservation, self._status(reservation))
-        left = [] if ends is None else [(ends - now).total_seconds()]
+        remaining = [] if ends is None else [(ends - now).total_seconds()]
         # The end of a Node that is left out makes no event.
-        left += [UNREADABLE] if node and self._nodes.get(node) is None else []
-        return Result(min(left)) if left else None
+        remaining += [UNREADABLE] if node and self._nodes.get(node) is None else []
+        return Result(min(remaining)) if remaining else None
 
     def _status(self, reservation: koord.KoordinatorReservation) -> Json:
         status = reservation.status
@@ -126,10 +126,10 @@ class KoordinatorController:
         if ready is None or ready.reason not in (EXPIRED, koord.SUCCEEDED):
             return None
         since = ready.last_transition_time or reservation.metadata.creation_timestamp or self._clock.now()
-        left = (since + KEPT - self._clock.now()).total_seconds()
+        remaining = (since + KEPT - self._clock.now()).total_seconds()
         gone = bool(status.node_name) and self._nodes.lacks(status.node_name)
-        if left > 0 and not gone:
-            return Result(left)
+        if remaining > 0 and not gone:
+            return Result(remaining)
         try:
             self._client.delete(koord.KoordinatorReservation.KIND, reservation.name, uid=reservation.uid)
         except NotFound:

@@ -1,4 +1,4 @@
-"""Events about the ODCRs of a CapacityReservation: from what to what each changed, and EC2's refusals.
+"""Events about the ODCRs of a CapacityReservation: changes with old and new values, and EC2's refusals.
 
 Invariant: a purchase that EC2 refuses is one event, however many zones and counts are tried for it. While it
 is refused with the same code the event's text stays, so the recorder counts the repeats. The status has the
@@ -31,7 +31,7 @@ MOVED: Final = "ReservationMoved"
 END_CHANGED: Final = "ReservationEndChanged"
 RETURNED: Final = "ReservationGivenBack"
 
-_log = structlog.get_logger("holdings")
+_log = structlog.get_logger("odcrs")
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class _Refusals:
 
 
 class ChangeEvents:
-    """Publishes what was done to ODCRs. `end_pass` publishes the refused purchases. One thread."""
+    """Publishes changes of ODCRs. `end_pass` publishes the refused purchases. One thread."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -64,7 +64,7 @@ class ChangeEvents:
         logged = {"aws_request_id": request_id} if request_id else {}
         _log.info(message, reservation=str(reading.reserved), reason=reason, **logged)
         marks = {names.AWS_REQUESTS: request_id} if request_id else {}
-        self._recorder.event(reading.one, type_, reason, message, annotations=marks)
+        self._recorder.event(reading.reservation, type_, reason, message, annotations=marks)
 
     def bought(self, purchase: Purchase, reading: ParsedReservation, odcr_id: str) -> None:
         self._published.pop((purchase.reserved, purchase.flavor), None)
@@ -86,17 +86,17 @@ class ChangeEvents:
         self._refused.setdefault(key, _Refusals(reading)).tried.append((purchase, error))
 
     def end_pass(self, known: Container[Reserved]) -> None:
-        """`known`: the reservations that there are."""
+        """`known`: the existing reservations."""
         refusals, self._refused = self._refused, {}
-        self._published = {key: each for key, each in self._published.items() if key[0] in known}
-        for key, each in refusals.items():
-            metadata, code = each.reading.one.metadata, each.tried[0][1].code
+        self._published = {key: published for key, published in self._published.items() if key[0] in known}
+        for key, refused in refusals.items():
+            metadata, code = refused.reading.reservation.metadata, refused.tried[0][1].code
             version = (metadata.uid, metadata.generation, code)
             before, text = self._published.get(key, (None, ""))
             if before != version:
-                text = refusal_text(each.tried)
+                text = refusal_text(refused.tried)
                 self._published[key] = (version, text)
-            self.publish(each.reading, "Warning", code, text, request_id=each.tried[0][1].request_id)
+            self.publish(refused.reading, "Warning", code, text, request_id=refused.tried[0][1].request_id)
 
 
 def change_text(change: OdcrChange, odcr: Odcr) -> tuple[str, str]:
@@ -121,8 +121,8 @@ def refusal_text(tried: list[tuple[Purchase, ProviderError]]) -> str:
     text = f"EC2 refused {first.count} {first.instance_type} in {first.zone}: {error.message}"
     if not others:
         return text
-    places = sorted({f"{each.instance_type} in {each.zone}" for each in others})
-    least = min(each.count for each in others)
+    places = sorted({f"{purchase.instance_type} in {purchase.zone}" for purchase in others})
+    least = min(purchase.count for purchase in others)
     fewer = f", down to {least}" if least < first.count else ""
     more = counted(len(others), "other request was", "other requests were")
     return f"{text}; {more} refused ({', '.join(places)}{fewer})"

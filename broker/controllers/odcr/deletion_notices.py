@@ -23,7 +23,7 @@ from providers.model import ENDED_STATES, InstanceType, Odcr
 REASON: Final = "ReservationsKept"
 MOST_NAMED: Final = 10  # an event holds 1,024 characters; the log has all of them
 
-_log = structlog.get_logger("holdings")
+_log = structlog.get_logger("odcrs")
 
 
 class DeletionNotices:
@@ -32,26 +32,26 @@ class DeletionNotices:
     def __init__(self, recorder: Recorder, *, region: str, cluster: str) -> None:
         self._recorder = recorder
         self._region, self._cluster = region, cluster
-        self._told: set[str] = set()  # by uid
+        self._published: set[str] = set()  # by uid
 
-    def tell(
+    def publish(
         self,
         reading: ParsedReservation,
         inventory: Inventory,
-        holdings: Ownership,
+        ownership: Ownership,
         types: Mapping[str, InstanceType],
     ) -> None:
         """Publishes the event of a deleted reservation that goes now."""
         kept = [
             odcr
-            for id_, owner in sorted(holdings.owner.items())
+            for id_, owner in sorted(ownership.owner.items())
             if owner == reading.reserved
             and made_here(odcr := inventory.odcrs[id_], self._cluster)
             and odcr.state not in ENDED_STATES
         ]
-        if not kept or reading.one.uid in self._told:
+        if not kept or reading.reservation.uid in self._published:
             return
-        self._told.add(reading.one.uid)
+        self._published.add(reading.reservation.uid)
         message = deletion_notice(kept, types, region=self._region)
         _log.warning(
             "reservations kept of a deleted one",
@@ -59,10 +59,10 @@ class DeletionNotices:
             odcrs=[odcr.id for odcr in kept],
             costs=costs(kept, types),
         )
-        self._recorder.event(reading.one, "Warning", REASON, message)
+        self._recorder.event(reading.reservation, "Warning", REASON, message)
 
     def forget(self, alive: Collection[str]) -> None:
-        self._told &= {*alive}
+        self._published &= {*alive}
 
 
 def deletion_notice(kept: Sequence[Odcr], types: Mapping[str, InstanceType], *, region: str) -> str:

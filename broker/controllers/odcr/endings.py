@@ -25,11 +25,11 @@ from broker.kube.controller import Result
 from broker.kube.events import Recorder
 from broker.kube.for_each import each
 from broker.oncall.metrics import GaugeTable
-from broker.reservations.endings import drains, lasting, next_moment, notice
+from broker.reservations.endings import drains, next_moment, not_ended, notice
 from broker.text import counted
 from providers.model import Odcr
 
-Told = tuple[str, str, datetime | None, timedelta]  # uid, reservation, its end, the notice
+NoticeKey = tuple[str, str, datetime | None, timedelta]  # uid, reservation, its end, the notice
 
 _LEFT = GaugeTable(
     "capacity_broker_odcr_end_seconds",
@@ -62,7 +62,7 @@ class EndingController:
         self._recorder = recorder
         self._owns = owns
         self._users = users  # reservation id -> names of the classes that use it
-        self._told: frozenset[Told] = frozenset()
+        self._published: frozenset[NoticeKey] = frozenset()
 
     def run(self) -> Result | None:
         """Raises ApiError, after every claim had its turn unless the API server is unavailable."""
@@ -70,7 +70,9 @@ class EndingController:
         ending = [odcr for odcr in self._inventory.snapshot().odcrs.values() if odcr.end is not None]
         _measure(ending, self._clock)
         tenants = self._tenants()
-        self._tell([(odcr, due) for odcr in ending if (due := notice(odcr, now)) is not None], tenants)
+        self._publish_notices(
+            [(odcr, due) for odcr in ending if (due := notice(odcr, now)) is not None], tenants
+        )
         drained = [odcr for odcr in ending if drains(odcr, now)]
         each(
             [(odcr, claim) for odcr in drained for claim in tenants[odcr.id]],
@@ -81,11 +83,11 @@ class EndingController:
 
     def _tenants(self) -> dict[str, list[NodeClaim]]:
         """The claims in each reservation."""
-        found: dict[str, list[NodeClaim]] = defaultdict(list)
+        claims_by_odcr: dict[str, list[NodeClaim]] = defaultdict(list)
         for claim in self._claims.list():
             if (id_ := claim.labels.get(names.RESERVATION_ID)) and not claim.deleting and self._owns(claim):
-                found[id_].append(claim)
-        return found
+                claims_by_odcr[id_].append(claim)
+        return claims_by_odcr
 
     def _drain(self, odcr: Odcr, claim: NodeClaim) -> None:
         self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
@@ -93,29 +95,31 @@ class EndingController:
         _log.warning("claim of an ending capacity block deleted", claim=claim.name, odcr=odcr.id)
         self._recorder.event(claim, "Warning", "CapacityBlockEnding", message)
 
-    def _tell(
+    def _publish_notices(
         self, due: Sequence[tuple[Odcr, timedelta]], tenants: Mapping[str, Sequence[NodeClaim]]
     ) -> None:
         users = self._users() if due else {}
-        told: set[Told] = set()
+        published: set[NoticeKey] = set()
         for odcr, before in due:
             classes = [self._classes.get(name) for name in users.get(odcr.id, ())]
-            about: list[Object] = [one for one in classes if one is not None]
-            about += tenants.get(odcr.id, ())
-            new = [one for one in about if (one.uid, odcr.id, odcr.end, before) not in self._told]
-            for one in new:
-                self._recorder.event(one, "Warning", "ReservationEnding", _warning(odcr, before))
+            objects: list[Object] = [obj for obj in classes if obj is not None]
+            objects += tenants.get(odcr.id, ())
+            new = [obj for obj in objects if (obj.uid, odcr.id, odcr.end, before) not in self._published]
+            for obj in new:
+                self._recorder.event(obj, "Warning", "ReservationEnding", _warning(odcr, before))
             if new:
-                _log.warning("reservation ends", odcr=odcr.id, end=_end(odcr), told=[one.name for one in new])
-            told.update((one.uid, odcr.id, odcr.end, before) for one in about)
-        self._told = frozenset(told)
+                _log.warning(
+                    "reservation ends", odcr=odcr.id, end=_end(odcr), notified=[obj.name for obj in new]
+                )
+            published.update((obj.uid, odcr.id, odcr.end, before) for obj in objects)
+        self._published = frozenset(published)
 
 
 def _measure(ending: Iterable[Odcr], clock: Clock) -> None:
     ends = {
         (odcr.id, odcr.instance_type, odcr.zone, odcr.reservation_type): odcr.end
         for odcr in ending
-        if odcr.end is not None and lasting(odcr)
+        if odcr.end is not None and not_ended(odcr)
     }
     _LEFT.follow(lambda: {labels: (end - clock.now()).total_seconds() for labels, end in ends.items()})
 

@@ -38,23 +38,23 @@ from providers.model import ENDED_STATES, UNCHANGED, ErrorClass, Odcr, OdcrReque
 
 PAUSE: Final = timedelta(minutes=5)  # after a refusal that the same call would get again
 # States of an earlier purchase that has ended since: a new ODCR is never in them.
-_OVER: Final = frozenset({"cancelling", "cancelled", "expired"})
+_ENDED_STATES: Final = frozenset({"cancelling", "cancelled", "expired"})
 # Each change in words for people, with the id of the EC2 reservation or the name of the object.
-_DOING: Final[Mapping[str, str]] = {
+_STEP_TEXTS: Final[Mapping[str, str]] = {
     "cancel": "cancelling {}",
     "resize": "changing the size or end of {}",
     "regroup": "keeping the resource group of {}",
 }
 # Problems of EC2, not of the request: the whole pass is repeated, with the loop's back-off.
-_PASSING: Final = frozenset({ErrorClass.THROTTLING, ErrorClass.TRANSIENT})
+_RETRYABLE: Final = frozenset({ErrorClass.THROTTLING, ErrorClass.TRANSIENT})
 
 CHANGES = Counter(
     "capacity_broker_odcr_changes",
-    "EC2 reservations made, resized and cancelled for CapacityReservations, by what came of it.",
+    "EC2 reservations made, resized and cancelled for CapacityReservations, by result.",
     ["change", "result"],
     registry=REGISTRY,
 )
-_log = structlog.get_logger("holdings")
+_log = structlog.get_logger("odcrs")
 
 
 class ObjectChanged(Exception):
@@ -86,17 +86,17 @@ class OdcrExecutor:
 
     # ---- inputs of the next plan
 
-    def held(self, reading: ParsedReservation, now: datetime) -> str:
+    def backoff_reason(self, reading: ParsedReservation, now: datetime) -> str:
         """Why nothing is bought for it during the back-off after EC2's refusal; empty otherwise."""
-        until, _, why = self._paused.get(_request(reading), (now, None, ""))
+        until, _, why = self._paused.get(_request_key(reading), (now, None, ""))
         return why if until > now else ""
 
     def problems(self, reserved: Reserved, now: datetime) -> list[ReservationProblem]:
         """EC2's refusals of changes for it, which are reported nowhere else."""
         return [
             ReservationProblem(reason="ChangeRefused", message=why)
-            for what, (until, whose, why) in sorted(self._paused.items())
-            if whose == reserved and until > now and not what.startswith("buy ")
+            for key, (until, owner, why) in sorted(self._paused.items())
+            if owner == reserved and until > now and not key.startswith("buy ")
         ]
 
     # ---- steps
@@ -107,7 +107,7 @@ class OdcrExecutor:
         Raises ObjectChanged, ApiError, and ProviderError if it is transient. Other refusals are recorded.
         """
         self._require_unchanged(reading)
-        intent = self._intend(purchase, reading)
+        intent = self._record_intent(purchase, reading)
         self._client.check()
         change = "grow" if intent.odcr_id else "create"
         try:
@@ -135,22 +135,24 @@ class OdcrExecutor:
                 self._provider.resize_reservation(change.odcr_id, count=change.count, end=change.end)
 
         kind = "cancel" if change.count == 0 else "resize"
-        if not self._call(_what(change), change.reserved, kind, call):
+        if not self._call(_step_key(change), change.reserved, kind, call):
             return
         self._assumed.changes.assume(change.odcr_id, (change.count, change.end))
-        for intent in [each for each in self._ledger.intents.values() if each.odcr_id == change.odcr_id]:
+        for intent in [
+            intent for intent in self._ledger.intents.values() if intent.odcr_id == change.odcr_id
+        ]:
             del self._ledger.intents[intent.attempt_id]  # the later change holds
         self.events.changed(change, reading, odcr)
 
     def regroup(self, step: GroupChange, reading: ParsedReservation, inventory: Inventory) -> None:
-        """Changes a resource group. Raises like `change`. `reading`'s wish has the group."""
-        group = reading.wish.group
+        """Changes a resource group. Raises like `change`. The desired capacity of `reading` has the group."""
+        group = reading.desired.group
 
         def call() -> None:
             if step.make:
                 tags = {names.TAG_RESERVATION: str(step.reserved)}
-                made = self._provider.create_group(name=self._groups.name(step.reserved), tags=tags)
-                self._groups.known(made, self._clock.now())
+                created = self._provider.create_group(name=self._groups.name(step.reserved), tags=tags)
+                self._groups.record(created, self._clock.now())
             elif group is not None:
                 self._groups.forget(group.arn)
                 if step.drop:
@@ -160,42 +162,46 @@ class OdcrExecutor:
                 if step.leave:
                     self._provider.remove_from_group(group.arn, _arns(step.leave, inventory))
 
-        if self._call(_what(step), step.reserved, "regroup", call):
+        if self._call(_step_key(step), step.reserved, "regroup", call):
             _log.info("group kept", reservation=str(step.reserved), joined=step.join, left=step.leave)
 
     def release(self, reading: ParsedReservation, counts: Mapping[str, int]) -> None:
         """Records the number of instances to release. Raises ApiError."""
-        self._ledger.release(reading.one.uid, reading.one.metadata.generation, counts)
+        self._ledger.release(reading.reservation.uid, reading.reservation.metadata.generation, counts)
         self._ledger.flush()
         listed = ", ".join(f"{count} of flavor {name}" for name, count in sorted(counts.items()) if count)
         self.events.publish(reading, "Normal", "IdleReleased", f"{listed} was idle: no longer kept for it")
 
-    # ---- how
+    # ---- calls
 
     def _require_unchanged(self, reading: ParsedReservation) -> None:
         """Raises ObjectChanged, ApiError. The purchase was decided on a cache, which may be behind."""
-        one = reading.one
-        now = one.decode(self._client.get(one.KIND, one.name, namespace=one.namespace or None))
-        if now.deleting or (now.uid, now.metadata.generation, now.annotations, now.labels) != (
-            one.uid,
-            one.metadata.generation,
-            one.annotations,
-            one.labels,
+        reservation = reading.reservation
+        fresh = reservation.decode(
+            self._client.get(reservation.KIND, reservation.name, namespace=reservation.namespace or None)
+        )
+        if fresh.deleting or (fresh.uid, fresh.metadata.generation, fresh.annotations, fresh.labels) != (
+            reservation.uid,
+            reservation.metadata.generation,
+            reservation.annotations,
+            reservation.labels,
         ):
-            raise ObjectChanged(one.key)
+            raise ObjectChanged(reservation.key)
 
-    def _intend(self, purchase: Purchase, reading: ParsedReservation) -> PurchaseIntent:
+    def _record_intent(self, purchase: Purchase, reading: ParsedReservation) -> PurchaseIntent:
         """Records the purchase before it is sent. Raises ApiError."""
-        now, one, terms = self._clock.now(), reading.one, reading.wish.terms
+        now, reservation, terms = self._clock.now(), reading.reservation, reading.desired.terms
         if isinstance(purchase, PurchaseIntent):
             intent = replace(purchase, at=now)
         else:
             call = asdict(purchase) | {"terms": asdict(terms)}
             intent = PurchaseIntent(
-                attempt_id=attempt_id(one.uid, one.metadata.generation, now, call),
+                attempt_id=attempt_id(reservation.uid, reservation.metadata.generation, now, call),
                 at=now,
                 **{
-                    each.name: getattr(part, each.name) for part in (purchase, terms) for each in fields(part)
+                    field.name: getattr(part, field.name)
+                    for part in (purchase, terms)
+                    for field in fields(part)
                 },
             )
         self._ledger.intents[intent.attempt_id] = intent
@@ -216,8 +222,8 @@ class OdcrExecutor:
             tags={**intent.tags, names.TAG_FLAVOR: intent.flavor, TAG_PURCHASE: intent.attempt_id},
         )
         odcr = self._provider.create_reservation(request)
-        if odcr.id in known or odcr.state in _OVER:
-            _log.info("answered of an earlier purchase", reservation=str(reading.reserved), odcr=odcr.id)
+        if odcr.id in known or odcr.state in _ENDED_STATES:
+            _log.info("EC2 returned an earlier purchase", reservation=str(reading.reserved), odcr=odcr.id)
             self._ledger.intents.pop(intent.attempt_id, None)
             return ""
         self._assumed.purchases.assume(odcr.id, odcr)
@@ -235,17 +241,17 @@ class OdcrExecutor:
         self._assumed.changes.assume(intent.odcr_id, (intent.total, UNCHANGED))
         return intent.odcr_id
 
-    def _call(self, what: str, reserved: Reserved, change: str, call: Callable[[], None]) -> bool:
+    def _call(self, key: str, reserved: Reserved, change: str, call: Callable[[], None]) -> bool:
         """Whether the call succeeded. A permanent refusal is recorded for a back-off."""
         self._client.check()
         try:
             call()
         except ProviderError as error:
             CHANGES.labels(change, error.code).inc()
-            if error.class_ in _PASSING:
+            if error.class_ in _RETRYABLE:
                 raise
-            self._pause(what, reserved, error, doing=_DOING[change].format(what.split()[1]))
-            _log.warning("refused", what=what, reservation=str(reserved), error=str(error))
+            self._pause(key, reserved, error, doing=_STEP_TEXTS[change].format(key.split()[1]))
+            _log.warning("refused", step=key, reservation=str(reserved), error=str(error))
             return False
         CHANGES.labels(change, "done").inc()
         return True
@@ -261,29 +267,29 @@ class OdcrExecutor:
                 purchase.instance_type, purchase.zone, purchase.count, error, self._clock.now()
             )
         else:
-            if error.class_ in _PASSING:
+            if error.class_ in _RETRYABLE:
                 raise error
-            self._pause(_request(reading), purchase.reserved, error)
+            self._pause(_request_key(reading), purchase.reserved, error)
         self.events.refused(purchase, reading, error)
 
-    def _pause(self, what: str, reserved: Reserved, error: ProviderError, *, doing: str = "") -> None:
+    def _pause(self, key: str, reserved: Reserved, error: ProviderError, *, doing: str = "") -> None:
         until = self._clock.now() + PAUSE
         refused = f"{doing} was refused: {error}" if doing else str(error)
-        self._paused[what] = (until, reserved, f"{refused}; the next attempt is at {moment(until)}")
+        self._paused[key] = (until, reserved, f"{refused}; the next attempt is at {moment(until)}")
 
     def paused(self, step: OdcrChange | GroupChange, now: datetime) -> bool:
         """Whether EC2 refused exactly this step recently."""
-        known = self._paused.get(_what(step))
+        known = self._paused.get(_step_key(step))
         return known is not None and known[0] > now
 
 
-def _request(reading: ParsedReservation) -> str:
+def _request_key(reading: ParsedReservation) -> str:
     """Key of a refusal of the request itself: a changed object makes another request."""
-    terms = replace(reading.wish.terms, tags={})
-    return f"buy {reading.one.uid} {reading.one.metadata.generation} {terms}"
+    terms = replace(reading.desired.terms, tags={})
+    return f"buy {reading.reservation.uid} {reading.reservation.metadata.generation} {terms}"
 
 
-def _what(step: OdcrChange | GroupChange) -> str:
+def _step_key(step: OdcrChange | GroupChange) -> str:
     if isinstance(step, OdcrChange):
         return f"change {step.odcr_id} {step.count} {step.end}"
     return f"regroup {step.reserved} {step.make} {step.drop} {step.join} {step.leave}"

@@ -28,7 +28,7 @@ EVERY: Final = timedelta(minutes=5)
 LONGEST: Final = 128  # characters of a group's name (Resource Groups API, CreateGroup)
 _UNUSUAL: Final = re.compile(r"[^a-zA-Z0-9_.-]")
 
-_log = structlog.get_logger("holdings")
+_log = structlog.get_logger("odcrs")
 
 
 class Groups:
@@ -51,13 +51,13 @@ class Groups:
         digest = hashlib.sha256(f"{self._cluster}/{reserved}".encode()).hexdigest()[:10]
         return f"{prefix}{queue[: LONGEST - len(prefix) - 11]}-{digest}"
 
-    def arn(self, reserved: Reserved, *, like: str) -> str:
-        """The ARN of that group. `like`: the ARN of any reservation of the account, for its partition."""
-        partition = like.split(":")[1] if like.count(":") > 1 else "aws"
+    def arn(self, reserved: Reserved, *, sample_arn: str) -> str:
+        """The ARN of that group. `sample_arn`: that of any reservation of the account, for its partition."""
+        partition = sample_arn.split(":")[1] if sample_arn.count(":") > 1 else "aws"
         account = self._provider.account_id()
         return f"arn:{partition}:resource-groups:{self._region}:{account}:group/{self.name(reserved)}"
 
-    def look(self, arn: str, now: datetime) -> ReservationGroup | None:
+    def read(self, arn: str, now: datetime) -> ReservationGroup | None:
         """The group as it was read lately; None if it does not exist. Raises ProviderError if unknown."""
         group, read = self._read.get(arn, (None, None))
         if read is None or read + EVERY <= now:
@@ -91,14 +91,14 @@ class Groups:
                 unread[arn] = f"group {group_name(arn)} could not be read: {error}"
                 continue
             if group is not None:
-                self.seen(group)
+                self.observe(group)
                 groups[arn] = group
         return groups, unread
 
     def named(self, arn: str, now: datetime) -> ReservationGroup | None:
-        """Like `look`, with the last known group if it cannot be read now."""
+        """Like `read`, with the last known group if it cannot be read now."""
         try:
-            return self.look(arn, now)
+            return self.read(arn, now)
         except ProviderError:
             if arn not in self._last:
                 raise
@@ -112,14 +112,14 @@ class Groups:
             self._tagged[group.arn] = (tagged, now)
         return replace(group, tags=tagged.tags, ownership=tagged.ownership)
 
-    def seen(self, group: ReservationGroup) -> None:
+    def observe(self, group: ReservationGroup) -> None:
         """Records the group as another reader saw it."""
         self._last[group.arn] = group
 
-    def known(self, group: ReservationGroup, now: datetime) -> None:
+    def record(self, group: ReservationGroup, now: datetime) -> None:
         """Records the group from the response to a change."""
         self._read[group.arn] = (group, now)
 
     def forget(self, arn: str) -> None:
-        """Drops a changed group, so that the next `look` reads it."""
+        """Drops a changed group, so that the next `read` calls AWS."""
         self._read.pop(arn, None)

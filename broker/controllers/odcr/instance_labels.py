@@ -38,7 +38,7 @@ REASONS: Mapping[Change, str] = {
 }
 CHANGES = Counter(
     "capacity_broker_standing_changes",
-    "Running instances that EC2 came to count in another reservation, in one at all, or in none.",
+    "Running instances that EC2 moved between reservations, into one, or out of all.",
     ["change"],
     registry=REGISTRY,
 )
@@ -76,7 +76,7 @@ class InstanceLabelController:
         if doubtful:
             self._view.doubt()
             self._relist()
-        each(due, lambda work: self._keep(*work))
+        each(due, lambda work: self._reconcile(*work))
         return None
 
     def _due(self, listing: InstanceListing, inventory: Inventory) -> tuple[list[Work], bool]:
@@ -91,7 +91,7 @@ class InstanceLabelController:
                 continue
             instance = listing.instances.get(instance_id(claim))
             if instance is None:
-                doubtful |= older and _over(claim, inventory)  # launched after the listing
+                doubtful |= older and _ended(claim, inventory)  # launched after the listing
                 continue
             wanted = instance_labels(instance, inventory.odcrs.get(instance.reservation_id))
             if wanted is None or not self._differs(claim, wanted):
@@ -108,7 +108,7 @@ class InstanceLabelController:
         nodes = self._registered(claim)
         return bool(wanted.lacking(claim.labels)) or any(wanted.lacking(node.labels) for node in nodes)
 
-    def _keep(
+    def _reconcile(
         self, claim: NodeClaim, instance: Instance, wanted: InstanceLabels, inventory: Inventory
     ) -> None:
         change = wanted.change(claim.labels)
@@ -117,7 +117,7 @@ class InstanceLabelController:
             claim = self._report_spill(claim, instance)
         claim = patch(self._client, self._claims, claim, lambda now: _metadata(now, wanted))
         if change:
-            message = _told(change, instance, before, inventory)
+            message = _message(change, instance, before, inventory)
             _log.info(REASONS[change], claim=claim.name, why=message)
             self._recorder.event(
                 claim, "Warning" if change == "demoted" else "Normal", REASONS[change], message
@@ -145,11 +145,11 @@ class InstanceLabelController:
 
     def _registered(self, claim: NodeClaim) -> list[Node]:
         """The claim's registered Nodes. A later Node gets the claim's labels when it joins."""
-        found = self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id)
-        return [node for node in found if node.labels.get(names.REGISTERED) == "true" and not node.deleting]
+        nodes = self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id)
+        return [node for node in nodes if node.labels.get(names.REGISTERED) == "true" and not node.deleting]
 
 
-def _over(claim: NodeClaim, inventory: Inventory) -> bool:
+def _ended(claim: NodeClaim, inventory: Inventory) -> bool:
     """Whether the reservation that the claim was launched into no longer exists or has ended."""
     id_ = claim.labels.get(names.RESERVATION_ID)
     odcr = inventory.odcrs.get(id_ or "")
@@ -173,7 +173,7 @@ def _metadata(claim: NodeClaim, wanted: InstanceLabels) -> dict[str, Any]:
     return {"labels": lacking} if lacking else {}
 
 
-def _told(change: Change, instance: Instance, before: str, inventory: Inventory) -> str:
+def _message(change: Change, instance: Instance, before: str, inventory: Inventory) -> str:
     if change == "promoted":
         return f"EC2 counts instance {instance.id} in reservation {instance.reservation_id} now"
     if change == "moved":

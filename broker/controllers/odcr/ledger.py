@@ -39,8 +39,8 @@ class PurchaseLedger:
         self.held: dict[str, HeldRecord] = {}  # by EC2's id
         self._released: dict[str, Released] = {}  # by the object's uid
 
-    def load(self, *, again: bool = False) -> None:
-        """Reads the stored records, once; `again` drops those that were removed there since.
+    def load(self, *, refresh: bool = False) -> None:
+        """Reads the stored records, once; `refresh` drops those that were removed there since.
 
         An invalid entry is kept as it is, read again each time, and named by `problem`. Raises ApiError.
         """
@@ -51,12 +51,12 @@ class PurchaseLedger:
                 if self._stored is not None and key not in self._unread:
                     continue
                 try:
-                    self._take(key, text)
+                    self._load_entry(key, text)
                 except (ValueError, TypeError, KeyError, AttributeError) as error:
                     unread[key] = (text, str(error))
             self._unread = unread
             self._stored = stored
-        elif again:
+        elif refresh:
             stored = self._read()
             for id_ in self._stored.keys() - stored.keys():
                 self.held.pop(id_, None)
@@ -70,8 +70,8 @@ class PurchaseLedger:
         return ApiError(
             0,
             "LedgerUnreadable",
-            f"entry {key!r} of ConfigMap {NAMESPACE}/{LEDGER} is not understood ({error}): "
-            "nothing is bought until it is removed; look first in EC2 at what it names",
+            f"entry {key!r} of ConfigMap {NAMESPACE}/{LEDGER} is invalid ({error}): "
+            "nothing is bought until it is removed; check its EC2 reservation first",
         )
 
     def flush(self) -> None:
@@ -95,7 +95,7 @@ class PurchaseLedger:
         self, intents: Collection[PurchaseIntent], held: Mapping[str, HeldRecord], alive: Mapping[str, int]
     ) -> None:
         """Replaces the records. `alive`: the generation of each object by uid."""
-        self.intents = {each.attempt_id: each for each in intents}
+        self.intents = {intent.attempt_id: intent for intent in intents}
         self.held = dict(held)
         self._released = {
             uid: (generation, counts)
@@ -109,7 +109,7 @@ class PurchaseLedger:
         except NotFound:
             return {}
 
-    def _take(self, key: str, text: str) -> None:
+    def _load_entry(self, key: str, text: str) -> None:
         entry = decode_object(text)
         if key.startswith(_PURCHASE):
             intent = PurchaseIntent(**_typed(entry, PurchaseIntent))
@@ -140,15 +140,15 @@ def attempt_id(uid: str, generation: int, at: datetime, call: Mapping[str, objec
 
 
 def _written(record: PurchaseIntent | HeldRecord) -> str:
-    plain = {each.name: each.default for each in fields(record)}
-    said = {key: value for key, value in asdict(record).items() if value != plain[key] and value != {}}
-    said["reserved"] = str(record.reserved)
-    return json.dumps(said, sort_keys=True, default=datetime.isoformat)
+    defaults = {field.name: field.default for field in fields(record)}
+    entry = {key: value for key, value in asdict(record).items() if value != defaults[key] and value != {}}
+    entry["reserved"] = str(record.reserved)
+    return json.dumps(entry, sort_keys=True, default=datetime.isoformat)
 
 
 def _typed(entry: Mapping[str, Any], record: type[PurchaseIntent] | type[HeldRecord]) -> dict[str, Any]:
     """Raises KeyError, TypeError, ValueError."""
-    kinds = {each.name: each.type for each in fields(record)}
+    kinds = {field.name: field.type for field in fields(record)}
     # A field of a newer version means nothing here, and must not stop a broker that was rolled back.
     given = {key: value for key, value in entry.items() if key in kinds}
     namespace, _, name = given["reserved"].rpartition("/")

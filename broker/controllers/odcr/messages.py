@@ -29,8 +29,8 @@ def not_offered(terms: PurchaseSpec, offers: Collection[tuple[str, str]]) -> Ite
 
 
 def group_arn_of(reading: ParsedReservation, groups: Mapping[str, ReservationGroup]) -> str:
-    if reading.wish.group is not None:
-        return reading.wish.group.arn
+    if reading.desired.group is not None:
+        return reading.desired.group.arn
     return reading.claimant.group_arn if reading.claimant.group_arn in groups else ""
 
 
@@ -45,6 +45,6 @@ def shortage_detail(counts: Mapping[str, FlavorCount]) -> str:
         if count.pending:
             part += f", {counted(count.pending, 'more is', 'more are')} pending"
         if count.code:
-            part += f"; EC2 says {count.code}: {count.message}{next_attempt(count)}"
+            part += f"; EC2 refused with {count.code}: {count.message}{next_attempt(count)}"
         parts.append(part)
     return "; ".join(parts)

@@ -29,12 +29,12 @@ def show(odcrs: OdcrSnapshot) -> None:
     """Shows the reservations of this pass and no others."""
     statuses = odcrs.statuses.items()
     flavors = [
-        (reserved, flavor, count) for reserved, each in statuses for flavor, count in each.flavors.items()
+        (reserved, flavor, count) for reserved, status in statuses for flavor, count in status.flavors.items()
     ]
     wanted: Rows = {(r.namespace, r.name, flavor): count.wanted for r, flavor, count in flavors}
     obtained: Rows = {(r.namespace, r.name, flavor): count.obtained for r, flavor, count in flavors}
     _WANTED.show(wanted)
     _OBTAINED.show(obtained)
     _PROBLEMS.show(
-        {(r.namespace, r.name, problem.reason): 1.0 for r, each in statuses for problem in each.problems}
+        {(r.namespace, r.name, problem.reason): 1.0 for r, status in statuses for problem in status.problems}
     )

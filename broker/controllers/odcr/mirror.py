@@ -21,7 +21,7 @@ from broker.apis.capacity_broker import (
 from broker.capacity.model import Inventory
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.odcr.idle import measure
-from broker.controllers.odcr.mirror_status import shown
+from broker.controllers.odcr.mirror_status import status_of
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -33,7 +33,7 @@ from providers.base import CapacityProvider
 from providers.model import InstanceType, Odcr, ProviderError
 
 # The recommended Kubernetes label. It marks the broker's own objects, which it may delete.
-MADE_BY = "app.kubernetes.io/managed-by"
+MANAGED_BY = "app.kubernetes.io/managed-by"
 BROKER = "capacity-broker"
 NOT_YET = 1.0
 
@@ -52,7 +52,7 @@ class MirrorController:
         *,
         clock: Clock,
         users: Callable[[], Mapping[str, Iterable[str]]],
-        unsettled: Callable[[], Collection[str]],
+        unresolved: Callable[[], Collection[str]],
     ) -> None:
         self._client = client
         self._provider = provider
@@ -60,7 +60,7 @@ class MirrorController:
         self._inventory = inventory
         self._clock = clock
         self._users = users  # reservation id -> names of the classes that use it
-        self._unsettled = unsettled  # classes with a temporarily unknown selection: they keep the shown one
+        self._unresolved = unresolved  # classes with a temporarily unknown selection: they keep the shown one
         self._types: Mapping[str, InstanceType] = {}
         self._account = ""
 
@@ -76,12 +76,12 @@ class MirrorController:
             self._account = self._provider.account_id()
         except ProviderError as error:
             _log.info("prices as they were", error=str(error))
-        users, unsettled, now = self._users(), self._unsettled(), self._clock.now()
+        users, unresolved, now = self._users(), self._unresolved(), self._clock.now()
         since = {id_: self._idle_since(odcr, now) for id_, odcr in inventory.odcrs.items()}
         measure(inventory.odcrs.values(), self._types, since, account=self._account)
         each(
             inventory.odcrs.values(),
-            lambda odcr: self._keep(odcr, {*users.get(odcr.id, ())}, unsettled, since[odcr.id]),
+            lambda odcr: self._reconcile(odcr, {*users.get(odcr.id, ())}, unresolved, since[odcr.id]),
         )
         each(self._left_over(inventory), self._end)
         return None
@@ -93,57 +93,62 @@ class MirrorController:
         before = status.available if status.state == "active" else 0
         return idle_since(odcr, before=before, since=status.idle_since, now=now)
 
-    def _keep(
-        self, odcr: Odcr, users: Collection[str], unsettled: Collection[str], since: datetime | None
+    def _reconcile(
+        self, odcr: Odcr, users: Collection[str], unresolved: Collection[str], since: datetime | None
     ) -> None:
         known = self._mirrors.get(odcr.id) or self._create(odcr.id)
-        node_classes = sorted({*users, *(n for n in known.status.node_classes if n in unsettled)})
+        node_classes = sorted({*users, *(n for n in known.status.node_classes if n in unresolved)})
         type_ = self._types.get(odcr.instance_type)
         stale = self._inventory.snapshot().described if self._inventory.unreadable else None
-        wanted = shown(odcr, type_, node_classes, since=since, account=self._account, stale=stale)
+        wanted = status_of(odcr, type_, node_classes, since=since, account=self._account, stale=stale)
         if known.status != wanted:
             self._write(known, wanted)
 
     def _unread(self, mirror: OnDemandCapacityReservation) -> None:
         """Marks an object that an earlier process wrote, since this one never read EC2."""
-        if mirror.status.stale_since is None and mirror.labels.get(MADE_BY) == BROKER:
+        if mirror.status.stale_since is None and mirror.labels.get(MANAGED_BY) == BROKER:
             now = self._clock.now().replace(microsecond=0)
             self._write(mirror, mirror.status.model_copy(update={"stale_since": now}))
 
     def _create(self, id_: str) -> OnDemandCapacityReservation:
         answer = self._client.create(
-            OnDemandCapacityReservation.KIND, {"metadata": {"name": id_, "labels": {MADE_BY: BROKER}}}
+            OnDemandCapacityReservation.KIND, {"metadata": {"name": id_, "labels": {MANAGED_BY: BROKER}}}
         )
         self._mirrors.observe(answer)
         return OnDemandCapacityReservation.decode(answer)
 
     def _left_over(self, inventory: Inventory) -> list[OnDemandCapacityReservation]:
-        return [one for one in self._mirrors.list() if one.name not in inventory.odcrs and not one.deleting]
+        return [
+            mirror
+            for mirror in self._mirrors.list()
+            if mirror.name not in inventory.odcrs and not mirror.deleting
+        ]
 
-    def _end(self, one: OnDemandCapacityReservation) -> None:
-        if one.labels.get(MADE_BY) == BROKER:
-            self._client.delete(OnDemandCapacityReservation.KIND, one.name, uid=one.uid)
-            _log.info("reservation is gone from EC2", odcr=one.name)
+    def _end(self, mirror: OnDemandCapacityReservation) -> None:
+        if mirror.labels.get(MANAGED_BY) == BROKER:
+            self._client.delete(OnDemandCapacityReservation.KIND, mirror.name, uid=mirror.uid)
+            _log.info("reservation is gone from EC2", odcr=mirror.name)
             return
-        told = set_conditions(
-            one.status.conditions,
+        conditions = set_conditions(
+            mirror.status.conditions,
             ConditionUpdate(
                 type=MIRRORED,
                 status="False",
                 reason="ReservationNotFound",
-                message=f"EC2 shows this account no reservation {one.name}; an OnDemandCapacityReservation "
-                "mirrors one, and reserves nothing: delete it, or name it after a reservation's id",
+                message=f"EC2 shows this account no reservation {mirror.name}; an "
+                "OnDemandCapacityReservation mirrors one, and reserves nothing: delete it, or name it after "
+                "a reservation's id",
             ),
             now=self._clock.now(),
-            observed_generation=one.metadata.generation,
+            observed_generation=mirror.metadata.generation,
         )
-        wanted = OnDemandCapacityReservationStatus(conditions=told)
-        if one.status != wanted:
-            self._write(one, wanted)
+        wanted = OnDemandCapacityReservationStatus(conditions=conditions)
+        if mirror.status != wanted:
+            self._write(mirror, wanted)
 
-    def _write(self, one: OnDemandCapacityReservation, status: OnDemandCapacityReservationStatus) -> None:
+    def _write(self, mirror: OnDemandCapacityReservation, status: OnDemandCapacityReservationStatus) -> None:
         body = {
-            "metadata": {"name": one.name, "uid": one.uid},
+            "metadata": {"name": mirror.name, "uid": mirror.uid},
             "status": status.wire(),
         }
         self._mirrors.observe(

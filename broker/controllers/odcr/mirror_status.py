@@ -22,14 +22,14 @@ _MANAGED_BY: Final = frozenset({"managedby", "createdby", "provisionedby", "app.
 _TERRAFORM: Final = frozenset({"terraform", "opentofu"})
 
 
-def users(classes: Iterable[str], found: Callable[[str], Resolved]) -> Mapping[str, list[str]]:
+def users(classes: Iterable[str], resolve: Callable[[str], Resolved]) -> Mapping[str, list[str]]:
     """The classes that launch into each reservation (by id), now or once it begins, also through
     Karpenter.
     """
     using: dict[str, list[str]] = defaultdict(list)
     for name in sorted(classes):
         try:
-            resolved = found(name)
+            resolved = resolve(name)
         except Unresolved:
             continue
         for odcr in (*resolved.usable, *resolved.pending):
@@ -37,19 +37,19 @@ def users(classes: Iterable[str], found: Callable[[str], Resolved]) -> Mapping[s
     return using
 
 
-def unsettled(classes: Iterable[str], found: Callable[[str], Resolved]) -> frozenset[str]:
+def temporarily_unresolved(classes: Iterable[str], resolve: Callable[[str], Resolved]) -> frozenset[str]:
     """The classes with a selection that is unknown for now."""
-    passing = set()
+    unresolved = set()
     for name in classes:
         try:
-            found(name)
+            resolve(name)
         except Unresolved as error:
             if error.passing:
-                passing.add(name)
-    return frozenset(passing)
+                unresolved.add(name)
+    return frozenset(unresolved)
 
 
-def shown(
+def status_of(
     odcr: Odcr,
     type_: InstanceType | None,
     node_classes: Iterable[str],
@@ -89,11 +89,11 @@ def source(tags: Mapping[str, str]) -> Source:
     if names.TAG_CLUSTER in tags:
         return "broker"
     for key, value in tags.items():
-        plain = key.casefold().replace("-", "").replace("_", "").replace(":", "")
-        said = value.casefold()
-        if plain in _MANAGED_BY and said in _TERRAFORM:
+        plain_key = key.casefold().replace("-", "").replace("_", "").replace(":", "")
+        maker = value.casefold()
+        if plain_key in _MANAGED_BY and maker in _TERRAFORM:
             return "terraform"
-        if plain in _TERRAFORM and said not in ("false", "no", "0"):
+        if plain_key in _TERRAFORM and maker not in ("false", "no", "0"):
             return "terraform"
     return "other"
 

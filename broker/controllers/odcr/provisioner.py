@@ -52,7 +52,7 @@ from providers.model import ErrorClass, InstanceType, Odcr, ProviderError, Reser
 NOT_YET = 1.0
 ROUNDS = 200  # plans in a pass: more than halving over every place of a flavor takes
 
-_log = structlog.get_logger("holdings")
+_log = structlog.get_logger("odcrs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class ProvisioningState:
     inventory: Inventory
     readings: Mapping[Reserved, ParsedReservation]
     types: Mapping[str, InstanceType]
-    holdings: Ownership
+    ownership: Ownership
     plan: ProcurementPlan
     groups: Mapping[str, ReservationGroup]
 
@@ -100,44 +100,44 @@ class OdcrProvisioner:
         self._ungrouped: dict[Reserved, tuple[ReservationProblem, ...]] = {}  # problems of unread groups
         self._idle = IdleTracker(ttl=timedelta(seconds=settings.release_idle_seconds), cluster=self._cluster)
         self._offers = settings.offers
-        self._looks_again = False  # whether an operator may have removed entries of the ledger
-        self._parting = DeletionNotices(recorder, region=settings.region, cluster=self._cluster)
+        self._refresh_ledger = False  # whether an operator may have removed entries of the ledger
+        self._deletion_notices = DeletionNotices(recorder, region=settings.region, cluster=self._cluster)
         self._stops = StopEvents(recorder)
         self._ledger = PurchaseLedger(client)
-        self._actor = OdcrExecutor(
+        self._executor = OdcrExecutor(
             client, provider, self._groups, self._ledger, inventory.assumed, recorder=recorder
         )
 
     def run(self) -> Result | None:
         """Raises ApiError and ProviderError, after everything else had its turn."""
         inventory = self._inventory.snapshot()
-        self._ledger.load(again=self._looks_again)
+        self._ledger.load(refresh=self._refresh_ledger)
         if not self._reads.snapshot().reservations and not self._ledger.intents and not self._ledger.held:
-            self._show(OdcrSnapshot(ownership=Ownership()))
+            self._expose(OdcrSnapshot(ownership=Ownership()))
             return None
         if inventory.described is None:
-            self._unseen()
+            self._publish_undescribed()
             return Result(requeue_after=NOT_YET)
         types = self._provider.instance_types()
-        seen = self._see(inventory, types)
-        trouble: Exception | None = self._ledger.problem()
-        if trouble is not None:  # ownership is known all the same
-            self._publish(seen)
-            raise trouble
-        if self._due(seen.plan):
+        state = self._observe(inventory, types)
+        error: Exception | None = self._ledger.problem()
+        if error is not None:  # ownership is known all the same
+            self._publish(state)
+            raise error
+        if self._due(state.plan):
             began = self._clock.now()
             odcrs = {odcr.id: odcr for odcr in self._provider.reservations()}
             fresh = replace(inventory, odcrs=odcrs, described=began)
-            seen, trouble = self._act(self._see(fresh, types))
+            state, error = self._act(self._observe(fresh, types))
             self._describe()
-        self._publish(seen)
-        self._release(seen)
-        self._remember(seen)
-        if trouble is not None:
-            raise trouble
+        self._publish(state)
+        self._release(state)
+        self._store_records(state)
+        if error is not None:
+            raise error
         now = self._clock.now()
-        again = seen.plan.again
-        return Result(requeue_after=max(1.0, (again - now).total_seconds())) if again else None
+        retry_at = state.plan.retry_at
+        return Result(requeue_after=max(1.0, (retry_at - now).total_seconds())) if retry_at else None
 
     # ---- observe
 
@@ -146,17 +146,17 @@ class OdcrProvisioner:
         snapshot = self._reads.snapshot()
         if self._read_with != (snapshot.flavors, types):
             self._read_with, self._read = (snapshot.flavors, types), {}
-        look = snapshot.flavors.instances(types, self._zones)
-        found = {}
-        for one in snapshot.reservations.values():
-            version = (one.uid, one.metadata.resource_version)
-            found[version] = self._read.get(version) or read(
-                one, snapshot.judged(one), look, cost_labels=self._cost_labels
+        flavors = snapshot.flavors.instances(types, self._zones)
+        parsed = {}
+        for reservation in snapshot.reservations.values():
+            version = (reservation.uid, reservation.metadata.resource_version)
+            parsed[version] = self._read.get(version) or read(
+                reservation, snapshot.judged(reservation), flavors, cost_labels=self._cost_labels
             )
-        self._read = found
-        return {each.reserved: each for each in found.values()}
+        self._read = parsed
+        return {reading.reserved: reading for reading in parsed.values()}
 
-    def _see(self, inventory: Inventory, types: Mapping[str, InstanceType]) -> ProvisioningState:
+    def _observe(self, inventory: Inventory, types: Mapping[str, InstanceType]) -> ProvisioningState:
         return self._decide(inventory, self._readings(types), types)
 
     def _decide(
@@ -169,74 +169,79 @@ class OdcrProvisioner:
         described, inventory = inventory, self._inventory.assumed.shown(inventory)
         groups, unread = self._groups.adopted(readings.values(), inventory, self._settings.adopters, now)
 
-        def whose(some: Sequence[ParsedReservation]) -> Ownership:
+        def resolve(subset: Sequence[ParsedReservation]) -> Ownership:
             return resolve_ownership(
                 inventory.odcrs.values(),
                 groups,
-                [each.claimant for each in some],
+                [reading.claimant for reading in subset],
                 cluster=self._cluster,
                 unread=unread,
                 adopters=self._settings.adopters,
                 holders={id_: record.reserved for id_, record in self._ledger.held.items()},
             )
 
-        holdings = bisected(whose, [*readings.values()], _object)
-        no_room = self._reads.snapshot().refusals
+        ownership = bisected(resolve, [*readings.values()], _object)
+        refusals = self._reads.snapshot().refusals
         self._ungrouped = {}
-        like = next((odcr.arn for odcr in inventory.odcrs.values() if odcr.arn), "")
+        sample_arn = next((odcr.arn for odcr in inventory.odcrs.values() if odcr.arn), "")
         readings = {
             reserved: replace(
-                each,
-                wish=self._wish(each, like, now, groups=groups, no_room=no_room.get(reserved, ())),
+                reading,
+                desired=self._desired(
+                    reading, sample_arn, now, groups=groups, refusals=refusals.get(reserved, ())
+                ),
             )
-            if each.managed
-            else each
-            for reserved, each in readings.items()
+            if reading.managed
+            else reading
+            for reserved, reading in readings.items()
         }
         return ProvisioningState(
             described=described,
             inventory=inventory,
             readings=readings,
             types=types,
-            holdings=holdings,
-            plan=self._plan(readings.values(), inventory, holdings, types, now),
+            ownership=ownership,
+            plan=self._plan(readings.values(), inventory, ownership, types, now),
             groups=groups,
         )
 
-    def _remember(self, seen: ProvisioningState) -> None:
+    def _store_records(self, state: ProvisioningState) -> None:
         """Stores the records that a successor needs. Raises ApiError."""
-        now, described = self._clock.now(), seen.described
+        now, described = self._clock.now(), state.described
         # A cancelled ODCR is over, even while EC2 shows it. A purchase that EC2 never showed is an intent.
-        odcrs = {id_: seen.inventory.odcrs[id_] for id_ in described.odcrs}
-        alive = {each.one.uid: each.one.metadata.generation for each in seen.readings.values()}
+        odcrs = {id_: state.inventory.odcrs[id_] for id_ in described.odcrs}
+        alive = {
+            reading.reservation.uid: reading.reservation.metadata.generation
+            for reading in state.readings.values()
+        }
         before = self._ledger.held
-        held = held_now(before, odcrs, seen.holdings, cluster=self._cluster, now=now)
+        held = held_now(before, odcrs, state.ownership, cluster=self._cluster, now=now)
         intents = still_open(self._ledger.intents.values(), described.odcrs, described.described or now)
         self._ledger.keep(intents, held, alive)
-        self._looks_again = bool(missing(held, odcrs))
+        self._refresh_ledger = bool(missing(held, odcrs))
         self._ledger.flush()
 
-    def _again(self, seen: ProvisioningState) -> ProvisioningState:
+    def _replan(self, state: ProvisioningState) -> ProvisioningState:
         """Plans again for the same objects and description, with the changes made since."""
-        return self._decide(seen.described, seen.readings, seen.types)
+        return self._decide(state.described, state.readings, state.types)
 
     def _plan(
         self,
         readings: Iterable[ParsedReservation],
         inventory: Inventory,
-        holdings: Ownership,
+        ownership: Ownership,
         types: Mapping[str, InstanceType],
         now: datetime,
     ) -> ProcurementPlan:
-        managed = sorted((each for each in readings if each.managed), key=_age)
+        managed = sorted((reading for reading in readings if reading.managed), key=_age)
 
-        def planned(some: Sequence[ParsedReservation]) -> ProcurementPlan:
+        def planned(subset: Sequence[ParsedReservation]) -> ProcurementPlan:
             return plan(
-                [each.wish for each in some],
+                [reading.desired for reading in subset],
                 inventory,
-                holdings,
+                ownership,
                 types=types,
-                refusals=self._actor.refusals,
+                refusals=self._executor.refusals,
                 caps=self._settings.caps,
                 cluster=self._cluster,
                 now=now,
@@ -246,163 +251,173 @@ class OdcrProvisioner:
 
         return bisected(planned, managed, _object)
 
-    def _wish(
+    def _desired(
         self,
         reading: ParsedReservation,
-        like: str,
+        sample_arn: str,
         now: datetime,
         *,
         groups: Mapping[str, ReservationGroup],
-        no_room: tuple[str, ...],
+        refusals: tuple[str, ...],
     ) -> DesiredCapacity:
         """Adds the state of this process, the namespace's quotas and its resource group."""
-        named, frozen = reading.claimant.group_arn, reading.wish.frozen
-        if named and named not in groups and not reading.one.deleting:
-            why = f"it is not known what group {group_name(named)} has, which may be all that is wanted"
+        group_arn, frozen = reading.claimant.group_arn, reading.desired.frozen
+        if group_arn and group_arn not in groups and not reading.reservation.deleting:
+            why = f"the members of group {group_name(group_arn)} are unknown, and they may be enough"
             frozen = frozen or why
         if unread := self._ledger.problem():  # the invalid entry may concern an ODCR to release
             frozen = frozen or unread.message
-        one, terms = reading.one, reading.wish.terms
-        released = self._ledger.released(one.uid, one.metadata.generation)
-        wish = replace(
-            reading.wish,
-            asks={
-                name: replace(ask, released=released.get(name, 0)) for name, ask in reading.wish.asks.items()
+        reservation, terms = reading.reservation, reading.desired.terms
+        released = self._ledger.released(reservation.uid, reservation.metadata.generation)
+        desired = replace(
+            reading.desired,
+            demands={
+                name: replace(demand, released=released.get(name, 0))
+                for name, demand in reading.desired.demands.items()
             },
-            held="; ".join([*not_offered(terms, self._offers), *no_room]),
+            on_hold="; ".join([*not_offered(terms, self._offers), *refusals]),
             frozen=frozen,
-            refused=self._actor.held(reading, now),
+            refused=self._executor.backoff_reason(reading, now),
         )
         try:
-            return replace(wish, group=self._groups.look(self._groups.arn(wish.reserved, like=like), now))
+            return replace(
+                desired,
+                group=self._groups.read(self._groups.arn(desired.reserved, sample_arn=sample_arn), now),
+            )
         except ProviderError as error:
-            _log.warning("group not read", reservation=str(wish.reserved), error=str(error))
+            _log.warning("group not read", reservation=str(desired.reserved), error=str(error))
             if error.class_ not in (ErrorClass.THROTTLING, ErrorClass.TRANSIENT):
-                group = self._groups.name(wish.reserved)
+                group = self._groups.name(desired.reserved)
                 why = f"group {group}, which the broker keeps for it, could not be read: {error}"
-                self._ungrouped[wish.reserved] = (ReservationProblem(reason="GroupUnreadable", message=why),)
-            return replace(wish, groups=False)
+                self._ungrouped[desired.reserved] = (
+                    ReservationProblem(reason="GroupUnreadable", message=why),
+                )
+            return replace(desired, groups=False)
 
     # ---- act
 
-    def _due(self, planned: ProcurementPlan) -> bool:
+    def _due(self, plan: ProcurementPlan) -> bool:
         now = self._clock.now()
-        steps: list[OdcrChange | GroupChange] = [*planned.changes, *planned.regroups]
-        return bool(planned.purchases) or any(not self._actor.paused(step, now) for step in steps)
+        steps: list[OdcrChange | GroupChange] = [*plan.changes, *plan.regroups]
+        return bool(plan.purchases) or any(not self._executor.paused(step, now) for step in steps)
 
-    def _act(self, seen: ProvisioningState) -> tuple[ProvisioningState, Exception | None]:
+    def _act(self, state: ProvisioningState) -> tuple[ProvisioningState, Exception | None]:
         """Takes every step. Returns the state afterwards, and the first error of the API server or EC2."""
-        first: Exception | None = None
+        first_error: Exception | None = None
         skipped: set[Reserved] = set()
         try:
             for _ in range(ROUNDS):
-                due = [each for each in seen.plan.purchases if each.reserved not in skipped]
+                due = [purchase for purchase in state.plan.purchases if purchase.reserved not in skipped]
                 if not due:
                     break
                 for purchase in due:
                     try:
-                        self._actor.buy(purchase, seen.readings[purchase.reserved], seen.inventory.odcrs)
+                        self._executor.buy(purchase, state.readings[purchase.reserved], state.inventory.odcrs)
                     except (NotFound, ObjectChanged):
                         skipped.add(purchase.reserved)  # it is read again before anything is bought
                     except Unavailable:
                         raise
                     except ApiError as error:
                         skipped.add(purchase.reserved)
-                        first = first or error
-                seen = self._again(seen)
+                        first_error = first_error or error
+                state = self._replan(state)
             now = self._clock.now()
-            for change in seen.plan.changes:
-                if not self._actor.paused(change, now) and change.count >= self._used(change, seen):
-                    odcr = seen.inventory.odcrs[change.odcr_id]
-                    self._actor.change(change, seen.readings[change.reserved], odcr)
+            for change in state.plan.changes:
+                if not self._executor.paused(change, now) and change.count >= self._used(change, state):
+                    odcr = state.inventory.odcrs[change.odcr_id]
+                    self._executor.change(change, state.readings[change.reserved], odcr)
             for _ in range(2):  # a group is made, then filled
-                seen = self._again(seen)
-                for step in seen.plan.regroups:
-                    if not self._actor.paused(step, now):
-                        self._actor.regroup(step, seen.readings[step.reserved], seen.inventory)
+                state = self._replan(state)
+                for step in state.plan.regroups:
+                    if not self._executor.paused(step, now):
+                        self._executor.regroup(step, state.readings[step.reserved], state.inventory)
         except (ApiError, ProviderError) as error:
-            first = first or error
-        self._actor.events.end_pass(seen.readings)
-        return self._again(seen), first
+            first_error = first_error or error
+        self._executor.events.end_pass(state.readings)
+        return self._replan(state), first_error
 
-    def _used(self, change: OdcrChange, seen: ProvisioningState) -> int:
+    def _used(self, change: OdcrChange, state: ProvisioningState) -> int:
         """Used slots of the ODCR by now: launches did not wait for this decision."""
         latest = self._inventory.snapshot()
-        views = [replace(seen.inventory, debits=latest.debits)]
-        if latest.described and seen.inventory.described and latest.described > seen.inventory.described:
-            views.append(latest)  # a newer description has launches that are debits no longer
-        odcrs = [(view.odcrs.get(change.odcr_id), view) for view in views]
-        return max((odcr.total - unused(odcr, view) for odcr, view in odcrs if odcr), default=0)
+        inventories = [replace(state.inventory, debits=latest.debits)]
+        if latest.described and state.inventory.described and latest.described > state.inventory.described:
+            inventories.append(latest)  # a newer description has launches that are debits no longer
+        odcrs = [(inventory.odcrs.get(change.odcr_id), inventory) for inventory in inventories]
+        return max((odcr.total - unused(odcr, inventory) for odcr, inventory in odcrs if odcr), default=0)
 
-    def _release(self, seen: ProvisioningState) -> None:
+    def _release(self, state: ProvisioningState) -> None:
         """Releases instances that were idle for too long, from the next plan on. Raises ApiError."""
         now = self._clock.now()
-        self._idle.see(seen.inventory, now)
-        for reserved, reading in seen.readings.items():
-            if not reading.managed or reading.one.deleting or reading.wish.frozen:
+        self._idle.observe(state.inventory, now)
+        for reserved, reading in state.readings.items():
+            if not reading.managed or reading.reservation.deleting or reading.desired.frozen:
                 continue
             counts: dict[str, int] = {}
             held: list[Odcr] = []
-            for name, ask in reading.wish.asks.items():
-                first = ask.flavor.instance_types[0]
-                all_ = seen.holdings.of(reserved).get(name, ())
-                mine = [each for each in all_ if each.instance_type == first]
-                counts[name] = self._idle.over(mine, now)
-                held += mine
+            for name, demand in reading.desired.demands.items():
+                first = demand.flavor.instance_types[0]
+                odcrs = state.ownership.of(reserved).get(name, ())
+                same_type = [odcr for odcr in odcrs if odcr.instance_type == first]
+                counts[name] = self._idle.expired(same_type, now)
+                held += same_type
             if any(counts.values()):
-                total = {name: ask.released + counts[name] for name, ask in reading.wish.asks.items()}
-                self._actor.release(reading, total)
+                total = {
+                    name: demand.released + counts[name] for name, demand in reading.desired.demands.items()
+                }
+                self._executor.release(reading, total)
                 self._idle.released(held)
 
     # ---- publish
 
-    def _unseen(self) -> None:
+    def _publish_undescribed(self) -> None:
         """Before EC2 was described, lets deleted reservations go that need no work in EC2."""
         free = {
-            each.reserved: each.one.uid
-            for each in self._readings({}).values()
-            if each.one.deleting and not (each.managed and each.wish.cancels)
+            reading.reserved: reading.reservation.uid
+            for reading in self._readings({}).values()
+            if reading.reservation.deleting and not (reading.managed and reading.desired.cancels)
         }
-        self._show(replace(self._published, settled=free))
+        self._expose(replace(self._published, deletable=free))
 
-    def _publish(self, seen: ProvisioningState) -> None:
+    def _publish(self, state: ProvisioningState) -> None:
         now = self._clock.now()
         states: dict[Reserved, OdcrStatus] = {}
-        settled: dict[Reserved, str] = {}
-        for reserved, reading in seen.readings.items():
-            outlook = seen.plan.outlooks.get(reserved)
-            problems = [*reading.problems, *seen.holdings.problems.get(reserved, ())]
-            if outlook is None:
-                counts = observed(reading.wish, seen.holdings, types=seen.types)
+        deletable: dict[Reserved, str] = {}
+        for reserved, reading in state.readings.items():
+            fulfilment = state.plan.statuses.get(reserved)
+            problems = [*reading.problems, *state.ownership.problems.get(reserved, ())]
+            if fulfilment is None:
+                counts = observed(reading.desired, state.ownership, types=state.types)
             else:
-                counts = outlook.counts
-                problems += [*outlook.problems, *self._actor.problems(reserved, now)]
+                counts = fulfilment.counts
+                problems += [*fulfilment.problems, *self._executor.problems(reserved, now)]
                 problems += self._ungrouped.get(reserved, ())
             states[reserved] = OdcrStatus(
                 managed=reading.managed,
                 flavors=counts,
-                group_arn=group_arn_of(reading, seen.groups),
+                group_arn=group_arn_of(reading, state.groups),
                 problems=tuple(dict.fromkeys(problems)),
                 detail=shortage_detail(counts),
             )
-            self._stops.report(reading.one, problems)
-            if reading.one.deleting and (outlook is None or outlook.settled):
-                settled[reserved] = reading.one.uid
-                self._parting.tell(reading, seen.inventory, seen.holdings, seen.types)
+            self._stops.report(reading.reservation, problems)
+            if reading.reservation.deleting and (fulfilment is None or fulfilment.deletable):
+                deletable[reserved] = reading.reservation.uid
+                self._deletion_notices.publish(reading, state.inventory, state.ownership, state.types)
         self._stops.end_pass()
-        self._parting.forget(settled.values())
-        self._show(OdcrSnapshot(ownership=seen.holdings, statuses=states, settled=settled))
+        self._deletion_notices.forget(deletable.values())
+        self._expose(OdcrSnapshot(ownership=state.ownership, statuses=states, deletable=deletable))
 
-    def _show(self, odcrs: OdcrSnapshot) -> None:
+    def _expose(self, odcrs: OdcrSnapshot) -> None:
         self._published = odcrs
         metrics.show(odcrs)
         self._publish_odcrs(odcrs)
 
 
 def _object(reading: ParsedReservation) -> Reservation:
-    return reading.one
+    return reading.reservation
 
 
 def _age(reading: ParsedReservation) -> tuple[datetime, Reserved]:
     """The oldest reservation first."""
-    return reading.one.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC), reading.reserved
+    return reading.reservation.metadata.creation_timestamp or datetime.max.replace(
+        tzinfo=UTC
+    ), reading.reserved

@@ -16,7 +16,7 @@ STOPPING: Final = frozenset(
         "PriceUnknown",
         "PurchaseSkipped",
         INVALID,
-        # Adoptions that an annotation asks for, and that cannot be done.
+        # Adoptions that an annotation requests, and that are not possible.
         "AdoptionNotAllowed",
         "GroupNotFound",
         "ReservationDisputed",
@@ -35,12 +35,12 @@ class StopEvents:
         self._before: dict[str, frozenset[ReservationProblem]] = {}  # by uid, of the last pass
         self._now: dict[str, frozenset[ReservationProblem]] = {}
 
-    def report(self, one: Reservation, problems: Sequence[ReservationProblem]) -> None:
-        stops = [each for each in dict.fromkeys(problems) if each.reason in STOPPING]
-        self._now[one.uid] = frozenset(stops)
-        for each in stops:
-            if each not in self._before.get(one.uid, ()):
-                self._recorder.event(one, "Warning", each.reason, each.message)
+    def report(self, reservation: Reservation, problems: Sequence[ReservationProblem]) -> None:
+        stops = [problem for problem in dict.fromkeys(problems) if problem.reason in STOPPING]
+        self._now[reservation.uid] = frozenset(stops)
+        for problem in stops:
+            if problem not in self._before.get(reservation.uid, ()):
+                self._recorder.event(reservation, "Warning", problem.reason, problem.message)
 
     def end_pass(self) -> None:
         self._before, self._now = self._now, {}

@@ -52,20 +52,20 @@ def slot_request(claim: NodeClaim, queue: str, odcr_ids: tuple[str, ...]) -> Slo
 
 def nominations_of(
     claims: Sequence[NodeClaim],
-    awaited: Mapping[str, NominatedSlot],
+    nominated_slots: Mapping[str, NominatedSlot],
     kept: Mapping[str, str],
     *,
     queue: Callable[[NodeClaim], str],
 ) -> Iterator[SlotRequest]:
     """The nominated ones of these claims, and claims of their gangs that keep a slot meanwhile.
 
-    `awaited` and `kept`, by uid: the slots that claims wait for since the last plan, and the EC2 reservation
-    of each kept slot.
+    `nominated_slots` and `kept`, by uid: the slots that claims wait for since the last plan, and the EC2
+    reservation of each kept slot.
     """
     first = [claim for claim in claims if nominated(claim)]
     gangs = {claim.annotations.get(names.GANG, "") for claim in first} - {""}
-    for claim in (claim for claim in first if claim.uid in awaited):
-        yield slot_request(claim, awaited[claim.uid].queue, awaited[claim.uid].odcr_ids)
+    for claim in (claim for claim in first if claim.uid in nominated_slots):
+        yield slot_request(claim, nominated_slots[claim.uid].queue, nominated_slots[claim.uid].odcr_ids)
     for claim in claims:
         if claim.uid in kept and claim.annotations.get(names.GANG) in gangs:
             yield slot_request(claim, queue(claim), (kept[claim.uid],))
@@ -101,7 +101,7 @@ def borrows(claim: NodeClaim, reserved: Reserved, owners: Mapping[str, Reserved]
 def unowned(claim: NodeClaim, reserved: Reserved, owners: Mapping[str, Reserved]) -> bool:
     """Whether a claim runs in an EC2 reservation without an owner, although `reserved` owns slots.
 
-    The quota of `reserved` stands for its own slots.
+    The quota of `reserved` covers its own slots only.
     """
     id_ = claim.labels.get(names.RESERVATION_ID, "")
     return bool(id_) and id_ not in owners and reserved in owners.values()

@@ -16,7 +16,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.units import CPU
 from broker.capacity.entitlement import NominatedSlot
 from broker.capacity.model import Inventory
-from broker.controllers.dedicatedaicluster.controller import NOT_YET, ClusterController, ClusterPass
+from broker.controllers.dedicatedaicluster.controller import RETRY_SECONDS, ClusterController, ClusterPass
 from broker.controllers.dedicatedaicluster.drawing import share
 from broker.controllers.dedicatedaicluster.headroom import without_room
 from broker.controllers.dependencies import ReservationDependencies
@@ -36,7 +36,7 @@ from broker.reservations.cluster_admission import ClusterAdmission
 from broker.reservations.queues import queues
 from broker.reservations.sizing import supply
 
-LOOK_AGAIN: Final = 5.0  # seconds, while a claim waits: a slot counts as being freed only for a time
+RECHECK_SECONDS: Final = 5.0  # seconds, while a claim waits: a slot counts as being freed only for a time
 
 
 class PreemptionController:
@@ -47,37 +47,37 @@ class PreemptionController:
         shared: ReservationDependencies,
         entitlements: EntitlementReader,
         preemptor: Preemptor,
-        keeper: ClusterController,
+        clusters: ClusterController,
     ) -> None:
         self._shared = shared
         self._assumed = shared.inventory.assumed
         self._entitlements = entitlements
         self._preemptor = preemptor
-        self._keeper = keeper
+        self._clusters = clusters
         entitlements.held_back = self._held_back
 
     def run(self, _items: Sequence[str] = ()) -> Result | None:
         """Raises ProviderError; ApiError after everything else had its turn."""
-        with self._assumed.alone():
-            awaiting = self._preemptor.waiting()
+        with self._assumed.exclusive():
+            waiting_claims = self._preemptor.waiting()
             snapshot = self._shared.reads.snapshot()
-            observed = self._keeper.observe(snapshot)
-            decided = self._decide(snapshot, observed, awaiting, self._shared.inventory.snapshot())
+            observed = self._clusters.observe(snapshot)
+            decided = self._decide(snapshot, observed, waiting_claims, self._shared.inventory.snapshot())
             self._assume(snapshot, observed, decided)
-        waits = [LOOK_AGAIN] if awaiting else []
-        if self._keeper.waits:
-            waits.append(NOT_YET)
+        waits = [RECHECK_SECONDS] if waiting_claims else []
+        if self._clusters.waits_for_kueue:
+            waits.append(RETRY_SECONDS)
 
         def clusters() -> None:
             soonest = (
                 None
                 if observed is None
-                else self._keeper.act(observed, None if self._shared.reads.kueue else decided)
+                else self._clusters.reconcile(observed, None if self._shared.reads.kueue else decided)
             )
             waits.extend([] if soonest is None else [soonest])
 
         # An error in one step must not skip the others.
-        each((self._preemptor.clear, lambda: self._preemptor.act(decided), clusters), lambda step: step())
+        each((self._preemptor.clear, lambda: self._preemptor.evict(decided), clusters), lambda step: step())
         return Result(requeue_after=min(waits)) if waits else None
 
     def _assume(self, snapshot: Snapshot, observed: ClusterPass | None, decided: JointDecision) -> None:
@@ -85,92 +85,92 @@ class PreemptionController:
 
         Plans keep the quota of a nominated cluster, and the next decision considers it first.
         """
-        admitted, nominated_ = (
-            {} if observed is None else self._keeper.given(observed, decided, phase)
+        admitted, nominated_quota = (
+            {} if observed is None else self._clusters.new_quota(observed, decided, phase)
             for phase in (AdmissionPhase.ADMITTED, AdmissionPhase.PREEMPTING)
         )
         evicted_for = {name: eviction.preemptor for name, eviction in decided.evictions.items()}
         evicted_for |= {
-            f"{CLAIM}{victim.holder.name}": f"{CLAIM}{victim.want.name}" for victim in decided.victims
+            f"{CLAIM}{victim.holder.name}": f"{CLAIM}{victim.request.name}" for victim in decided.victims
         }
         clusters = snapshot.clusters
-        names_ = {cluster.name for cluster in clusters if cluster.uid not in admitted}
-        names_ |= {f"{CLAIM}{claim.name}" for claim in self._shared.caches.claims.list()}
+        present = {cluster.name for cluster in clusters if cluster.uid not in admitted}
+        present |= {f"{CLAIM}{claim.name}" for claim in self._shared.caches.claims.list()}
         active = {cluster.uid for cluster in clusters if cluster.status.dac_lifecycle_state == "ACTIVE"}
         with self._assumed.lock:
             self._assumed.served.confirm(active)
-            self._assumed.decided(
+            self._assumed.assume_decision(
                 admitted=admitted,
-                nominated=nominated_,
+                nominated=nominated_quota,
                 evicted=decided.evictions.keys(),
                 evicted_for=evicted_for,
             )
-            self._assumed.evicted_for.confirm(self._assumed.evicted_for.values().keys() - names_)
+            self._assumed.evicted_for.confirm(self._assumed.evicted_for.values().keys() - present)
 
     def _nominated_clusters(self, snapshot: Snapshot) -> Collection[str]:
         """The names of the clusters nominated in the last decision."""
-        uids = self._assumed.nominated.values()
+        uids = self._assumed.nominated_quota.values()
         return {cluster.name for cluster in snapshot.clusters if cluster.uid in uids}
 
     def decide(self, inventory: Inventory) -> JointDecision:
         """The decision that a pass would make now. Writes nothing. Raises ProviderError."""
         snapshot = self._shared.reads.snapshot()
-        return self._decide(snapshot, self._keeper.observe(snapshot), self._preemptor.waiting(), inventory)
+        return self._decide(snapshot, self._clusters.observe(snapshot), self._preemptor.waiting(), inventory)
 
     def _decide(
         self,
         snapshot: Snapshot,
         observed: ClusterPass | None,
-        awaiting: Sequence[tuple[NodeClaim, NominatedSlot]],
+        waiting_claims: Sequence[tuple[NodeClaim, NominatedSlot]],
         inventory: Inventory,
     ) -> JointDecision:
-        if not awaiting and (observed is None or self._shared.reads.kueue):
+        if not waiting_claims and (observed is None or self._shared.reads.kueue):
             return JointDecision()
         if inventory.described is None:
             return (
                 JointDecision()
                 if observed is None
-                else _decided(self._keeper.quota(observed, ()), None, (), ())
+                else _decide_isolated(self._clusters.quota(observed, ()), None, (), ())
             )
-        asking = {claim.uid for claim, _ in awaiting}
+        waiting_uids = {claim.uid for claim, _ in waiting_claims}
         types = self._shared.provider.instance_types()
-        places = self._entitlements.places(snapshot, inventory, types, waiting=asking)
-        shares = _Shares(observed, places, inventory)
-        quota = None if observed is None else self._keeper.quota(observed, self._launching(places, shares))
+        slots = self._entitlements.slot_state(snapshot, inventory, types, requesting=waiting_uids)
+        shares = _Shares(observed, slots, inventory)
+        quota = None if observed is None else self._clusters.quota(observed, self._launching(slots, shares))
         waiting = []
-        for claim, slot in awaiting:
+        for claim, slot in waiting_claims:
             usage = {} if names.DEDICATED in claim.labels else shares.of(slot.queue, slot.odcr_ids[0])
             request = slot_request(claim, slot.queue, slot.odcr_ids)
-            waiting.append(WaitingClaim(want=request, usage=usage, nominated=nominated(claim)))
-        return _decided(quota, places, waiting, self._nominated_clusters(snapshot))
+            waiting.append(WaitingClaim(request=request, usage=usage, nominated=nominated(claim)))
+        return _decide_isolated(quota, slots, waiting, self._nominated_clusters(snapshot))
 
     def _held_back(
         self,
         snapshot: Snapshot,
         claims: Mapping[str, NodeClaim],
         draws: Mapping[str, str],
-        later: Mapping[str, ClusterAdmission],
+        nominated_quota: Mapping[str, ClusterAdmission],
     ) -> Collection[str]:
-        """The claims that would take quota which clusters (by uid) are nominated for."""
-        observed = self._keeper.observe(snapshot)
-        quota = None if observed is None else self._keeper.quota(observed, ())
+        """The claims that would take quota for which clusters (by uid) are nominated."""
+        observed = self._clusters.observe(snapshot)
+        quota = None if observed is None else self._clusters.quota(observed, ())
         if observed is None or quota is None:
             return ()
         named = {
-            state.cluster.name: later[state.cluster.uid]
-            for state in observed.world.asking
-            if state.cluster.uid in later
+            state.cluster.name: nominated_quota[state.cluster.uid]
+            for state in observed.snapshot.clusters
+            if state.cluster.uid in nominated_quota
         }
         waiting = [
-            (each, draws[uid])
-            for uid, each in claims.items()
-            if names.DEDICATED not in each.labels and uid in draws
+            (claim, draws[uid])
+            for uid, claim in claims.items()
+            if names.DEDICATED not in claim.labels and uid in draws
         ]
-        return without_room(quota, named, waiting, flavors=observed.world.flavors, types=observed.types)
+        return without_room(quota, named, waiting, flavors=observed.snapshot.flavors, types=observed.types)
 
-    def _launching(self, places: SlotState | None, shares: _Shares) -> Iterable[AdmittedWorkload]:
+    def _launching(self, slots: SlotState | None, shares: _Shares) -> Iterable[AdmittedWorkload]:
         """Claims of no cluster that have a slot and no instance yet. They are non-preemptible."""
-        for holder in places.holders if places is not None else ():
+        for holder in slots.holders if slots is not None else ():
             claim = None if holder.cluster else self._shared.caches.claims.get(holder.name)
             if claim is not None and not claim.status.provider_id:
                 yield AdmittedWorkload(
@@ -182,34 +182,36 @@ class PreemptionController:
                 )
 
 
-def _decided(
+def _decide_isolated(
     quota: QuotaState | None,
-    places: SlotState | None,
+    slots: SlotState | None,
     waiting: Sequence[WaitingClaim],
     nominated: Collection[str],
 ) -> JointDecision:
     """As `joint.decide`. Raises CulpritFound with the name of the object that it fails on."""
 
-    def among(some: Sequence[str]) -> JointDecision:
-        return decide(*part.only({*some}, quota, places, waiting), nominated=nominated)
+    def among(names_: Sequence[str]) -> JointDecision:
+        return decide(*part.only({*names_}, quota, slots, waiting), nominated=nominated)
 
     return bisected_among(
-        lambda: decide(quota, places, waiting, nominated=nominated),
+        lambda: decide(quota, slots, waiting, nominated=nominated),
         among,
-        lambda: part.names(quota, places, waiting),
+        lambda: part.names(quota, slots, waiting),
     )
 
 
 class _Shares:
-    """The part of a reservation's quota that a slot without an instance stands for."""
+    """The part of a reservation's quota that a slot without an instance uses."""
 
-    def __init__(self, observed: ClusterPass | None, places: SlotState | None, inventory: Inventory) -> None:
+    def __init__(self, observed: ClusterPass | None, slots: SlotState | None, inventory: Inventory) -> None:
         self._types = {} if observed is None else observed.types
         self._inventory = inventory
         self._queues = (
-            {} if observed is None else {queue.name: queue for queue in queues(observed.world.specs)[0]}
+            {} if observed is None else {queue.name: queue for queue in queues(observed.snapshot.specs)[0]}
         )
-        self._flavors = {id_: lot.flavor for lot in (places.lots if places else ()) for id_ in lot.slots}
+        self._flavors = {
+            id_: pool.flavor for pool in (slots.slot_pools if slots else ()) for id_ in pool.slots
+        }
 
     def of(self, queue: str, odcr_id: str) -> Amounts:
         member, odcr = self._queues.get(queue), self._inventory.odcrs.get(odcr_id)

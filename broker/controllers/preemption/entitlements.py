@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from broker.apis.karpenter import NodeClaim
-from broker.capacity.entitlement import KEPT, NO_ENTITLEMENTS, WHY_KEPT, Entitlements
+from broker.capacity.entitlement import KEPT, KEPT_REASON, NO_ENTITLEMENTS, Entitlements
 from broker.capacity.model import Inventory
 from broker.controllers.assumed import AssumptionStore
 from broker.controllers.preemption.claims import cluster_of, nominated
@@ -25,7 +25,7 @@ from broker.quota.joint import SlotState
 from broker.reservations.cluster_admission import ClusterAdmission
 from providers.model import InstanceType
 
-# How long a plan waits for unread kinds before launches go on without them.
+# The longest time that a plan waits for unread kinds.
 PATIENCE: Final = timedelta(seconds=30)
 
 HeldBack = Callable[
@@ -45,7 +45,7 @@ class EntitlementReader:
         self._assumed = assumed
         self._began = slots.clock.monotonic()
         self._logged: set[str] = set()
-        # The claims that would take quota of nominated clusters, of some claims (by uid) with their queues.
+        # Of the given claims (by uid, with their queues): those that would take quota of nominated clusters.
         self.held_back: HeldBack = lambda *_: ()
 
     def known(self) -> bool:
@@ -62,17 +62,15 @@ class EntitlementReader:
         return over
 
     def _log(self, *, over: bool) -> None:
-        """Logs once that launches wait for kinds that cannot be read, and once that they go on without
-        them.
-        """
+        """Logs once that launches are paused for kinds that cannot be read, and once that they continue."""
         named = self._slots.reads.named
         unread = {name: informer for name, informer in named.items() if not informer.complete}
-        step = "launches go on without" if over else "launches wait"
+        step = "launches continue without it" if over else "launches are paused"
         if step in self._logged or not (over or any(informer.error for informer in unread.values())):
             return
         self._logged.add(step)
         _log.warning(
-            f"whose slots are whose is not known: {step}",
+            f"reservation ownership unknown; {step}",
             longest_seconds=PATIENCE.total_seconds(),
             unread={name: informer.error or "not read yet" for name, informer in unread.items()},
             advice="the broker's role must let it list and watch these kinds",
@@ -86,37 +84,41 @@ class EntitlementReader:
         launches = {uid: odcr_id for uid, odcr_id in assumed.launches.items() if uid not in claims}
         assumed = replace(assumed, launches=launches)
         snapshot = self._slots.reads.snapshot()
-        slots = self._slots.take(snapshot, inventory, types, planning=claims.keys(), assumed=assumed)
+        slots = self._slots.build(snapshot, inventory, types, planning=claims.keys(), assumed=assumed)
         if slots is None:
             return NO_ENTITLEMENTS
-        draws, barred, names_ = drawn(claims.values(), snapshot)
+        draws, barred, written_names = drawn(claims.values(), snapshot)
         queues = entitled(slots)
         owners = {uid: cluster_of(claim) for uid, claim in claims.items()}
-        lots = {uid: queues.lots[id_] for uid, id_ in assumed.kept.items() if id_ in queues.lots}
-        lots |= {uid: slot.lot for uid, slot in assumed.awaited.items()}
+        slot_pools = {
+            uid: queues.slot_pools[id_] for uid, id_ in assumed.kept.items() if id_ in queues.slot_pools
+        }
+        slot_pools |= {uid: slot.slot_pool for uid, slot in assumed.nominated_slots.items()}
         first = {uid for uid, claim in claims.items() if nominated(claim)}
         first |= {uid for uid, (owner, _) in owners.items() if owner in assumed.served}
-        if assumed.nominated and (kept := self.held_back(snapshot, claims, draws, assumed.nominated)):
-            draws |= dict.fromkeys(kept, KEPT)
-            barred[KEPT] = WHY_KEPT
+        if assumed.nominated_quota and (
+            held_back := self.held_back(snapshot, claims, draws, assumed.nominated_quota)
+        ):
+            draws |= dict.fromkeys(held_back, KEPT)
+            barred[KEPT] = KEPT_REASON
         return replace(
             queues,
             draws=draws,
-            names={**queues.names, **names_},
+            names={**queues.names, **written_names},
             barred={**queues.barred, **barred},
             held=frozenset(uid for uid, (_, name) in owners.items() if name in slots.holding),
-            nominated={uid: lots.get(uid) for uid in first},
+            nominated={uid: slot_pools.get(uid) for uid in first},
         )
 
-    def places(
+    def slot_state(
         self,
         snapshot: Snapshot,
         inventory: Inventory,
         types: Mapping[str, InstanceType],
         *,
-        waiting: Collection[str],
+        requesting: Collection[str],
     ) -> SlotState | None:
-        """None if there is no reservation. `waiting`: claims (by uid) that request a slot by themselves."""
-        assumed = replace(self._assumed.slots(), nominated={})  # decided again here
-        slots = self._slots.take(snapshot, inventory, types, planning=waiting, assumed=assumed)
+        """None if no reservation exists. `requesting`: claims (by uid) that request a slot by themselves."""
+        assumed = replace(self._assumed.slots(), nominated_quota={})  # decided again here
+        slots = self._slots.build(snapshot, inventory, types, planning=requesting, assumed=assumed)
         return None if slots is None else slots.state

@@ -39,7 +39,8 @@ from broker.quota.slot_model import CLAIM, Victim
 
 RECLAIMED = Counter(
     "capacity_broker_slots_reclaimed",
-    "Claims that were drained for somebody with more right to their reserved slot, by Kueue's reason.",
+    "Claims that were preempted, because another claim or cluster is entitled to their reserved slot, by "
+    "Kueue's reason.",
     ["reason"],
     registry=REGISTRY,
 )
@@ -75,23 +76,23 @@ class Preemptor:
         assigned = {self._cluster(assignment.claim.name) for assignment in plan.assignments}
         left = {self._cluster(unplaced.claim.name) for unplaced in plan.unplaced}
         with self._assumed.lock:
-            before = self._assumed.awaited.values()
+            before = self._assumed.nominated_slots.values()
             self._assumed.planned(plan)
             self._assumed.served.forget(left - assigned)
-        if plan.awaited or before:
+        if plan.nominated or before:
             self._wake()
 
     def waiting(self) -> Sequence[tuple[NodeClaim, NominatedSlot]]:
         """Claims that wait for a slot since the last plan, in order."""
-        awaited = self._assumed.awaited.values()
-        claims = self._unlaunched(awaited)
-        return [(claims[uid], slot) for uid, slot in awaited.items() if uid in claims]
+        nominated = self._assumed.nominated_slots.values()
+        claims = self._unlaunched(nominated)
+        return [(claims[uid], slot) for uid, slot in nominated.items() if uid in claims]
 
     def clear(self) -> None:
         """Ends the nomination of claims that have their slot or launch another way. Raises ApiError."""
         with self._assumed.lock:
             assumed, planned = self._assumed.slots(), self._assumed.planned_once
-        waiting = self._unlaunched({*assumed.awaited, *assumed.kept, *assumed.launches})
+        waiting = self._unlaunched({*assumed.nominated_slots, *assumed.kept, *assumed.launches})
 
         def clear(claim: NodeClaim) -> None:
             before = condition(claim.status.conditions, names.RECLAIMING)
@@ -126,37 +127,37 @@ class Preemptor:
         if odcr_id := old.labels.get(names.RESERVATION_ID):
             self._assumed.ended.assume(old.uid, odcr_id)
 
-    def act(self, decided: JointDecision) -> None:
+    def evict(self, decided: JointDecision) -> None:
         """Reports to each victim and deletes it. Clusters are evicted by their own controller. Raises
         ApiError after all victims.
         """
         evictions: list[tuple[str, Eviction] | Victim] = [*decided.evictions.items(), *decided.victims]
-        each(evictions, self._act)
+        each(evictions, self._evict)
 
-    def _act(self, decision: tuple[str, Eviction] | Victim) -> None:
+    def _evict(self, decision: tuple[str, Eviction] | Victim) -> None:
         if isinstance(decision, Victim):
-            self._reclaim(decision)
+            self._evict_for_slot(decision)
             return
         name, eviction = decision
         claim = self._claims.get(name.removeprefix(CLAIM)) if name.startswith(CLAIM) else None
         if claim is not None:
             message = _preempted(f"DedicatedAICluster {eviction.preemptor}", claim, eviction)
-            self._leave(claim, message, eviction.reason)
+            self._delete_victim(claim, message, eviction.reason)
         elif eviction.preemptor.startswith(CLAIM):
             owner = self._claims.get(eviction.preemptor.removeprefix(CLAIM))
             if owner is not None:
-                self._reclaims(owner, f"DedicatedAICluster {name}", eviction)
+                self._report_nomination(owner, f"DedicatedAICluster {name}", eviction)
 
-    def _reclaim(self, victim: Victim) -> None:
-        holder, owner = self._claims.get(victim.holder.name), self._claims.get(victim.want.name)
+    def _evict_for_slot(self, victim: Victim) -> None:
+        holder, owner = self._claims.get(victim.holder.name), self._claims.get(victim.request.name)
         if holder is None or holder.deleting or owner is None or owner.deleting or owner.status.provider_id:
             return
         message = _preempted(f"NodeClaim {owner.name} (UID: {owner.uid})", holder, victim)
-        self._reclaims(owner, f"NodeClaim {holder.name} (UID: {holder.uid})", victim)
-        self._leave(holder, message, victim.reason)
+        self._report_nomination(owner, f"NodeClaim {holder.name} (UID: {holder.uid})", victim)
+        self._delete_victim(holder, message, victim.reason)
         _log.info("slot reclaimed", claim=owner.name, of=holder.name, reason=str(victim.reason), why=message)
 
-    def _reclaims(self, owner: NodeClaim, victim: str, cause: Victim | Eviction) -> None:
+    def _report_nomination(self, owner: NodeClaim, victim: str, cause: Victim | Eviction) -> None:
         message = f"waits for {victim} to give back a slot ({cause.reason}); {_paths(cause)}"
         change = ConditionUpdate(
             type=names.RECLAIMING, status="True", reason=str(cause.reason), message=message
@@ -167,7 +168,7 @@ class Preemptor:
         write(self._client, self._claims, owner, change, now=self._clock.now())
         self._recorder.event(owner, "Normal", "Reclaiming", message)
 
-    def _leave(self, claim: NodeClaim, message: str, reason: Reason) -> None:
+    def _delete_victim(self, claim: NodeClaim, message: str, reason: Reason) -> None:
         if claim.deleting:
             return
         change = ConditionUpdate(type=names.PREEMPTED, status="True", reason=str(reason), message=message)

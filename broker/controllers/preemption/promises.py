@@ -2,7 +2,7 @@
 
 Invariant: from its admission on, each instance of a cluster is counted in one place: as a claim with an
 instance, as a claim of the plan at hand, or here. So its slots are not lent between its admission and its
-launch. Flavors without reserved instances are promised no slots.
+launch. Flavors without reserved instances have no pending slots.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from broker.controllers.dedicatedaicluster.status import Size, terminating
 from broker.controllers.preemption.claims import cluster_of
 from broker.quota.model import Amounts
 from broker.quota.resolve import ReservationNames
-from broker.quota.slot_model import Promise
+from broker.quota.slot_model import PendingSlots
 from broker.quota.usage import Reserved
 from broker.reservations.cluster_admission import EPOCH, ClusterAdmission, by_flavor, held
 from broker.reservations.sizing import FlavorProblem
@@ -33,18 +33,18 @@ RESERVED: Final = "reserved"
 class ClusterHolding:
     """A cluster that holds quota or may be admitted.
 
-    `has`: its instances by flavor; `asking`: its claims that request a slot now, by flavor. `size` converts
-    quota to instances. `reserved`: the flavors of which it takes reserved instances. `later`: its
-    nomination.
+    `instances`: their number by flavor; `requesting`: its claims that request a slot now, by flavor. `size`
+    converts quota to instances. `reserved`: the flavors of which it takes reserved instances.
+    `nomination`: the quota that it is nominated for.
     """
 
     name: str
     held: ClusterAdmission
     size: Size
-    has: Mapping[str, int]
+    instances: Mapping[str, int]
     reserved: frozenset[str]
-    later: ClusterAdmission | None = None
-    asking: Mapping[str, int] = field(default_factory=dict)
+    nomination: ClusterAdmission | None = None
+    requesting: Mapping[str, int] = field(default_factory=dict)
 
 
 def cluster_holdings(
@@ -54,42 +54,46 @@ def cluster_holdings(
     by_name: ReservationNames,
     flavors: Collection[ResourceFlavor],
     sizes: Callable[[object], Size],
-    settled: Collection[str],
+    counted_claims: Collection[str],
     admitted: Mapping[str, ClusterAdmission],
-    later: Mapping[str, ClusterAdmission],
-    asking: Collection[str] = (),
+    nominated_quota: Mapping[str, ClusterAdmission],
+    requesting: Collection[str] = (),
 ) -> list[ClusterHolding]:
     """The holdings of all clusters that are not terminating.
 
-    `settled`: claims (by uid) that count as if they had an instance; the `asking` ones of them are
-    considered by themselves. `admitted`, by uid: recent decisions that the status of a cluster may not show
-    yet; `later`: nominations.
+    `counted_claims`: claims (by uid) that count as if they had an instance; the `requesting` ones of them
+    are considered by themselves. `admitted`, by uid: recent decisions that the status of a cluster may not
+    show yet; `nominated_quota`: nominations.
     """
     known = list(clusters)
     if not known:
         return []
     all_claims = [*claims]
-    has = _counted(all_claims, lambda claim: bool(claim.status.provider_id) or claim.uid in settled)
-    asking_now = _counted(all_claims, lambda claim: not claim.status.provider_id and claim.uid in asking)
+    instances = _counted(
+        all_claims, lambda claim: bool(claim.status.provider_id) or claim.uid in counted_claims
+    )
+    requesting_now = _counted(
+        all_claims, lambda claim: not claim.status.provider_id and claim.uid in requesting
+    )
     holdings = []
     for cluster in known:
         reserved = by_name.resolve(cluster.spec.capacity_reservation_id)
-        has_some = held(cluster)
-        admission = admitted.get(cluster.uid) or has_some
+        admitted_before = held(cluster)
+        admission = admitted.get(cluster.uid) or admitted_before
         if admission is None and isinstance(reserved, Reserved):
             admission = ClusterAdmission(reserved=reserved, since=EPOCH, usage={})
         # A cluster that gave everything back, and waits again, still has its condition Preempted.
-        leaves = terminating(cluster, reserved) if has_some else cluster.deleting
-        if admission is not None and not leaves:
+        gives_back = terminating(cluster, reserved) if admitted_before else cluster.deleting
+        if admission is not None and not gives_back:
             holdings.append(
                 ClusterHolding(
                     name=cluster.name,
                     held=admission,
                     size=sizes(admission.reserved),
-                    has=has.get(cluster.uid, {}),
+                    instances=instances.get(cluster.uid, {}),
                     reserved=_takes_reserved(cluster, flavors),
-                    later=later.get(cluster.uid),
-                    asking=asking_now.get(cluster.uid, {}),
+                    nomination=nominated_quota.get(cluster.uid),
+                    requesting=requesting_now.get(cluster.uid, {}),
                 )
             )
     return holdings
@@ -112,65 +116,67 @@ def _takes_reserved(cluster: DedicatedAICluster, flavors: Iterable[ResourceFlavo
     )
 
 
-def promises(
+def pending_slots(
     holdings: Iterable[ClusterHolding],
     *,
     usage: Mapping[str, Amounts],
-    gone: Collection[str],
-    spared: bool,
-) -> list[Promise]:
+    evicted: Collection[str],
+    non_preemptible: bool,
+) -> list[PendingSlots]:
     """The slots still missing for the quota of each cluster.
 
-    `usage`: quota admitted in this decision, by cluster; `gone`: clusters evicted in it. `spared`: the
-    promises are non-preemptible.
+    `usage`: quota admitted in this decision, by cluster; `evicted`: clusters evicted in it.
+    `non_preemptible`: no claim may preempt them.
     """
     missing = []
     for holding in holdings:
-        if holding.name not in gone:
+        if holding.name not in evicted:
             admission = replace(holding.held, usage=usage.get(holding.name, holding.held.usage))
-            missing += _promised(holding, admission, _missing(holding, admission.usage), spared=spared)
+            missing += _pending(
+                holding, admission, _missing(holding, admission.usage), non_preemptible=non_preemptible
+            )
     return missing
 
 
 def nominations(
-    holdings: Iterable[ClusterHolding], *, usage: Mapping[str, Amounts], gone: Collection[str]
-) -> list[Promise]:
+    holdings: Iterable[ClusterHolding], *, usage: Mapping[str, Amounts], evicted: Collection[str]
+) -> list[PendingSlots]:
     """The slots of nominated clusters beyond those that they hold quota for.
 
     `usage`: all quota that they will hold, by this decision. Without an entry the last decision counts.
     """
     missing = []
     for holding in holdings:
-        held = holding.later
+        held = holding.nomination
         if holding.name in usage:
-            held = replace(holding.later or holding.held, usage=usage[holding.name])
-        if holding.name in gone or held is None:
+            held = replace(holding.nomination or holding.held, usage=usage[holding.name])
+        if holding.name in evicted or held is None:
             continue
         more = _missing(holding, held.usage)
         more.subtract(_missing(holding, holding.held.usage))
-        missing += _promised(holding, held, more, later=True)
+        missing += _pending(holding, held, more, later=True)
     return missing
 
 
-def _promised(
+def _pending(
     holding: ClusterHolding,
     held: ClusterAdmission,
     counts: Mapping[str, int],
     *,
-    spared: bool = False,
+    non_preemptible: bool = False,
     later: bool = False,
-) -> list[Promise]:
+) -> list[PendingSlots]:
     return [
-        Promise(
+        PendingSlots(
             cluster=holding.name,
             queue=held.reserved.queue,
             flavor=flavor,
             count=count,
             priority=held.priority,
             since=held.since.timestamp(),
-            non_preemptible=spared,
-            later=later,
-            asking=holding.asking.get(flavor, 0),
+            non_preemptible=non_preemptible,
+            nominated=later,
+            requesting=holding.requesting.get(flavor, 0),
         )
         for flavor, count in sorted(counts.items())
         if count > 0
@@ -183,5 +189,5 @@ def _missing(holding: ClusterHolding, usage: Amounts) -> Counter[str]:
     for flavor, amounts in by_flavor(usage).items():
         sized = holding.size(flavor, amounts)
         if not isinstance(sized, FlavorProblem) and flavor in holding.reserved:
-            counts[flavor] = max(0, sized.count - holding.has.get(flavor, 0))
+            counts[flavor] = max(0, sized.count - holding.instances.get(flavor, 0))
     return counts

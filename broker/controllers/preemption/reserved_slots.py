@@ -55,9 +55,9 @@ class ReservedSlots:
         self._assumed.begin_pass(waiting)
         return self._entitlements.known()
 
-    def alone(self) -> AbstractContextManager[None]:
+    def exclusive(self) -> AbstractContextManager[None]:
         """Excludes any other decision about slots."""
-        return self._assumed.alone()
+        return self._assumed.exclusive()
 
     def entitlements(
         self, claims: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]

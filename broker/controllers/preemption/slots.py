@@ -20,7 +20,12 @@ from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.report import launched_at
 from broker.controllers.nodeclaim.translate import priority_of
 from broker.controllers.preemption.claims import cluster_of, nominations_of, non_preemptible
-from broker.controllers.preemption.promises import ClusterHolding, cluster_holdings, nominations, promises
+from broker.controllers.preemption.promises import (
+    ClusterHolding,
+    cluster_holdings,
+    nominations,
+    pending_slots,
+)
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.snapshot import Snapshot
 from broker.kube.bisection import bisected_among
@@ -34,8 +39,8 @@ from broker.reservations.slots import (
     SlotQuotaReader,
     Slots,
     entitlements,
-    lots_of,
     owned_slots,
+    slot_pools_of,
     unheld,
     without_ended,
 )
@@ -47,7 +52,7 @@ DRAINING: Final = timedelta(minutes=10)
 
 
 class SlotSnapshotBuilder:
-    """`take` is safe to call from any loop."""
+    """`build` is safe to call from any loop."""
 
     def __init__(
         self,
@@ -65,7 +70,7 @@ class SlotSnapshotBuilder:
         self._quota = SlotQuotaReader()
         self._unattributed = UnattributedSlots()
 
-    def take(
+    def build(
         self,
         snapshot: Snapshot,
         inventory: Inventory,
@@ -88,40 +93,40 @@ class SlotSnapshotBuilder:
             types,
             catalog=snapshot.flavors,
         )
-        lots = lots_of(
+        slot_pools = slot_pools_of(
             snapshot.odcrs.owned,
             inventory,
             snapshot.reservations.keys(),
             cluster=self._settings.cluster_name,
         )
         rules = {slots.member.name: slots.member.preemption for slots in reservations}
-        holders = without_ended(self._holders(snapshot, lots, assumed, rules), inventory)
-        unattributed, freed = self._unheld(unheld(lots, holders, inventory), now)
-        clusters = self._clusters(snapshot, types, assumed, asking={*planning} - assumed.in_slots.keys())
+        holders = without_ended(self._holders(snapshot, slot_pools, assumed, rules), inventory)
+        unattributed, freed = self._unheld(unheld(slot_pools, holders, inventory), now)
+        clusters = self._clusters(snapshot, types, assumed, requesting={*planning} - assumed.in_slots.keys())
         kueue = self.reads.kueue
         state = SlotState(
-            lots=owned_slots(reservations, lots, inventory, unattributed, now),
+            slot_pools=owned_slots(reservations, slot_pools, inventory, unattributed, now),
             members=[slots.member for slots in reservations],
             cohorts=[
                 QuotaCohort(name=cohort.name, parent=cohort.spec.parent_name)
                 for cohort in self.reads.cohorts.cache.list()
             ],
             holders=holders,
-            nominated=self._nominated(snapshot, planning, assumed, lots),
-            promises=lambda usage, gone: promises(
-                clusters, usage=usage, gone={*gone, *assumed.evicted}, spared=kueue
+            nominated=self._nominated(snapshot, planning, assumed, slot_pools),
+            pending_slots=lambda usage, evicted: pending_slots(
+                clusters, usage=usage, evicted={*evicted, *assumed.evicted}, non_preemptible=kueue
             ),
             # If Kueue decides about evictions, no cluster is nominated here.
-            nominations=lambda usage, gone: (
-                [] if kueue else nominations(clusters, usage=usage, gone={*gone, *assumed.evicted})
+            nominations=lambda usage, evicted: (
+                [] if kueue else nominations(clusters, usage=usage, evicted={*evicted, *assumed.evicted})
             ),
         )
         return Slots(
             state=state,
             reservations=reservations,
-            lots=lots,
+            slot_pools=slot_pools,
             freed=freed,
-            holding={each.name for each in clusters if each.held.usage} - {*assumed.evicted},
+            holding={cluster.name for cluster in clusters if cluster.held.usage} - {*assumed.evicted},
             stuck={claim.name for claim in self._caches.claims.list() if _stuck(claim, now)},
         )
 
@@ -142,13 +147,13 @@ class SlotSnapshotBuilder:
         snapshot: Snapshot,
         planning: Collection[str],
         assumed: AssumedSlots,
-        lots: Mapping[str, SlotPool],
+        slot_pools: Mapping[str, SlotPool],
     ) -> list[SlotRequest]:
         return [
             *nominations_of(
                 [claim for claim in self._caches.claims.list() if claim.uid in planning],
-                assumed.awaited,
-                {uid: odcr_id for uid, odcr_id in assumed.kept.items() if odcr_id in lots},
+                assumed.nominated_slots,
+                {uid: odcr_id for uid, odcr_id in assumed.kept.items() if odcr_id in slot_pools},
                 queue=lambda claim: drawn((claim,), snapshot)[0].get(claim.uid, ""),
             )
         ]
@@ -159,7 +164,7 @@ class SlotSnapshotBuilder:
         types: Mapping[str, InstanceType],
         assumed: AssumedSlots,
         *,
-        asking: Collection[str],
+        requesting: Collection[str],
     ) -> Sequence[ClusterHolding]:
         """The dedicated clusters with the number of their existing instances."""
         clusters = snapshot.clusters
@@ -172,16 +177,16 @@ class SlotSnapshotBuilder:
             by_name=ReservationNames(known),
             flavors=[*flavors.values()],
             sizes=sizes(flavors, known, types, self._settings),
-            settled={*asking, *assumed.in_slots},
-            asking=asking,
+            counted_claims={*requesting, *assumed.in_slots},
+            requesting=requesting,
             admitted=assumed.admitted,
-            later=assumed.nominated,
+            nominated_quota=assumed.nominated_quota,
         )
 
     def _holders(
         self,
         snapshot: Snapshot,
-        lots: Mapping[str, SlotPool],
+        slot_pools: Mapping[str, SlotPool],
         assumed: AssumedSlots,
         rules: Mapping[str, Preemption],
     ) -> list[SlotHolder]:
@@ -189,7 +194,7 @@ class SlotSnapshotBuilder:
         held = {}
         top = 0  # the highest waiting priority: a holder that no claim outranks needs no disruption check
         for claim in self._caches.claims.list():
-            if (odcr_id := held_odcr(claim) or assumed.launches.get(claim.uid, "")) in lots:
+            if (odcr_id := held_odcr(claim) or assumed.launches.get(claim.uid, "")) in slot_pools:
                 held[claim.uid] = claim, odcr_id
             elif not claim.status.provider_id:
                 top = max(top, priority_of(claim))
@@ -199,7 +204,7 @@ class SlotSnapshotBuilder:
         holders = []
         for claim, odcr_id in held.values():
             queue, priority = draws.get(claim.uid, ""), priority_of(claim)
-            own = queue == lots[odcr_id].owner
+            own = queue == slot_pools[odcr_id].owner
             rule = rules.get(queue)
             candidate = not own or (priority < top and rule is not None and rule.within != "Never")
             _, cluster = cluster_of(claim)

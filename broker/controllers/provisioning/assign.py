@@ -13,20 +13,20 @@ from broker.controllers.provisioning.existing import ExistingNodes
 from broker.controllers.provisioning.pending import incomplete
 from broker.placement.filters import prepare
 from broker.placement.packing_model import PendingPod
-from broker.placement.sequential import settle
+from broker.placement.sequential import place_on_existing
 from broker.placement.snapshot import PlacementSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodAssignment:
     """By pod: `nominated`, the claim or node that was made for it; `taken`, another one with room for it;
-    `reasons`, why it waits. `left` need a machine. `snapshot` has the pods of the first two.
+    `reasons`, why it waits. `unassigned` need a machine. `snapshot` has the pods of the first two.
     """
 
     nominated: Mapping[str, str]
     taken: Mapping[str, str]
     reasons: Mapping[str, str]
-    left: Sequence[PendingPod]
+    unassigned: Sequence[PendingPod]
     snapshot: PlacementSnapshot
 
 
@@ -50,11 +50,11 @@ def assign(
     short = incomplete(rest, pods, group_size)
     reasons = {pod.key: short[pod.gang] for pod in rest if pod.gang in short}
     rest = [pod for pod in rest if pod.gang not in short]
-    snapshot, taken = settle(rest, snapshot)
+    snapshot, taken = place_on_existing(rest, snapshot)
     return PodAssignment(
         nominated=nominated,
         taken=taken,
         reasons=reasons,
-        left=[pod for pod in rest if pod.key not in taken],
+        unassigned=[pod for pod in rest if pod.key not in taken],
         snapshot=snapshot,
     )

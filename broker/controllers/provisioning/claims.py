@@ -89,7 +89,7 @@ def _requirements(
 ) -> list[dict[str, Any]]:
     """The pool's requirements, narrowed to the machines that the pods fit.
 
-    If the pods fit fewer values than minValues asks for, it is lowered, as by Karpenter's policy BestEffort
+    If the pods fit fewer values than minValues requires, it is lowered, as by Karpenter's policy BestEffort
     (https://karpenter.sh/docs/concepts/nodepools/#min-values): otherwise no machine would come.
     """
     zones, fitting = alternatives(packed, options)
@@ -100,38 +100,38 @@ def _requirements(
     least = {r.key: r.min_values for r in pool.pool.spec.template.spec.requirements if r.min_values}
     by_type: dict[str, dict[str, set[str]]] = {}
     for option in fitting if least else ():
-        mine = by_type.setdefault(option.instance_type, {})
+        type_values = by_type.setdefault(option.instance_type, {})
         for key in least:
             if (value := option.node.labels.get(key)) is not None:
-                mine.setdefault(key, set()).add(value)
+                type_values.setdefault(key, set()).add(value)
     types = listed_types(sorted(cheapest, key=lambda name: (cheapest[name], name)), least, by_type)
     kinds: Iterable[str] = capacity_types(pool.requirements)
     if names.CAPACITY_TYPE in read:
         kinds = {option.capacity_type for option in fitting}
-    found: list[dict[str, Any]] = []
+    narrowed: list[dict[str, Any]] = []
     for item in pool.pool.spec.template.spec.requirements:
         count = min(item.min_values or 0, _variety(item.key, types, fitting))
         if item.key not in _CHOSEN and item.key not in chosen:
-            found.append(item.model_copy(update={"min_values": count or None}).wire())
+            narrowed.append(item.model_copy(update={"min_values": count or None}).wire())
         elif item.key == names.INSTANCE_TYPE and count:
-            found.append({"key": item.key, "operator": "Exists", "minValues": count})
-    found += [one_of(key, [value]) for key, value in sorted(chosen.items())]
-    found.append(one_of(names.INSTANCE_TYPE, types))
-    found.append(one_of(names.ZONE, sorted(zones)))
-    found.append(one_of(names.CAPACITY_TYPE, sorted(kinds)))
+            narrowed.append({"key": item.key, "operator": "Exists", "minValues": count})
+    narrowed += [one_of(key, [value]) for key, value in sorted(chosen.items())]
+    narrowed.append(one_of(names.INSTANCE_TYPE, types))
+    narrowed.append(one_of(names.ZONE, sorted(zones)))
+    narrowed.append(one_of(names.CAPACITY_TYPE, sorted(kinds)))
     for key in sorted(_RESERVATION & read):
         values = {v for option in fitting if (v := option.node.labels.get(key)) is not None}
         if values:
-            found.append(one_of(key, sorted(values)))
-    return found
+            narrowed.append(one_of(key, sorted(values)))
+    return narrowed
 
 
 def _variety(key: str, types: Collection[str], fitting: Iterable[MachineOption]) -> int:
     """The number of different values that machines of these types have for the label."""
     if key == names.INSTANCE_TYPE:
         return len(types)
-    found = {option.node.labels.get(key) for option in fitting if option.instance_type in types}
-    return len(found - {None})
+    values = {option.node.labels.get(key) for option in fitting if option.instance_type in types}
+    return len(values - {None})
 
 
 def alternatives(packed: PackedBin, options: Sequence[MachineOption]) -> tuple[set[str], list[MachineOption]]:

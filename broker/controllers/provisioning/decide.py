@@ -30,7 +30,13 @@ from broker.controllers.provisioning.assign import PodAssignment, assign
 from broker.controllers.provisioning.claims import claim_name, manifest, spent
 from broker.controllers.provisioning.existing import existing
 from broker.controllers.provisioning.learned import LearnedRoom, difference
-from broker.controllers.provisioning.observe import Ec2Supply, LaunchForecast, forecast, offered, stand_ins
+from broker.controllers.provisioning.observe import (
+    Ec2Supply,
+    LaunchForecast,
+    forecast,
+    offered,
+    placeholder_claims,
+)
 from broker.controllers.provisioning.offers import Offers
 from broker.controllers.provisioning.pools import ServedPool
 from broker.controllers.provisioning.refused import in_flight, refused_long
@@ -57,7 +63,7 @@ class ProvisioningCluster:
 
     pods: Sequence[Pod]
     claims: Sequence[NodeClaim]
-    room: NodeOccupancy
+    occupancy: NodeOccupancy
     daemons: Sequence[PodInfo]
     learned: LearnedRoom
     namespaces: Mapping[str, Labels]
@@ -93,7 +99,7 @@ class NewClaim:
 class ProvisioningDecision:
     """`assigned`: the pods that nodes and claims in flight take. `reasons`: why pods wait, by key.
 
-    `released`: claims in flight whose pods get room elsewhere. `packing`: of the others; None if no pod was
+    `released`: claims in flight; their pods get room elsewhere. `packing`: of the others; None if no pod was
     left.
     """
 
@@ -123,32 +129,36 @@ class ProvisioningPlanner:
         """Raises ProviderError."""
         without = self._refused()
         for _ in range(ROUNDS):
-            found = self._decided(without)
-            kept = _kept(without, found)
+            decision = self._decided(without)
+            kept = _kept(without, decision)
             if not kept:
-                return found
+                return decision
             without = [claim for claim in without if claim.name not in kept]
         return self._decided(())
 
     def _refused(self) -> list[NodeClaim]:
         """The claims in flight that give way if their pods find room elsewhere; a gang's together."""
-        asking = {pod.key for pod in self.pending}
-        found = [c for c in self.cluster.claims if in_flight(c) and not asking.isdisjoint(pods_of(c))]
-        refused = [claim for claim in found if refused_long(claim, self.now)]
+        pending_keys = {pod.key for pod in self.pending}
+        candidates = [
+            c for c in self.cluster.claims if in_flight(c) and not pending_keys.isdisjoint(pods_of(c))
+        ]
+        refused = [claim for claim in candidates if refused_long(claim, self.now)]
         if not refused:
             return []
         gangs = {gang for claim in refused if (gang := _gang(claim))}
-        found = [
+        candidates = [
             claim
-            for claim in found
+            for claim in candidates
             if (_gang(claim) in gangs or claim in refused)
             and self._state.owns(claim)
             and not self._state.launching(claim.uid)
             and claim.uid in self._forecast.stuck
         ]
         all_ = Counter(map(_gang, filter(in_flight, self.cluster.claims)))
-        here = Counter(map(_gang, found))
-        return [claim for claim in found if not _gang(claim) or all_[_gang(claim)] == here[_gang(claim)]]
+        selected = Counter(map(_gang, candidates))
+        return [
+            claim for claim in candidates if not _gang(claim) or all_[_gang(claim)] == selected[_gang(claim)]
+        ]
 
     def _decided(self, without: Sequence[NodeClaim]) -> ProvisioningDecision:
         """The decision as if these claims did not exist."""
@@ -156,30 +166,30 @@ class ProvisioningPlanner:
         cluster = self.cluster
         claims = [claim for claim in cluster.claims if claim.name not in gone]
         known = existing(
-            cluster.room.nodes,
+            cluster.occupancy.nodes,
             claims,
-            cluster.room.occupied,
+            cluster.occupancy.occupied,
             cluster.daemons,
             cluster.namespaces,
             cluster.storage,
             cluster.learned,
         )
         assigned = assign(self.pending, known, cluster.pods, cluster.group_size)
-        if not assigned.left:
+        if not assigned.unassigned:
             return ProvisioningDecision(assigned=assigned, reasons=assigned.reasons, released=without)
-        offers = self._offers(assigned.left)
+        offers = self._offers(assigned.unassigned)
         packing = pack(
-            assigned.left,
+            assigned.unassigned,
             offers.options,
             room=offers.room,
-            limits=pool_limits([pool.pool for pool in self.pools], claims, cluster.room.nodes),
+            limits=pool_limits([pool.pool for pool in self.pools], claims, cluster.occupancy.nodes),
             snapshot=assigned.snapshot,
             seconds=self.seconds,
             timer=self.timer,
         )
         return ProvisioningDecision(
             assigned=assigned,
-            reasons={**assigned.reasons, **_explained(packing, assigned.left, offers)},
+            reasons={**assigned.reasons, **_explained(packing, assigned.unassigned, offers)},
             created=self._created(packing, offers, claims, without),
             released=without,
             packing=packing,
@@ -226,16 +236,16 @@ class ProvisioningPlanner:
             timer=self.timer,
         )
 
-    def _offers(self, left: Sequence[PendingPod]) -> Offers:
+    def _offers(self, pods: Sequence[PendingPod]) -> Offers:
         state = self._state
-        asking = {claim.uid: claim for claim in self._waiting} | stand_ins(self.pools, left)
+        claims = {claim.uid: claim for claim in self._waiting} | placeholder_claims(self.pools, pods)
         return offered(
             self.pools,
-            left,
+            pods,
             self.cluster.daemons,
             state.classes,
             state.supply,
-            state.entitle(asking, state.supply),
+            state.entitle(claims, state.supply),
             taken=self._forecast.taken,
             learned=self.cluster.learned,
         )
@@ -246,14 +256,14 @@ class ProvisioningPlanner:
         gangs = Counter(item.pods[0].gang for item in packing.bins)
         # The claims that an earlier run made before it was stopped.
         gangs.update(claim.annotations[names.GANG] for claim in of_gangs(claims, gangs.keys()))
-        taken = {claim.name for claim in claims if spent(claim)} | {claim.name for claim in without}
+        used_names = {claim.name for claim in claims if spent(claim)} | {claim.name for claim in without}
         # Those that a run before deleted belong to the claims that give way.
         before = [*without, *(claim for claim in claims if claim.deleting and not claim.status.provider_id)]
         by_name = {pool.pool.name: pool for pool in self.pools}
-        made = []
+        new_claims = []
         for packed in packing.bins:
             pool = by_name[packed.option.pool]
-            name = claim_name(pool.pool.name, (pod.info.uid for pod in packed.pods), taken)
+            name = claim_name(pool.pool.name, (pod.info.uid for pod in packed.pods), used_names)
             body = manifest(
                 name,
                 packed,
@@ -263,8 +273,8 @@ class ProvisioningPlanner:
                 gang_claims=gangs[packed.pods[0].gang],
                 since=self._since(packed, before),
             )
-            made.append(NewClaim(packed=packed, name=name, body=body))
-        return made
+            new_claims.append(NewClaim(packed=packed, name=name, body=body))
+        return new_claims
 
 
 def of_gangs(claims: Sequence[NodeClaim], gangs: Set[str]) -> list[NodeClaim]:
@@ -282,22 +292,22 @@ def of_gangs(claims: Sequence[NodeClaim], gangs: Set[str]) -> list[NodeClaim]:
 def _explained(packing: Packing, pods: Sequence[PendingPod], offers: Offers) -> Mapping[str, str]:
     """The reasons of packing, with the machines that turned out too small for the pod."""
     infos = {pod.key: pod.info for pod in pods} if offers.smaller else {}
-    found = dict(packing.reasons)
+    reasons = dict(packing.reasons)
     for key, text in packing.reasons.items() if infos else ():
         lacks = (
             difference(infos[key], sort, item.expected, item.room, item.node)
             for sort, item in sorted(offers.smaller.items())
         )
-        found[key] = "; ".join([text, *islice(filter(None, lacks), MOST_NAMED)])
-    return found
+        reasons[key] = "; ".join([text, *islice(filter(None, lacks), MOST_NAMED)])
+    return reasons
 
 
 def _gang(claim: NodeClaim) -> str:
     return claim.annotations.get(names.GANG, "")
 
 
-def _kept(without: Sequence[NodeClaim], found: ProvisioningDecision) -> Set[str]:
+def _kept(without: Sequence[NodeClaim], decision: ProvisioningDecision) -> Set[str]:
     """The names of the claims that cannot give way: a pod of theirs, or of their gang, gets no other room."""
-    homeless = [claim for claim in without if not found.reasons.keys().isdisjoint(pods_of(claim))]
-    gangs = {gang for claim in homeless if (gang := _gang(claim))}
-    return {claim.name for claim in homeless} | {claim.name for claim in without if _gang(claim) in gangs}
+    needed = [claim for claim in without if not decision.reasons.keys().isdisjoint(pods_of(claim))]
+    gangs = {gang for claim in needed if (gang := _gang(claim))}
+    return {claim.name for claim in needed} | {claim.name for claim in without if _gang(claim) in gangs}

@@ -52,16 +52,16 @@ def existing(
         return _for_pods(info, daemons, partial(learned.room, sort))
 
     by_id = {claim.status.provider_id: claim for claim in claims if claim.status.provider_id}
-    made: list[NodeInfo] = []
+    infos: list[NodeInfo] = []
     name_of: dict[str, str] = {}  # the node in the snapshot, by claim
     for node in nodes:
         claim = by_id.get(node.spec.provider_id)
         if node.deleting or (claim is not None and claim.deleting):
             continue
         if claim is None or node.labels.get(names.INITIALIZED) == "true":
-            made.append(node_info(node))
+            infos.append(node_info(node))
         else:
-            made.append(future(_joining(node, claim), claim))
+            infos.append(future(_joining(node, claim), claim))
         if claim is not None:
             name_of[claim.name] = node.name
     for claim in claims:
@@ -70,9 +70,9 @@ def existing(
             and not claim.deleting
             and not is_true(claim, names.INITIALIZED_CONDITION)
         ):
-            made.append(future(_in_flight(claim), claim))
+            infos.append(future(_in_flight(claim), claim))
             name_of[claim.name] = claim.name
-    snapshot = PlacementSnapshot.of(made, occupied, namespaces=namespaces, storage=storage)
+    snapshot = PlacementSnapshot.of(infos, occupied, namespaces=namespaces, storage=storage)
     return ExistingNodes(snapshot=snapshot, nominated=_nominated(claims, name_of))
 
 
@@ -84,13 +84,13 @@ def _joining(node: Node, claim: NodeClaim) -> NodeInfo:
         for taint in info.taints
         if (taint.key, taint.effect) in startup or taint.key.startswith(names.READINESS_TAINTS)
     ]
-    coming = claim_info(claim)
-    kept = tuple(dict.fromkeys((*coming.taints, *(t for t in info.taints if t not in passing))))
+    future = claim_info(claim)
+    kept = tuple(dict.fromkeys((*future.taints, *(t for t in info.taints if t not in passing))))
     return replace(
         info,
-        labels={**coming.labels, **info.labels},
+        labels={**future.labels, **info.labels},
         taints=kept,
-        allocatable={**coming.allocatable, **{n: a for n, a in info.allocatable.items() if a}},
+        allocatable={**future.allocatable, **{n: a for n, a in info.allocatable.items() if a}},
     )
 
 
@@ -105,7 +105,7 @@ def _for_pods(
     daemons: Iterable[PodInfo],
     learned: Callable[[Mapping[str, int], Mapping[str, int]], Mapping[str, int]],
 ) -> NodeInfo:
-    """The node with its room beside the DaemonSets whose pods will come to it, as far as is known."""
+    """The node with its room beside the DaemonSets with pods to come, as far as is known."""
     overhead: Counter[str] = Counter()
     empty, state = PlacementSnapshot(), NodeState(node)
     for daemon in daemons:

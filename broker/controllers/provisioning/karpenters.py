@@ -54,10 +54,10 @@ class KarpenterPool:
         if unknown:
             return False  # a label of the user's own exists only if the pool defines it
         try:
-            asked = Requirements.of((item.key, item.operator, _values(item)) for item in selector)
+            selected = Requirements.of((item.key, item.operator, _values(item)) for item in selector)
         except InvalidRequirement:
             return False
-        return not (self.requirements & asked).problems()
+        return not (self.requirements & selected).problems()
 
 
 def _values(item: SelectorRequirement) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def _values(item: SelectorRequirement) -> tuple[str, ...]:
 
 def karpenter_pools(pools: Iterable[NodePool]) -> Sequence[KarpenterPool]:
     """Karpenter's pools that serve pods now. A pool that is not Ready serves none."""
-    found: list[KarpenterPool] = []
+    accepting: list[KarpenterPool] = []
     for pool in pools:
         template = pool.spec.template
         ready = condition(pool.status.conditions, names.READY)
@@ -85,5 +85,5 @@ def karpenter_pools(pools: Iterable[NodePool]) -> Sequence[KarpenterPool]:
         except InvalidRequirement:
             continue  # Karpenter rejects such a pool
         taints = tuple(NodeTaint(t.key, t.value, t.effect) for t in template.spec.taints)
-        found.append(KarpenterPool(name=pool.name, requirements=requirements, taints=taints))
-    return found
+        accepting.append(KarpenterPool(name=pool.name, requirements=requirements, taints=taints))
+    return accepting

@@ -65,15 +65,15 @@ class RoomLesson:
         """
         # One unit is the rounding of the claim's status.
         same = all(abs(estimated.get(name, 0) - self.estimated.get(name, 0)) <= 1 for name in LEARNED)
-        found = {}
+        room = {}
         for name in LEARNED:
-            least, most = estimated.get(name, 0), overhead.get(name, 0)
+            allocatable, reserved = estimated.get(name, 0), overhead.get(name, 0)
             if same:
-                least = min(least, self.allocatable.get(name, least))
+                allocatable = min(allocatable, self.allocatable.get(name, allocatable))
             if daemons == self.daemons:
-                most = max(most, self.beside.get(name, 0))
-            found[name] = max(0, least - most)
-        return found
+                reserved = max(reserved, self.beside.get(name, 0))
+            room[name] = max(0, allocatable - reserved)
+        return room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +88,9 @@ class LearnedRoom:
         lesson = self.lessons.get(sort)
         if lesson is None:
             return {}
-        found = lesson.room(estimated, overhead, self.daemons)
+        learned = lesson.room(estimated, overhead, self.daemons)
         expected = {name: max(0, estimated.get(name, 0) - overhead.get(name, 0)) for name in LEARNED}
-        return {name: amount for name, amount in found.items() if amount < expected[name]}
+        return {name: amount for name, amount in learned.items() if amount < expected[name]}
 
 
 class RoomLearner:
@@ -181,15 +181,15 @@ def _present(node_class: tuple[str, str], classes: Mapping[str, str]) -> bool:
 
 def _beside(pods: Iterable[Pod], nodes: Set[str]) -> Mapping[str, dict[str, int]]:
     """By node, the requests of its pods of DaemonSets and of its static pods."""
-    found: dict[str, dict[str, int]] = {name: {} for name in nodes}
+    totals: dict[str, dict[str, int]] = {name: {} for name in nodes}
     for pod in pods if nodes else ():
-        total = found.get(pod.spec.node_name)
+        total = totals.get(pod.spec.node_name)
         if total is None or pod.ended or not (static(pod) or owned_by(pod, "DaemonSet")):
             continue
         total[PODS] = total.get(PODS, 0) + 1
         for name, amount in pod_requests(pod.spec).items():
             total[name] = total.get(name, 0) + amount
-    return found
+    return totals
 
 
 def _age(node: Node) -> tuple[datetime, str]:

@@ -21,7 +21,7 @@ from broker.capacity.shortages import Shortages
 from broker.controllers.nodeclaim.translate import BadClaim, planned
 from broker.controllers.nodeclaim.waiting import waiting_since
 from broker.controllers.provisioning.learned import LearnedRoom
-from broker.controllers.provisioning.offers import Offers, offers, stand_in
+from broker.controllers.provisioning.offers import Offers, offers, placeholder_uid
 from broker.controllers.provisioning.pools import ServedPool
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import PendingPod
@@ -41,12 +41,12 @@ class Ec2Supply:
     now: datetime
 
 
-def stand_ins(pools: Sequence[ServedPool], pods: Sequence[PendingPod]) -> dict[str, NodeClaim]:
+def placeholder_claims(pools: Sequence[ServedPool], pods: Sequence[PendingPod]) -> dict[str, NodeClaim]:
     """A claim for each pool and each reservation that pods draw from, to read entitlements with."""
-    found: dict[str, NodeClaim] = {}
+    by_uid: dict[str, NodeClaim] = {}
     for pool in pools:
         for draws_from in {pod.draws_from for pod in pods}:
-            uid = stand_in(pool, draws_from)
+            uid = placeholder_uid(pool, draws_from)
             drawn = draws_from or pool.draws_from
             meta = ObjectMeta(
                 name=uid.replace("/", "-"),
@@ -55,8 +55,8 @@ def stand_ins(pools: Sequence[ServedPool], pods: Sequence[PendingPod]) -> dict[s
                 annotations={names.DRAWS_FROM: drawn} if drawn else {},
             )
             spec = NodeClaimSpec(node_class_ref=pool.pool.spec.template.spec.node_class_ref)
-            found[uid] = NodeClaim(metadata=meta, spec=spec)
-    return found
+            by_uid[uid] = NodeClaim(metadata=meta, spec=spec)
+    return by_uid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ def forecast(
     taken: Counter[str] = Counter()
     if not claims:
         return LaunchForecast(taken=taken, stuck=frozenset())
-    made = plan(
+    result = plan(
         claims,
         classes,
         supply.types,
@@ -130,25 +130,25 @@ def forecast(
         seconds=seconds,
         timer=timer,
     )
-    for hold in made.holds:
+    for hold in result.holds:
         taken.update(hold.slots)
-    for assignment in made.assignments:
+    for assignment in result.assignments:
         ids = [id_ for id_ in assignment.option.odcr_ids if supply.inventory.free(id_) > taken[id_]]
         taken.update(ids[:1])
-    return LaunchForecast(taken=taken, stuck=_stuck(made))
+    return LaunchForecast(taken=taken, stuck=_stuck(result))
 
 
-def _stuck(made: Plan) -> frozenset[str]:
+def _stuck(result: Plan) -> frozenset[str]:
     """The claims without an option, except those that wait for a slot or for the next plan.
 
     Claims of a gang are stuck together or not at all.
     """
-    waits = {hold.gang for hold in made.holds}
-    waits |= {item.claim.gang for item in made.unplaced if item.reason in _WAITS_FOR_SLOT} - {""}
+    waits = {hold.gang for hold in result.holds}
+    waits |= {item.claim.gang for item in result.unplaced if item.reason in _WAITS_FOR_SLOT} - {""}
     return frozenset(
         item.claim.uid
-        for item in made.unplaced
+        for item in result.unplaced
         if item.reason not in _WAITS_FOR_SLOT
-        and item.claim.uid not in made.awaited
+        and item.claim.uid not in result.nominated
         and (not item.claim.gang or item.claim.gang not in waits)
     )

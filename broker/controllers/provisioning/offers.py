@@ -62,7 +62,7 @@ class SmallerMachine:
     node: str
 
 
-def stand_in(pool: ServedPool, draws_from: str) -> str:
+def placeholder_uid(pool: ServedPool, draws_from: str) -> str:
     """The uid of the claim that stands for the pool's claims when entitlements are read."""
     return f"pool/{pool.pool.name}/{draws_from}"
 
@@ -80,13 +80,13 @@ def offers(
 ) -> Offers:
     """`taken`: slots of each reservation that waiting claims will take."""
     smaller: dict[MachineSort, SmallerMachine] = {}
-    found: list[MachineOption] = []
+    options: list[MachineOption] = []
     room: dict[str, int] = {}
     for pool in pools:
         for draws_from in sorted({pod.draws_from for pod in pods}):
             claim = Claim(
                 name=pool.pool.name,
-                uid=stand_in(pool, draws_from),
+                uid=placeholder_uid(pool, draws_from),
                 node_class=pool.node_class.name,
                 requirements=pool.requirements,
             )
@@ -99,46 +99,52 @@ def offers(
                     machines = maker.machines(option, inventory)
                     if id(option) in short:
                         machines = (replace(item, weight=item.weight - LAST_RESORT) for item in machines)
-                    found += machines
+                    options += machines
                 smaller |= maker.smaller
-    for id_ in {option.source for option in found if option.source}:
+    for id_ in {option.source for option in options if option.source}:
         room[id_] = max(0, inventory.free(id_) - taken[id_])
-    _within_quota(room, entitlements, {stand_in(p, d) for p in pools for d in {q.draws_from for q in pods}})
-    return Offers(options=tuple(found), room=room, smaller=smaller)
+    _within_quota(
+        room, entitlements, {placeholder_uid(p, d) for p in pools for d in {q.draws_from for q in pods}}
+    )
+    return Offers(options=tuple(options), room=room, smaller=smaller)
 
 
 def _within_quota(room: dict[str, int], entitlements: Entitlements, uids: Iterable[str]) -> None:
     """Lowers the room of owned slots to the share of the most entitled queue."""
     queues = {entitlements.draws.get(uid, "") for uid in uids}
-    by_lot: dict[SlotPool, list[str]] = defaultdict(list)
+    by_slot_pool: dict[SlotPool, list[str]] = defaultdict(list)
     for id_ in sorted(room):
-        if (lot := entitlements.lots.get(id_)) is not None:
-            by_lot[lot].append(id_)
-    for lot, ids in by_lot.items():
-        terms = entitlements.of(lot)
-        most = 0
+        if (slot_pool := entitlements.slot_pools.get(id_)) is not None:
+            by_slot_pool[slot_pool].append(id_)
+    for slot_pool, ids in by_slot_pool.items():
+        availability = entitlements.of(slot_pool)
+        share = 0
         for queue in queues:
-            borrowed = min(terms.lendable, entitlements.borrow.get(SlotPool(queue, lot.flavor), 0))
-            most = max(most, min(terms.room, terms.quota if lot.owner == queue else borrowed))
+            borrowed = min(
+                availability.lendable, entitlements.borrow.get(SlotPool(queue, slot_pool.flavor), 0)
+            )
+            share = max(
+                share, min(availability.room, availability.quota if slot_pool.owner == queue else borrowed)
+            )
         for id_ in ids:
-            room[id_] = min(room[id_], max(0, most))
-            most -= room[id_]
+            room[id_] = min(room[id_], max(0, share))
+            share -= room[id_]
 
 
 def _variants(pool: ServedPool, pods: Iterable[PendingPod]) -> list[dict[str, str]]:
     """The label values of the user's own that pods select where the pool leaves a choice."""
     keys = [key for key in pool.requirements if key not in pool.labels and key not in WELL_KNOWN]
-    found: dict[tuple[tuple[str, str], ...], None] = {(): None}
+    variants: dict[tuple[tuple[str, str], ...], None] = {(): None}
     for pod in pods if keys else ():
-        asked: dict[str, str] = {}
+        chosen: dict[str, str] = {}
         selectors = [pod.info.node_selector, *(term.expressions for term in pod.info.node_terms or ())]
         for item in (item for selector in selectors for item in selector):
-            if item.key in keys and item.operator == IN and item.key not in asked:
+            if item.key in keys and item.operator == IN and item.key not in chosen:
                 value = next((v for v in sorted(item.values) if pool.requirements.allows(item.key, v)), None)
                 if value is not None:
-                    asked[item.key] = value
-        found[tuple(sorted(asked.items()))] = None
-    return [dict(values) for values in found]
+                    chosen[item.key] = value
+        variants[tuple(sorted(chosen.items()))] = None
+    return [dict(values) for values in variants]
 
 
 class _Maker:
@@ -179,16 +185,16 @@ class _Maker:
             **self._labels,
         }
         if not option.odcr_ids:
-            yield self._made(option, candidate, labels, _price(option.price, candidate.type))
+            yield self._machine(option, candidate, labels, _price(option.price, candidate.type))
             return
         price = SLOT_SHARE * _price(None, self._types[place.instance_type])
         for id_ in option.odcr_ids:
             if (odcr := inventory.odcrs.get(id_)) is not None:
                 # An instance of a group may land in any reservation of it.
                 named = reservation_labels(odcr) if len(option.odcr_ids) == 1 else {}
-                yield self._made(option, candidate, {**labels, **named}, price, id_)
+                yield self._machine(option, candidate, {**labels, **named}, price, id_)
 
-    def _made(
+    def _machine(
         self, option: Option, candidate: CandidateType, labels: dict[str, str], cost: float, source: str = ""
     ) -> MachineOption:
         name = candidate.type.name

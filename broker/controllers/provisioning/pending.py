@@ -119,10 +119,10 @@ def incomplete(
     sizes = {pod.gang: pod.gang_size for pod in pending if pod.gang and pod.gang_size}
     if not sizes:
         return {}
-    there = Counter(gang_of(pod, group_size).name for pod in pods if not pod.deleting and not pod.ended)
+    present = Counter(gang_of(pod, group_size).name for pod in pods if not pod.deleting and not pod.ended)
     return {
-        gang: f"gang {gang} has {there[gang]} of {counted(size, 'pod')}: "
+        gang: f"gang {gang} has {present[gang]} of {counted(size, 'pod')}: "
         "it gets machines once all of them exist"
         for gang, size in sizes.items()
-        if there[gang] < size
+        if present[gang] < size
     }

@@ -51,7 +51,7 @@ class PoolStatusController:
         self._caches, self._classes, self._counts = caches, classes, counts
 
     def run(self, _items: Sequence[str]) -> Result | None:
-        """Writes what changed. A pool that cannot be written does not stop the others."""
+        """Writes the changes. A pool that cannot be written does not stop the others."""
         claims = self._caches.claims.list()
         used = pool_usage(claims, self._caches.nodes.list())
         by_pool: dict[str, list[NodeClaim]] = {}
@@ -113,12 +113,12 @@ def _health(pool: NodePool, claims: Sequence[NodeClaim]) -> ConditionUpdate | No
     if any(is_true(claim, names.REGISTERED_CONDITION) for claim in present):
         return ConditionUpdate(type=HEALTHY, status="True", reason=HEALTHY)
     for claim in present:
-        found = condition(claim.status.conditions, names.REGISTERED_CONDITION)
-        if found is not None and found.reason == REGISTRATION_TIMED_OUT:
+        registered = condition(claim.status.conditions, names.REGISTERED_CONDITION)
+        if registered is not None and registered.reason == REGISTRATION_TIMED_OUT:
             return ConditionUpdate(
                 type=HEALTHY,
                 status="False",
                 reason="RegistrationFailed",
-                message=f"NodeClaim {claim.name}: {found.message}",
+                message=f"NodeClaim {claim.name}: {registered.message}",
             )
     return None

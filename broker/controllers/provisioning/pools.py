@@ -77,19 +77,19 @@ def without_server(pool: NodePool, *, karpenter_alive: bool) -> ConditionUpdate 
     """The condition of a pool of another group that no controller serves; None if Karpenter serves it."""
     group = pool.spec.template.spec.node_class_ref.group
     if group == names.KARPENTER_AWS:
-        reason, why = (
+        reason, problem = (
             KARPENTER_NOT_RUNNING,
             "Karpenter serves it, and Karpenter's Lease is not renewed",
         )
         if karpenter_alive:
             return None
     else:
-        reason, why = GROUP_UNKNOWN, "neither Karpenter for AWS nor the broker serves this group"
+        reason, problem = GROUP_UNKNOWN, "neither Karpenter for AWS nor the broker serves this group"
     return ConditionUpdate(
         type=SERVED,
         status="False",
         reason=reason,
-        message=f"spec.template.spec.nodeClassRef.group is {group!r}: {why}; or make a NodePool of group "
+        message=f"spec.template.spec.nodeClassRef.group is {group!r}: {problem}; or make a NodePool of group "
         f"{names.BROKER}, which the broker serves",
     )
 
@@ -113,7 +113,7 @@ def served(pool: NodePool, ready: Callable[[str], LaunchClass]) -> ServedPool:
     requirements = _requirements(pool)
     _limits_readable(pool)
     try:
-        found = ready(ref.name)
+        launchable = ready(ref.name)
     except Unresolved as error:
         if error.passing:
             raise
@@ -127,10 +127,10 @@ def served(pool: NodePool, ready: Callable[[str], LaunchClass]) -> ServedPool:
     labels = {**requirements.labels(), **pool.spec.template.metadata.labels, names.NODEPOOL: pool.name}
     return ServedPool(
         pool=pool,
-        node_class=found.plan,
+        node_class=launchable.plan,
         requirements=requirements,
         labels={key: value for key, value in labels.items() if key not in WELL_KNOWN},
-        class_hash=class_hash(found.source),
+        class_hash=class_hash(launchable.source),
     )
 
 

@@ -182,7 +182,7 @@ class Provisioner:
 
         A pool with a class that is resolved in a moment is left out, and is in `_unresolved`.
         """
-        found: list[ServedPool] = []
+        served_pools: list[ServedPool] = []
         leases = self._reads.leases.list()
         alive = self._lessees.alive(leases, now=self._clock.monotonic())
         known = bool(leases) or not alive  # a new process learns only in time that there is no Lease
@@ -195,7 +195,7 @@ class Provisioner:
                     self._pools.other(pool, without_server(pool, karpenter_alive=alive))
                 continue
             try:
-                found.append(served(pool, self._classes.ready))
+                served_pools.append(served(pool, self._classes.ready))
             except Unresolved as error:
                 self._unresolved[pool.name] = before.get(pool.name, self._clock.monotonic())
                 self._faults[pool.name] = error.message
@@ -204,7 +204,7 @@ class Provisioner:
                 self._pools.write(pool, error)
             else:
                 self._pools.write(pool, None)
-        return found
+        return served_pools
 
     def _serve(
         self,
@@ -217,11 +217,11 @@ class Provisioner:
         room = self._reads.occupancy.read(self._clock.now(), pods)
         infos = room.infos
         by_name = {namespace.name: namespace for namespace in self._reads.namespaces.list()}
-        theirs = karpenter_pools(self._caches.pools.list())
+        karpenters = karpenter_pools(self._caches.pools.list())
         pending = [
             pending_pod(pod, by_name, self._reads.group_size, infos[pod.key])
             for pod in waiting
-            if pod.key in infos and not any(pool.accepts(infos[pod.key]) for pool in theirs)
+            if pod.key in infos and not any(pool.accepts(infos[pod.key]) for pool in karpenters)
         ]
         # Karpenter knows no reservations.
         pending += pending_reservations(room.unplaced, by_name, self._reads.group_size)
@@ -235,7 +235,7 @@ class Provisioner:
             cluster=ProvisioningCluster(
                 pods=pods,
                 claims=claims,
-                room=room,
+                occupancy=room,
                 daemons=daemons,
                 learned=learned,
                 namespaces={name: namespace.metadata.labels for name, namespace in by_name.items()},
@@ -265,9 +265,9 @@ class Provisioner:
             except Unresolved:
                 continue
 
-        def entitle(asking: Mapping[str, NodeClaim], supply: Ec2Supply) -> Entitlements:
-            with self._slots.alone():
-                return self._slots.entitlements(asking, supply.inventory, supply.types)
+        def entitle(by_uid: Mapping[str, NodeClaim], supply: Ec2Supply) -> Entitlements:
+            with self._slots.exclusive():
+                return self._slots.entitlements(by_uid, supply.inventory, supply.types)
 
         return LaunchState(
             supply=supply,
@@ -338,7 +338,7 @@ class Provisioner:
         if packing is not None:
             _log.info(
                 "packed",
-                pods=len(decision.assigned.left),
+                pods=len(decision.assigned.unassigned),
                 machines=len(packing.bins),
                 reserved=sum(bool(item.option.source) for item in packing.bins),
                 without=len(packing.reasons),
@@ -374,7 +374,7 @@ class Provisioner:
     def _shrink(self, gangs: Set[str]) -> None:
         """Lowers the size of gangs, all pods of which have machines, to the number of their claims.
 
-        Why: a run that was stopped may have wanted more claims than the next one. Without this the gang
+        Why: a run that was stopped may have needed more claims than the next one. Without this the gang
         would wait for the others for ever.
         """
         every = self._caches.claims.list()
@@ -383,9 +383,9 @@ class Provisioner:
 
         def lower(newest: NodeClaim) -> Mapping[str, Any]:
             size = sizes[newest.annotations.get(names.GANG, "")]
-            wanted = newest.annotations.get(names.GANG_SIZE, "")
-            never = wanted.isdecimal() and 0 < size < int(wanted)
-            return {"annotations": {names.GANG_SIZE: str(size)}} if never else {}
+            size_text = newest.annotations.get(names.GANG_SIZE, "")
+            too_large = size_text.isdecimal() and 0 < size < int(size_text)
+            return {"annotations": {names.GANG_SIZE: str(size)}} if too_large else {}
 
         for claim in claims:
             try:

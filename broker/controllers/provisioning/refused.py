@@ -1,4 +1,4 @@
-"""Which claims in flight may give way to other machines for their pods.
+"""Selects the claims in flight that may give way to other machines for their pods.
 
 Karpenter deletes a claim that EC2 refuses with a code of capacity, and makes another for its pods from the
 offerings that are left (pkg/controllers/nodeclaim/lifecycle/launch.go). It deletes any claim without an

@@ -26,14 +26,14 @@ _SHOWN: Final = (CPU, MEMORY, PODS, EPHEMERAL_STORAGE, NODES)
 def pool_usage(claims: Iterable[NodeClaim], nodes: Iterable[Node]) -> dict[str, Counter[str]]:
     """By pool, the total capacity of its nodes, and their number."""
     by_id = {node.spec.provider_id: node for node in nodes if node.spec.provider_id}
-    found: dict[str, Counter[str]] = {}
+    by_pool: dict[str, Counter[str]] = {}
     for claim in claims:
         pool = claim.labels.get(names.NODEPOOL, "")
         if pool and claim.status.provider_id and not _ends(claim):
-            used = found.setdefault(pool, Counter())
+            used = by_pool.setdefault(pool, Counter())
             used.update(_capacity(claim, by_id.get(claim.status.provider_id)))
             used[NODES] += 1
-    return found
+    return by_pool
 
 
 def pool_limits(
@@ -59,10 +59,10 @@ def pool_limits(
 
 def limit_amounts(limits: Mapping[str, str]) -> dict[str, int]:
     """Limits in placement's units; the number of nodes is one of them."""
-    found = amounts(limits)
+    limited = amounts(limits)
     if NODES in limits:
-        found[NODES] = int(quantities({NODES: limits[NODES]})[NODES])
-    return found
+        limited[NODES] = int(quantities({NODES: limits[NODES]})[NODES])
+    return limited
 
 
 def shown(used: Mapping[str, int]) -> dict[str, str]:
@@ -77,7 +77,7 @@ def _ends(claim: NodeClaim) -> bool:
 
 
 def _capacity(claim: NodeClaim, node: Node | None) -> dict[str, int]:
-    """Of an initialized node, the capacity that it reports; before that, what EC2's type has beside it."""
+    """Of an initialized node, the capacity that it reports; before that, also that of EC2's type."""
     reported = amounts(node.status.capacity) if node is not None else {}
     if node is not None and is_true(claim, names.INITIALIZED_CONDITION):
         return reported

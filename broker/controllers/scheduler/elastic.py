@@ -86,16 +86,16 @@ class ElasticReclaim:
         """The node with the fewest victims, by highest priority, number and name; None if none helps."""
         if totals.share_of(preemptor.namespace) is None:
             return None
-        found: list[tuple[int, int, str, list[Pod]]] = []
+        choices: list[tuple[int, int, str, list[Pod]]] = []
         for node in snapshot.states:
             pods = {pod.uid: pod for pod in bound.get(node, ()) if not pod.deleting}
             chosen = self._on_node(request, preemptor, totals, snapshot, node, [*pods.values()])
             if chosen:
                 highest = max(pod.priority for pod in chosen)
-                found.append((highest, len(chosen), node, [pods[pod.uid] for pod in chosen]))
-        if not found:
+                choices.append((highest, len(chosen), node, [pods[pod.uid] for pod in chosen]))
+        if not choices:
             return None
-        best = min(found, key=lambda item: item[:3])
+        best = min(choices, key=lambda item: item[:3])
         return best[2], best[3]
 
     def _on_node(

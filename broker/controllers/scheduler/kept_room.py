@@ -28,10 +28,10 @@ class KeptRoom:
 
     def __init__(self, client: Client, informer: Informer[GodelReservation], clock: Clock) -> None:
         self._client, self._informer, self._clock = client, informer, clock
-        self._unshown: set[str] = set()  # uids of pods that are gone, whose reservation no cache shows
+        self._unshown: set[str] = set()  # uids of gone pods; no cache shows their reservation yet
         self._read = float("-inf")
 
-    def left(self, uids: Iterable[str]) -> None:
+    def pods_gone(self, uids: Iterable[str]) -> None:
         """These pods are gone, and each may have left its room to a reservation."""
         self._unshown.update(uids)
 

@@ -103,8 +103,8 @@ class PodScheduler:
         self._view.update()
         reservations = {item.uid: item for item in self._reads.koordinator.cache.list()}
         gone = [*self._view.take_gone(), *self._assumed.confirm(self._view.pods.get, reservations)]
-        self._kept.left(pod.uid for pod in gone if self._godel.may_leave_room(pod))
-        self._look_up()
+        self._kept.pods_gone(pod.uid for pod in gone if self._godel.may_leave_room(pod))
+        self._read_unknown_placements()
         waiting = self._waiting(self._view.unbound.values(), reservations.values())
         uids = {item.uid for item in waiting}
         self._backoff.keep(uids)
@@ -134,21 +134,21 @@ class PodScheduler:
                 return Result(0.0)  # with the pods that came meanwhile
         return Result(min(delays)) if delays else None
 
-    def _look_up(self) -> None:
+    def _read_unknown_placements(self) -> None:
         """Reads the placements without an answer. Raises Unavailable while the API server does not answer.
 
         A refusal about one of them stops no other object: the caches will show whether it was placed.
         """
         for uid, item in [*self._unknown.items()]:
             try:
-                self._look_up_one(item)
+                self._read_unknown_placement(item)
             except Unavailable:
                 raise
             except ApiError as error:
                 log.warning("placement not looked up", uid=uid, error=str(error))
             del self._unknown[uid]
 
-    def _look_up_one(self, item: AssumedPod | koord.KoordinatorReservation) -> None:
+    def _read_unknown_placement(self, item: AssumedPod | koord.KoordinatorReservation) -> None:
         if isinstance(item, AssumedPod):
             node = self._writer.bound_to(item.pod)
             if node:
@@ -182,9 +182,9 @@ class PodScheduler:
         self, pods: Iterable[Pod], reservations: Iterable[koord.KoordinatorReservation]
     ) -> list[Waiting]:
         names = self._reads.served_names()
-        found: list[Waiting] = [pod for pod in pods if waits(pod, names)]
-        found += [item for item in reservations if reservation_waits(item, names)]
-        return in_turn(item for item in found if item.uid not in self._assumed)
+        candidates: list[Waiting] = [pod for pod in pods if waits(pod, names)]
+        candidates += [item for item in reservations if reservation_waits(item, names)]
+        return in_turn(item for item in candidates if item.uid not in self._assumed)
 
     def _placed(self, item: Waiting, state: SchedulerState) -> SchedulerState:
         if isinstance(item, Pod):
@@ -235,11 +235,11 @@ class PodScheduler:
         nominated = pod.status.nominated_node_name
         elastic, bound = self._elastic.read(pod), self._view.on_nodes()
         if not (nominated in state.snapshot.states and any(o.deleting for o in bound.get(nominated, ()))):
-            found = self._reclaim.choose(request, elastic, state.totals, state.snapshot, bound)
-            if found is None:
+            choice = self._reclaim.choose(request, elastic, state.totals, state.snapshot, bound)
+            if choice is None:
                 self._writer.unnominate(pod)
                 return state
-            nominated, chosen = found
+            nominated, chosen = choice
             if kept := self._reclaim.evict(chosen):
                 self._report_blocked(pod, kept)
                 self._backoff.failed(pod.uid, self._clock.monotonic())
@@ -292,5 +292,7 @@ class PodScheduler:
             placed = {item.uid for item in self._reads.koordinator.cache.list() if item.status.node_name}
             taken = pre_allocated(reservation, pod, hold, self._pods.list(), state, placed)
             if taken.owners or reservation.needs_running_pod:
-                return HoldDecision(node=taken.found.node, fits=taken.found.fits), taken.owners
+                return HoldDecision(
+                    node=taken.pre_allocation.node, fits=taken.pre_allocation.fits
+                ), taken.owners
         return decide(HoldRequest(pod=pod, owners=False), state.snapshot, state.ledger), ()

@@ -32,9 +32,9 @@ _HIGHEST: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoomTaken:
-    """`owners`: the pods of `found` as Kubernetes has them."""
+    """`owners`: the pods of `pre_allocation` as Kubernetes has them."""
 
-    found: PreAllocation
+    pre_allocation: PreAllocation
     owners: tuple[Pod, ...] = ()
 
 
@@ -60,7 +60,7 @@ def pre_allocated(
     if policy.mode != koord.CLUSTER:
         matcher = owner_matcher(tuple(owner for owner in spec.owners if owner.label_selector is not None))
     objects = {item.uid: item for item in pods if takes_room(item)}
-    found = pre_allocate(
+    pre_allocation = pre_allocate(
         pod,
         _running(objects.values(), matcher, hold.id, state, placed),
         state.snapshot,
@@ -71,7 +71,9 @@ def pre_allocated(
         },
         several=policy.enable_multiple,
     )
-    return RoomTaken(found=found, owners=tuple(objects[info.uid] for info in found.pods))
+    return RoomTaken(
+        pre_allocation=pre_allocation, owners=tuple(objects[info.uid] for info in pre_allocation.pods)
+    )
 
 
 def _running(

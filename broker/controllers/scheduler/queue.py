@@ -23,7 +23,7 @@ _OLDEST: Final = datetime.min.replace(tzinfo=UTC)
 
 
 def waits(pod: Pod, names: frozenset[str]) -> bool:
-    """Whether the pod wants a node from one of these schedulers, and has no gate."""
+    """Whether the pod needs a node from one of these schedulers, and has no gate."""
     spec = pod.spec
     if spec.scheduler_name not in names or spec.node_name or spec.scheduling_gates:
         return False
@@ -31,7 +31,7 @@ def waits(pod: Pod, names: frozenset[str]) -> bool:
 
 
 def reservation_waits(reservation: koord.KoordinatorReservation, names: frozenset[str]) -> bool:
-    """Whether the reservation wants a node from one of these schedulers."""
+    """Whether the reservation needs a node from one of these schedulers."""
     status = reservation.status
     if reservation.scheduler not in names or status.node_name or reservation.deleting:
         return False
@@ -101,12 +101,12 @@ class UnfitPods:
     def still(self, pod: Pod, freed: int) -> bool:
         """Whether nothing happened since that may help the pod."""
         before, count = self._rejected.get(pod.uid, (None, 0))
-        return before is not None and count == freed and _wants(before) == _wants(pod)
+        return before is not None and count == freed and _scheduling_inputs(before) == _scheduling_inputs(pod)
 
     def keep(self, kept: Collection[str]) -> None:
         """Forgets all but these uids."""
         self._rejected = {uid: entry for uid, entry in self._rejected.items() if uid in kept}
 
 
-def _wants(pod: Pod) -> tuple[object, ...]:
+def _scheduling_inputs(pod: Pod) -> tuple[object, ...]:
     return pod.spec, pod.labels, pod.annotations

@@ -78,7 +78,7 @@ class SchedulerReads:
 
     @property
     def rooms(self) -> Mapping[str, Informer[Any]]:
-        """The kinds that decide who may have which room."""
+        """The kinds that decide which pod may have which room."""
         return {
             "koordinator": self.koordinator,
             "elasticquotas": self.quotas,

@@ -55,7 +55,7 @@ class Aws:
     # ---- reservations
 
     def reserve(self, ec2: Any, count: int = 1, **changes: Any) -> str:
-        asked = {
+        request = {
             "InstanceType": TYPE,
             "InstancePlatform": "Linux/UNIX",
             "AvailabilityZone": ZONE,
@@ -63,12 +63,12 @@ class Aws:
             "InstanceMatchCriteria": "targeted",
             **changes,
         }
-        made = ec2.create_capacity_reservation(**asked)["CapacityReservation"]
-        return str(made["CapacityReservationId"])
+        odcr = ec2.create_capacity_reservation(**request)["CapacityReservation"]
+        return str(odcr["CapacityReservationId"])
 
     def group(self, name: str, *reservation_ids: str) -> str:
         client = self.client("resource-groups")
-        made = client.create_group(
+        arn = client.create_group(
             Name=name,
             Configuration=[
                 {"Type": "AWS::EC2::CapacityReservationPool"},
@@ -87,14 +87,14 @@ class Aws:
         if arns:
             answer = client.group_resources(Group=name, ResourceArns=arns)
             assert answer["Succeeded"] == arns, answer
-        return str(made)
+        return str(arn)
 
 
 def seen(ec2: Any, reservation_id: str) -> Any:
     """One reservation as describe shows it."""
     answer = ec2.describe_capacity_reservations(CapacityReservationIds=[reservation_id])
-    (found,) = answer["CapacityReservations"]
-    return found
+    (reservation,) = answer["CapacityReservations"]
+    return reservation
 
 
 def free(ec2: Any, reservation_id: str) -> int:
@@ -114,7 +114,9 @@ OPEN = {"CapacityReservationPreference": "open"}
 NONE = {"CapacityReservationPreference": "none"}
 
 
-def run(ec2: Any, count: int = 1, *, specification: dict[str, Any] | None = None, **asked: Any) -> list[Any]:
+def run(
+    ec2: Any, count: int = 1, *, specification: dict[str, Any] | None = None, **changes: Any
+) -> list[Any]:
     """RunInstances; the instances as DescribeInstances shows them."""
     request: dict[str, Any] = {
         "ImageId": LINUX,
@@ -122,12 +124,12 @@ def run(ec2: Any, count: int = 1, *, specification: dict[str, Any] | None = None
         "MinCount": count,
         "MaxCount": count,
         "Placement": {"AvailabilityZone": ZONE},
-        **asked,
+        **changes,
     }
     if specification is not None:
         request["CapacityReservationSpecification"] = specification
-    made = ec2.run_instances(**request)["Instances"]
-    return instances(ec2, [instance["InstanceId"] for instance in made])
+    created = ec2.run_instances(**request)["Instances"]
+    return instances(ec2, [instance["InstanceId"] for instance in created])
 
 
 def instances(ec2: Any, ids: Sequence[str]) -> list[Any]:
@@ -135,9 +137,9 @@ def instances(ec2: Any, ids: Sequence[str]) -> list[Any]:
     return [instance for reservation in answer["Reservations"] for instance in reservation["Instances"]]
 
 
-def places(found: Sequence[Any]) -> list[str | None]:
+def places(described: Sequence[Any]) -> list[str | None]:
     """The reservation of each instance, None for one outside."""
-    return [instance.get("CapacityReservationId") for instance in found]
+    return [instance.get("CapacityReservationId") for instance in described]
 
 
 _names = iter(range(1_000_000))

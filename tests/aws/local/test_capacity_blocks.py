@@ -20,8 +20,8 @@ def stopped_clock(aws: Aws) -> None:
     aws.control.freeze(WHEN)
 
 
-def offers(ec2: Any, **asked: Any) -> list[Any]:
-    request = {"InstanceType": P5, "InstanceCount": 2, "CapacityDurationHours": 24, **asked}
+def offers(ec2: Any, **changes: Any) -> list[Any]:
+    request = {"InstanceType": P5, "InstanceCount": 2, "CapacityDurationHours": 24, **changes}
     return list(ec2.describe_capacity_block_offerings(**request)["CapacityBlockOfferings"])
 
 
@@ -31,20 +31,20 @@ def buy(ec2: Any, offer: Any, **more: Any) -> Any:
     )
 
 
-def bought(ec2: Any, **asked: Any) -> str:
-    answer = buy(ec2, offers(ec2, **asked)[0])
+def bought(ec2: Any, **changes: Any) -> str:
+    answer = buy(ec2, offers(ec2, **changes)[0])
     return str(answer["CapacityReservation"]["CapacityReservationId"])
 
 
 def into(ec2: Any, reservation_id: str, count: int = 1) -> list[str]:
-    found = run(
+    launched_instances = run(
         ec2,
         count,
         InstanceType=P5,
         specification=to_id(reservation_id, **ONLY),
         InstanceMarketOptions={"MarketType": "capacity-block"},
     )
-    return [instance["InstanceId"] for instance in found]
+    return [instance["InstanceId"] for instance in launched_instances]
 
 
 def states(ec2: Any, ids: list[str]) -> list[str]:
@@ -52,9 +52,9 @@ def states(ec2: Any, ids: list[str]) -> list[str]:
 
 
 def test_blocks_are_offered_where_the_type_is_and_at_the_hour_they_turn(ec2: Any) -> None:
-    found = offers(ec2)
-    assert [offer["AvailabilityZone"] for offer in found] == [f"us-east-1{letter}" for letter in "abcdef"]
-    first = found[0]
+    offerings = offers(ec2)
+    assert [offer["AvailabilityZone"] for offer in offerings] == [f"us-east-1{letter}" for letter in "abcdef"]
+    first = offerings[0]
     assert (first["StartDate"], first["EndDate"]) == (
         WHEN.replace(hour=11, minute=30),
         WHEN.replace(hour=11, minute=30) + DAY,
@@ -72,16 +72,16 @@ def test_blocks_are_offered_where_the_type_is_and_at_the_hour_they_turn(ec2: Any
 
 
 def test_offerings_come_in_pages_and_for_several_types(ec2: Any) -> None:
-    asked = {"InstanceTypePreferences": [{"InstanceType": P5}, {"InstanceType": "p5en.48xlarge"}]}
+    types = {"InstanceTypePreferences": [{"InstanceType": P5}, {"InstanceType": "p5en.48xlarge"}]}
     pages = ec2.get_paginator("describe_capacity_block_offerings").paginate(
-        CapacityDurationHours=48, PaginationConfig={"PageSize": 3}, **asked
+        CapacityDurationHours=48, PaginationConfig={"PageSize": 3}, **types
     )
     sizes = [len(page["CapacityBlockOfferings"]) for page in pages]
     assert sizes == [3, 3, 2]
 
 
 @pytest.mark.parametrize(
-    ("asked", "code", "text"),
+    ("changes", "code", "text"),
     [
         ({"CapacityDurationHours": 25}, "InvalidParameterValue", "whole days"),
         ({"CapacityDurationHours": 15 * 24}, "InvalidParameterValue", "whole weeks"),
@@ -93,9 +93,11 @@ def test_offerings_come_in_pages_and_for_several_types(ec2: Any) -> None:
         ({"DryRun": True}, "DryRunOperation", ""),
     ],
 )
-def test_offerings_that_can_not_be_asked_for(ec2: Any, asked: dict[str, Any], code: str, text: str) -> None:
+def test_invalid_offering_requests_are_refused(
+    ec2: Any, changes: dict[str, Any], code: str, text: str
+) -> None:
     with refused(code, status=412 if code == "DryRunOperation" else 400, text=text):
-        offers(ec2, **asked)
+        offers(ec2, **changes)
 
 
 def test_a_block_from_purchase_to_its_end(aws: Aws, ec2: Any) -> None:
@@ -105,23 +107,23 @@ def test_a_block_from_purchase_to_its_end(aws: Aws, ec2: Any) -> None:
         {"ResourceType": "capacity-reservation", "Tags": [{"Key": "run", "Value": "1"}]},
     ]
     answer = buy(ec2, offers(ec2)[0], TagSpecifications=tags)
-    made, (block,) = answer["CapacityReservation"], answer["CapacityBlocks"]
-    assert answer["CapacityReservations"] == [made]
-    assert (made["State"], made["ReservationType"], made["InstanceMatchCriteria"]) == (
+    odcr, (block,) = answer["CapacityReservation"], answer["CapacityBlocks"]
+    assert answer["CapacityReservations"] == [odcr]
+    assert (odcr["State"], odcr["ReservationType"], odcr["InstanceMatchCriteria"]) == (
         "payment-pending",
         "capacity-block",
         "targeted",
     )
-    assert made["Tags"] == [{"Key": "run", "Value": "1"}]
+    assert odcr["Tags"] == [{"Key": "run", "Value": "1"}]
     assert block["Tags"] == [{"Key": "team", "Value": "ml"}]
-    assert made["CapacityBlockId"] == block["CapacityBlockId"]
-    assert block["CapacityReservationIds"] == [made["CapacityReservationId"]]
-    reservation_id, end = made["CapacityReservationId"], made["EndDate"]
+    assert odcr["CapacityBlockId"] == block["CapacityBlockId"]
+    assert block["CapacityReservationIds"] == [odcr["CapacityReservationId"]]
+    reservation_id, end = odcr["CapacityReservationId"], odcr["EndDate"]
     aws.control.advance(600)
     assert seen(ec2, reservation_id)["State"] == "scheduled"
     with refused("InvalidCapacityReservationState.PendingActivation"):
         into(ec2, reservation_id)
-    aws.control.advance((made["StartDate"] - WHEN).total_seconds() - 600)
+    aws.control.advance((odcr["StartDate"] - WHEN).total_seconds() - 600)
     assert seen(ec2, reservation_id)["State"] == "active"
     (inside,) = into(ec2, reservation_id)
     (shown,) = instances(ec2, [inside])
@@ -185,8 +187,8 @@ def test_a_block_that_is_not_paid_in_twelve_hours_is_released(aws: Aws, ec2: Any
 def test_blocks_that_do_not_overlap_share_the_zones_capacity(aws: Aws, ec2: Any) -> None:
     aws.control.pool(instance_type=P5, zone="us-east-1a", size=3, capacity_type="capacity-block")
 
-    def in_a(**asked: Any) -> list[Any]:
-        return [offer for offer in offers(ec2, **asked) if offer["AvailabilityZone"] == "us-east-1a"]
+    def in_a(**changes: Any) -> list[Any]:
+        return [offer for offer in offers(ec2, **changes) if offer["AvailabilityZone"] == "us-east-1a"]
 
     two_of_them = in_a() + in_a()
     buy(ec2, two_of_them[0])
@@ -220,13 +222,13 @@ def test_blocks_are_described_by_id_filter_and_page(ec2: Any) -> None:
     ids = [buy(ec2, offer)["CapacityBlocks"][0]["CapacityBlockId"] for offer in offers(ec2)[:3]]
     ec2.create_tags(Resources=[ids[1]], Tags=[{"Key": "team", "Value": "ml"}])
 
-    def found(**asked: Any) -> list[str]:
-        return [b["CapacityBlockId"] for b in ec2.describe_capacity_blocks(**asked)["CapacityBlocks"]]
+    def block_ids(**parameters: Any) -> list[str]:
+        return [b["CapacityBlockId"] for b in ec2.describe_capacity_blocks(**parameters)["CapacityBlocks"]]
 
     def by(name: str, value: str) -> list[str]:
-        return found(Filters=[{"Name": name, "Values": [value]}])
+        return block_ids(Filters=[{"Name": name, "Values": [value]}])
 
-    assert found(CapacityBlockIds=[ids[2], ids[0]]) == [ids[2], ids[0]]
+    assert block_ids(CapacityBlockIds=[ids[2], ids[0]]) == [ids[2], ids[0]]
     assert by("availability-zone", "us-east-1b") == [ids[1]]
     assert by("tag:team", "ml") == [ids[1]]
     assert by("ultraserver-type", "instances") == ids
@@ -234,10 +236,10 @@ def test_blocks_are_described_by_id_filter_and_page(ec2: Any) -> None:
     assert by("start-date", "2030-01-01T11:30*") == ids
     page = ec2.describe_capacity_blocks(MaxResults=2)
     assert [b["CapacityBlockId"] for b in page["CapacityBlocks"]] == ids[:2]
-    assert found(NextToken=page["NextToken"]) == ids[2:]
+    assert block_ids(NextToken=page["NextToken"]) == ids[2:]
     assert ec2.describe_capacity_block_status()["CapacityBlockStatuses"] == []  # none has started
     with refused("InvalidParameterValue", text="does not exist"):
-        found(CapacityBlockIds=["cb-0123456789abcdef0"])
+        block_ids(CapacityBlockIds=["cb-0123456789abcdef0"])
     with refused("InvalidParameterValue", text="colour"):
         by("colour", "blue")
     for action in (ec2.describe_capacity_blocks, ec2.describe_capacity_block_status):
@@ -251,8 +253,8 @@ def test_a_scripted_offering_is_bought_as_it_is(aws: Aws, ec2: Any) -> None:
     )
     (offer,) = offers(ec2, InstanceType="m5.large", InstanceCount=1)
     assert (offer["CapacityBlockOfferingId"], offer["UpfrontFee"]) == (offered, "1.5000")
-    made = buy(ec2, offer)["CapacityReservation"]
-    assert seen(ec2, made["CapacityReservationId"])["State"] == "active"
+    odcr = buy(ec2, offer)["CapacityReservation"]
+    assert seen(ec2, odcr["CapacityReservationId"])["State"] == "active"
     with pytest.raises(ControlError, match=r"end: .* is not after start"):
         aws.control.block_offering(instance_type=P5, zone="us-east-1a", count=1, start=WHEN, end=WHEN)
     with pytest.raises(ControlError, match="count: it is missing; it takes account"):
@@ -272,11 +274,11 @@ def test_ultraservers_are_a_reservation_each_and_end_an_hour_early(aws: Aws, ec2
     (offer,) = ec2.describe_capacity_block_offerings(
         UltraserverType="u-p6e-gb200x72", UltraserverCount=2, CapacityDurationHours=24
     )["CapacityBlockOfferings"]
-    made = [entry["CapacityReservationId"] for entry in buy(ec2, offer)["CapacityReservations"]]
-    assert len(made) == 2
-    assert [seen(ec2, each)["TotalInstanceCount"] for each in made] == [2, 2]
-    assert seen(ec2, made[0])["LaunchStatus"] == "launchable"
-    inside = into(ec2, made[0], 2)
+    reservation_ids = [entry["CapacityReservationId"] for entry in buy(ec2, offer)["CapacityReservations"]]
+    assert len(reservation_ids) == 2
+    assert [seen(ec2, reservation_id)["TotalInstanceCount"] for reservation_id in reservation_ids] == [2, 2]
+    assert seen(ec2, reservation_ids[0])["LaunchStatus"] == "launchable"
+    inside = into(ec2, reservation_ids[0], 2)
     aws.control.advance(23 * 3600 - 1)
     assert states(ec2, inside) == ["running", "running"]
     aws.control.advance(1)

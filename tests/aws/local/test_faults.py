@@ -126,7 +126,7 @@ def test_a_slow_call(aws: Aws, ec2: Any, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("service", "action", "call", "asked"),
+    ("service", "action", "call", "parameters"),
     [
         ("resource-groups", "ListGroupResources", "list_group_resources", {"Group": "pool"}),
         ("ssm", "GetParameter", "get_parameter", {"Name": "/aws/service/x"}),
@@ -135,15 +135,15 @@ def test_a_slow_call(aws: Aws, ec2: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_other_services_can_be_refused_and_are_counted(
-    aws: Aws, service: str, action: str, call: str, asked: dict[str, Any]
+    aws: Aws, service: str, action: str, call: str, parameters: dict[str, Any]
 ) -> None:
     client = aws.client(service)
     aws.control.clear_calls()
     aws.control.fault(action=action, code="AccessDeniedException", status=403, message="No <way>.")
     with refused("AccessDeniedException", status=403, text="No <way>."):
-        getattr(client, call)(**asked)
+        getattr(client, call)(**parameters)
     aws.control.fault(action=action, stage="response")
     with pytest.raises(HTTPClientError):
-        getattr(client, call)(**asked)
+        getattr(client, call)(**parameters)
     assert aws.control.calls() == {action: 2}
-    assert [entry["params"].keys() >= asked.keys() for entry in aws.control.log(action)] == [True, True]
+    assert [entry["params"].keys() >= parameters.keys() for entry in aws.control.log(action)] == [True, True]

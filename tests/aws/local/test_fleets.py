@@ -51,9 +51,9 @@ def test_one_answer_entry_a_pool_names_its_instances(aws: Aws, ec2: Any) -> None
     assert (entry["Lifecycle"], entry["InstanceType"]) == ("on-demand", TYPE)
     assert (entry["AvailabilityZone"], entry["AvailabilityZoneId"]) == (ZONE, "use1-az6")
     assert len(entry["InstanceIds"]) == 3
-    found = instances(ec2, entry["InstanceIds"])
-    assert places(found) == [reservation_id] * 3
-    assert {instance["SubnetId"] for instance in found} == {entry["SubnetId"]}
+    launched_instances = instances(ec2, entry["InstanceIds"])
+    assert places(launched_instances) == [reservation_id] * 3
+    assert {instance["SubnetId"] for instance in launched_instances} == {entry["SubnetId"]}
     assert free(ec2, reservation_id) == 0
 
 
@@ -90,8 +90,8 @@ def test_a_group_spills_to_on_demand_unless_it_is_only_reservations(aws: Aws, ec
     arn = aws.group("pool", aws.reserve(ec2))
     spilling = template(ec2, CapacityReservationSpecification=to_group(arn))
     strict = template(ec2, CapacityReservationSpecification=to_group(arn, **ONLY))
-    found = places(instances(ec2, launched(fleet(ec2, pool(spilling), total=2))))
-    assert sorted(place is None for place in found) == [False, True]
+    placements = places(instances(ec2, launched(fleet(ec2, pool(spilling), total=2))))
+    assert sorted(place is None for place in placements) == [False, True]
     assert codes(fleet(ec2, pool(strict))) == ["ReservationCapacityExceeded"]
 
 
@@ -143,9 +143,9 @@ def test_reservations_first_takes_every_pools_reservations_before_on_demand(aws:
     template_id = template(ec2)
     pools = pool(template_id, HERE, {"InstanceType": "m5.4xlarge", "AvailabilityZone": ZONE})
     answer = fleet(ec2, pools, total=3, OnDemandOptions={**FIRST, "AllocationStrategy": "lowest-price"})
-    found = instances(ec2, launched(answer))
-    inside = [i["InstanceType"] for i in found if i.get("CapacityReservationId") == dear]
-    outside = [i["InstanceType"] for i in found if "CapacityReservationId" not in i]
+    launched_instances = instances(ec2, launched(answer))
+    inside = [i["InstanceType"] for i in launched_instances if i.get("CapacityReservationId") == dear]
+    outside = [i["InstanceType"] for i in launched_instances if "CapacityReservationId" not in i]
     assert (inside, outside) == (["m5.4xlarge"] * 2, [TYPE])
     assert free(ec2, dear) == 0
     assert answer["Errors"] == []
@@ -166,8 +166,8 @@ def test_reservations_first_leaves_targeted_ones_alone(aws: Aws, ec2: Any) -> No
         total=2,
         OnDemandOptions=FIRST,
     )
-    found = places(instances(ec2, launched(by_group)))
-    assert sorted(place or "" for place in found) == ["", targeted]
+    placements = places(instances(ec2, launched(by_group)))
+    assert sorted(place or "" for place in placements) == ["", targeted]
     assert len(by_group["Instances"]) == 1  # one pool, one entry
 
 
@@ -190,9 +190,9 @@ def test_a_fleet_in_a_single_zone_takes_the_zone_that_holds_it(aws: Aws, ec2: An
     aws.control.pool(instance_type=TYPE, zone=ZONE, size=2)
     single = {"SingleAvailabilityZone": True, "MinTargetCapacity": 4}
     answer = fleet(ec2, pool(template_id, HERE, THERE, OTHER), total=5, OnDemandOptions=single)
-    found = instances(ec2, launched(answer))
-    assert {instance["Placement"]["AvailabilityZone"] for instance in found} == {ZONE}
-    assert sorted(instance["InstanceType"] for instance in found).count(OTHER_TYPE) >= 3
+    launched_instances = instances(ec2, launched(answer))
+    assert {instance["Placement"]["AvailabilityZone"] for instance in launched_instances} == {ZONE}
+    assert sorted(instance["InstanceType"] for instance in launched_instances).count(OTHER_TYPE) >= 3
     aws.control.pool(instance_type=OTHER_TYPE, zone=ZONE, size=0)
     elsewhere = fleet(ec2, pool(template_id, HERE, THERE, OTHER), total=4, OnDemandOptions=single)
     zones = {i["Placement"]["AvailabilityZone"] for i in instances(ec2, launched(elsewhere))}
@@ -235,13 +235,13 @@ def test_blocks_and_interruptible_reservations(
     assert answer["Errors"][0]["Lifecycle"] == market
 
 
-def test_reserved_capacity_falls_back_to_on_demand_only_if_asked(aws: Aws, ec2: Any) -> None:
+def test_reserved_capacity_falls_back_to_on_demand_only_on_request(aws: Aws, ec2: Any) -> None:
     reservation_id = aws.reserve(ec2)
     target = {"CapacityReservationTarget": {"CapacityReservationIds": [reservation_id]}}
     kinds = {"ReservationTypes": ["on-demand-capacity-reservation"], **target}
     template_id = template(ec2)
 
-    def ask(**more: Any) -> Any:
+    def reserved_fleet(**more: Any) -> Any:
         return fleet(
             ec2,
             pool(template_id),
@@ -250,10 +250,10 @@ def test_reserved_capacity_falls_back_to_on_demand_only_if_asked(aws: Aws, ec2: 
             ReservedCapacityOptions={**kinds, **more},
         )
 
-    without = ask()
+    without = reserved_fleet()
     assert places(instances(ec2, launched(without))) == [reservation_id]
     assert codes(without) == ["ReservationCapacityExceeded"]
-    with_fallback = ask(ReservedCapacityFallbackOptions={"MarketTypes": ["on-demand"]})
+    with_fallback = reserved_fleet(ReservedCapacityFallbackOptions={"MarketTypes": ["on-demand"]})
     assert places(instances(ec2, launched(with_fallback))) == [None, None]
 
 

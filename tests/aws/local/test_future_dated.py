@@ -33,7 +33,7 @@ def state(ec2: Any, reservation_id: str) -> str:
     return str(seen(ec2, reservation_id)["State"])
 
 
-def told(aws: Aws) -> list[str]:
+def notice_types(aws: Aws) -> list[str]:
     return [
         event["detail-type"].removeprefix("EC2 Capacity Reservation ")
         for event in aws.control.notices()
@@ -57,7 +57,7 @@ def test_from_assessment_to_delivery(aws: Aws, ec2: Any) -> None:
         "CommitmentEndDate": START + 14 * DAY,
         "CommitmentDuration": 14 * 86400,
     }
-    assert told(aws) == ["Scheduled", "Active"]
+    assert notice_types(aws) == ["Scheduled", "Active"]
     assert len(run(ec2, specification=to_id(reservation_id))) == 1
 
 
@@ -65,7 +65,7 @@ def test_ec2_may_not_support_it(aws: Aws, ec2: Any) -> None:
     aws.control.assessment(seconds=60, outcome="unsupported")
     reservation_id = aws.reserve(ec2, 32, **FUTURE)
     aws.control.advance(60)
-    assert (state(ec2, reservation_id), told(aws)) == ("unsupported", ["Unsupported"])
+    assert (state(ec2, reservation_id), notice_types(aws)) == ("unsupported", ["Unsupported"])
     to(aws, START)
     assert state(ec2, reservation_id) == "unsupported"
     with pytest.raises(ControlError, match="assessment_outcome: 'maybe' is invalid"):
@@ -76,7 +76,10 @@ def test_it_is_delayed_until_the_zone_has_room_and_may_then_be_dropped(aws: Aws,
     aws.control.pool(instance_type=TYPE, zone=ZONE, size=10)
     late, dropped = (aws.reserve(ec2, 32, **FUTURE) for _ in range(2))
     to(aws, START)
-    assert (state(ec2, late), told(aws)) == ("delayed", ["Scheduled", "Scheduled", "Delayed", "Delayed"])
+    assert (state(ec2, late), notice_types(aws)) == (
+        "delayed",
+        ["Scheduled", "Scheduled", "Delayed", "Delayed"],
+    )
     ec2.cancel_capacity_reservation(CapacityReservationId=dropped)
     assert state(ec2, dropped) == "cancelled"
     aws.control.pool(instance_type=TYPE, zone=ZONE, size=40)
@@ -108,17 +111,19 @@ def test_it_is_delayed_until_the_zone_has_room_and_may_then_be_dropped(aws: Aws,
     ],
 )
 def test_requests_that_are_refused(aws: Aws, ec2: Any, changes: dict[str, Any], code: str, text: str) -> None:
-    asked = {"InstanceCount": 32, **FUTURE, **changes}
-    count = asked.pop("InstanceCount")
+    request_fields = {"InstanceCount": 32, **FUTURE, **changes}
+    count = request_fields.pop("InstanceCount")
     with refused(code, text=text):
-        aws.reserve(ec2, count, **{name: value for name, value in asked.items() if value is not None})
+        aws.reserve(
+            ec2, count, **{name: value for name, value in request_fields.items() if value is not None}
+        )
 
 
 def test_before_it_starts_it_is_not_modified_and_within_its_commitment_not_cut(aws: Aws, ec2: Any) -> None:
     reservation_id = aws.reserve(ec2, 32, **FUTURE)
 
-    def modify(**asked: Any) -> None:
-        ec2.modify_capacity_reservation(CapacityReservationId=reservation_id, **asked)
+    def modify(**changes: Any) -> None:
+        ec2.modify_capacity_reservation(CapacityReservationId=reservation_id, **changes)
 
     with refused("IncorrectState", text="scheduled"):
         modify(InstanceCount=40)
@@ -133,7 +138,7 @@ def test_before_it_starts_it_is_not_modified_and_within_its_commitment_not_cut(a
     to(aws, START + 14 * DAY)
     modify(InstanceCount=8)
     to(aws, START + 20 * DAY)
-    assert (state(ec2, reservation_id), told(aws)) == ("expired", ["Scheduled", "Active", "Expired"])
+    assert (state(ec2, reservation_id), notice_types(aws)) == ("expired", ["Scheduled", "Active", "Expired"])
 
 
 # ---- quotes
@@ -197,18 +202,18 @@ def test_a_quote_is_good_for_a_day_and_only_where_it_is_needed(aws: Aws, ec2: An
 def test_its_start_is_put_off_by_a_quote(aws: Aws, ec2: Any) -> None:
     reservation_id = aws.reserve(ec2, 32, **FUTURE)
 
-    def ask(start: datetime, **more: Any) -> Any:
+    def quote_for(start: datetime, **more: Any) -> Any:
         return ec2.create_capacity_reservation_date_change_quote(
             CapacityReservationId=reservation_id, NewStartDate=start, **more
         )["CapacityReservationModificationQuote"]
 
     with refused("InvalidParameterValue", text="30 days"):
-        ask(START + 31 * DAY)
+        quote_for(START + 31 * DAY)
     with refused("InvalidParameterValue", text="after"):
-        ask(START - DAY)
+        quote_for(START - DAY)
     with refused("DryRunOperation", status=412):
-        ask(START + DAY, DryRun=True)
-    quote = ask(START + 10 * DAY)
+        quote_for(START + DAY, DryRun=True)
+    quote = quote_for(START + 10 * DAY)
     assert quote["ModificationTerms"]["ReservationUpdate"] == {
         "NewStartDate": START + 10 * DAY,
         "NewCommitmentEndDate": START + 24 * DAY,
@@ -229,39 +234,39 @@ def test_its_start_is_put_off_by_a_quote(aws: Aws, ec2: Any) -> None:
     with refused("InvalidParameterValue", text="not active any more"):
         ec2.modify_capacity_reservation(**by_quote, AcceptModificationTerms=True)
     with refused("InvalidParameterValue", text="30 days"):  # of the first date, in all
-        ask(START + 31 * DAY)
+        quote_for(START + 31 * DAY)
     to(aws, START)
     assert state(ec2, reservation_id) == "scheduled"
     to(aws, START + 10 * DAY)
     assert state(ec2, reservation_id) == "active"
     with refused("IncorrectState", text="not scheduled"):
-        ask(START + 11 * DAY)
+        quote_for(START + 11 * DAY)
 
 
 def test_quotes_are_described_by_id_filter_and_page(aws: Aws, ec2: Any) -> None:
     first, second = (aws.reserve(ec2, 32, **FUTURE) for _ in range(2))
     ids = [
         ec2.create_capacity_reservation_date_change_quote(
-            CapacityReservationId=each, NewStartDate=START + DAY
+            CapacityReservationId=reservation_id, NewStartDate=START + DAY
         )["CapacityReservationModificationQuote"]["CapacityReservationModificationQuoteId"]
-        for each in (first, second)
+        for reservation_id in (first, second)
     ]
     describe = ec2.describe_capacity_reservation_date_change_quotes
 
-    def found(**asked: Any) -> list[str]:
-        answer = describe(**asked)["CapacityReservationModificationQuotes"]
+    def quote_ids(**parameters: Any) -> list[str]:
+        answer = describe(**parameters)["CapacityReservationModificationQuotes"]
         return [quote["CapacityReservationModificationQuoteId"] for quote in answer]
 
-    assert found() == ids
-    assert found(CapacityReservationModificationQuoteIds=[ids[1]]) == [ids[1]]
-    assert found(Filters=[{"Name": "capacity-reservation-id", "Values": [second]}]) == [ids[1]]
+    assert quote_ids() == ids
+    assert quote_ids(CapacityReservationModificationQuoteIds=[ids[1]]) == [ids[1]]
+    assert quote_ids(Filters=[{"Name": "capacity-reservation-id", "Values": [second]}]) == [ids[1]]
     page = describe(MaxResults=1)
-    assert found(MaxResults=1) == ids[:1]
-    assert found(NextToken=page["NextToken"]) == ids[1:]
+    assert quote_ids(MaxResults=1) == ids[:1]
+    assert quote_ids(NextToken=page["NextToken"]) == ids[1:]
     assert (
         ec2.describe_capacity_reservation_cancellation_quotes()["CapacityReservationCancellationQuotes"] == []
     )
     with refused("InvalidParameterValue", text="no quote"):
-        found(CapacityReservationModificationQuoteIds=["crmq-0"])
+        quote_ids(CapacityReservationModificationQuoteIds=["crmq-0"])
     with refused("DryRunOperation", status=412):
-        found(DryRun=True)
+        quote_ids(DryRun=True)

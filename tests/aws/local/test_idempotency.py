@@ -55,8 +55,8 @@ def test_a_fleet_launches_once(aws: Aws, ec2: Any) -> None:
 
 def test_instances_launch_once_in_each_zone(aws: Aws, ec2: Any) -> None:
     def ids(**more: Any) -> list[str]:
-        made = ec2.run_instances(**INSTANCE, **more, ClientToken="t")["Instances"]
-        return [instance["InstanceId"] for instance in made]
+        launched_instances = ec2.run_instances(**INSTANCE, **more, ClientToken="t")["Instances"]
+        return [instance["InstanceId"] for instance in launched_instances]
 
     here = ids(Placement={"AvailabilityZone": ZONE})
     assert ids(Placement={"AvailabilityZone": ZONE}) == here
@@ -69,12 +69,12 @@ def test_instances_launch_once_in_each_zone(aws: Aws, ec2: Any) -> None:
 
 
 def test_a_template_is_made_once(aws: Aws, ec2: Any) -> None:
-    asked = {"LaunchTemplateName": "one", "LaunchTemplateData": {"ImageId": LINUX}}
-    first = ec2.create_launch_template(**asked, ClientToken="t")["LaunchTemplate"]
-    again = ec2.create_launch_template(**asked, ClientToken="t")["LaunchTemplate"]
+    parameters = {"LaunchTemplateName": "one", "LaunchTemplateData": {"ImageId": LINUX}}
+    first = ec2.create_launch_template(**parameters, ClientToken="t")["LaunchTemplate"]
+    again = ec2.create_launch_template(**parameters, ClientToken="t")["LaunchTemplate"]
     assert again["LaunchTemplateId"] == first["LaunchTemplateId"]
     with refused("InvalidLaunchTemplateName.AlreadyExistsException"):
-        ec2.create_launch_template(**asked, ClientToken="u")
+        ec2.create_launch_template(**parameters, ClientToken="u")
 
 
 def test_a_refused_call_leaves_its_token_free(aws: Aws, ec2: Any) -> None:

@@ -22,8 +22,8 @@ def value(aws: Aws, path: str, region: str = "us-east-1") -> str:
 
 
 def image(ec2: Any, image_id: str) -> Any:
-    (found,) = ec2.describe_images(ImageIds=[image_id])["Images"]
-    return found
+    (description,) = ec2.describe_images(ImageIds=[image_id])["Images"]
+    return description
 
 
 @pytest.mark.parametrize(
@@ -38,10 +38,14 @@ def image(ec2: Any, image_id: str) -> Any:
 def test_published_image_matches_its_path(
     aws: Aws, ec2: Any, path: str, name: str, architecture: str
 ) -> None:
-    found = image(ec2, value(aws, f"{path}/image_id"))
-    assert found["Name"].startswith(name)
-    assert (found["Architecture"], found["State"], found["Public"]) == (architecture, "available", True)
-    assert found["PlatformDetails"] == "Linux/UNIX"
+    description = image(ec2, value(aws, f"{path}/image_id"))
+    assert description["Name"].startswith(name)
+    assert (description["Architecture"], description["State"], description["Public"]) == (
+        architecture,
+        "available",
+        True,
+    )
+    assert description["PlatformDetails"] == "Linux/UNIX"
 
 
 def test_it_can_be_launched_and_a_release_named(aws: Aws, ec2: Any) -> None:
@@ -71,7 +75,7 @@ def test_unpublished_image_is_not_found(aws: Aws) -> None:
 
 
 def test_images_appear_only_after_a_request(ec2: Any) -> None:
-    names = [found.get("Name", "") for found in ec2.describe_images(Owners=["amazon"])["Images"]]
+    names = [ami.get("Name", "") for ami in ec2.describe_images(Owners=["amazon"])["Images"]]
     assert not [name for name in names if "al2023-x86_64-standard" in name or name.startswith("bottlerocket")]
 
 
@@ -81,15 +85,15 @@ def test_change_of_an_image_is_not_seen_by_the_next_account() -> None:
     for _ in range(2):
         with mock_aws():
             ec2 = Aws(None, Control()).client()
-            found = image(ec2, LINUX)
-            assert (found["Public"], found.get("Tags", [])) == (True, [])
-            (snapshot,) = (each["Ebs"]["SnapshotId"] for each in found["BlockDeviceMappings"])
+            description = image(ec2, LINUX)
+            assert (description["Public"], description.get("Tags", [])) == (True, [])
+            (snapshot,) = (mapping["Ebs"]["SnapshotId"] for mapping in description["BlockDeviceMappings"])
             assert ec2.describe_snapshots(SnapshotIds=[snapshot])["Snapshots"][0]["VolumeSize"] == 15
-            everybody = {"Remove": [{"Group": "all"}]}
-            ec2.modify_image_attribute(ImageId=LINUX, LaunchPermission=everybody)
+            without_public = {"Remove": [{"Group": "all"}]}
+            ec2.modify_image_attribute(ImageId=LINUX, LaunchPermission=without_public)
             ec2.create_tags(Resources=[LINUX, snapshot], Tags=[{"Key": "seen", "Value": "yes"}])
             ec2.modify_snapshot_attribute(
-                SnapshotId=snapshot, OperationType="remove", CreateVolumePermission=everybody
+                SnapshotId=snapshot, OperationType="remove", CreateVolumePermission=without_public
             )
             assert image(ec2, LINUX)["Tags"] == [{"Key": "seen", "Value": "yes"}]
             assert not image(ec2, LINUX)["Public"]
@@ -100,15 +104,15 @@ def test_change_of_an_image_is_not_seen_by_the_next_account() -> None:
 def test_images_are_as_moto_makes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     install()
     with mock_aws():
-        ours = Aws(None, Control()).client().describe_images()["Images"]
+        copies = Aws(None, Control()).client().describe_images()["Images"]
     monkeypatch.setattr(QuickLookups, "_load_amis", EC2Backend._load_amis)
     with mock_aws():
         motos = Aws(None, Control()).client().describe_images()["Images"]
-    for each in (*ours, *motos):
-        del each["CreationDate"]  # of most, when they were made here
-        for mapping in each["BlockDeviceMappings"]:
+    for ami in (*copies, *motos):
+        del ami["CreationDate"]  # of most, when they were made here
+        for mapping in ami["BlockDeviceMappings"]:
             assert mapping["Ebs"].pop("SnapshotId").startswith("snap-")
-    assert ours == motos
+    assert copies == motos
     monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
     with mock_aws():
         assert Aws(None, Control()).client().describe_images()["Images"] == []

@@ -36,13 +36,13 @@ def allocation(ec2: Any, source: str) -> Any:
 
 
 def into(ec2: Any, reservation_id: str, count: int = 1) -> list[str]:
-    found = run(
+    launched_instances = run(
         ec2,
         count,
         specification=to_id(reservation_id, **ONLY),
         InstanceMarketOptions={"MarketType": MARKET},
     )
-    return [instance["InstanceId"] for instance in found]
+    return [instance["InstanceId"] for instance in launched_instances]
 
 
 def states(ec2: Any, ids: list[str]) -> list[str]:
@@ -50,7 +50,7 @@ def states(ec2: Any, ids: list[str]) -> list[str]:
 
 
 def totals(ec2: Any, *ids: str) -> list[int]:
-    return [seen(ec2, each)["TotalInstanceCount"] for each in ids]
+    return [seen(ec2, reservation_id)["TotalInstanceCount"] for reservation_id in ids]
 
 
 def test_unused_capacity_becomes_a_reservation_of_its_own(aws: Aws, ec2: Any) -> None:

@@ -102,8 +102,8 @@ def test_a_slot_comes_free_a_while_after_its_instance_ended(aws: Aws, ec2: Any) 
     reservation_id = aws.reserve(ec2)
     (inside,) = run(ec2, specification=to_id(reservation_id))
     ec2.terminate_instances(InstanceIds=[inside["InstanceId"]])
-    (leaving,) = instances(ec2, [inside["InstanceId"]])
-    assert leaving["State"]["Name"] == "shutting-down"
+    (shutting_down,) = instances(ec2, [inside["InstanceId"]])
+    assert shutting_down["State"]["Name"] == "shutting-down"
     with refused("ReservationCapacityExceeded"):
         run(ec2, specification=to_id(reservation_id))
     aws.control.advance(299)
@@ -164,7 +164,7 @@ def test_a_reservation_younger_than_the_lag_shows_as_pending(aws: Aws, ec2: Any)
     assert seen(ec2, reservation_id)["State"] == "active"
 
 
-def test_a_caller_that_asks_for_it_sees_no_lag(aws: Aws, ec2: Any) -> None:
+def test_caller_can_read_without_lag(aws: Aws, ec2: Any) -> None:
     aws.control.freeze(WHEN)
     aws.control.lag(10)
     reservation_id = aws.reserve(ec2)
@@ -179,8 +179,8 @@ def test_instances_show_late(aws: Aws, ec2: Any) -> None:
     aws.control.freeze(WHEN)
     aws.control.lag(10)
     reservation_id = aws.reserve(ec2)
-    made = ec2.run_instances(**LAUNCH, CapacityReservationSpecification=to_id(reservation_id))
-    ids = [instance["InstanceId"] for instance in made["Instances"]]
+    launch = ec2.run_instances(**LAUNCH, CapacityReservationSpecification=to_id(reservation_id))
+    ids = [instance["InstanceId"] for instance in launch["Instances"]]
     with refused("InvalidInstanceID.NotFound"):
         instances(ec2, ids)
     by_reservation = [{"Name": "capacity-reservation-id", "Values": [reservation_id]}]
@@ -218,7 +218,7 @@ def test_an_instance_can_be_terminated_again(aws: Aws, ec2: Any) -> None:
 def test_one_protected_instance_keeps_those_of_its_zone_and_no_other(aws: Aws, ec2: Any) -> None:
     first, second = run(ec2, 2)
     (other,) = run(ec2, Placement={"AvailabilityZone": OTHER_ZONE})
-    ids = [each["InstanceId"] for each in (first, second, other)]
+    ids = [instance["InstanceId"] for instance in (first, second, other)]
     ec2.modify_instance_attribute(InstanceId=ids[1], DisableApiTermination={"Value": True})
     with refused("OperationNotPermitted", text=ids[1]):
         ec2.terminate_instances(InstanceIds=ids)
@@ -253,19 +253,19 @@ def test_log_names_callers_by_access_key(aws: Aws) -> None:
 
 
 def test_every_answer_has_a_request_id_of_its_own(aws: Aws, ec2: Any) -> None:
-    found = []
+    responses = []
     token = {"ClientToken": "t", "InstanceType": TYPE, "InstancePlatform": "Linux/UNIX"}
     for _ in range(2):
         answer = ec2.create_capacity_reservation(**token, AvailabilityZone=ZONE, InstanceCount=1)
-        found.append(answer["ResponseMetadata"])
-        found.append(fleet(ec2, pool(template(ec2)))["ResponseMetadata"])
-        found.append(ec2.describe_subnets()["ResponseMetadata"])
+        responses.append(answer["ResponseMetadata"])
+        responses.append(fleet(ec2, pool(template(ec2)))["ResponseMetadata"])
+        responses.append(ec2.describe_subnets()["ResponseMetadata"])
         with pytest.raises(ClientError) as refusal:
             seen(ec2, "cr-12345678901234567")
-        found.append(refusal.value.response["ResponseMetadata"])
-    ids = [metadata["RequestId"] for metadata in found]
+        responses.append(refusal.value.response["ResponseMetadata"])
+    ids = [metadata["RequestId"] for metadata in responses]
     assert len(set(ids)) == 8
-    assert ids == [metadata["HTTPHeaders"]["x-amzn-requestid"] for metadata in found]
+    assert ids == [metadata["HTTPHeaders"]["x-amzn-requestid"] for metadata in responses]
     assert {entry["request_id"] for entry in aws.control.log()} >= set(ids)
 
 
@@ -300,12 +300,12 @@ def test_the_clock_runs_on_from_where_it_stood(aws: Aws) -> None:
 
 
 def test_types_that_a_zone_does_not_offer(aws: Aws, ec2: Any) -> None:
-    asked: dict[str, Any] = {"InstanceType": "p5en.48xlarge", "AvailabilityZone": "us-east-1b"}
-    assert aws.reserve(ec2, **asked)
+    location: dict[str, Any] = {"InstanceType": "p5en.48xlarge", "AvailabilityZone": "us-east-1b"}
+    assert aws.reserve(ec2, **location)
     aws.control.check_offerings()
     with refused("Unsupported", text="us-east-1b"):
-        aws.reserve(ec2, **asked)
-    answer = fleet(ec2, pool(template(ec2), asked))
+        aws.reserve(ec2, **location)
+    answer = fleet(ec2, pool(template(ec2), location))
     assert codes(answer) == ["Unsupported"]
 
 
@@ -370,7 +370,7 @@ def test_an_auto_scaling_group_draws_on_reservations(aws: Aws, ec2: Any) -> None
         DesiredCapacity=3,
         AvailabilityZones=[ZONE],
     )
-    found = [i for r in ec2.describe_instances()["Reservations"] for i in r["Instances"]]
-    assert sorted(place or "" for place in places(found)) == ["", reservation_id, reservation_id]
+    launched_instances = [i for r in ec2.describe_instances()["Reservations"] for i in r["Instances"]]
+    assert sorted(place or "" for place in places(launched_instances)) == ["", reservation_id, reservation_id]
     scaling.delete_auto_scaling_group(AutoScalingGroupName="nodes", ForceDelete=True)
     assert free(ec2, reservation_id) == 2

@@ -47,7 +47,7 @@ class Life(RuleBasedStateMachine):
         self.world = AwsWorld("aws", "everyone")
         self.world.clock.freeze()
         self.ledger = self.world.ledger
-        self.made = 0
+        self.launches = 0
         for instance_type in TYPES:
             self.ledger.limit(PoolKey(ON_DEMAND, instance_type, ZONE), MACHINES)
 
@@ -106,21 +106,23 @@ class Life(RuleBasedStateMachine):
     @rule(target=occupants, reservation=reservations, count=st.integers(1, 3))
     def launch_into(self, reservation: Ec2Reservation, count: int) -> Any:
         free = reservation.available
-        made = self._launch(reservation.instance_type, CapacityTarget(reservation_id=reservation.id), count)
-        assert (len(made.values) == count) == (free >= count)
-        return made
+        launched = self._launch(
+            reservation.instance_type, CapacityTarget(reservation_id=reservation.id), count
+        )
+        assert (len(launched.values) == count) == (free >= count)
+        return launched
 
     def _launch(self, instance_type: str, target: CapacityTarget, count: int) -> Any:
-        want = LaunchNeeds(ACCOUNT, REGION, instance_type, ZONE, "Linux/UNIX", target=target)
+        needs = LaunchNeeds(ACCOUNT, REGION, instance_type, ZONE, "Linux/UNIX", target=target)
         try:
-            places = matching.place(self.ledger, want, at_least=count, at_most=count)
+            places = matching.place(self.ledger, needs, at_least=count, at_most=count)
         except Ec2Error:
             return multiple()
-        made = []
+        launched = []
         for place in places:
-            self.made += 1
-            made.append(self.ledger.enter(Instance(f"i-{self.made}"), want, place))
-        return multiple(*made)
+            self.launches += 1
+            launched.append(self.ledger.enter(Instance(f"i-{self.launches}"), needs, place))
+        return multiple(*launched)
 
     @rule(occupant=occupants, slow=st.sampled_from([0, 600]))
     def end(self, occupant: Occupant, slow: int) -> None:
@@ -139,13 +141,13 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def each_instance_is_in_one_place(self) -> None:
-        found: dict[str, list[Any]] = {}
+        places_by_instance: dict[str, list[Any]] = {}
         for place in self._places():
             for instance_id in self.ledger._slots(place).occupants:
-                found.setdefault(instance_id, []).append(place)
+                places_by_instance.setdefault(instance_id, []).append(place)
         for instance_id, occupant in self.ledger.occupants.items():
             expected = [] if occupant.where is None else [occupant.where]
-            assert found.get(instance_id, []) == expected
+            assert places_by_instance.get(instance_id, []) == expected
             inside = occupant.where.id if isinstance(occupant.where, Ec2Reservation) else None
             assert occupant.instance.capacity_reservation_id == inside
 
@@ -169,7 +171,7 @@ class Life(RuleBasedStateMachine):
             assert free >= 0
 
     @invariant()
-    def nobody_waits_outside_an_open_reservation_with_room(self) -> None:
+    def no_instance_waits_outside_an_open_reservation_with_room(self) -> None:
         room = {
             r.instance_type
             for r in self.ledger.reservations.values()

@@ -53,12 +53,12 @@ def test_an_id_reaches_its_reservation_and_fails_when_it_is_full(
     aws: Aws, ec2: Any, criteria: str, preference: dict[str, str]
 ) -> None:
     reservation_id = aws.reserve(ec2, InstanceMatchCriteria=criteria)
-    wanted = to_id(reservation_id, **preference)
-    (inside,) = run(ec2, specification=wanted)
+    specification = to_id(reservation_id, **preference)
+    (inside,) = run(ec2, specification=specification)
     assert inside["CapacityReservationId"] == reservation_id
-    assert inside["CapacityReservationSpecification"] == wanted
+    assert inside["CapacityReservationSpecification"] == specification
     with refused("ReservationCapacityExceeded", text=reservation_id):
-        run(ec2, specification=wanted)
+        run(ec2, specification=specification)
     assert len(ec2.describe_instances()["Reservations"]) == 1
 
 
@@ -79,11 +79,11 @@ def test_only_reservations_without_a_target_never_runs_on_demand(aws: Aws, ec2: 
 
 @pytest.mark.parametrize("preference", [OPEN, NONE])
 def test_a_target_with_open_or_none_is_refused(aws: Aws, ec2: Any, preference: dict[str, str]) -> None:
-    wanted = to_id(aws.reserve(ec2), **preference)
+    specification = to_id(aws.reserve(ec2), **preference)
     with refused("InvalidParameterCombination", text="CapacityReservationPreference"):
-        run(ec2, specification=wanted)
+        run(ec2, specification=specification)
     with refused("InvalidParameterCombination", text="CapacityReservationPreference"):
-        template(ec2, CapacityReservationSpecification=wanted)
+        template(ec2, CapacityReservationSpecification=specification)
 
 
 def test_invalid_targets_are_refused(aws: Aws, ec2: Any) -> None:
@@ -152,17 +152,17 @@ def test_a_placement_groups_reservation_is_reached_from_that_group(aws: Aws, ec2
 
 def test_more_than_fits_goes_on_demand_and_counts_are_honoured(aws: Aws, ec2: Any) -> None:
     reservation_id = aws.reserve(ec2, 2, InstanceMatchCriteria="open")
-    found = run(ec2, 3)
-    assert sorted(place or "" for place in places(found)) == ["", reservation_id, reservation_id]
+    launched_instances = run(ec2, 3)
+    assert sorted(place or "" for place in places(launched_instances)) == ["", reservation_id, reservation_id]
 
 
 def test_min_and_max_count(aws: Aws, ec2: Any) -> None:
     reservation_id = aws.reserve(ec2, 3)
-    wanted = to_id(reservation_id)
-    assert len(run(ec2, specification=wanted, MinCount=1, MaxCount=2)) == 2
-    assert len(run(ec2, specification=wanted, MinCount=1, MaxCount=5)) == 1
+    specification = to_id(reservation_id)
+    assert len(run(ec2, specification=specification, MinCount=1, MaxCount=2)) == 2
+    assert len(run(ec2, specification=specification, MinCount=1, MaxCount=5)) == 1
     with refused("ReservationCapacityExceeded"):
-        run(ec2, specification=wanted, MinCount=1, MaxCount=5)
+        run(ec2, specification=specification, MinCount=1, MaxCount=5)
     with refused("InvalidParameterValue", text="MaxCount"):
         run(ec2, MinCount=2, MaxCount=1)
 
@@ -277,17 +277,17 @@ def test_codes_that_aws_does_not_document_can_be_chosen(
 
 def test_new_open_reservation_absorbs_open_instances(aws: Aws, ec2: Any) -> None:
     (plain,) = run(ec2)
-    (asked,) = run(ec2, specification=OPEN)
+    (open_instance,) = run(ec2, specification=OPEN)
     (never,) = run(ec2, specification=NONE)
     reservation_id = aws.reserve(ec2, 2, InstanceMatchCriteria="open")
-    found = {
+    placements = {
         i["InstanceId"]: place
-        for i in (plain, asked, never)
+        for i in (plain, open_instance, never)
         for place in places(instances(ec2, [i["InstanceId"]]))
     }
-    assert found == {
+    assert placements == {
         plain["InstanceId"]: reservation_id,
-        asked["InstanceId"]: reservation_id,
+        open_instance["InstanceId"]: reservation_id,
         never["InstanceId"]: None,
     }
 
@@ -347,26 +347,26 @@ def test_describe_instances_filters_by_reservation_and_lifecycle(aws: Aws, ec2: 
     reservation_id = aws.reserve(ec2)
     (inside,) = run(ec2, specification=to_id(reservation_id))
     (spot,) = run(ec2, InstanceMarketOptions={"MarketType": "spot"})
-    for name, value, wanted in (
+    for name, value, instance in (
         ("capacity-reservation-id", reservation_id, inside),
         ("instance-lifecycle", "spot", spot),
     ):
         answer = ec2.describe_instances(Filters=[{"Name": name, "Values": [value]}])
-        found = [i["InstanceId"] for r in answer["Reservations"] for i in r["Instances"]]
-        assert found == [wanted["InstanceId"]]
+        ids = [i["InstanceId"] for r in answer["Reservations"] for i in r["Instances"]]
+        assert ids == [instance["InstanceId"]]
 
 
 def test_pages_of_instances_go_on_where_one_was_terminated(aws: Aws, ec2: Any) -> None:
-    made = [run(ec2)[0]["InstanceId"] for _ in range(15)]
+    ids = [run(ec2)[0]["InstanceId"] for _ in range(15)]
     running = [{"Name": "instance-state-name", "Values": ["running"]}]
     first = ec2.describe_instances(Filters=running, MaxResults=5)
-    ec2.terminate_instances(InstanceIds=[made[4], made[5]])
+    ec2.terminate_instances(InstanceIds=[ids[4], ids[5]])
     second = ec2.describe_instances(Filters=running, MaxResults=100, NextToken=first["NextToken"])
-    found = [
+    pages = [
         [i["InstanceId"] for r in answer["Reservations"] for i in r["Instances"]]
         for answer in (first, second)
     ]
-    assert found == [made[:5], made[6:]]
+    assert pages == [ids[:5], ids[6:]]
     assert "NextToken" not in second
     with refused("InvalidParameterValue", text="NextToken"):
         ec2.describe_instances(NextToken="r-nonsense")

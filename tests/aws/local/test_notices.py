@@ -43,7 +43,7 @@ def rule(aws: Aws, name: str, *detail_types: str, queue: str = "interruptions", 
     events.put_targets(Rule=name, Targets=[{"Id": "queue", "Arn": arn}])
 
 
-def test_a_spot_interruption_comes_by_the_rule_that_asks_for_it(aws: Aws, ec2: Any) -> None:
+def test_spot_interruption_is_delivered_by_its_rule(aws: Aws, ec2: Any) -> None:
     aws.control.freeze(WHEN)
     _, drain = queue_of(aws)
     rule(aws, "spot", "EC2 Spot Instance Interruption Warning")
@@ -85,14 +85,14 @@ def test_states_of_an_instance_are_sent_in_order(aws: Aws, ec2: Any) -> None:
     ec2.start_instances(InstanceIds=only)
     aws.control.slot_release(60)
     ec2.terminate_instances(InstanceIds=only)
-    told = drain()
-    assert [event["detail"]["state"] for event in told] == [
+    events = drain()
+    assert [event["detail"]["state"] for event in events] == [
         *("pending", "running"),
         *("stopping", "stopped"),
         *("pending", "running"),
         "shutting-down",
     ]
-    assert told[0]["resources"] == [f"arn:aws:ec2:{REGION}:{ACCOUNT}:instance/{only[0]}"]
+    assert events[0]["resources"] == [f"arn:aws:ec2:{REGION}:{ACCOUNT}:instance/{only[0]}"]
     aws.control.advance(60)
     assert [event["detail"]["state"] for event in drain()] == ["terminated"]
 
@@ -207,7 +207,7 @@ def test_reading_the_queue_is_enough_for_time_to_have_passed(aws: Aws, ec2: Any)
 
 
 @pytest.mark.parametrize(
-    ("asked", "text"),
+    ("parameters", "text"),
     [
         ({"kind": "eclipse"}, "kind: 'eclipse' is none of spot-interruption"),
         ({"kind": "rebalance"}, "instance_id: there is no instance None"),
@@ -219,10 +219,10 @@ def test_reading_the_queue_is_enough_for_time_to_have_passed(aws: Aws, ec2: Any)
     ],
 )
 def test_a_notice_that_can_not_be_sent_is_refused_in_a_sentence(
-    aws: Aws, asked: dict[str, Any], text: str
+    aws: Aws, parameters: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(ControlError, match=text.replace("(", r"\(")):
-        aws.control.notice(**asked)
+        aws.control.notice(**parameters)
 
 
 def test_a_notice_into_a_queue_that_is_not_there(aws: Aws, ec2: Any) -> None:

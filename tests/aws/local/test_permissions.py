@@ -36,7 +36,7 @@ CONSUMER = {"UnusedReservationBillingOwnerId": "222222222222"}
 SPEC = {"InstanceType": TYPE, "InstancePlatform": "Linux/UNIX", "AvailabilityZone": ZONE}
 SOURCE, ONE = "SourceCapacityReservationId", "CapacityReservationId"
 
-# action -> its parameters, `odcr` standing for a reservation's id
+# action -> its parameters, `odcr` means a reservation's id
 ACTIONS: dict[str, dict[str, Any]] = {
     "CreateCapacityReservation": {**SPEC, "InstanceCount": 1},
     "ModifyCapacityReservation": {ONE: "odcr", "InstanceCount": 1},
@@ -107,21 +107,21 @@ def allow(action: str | list[str], resource: str | list[str], **condition: Any) 
 
 
 def call(client: Any, action: str, odcr: str, **more: Any) -> Any:
-    asked = {name: odcr if value == "odcr" else value for name, value in ACTIONS[action].items()}
+    parameters = {name: odcr if value == "odcr" else value for name, value in ACTIONS[action].items()}
     method = next(m for m, name in client.meta.method_to_api_mapping.items() if name == action)
-    return getattr(client, method)(**asked, **more)
+    return getattr(client, method)(**parameters, **more)
 
 
 def test_without_a_permission_every_action_is_refused_also_as_a_dry_run(
     aws: Aws, ec2: Any, request: pytest.FixtureRequest
 ) -> None:
     odcr = aws.reserve(ec2, 2)
-    someone = user(aws, "ec2:DescribeRegions")
+    caller = user(aws, "ec2:DescribeRegions")
     request.getfixturevalue("enforced")
     for action in ACTIONS:
         for more in ({}, {"DryRun": True}):
             with refused("UnauthorizedOperation", status=403, text=f"ec2:{action}"):
-                call(someone, action, odcr, **more)
+                call(caller, action, odcr, **more)
 
 
 def test_permitted_dry_run_succeeds_and_does_nothing(
@@ -129,22 +129,22 @@ def test_permitted_dry_run_succeeds_and_does_nothing(
 ) -> None:
     odcr = aws.reserve(ec2, 2)
     before = seen(ec2, odcr)
-    someone = user(aws, *(f"ec2:{action}" for action in ACTIONS))
+    caller = user(aws, *(f"ec2:{action}" for action in ACTIONS))
     request.getfixturevalue("enforced")
     for action in ACTIONS:
         with refused("DryRunOperation", status=412):
-            call(someone, action, odcr, DryRun=True)
-    (only,) = call(someone, "DescribeCapacityReservations", odcr)["CapacityReservations"]
+            call(caller, action, odcr, DryRun=True)
+    (only,) = call(caller, "DescribeCapacityReservations", odcr)["CapacityReservations"]
     assert only == before
 
 
 def test_a_used_token_is_no_permission(aws: Aws, ec2: Any, request: pytest.FixtureRequest) -> None:
-    asked = {**SPEC, "InstanceCount": 1, "ClientToken": "once"}
-    ec2.create_capacity_reservation(**asked)
-    someone = user(aws)
+    parameters = {**SPEC, "InstanceCount": 1, "ClientToken": "once"}
+    ec2.create_capacity_reservation(**parameters)
+    caller = user(aws)
     request.getfixturevalue("enforced")
     with refused("UnauthorizedOperation", status=403):
-        someone.create_capacity_reservation(**asked)
+        caller.create_capacity_reservation(**parameters)
 
 
 def test_unknown_key(aws: Aws, ec2: Any, enforced: None) -> None:
@@ -181,21 +181,19 @@ CANCEL, DENIED = "ec2:CancelCapacityReservation", "AccessDeniedException"
         ({"ForAnyValue:StringEquals": {"aws:Nothing": "y"}}, False),
     ],
 )
-def test_a_condition_is_asked_of_the_request_and_of_the_resource(
-    condition: Mapping[str, Any], may: bool
-) -> None:
+def test_conditions_apply_to_the_request_and_to_the_resource(condition: Mapping[str, Any], may: bool) -> None:
     context = {"aws:RequestedRegion": [REGION], "aws:ResourceTag/team": ["a"], "aws:TagKeys": ["x/1", "y"]}
     statement = allow("ec2:cancel*", f"{ARN}:capacity-reservation/*", **condition)
-    found = allows([{"Statement": statement}], CANCEL, f"{ARN}:capacity-reservation/cr-1", context)
-    assert found == (may, False)
+    decision = allows([{"Statement": statement}], CANCEL, f"{ARN}:capacity-reservation/cr-1", context)
+    assert decision == (may, False)
 
 
 AT = {"aws:CurrentTime": ["2026-11-21T12:00:00Z"], "aws:EpochTime": ["1795262400"]}
-ASKED = {**AT, "x:Count": ["8"], "x:Many": ["1", "20"], "x:Word": ["many"], "aws:SourceIp": ["10.1.2.3"]}
+CONTEXT = {**AT, "x:Count": ["8"], "x:Many": ["1", "20"], "x:Word": ["many"], "aws:SourceIp": ["10.1.2.3"]}
 
 
 @pytest.mark.parametrize(
-    ("operator", "key", "wanted", "may"),
+    ("operator", "key", "expected", "may"),
     [
         ("NumericEquals", "x:Count", "8", True),
         ("NumericEquals", "x:Count", 8, True),
@@ -242,51 +240,51 @@ ASKED = {**AT, "x:Count": ["8"], "x:Many": ["1", "20"], "x:Word": ["many"], "aws
     ],
 )
 def test_numbers_times_and_addresses_are_compared_as_such(
-    operator: str, key: str, wanted: Any, may: bool
+    operator: str, key: str, expected: Any, may: bool
 ) -> None:
-    statement = allow("ec2:*", "*", **{operator: {key: wanted}})
-    assert allows([{"Statement": statement}], "ec2:CreateFleet", "*", ASKED) == (may, False)
+    statement = allow("ec2:*", "*", **{operator: {key: expected}})
+    assert allows([{"Statement": statement}], "ec2:CreateFleet", "*", CONTEXT) == (may, False)
 
 
 @pytest.mark.parametrize(
-    ("operator", "wanted"),
+    ("operator", "value"),
     [("NumericLessThan", "eight"), ("DateLessThan", "soon"), ("IpAddress", "10/a"), ("BinaryEquals", "%")],
 )
-def test_a_policy_s_value_that_is_none_of_its_kind_is_no_leave(operator: str, wanted: str) -> None:
-    statement = allow("ec2:*", "*", **{operator: {"x:Count": wanted}})
-    with pytest.raises(BadPolicy, match=re.escape(wanted)):
-        allows([{"Statement": statement}], "ec2:CreateFleet", "*", ASKED)
+def test_policy_value_of_a_wrong_type_grants_nothing(operator: str, value: str) -> None:
+    statement = allow("ec2:*", "*", **{operator: {"x:Count": value}})
+    with pytest.raises(BadPolicy, match=re.escape(value)):
+        allows([{"Statement": statement}], "ec2:CreateFleet", "*", CONTEXT)
 
 
-def test_a_condition_that_is_not_understood_is_no_leave() -> None:
+def test_unknown_condition_grants_nothing() -> None:
     statement = allow("ec2:*", "*", DateBefore={"aws:CurrentTime": "2030-01-01T00:00:00Z"})
     with pytest.raises(UnknownOperator, match="DateBefore"):
         allows([{"Statement": statement}], "ec2:CreateFleet", "*", {})
 
 
-def test_a_leave_ends_when_the_account_s_clock_has_passed_its_time(
+def test_permission_ends_when_the_accounts_clock_passes_its_time(
     aws: Aws, ec2: Any, request: pytest.FixtureRequest
 ) -> None:
     odcr = aws.reserve(ec2, 2)
     until = aws.control.now() + timedelta(hours=1)
-    someone = by(aws, allow(CANCEL, "*", DateLessThan={"aws:CurrentTime": until.isoformat()}))
+    caller = by(aws, allow(CANCEL, "*", DateLessThan={"aws:CurrentTime": until.isoformat()}))
     request.getfixturevalue("enforced")
     with refused("DryRunOperation", status=412):
-        someone.cancel_capacity_reservation(CapacityReservationId=odcr, DryRun=True)
+        caller.cancel_capacity_reservation(CapacityReservationId=odcr, DryRun=True)
     aws.control.advance(3601)
     with refused("UnauthorizedOperation", status=403):
-        someone.cancel_capacity_reservation(CapacityReservationId=odcr, DryRun=True)
+        caller.cancel_capacity_reservation(CapacityReservationId=odcr, DryRun=True)
 
 
 def test_a_statement_is_about_its_resources_and_a_deny_wins(
     aws: Aws, ec2: Any, request: pytest.FixtureRequest
 ) -> None:
-    mine, theirs, third = (aws.reserve(ec2, 2) for _ in range(3))
-    ec2.create_tags(Resources=[third], Tags=[TEAM])
+    named, unnamed, denied = (aws.reserve(ec2, 2) for _ in range(3))
+    ec2.create_tags(Resources=[denied], Tags=[TEAM])
     move = "ec2:MoveCapacityReservationInstances"
-    someone = by(
+    caller = by(
         aws,
-        allow([CANCEL, move], [f"{ARN}:capacity-reservation/{one}" for one in (mine, third)]),
+        allow([CANCEL, move], [f"{ARN}:capacity-reservation/{id_}" for id_ in (named, denied)]),
         {
             "Effect": "Deny",
             "Action": CANCEL,
@@ -296,47 +294,47 @@ def test_a_statement_is_about_its_resources_and_a_deny_wins(
     )
     request.getfixturevalue("enforced")
     with refused("DryRunOperation", status=412):
-        someone.cancel_capacity_reservation(CapacityReservationId=mine, DryRun=True)
-    with refused("UnauthorizedOperation", status=403, text=f"resource: {ARN}:capacity-reservation/{theirs}"):
-        someone.cancel_capacity_reservation(CapacityReservationId=theirs, DryRun=True)
+        caller.cancel_capacity_reservation(CapacityReservationId=named, DryRun=True)
+    with refused("UnauthorizedOperation", status=403, text=f"resource: {ARN}:capacity-reservation/{unnamed}"):
+        caller.cancel_capacity_reservation(CapacityReservationId=unnamed, DryRun=True)
     with refused("UnauthorizedOperation", status=403, text="explicit deny"):
-        someone.cancel_capacity_reservation(CapacityReservationId=third, DryRun=True)
-    asked = {"SourceCapacityReservationId": mine, "InstanceCount": 1}
-    someone.move_capacity_reservation_instances(DestinationCapacityReservationId=third, **asked)
-    with refused("UnauthorizedOperation", status=403, text=theirs):
-        someone.move_capacity_reservation_instances(DestinationCapacityReservationId=theirs, **asked)
+        caller.cancel_capacity_reservation(CapacityReservationId=denied, DryRun=True)
+    parameters = {"SourceCapacityReservationId": named, "InstanceCount": 1}
+    caller.move_capacity_reservation_instances(DestinationCapacityReservationId=denied, **parameters)
+    with refused("UnauthorizedOperation", status=403, text=unnamed):
+        caller.move_capacity_reservation_instances(DestinationCapacityReservationId=unnamed, **parameters)
 
 
 def test_tagging_a_new_resource_needs_its_own_permission(aws: Aws, request: pytest.FixtureRequest) -> None:
     reserve = "ec2:CreateCapacityReservation"
     everything = f"{ARN}:capacity-reservation/*"
     keys = {"ForAllValues:StringEquals": {"aws:TagKeys": ["note"]}, "Null": {"aws:TagKeys": "false"}}
-    someone = by(
+    caller = by(
         aws,
         allow(reserve, everything, StringEquals={"aws:RequestTag/team": "a"}),
         allow("ec2:CreateTags", everything, StringEquals={"ec2:CreateAction": "CreateCapacityReservation"}),
         allow(["ec2:CreateTags", "ec2:DeleteTags"], everything, **keys),
     )
     request.getfixturevalue("enforced")
-    asked = {**SPEC, "InstanceCount": 1}
+    parameters = {**SPEC, "InstanceCount": 1}
     with refused("UnauthorizedOperation", status=403, text=reserve):
-        someone.create_capacity_reservation(**asked)
+        caller.create_capacity_reservation(**parameters)
     tags = [{"ResourceType": "capacity-reservation", "Tags": [TEAM]}]
-    odcr = someone.create_capacity_reservation(**asked, TagSpecifications=tags)["CapacityReservation"]
+    odcr = caller.create_capacity_reservation(**parameters, TagSpecifications=tags)["CapacityReservation"]
     ids = [odcr["CapacityReservationId"]]
-    someone.create_tags(Resources=ids, Tags=[{"Key": "note", "Value": "x"}])
+    caller.create_tags(Resources=ids, Tags=[{"Key": "note", "Value": "x"}])
     for wrong in ([TEAM], [{"Key": "note", "Value": "x"}, TEAM]):
         with refused("UnauthorizedOperation", status=403, text="ec2:CreateTags"):
-            someone.create_tags(Resources=ids, Tags=wrong)
+            caller.create_tags(Resources=ids, Tags=wrong)
     with refused("UnauthorizedOperation", status=403, text="ec2:DeleteTags"):
-        someone.delete_tags(Resources=ids)
+        caller.delete_tags(Resources=ids)
 
 
 USED = ("image", "subnet", "security-group", "capacity-reservation", "launch-template")
 MADE = ("instance", "volume", "network-interface", "fleet")
 
 
-def test_a_fleet_needs_leave_for_all_that_it_uses_and_makes(
+def test_fleet_needs_permission_for_every_resource_it_uses_and_creates(
     aws: Aws, ec2: Any, request: pytest.FixtureRequest
 ) -> None:
     odcr = aws.reserve(ec2, 1)
@@ -347,7 +345,7 @@ def test_a_fleet_needs_leave_for_all_that_it_uses_and_makes(
     group = ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"]
     zone = [{"Name": "availability-zone", "Values": [ZONE]}]
     subnet = ec2.describe_subnets(Filters=zone)["Subnets"][0]["SubnetId"]
-    made = template(
+    template_id = template(
         ec2,
         SecurityGroupIds=[group],
         IamInstanceProfile={"Name": "node"},
@@ -363,28 +361,30 @@ def test_a_fleet_needs_leave_for_all_that_it_uses_and_makes(
             allow("ec2:CreateTags", "*", StringEquals={"ec2:CreateAction": "CreateFleet"}),
             allow("iam:PassRole", "*", StringEquals={"iam:PassedToService": "ec2.amazonaws.com"}),
         )
-        kept = [each for each in statements if each["Action"] != lacking]
+        kept = [statement for statement in statements if statement["Action"] != lacking]
         return by(aws, *kept, name=f"without-{lacking.replace(':', '-')}")
 
     one_thing = (*USED, *MADE, "ec2:RunInstances", "ec2:CreateTags", "iam:PassRole")
     users = {lacking: without(lacking) for lacking in (*one_thing, "nothing")}
     request.getfixturevalue("enforced")
-    asked = {"InstanceType": TYPE, "SubnetId": subnet}
+    override = {"InstanceType": TYPE, "SubnetId": subnet}
     tags = [{"ResourceType": "instance", "Tags": [TEAM]}]
     for lacking in one_thing:
         with refused("UnauthorizedOperation", status=403, text=lacking):
-            fleet(users[lacking], pool(made, asked), TagSpecifications=tags)
-    assert len(launched(fleet(users["nothing"], pool(made, asked), TagSpecifications=tags))) == 1
+            fleet(users[lacking], pool(template_id, override), TagSpecifications=tags)
+    assert len(launched(fleet(users["nothing"], pool(template_id, override), TagSpecifications=tags))) == 1
 
 
 def test_groups_queues_and_parameters_are_resources_too(aws: Aws, request: pytest.FixtureRequest) -> None:
     for name in ("mine", "theirs"):
         aws.group(name)
         aws.client("sqs").create_queue(QueueName=name)
-    mine = [f"arn:aws:{rest}" for rest in (f"resource-groups:{REGION}:*:group/mine", f"sqs:{REGION}:*:mine")]
+    own_arns = [
+        f"arn:aws:{rest}" for rest in (f"resource-groups:{REGION}:*:group/mine", f"sqs:{REGION}:*:mine")
+    ]
     published = f"arn:aws:ssm:{REGION}::parameter/aws/service/*"
     statements = [
-        allow(["resource-groups:GetGroup", "sqs:GetQueueUrl"], mine),
+        allow(["resource-groups:GetGroup", "sqs:GetQueueUrl"], own_arns),
         allow("ssm:GetParameters", published),
     ]
     groups, sqs, ssm = (
@@ -408,7 +408,7 @@ def test_members_of_a_group_are_listed_with_the_rights_that_aws_names(
     aws: Aws, request: pytest.FixtureRequest, lacking: str
 ) -> None:
     aws.group("mine")
-    actions = [each for each in ("resource-groups:ListGroupResources", *MEMBERS) if each != lacking]
+    actions = [action for action in ("resource-groups:ListGroupResources", *MEMBERS) if action != lacking]
     groups = by(aws, allow(actions, "*"), service="resource-groups")
     request.getfixturevalue("enforced")
     if not lacking:

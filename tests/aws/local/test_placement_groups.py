@@ -8,32 +8,32 @@ from tests.aws.local.kit import TYPE, ZONE, Aws, codes, fleet, pool, refused, ru
 
 
 def test_a_group_is_made_found_and_deleted(ec2: Any) -> None:
-    made = ec2.create_placement_group(
+    group = ec2.create_placement_group(
         GroupName="together",
         Strategy="partition",
         PartitionCount=3,
         TagSpecifications=[{"ResourceType": "placement-group", "Tags": [{"Key": "team", "Value": "ml"}]}],
     )["PlacementGroup"]
     ec2.create_placement_group(GroupName="apart", Strategy="spread")
-    assert made["GroupArn"] == "arn:aws:ec2:us-east-1:123456789012:placement-group/together"
-    assert (made["Strategy"], made["PartitionCount"], made["State"]) == ("partition", 3, "available")
+    assert group["GroupArn"] == "arn:aws:ec2:us-east-1:123456789012:placement-group/together"
+    assert (group["Strategy"], group["PartitionCount"], group["State"]) == ("partition", 3, "available")
     for name, value in (
         ("group-name", "toge*"),
-        ("group-arn", made["GroupArn"]),
+        ("group-arn", group["GroupArn"]),
         ("strategy", "partition"),
         ("tag:team", "ml"),
     ):
-        found = ec2.describe_placement_groups(Filters=[{"Name": name, "Values": [value]}])
-        assert found["PlacementGroups"] == [made], name
-    assert ec2.describe_placement_groups(GroupIds=[made["GroupId"]])["PlacementGroups"] == [made]
-    assert ec2.describe_placement_groups(GroupNames=["together"])["PlacementGroups"] == [made]
+        reply = ec2.describe_placement_groups(Filters=[{"Name": name, "Values": [value]}])
+        assert reply["PlacementGroups"] == [group], name
+    assert ec2.describe_placement_groups(GroupIds=[group["GroupId"]])["PlacementGroups"] == [group]
+    assert ec2.describe_placement_groups(GroupNames=["together"])["PlacementGroups"] == [group]
     with refused("InvalidPlacementGroup.Duplicate"):
         ec2.create_placement_group(GroupName="together")
     ec2.delete_placement_group(GroupName="together")
     with refused("InvalidPlacementGroup.Unknown", text="together"):
         ec2.describe_placement_groups(GroupNames=["together"])
     with refused("InvalidPlacementGroupId.NotFound"):
-        ec2.describe_placement_groups(GroupIds=[made["GroupId"]])
+        ec2.describe_placement_groups(GroupIds=[group["GroupId"]])
 
 
 def test_a_group_in_use_stays(aws: Aws, ec2: Any) -> None:

@@ -31,15 +31,15 @@ H100 = {
 }
 
 
-def listed(ec2: Any, asked: dict[str, Any], *, architecture: str = "x86_64") -> set[str]:
+def listed(ec2: Any, requirements: dict[str, Any], *, architecture: str = "x86_64") -> set[str]:
     pages = ec2.get_paginator("get_instance_types_from_instance_requirements").paginate(
-        ArchitectureTypes=[architecture], VirtualizationTypes=["hvm"], InstanceRequirements=asked
+        ArchitectureTypes=[architecture], VirtualizationTypes=["hvm"], InstanceRequirements=requirements
     )
     return {entry["InstanceType"] for page in pages for entry in page["InstanceTypes"]}
 
 
-def here(asked: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"InstanceRequirements": asked, "AvailabilityZone": ZONE, **more}
+def here(requirements: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"InstanceRequirements": requirements, "AvailabilityZone": ZONE, **more}
 
 
 def test_attributes_choose_and_defaults_leave_out(ec2: Any) -> None:
@@ -65,14 +65,14 @@ def test_price_protection_leaves_out_expensive_types(ec2: Any) -> None:
 
 
 def test_a_fleet_launches_the_cheapest_that_fits_and_goes_on_where_it_is_refused(aws: Aws, ec2: Any) -> None:
-    asked = {**SMALL, **ANY_PRICE, "AllowedInstanceTypes": ["m5.large", "c5.large"]}
-    answer = fleet(ec2, pool(template(ec2), here(asked)), total=2)
-    assert {found["InstanceType"] for found in instances(ec2, launched(answer))} == {OTHER_TYPE}
+    requirements = {**SMALL, **ANY_PRICE, "AllowedInstanceTypes": ["m5.large", "c5.large"]}
+    answer = fleet(ec2, pool(template(ec2), here(requirements)), total=2)
+    assert {instance["InstanceType"] for instance in instances(ec2, launched(answer))} == {OTHER_TYPE}
     (entry,) = answer["Instances"]
     assert entry["LaunchTemplateAndOverrides"]["Overrides"]["InstanceType"] == OTHER_TYPE
     aws.control.pool(instance_type=OTHER_TYPE, zone=ZONE, size=3)  # two of them are taken
-    answer = fleet(ec2, pool(template(ec2), here(asked)), total=2)
-    assert {found["InstanceType"] for found in instances(ec2, launched(answer))} == {TYPE, OTHER_TYPE}
+    answer = fleet(ec2, pool(template(ec2), here(requirements)), total=2)
+    assert {instance["InstanceType"] for instance in instances(ec2, launched(answer))} == {TYPE, OTHER_TYPE}
     assert codes(answer) == ["InsufficientInstanceCapacity"]
 
 
@@ -83,8 +83,10 @@ def test_the_requirements_may_be_the_templates_own(ec2: Any) -> None:
 
 
 def test_two_sets_that_choose_the_same_type_are_one_pool(ec2: Any) -> None:
-    asked = {**SMALL, **ANY_PRICE, "AllowedInstanceTypes": ["m5.large"]}
-    answer = fleet(ec2, pool(template(ec2), here(asked), here({**asked, "MemoryMiB": {"Min": 1}})), total=2)
+    requirements = {**SMALL, **ANY_PRICE, "AllowedInstanceTypes": ["m5.large"]}
+    answer = fleet(
+        ec2, pool(template(ec2), here(requirements), here({**requirements, "MemoryMiB": {"Min": 1}})), total=2
+    )
     assert len(launched(answer)) == 2
 
 
@@ -105,8 +107,12 @@ def test_impossible_requirements_are_the_pools_error(ec2: Any, override: dict[st
 
 
 def test_the_list_is_refused_like_other_calls(ec2: Any) -> None:
-    asked = {"ArchitectureTypes": ["x86_64"], "VirtualizationTypes": ["hvm"], "InstanceRequirements": SMALL}
+    parameters = {
+        "ArchitectureTypes": ["x86_64"],
+        "VirtualizationTypes": ["hvm"],
+        "InstanceRequirements": SMALL,
+    }
     with refused("DryRunOperation", status=412):
-        ec2.get_instance_types_from_instance_requirements(**asked, DryRun=True)
+        ec2.get_instance_types_from_instance_requirements(**parameters, DryRun=True)
     with refused("InvalidParameterValue", text="MaxResults"):
-        ec2.get_instance_types_from_instance_requirements(**asked, MaxResults=1001)
+        ec2.get_instance_types_from_instance_requirements(**parameters, MaxResults=1001)

@@ -91,8 +91,8 @@ def test_its_target_and_end_are_modified(aws: Aws, ec2: Any) -> None:
     aws.control.pool(instance_type=TYPE, zone=ZONE, size=3)
     fleet_id = create(ec2, spec(Priority=0), spec(OTHER_TYPE, Priority=1))["CapacityReservationFleetId"]
 
-    def modify(**asked: Any) -> None:
-        ec2.modify_capacity_reservation_fleet(CapacityReservationFleetId=fleet_id, **asked)
+    def modify(**changes: Any) -> None:
+        ec2.modify_capacity_reservation_fleet(CapacityReservationFleetId=fleet_id, **changes)
 
     assert counts(ec2, fleet_id) == {TYPE: 3, OTHER_TYPE: 1}
     modify(TotalTargetCapacity=6)
@@ -170,21 +170,21 @@ def test_fleets_that_are_refused(
 
 
 def test_fleets_are_described_by_id_filter_and_page_and_made_once(ec2: Any) -> None:
-    made = [create(ec2, ClientToken=token)["CapacityReservationFleetId"] for token in ("a", "b", "b")]
-    assert made[1] == made[2]
-    ec2.create_tags(Resources=[made[0]], Tags=[{"Key": "team", "Value": "ml"}])
+    ids = [create(ec2, ClientToken=token)["CapacityReservationFleetId"] for token in ("a", "b", "b")]
+    assert ids[1] == ids[2]
+    ec2.create_tags(Resources=[ids[0]], Tags=[{"Key": "team", "Value": "ml"}])
     describe = ec2.describe_capacity_reservation_fleets
 
-    def found(**asked: Any) -> list[str]:
-        fleets = describe(**asked)["CapacityReservationFleets"]
+    def fleet_ids(**parameters: Any) -> list[str]:
+        fleets = describe(**parameters)["CapacityReservationFleets"]
         return [fleet["CapacityReservationFleetId"] for fleet in fleets]
 
-    assert found() == made[:2]
-    assert found(Filters=[{"Name": "tag:team", "Values": ["ml"]}]) == made[:1]
-    assert found(Filters=[{"Name": "state", "Values": ["cancelled"]}]) == []
+    assert fleet_ids() == ids[:2]
+    assert fleet_ids(Filters=[{"Name": "tag:team", "Values": ["ml"]}]) == ids[:1]
+    assert fleet_ids(Filters=[{"Name": "state", "Values": ["cancelled"]}]) == []
     page = describe(MaxResults=1)
-    assert found(NextToken=page["NextToken"]) == [made[1]]
+    assert fleet_ids(NextToken=page["NextToken"]) == [ids[1]]
     with refused("InvalidCapacityReservationFleetId.NotFound"):
-        found(CapacityReservationFleetIds=["crf-0"])
+        fleet_ids(CapacityReservationFleetIds=["crf-0"])
     with refused("DryRunOperation", status=412):
-        found(DryRun=True)
+        fleet_ids(DryRun=True)

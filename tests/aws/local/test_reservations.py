@@ -35,9 +35,9 @@ def tagged(*tags: tuple[str, str]) -> list[dict[str, Any]]:
     return [{"ResourceType": "capacity-reservation", "Tags": named}]
 
 
-def test_a_new_reservation_shows_all_that_was_asked(aws: Aws, ec2: Any) -> None:
+def test_new_reservation_shows_every_requested_field(aws: Aws, ec2: Any) -> None:
     aws.control.freeze(WHEN)
-    made = ec2.create_capacity_reservation(
+    odcr = ec2.create_capacity_reservation(
         InstanceType=TYPE,
         InstancePlatform="Linux/UNIX",
         AvailabilityZone=ZONE,
@@ -51,9 +51,9 @@ def test_a_new_reservation_shows_all_that_was_asked(aws: Aws, ec2: Any) -> None:
             {"ResourceType": "capacity-reservation", "Tags": [{"Key": "team", "Value": "ml"}]}
         ],
     )["CapacityReservation"]
-    reservation_id = made["CapacityReservationId"]
-    assert made == seen(ec2, reservation_id)
-    assert made == {
+    reservation_id = odcr["CapacityReservationId"]
+    assert odcr == seen(ec2, reservation_id)
+    assert odcr == {
         "CapacityReservationId": reservation_id,
         "CapacityReservationArn": f"arn:aws:ec2:us-east-1:123456789012:capacity-reservation/{reservation_id}",
         "OwnerId": "123456789012",
@@ -79,11 +79,11 @@ def test_a_new_reservation_shows_all_that_was_asked(aws: Aws, ec2: Any) -> None:
 
 
 def test_defaults_and_a_zone_by_its_id(ec2: Any) -> None:
-    made = ec2.create_capacity_reservation(
+    odcr = ec2.create_capacity_reservation(
         InstanceType=TYPE, InstancePlatform="Linux/UNIX", AvailabilityZoneId="use1-az6", InstanceCount=1
     )["CapacityReservation"]
-    assert made["AvailabilityZone"] == ZONE
-    assert (made["InstanceMatchCriteria"], made["Tenancy"], made["EndDateType"]) == (
+    assert odcr["AvailabilityZone"] == ZONE
+    assert (odcr["InstanceMatchCriteria"], odcr["Tenancy"], odcr["EndDateType"]) == (
         "open",
         "default",
         "unlimited",
@@ -123,14 +123,14 @@ def test_a_create_that_makes_no_sense_is_refused(
 
 
 def test_pages_hold_every_reservation_once(aws: Aws, ec2: Any) -> None:
-    made = {aws.reserve(ec2) for _ in range(7)}
+    ids = {aws.reserve(ec2) for _ in range(7)}
     pages = list(
         ec2.get_paginator("describe_capacity_reservations").paginate(PaginationConfig={"PageSize": 3})
     )
     assert [len(page["CapacityReservations"]) for page in pages] == [3, 3, 1]
-    found = [entry["CapacityReservationId"] for page in pages for entry in page["CapacityReservations"]]
-    assert len(found) == 7
-    assert set(found) == made
+    listed = [entry["CapacityReservationId"] for page in pages for entry in page["CapacityReservations"]]
+    assert len(listed) == 7
+    assert set(listed) == ids
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_pages_hold_every_reservation_once(aws: Aws, ec2: Any) -> None:
 )
 def test_filters(aws: Aws, ec2: Any, name: str, value: str) -> None:
     aws.reserve(ec2)
-    wanted = aws.reserve(
+    matching = aws.reserve(
         ec2,
         InstanceType=OTHER_TYPE,
         AvailabilityZone=OTHER_ZONE,
@@ -167,9 +167,9 @@ def test_filters(aws: Aws, ec2: Any, name: str, value: str) -> None:
         ],
     )
     if name == "state":
-        ec2.cancel_capacity_reservation(CapacityReservationId=wanted)
+        ec2.cancel_capacity_reservation(CapacityReservationId=matching)
     answer = ec2.describe_capacity_reservations(Filters=[{"Name": name, "Values": ["no-such", value]}])
-    assert [entry["CapacityReservationId"] for entry in answer["CapacityReservations"]] == [wanted]
+    assert [entry["CapacityReservationId"] for entry in answer["CapacityReservations"]] == [matching]
     assert not ec2.describe_capacity_reservations(Filters=[{"Name": name, "Values": ["no-such"]}])[
         "CapacityReservations"
     ]
@@ -205,7 +205,7 @@ def test_invalid_describes_are_refused(aws: Aws, ec2: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "asked", "code", "text"),
+    ("action", "parameters", "code", "text"),
     [
         ("describe_capacity_reservations", {"MaxResults": 0}, "InvalidParameterValue", "1 to 1000"),
         ("describe_capacity_reservations", {"MaxResults": 1001}, "InvalidParameterValue", "1 to 1000"),
@@ -234,12 +234,12 @@ def test_invalid_describes_are_refused(aws: Aws, ec2: Any) -> None:
     ],
 )
 def test_service_model_is_checked_for_every_client(
-    aws: Aws, action: str, asked: dict[str, Any], code: str, text: str
+    aws: Aws, action: str, parameters: dict[str, Any], code: str, text: str
 ) -> None:
     if "get_" in action and code != "MissingParameter":
-        asked = {**asked, "CapacityReservationId": aws.reserve(aws.client())}
+        parameters = {**parameters, "CapacityReservationId": aws.reserve(aws.client())}
     with refused(code, text=text):
-        getattr(aws.unchecked, action)(**asked)
+        getattr(aws.unchecked, action)(**parameters)
 
 
 def test_another_region_has_its_own_reservations(aws: Aws, ec2: Any) -> None:
@@ -393,7 +393,7 @@ def test_tags_come_and_go(aws: Aws, ec2: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "asked"),
+    ("action", "parameters"),
     [
         (
             "create_capacity_reservation",
@@ -412,12 +412,14 @@ def test_tags_come_and_go(aws: Aws, ec2: Any) -> None:
         ("run_instances", {"ImageId": LINUX, "MinCount": 1, "MaxCount": 1}),
     ],
 )
-def test_dry_run_succeeds_and_does_nothing(aws: Aws, ec2: Any, action: str, asked: dict[str, Any]) -> None:
+def test_dry_run_succeeds_and_does_nothing(
+    aws: Aws, ec2: Any, action: str, parameters: dict[str, Any]
+) -> None:
     reservation_id = aws.reserve(ec2, 2)
     about_one = action.startswith(("modify", "cancel", "get"))
     with refused("DryRunOperation", status=412):
         getattr(ec2, action)(
-            DryRun=True, **asked, **({"CapacityReservationId": reservation_id} if about_one else {})
+            DryRun=True, **parameters, **({"CapacityReservationId": reservation_id} if about_one else {})
         )
     (only,) = ec2.describe_capacity_reservations()["CapacityReservations"]
     assert (only["State"], only["TotalInstanceCount"]) == ("active", 2)
@@ -425,7 +427,7 @@ def test_dry_run_succeeds_and_does_nothing(aws: Aws, ec2: Any, action: str, aske
 
 
 def test_a_shared_reservation_can_be_used_and_not_changed(aws: Aws, ec2: Any) -> None:
-    made = aws.control.reservation(
+    odcr = aws.control.reservation(
         owner_id=OTHER_ACCOUNT,
         InstanceType=TYPE,
         InstancePlatform="Linux/UNIX",
@@ -433,7 +435,7 @@ def test_a_shared_reservation_can_be_used_and_not_changed(aws: Aws, ec2: Any) ->
         InstanceCount=2,
         InstanceMatchCriteria="targeted",
     )
-    reservation_id = made["CapacityReservationId"]
+    reservation_id = odcr["CapacityReservationId"]
     assert seen(ec2, reservation_id)["OwnerId"] == OTHER_ACCOUNT
     assert places(run(ec2, 1, specification=to_id(reservation_id, **ONLY))) == [reservation_id]
     with refused("OperationNotPermitted", text=OTHER_ACCOUNT):

@@ -27,7 +27,7 @@ ODCR, BLOCK, SPARE = "on-demand-capacity-reservation", "capacity-block", "interr
 
 
 def special(aws: Aws, **more: Any) -> str:
-    made = aws.control.reservation(
+    odcr = aws.control.reservation(
         **{
             "InstanceType": TYPE,
             "InstancePlatform": "Linux/UNIX",
@@ -37,10 +37,12 @@ def special(aws: Aws, **more: Any) -> str:
             **more,
         }
     )
-    return str(made["CapacityReservationId"])
+    return str(odcr["CapacityReservationId"])
 
 
-def ask(ec2: Any, template_id: str, total: int = 1, overrides: tuple[Any, ...] = (), **options: Any) -> Any:
+def reserved_fleet(
+    ec2: Any, template_id: str, total: int = 1, overrides: tuple[Any, ...] = (), **options: Any
+) -> Any:
     return fleet(
         ec2,
         pool(template_id, *overrides),
@@ -58,7 +60,7 @@ def where(ec2: Any, answer: Any) -> list[str | None]:
 def test_kinds_are_used_in_the_order_that_they_are_named(aws: Aws, ec2: Any) -> None:
     plain, spare = aws.reserve(ec2), special(aws, interruptible=True)
     block = special(aws, reservation_type="capacity-block")
-    answer = ask(
+    answer = reserved_fleet(
         ec2,
         template(ec2),
         3,
@@ -76,11 +78,11 @@ def test_full_reservation_is_an_error_of_the_pool_and_nothing_runs_on_demand(aws
         "ReservationTypes": [ODCR],
         "CapacityReservationTarget": {"CapacityReservationIds": [plain]},
     }
-    answer = ask(ec2, template(ec2), 2, **options)
+    answer = reserved_fleet(ec2, template(ec2), 2, **options)
     assert where(ec2, answer) == [plain]
     (error,) = answer["Errors"]
     assert (error["ErrorCode"], error["Lifecycle"]) == ("ReservationCapacityExceeded", ODCR)
-    with_fallback = ask(
+    with_fallback = reserved_fleet(
         ec2, template(ec2), 2, **options, ReservedCapacityFallbackOptions={"MarketTypes": ["on-demand"]}
     )
     assert where(ec2, with_fallback) == [None, None]
@@ -91,7 +93,7 @@ def test_the_reservations_of_a_group_and_open_ones_without_a_target(aws: Aws, ec
     members = [aws.reserve(ec2), aws.reserve(ec2, InstanceType=OTHER_TYPE)]
     arn = aws.group("pool", *members)
     overrides = tuple({"InstanceType": kind, "AvailabilityZone": ZONE} for kind in (TYPE, OTHER_TYPE))
-    answer = ask(
+    answer = reserved_fleet(
         ec2,
         template(ec2),
         2,
@@ -101,8 +103,8 @@ def test_the_reservations_of_a_group_and_open_ones_without_a_target(aws: Aws, ec
     )
     assert sorted(filter(None, where(ec2, answer))) == sorted(members)
     opened = aws.reserve(ec2, InstanceMatchCriteria="open")
-    assert where(ec2, ask(ec2, template(ec2))) == [opened]
-    assert codes(ask(ec2, template(ec2))) == ["ReservationCapacityExceeded"]
+    assert where(ec2, reserved_fleet(ec2, template(ec2))) == [opened]
+    assert codes(reserved_fleet(ec2, template(ec2))) == ["ReservationCapacityExceeded"]
 
 
 def test_priorities_count_when_the_strategy_is_prioritized(aws: Aws, ec2: Any) -> None:
@@ -112,13 +114,15 @@ def test_priorities_count_when_the_strategy_is_prioritized(aws: Aws, ec2: Any) -
         {"InstanceType": TYPE, "AvailabilityZone": ZONE, "Priority": 2.0},
         {"InstanceType": TYPE, "AvailabilityZone": OTHER_ZONE, "Priority": 1.0},
     )
-    answer = ask(ec2, template(ec2), 2, overrides, AllocationStrategy="prioritized", ReservationTypes=[ODCR])
+    answer = reserved_fleet(
+        ec2, template(ec2), 2, overrides, AllocationStrategy="prioritized", ReservationTypes=[ODCR]
+    )
     assert where(ec2, answer) == [second, first]
 
 
 def test_an_id_that_is_not_there_is_named(aws: Aws, ec2: Any) -> None:
     target = {"CapacityReservationIds": ["cr-0123456789abcdef0"]}
-    answer = ask(ec2, template(ec2), ReservationTypes=[ODCR], CapacityReservationTarget=target)
+    answer = reserved_fleet(ec2, template(ec2), ReservationTypes=[ODCR], CapacityReservationTarget=target)
     assert codes(answer) == ["InvalidCapacityReservationId.NotFound"]
 
 
@@ -146,7 +150,7 @@ def test_an_id_that_is_not_there_is_named(aws: Aws, ec2: Any) -> None:
 )
 def test_options_that_are_refused(ec2: Any, options: dict[str, Any], code: str, text: str) -> None:
     with refused(code, text=text):
-        ask(ec2, template(ec2), **options)
+        reserved_fleet(ec2, template(ec2), **options)
 
 
 def test_the_options_are_for_instant_fleets_of_reserved_capacity(ec2: Any) -> None:

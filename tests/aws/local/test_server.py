@@ -40,10 +40,10 @@ def client(service: str, endpoint: str) -> Any:
 def test_program_serves_until_it_is_stopped(program: tuple[subprocess.Popen[str], str]) -> None:
     process, endpoint = program
     assert endpoint.startswith("http://127.0.0.1:")
-    made = client("ec2", endpoint).create_capacity_reservation(
+    reply = client("ec2", endpoint).create_capacity_reservation(
         InstanceType=TYPE, InstancePlatform="Linux/UNIX", AvailabilityZone=ZONE, InstanceCount=1
     )
-    assert made["CapacityReservation"]["State"] == "active"
+    assert reply["CapacityReservation"]["State"] == "active"
     assert client("sts", endpoint).get_caller_identity()["Account"] == "123456789012"
     assert client("resource-groups", endpoint).list_groups()["Groups"] == []
     assert Control(endpoint).calls()["CreateCapacityReservation"] == 1
@@ -89,7 +89,7 @@ def test_a_closed_server_is_gone() -> None:
 def test_tags_of_reservations_are_found_by_the_tagging_api() -> None:
     with LocalAws() as aws:
         aws.reset()
-        made = client("ec2", aws.endpoint).create_capacity_reservation(
+        odcr = client("ec2", aws.endpoint).create_capacity_reservation(
             InstanceType=TYPE,
             InstancePlatform="Linux/UNIX",
             AvailabilityZone=ZONE,
@@ -98,7 +98,7 @@ def test_tags_of_reservations_are_found_by_the_tagging_api() -> None:
                 {"ResourceType": "capacity-reservation", "Tags": [{"Key": "team", "Value": "ml"}]}
             ],
         )["CapacityReservation"]
-        found = client("resourcegroupstaggingapi", aws.endpoint).get_resources(
+        mappings = client("resourcegroupstaggingapi", aws.endpoint).get_resources(
             TagFilters=[{"Key": "team", "Values": ["ml"]}]
         )["ResourceTagMappingList"]
-        assert [entry["ResourceARN"] for entry in found] == [made["CapacityReservationArn"]]
+        assert [entry["ResourceARN"] for entry in mappings] == [odcr["CapacityReservationArn"]]

@@ -39,15 +39,17 @@ def arn(reservation_id: str, account: str = OWNER) -> str:
 
 
 def share(aws: Aws, *reservation_ids: str, to: tuple[str, ...] = (OTHER_ACCOUNT,)) -> str:
-    made = aws.client("ram").create_resource_share(
-        name="pool", resourceArns=[arn(each) for each in reservation_ids], principals=list(to)
+    reply = aws.client("ram").create_resource_share(
+        name="pool",
+        resourceArns=[arn(reservation_id) for reservation_id in reservation_ids],
+        principals=list(to),
     )
-    return str(made["resourceShare"]["resourceShareArn"])
+    return str(reply["resourceShare"]["resourceShareArn"])
 
 
 def visible(ec2: Any) -> list[str]:
-    found = ec2.describe_capacity_reservations()["CapacityReservations"]
-    return [reservation["CapacityReservationId"] for reservation in found]
+    reservations = ec2.describe_capacity_reservations()["CapacityReservations"]
+    return [reservation["CapacityReservationId"] for reservation in reservations]
 
 
 def test_a_shared_reservation_is_seen_and_used_but_not_changed_by_the_other_account(
@@ -100,8 +102,8 @@ def test_shares_gain_and_lose_reservations_and_accounts(aws: Aws, ec2: Any) -> N
 def test_two_shares_and_the_control_plane_do_not_undo_each_other(aws: Aws, ec2: Any) -> None:
     reservation_id = aws.reserve(ec2)
     aws.control.set_reservation(reservation_id, shared_with=[THIRD])
-    one, _ = share(aws, reservation_id), share(aws, reservation_id)
-    aws.client("ram").delete_resource_share(resourceShareArn=one)
+    first, _ = share(aws, reservation_id), share(aws, reservation_id)
+    aws.client("ram").delete_resource_share(resourceShareArn=first)
     assert visible(as_account(aws, OTHER_ACCOUNT)) == visible(as_account(aws, THIRD)) == [reservation_id]
 
 
@@ -121,7 +123,7 @@ def test_invalid_shares_are_refused(aws: Aws, ec2: Any) -> None:
 # ---- billing
 
 
-def ask(ec2: Any, reservation_id: str, account: str = OTHER_ACCOUNT, **more: Any) -> None:
+def request_billing(ec2: Any, reservation_id: str, account: str = OTHER_ACCOUNT, **more: Any) -> None:
     ec2.associate_capacity_reservation_billing_owner(
         CapacityReservationId=reservation_id, UnusedReservationBillingOwnerId=account, **more
     )
@@ -136,7 +138,7 @@ def test_a_consumer_accepts_to_pay_and_the_owner_takes_it_back(aws: Aws, ec2: An
     reservation_id = aws.reserve(ec2)
     share(aws, reservation_id)
     other = as_account(aws, OTHER_ACCOUNT)
-    ask(ec2, reservation_id)
+    request_billing(ec2, reservation_id)
     assert status(ec2) == status(other, "unused-reservation-billing-owner") == ["pending"]
     assert status(other) == []
     other.accept_capacity_reservation_billing_ownership(CapacityReservationId=reservation_id)
@@ -147,7 +149,7 @@ def test_a_consumer_accepts_to_pay_and_the_owner_takes_it_back(aws: Aws, ec2: An
     assert request["CapacityReservationInfo"]["InstanceType"] == "m5.large"
     assert seen(ec2, reservation_id)["UnusedReservationBillingOwnerId"] == OTHER_ACCOUNT
     with refused("IncorrectState", text="accepted already"):
-        ask(ec2, reservation_id)
+        request_billing(ec2, reservation_id)
     ec2.disassociate_capacity_reservation_billing_owner(
         CapacityReservationId=reservation_id, UnusedReservationBillingOwnerId=OTHER_ACCOUNT
     )
@@ -161,8 +163,8 @@ def test_requests_are_rejected_cancelled_or_expire(aws: Aws, ec2: Any) -> None:
     ids = [aws.reserve(ec2) for _ in range(3)]
     share(aws, *ids)
     other = as_account(aws, OTHER_ACCOUNT)
-    for each in ids:
-        ask(ec2, each)
+    for reservation_id in ids:
+        request_billing(ec2, reservation_id)
     other.reject_capacity_reservation_billing_ownership(CapacityReservationId=ids[0])
     ec2.disassociate_capacity_reservation_billing_owner(
         CapacityReservationId=ids[1], UnusedReservationBillingOwnerId=OTHER_ACCOUNT
@@ -178,15 +180,15 @@ def test_requests_are_rejected_cancelled_or_expire(aws: Aws, ec2: Any) -> None:
 def test_billing_that_is_refused(aws: Aws, ec2: Any) -> None:
     reservation_id = aws.reserve(ec2)
     with refused("InvalidParameterValue", text="not shared"):
-        ask(ec2, reservation_id)
+        request_billing(ec2, reservation_id)
     share(aws, reservation_id)
     other = as_account(aws, OTHER_ACCOUNT)
     with refused("OperationNotPermitted"):
-        ask(other, reservation_id, THIRD)
+        request_billing(other, reservation_id, THIRD)
     with refused("IncorrectState", text="no pending request"):
         other.accept_capacity_reservation_billing_ownership(CapacityReservationId=reservation_id)
     with refused("DryRunOperation", status=412):
-        ask(ec2, reservation_id, DryRun=True)
+        request_billing(ec2, reservation_id, DryRun=True)
     with refused("DryRunOperation", status=412):
         other.accept_capacity_reservation_billing_ownership(CapacityReservationId=reservation_id, DryRun=True)
     with refused("DryRunOperation", status=412):

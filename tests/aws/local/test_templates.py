@@ -28,17 +28,17 @@ def network(ec2: Any) -> dict[str, str]:
     """A network of its own, so that nothing comes from defaults."""
     vpc = ec2.create_vpc(CidrBlock="10.1.0.0/16")["Vpc"]["VpcId"]
     subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.1.0.0/24", AvailabilityZone=ZONE)["Subnet"]
-    made = {
+    groups = {
         name: ec2.create_security_group(GroupName=name, Description=name, VpcId=vpc)["GroupId"]
         for name in ("nodes", "storage")
     }
-    return {"vpc": vpc, "subnet": subnet["SubnetId"], **made}
+    return {"vpc": vpc, "subnet": subnet["SubnetId"], **groups}
 
 
 @pytest.fixture
 def profile(aws: Aws) -> str:
-    made = aws.client("iam").create_instance_profile(InstanceProfileName="node")["InstanceProfile"]
-    return str(made["Arn"])
+    created = aws.client("iam").create_instance_profile(InstanceProfileName="node")["InstanceProfile"]
+    return str(created["Arn"])
 
 
 def full_template(network: dict[str, str], groups: dict[str, Any]) -> dict[str, Any]:
@@ -69,18 +69,18 @@ def full_template(network: dict[str, str], groups: dict[str, Any]) -> dict[str, 
 
 @pytest.mark.parametrize("interfaces", [False, True])
 @pytest.mark.parametrize("way", ["fleet", "run"])
-def test_instances_show_all_that_the_template_asked_for(
+def test_instances_show_every_field_of_the_template(
     aws: Aws, ec2: Any, network: dict[str, str], profile: str, interfaces: bool, way: str
 ) -> None:
-    wanted = [network["nodes"], network["storage"]]
+    group_ids = [network["nodes"], network["storage"]]
     if interfaces:
         groups: dict[str, Any] = {
             "NetworkInterfaces": [
-                {"DeviceIndex": 0, "NetworkCardIndex": 0, "Groups": wanted, "DeleteOnTermination": True}
+                {"DeviceIndex": 0, "NetworkCardIndex": 0, "Groups": group_ids, "DeleteOnTermination": True}
             ]
         }
     else:
-        groups = {"SecurityGroupIds": wanted}
+        groups = {"SecurityGroupIds": group_ids}
     template_id = template(ec2, **full_template(network, groups))
     if way == "fleet":
         answer = fleet(
@@ -101,14 +101,14 @@ def test_instances_show_all_that_the_template_asked_for(
             if interfaces
             else {"SubnetId": network["subnet"]}
         )
-        made = ec2.run_instances(
+        reply = ec2.run_instances(
             LaunchTemplate={"LaunchTemplateId": template_id}, MinCount=1, MaxCount=1, **where
         )
-        ids = [instance["InstanceId"] for instance in made["Instances"]]
+        ids = [instance["InstanceId"] for instance in reply["Instances"]]
     (instance,) = instances(ec2, ids)
-    assert {group["GroupId"] for group in instance["SecurityGroups"]} == set(wanted)
+    assert {group["GroupId"] for group in instance["SecurityGroups"]} == set(group_ids)
     (interface,) = instance["NetworkInterfaces"]
-    assert sorted(group["GroupId"] for group in interface["Groups"]) == sorted(wanted)
+    assert sorted(group["GroupId"] for group in interface["Groups"]) == sorted(group_ids)
     assert interface["SubnetId"] == instance["SubnetId"] == network["subnet"]
     assert instance["VpcId"] == network["vpc"]
     assert instance["IamInstanceProfile"]["Arn"] == profile
@@ -198,17 +198,17 @@ def test_a_subnet_without_addresses(aws: Aws, ec2: Any, network: dict[str, str])
 
 
 def test_templates_have_pages(aws: Aws, ec2: Any) -> None:
-    made = {template(ec2) for _ in range(31)}
+    ids = {template(ec2) for _ in range(31)}
     for size in (None, 10):
         pages = ec2.get_paginator("describe_launch_templates").paginate(
             PaginationConfig={"PageSize": size} if size else {}
         )
-        found = [entry["LaunchTemplateId"] for page in pages for entry in page["LaunchTemplates"]]
-        assert len(found) == 31
-        assert set(found) == made
+        listed = [entry["LaunchTemplateId"] for page in pages for entry in page["LaunchTemplates"]]
+        assert len(listed) == 31
+        assert set(listed) == ids
     with refused("InvalidLaunchTemplateId.NotFound"):
         ec2.describe_launch_templates(LaunchTemplateIds=["lt-00000000000000000"])
-    template_id = made.pop()
+    template_id = ids.pop()
     for _ in range(20):
         ec2.create_launch_template_version(
             LaunchTemplateId=template_id, LaunchTemplateData={"ImageId": LINUX}

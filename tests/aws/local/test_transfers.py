@@ -28,8 +28,8 @@ WHEN = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def counts(ec2: Any, *ids: str) -> list[tuple[int, int]]:
-    found = [seen(ec2, reservation_id) for reservation_id in ids]
-    return [(entry["TotalInstanceCount"], entry["AvailableInstanceCount"]) for entry in found]
+    odcrs = [seen(ec2, reservation_id) for reservation_id in ids]
+    return [(entry["TotalInstanceCount"], entry["AvailableInstanceCount"]) for entry in odcrs]
 
 
 def test_splitting_gives_unused_capacity_a_reservation_of_its_own(aws: Aws, ec2: Any) -> None:
@@ -40,7 +40,7 @@ def test_splitting_gives_unused_capacity_a_reservation_of_its_own(aws: Aws, ec2:
         specification=to_id(source),
         Placement={"AvailabilityZone": ZONE, "Tenancy": "dedicated"},
     )
-    asked = {
+    parameters = {
         "SourceCapacityReservationId": source,
         "InstanceCount": 3,
         "ClientToken": "once",
@@ -48,13 +48,17 @@ def test_splitting_gives_unused_capacity_a_reservation_of_its_own(aws: Aws, ec2:
             {"ResourceType": "capacity-reservation", "Tags": [{"Key": "team", "Value": "ml"}]}
         ],
     }
-    answer = ec2.create_capacity_reservation_by_splitting(**asked)
-    made = answer["DestinationCapacityReservation"]
-    assert made["Tags"] == [{"Key": "team", "Value": "ml"}]
-    assert (made["Tenancy"], made["State"], answer["InstanceCount"]) == ("dedicated", "active", 3)
-    again = ec2.create_capacity_reservation_by_splitting(**asked)["DestinationCapacityReservation"]
-    assert again["CapacityReservationId"] == made["CapacityReservationId"]
-    assert counts(ec2, source, made["CapacityReservationId"]) == [(2, 0), (3, 3)]
+    answer = ec2.create_capacity_reservation_by_splitting(**parameters)
+    destination = answer["DestinationCapacityReservation"]
+    assert destination["Tags"] == [{"Key": "team", "Value": "ml"}]
+    assert (destination["Tenancy"], destination["State"], answer["InstanceCount"]) == (
+        "dedicated",
+        "active",
+        3,
+    )
+    again = ec2.create_capacity_reservation_by_splitting(**parameters)["DestinationCapacityReservation"]
+    assert again["CapacityReservationId"] == destination["CapacityReservationId"]
+    assert counts(ec2, source, destination["CapacityReservationId"]) == [(2, 0), (3, 3)]
     with refused("InvalidParameterValue", text="0 instances available"):
         ec2.create_capacity_reservation_by_splitting(SourceCapacityReservationId=source, InstanceCount=1)
 
@@ -96,12 +100,12 @@ def test_only_alike_reservations_exchange_capacity(aws: Aws, ec2: Any, differenc
 def test_moved_capacity_absorbs_open_instances(aws: Aws, ec2: Any) -> None:
     source = aws.reserve(ec2, 2)
     destination = aws.reserve(ec2, 1, InstanceMatchCriteria="open")
-    found = run(ec2, 2, specification=OPEN)
-    assert places(found).count(destination) == 1
+    launched_instances = run(ec2, 2, specification=OPEN)
+    assert places(launched_instances).count(destination) == 1
     ec2.move_capacity_reservation_instances(
         SourceCapacityReservationId=source, DestinationCapacityReservationId=destination, InstanceCount=1
     )
-    assert places(instances(ec2, [i["InstanceId"] for i in found])) == [destination] * 2
+    assert places(instances(ec2, [i["InstanceId"] for i in launched_instances])) == [destination] * 2
 
 
 def test_a_pool_neither_gains_nor_loses(aws: Aws, ec2: Any) -> None:

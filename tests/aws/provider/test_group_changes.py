@@ -25,10 +25,10 @@ def members(world: World, arn: str) -> set[str]:
     return set(world.aws.group(arn).member_ids)
 
 
-def made(world: World, *reservations: str) -> str:
+def create_group(world: World, *reservations: str) -> str:
     arn = world.aws.create_group(name=NAME, tags=TAGS).arn
     if reservations:
-        world.aws.add_to_group(arn, [world.arn(one) for one in reservations])
+        world.aws.add_to_group(arn, [world.arn(reservation) for reservation in reservations])
     world.control.clear_calls()
     return arn
 
@@ -59,14 +59,14 @@ def test_group_is_made_once_despite_any_lost_reply(
 
 def test_a_group_that_is_there_is_given_with_its_members_and_nothing_is_written(world: World) -> None:
     cr = world.reserve(1)
-    arn = made(world, cr)
+    arn = create_group(world, cr)
     assert world.aws.create_group(name=NAME, tags=TAGS).member_ids == (cr,)
     assert not {"CreateGroup", "PutGroupConfiguration", "GroupResources"} & set(world.control.calls())
     assert arn.endswith(f"group/{NAME}")
 
 
 def test_a_changed_cost_label_is_no_other_group(world: World) -> None:
-    arn = made(world)
+    arn = create_group(world)
     assert world.aws.create_group(name=NAME, tags={**TAGS, "cost-center": "43"}).arn == arn
 
 
@@ -97,7 +97,7 @@ def test_terraforms_group_is_neither_used_nor_deleted(world: World) -> None:
 
 
 def test_a_pool_configuration_taken_off_by_hand_is_put_back(world: World) -> None:
-    arn = made(world)
+    arn = create_group(world)
     client = world.client("resource-groups")
     client.put_group_configuration(Group=NAME, Configuration=[POOL[1]])
     world.aws.create_group(name=NAME, tags=TAGS)
@@ -121,7 +121,7 @@ def test_refused_create_is_reported(world: World) -> None:
 
 def test_members_join_by_tens_and_a_second_time_changes_nothing(world: World) -> None:
     crs = [world.reserve(1) for _ in range(53)]
-    arn = made(world)
+    arn = create_group(world)
     for _ in range(2):
         world.aws.add_to_group(arn, [world.arn(cr) for cr in crs])
         assert members(world, arn) == set(crs), "two pages of fifty"
@@ -135,7 +135,7 @@ def test_permitted_members_join_and_the_others_are_named(world: World) -> None:
     good, ended = world.reserve(1), world.reserve(1)
     gone = world.arn(ended)
     world.ec2.cancel_capacity_reservation(CapacityReservationId=ended)
-    arn = made(world)
+    arn = create_group(world)
     bucket = "arn:aws:s3:us-east-1:123456789012:capacity-reservation"
     with pytest.raises(ProviderError) as caught:
         world.aws.add_to_group(arn, [world.arn(good), gone, bucket])
@@ -147,7 +147,7 @@ def test_permitted_members_join_and_the_others_are_named(world: World) -> None:
 
 def test_another_accounts_shared_reservation_joins(world: World) -> None:
     shared = world.shared()
-    arn = made(world, shared)
+    arn = create_group(world, shared)
     assert members(world, arn) == {shared}
     (instance,) = world.launch(
         ReservationTarget(preference="capacity-reservations-only", group_arn=arn)
@@ -158,7 +158,7 @@ def test_another_accounts_shared_reservation_joins(world: World) -> None:
 @pytest.mark.parametrize("method", ["add_to_group", "remove_from_group"])
 def test_a_lost_reply_about_members_is_no_trouble(world: World, method: str) -> None:
     cr = world.reserve(1)
-    arn = made(world, *([cr] if method == "remove_from_group" else []))
+    arn = create_group(world, *([cr] if method == "remove_from_group" else []))
     world.control.fault(action="*", stage="response", match={"ResourceArns": [world.arn(cr)]})
     getattr(world.aws, method)(arn, [world.arn(cr)])
     assert members(world, arn) == ({cr} if method == "add_to_group" else set())
@@ -166,7 +166,7 @@ def test_a_lost_reply_about_members_is_no_trouble(world: World, method: str) -> 
 
 def test_leaving_twice_and_leaving_a_group_that_is_gone_are_success(world: World) -> None:
     cr = world.reserve(1)
-    arn, odcr = made(world, cr), world.arn(cr)
+    arn, odcr = create_group(world, cr), world.arn(cr)
     for _ in range(2):
         world.aws.remove_from_group(arn, [odcr])
         assert members(world, arn) == set()
@@ -175,15 +175,15 @@ def test_leaving_twice_and_leaving_a_group_that_is_gone_are_success(world: World
 
 
 def test_joining_a_deleted_group_is_reported(world: World) -> None:
-    arn = made(world)
+    arn = create_group(world)
     world.aws.delete_group(arn)
     with pytest.raises(ProviderError) as caught:
         world.aws.add_to_group(arn, [world.arn(world.reserve(1))])
     assert caught.value.class_ is ErrorClass.NOT_FOUND
 
 
-def test_nothing_to_add_asks_nothing(world: World) -> None:
-    arn = made(world)
+def test_adding_no_members_makes_no_call(world: World) -> None:
+    arn = create_group(world)
     world.aws.add_to_group(arn, [])
     world.aws.remove_from_group(arn, [])
     assert world.control.calls() == {}
@@ -192,7 +192,7 @@ def test_nothing_to_add_asks_nothing(world: World) -> None:
 @pytest.mark.parametrize("stage", ["request", "response"])
 def test_a_group_is_deleted_once_and_its_members_stay(world: World, stage: str) -> None:
     cr = world.reserve(1)
-    arn = made(world, cr)
+    arn = create_group(world, cr)
     world.control.fault(action="DeleteGroup", stage=stage, code="InternalServerErrorException", status=500)
     world.aws.delete_group(arn)
     world.aws.delete_group(arn)
@@ -202,9 +202,9 @@ def test_a_group_is_deleted_once_and_its_members_stay(world: World, stage: str) 
 
 @pytest.mark.parametrize("member", [True, False])
 def test_result_of_a_refusal_is_read_from_the_group(world: World, member: bool) -> None:
-    """AWS documents no codes of single members' refusals: where it is no member, leaving is done."""
+    """AWS documents no codes of single members' refusals: removing a non-member succeeds."""
     cr = world.reserve(1)
-    arn, odcr = made(world, *([cr] if member else [])), world.arn(cr)
+    arn, odcr = create_group(world, *([cr] if member else [])), world.arn(cr)
     refused = {"ResourceArn": odcr, "ErrorCode": "RESOURCE_BUSY", "ErrorMessage": "try later"}
 
     def refuse(**_: object) -> Any:

@@ -11,11 +11,11 @@ from .world import World
 
 
 def test_only_this_clusters_instances_are_listed(world: World) -> None:
-    (ours,) = world.launch(pools=(world.pool("m5.large"),)).instances
+    (instance,) = world.launch(pools=(world.pool("m5.large"),)).instances
     world.ec2.run_instances(ImageId=world.image(), InstanceType="m5.large", MinCount=1, MaxCount=1)
-    assert [i.id for i in world.aws.instances()] == [ours.id]
+    assert [i.id for i in world.aws.instances()] == [instance.id]
     assert world.provider(cluster="green").instances() == []
-    assert [i.id for i in world.aws.instances([ours.id, "i-0123456789abcdef0"])] == [ours.id]
+    assert [i.id for i in world.aws.instances([instance.id, "i-0123456789abcdef0"])] == [instance.id]
 
 
 @pytest.mark.covers("KRP-30")
@@ -34,9 +34,9 @@ def test_terminate_ends_instances_and_missing_ones_are_success(world: World) -> 
 def test_tags_are_added(world: World) -> None:
     (instance,) = world.launch(pools=(world.pool("m5.large"),)).instances
     world.aws.tag([instance.id], {"Name": "ip-10-0-0-1", "karpenter.sh/nodeclaim": "gpu-1"})
-    (found,) = world.aws.instances()
-    assert found.tags["Name"] == "ip-10-0-0-1"
-    assert found.tags["karpenter.sh/nodepool"] == "gpu"
+    (tagged,) = world.aws.instances()
+    assert tagged.tags["Name"] == "ip-10-0-0-1"
+    assert tagged.tags["karpenter.sh/nodepool"] == "gpu"
 
 
 @pytest.mark.covers("KRP-13")
@@ -63,11 +63,11 @@ def test_equal_templates_are_one_and_foreign_ones_are_left(world: World) -> None
 @pytest.mark.covers("KRP-13")
 def test_more_templates_than_a_page_are_all_listed(world: World) -> None:
     image = world.image()
-    made = {
+    names = {
         world.aws.ensure_template(Template(image_id=image, user_data=str(n)), owner="gpu").name
         for n in range(30)
     }
-    assert {ref.name for ref in world.aws.templates()} == made
+    assert {ref.name for ref in world.aws.templates()} == names
 
 
 @pytest.mark.covers("KRP-13")

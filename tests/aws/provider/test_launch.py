@@ -70,13 +70,13 @@ def test_an_unknown_or_cancelled_reservation_is_gone(world: World) -> None:
     world.ec2.cancel_capacity_reservation(CapacityReservationId=cr)
     for n, target in enumerate((cr, "cr-0123456789abcdef0")):
         try:
-            found = {
+            classes = {
                 e.class_
                 for e in world.launch(ReservationTarget(reservation_id=target), token=f"t-{n}").errors
             }
         except ProviderError as error:
-            found = {error.class_}
-        assert found == {ErrorClass.RESERVATION_GONE}
+            classes = {error.class_}
+        assert classes == {ErrorClass.RESERVATION_GONE}
     assert world.running() == []
 
 
@@ -186,12 +186,12 @@ def test_an_instance_that_is_not_described_yet_is_waited_for(world: World) -> No
     world.template(ref)
     slept = world.clock.sleep
 
-    def settle(seconds: float, /) -> None:
+    def sleep_and_catch_up(seconds: float, /) -> None:
         slept(seconds)
         world.control.lag(0)
 
     world.control.lag(3600)
-    world.clock.sleep = settle  # type: ignore[method-assign]
+    world.clock.sleep = sleep_and_catch_up  # type: ignore[method-assign]
     aws = world.provider()
     world.aws = aws
     result = world.launch(ref)

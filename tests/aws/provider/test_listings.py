@@ -17,9 +17,9 @@ def test_second_listing_shows_changed_and_unchanged_items(world: World) -> None:
     first = {odcr.id: odcr for odcr in world.aws.reservations()}
     world.ec2.modify_capacity_reservation(CapacityReservationId=resized, InstanceCount=5)
     world.ec2.create_tags(Resources=[kept], Tags=[{"Key": "team", "Value": "ml"}])
-    made = world.reserve(1)
+    created = world.reserve(1)
     second = {odcr.id: odcr for odcr in world.aws.reservations()}
-    assert set(second) == {kept, resized, made}
+    assert set(second) == {kept, resized, created}
     assert (second[resized].total, second[resized].available) == (5, 5)
     assert dict(second[kept].tags) == {"team": "ml"} and not first[kept].tags
     assert world.aws.reservations() == sorted(second.values(), key=lambda odcr: odcr.id)
@@ -40,7 +40,7 @@ def test_unchanged_items_are_not_decoded_again(world: World) -> None:
 
 def test_listed_instances_are_those_that_the_sdk_decodes(world: World) -> None:
     image = world.image()
-    made = world.ec2.run_instances(
+    launched = world.ec2.run_instances(
         ImageId=image,
         MinCount=3,
         MaxCount=3,
@@ -55,7 +55,7 @@ def test_listed_instances_are_those_that_the_sdk_decodes(world: World) -> None:
             }
         ],
     )["Instances"]
-    ids = [instance["InstanceId"] for instance in made]
+    ids = [instance["InstanceId"] for instance in launched]
     listed = world.aws.instances()
     assert [i.id for i in listed] == sorted(ids)
     assert listed == world.aws.instances(ids) == world.aws.instances()

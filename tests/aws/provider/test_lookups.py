@@ -15,20 +15,20 @@ def test_every_reservation_in_every_state_by_pages(world: World) -> None:
     world.ec2.cancel_capacity_reservation(CapacityReservationId=crs[0])
     world.ec2.create_tags(Resources=[crs[1]], Tags=[{"Key": "team", "Value": "ml"}])
     world.control.clear_calls()
-    found = {odcr.id: odcr for odcr in world.aws.reservations()}
-    assert set(found) == set(crs)
-    assert found[crs[0]].state == "cancelled"
-    one = found[crs[1]]
-    assert (one.instance_type, one.zone, one.total, one.available) == (P5, "us-east-1a", 2, 2)
-    assert (one.match_criteria, one.platform, one.tenancy) == ("targeted", "Linux/UNIX", "default")
-    assert dict(one.tags) == {"team": "ml"}
-    assert one.owner_id == world.aws.account_id()
-    assert one.start is None or one.start.tzinfo is not None
+    odcrs = {odcr.id: odcr for odcr in world.aws.reservations()}
+    assert set(odcrs) == set(crs)
+    assert odcrs[crs[0]].state == "cancelled"
+    tagged = odcrs[crs[1]]
+    assert (tagged.instance_type, tagged.zone, tagged.total, tagged.available) == (P5, "us-east-1a", 2, 2)
+    assert (tagged.match_criteria, tagged.platform, tagged.tenancy) == ("targeted", "Linux/UNIX", "default")
+    assert dict(tagged.tags) == {"team": "ml"}
+    assert tagged.owner_id == world.aws.account_id()
+    assert tagged.start is None or tagged.start.tzinfo is not None
     assert world.control.calls()["DescribeCapacityReservations"] == 1
 
 
 @pytest.mark.covers("KRP-06")
-def test_a_member_added_to_a_group_is_seen_at_the_next_look(world: World) -> None:
+def test_member_added_to_a_group_appears_in_the_next_read(world: World) -> None:
     first, second = world.reserve(1), world.reserve(1)
     arn = world.group(first)
     group = world.aws.group(arn)
@@ -58,9 +58,9 @@ def test_subnets_by_id_and_by_tag(world: World) -> None:
 
 
 def test_security_groups_by_name(world: World) -> None:
-    (found,) = world.aws.security_groups([Selector(name="default")])
-    assert found.name == "default"
-    assert world.aws.security_groups([Selector(id=found.id)]) == [found]
+    (group,) = world.aws.security_groups([Selector(name="default")])
+    assert group.name == "default"
+    assert world.aws.security_groups([Selector(id=group.id)]) == [group]
 
 
 @pytest.mark.covers("KRP-14")
@@ -70,11 +70,11 @@ def test_images_newest_first_and_deprecated_last(world: World) -> None:
         world.ec2.copy_image(Name=f"node-{n}", SourceImageId=source, SourceRegion="us-east-1")["ImageId"]
         for n in range(2)
     ]
-    found = world.aws.images([Selector(id=i) for i in ids])
-    assert {image.id for image in found} == set(ids)
-    ages = [image.created.timestamp() for image in found if image.created]
+    images = world.aws.images([Selector(id=i) for i in ids])
+    assert {image.id for image in images} == set(ids)
+    ages = [image.created.timestamp() for image in images if image.created]
     assert len(ages) == 2 and ages == sorted(ages, reverse=True)
-    assert all(image.accelerator is None and image.platform == "Linux/UNIX" for image in found)
+    assert all(image.accelerator is None and image.platform == "Linux/UNIX" for image in images)
     by_name = world.aws.images([Selector(name="node-*")])
     assert {image.id for image in by_name} == set(ids)
     assert world.aws.images([Selector(id="ami-0123456789abcdef0")]) == []
@@ -84,8 +84,8 @@ def test_images_newest_first_and_deprecated_last(world: World) -> None:
 def test_an_image_by_parameter(world: World) -> None:
     image = world.image()
     world.client("ssm").put_parameter(Name="/golden/image", Value=image, Type="String")
-    (found,) = world.aws.images([Selector(ssm_parameter="/golden/image")])
-    assert found.id == image
+    (resolved,) = world.aws.images([Selector(ssm_parameter="/golden/image")])
+    assert resolved.id == image
     with pytest.raises(ProviderError, match="/golden/other") as caught:
         world.aws.images([Selector(ssm_parameter="/golden/other")])
     assert caught.value.class_ is ErrorClass.NOT_FOUND
@@ -101,9 +101,9 @@ def test_types_with_their_zones(world: World) -> None:
     assert types["m5.large"].max_pods == 29
     assert types["m6g.large"].architecture == "arm64"
     assert types["inf2.xlarge"].neurons == 1
-    asked = world.control.calls()["DescribeInstanceTypes"]
+    calls = world.control.calls()["DescribeInstanceTypes"]
     assert world.aws.instance_types() is types
-    assert world.control.calls()["DescribeInstanceTypes"] == asked
+    assert world.control.calls()["DescribeInstanceTypes"] == calls
 
 
 def test_a_profile_is_made_for_a_role_once(world: World) -> None:

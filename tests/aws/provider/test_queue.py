@@ -29,11 +29,11 @@ class Queue:
 def queue(world: World) -> Queue:
     """Messages that are not deleted are there again at once."""
     sqs = world.client("sqs")
-    made = sqs.create_queue(QueueName=QUEUE, Attributes={"VisibilityTimeout": "0"})
-    return Queue(sqs=sqs, url=made["QueueUrl"])
+    reply = sqs.create_queue(QueueName=QUEUE, Attributes={"VisibilityTimeout": "0"})
+    return Queue(sqs=sqs, url=reply["QueueUrl"])
 
 
-def test_messages_come_as_notices_and_are_gone_when_settled(world: World, queue: Queue) -> None:
+def test_messages_come_as_notices_and_are_gone_when_acknowledged(world: World, queue: Queue) -> None:
     for body in (events.spot_interruption(ID), events.rebalance(ID)):
         queue.put(body)
     received = world.aws.receive(QUEUE, wait=0)
@@ -44,7 +44,9 @@ def test_messages_come_as_notices_and_are_gone_when_settled(world: World, queue:
     first = next(m for m in received if m.notice and m.notice.kind is NoticeKind.REBALANCE)
     world.aws.settle(QUEUE, [first])
     (left,) = world.aws.receive(QUEUE, wait=0)
-    assert left.notice and left.notice.kind is NoticeKind.SPOT_INTERRUPTION, "what was not settled comes back"
+    assert left.notice and left.notice.kind is NoticeKind.SPOT_INTERRUPTION, (
+        "an unacknowledged message comes back"
+    )
 
 
 def test_a_message_that_is_no_notice_is_handed_out_with_its_problem(world: World, queue: Queue) -> None:
@@ -62,7 +64,7 @@ def test_a_queue_by_its_url_needs_no_lookup(world: World, queue: Queue) -> None:
     assert world.control.calls().get("GetQueueUrl", 0) == 0
 
 
-def test_more_than_one_batch_is_settled(world: World, queue: Queue) -> None:
+def test_more_than_one_batch_is_acknowledged(world: World, queue: Queue) -> None:
     queue.sqs.set_queue_attributes(QueueUrl=queue.url, Attributes={"VisibilityTimeout": "600"})
     for _ in range(25):
         queue.put(events.rebalance(ID))

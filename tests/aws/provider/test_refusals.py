@@ -12,7 +12,7 @@ from .world import REGION, World
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "said"),
+    ("code", "status", "message"),
     [
         ("UnauthorizedOperation", 403, "UnauthorizedOperation"),
         ("RequestExpired", 400, "renew them"),
@@ -21,11 +21,11 @@ from .world import REGION, World
     ],
 )
 def test_denied_or_expired_credentials_are_reported_and_nothing_is_launched(
-    world: World, code: str, status: int, said: str
+    world: World, code: str, status: int, message: str
 ) -> None:
     cr = world.reserve(1)
     world.control.fault(action="CreateFleet", code=code, status=status, times=-1)
-    with pytest.raises(ProviderError, match=said) as caught:
+    with pytest.raises(ProviderError, match=message) as caught:
         world.launch(ReservationTarget(reservation_id=cr))
     assert caught.value.class_ is ErrorClass.PERMISSION
     assert caught.value.operation == "CreateFleet"
@@ -35,7 +35,7 @@ def test_denied_or_expired_credentials_are_reported_and_nothing_is_launched(
     assert world.free(cr) == 1
 
 
-def test_no_credentials_at_all_say_where_to_get_them(
+def test_missing_credentials_error_names_the_sources(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     nowhere = tmp_path_factory.mktemp("home") / "none"
@@ -57,10 +57,10 @@ def test_unreachable_endpoint_is_a_temporary_error(world: World) -> None:
 
 
 @pytest.mark.covers("KRP-18")
-@pytest.mark.parametrize("what", ["subnets", "security_groups", "images"])
-def test_a_term_that_selects_by_nothing_is_refused_and_named(world: World, what: str) -> None:
+@pytest.mark.parametrize("listing", ["subnets", "security_groups", "images"])
+def test_a_term_that_selects_by_nothing_is_refused_and_named(world: World, listing: str) -> None:
     with pytest.raises(ProviderError, match="SelectorTerms selects by nothing") as caught:
-        getattr(world.aws, what)([Selector()])
+        getattr(world.aws, listing)([Selector()])
     assert caught.value.class_ is ErrorClass.CONFIGURATION
 
 

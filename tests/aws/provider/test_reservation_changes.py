@@ -26,42 +26,54 @@ REQUEST = OdcrRequest(
 
 def alive(world: World) -> dict[str, int]:
     """EC2's own view of the paid capacity: id -> count."""
-    found = world.ec2.describe_capacity_reservations()["CapacityReservations"]
+    reservations = world.ec2.describe_capacity_reservations()["CapacityReservations"]
     return {
-        one["CapacityReservationId"]: one["TotalInstanceCount"] for one in found if one["State"] == "active"
+        reservation["CapacityReservationId"]: reservation["TotalInstanceCount"]
+        for reservation in reservations
+        if reservation["State"] == "active"
     }
 
 
 def shown(world: World, id_: str) -> Any:
-    (one,) = world.ec2.describe_capacity_reservations(CapacityReservationIds=[id_])["CapacityReservations"]
-    return one
+    (reservation,) = world.ec2.describe_capacity_reservations(CapacityReservationIds=[id_])[
+        "CapacityReservations"
+    ]
+    return reservation
 
 
 def test_requested_capacity_is_reserved_with_the_clusters_tag(world: World) -> None:
-    made = world.aws.create_reservation(replace(REQUEST, match_criteria="open", end=END, ebs_optimized=True))
-    one = shown(world, made.id)
-    assert (one["InstanceType"], one["AvailabilityZone"], one["TotalInstanceCount"]) == (P5, ZONE, 2)
-    assert (one["InstanceMatchCriteria"], one["InstancePlatform"]) == ("open", "Linux/UNIX")
-    assert (one["EndDate"], one["EndDateType"], one["EbsOptimized"]) == (END, "limited", True)
-    assert {tag["Key"]: tag["Value"] for tag in one["Tags"]} == {
+    odcr = world.aws.create_reservation(replace(REQUEST, match_criteria="open", end=END, ebs_optimized=True))
+    description = shown(world, odcr.id)
+    assert (
+        description["InstanceType"],
+        description["AvailabilityZone"],
+        description["TotalInstanceCount"],
+    ) == (P5, ZONE, 2)
+    assert (description["InstanceMatchCriteria"], description["InstancePlatform"]) == ("open", "Linux/UNIX")
+    assert (description["EndDate"], description["EndDateType"], description["EbsOptimized"]) == (
+        END,
+        "limited",
+        True,
+    )
+    assert {tag["Key"]: tag["Value"] for tag in description["Tags"]} == {
         **REQUEST.tags,
         "capacity-broker.io/cluster": "blue",
     }
-    assert made.created is not None and made.end == END
-    assert [made] == world.aws.reservations()
+    assert odcr.created is not None and odcr.end == END
+    assert [odcr] == world.aws.reservations()
 
 
 def test_a_zone_may_be_named_by_its_id(world: World) -> None:
     zone_id = shown(world, world.aws.create_reservation(REQUEST).id)["AvailabilityZoneId"]
-    made = world.aws.create_reservation(replace(REQUEST, token="another", zone=zone_id))
-    assert (made.zone, made.zone_id) == (ZONE, zone_id)
+    odcr = world.aws.create_reservation(replace(REQUEST, token="another", zone=zone_id))
+    assert (odcr.zone, odcr.zone_id) == (ZONE, zone_id)
 
 
 def test_the_same_token_reserves_once_also_after_a_restart(world: World) -> None:
-    made = world.aws.create_reservation(REQUEST)
+    odcr = world.aws.create_reservation(REQUEST)
     again = world.provider().create_reservation(REQUEST)
-    assert again.id == made.id
-    assert alive(world) == {made.id: 2}
+    assert again.id == odcr.id
+    assert alive(world) == {odcr.id: 2}
 
 
 @pytest.mark.parametrize(("code", "status"), [(None, None), ("InternalError", 500)])
@@ -69,8 +81,8 @@ def test_a_lost_reply_reserves_once(world: World, code: str | None, status: int 
     world.control.fault(
         action="CreateCapacityReservation", stage="response", code=code, status=status, times=2
     )
-    made = world.aws.create_reservation(REQUEST)
-    assert alive(world) == {made.id: 2}
+    odcr = world.aws.create_reservation(REQUEST)
+    assert alive(world) == {odcr.id: 2}
     assert world.control.calls()["CreateCapacityReservation"] == 3
     tokens = {call["params"]["ClientToken"] for call in world.control.log("CreateCapacityReservation")}
     assert tokens == {REQUEST.token}
@@ -86,19 +98,19 @@ def test_lost_replies_are_reported_and_the_next_pass_finds_the_reservation(world
 
 
 def test_a_token_of_a_cancelled_reservation_answers_with_it_and_buys_nothing(world: World) -> None:
-    made = world.aws.create_reservation(REQUEST)
-    world.aws.cancel_reservation(made.id)
+    odcr = world.aws.create_reservation(REQUEST)
+    world.aws.cancel_reservation(odcr.id)
     again = world.aws.create_reservation(REQUEST)
-    assert (again.id, again.state) == (made.id, "cancelled")
+    assert (again.id, again.state) == (odcr.id, "cancelled")
     assert alive(world) == {}
 
 
 def test_a_used_token_with_another_count_is_refused_and_buys_nothing(world: World) -> None:
-    made = world.aws.create_reservation(REQUEST)
+    odcr = world.aws.create_reservation(REQUEST)
     with pytest.raises(ProviderError, match="IdempotentParameterMismatch") as caught:
         world.aws.create_reservation(replace(REQUEST, count=5))
     assert caught.value.class_ is Is.CONFIGURATION
-    assert alive(world) == {made.id: 2}
+    assert alive(world) == {odcr.id: 2}
 
 
 def test_a_zone_without_capacity_refuses_at_once(world: World) -> None:
@@ -117,11 +129,11 @@ def test_vcpu_quota_refusal_has_its_class_with_any_code(world: World, code: str)
     with pytest.raises(ProviderError, match=code) as caught:
         world.aws.create_reservation(REQUEST)
     assert caught.value.class_ is Is.QUOTA
-    made = world.aws.create_reservation(replace(REQUEST, token="one", count=1))
+    odcr = world.aws.create_reservation(replace(REQUEST, token="one", count=1))
     with pytest.raises(ProviderError, match=code) as caught:
-        world.aws.resize_reservation(made.id, count=2)
+        world.aws.resize_reservation(odcr.id, count=2)
     assert caught.value.class_ is Is.QUOTA
-    assert alive(world) == {made.id: 1}
+    assert alive(world) == {odcr.id: 1}
 
 
 @pytest.mark.parametrize(
@@ -161,77 +173,77 @@ def test_creating_is_held_to_ec2s_bucket(world: World) -> None:
 
 
 def test_count_and_end_change_in_place(world: World) -> None:
-    made = world.aws.create_reservation(REQUEST)
-    world.aws.resize_reservation(made.id, count=5)
-    assert alive(world) == {made.id: 5}
-    world.aws.resize_reservation(made.id, count=4, end=END)
-    assert shown(world, made.id)["EndDate"] == END
-    world.aws.resize_reservation(made.id, count=3)
-    one = shown(world, made.id)
-    assert (one["TotalInstanceCount"], one.get("EndDate")) == (3, END)
-    world.aws.resize_reservation(made.id, count=3, end=None)
-    assert shown(world, made.id)["EndDateType"] == "unlimited"
+    odcr = world.aws.create_reservation(REQUEST)
+    world.aws.resize_reservation(odcr.id, count=5)
+    assert alive(world) == {odcr.id: 5}
+    world.aws.resize_reservation(odcr.id, count=4, end=END)
+    assert shown(world, odcr.id)["EndDate"] == END
+    world.aws.resize_reservation(odcr.id, count=3)
+    description = shown(world, odcr.id)
+    assert (description["TotalInstanceCount"], description.get("EndDate")) == (3, END)
+    world.aws.resize_reservation(odcr.id, count=3, end=None)
+    assert shown(world, odcr.id)["EndDateType"] == "unlimited"
 
 
 def test_a_change_is_made_though_descriptions_lag(world: World) -> None:
-    made = world.aws.create_reservation(REQUEST)
+    odcr = world.aws.create_reservation(REQUEST)
     world.control.freeze()
     world.control.advance(60)
     world.control.lag(30)
-    world.aws.resize_reservation(made.id, count=3)
-    world.aws.resize_reservation(made.id, count=2)
+    world.aws.resize_reservation(odcr.id, count=3)
+    world.aws.resize_reservation(odcr.id, count=2)
     world.control.lag(0)
-    assert alive(world) == {made.id: 2}
+    assert alive(world) == {odcr.id: 2}
 
 
 def test_resize_with_a_lost_reply_has_effect_once(world: World) -> None:
-    made = world.aws.create_reservation(REQUEST)
+    odcr = world.aws.create_reservation(REQUEST)
     world.control.fault(action="ModifyCapacityReservation", stage="response")
-    world.aws.resize_reservation(made.id, count=5)
-    assert alive(world) == {made.id: 5}
+    world.aws.resize_reservation(odcr.id, count=5)
+    assert alive(world) == {odcr.id: 5}
 
 
 def test_growing_beyond_capacity_keeps_the_old_count(world: World) -> None:
-    made = world.aws.create_reservation(REQUEST)
+    odcr = world.aws.create_reservation(REQUEST)
     world.control.pool(instance_type=P5, zone=ZONE, size=2)
     with pytest.raises(ProviderError) as caught:
-        world.aws.resize_reservation(made.id, count=5)
+        world.aws.resize_reservation(odcr.id, count=5)
     assert caught.value.class_ is Is.CAPACITY
-    assert alive(world) == {made.id: 2}
+    assert alive(world) == {odcr.id: 2}
 
 
 def test_ended_reservation_cannot_be_resized(world: World) -> None:
-    made = world.aws.create_reservation(REQUEST)
-    world.aws.cancel_reservation(made.id)
-    for id_ in (made.id, "cr-0123456789abcdef0"):
+    odcr = world.aws.create_reservation(REQUEST)
+    world.aws.cancel_reservation(odcr.id)
+    for id_ in (odcr.id, "cr-0123456789abcdef0"):
         with pytest.raises(ProviderError, match=id_) as caught:
             world.aws.resize_reservation(id_, count=5)
         assert caught.value.class_ is Is.RESERVATION_GONE
 
 
 def test_cancelled_once_and_again(world: World) -> None:
-    made = world.aws.create_reservation(REQUEST)
-    world.aws.cancel_reservation(made.id)
-    assert shown(world, made.id)["State"] == "cancelled"
-    world.aws.cancel_reservation(made.id)
+    odcr = world.aws.create_reservation(REQUEST)
+    world.aws.cancel_reservation(odcr.id)
+    assert shown(world, odcr.id)["State"] == "cancelled"
+    world.aws.cancel_reservation(odcr.id)
     world.aws.cancel_reservation("cr-0123456789abcdef0")
     assert world.control.calls()["CancelCapacityReservation"] == 1
 
 
 def test_cancel_with_a_lost_reply_is_success(world: World) -> None:
-    made = world.aws.create_reservation(REQUEST)
+    odcr = world.aws.create_reservation(REQUEST)
     world.control.fault(action="CancelCapacityReservation", stage="response")
-    world.aws.cancel_reservation(made.id)
+    world.aws.cancel_reservation(odcr.id)
     assert alive(world) == {}
     assert world.control.calls()["CancelCapacityReservation"] == 2
 
 
 def test_cancel_refused_for_its_state_is_reported(world: World) -> None:
-    made = world.aws.create_reservation(REQUEST)
+    odcr = world.aws.create_reservation(REQUEST)
     world.control.fault(action="CancelCapacityReservation", code="IncorrectState", times=-1)
     with pytest.raises(ProviderError, match="IncorrectState"):
-        world.aws.cancel_reservation(made.id)
-    assert alive(world) == {made.id: 2}
+        world.aws.cancel_reservation(odcr.id)
+    assert alive(world) == {odcr.id: 2}
 
 
 @pytest.mark.parametrize(
@@ -245,7 +257,7 @@ def test_cancel_refused_for_its_state_is_reported(world: World) -> None:
 def test_an_instance_that_lands_after_the_decision_keeps_its_slot(
     world: World, change: Callable[[Any, str], None]
 ) -> None:
-    made = world.aws.create_reservation(REQUEST)
+    odcr = world.aws.create_reservation(REQUEST)
     (seen,) = world.aws.reservations()
     assert seen.available == 2  # on this it is decided to shrink or to end it
     world.ec2.run_instances(
@@ -255,14 +267,14 @@ def test_an_instance_that_lands_after_the_decision_keeps_its_slot(
         MaxCount=2,
         SubnetId=world.subnet(),
         CapacityReservationSpecification={
-            "CapacityReservationTarget": {"CapacityReservationId": made.id},
+            "CapacityReservationTarget": {"CapacityReservationId": odcr.id},
         },
     )
     with pytest.raises(ProviderError, match="InstancesRunning") as caught:
-        change(world.aws, made.id)
+        change(world.aws, odcr.id)
     assert caught.value.class_ is Is.RESERVATION_FULL
-    assert alive(world) == {made.id: 2}
-    world.aws.resize_reservation(made.id, count=2, end=END)  # no fewer than run: that is well
+    assert alive(world) == {odcr.id: 2}
+    world.aws.resize_reservation(odcr.id, count=2, end=END)  # not below the running instances: allowed
 
 
 @pytest.mark.parametrize(
@@ -274,16 +286,16 @@ def test_an_instance_that_lands_after_the_decision_keeps_its_slot(
     ids=["resize", "cancel"],
 )
 def test_foreign_reservations_are_left_alone(world: World, change: Callable[[Any, str], None]) -> None:
-    made, other = world.reserve(3), world.provider(cluster="green").create_reservation(REQUEST)
-    for id_ in (made, other.id):
+    foreign_id, other = world.reserve(3), world.provider(cluster="green").create_reservation(REQUEST)
+    for id_ in (foreign_id, other.id):
         with pytest.raises(ProviderError, match="ForeignReservation") as caught:
             change(world.aws, id_)
         assert caught.value.class_ is Is.CONFIGURATION
         assert "capacity-broker.io/cluster=blue" in str(caught.value)
-    assert alive(world) == {made: 3, other.id: 2}
+    assert alive(world) == {foreign_id: 3, other.id: 2}
 
 
-def test_a_shared_one_of_another_account_is_left_alone(world: World) -> None:
+def test_shared_reservation_of_another_account_is_left_alone(world: World) -> None:
     shared = world.shared()
     with pytest.raises(ProviderError, match="ForeignReservation"):
         world.aws.cancel_reservation(shared)

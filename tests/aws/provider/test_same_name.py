@@ -44,20 +44,20 @@ def test_reservation_of_another_uid_or_of_none_is_not_changed(world: World, chan
         CHANGES[change](of(world, "uid-of-this"), id_)
     assert caught.value.class_ is ErrorClass.CONFIGURATION
     assert f"{UID}=uid-of-this" in str(caught.value)
-    (found,) = world.aws.reservations()
-    assert (found.total, found.state) == (1, "active")
+    (odcr,) = world.aws.reservations()
+    assert (odcr.total, odcr.state) == (1, "active")
 
 
 @pytest.mark.covers("SAF-04")
 @pytest.mark.parametrize("change", CHANGES)
 def test_own_reservation_carries_the_uid_and_can_be_changed(world: World, change: str) -> None:
-    ours = of(world, "uid-of-this")
-    id_ = reserved(ours)
-    (found,) = ours.reservations()
-    assert (found.tags[UID], found.ownership) == ("uid-of-this", "ours")
-    CHANGES[change](ours, id_)
-    (found,) = of(world, "uid-of-another").reservations()
-    assert found.ownership == "foreign"
+    this_cluster = of(world, "uid-of-this")
+    id_ = reserved(this_cluster)
+    (odcr,) = this_cluster.reservations()
+    assert (odcr.tags[UID], odcr.ownership) == ("uid-of-this", "ours")
+    CHANGES[change](this_cluster, id_)
+    (odcr,) = of(world, "uid-of-another").reservations()
+    assert odcr.ownership == "foreign"
 
 
 @pytest.mark.covers("SAF-04")
@@ -69,24 +69,27 @@ def test_group_of_another_uid_is_not_taken_over(world: World) -> None:
 
 @pytest.mark.covers("SAF-04")
 def test_group_of_another_uid_is_neither_filled_nor_emptied(world: World) -> None:
-    theirs, ours = of(world, "uid-of-another"), of(world, "uid-of-this")
+    other_cluster, this_cluster = of(world, "uid-of-another"), of(world, "uid-of-this")
     kept, other = world.reserve(1), world.reserve(1)
-    arn = theirs.create_group(name="team", tags={}).arn
-    theirs.add_to_group(arn, [world.arn(kept)])
-    for change, id_ in ((ours.add_to_group, other), (ours.remove_from_group, kept)):
+    arn = other_cluster.create_group(name="team", tags={}).arn
+    other_cluster.add_to_group(arn, [world.arn(kept)])
+    for change, id_ in ((this_cluster.add_to_group, other), (this_cluster.remove_from_group, kept)):
         with pytest.raises(ProviderError, match=f"{UID}=uid-of-this"):
             change(arn, [world.arn(id_)])
-    assert theirs.group(arn).member_ids == (kept,)
+    assert other_cluster.group(arn).member_ids == (kept,)
 
 
 @pytest.mark.covers("SAF-04")
-def test_templates_of_two_uids_are_two_and_each_sees_its_own(world: World) -> None:
-    ours, theirs = of(world, "uid-of-this"), of(world, "uid-of-another")
+def test_each_cluster_uid_lists_only_its_own_templates(world: World) -> None:
+    this_cluster, other_cluster = of(world, "uid-of-this"), of(world, "uid-of-another")
     content = Template(image_id=world.image())
-    mine, other = ours.ensure_template(content, owner="gpu"), theirs.ensure_template(content, owner="gpu")
-    assert mine.name != other.name
-    assert [each.name for each in ours.templates()] == [mine.name]
-    assert [each.name for each in theirs.templates()] == [other.name]
+    own_template, other_template = (
+        this_cluster.ensure_template(content, owner="gpu"),
+        other_cluster.ensure_template(content, owner="gpu"),
+    )
+    assert own_template.name != other_template.name
+    assert [template.name for template in this_cluster.templates()] == [own_template.name]
+    assert [template.name for template in other_cluster.templates()] == [other_template.name]
 
 
 @pytest.mark.covers("SAF-04")
@@ -99,13 +102,13 @@ def test_templates_of_two_uids_are_two_and_each_sees_its_own(world: World) -> No
     ],
     ids=["ours", "foreign", "unproven"],
 )
-def test_instances_are_judged_by_their_uid(
+def test_instance_ownership_follows_the_uid(
     world: World, carried: dict[str, str], listed: bool, ownership: str
 ) -> None:
-    made = world.ec2.run_instances(ImageId=world.image(), InstanceType="m5.large", MinCount=1, MaxCount=1)
-    id_ = made["Instances"][0]["InstanceId"]
-    given = {"capacity-broker.io/cluster": "blue", **carried}
-    world.ec2.create_tags(Resources=[id_], Tags=[{"Key": k, "Value": v} for k, v in given.items()])
+    reply = world.ec2.run_instances(ImageId=world.image(), InstanceType="m5.large", MinCount=1, MaxCount=1)
+    id_ = reply["Instances"][0]["InstanceId"]
+    tags = {"capacity-broker.io/cluster": "blue", **carried}
+    world.ec2.create_tags(Resources=[id_], Tags=[{"Key": k, "Value": v} for k, v in tags.items()])
     provider = of(world, "uid-of-this")
-    assert [each.id for each in provider.instances()] == ([id_] if listed else [])
-    assert [each.ownership for each in provider.instances([id_])] == [ownership]
+    assert [instance.id for instance in provider.instances()] == ([id_] if listed else [])
+    assert [instance.ownership for instance in provider.instances([id_])] == [ownership]

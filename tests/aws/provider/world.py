@@ -55,8 +55,8 @@ class World:
     def image(self) -> str:
         """One of the images that every account sees."""
         if "" not in IMAGES:
-            found = self.ec2.describe_images(Filters=[{"Name": "name", "Values": ["amzn2-ami-hvm*x86_64*"]}])
-            IMAGES[""] = str(found["Images"][0]["ImageId"])
+            reply = self.ec2.describe_images(Filters=[{"Name": "name", "Values": ["amzn2-ami-hvm*x86_64*"]}])
+            IMAGES[""] = str(reply["Images"][0]["ImageId"])
         return IMAGES[""]
 
     def subnet(self, zone: str = ZONE) -> str:
@@ -68,18 +68,18 @@ class World:
         return self._subnets[zone]
 
     def reserve(self, count: int = 1, *, kind: str = P5, zone: str = ZONE, criteria: str = "targeted") -> str:
-        made = self.ec2.create_capacity_reservation(
+        reply = self.ec2.create_capacity_reservation(
             InstanceType=kind,
             InstancePlatform="Linux/UNIX",
             AvailabilityZone=zone,
             InstanceCount=count,
             InstanceMatchCriteria=criteria,
         )
-        return str(made["CapacityReservation"]["CapacityReservationId"])
+        return str(reply["CapacityReservation"]["CapacityReservationId"])
 
     def shared(self) -> str:
         """A reservation that another account shares with this one."""
-        made = self.control.reservation(
+        reply = self.control.reservation(
             InstanceType=P5,
             InstancePlatform="Linux/UNIX",
             AvailabilityZone=ZONE,
@@ -87,18 +87,18 @@ class World:
             owner_id="222222222222",
             shared_with=["123456789012"],
         )
-        return str(made["CapacityReservationId"])
+        return str(reply["CapacityReservationId"])
 
     def arn(self, reservation: str) -> str:
-        found = self.ec2.describe_capacity_reservations(CapacityReservationIds=[reservation])
-        return str(found["CapacityReservations"][0]["CapacityReservationArn"])
+        reply = self.ec2.describe_capacity_reservations(CapacityReservationIds=[reservation])
+        return str(reply["CapacityReservations"][0]["CapacityReservationArn"])
 
     def group(self, *reservations: str, name: str = "gpu") -> str:
         groups = self.client("resource-groups")
-        made = groups.create_group(Name=name, Configuration=POOL)
+        reply = groups.create_group(Name=name, Configuration=POOL)
         if reservations:
             groups.group_resources(Group=name, ResourceArns=[self.arn(r) for r in reservations])
-        return str(made["Group"]["GroupArn"])
+        return str(reply["Group"]["GroupArn"])
 
     def template(self, target: ReservationTarget | None = None, **content: Any) -> TemplateRef:
         template = Template(
@@ -136,8 +136,8 @@ class World:
 
     def free(self, reservation: str) -> int:
         """EC2's own count."""
-        found = self.ec2.describe_capacity_reservations(CapacityReservationIds=[reservation])
-        return int(found["CapacityReservations"][0]["AvailableInstanceCount"])
+        reply = self.ec2.describe_capacity_reservations(CapacityReservationIds=[reservation])
+        return int(reply["CapacityReservations"][0]["AvailableInstanceCount"])
 
     def running(self) -> list[dict[str, Any]]:
         """The instances that EC2 itself shows as not ended."""

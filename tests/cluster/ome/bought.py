@@ -24,7 +24,7 @@ def h100(zone: str = A, kind: str = P5) -> Json:
     return {"metadata": {"name": "h100"}, "spec": {"nodeLabels": labels}}
 
 
-def wanted(
+def reservation_body(
     instances: int,
     *,
     annotations: Mapping[str, str] = MANAGE,
@@ -46,34 +46,34 @@ def flavored(stack: Stack, zone: str = A) -> None:
     stack.client.create(ResourceFlavor.KIND, h100(zone))
 
 
-def ask(stack: Stack, instances: int, **more: Any) -> None:
-    stack.client.create(KIND, wanted(instances, **more))
+def create_reservation(stack: Stack, instances: int, **more: Any) -> None:
+    stack.client.create(KIND, reservation_body(instances, **more))
 
 
-def ask_for(stack: Stack, instances: int, name: str = "training") -> None:
+def change_quota(stack: Stack, instances: int, name: str = "training") -> None:
     """The same object with another quota."""
-    changed = {"spec": wanted(instances)["spec"]}
+    changed = {"spec": reservation_body(instances)["spec"]}
     stack.client.patch(KIND, name, changed, namespace="default")
 
 
 def odcrs(ec2: Any) -> list[Json]:
     """The reservations that have not ended, oldest first."""
-    found = ec2.describe_capacity_reservations()["CapacityReservations"]
-    alive = [dict(each) for each in found if each["State"] not in ENDED]
-    return sorted(alive, key=lambda each: (each["CreateDate"], each["CapacityReservationId"]))
+    reply = ec2.describe_capacity_reservations()["CapacityReservations"]
+    alive = [dict(odcr) for odcr in reply if odcr["State"] not in ENDED]
+    return sorted(alive, key=lambda odcr: (odcr["CreateDate"], odcr["CapacityReservationId"]))
 
 
-def ours(ec2: Any) -> list[Json]:
-    return [each for each in odcrs(ec2) if names.TAG_MANAGED in tags(each)]
+def broker_odcrs(ec2: Any) -> list[Json]:
+    return [odcr for odcr in odcrs(ec2) if names.TAG_MANAGED in tags(odcr)]
 
 
 def sizes(ec2: Any) -> dict[str, int]:
     """The bought and held instances of the broker, by zone."""
-    found: dict[str, int] = {}
-    for each in ours(ec2):
-        zone = each["AvailabilityZone"]
-        found[zone] = found.get(zone, 0) + each["TotalInstanceCount"]
-    return found
+    counts: dict[str, int] = {}
+    for odcr in broker_odcrs(ec2):
+        zone = odcr["AvailabilityZone"]
+        counts[zone] = counts.get(zone, 0) + odcr["TotalInstanceCount"]
+    return counts
 
 
 def gone(stack: Stack, name: str = "training") -> bool:

@@ -72,36 +72,38 @@ class World:
         spec = {"resources": {"requests": {GPU: 8 * instances}}}
         self.stack.edit(DedicatedAICluster, name, {"spec": spec})
 
-    def one(self, name: str) -> DedicatedAICluster | None:
+    def find(self, name: str) -> DedicatedAICluster | None:
         return self.stack.find(DedicatedAICluster, name)
 
-    def until(self, name: str, state: str, *, saying: str = "") -> DedicatedAICluster:
-        def there() -> DedicatedAICluster | None:
-            found = self.one(name)
-            good = found is not None and found.status.dac_lifecycle_state == state
-            return found if good and found and saying in found.status.lifecycle_detail else None
+    def until(self, name: str, state: str, *, text: str = "") -> DedicatedAICluster:
+        def reached() -> DedicatedAICluster | None:
+            cluster = self.find(name)
+            good = cluster is not None and cluster.status.dac_lifecycle_state == state
+            return cluster if good and cluster and text in cluster.status.lifecycle_detail else None
 
-        found = self.stack.until(there, f"cluster {name} {state} {saying}: {self.told(name)}")
-        assert found is not None
-        return found
+        cluster = self.stack.until(reached, f"cluster {name} {state} {text}: {self.state_text(name)}")
+        assert cluster is not None
+        return cluster
 
-    def says(self, name: str, type_: str) -> Condition | None:
-        found = self.one(name)
-        return condition(found.status.conditions, type_) if found else None
+    def condition(self, name: str, type_: str) -> Condition | None:
+        cluster = self.find(name)
+        return condition(cluster.status.conditions, type_) if cluster else None
 
-    def told(self, name: str) -> str:
-        found = self.one(name)
-        return f"{found.status.dac_lifecycle_state}: {found.status.lifecycle_detail}" if found else "gone"
+    def state_text(self, name: str) -> str:
+        cluster = self.find(name)
+        return (
+            f"{cluster.status.dac_lifecycle_state}: {cluster.status.lifecycle_detail}" if cluster else "gone"
+        )
 
     def claims(self, name: str) -> list[NodeClaim]:
         """The cluster's claims that are not terminating."""
         return sorted(
             (
-                each
-                for each in self.stack.all(NodeClaim)
-                if each.labels.get(names.DEDICATED) == name and not each.deleting
+                claim
+                for claim in self.stack.all(NodeClaim)
+                if claim.labels.get(names.DEDICATED) == name and not claim.deleting
             ),
-            key=lambda each: each.name,
+            key=lambda claim: claim.name,
         )
 
     def running(self) -> int:

@@ -30,10 +30,12 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 def flavors_alone(stack: Stack) -> None:
     """Kueue's ResourceFlavor is served, and no other kind of Kueue."""
-    (made,) = [
-        each for each in definitions(("v1beta2",)) if each["spec"]["names"]["kind"] == "ResourceFlavor"
+    (definition,) = [
+        definition
+        for definition in definitions(("v1beta2",))
+        if definition["spec"]["names"]["kind"] == "ResourceFlavor"
     ]
-    stack.client.create(CRD, made)
+    stack.client.create(CRD, definition)
     stack.until(lambda: stack._served(ResourceFlavor), "flavors are served")
 
 
@@ -87,41 +89,43 @@ def reserve(
     return name
 
 
-def says(stack: Stack, name: str = "training") -> Json:
+def reservation_status(stack: Stack, name: str = "training") -> Json:
     """The reservation's status, as the API server serves it; empty if there is no such reservation."""
     if stack.find(CapacityReservation, name, namespace="default") is None:
         return {}
     return dict(stack.client.get(KIND, name, namespace="default").get("status", {}))
 
 
-def until_says(stack: Stack, state: str, name: str = "training", *, step: float = 0.0) -> Json:
-    def there() -> Json:
-        found = says(stack, name)
-        return found if found.get("capacityReservationLifecycleState") == state else {}
+def until_state(stack: Stack, state: str, name: str = "training", *, step: float = 0.0) -> Json:
+    def reached() -> Json:
+        status = reservation_status(stack, name)
+        return status if status.get("capacityReservationLifecycleState") == state else {}
 
-    return stack.until(there, f"reservation {name} {state}", step=step)
+    return stack.until(reached, f"reservation {name} {state}", step=step)
 
 
 def until_known(stack: Stack, name: str = "training") -> Json:
     """The reservation's status once the broker has determined its capacity."""
 
-    def there() -> Json:
-        found = says(stack, name)
-        return found if "capacity" in found else {}
+    def known() -> Json:
+        status = reservation_status(stack, name)
+        return status if "capacity" in status else {}
 
-    return stack.until(there, f"reservation {name} looked at")
+    return stack.until(known, f"reservation {name} looked at")
 
 
-def told(status: Mapping[str, Any], type_: str) -> Json:
-    return next((dict(each) for each in status.get("conditions", ()) if each["type"] == type_), {})
+def raw_condition(status: Mapping[str, Any], type_: str) -> Json:
+    return next(
+        (dict(condition) for condition in status.get("conditions", ()) if condition["type"] == type_), {}
+    )
 
 
 def amounts(status: Mapping[str, Any], field: str) -> Json:
     """Amount by resource, from a status with one flavor."""
     return {
         resource["name"]: resource["total"]
-        for each in status.get(field, ())
-        for resource in each["resources"]
+        for usage in status.get(field, ())
+        for resource in usage["resources"]
     }
 
 
@@ -145,8 +149,8 @@ def cordon(stack: Stack, name: str, *, out: bool = True) -> None:
 
 
 def finalizers(stack: Stack, name: str = "training") -> tuple[str, ...]:
-    found = stack.find(CapacityReservation, name, namespace="default")
-    return found.metadata.finalizers if found is not None else ()
+    reservation = stack.find(CapacityReservation, name, namespace="default")
+    return reservation.metadata.finalizers if reservation is not None else ()
 
 
 HELD = names.RESERVED_FINALIZER

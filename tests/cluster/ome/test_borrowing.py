@@ -27,9 +27,9 @@ from tests.cluster.stack import Stack
 OWNER, BORROWER = "default/training", "default/research"
 
 
-def owned(stack: Stack, count: int, whose: str = OWNER) -> str:
+def owned(stack: Stack, count: int, owner: str = OWNER) -> str:
     """An EC2 reservation, made by Terraform for an OME reservation."""
-    tags = [{"Key": names.TAG_RESERVATION, "Value": whose}]
+    tags = [{"Key": names.TAG_RESERVATION, "Value": owner}]
     specifications = [{"ResourceType": "capacity-reservation", "Tags": tags}]
     return stack.aws.odcr(P5, A, count, TagSpecifications=specifications)
 
@@ -61,15 +61,15 @@ def claim(
 
 def explained(stack: Stack, name: str) -> Sequence[Mapping[str, Any]]:
     """The options of a waiting claim, as `explain claim` shows them."""
-    found = explain.prospects(
+    forecast = explain.prospects(
         stack.get(NodeClaim, name),
         stack.client,
         stack.provider,
         now=stack.clock.now(),
         entitle=lambda provider: DryRun(stack.client, provider, stack.settings, stack.clock).entitlements,
     )
-    assert found is not None
-    return found.rows
+    assert forecast is not None
+    return forecast.rows
 
 
 def cluster(stack: Stack, name: str, instances: int, draws: str) -> None:
@@ -79,14 +79,14 @@ def cluster(stack: Stack, name: str, instances: int, draws: str) -> None:
     stack.client.create(DedicatedAICluster.KIND, {"metadata": metadata, "spec": spec})
 
 
-def says(stack: Stack, name: str, state: str) -> DedicatedAICluster:
-    def there() -> DedicatedAICluster | None:
-        found = stack.find(DedicatedAICluster, name)
-        return found if found and found.status.dac_lifecycle_state == state else None
+def until_cluster(stack: Stack, name: str, state: str) -> DedicatedAICluster:
+    def reached() -> DedicatedAICluster | None:
+        cluster = stack.find(DedicatedAICluster, name)
+        return cluster if cluster and cluster.status.dac_lifecycle_state == state else None
 
-    found = stack.until(there, f"cluster {name} {state}")
-    assert found is not None
-    return found
+    cluster = stack.until(reached, f"cluster {name} {state}")
+    assert cluster is not None
+    return cluster
 
 
 def guarded(stack: Stack, *claims: str) -> None:
@@ -103,17 +103,17 @@ def let_go(stack: Stack) -> None:
     stack.client.patch(PDB, "hold", allowed, namespace="default", subresource="status")
 
 
-def leaving(stack: Stack) -> list[str]:
-    return [each.name for each in stack.all(NodeClaim) if each.deleting]
+def terminating_claims(stack: Stack) -> list[str]:
+    return [claim.name for claim in stack.all(NodeClaim) if claim.deleting]
 
 
 @pytest.mark.covers("CAP-09", "OME-032", "OME-034", "OME-035", "OME-054", "OME-055", "USR-02")
 def test_idle_slots_are_lent_and_drained_when_their_owner_comes_back(stack: Stack) -> None:
     odcr = lending(stack, 2)
     claim(stack, "stranger", "")
-    said = stack.until_waiting("stranger", "NoUsableReservation")
+    condition = stack.until_waiting("stranger", "NoUsableReservation")
     belongs = f"reservation {odcr} belongs to {OWNER}, and the claim draws from no reservation"
-    assert belongs in said.message
+    assert belongs in condition.message
     assert [(row["reason"], belongs in row["message"]) for row in explained(stack, "stranger")] == [
         ("ReservedForOthers", True)
     ]
@@ -137,7 +137,7 @@ def test_idle_slots_are_lent_and_drained_when_their_owner_comes_back(stack: Stac
     assert stack.reservation_of("owner") == odcr
     stack.until_gone(NodeClaim, "spare")
     assert stack.reservation_of("important") == odcr
-    assert not leaving(stack)
+    assert not terminating_claims(stack)
     event = stack.until_event("spare", "Preempted")
     assert "(InCohortReclamation)" in event.message
     assert "NodeClaim owner" in event.message
@@ -150,15 +150,15 @@ def test_idle_slots_are_lent_and_drained_when_their_owner_comes_back(stack: Stac
 
 @pytest.mark.covers("OME-036", "OME-037", "OME-040")
 @pytest.mark.parametrize(("limit", "lent"), [("8", 1), ("", 0)])
-def test_nobody_borrows_beyond_his_limit(stack: Stack, limit: str, lent: int) -> None:
+def test_no_reservation_borrows_beyond_its_limit(stack: Stack, limit: str, lent: int) -> None:
     odcr = lending(stack, 2, borrow=limit)
     for number in range(2):
         claim(stack, f"c-{number}", BORROWER, RESERVED, ON_DEMAND)
     stack.until_ready("c-0", "c-1")
     assert [stack.reservation_of(f"c-{number}") for number in range(2)].count(odcr) == lent
     claim(stack, "more", BORROWER)
-    said = stack.until_waiting("more")
-    assert ("may borrow no more" if lent else "may not borrow") in said.message
+    condition = stack.until_waiting("more")
+    assert ("may borrow no more" if lent else "may not borrow") in condition.message
     if lent:  # it may borrow more, but the same amount is lent
         lends = spec(P5, quotas={GPU: "16"}, lends="8")
         stack.client.patch(CapacityReservation.KIND, "training", {"spec": lends}, namespace="default")
@@ -170,7 +170,7 @@ def test_nobody_borrows_beyond_his_limit(stack: Stack, limit: str, lent: int) ->
     assert stack.aws.free(odcr) == 2 - lent
 
 
-def test_a_reclaim_survives_restarts_and_asks_nobody_twice(stack: Stack) -> None:
+def test_reclaim_survives_restarts_and_evicts_no_second_claim(stack: Stack) -> None:
     odcr = lending(stack, 2)
     for number in range(2):
         claim(stack, f"b-{number}", BORROWER)
@@ -178,23 +178,23 @@ def test_a_reclaim_survives_restarts_and_asks_nobody_twice(stack: Stack) -> None
     stack.until_shown("b-0", "b-1")
     guarded(stack, "b-0", "b-1")
     claim(stack, "owner", OWNER)
-    (victim,) = stack.until(lambda: leaving(stack), "one is asked to leave")
+    (victim,) = stack.until(lambda: terminating_claims(stack), "one claim is evicted")
     for _ in range(2):
         stack.stop()
         stack.start()
         stack.passes()
-        assert leaving(stack) == [victim]
-        said = stack.claim_says(victim, names.PREEMPTED)
-        assert said is not None and "NodeClaim owner" in said.message
+        assert terminating_claims(stack) == [victim]
+        condition = stack.claim_condition(victim, names.PREEMPTED)
+        assert condition is not None and "NodeClaim owner" in condition.message
     let_go(stack)
     stack.until_ready("owner")
     assert stack.reservation_of("owner") == odcr
     stack.passes()
-    assert not leaving(stack)
-    assert len([each for each in stack.all(NodeClaim) if each.name.startswith("b-")]) == 1
+    assert not terminating_claims(stack)
+    assert len([claim for claim in stack.all(NodeClaim) if claim.name.startswith("b-")]) == 1
 
 
-def test_reservations_that_go_with_their_namespace_drain_nobody_and_leave_their_slots(stack: Stack) -> None:
+def test_reservations_deleted_with_their_namespace_drain_no_claim_and_leave_their_slots(stack: Stack) -> None:
     odcr = lending(stack, 2)
     claim(stack, "borrower", BORROWER)
     stack.until_ready("borrower")
@@ -205,10 +205,10 @@ def test_reservations_that_go_with_their_namespace_drain_nobody_and_leave_their_
     stack.until_ready("anybody")
     assert stack.reservation_of("anybody") == odcr
     assert stack.is_true("borrower", names.READY)
-    assert not leaving(stack)
+    assert not terminating_claims(stack)
 
 
-def test_who_must_not_be_disrupted_is_passed_over_unless_a_grace_period_bounds_it(stack: Stack) -> None:
+def test_do_not_disrupt_claim_is_passed_over_unless_a_grace_period_bounds_it(stack: Stack) -> None:
     odcr = lending(stack, 2)
     stays = {names.DO_NOT_DISRUPT: "true"}
     claim(stack, "stays", BORROWER, also=stays)
@@ -221,36 +221,36 @@ def test_who_must_not_be_disrupted_is_passed_over_unless_a_grace_period_bounds_i
     assert sorted(stack.reservation_of(f"owner-{number}") for number in range(2)) == ["", odcr]
     stack.until_gone(NodeClaim, "bounded")
     assert stack.reservation_of("stays") == odcr
-    assert not leaving(stack)
+    assert not terminating_claims(stack)
 
 
 @pytest.mark.covers("CAP-09", "OME-032", "OME-046", "OME-054")
-def test_a_cluster_gives_back_what_it_borrows_for_a_claim_and_nobody_at_home_leaves(stack: Stack) -> None:
+def test_cluster_gives_borrowed_slots_back_and_claims_on_own_slots_stay(stack: Stack) -> None:
     odcr = lending(stack, 3)
     claim(stack, "home", OWNER)
     stack.until_ready("home")
     cluster(stack, "guest", 2, BORROWER)
-    says(stack, "guest", "ACTIVE")
-    stack.until_shown(*(each.name for each in stack.all(NodeClaim)))
+    until_cluster(stack, "guest", "ACTIVE")
+    stack.until_shown(*(claim.name for claim in stack.all(NodeClaim)))
     assert stack.aws.free(odcr) == 0
     claim(stack, "owner", OWNER, RESERVED, ON_DEMAND)
     stack.until_ready("owner")
     assert stack.reservation_of("owner") == odcr
-    guest = says(stack, "guest", "CREATING")
+    guest = until_cluster(stack, "guest", "CREATING")
     preempted = condition(guest.status.conditions, names.PREEMPTED)
     assert preempted is not None and preempted.reason == "InCohortReclamation"
     assert preempted.message.startswith("preempted for NodeClaim owner, ")
     assert guest.status.admission is None
     # One of the two returned slots is needed: the owner's next cluster takes it, and no claim is evicted.
     cluster(stack, "mine", 1, OWNER)
-    says(stack, "mine", "ACTIVE")
+    until_cluster(stack, "mine", "ACTIVE")
     stack.passes()
-    assert not leaving(stack)
-    assert sorted(each.name for each in stack.all(NodeClaim))[0] == "home"
+    assert not terminating_claims(stack)
+    assert sorted(claim.name for claim in stack.all(NodeClaim))[0] == "home"
     assert stack.aws.free(odcr) == 0
 
 
-def test_whoever_was_drained_for_a_cluster_is_not_back_in_the_slot_before_it(stack: Stack) -> None:
+def test_claim_drained_for_a_cluster_does_not_return_to_the_slot_first(stack: Stack) -> None:
     odcr = lending(stack, 1)
     claim(stack, "borrower", BORROWER)
     stack.until_ready("borrower")
@@ -261,21 +261,23 @@ def test_whoever_was_drained_for_a_cluster_is_not_back_in_the_slot_before_it(sta
     stack.edit(NodeClaim, "borrower", {"metadata": {"finalizers": held}})
     cluster(stack, "mine", 1, OWNER)
     stack.until(lambda: stack.aws.free(odcr) == 1, "its instance has ended")
-    stack.settle()
+    stack.wait_for_ec2()
     claim(stack, "again", BORROWER)
     stack.polls(2)
     stack.passes()
-    assert "is kept for a dedicated cluster that others leave for" in stack.until_waiting("again").message
-    assert leaving(stack) == ["borrower"]
+    assert (
+        "is kept for a dedicated cluster for which others are evicted" in stack.until_waiting("again").message
+    )
+    assert terminating_claims(stack) == ["borrower"]
     stack.edit(NodeClaim, "borrower", {"metadata": {"finalizers": None}})
-    says(stack, "mine", "ACTIVE")
+    until_cluster(stack, "mine", "ACTIVE")
     stack.passes()
     assert not stack.get(NodeClaim, "again").status.provider_id
-    assert not leaving(stack)
+    assert not terminating_claims(stack)
 
 
 @pytest.mark.both_servers
-def test_who_cannot_be_launched_any_more_waits_for_no_slot(stack: Stack) -> None:
+def test_claim_that_can_no_longer_be_launched_waits_for_no_slot(stack: Stack) -> None:
     lending(stack, 1)
     claim(stack, "borrower", BORROWER)
     stack.until_ready("borrower")
@@ -284,8 +286,8 @@ def test_who_cannot_be_launched_any_more_waits_for_no_slot(stack: Stack) -> None
     claim(stack, "owner", OWNER)
 
     def reclaims(status: str) -> bool:
-        said = condition(stack.get(NodeClaim, "owner").status.conditions, names.RECLAIMING)
-        return said is not None and said.status == status
+        reclaiming = condition(stack.get(NodeClaim, "owner").status.conditions, names.RECLAIMING)
+        return reclaiming is not None and reclaiming.status == status
 
     stack.until(lambda: reclaims("True"), "it waits for the borrower")
     terms = [{"id": "subnet-0123456789abcdef0"}]
@@ -293,19 +295,19 @@ def test_who_cannot_be_launched_any_more_waits_for_no_slot(stack: Stack) -> None
     stack.until(lambda: reclaims("False"), "it waits no longer")
 
 
-def test_nobody_borrows_what_a_cluster_is_admitted_to_before_it_has_claims(stack: Stack) -> None:
+def test_slots_of_an_admitted_cluster_are_not_lent_before_it_has_claims(stack: Stack) -> None:
     odcr = owned(stack, 2)
     teams(stack, 2, reclaimWithinCohort="Never")
     stack.node_class(id_=odcr)
 
-    def made(request: Request) -> bool:
+    def creates_claim(request: Request) -> bool:
         return request.method == "POST" and request.path.endswith("/nodeclaims")
 
-    stack.tap.lose(made)
+    stack.tap.lose(creates_claim)
     stack.start()
     cluster(stack, "mine", 2, OWNER)
     stack.until(
-        lambda: (found := stack.find(DedicatedAICluster, "mine")) and found.status.admission,
+        lambda: (cluster := stack.find(DedicatedAICluster, "mine")) and cluster.status.admission,
         "it is admitted",
     )
     claim(stack, "borrower", BORROWER)
@@ -314,13 +316,13 @@ def test_nobody_borrows_what_a_cluster_is_admitted_to_before_it_has_claims(stack
     assert "has no quota left" in stack.until_waiting("plain").message
     assert stack.aws.free(odcr) == 2
     stack.tap.heal()
-    says(stack, "mine", "ACTIVE")
+    until_cluster(stack, "mine", "ACTIVE")
     assert stack.aws.free(odcr) == 0
-    assert not leaving(stack)
+    assert not terminating_claims(stack)
 
 
 @pytest.mark.covers("OME-047", "OME-048", "OME-049", "OME-055")
-def test_who_has_more_priority_goes_before_as_each_rule_says(stack: Stack) -> None:
+def test_higher_priority_preempts_by_each_rule(stack: Stack) -> None:
     odcr = owned(stack, 2)
     shares: Mapping[str, Any] = {"flavor": P5, "cohort": "ml"}
     rule: Mapping[str, Any] = {"reclaimWithinCohort": "LowerPriority"}
@@ -341,9 +343,9 @@ def test_who_has_more_priority_goes_before_as_each_rule_says(stack: Stack) -> No
         stack.until_shown(for_)
         stack.until_gone(NodeClaim, name)
         assert stack.reservation_of(for_) == odcr
-        told = stack.until_event(name, "Preempted").message
-        assert f"NodeClaim {for_} (UID: " in told and f"({why})" in told
-        assert not leaving(stack)
+        message = stack.until_event(name, "Preempted").message
+        assert f"NodeClaim {for_} (UID: " in message and f"({why})" in message
+        assert not terminating_claims(stack)
 
     # The claim borrows, and preempts borrowers below the threshold; it cannot preempt the owner's claims.
     goes("lent", "vip", BORROWER, 5, "InCohortReclaimWhileBorrowing")
@@ -358,7 +360,7 @@ def test_who_has_more_priority_goes_before_as_each_rule_says(stack: Stack) -> No
     stack.until_ready("falls-back")
     assert stack.reservation_of("falls-back") == ""
     stack.until_waiting("late")
-    assert not leaving(stack)
+    assert not terminating_claims(stack)
 
 
 @pytest.mark.covers("OME-089")
@@ -374,14 +376,14 @@ def test_reservation_that_a_resource_quota_refuses_gives_nothing_new(stack: Stac
     claim(stack, "own", OWNER)
     claim(stack, "lent", BORROWER)
     refused = "ResourceQuota few allows nvidia.com/gpu 8"
-    assert refused in says(stack, "one", "FAILED").status.lifecycle_detail
-    stack.until(lambda: refused in stack.until_waiting("own").message, "the claim is told")
+    assert refused in until_cluster(stack, "one", "FAILED").status.lifecycle_detail
+    stack.until(lambda: refused in stack.until_waiting("own").message, "the claim has the condition")
     assert any(refused in str(row) for row in explained(stack, "own"))
     stack.passes()
     assert not stack.aws.instances()
     allows(16)
-    says(stack, "one", "ACTIVE")
+    until_cluster(stack, "one", "ACTIVE")
     stack.until_launched("own")
     allows(8)
-    assert refused in says(stack, "one", "UPDATING").status.lifecycle_detail
-    assert len(stack.aws.instances()) == 2 and not leaving(stack)
+    assert refused in until_cluster(stack, "one", "UPDATING").status.lifecycle_detail
+    assert len(stack.aws.instances()) == 2 and not terminating_claims(stack)

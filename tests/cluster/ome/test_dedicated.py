@@ -16,10 +16,10 @@ from broker.controllers.nodeclaim.status import instance_id
 from broker.kube.client import Request
 from broker.kube.errors import Unavailable
 from tests.cluster.ome.dedicated import World
-from tests.cluster.ome.reserved import GPU, printed, reserve, says, told
+from tests.cluster.ome.reserved import GPU, printed, raw_condition, reservation_status, reserve
 from tests.cluster.stack import Stack
 from tests.cluster.taps import status_of
-from tests.cluster.test_rest import settle, tick
+from tests.cluster.test_rest import tick, until_at_rest
 from tests.kueue.played import Kueue
 
 
@@ -29,13 +29,13 @@ def test_from_quota_to_instances_and_back(stack: Stack) -> None:
     world.reserve("training")
     world.cluster("one", 2, "training", labels={"team": "x"})
     stack.start()
-    one = world.until("one", "ACTIVE")
-    assert (one.status.allocated_gpu, one.status.available_gpu) == (16, 16)
-    assert one.status.lifecycle_detail == "ACTIVE"
-    assert one.labels == {"team": "x", names.RESERVATION_LABEL: "training"}
+    cluster = world.until("one", "ACTIVE")
+    assert (cluster.status.allocated_gpu, cluster.status.available_gpu) == (16, 16)
+    assert cluster.status.lifecycle_detail == "ACTIVE"
+    assert cluster.labels == {"team": "x", names.RESERVATION_LABEL: "training"}
     claims = world.claims("one")
-    assert [each.annotations[names.DRAWS_FROM] for each in claims] == ["default/training"] * 2
-    assert {stack.reservation_of(each.name) for each in claims} == {world.odcr}
+    assert [claim.annotations[names.DRAWS_FROM] for claim in claims] == ["default/training"] * 2
+    assert {stack.reservation_of(claim.name) for claim in claims} == {world.odcr}
     for node in stack.all(Node):
         assert node.labels[names.DEDICATED] == "one"
         assert (names.DEDICATED, "one", "NoSchedule") in [
@@ -44,21 +44,21 @@ def test_from_quota_to_instances_and_back(stack: Stack) -> None:
 
     def using() -> list[tuple[str, dict[str, str]]]:
         return [
-            (each["name"], {r["name"]: r["total"] for f in each["usage"] for r in f["resources"]})
-            for each in says(stack, "training").get("associationUsages", ())
+            (usage["name"], {r["name"]: r["total"] for f in usage["usage"] for r in f["resources"]})
+            for usage in reservation_status(stack, "training").get("associationUsages", ())
         ]
 
-    stack.until(lambda: using() == [("one", {GPU: "16"})], "its usage is told")
+    stack.until(lambda: using() == [("one", {GPU: "16"})], "its usage is reported")
 
     world.cluster("next", 1, "training")
     world.until(
-        "next", "CREATING", saying="waits for quota of default/training: 8 of nvidia.com/gpu wanted, 0"
+        "next", "CREATING", text="waits for quota of default/training: 8 of nvidia.com/gpu requested, 0"
     )
     world.cluster("huge", 3, "training")
-    huge = world.until("huge", "FAILED", saying="24 of nvidia.com/gpu wanted, 16 to be had in h100")
-    assert [each.reason for each in huge.status.conditions if each.type == "QuotaReserved"] == [
-        "NotEnoughResources"
-    ]
+    huge = world.until("huge", "FAILED", text="24 of nvidia.com/gpu requested, 16 available in h100")
+    assert [
+        condition.reason for condition in huge.status.conditions if condition.type == "QuotaReserved"
+    ] == ["NotEnoughResources"]
     assert world.running() == 2
 
     stack.delete(DedicatedAICluster, "one")
@@ -70,30 +70,32 @@ def test_from_quota_to_instances_and_back(stack: Stack) -> None:
 
 
 @pytest.mark.covers("OME-071", "OME-074", "OME-075", "OME-077")
-def test_what_cannot_be_is_told_and_starts_once_it_can(stack: Stack) -> None:
+def test_impossible_cluster_is_reported_and_starts_once_it_is_possible(stack: Stack) -> None:
     world = World(stack, 1, training=1)
     world.cluster("lost", 1, "nowhere/gpu")
     world.cluster("bare", 0, "training", count=4)
     world.cluster("sized", 0, "training", profile="whole", count=1)
     stack.edit(DedicatedAICluster, "sized", {"metadata": {"annotations": {names.NODE_CLASS: "defualt"}}})
     stack.start()
-    world.until("lost", "FAILED", saying="there is no CapacityReservation gpu in namespace 'nowhere'")
-    world.until("bare", "FAILED", saying="spec.count (a count alone is a count of nothing)")
-    world.until("sized", "FAILED", saying="there is no DedicatedAIClusterProfile whole")
+    world.until("lost", "FAILED", text="there is no CapacityReservation gpu in namespace 'nowhere'")
+    world.until("bare", "FAILED", text="spec.count (a count alone has no unit)")
+    world.until("sized", "FAILED", text="there is no DedicatedAIClusterProfile whole")
     world.profile("whole", 8)
-    world.until("sized", "FAILED", saying="no CapacityReservation named training")
+    world.until("sized", "FAILED", text="no CapacityReservation named training")
     world.reserve("training")
-    world.until("sized", "CREATING", saying="capacity-broker.io/node-class of the cluster")
+    world.until("sized", "CREATING", text="capacity-broker.io/node-class of the cluster")
     (unlaunched,) = world.claims("sized")
     stack.edit(DedicatedAICluster, "sized", {"metadata": {"annotations": {names.NODE_CLASS: "default"}}})
     world.until("sized", "ACTIVE")
-    assert unlaunched.uid not in {each.uid for each in world.claims("sized")}
-    status = says(stack, "training")
-    assert told(status, "DACAssociationsHealthy")["status"] == "False"  # of `bare`, which names it
+    assert unlaunched.uid not in {claim.uid for claim in world.claims("sized")}
+    status = reservation_status(stack, "training")
+    assert raw_condition(status, "DACAssociationsHealthy")["status"] == "False"  # of `bare`, which names it
     stack.delete(DedicatedAICluster, "bare")
     stack.until(
-        lambda: told(says(stack, "training"), "DACAssociationsHealthy")["status"] == "True",
-        "the lost one is nobody's",
+        lambda: (
+            raw_condition(reservation_status(stack, "training"), "DACAssociationsHealthy")["status"] == "True"
+        ),
+        "the lost instance belongs to no claim",
     )
 
 
@@ -109,20 +111,20 @@ def test_it_grows_shrinks_and_is_made_whole_across_restarts(stack: Stack) -> Non
     world.resize("one", 3)
     stack.start()
     stack.until(lambda: len(world.claims("one")) == 3, "three claims")
-    one = world.until("one", "ACTIVE")
-    assert one.status.allocated_gpu == 24
-    assert first.uid in {each.uid for each in world.claims("one")}
+    cluster = world.until("one", "ACTIVE")
+    assert cluster.status.allocated_gpu == 24
+    assert first.uid in {claim.uid for claim in world.claims("one")}
 
     lost = world.claims("one")[0]
     stack.aws.ec2.terminate_instances(InstanceIds=[instance_id(lost)])
     stack.until(
-        lambda: lost.uid not in {each.uid for each in world.claims("one")}, "the lost one is gone", step=5
+        lambda: lost.uid not in {claim.uid for claim in world.claims("one")}, "the lost one is gone", step=5
     )
     stack.until(lambda: len(world.claims("one")) == 3, "it is replaced")
     world.until("one", "ACTIVE")
 
     world.resize("one", 1)
-    stack.until(lambda: world.one("one").status.allocated_gpu == 8, "it holds less")  # type: ignore[union-attr]
+    stack.until(lambda: world.find("one").status.allocated_gpu == 8, "it holds less")  # type: ignore[union-attr]
     assert world.running() == 1
     world.until("one", "ACTIVE")
 
@@ -136,19 +138,19 @@ def test_lost_replies_and_a_new_broker_make_nothing_twice(stack: Stack) -> None:
     def arrives(request: Request) -> None:
         """The requests arrive and are carried out, but their replies are lost."""
         stack.tap.inner.request(request, timeout=30)
-        raise Unavailable(0, "Lost", "the reply was lost, as a test asked")
+        raise Unavailable(0, "Lost", "the reply was lost, as ordered by the test")
 
-    def made(request: Request) -> bool:
+    def creates_claim(request: Request) -> bool:
         return request.method == "POST" and request.path.endswith("/nodeclaims")
 
-    stack.tap.on(made, arrives, times=2)
+    stack.tap.on(creates_claim, arrives, times=2)
     stack.tap.on(status_of("dedicatedaiclusters"), arrives, times=1)
     stack.start()
     stack.until(lambda: world.claims("one"), "the first claim")
     stack.stop()
     stack.start()
     world.until("one", "ACTIVE")
-    assert [each.name.rpartition("-")[2] for each in world.claims("one")] == ["0", "1", "2"]
+    assert [claim.name.rpartition("-")[2] for claim in world.claims("one")] == ["0", "1", "2"]
     assert world.running() == 3
 
     stack.delete(DedicatedAICluster, "one")
@@ -172,8 +174,8 @@ def test_clusters_at_rest_are_not_written(stack: Stack) -> None:
     assert waits.labels == {names.RESERVATION_LABEL: "of-a-user"}
     stack.advance(3600)
     late = world.until("theirs", "FAILED")
-    settle(stack)
-    assert "8 of nvidia.com/gpu wanted, 0 to be had" in late.status.lifecycle_detail
+    until_at_rest(stack)
+    assert "8 of nvidia.com/gpu requested, 0 available" in late.status.lifecycle_detail
     stack.tap.forget()
     for _ in range(5):
         tick(stack)
@@ -181,7 +183,7 @@ def test_clusters_at_rest_are_not_written(stack: Stack) -> None:
 
 
 @pytest.mark.covers("OME-032", "OME-035", "OME-046", "OME-055")
-def test_the_owner_has_his_quota_back_from_who_borrows_it(stack: Stack) -> None:
+def test_owner_gets_its_quota_back_from_the_borrower(stack: Stack) -> None:
     world = World(stack, 2, owner=2, guest=0)
     sharing = {"cohort": "shared", "allowBorrowing": True}
     world.reserve("owner", preemptionRule={"reclaimWithinCohort": "Any"}, **sharing)
@@ -189,33 +191,33 @@ def test_the_owner_has_his_quota_back_from_who_borrows_it(stack: Stack) -> None:
     world.cluster("borrower", 2, "guest")
     stack.start()
     world.until("borrower", "ACTIVE")
-    instances = {each["InstanceId"] for each in stack.aws.instances()}
+    instances = {instance["InstanceId"] for instance in stack.aws.instances()}
 
     world.cluster("mine", 2, "owner")
     world.until("mine", "ACTIVE")
-    preempted = world.says("borrower", "Preempted")
+    preempted = world.condition("borrower", "Preempted")
     assert preempted is not None
     assert (preempted.status, preempted.reason) == ("True", "InCohortReclamation")
     assert (
         "preemptor path: /shared/default--owner; preemptee path: /shared/default--guest" in preempted.message
     )
-    world.until("borrower", "CREATING", saying="16 of nvidia.com/gpu wanted, 0 to be had")
+    world.until("borrower", "CREATING", text="16 of nvidia.com/gpu requested, 0 available")
     assert world.claims("borrower") == []
-    assert not instances & {each["InstanceId"] for each in stack.aws.instances()}
+    assert not instances & {instance["InstanceId"] for instance in stack.aws.instances()}
 
     stack.delete(DedicatedAICluster, "mine")
     world.until("borrower", "ACTIVE")
-    again = world.says("borrower", "Preempted")
+    again = world.condition("borrower", "Preempted")
     assert again is not None and again.status == "False"
 
 
 def alike(stack: Stack, kueue: Kueue) -> bool:
     """Whether the usage in the reservation's status equals the usage in Kueue's status of its queue."""
     total: Counter[tuple[str, str]] = Counter()
-    for each in says(stack, "training").get("associationUsages", ()):
-        for used in each["usage"]:
-            for one in used["resources"]:
-                total[used["name"], one["name"]] += units(one["name"], one["total"])
+    for usage in reservation_status(stack, "training").get("associationUsages", ()):
+        for used in usage["usage"]:
+            for resource in used["resources"]:
+                total[used["name"], resource["name"]] += units(resource["name"], resource["total"])
     return total == kueue.counts("default--training")
 
 
@@ -234,8 +236,8 @@ def test_a_cluster_that_shrinks_in_another_ratio_gives_back_all_of_it_in_kueue_t
         }
 
     def until(gpus: int, memory: str, cpu: str) -> None:
-        wanted = {GPU: gpus, "memory": units("memory", memory), "cpu": units("cpu", cpu)}
-        stack.until(lambda: held() == wanted and alike(stack, kueue), f"both count {wanted}")
+        expected = {GPU: gpus, "memory": units("memory", memory), "cpu": units("cpu", cpu)}
+        stack.until(lambda: held() == expected and alike(stack, kueue), f"both count {expected}")
         world.until("one", "ACTIVE")
         assert world.running() == gpus // 8
 
@@ -266,63 +268,63 @@ def test_with_kueue_a_cluster_is_a_workload_that_kueue_admits_and_evicts(stack: 
     stack.start()
 
     def workloads() -> list[Workload]:
-        return sorted(stack.all(Workload), key=lambda each: each.name)
+        return sorted(stack.all(Workload), key=lambda workload: workload.name)
 
     def admits(gpus: int, at: int) -> Workload:
-        (made,) = stack.until(lambda: [w for w in workloads() if w.name.endswith(f"-{at}")], "a Workload")
+        (workload,) = stack.until(lambda: [w for w in workloads() if w.name.endswith(f"-{at}")], "a Workload")
         usage = {"h100": {GPU: str(gpus)}}
-        kueue.reserves(made.name, "default--training", usage, pods=gpus)
-        stack.until(lambda: kueue.settles(made.name) == "admitted", "Kueue admits it")
-        return made
+        kueue.reserves(workload.name, "default--training", usage, pods=gpus)
+        stack.until(lambda: kueue.decides(workload.name) == "admitted", "Kueue admits it")
+        return workload
 
     def agree() -> bool:
         return alike(stack, kueue)
 
     stack.until(lambda: kueue.queue("default--training"), "the queue is there")
     first = stack.until(workloads, "its Workload")[0]
-    assert (first.spec.queue_name, [each.count for each in first.spec.pod_sets]) == ("training", [16])
-    world.until("one", "CREATING", saying="Kueue has not decided yet")
+    assert (first.spec.queue_name, [pod_set.count for pod_set in first.spec.pod_sets]) == ("training", [16])
+    world.until("one", "CREATING", text="Kueue has not decided yet")
     assert world.claims("one") == []
     admits(16, 0)
     row = printed(stack, Workload.KIND)
     assert (row["Queue"], row["Reserved in"]) == ("training", "default--training")
-    one = world.until("one", "ACTIVE")
-    assert one.status.allocated_gpu == 16
+    cluster = world.until("one", "ACTIVE")
+    assert cluster.status.allocated_gpu == 16
     stack.until(agree, "as much is reserved as is used")
 
     # A growth that is evicted before it has an instance leaves alone.
-    claims = {each.uid for each in world.claims("one")}
+    claims = {claim.uid for claim in world.claims("one")}
     stack.tap.lose(lambda r: r.method == "POST" and r.path.endswith("/nodeclaims"))
     world.resize("one", 3)
     growth = admits(8, 1)
-    stack.until(lambda: world.one("one").status.allocated_gpu == 24, "it is admitted")  # type: ignore[union-attr]
+    stack.until(lambda: world.find("one").status.allocated_gpu == 24, "it is admitted")  # type: ignore[union-attr]
     kueue.evicts(growth.name, "InCohortReclamation", "Preempted to accommodate a workload")
-    stack.until(lambda: growth.uid not in {each.uid for each in workloads()}, "the growth is gone")
+    stack.until(lambda: growth.uid not in {workload.uid for workload in workloads()}, "the growth is gone")
     stack.tap.heal()
-    assert {each.uid for each in world.claims("one")} == claims
-    assert {each.uid for each in workloads()} >= {first.uid}
+    assert {claim.uid for claim in world.claims("one")} == claims
+    assert {workload.uid for workload in workloads()} >= {first.uid}
 
     second = admits(8, 1)
-    stack.until(lambda: world.one("one").status.available_gpu == 24, "a third instance")  # type: ignore[union-attr]
+    stack.until(lambda: world.find("one").status.available_gpu == 24, "a third instance")  # type: ignore[union-attr]
 
     world.resize("one", 2)
 
     def given_back() -> int:
-        return sum(each.count for each in kueue.workload(second.name).status.reclaimable_pods)
+        return sum(pods.count for pods in kueue.workload(second.name).status.reclaimable_pods)
 
     assert stack.until(given_back, "an instance's quota is given back") == 8
-    stack.until(agree, "as much is reserved as is used, less what was given back")
+    stack.until(agree, "as much is reserved as is used, less the returned amount")
     assert world.running() == 2
 
     kueue.evicts(first.name, "InCohortReclamation", "Preempted to accommodate a workload")
-    stack.until(lambda: first.uid not in {each.uid for each in workloads()}, "its Workload is gone")
+    stack.until(lambda: first.uid not in {workload.uid for workload in workloads()}, "its Workload is gone")
     assert world.running() == 0
-    preempted = world.says("one", "Preempted")
+    preempted = world.condition("one", "Preempted")
     assert preempted is not None
     assert (preempted.status, preempted.reason) == ("True", "InCohortReclamation")
     before = {first.uid, second.uid}  # the second may be deleted a little later
-    again = stack.until(lambda: [w for w in workloads() if w.uid not in before], "it asks again")
-    assert [each.count for each in again[0].spec.pod_sets] == [16]
+    again = stack.until(lambda: [w for w in workloads() if w.uid not in before], "it has a new Workload")
+    assert [pod_set.count for pod_set in again[0].spec.pod_sets] == [16]
     stack.delete(DedicatedAICluster, "one")
     stack.until_gone(DedicatedAICluster, "one")
     stack.until(lambda: not workloads(), "nothing is left in Kueue")
@@ -339,10 +341,10 @@ def test_claim_that_is_left_out_is_not_replaced_and_keeps_the_quota(stack: Stack
     stack.until(
         lambda: broker.isolation.leave_out(stack.get(NodeClaim, first.name), "poison"), "it is left out"
     )
-    world.until("one", "UPDATING", saying=f"{first.name} is left out")
+    world.until("one", "UPDATING", text=f"{first.name} is left out")
     stack.delete(DedicatedAICluster, "one")
-    world.until("one", "DELETING", saying="1 instance left")
-    assert [each.name for each in world.claims("one")] == [first.name] and world.running() == 1
+    world.until("one", "DELETING", text="1 instance left")
+    assert [claim.name for claim in world.claims("one")] == [first.name] and world.running() == 1
     stack.edit(NodeClaim, first.name, {"metadata": {"annotations": {"test": "mended"}}})
     stack.until_gone(DedicatedAICluster, "one")
     stack.until(lambda: not world.running(), "nothing is left")

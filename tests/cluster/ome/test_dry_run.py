@@ -19,7 +19,15 @@ from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.ome.bought import P5
 from tests.cluster.ome.reserved import GPU, spec
-from tests.cluster.ome.test_borrowing import BORROWER, OWNER, cluster, leaving, lending, owned, says
+from tests.cluster.ome.test_borrowing import (
+    BORROWER,
+    OWNER,
+    cluster,
+    lending,
+    owned,
+    terminating_claims,
+    until_cluster,
+)
 from tests.cluster.stack import Stack
 
 Json = dict[str, Any]
@@ -61,7 +69,7 @@ def dry_run(stack: Stack, documents: Sequence[Json]) -> Mapping[str, Mapping[str
     """The rows of the plan, by claim."""
     client, alone = drafts.drafted(documents, lambda: Client(stack.tap))
     assert not alone
-    given = [decoded for each in documents if (decoded := manifests.decode(each))]
+    given = [decoded for document in documents if (decoded := manifests.decode(document))]
     provider = stack.provider()
     dry = DryRun(client, provider, stack.settings, stack.clock)
     objects_ = [*given, *plan.classes(client, given, dry)]
@@ -70,10 +78,10 @@ def dry_run(stack: Stack, documents: Sequence[Json]) -> Mapping[str, Mapping[str
 
 
 def apply(stack: Stack, documents: Sequence[Json]) -> None:
-    for each in documents:
-        model = manifests.KINDS[each["apiVersion"], each["kind"]]
+    for document in documents:
+        model = manifests.KINDS[document["apiVersion"], document["kind"]]
         namespace = {"namespace": "default"} if model.KIND.namespaced else {}
-        stack.client.create(model.KIND, {**each, "metadata": {**namespace, **each["metadata"]}})
+        stack.client.create(model.KIND, {**document, "metadata": {**namespace, **document["metadata"]}})
 
 
 @pytest.mark.covers("USR-01")
@@ -111,12 +119,12 @@ def test_dry_run_gives_the_answer_of_applying_the_files_and_names_each_victim(st
     assert rows["lent"]["decision"].startswith("runs already: i-")
     assert rows["owner"]["evicts"] == ["lent"]
     stack.passes()
-    assert not leaving(stack)
+    assert not terminating_claims(stack)
     apply(stack, more[-1:])
     stack.until_ready("owner")
     stack.until_gone(NodeClaim, "lent")
     assert stack.reservation_of("owner") == first
-    assert {each.name for each in stack.all(NodeClaim)} == {"owner", "vision-0", "vision-1"}
+    assert {claim.name for claim in stack.all(NodeClaim)} == {"owner", "vision-0", "vision-1"}
 
 
 @pytest.mark.covers("USR-01")
@@ -124,9 +132,9 @@ def test_dry_run_gives_the_answer_of_applying_the_files_and_names_each_victim(st
 def test_dry_run_names_the_claims_of_a_cluster_that_would_give_back(stack: Stack) -> None:
     lending(stack, 2)
     cluster(stack, "guest", 2, BORROWER)
-    says(stack, "guest", "ACTIVE")
-    members = sorted(each.name for each in stack.all(NodeClaim))
+    until_cluster(stack, "guest", "ACTIVE")
+    members = sorted(claim.name for claim in stack.all(NodeClaim))
     stack.until_shown(*members)
     rows = dry_run(stack, [claim("owner", OWNER, "gpu", RESERVED, ON_DEMAND)])
     assert sorted(rows["owner"]["evicts"]) == members
-    assert not leaving(stack)
+    assert not terminating_claims(stack)

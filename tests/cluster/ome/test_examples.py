@@ -31,17 +31,19 @@ def test_every_example_comes_true(stack: Stack, monkeypatch: pytest.MonkeyPatch)
     stack.start(cluster_name=world.CLUSTER, buy_dollars=100.0)
     pages = ("borrowing.yaml", "bought.yaml", "dedicated-cluster.yaml")
     given = manifests.read(str(EXAMPLES / page) for page in pages)
-    claims = [each for each in given if each["kind"] == NodeClaim.KIND.kind]
-    manifests.apply(stack.client, [each for each in given if each not in claims])
+    claims = [document for document in given if document["kind"] == NodeClaim.KIND.kind]
+    manifests.apply(stack.client, [document for document in given if document not in claims])
 
     def active() -> bool:
-        found = stack.all(CapacityReservation)
-        ready = [condition(each.status.conditions, names.READY) for each in found]
-        return len(found) == 4 and all(each is not None and each.status == "True" for each in ready)
+        reservations = stack.all(CapacityReservation)
+        ready = [condition(reservation.status.conditions, names.READY) for reservation in reservations]
+        return len(reservations) == 4 and all(
+            condition_ is not None and condition_.status == "True" for condition_ in ready
+        )
 
     stack.until(active, "every CapacityReservation is Ready")
     manifests.apply(stack.client, claims)
-    stack.until_ready(*(each["metadata"]["name"] for each in claims))
+    stack.until_ready(*(document["metadata"]["name"] for document in claims))
 
     slots = [stack.reservation_of(name) for name in BORROWING]
     assert sorted(slots) == sorted([account.names["vision"]] * 3 + [account.names["speech"]])

@@ -27,7 +27,7 @@ Json = dict[str, Any]
 HUGE = (8_000_000, 2**31 - 1, 2**63 - 1)
 TEXTS = ("8000000", "9223372036854775807", "999999999999999999", "2540400h", '{"flavors": {"h100": 8000000}}')
 SLOTS = 4  # in all
-MOST = 2 * 64 + 2 * SLOTS  # claims at a time of two clusters that want more than there is, and a few more
+MOST = 2 * 64 + 2 * SLOTS  # claims at a time of two clusters that request more than exists, and a few more
 ROUNDS = 12  # passes, each of which may write each object once
 
 
@@ -41,27 +41,27 @@ def _numbers(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
 
 
 def _with(body: Json, path: tuple[Any, ...], number: int) -> Json:
-    made = copy.deepcopy(body)
-    parent: Any = made
+    changed = copy.deepcopy(body)
+    parent: Any = changed
     for key in path[:-1]:
         parent = parent[key]
     parent[path[-1]] = number if isinstance(parent[path[-1]], int) else str(number)
-    return made
+    return changed
 
 
 def _bodies(stack: Stack) -> dict[type[Object], Json]:
     """Bodies with these numbers; optional numbers are left out."""
-    made = bodies(stack)
-    for body in made.values():
+    changed = bodies(stack)
+    for body in changed.values():
         for group in body.get("spec", {}).get("resourceGroups", ()):
             for flavor in group["flavors"]:
                 flavor["resources"][0] |= {"borrowingLimit": "8"}
-    made[NodeClaim]["spec"] |= {"terminationGracePeriod": "1h", "expireAfter": "1h"}
-    made[NodeClaim]["spec"]["resources"]["requests"] |= {GPU: "8", "memory": "8Gi"}
-    made[NodePool]["spec"] |= {"weight": 8, "limits": {"cpu": "8", GPU: "8"}}
+    changed[NodeClaim]["spec"] |= {"terminationGracePeriod": "1h", "expireAfter": "1h"}
+    changed[NodeClaim]["spec"]["resources"]["requests"] |= {GPU: "8", "memory": "8Gi"}
+    changed[NodePool]["spec"] |= {"weight": 8, "limits": {"cpu": "8", GPU: "8"}}
     for model in (DedicatedAICluster, DedicatedAIClusterProfile):
-        made[model]["spec"] |= {"count": 8}
-    return made
+        changed[model]["spec"] |= {"count": 8}
+    return changed
 
 
 def _everything(stack: Stack) -> Iterator[tuple[type[Object], Json]]:
@@ -72,19 +72,19 @@ def _everything(stack: Stack) -> Iterator[tuple[type[Object], Json]]:
                     yield model, _with(body, path, number)
         for key in names.ANNOTATIONS.get(model.KIND.kind, ()):
             for text in TEXTS:
-                made = copy.deepcopy(body)
-                made["metadata"].setdefault("annotations", {})[key] = text
-                yield model, made
+                changed = copy.deepcopy(body)
+                changed["metadata"].setdefault("annotations", {})[key] = text
+                yield model, changed
 
 
 def _bugs() -> float:
-    samples = [each for metric in PANICS.collect() for each in metric.samples]
-    return sum(each.value for each in samples if each.name.endswith("_total"))
+    samples = [sample for metric in PANICS.collect() for sample in metric.samples]
+    return sum(sample.value for sample in samples if sample.name.endswith("_total"))
 
 
 @pytest.mark.covers("SAF-59")
 @pytest.mark.parametrize("stack", ["embedded"], indirect=True)
-def test_work_is_bounded_by_the_slots_that_exist_whatever_numbers_are_asked_for(stack: Stack) -> None:
+def test_work_is_bounded_by_the_existing_slots_for_any_requested_numbers(stack: Stack) -> None:
     install(stack.client)
     stack.until(lambda: ready(stack.client, "v1beta2"), "Kueue's kinds are served")
     stack.node_class("good", id_=stack.aws.odcr(count=SLOTS))
@@ -94,14 +94,14 @@ def test_work_is_bounded_by_the_slots_that_exist_whatever_numbers_are_asked_for(
     kinds = _bodies(stack)
     put(stack, ResourceFlavor, kinds[ResourceFlavor], "h100")
     put(stack, CapacityReservation, kinds[CapacityReservation], "training")
-    made: Counter[str] = Counter()
+    created: Counter[str] = Counter()
     for at, (model, body) in enumerate(_everything(stack)):
         try:
             put(stack, model, body, f"huge-{at}")
-            made[model.KIND.kind] += 1
+            created[model.KIND.kind] += 1
         except ApiError as error:
             assert error.status < 500, f"{model.__name__}: {error}"
-    assert made["DedicatedAICluster"] and made["CapacityReservation"] and made["Workload"], made
+    assert created["DedicatedAICluster"] and created["CapacityReservation"] and created["Workload"], created
     stack.claim("beside", node_class="good")
     stack.until_launched("beside")
     stack.passes()
@@ -111,8 +111,8 @@ def test_work_is_bounded_by_the_slots_that_exist_whatever_numbers_are_asked_for(
         stack.passes(1)
     stack.claim("after", node_class="good")
     stack.until_launched("after")
-    there = sum(made.values())
-    assert len(stack.tap.log) - writes <= ROUNDS * (there + 20)
+    objects = sum(created.values())
+    assert len(stack.tap.log) - writes <= ROUNDS * (objects + 20)
     assert sum(stack.control.calls().values()) - calls <= ROUNDS * 40
     assert len(stack.aws.instances()) <= SLOTS
     assert all(broker.ready().values())
@@ -122,7 +122,7 @@ def test_work_is_bounded_by_the_slots_that_exist_whatever_numbers_are_asked_for(
 @pytest.mark.covers("SAF-59")
 @pytest.mark.parametrize("instances", [1_000_000, (2**63 - 8) // 8])
 @pytest.mark.both_servers
-def test_cluster_of_any_size_takes_the_slots_that_exist_and_holds_up_nobody(
+def test_cluster_of_any_size_takes_the_existing_slots_and_holds_up_no_other(
     stack: Stack, instances: int
 ) -> None:
     world = World(stack, SLOTS, training=instances)

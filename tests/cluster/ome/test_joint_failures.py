@@ -25,17 +25,22 @@ QUEUE = "default--bad"
 
 
 def of(reserved: Iterable[Any]) -> list[str]:
-    return [each.reserved.queue for each in reserved]
+    return [item.reserved.queue for item in reserved]
 
 
 # The place of the failure, the object that it is about, and the names among a call's arguments.
 CASES: dict[str, tuple[Any, str, str, Callable[..., Sequence[str]]]] = {
-    "who gets quota": (controller, "decide", "bad-cluster", part.names),
-    "whose slots": (slots, "entitlements", QUEUE, lambda seen: part.names(None, seen.state)),
-    "what to buy": (provisioner, "plan", QUEUE, lambda wishes, *_: of(wishes)),
-    "whose reservations": (provisioner, "resolve_ownership", QUEUE, lambda _odcrs, _groups, some: of(some)),
-    "whose machines": (facts, "shares", QUEUE, lambda some, _machines: of(some)),
-    "which launches": (planning, "plan", "bad-claim", lambda claims, *_: [each.name for each in claims]),
+    "quota": (controller, "decide", "bad-cluster", part.names),
+    "slots": (slots, "entitlements", QUEUE, lambda seen: part.names(None, seen.state)),
+    "purchases": (provisioner, "plan", QUEUE, lambda capacities, *_: of(capacities)),
+    "reservations": (
+        provisioner,
+        "resolve_ownership",
+        QUEUE,
+        lambda _odcrs, _groups, capacities: of(capacities),
+    ),
+    "machines": (facts, "shares", QUEUE, lambda states, _machines: of(states)),
+    "launches": (planning, "plan", "bad-claim", lambda claims, *_: [claim.name for claim in claims]),
 }
 
 
@@ -75,4 +80,4 @@ def test_one_object_of_a_joint_decision_never_stops_the_others(
     world.until("next", "ACTIVE")
     stack.claim("beside", node_class="default", capacity=(ON_DEMAND,))
     stack.until_launched("beside")
-    assert {each.involved_object.name for each in stack.all(Event) if each.reason == REASON} == {name}
+    assert {event.involved_object.name for event in stack.all(Event) if event.reason == REASON} == {name}

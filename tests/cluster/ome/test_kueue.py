@@ -70,16 +70,20 @@ def odcr_of_the_team(stack: Stack, *, count: int = 1) -> str:
     return stack.aws.odcr(TYPE, count=count, TagSpecifications=marks)
 
 
-def says(stack: Stack, type_: str, reason: str, name: str = "gpu") -> str:
+def false_message(stack: Stack, type_: str, reason: str, name: str = "gpu") -> str:
     """The message of a condition that is False for this reason; empty otherwise."""
     raw = stack.client.get(CapacityReservation.KIND, name, namespace="team")
-    said = condition(CapacityReservation.decode(raw).status.conditions, type_)
-    return said.message if said is not None and (said.status, said.reason) == ("False", reason) else ""
+    refusal = condition(CapacityReservation.decode(raw).status.conditions, type_)
+    return (
+        refusal.message
+        if refusal is not None and (refusal.status, refusal.reason) == ("False", reason)
+        else ""
+    )
 
 
 def kept_out(stack: Stack, reason: str, name: str = "gpu") -> str:
     """The message that workloads cannot queue for a reservation, if this is the reason; empty otherwise."""
-    return says(stack, "WorkloadsHealthy", reason, name)
+    return false_message(stack, "WorkloadsHealthy", reason, name)
 
 
 class World:
@@ -133,21 +137,21 @@ class World:
 
         def admitted() -> bool:
             self.kueue.turns(namespace="team")
-            return all(self.says(name, ADMITTED) for name in names)
+            return all(self.is_true(name, ADMITTED) for name in names)
 
         self.stack.until(admitted, f"{', '.join(names)} admitted")
 
-    def says(self, name: str, type_: str) -> bool:
-        found = condition(self.kueue.workload(name, "team").status.conditions, type_)
-        return found is not None and found.status == "True"
+    def is_true(self, name: str, type_: str) -> bool:
+        status = condition(self.kueue.workload(name, "team").status.conditions, type_)
+        return status is not None and status.status == "True"
 
     def parked(self, name: str) -> bool:
         """Whether the workload waits without quota until the broker lets Kueue queue it again, and reports
         the reason."""
         status = self.kueue.workload(name, "team").status
         waits = status.requeue_state is not None and status.requeue_state.requeue_at is not None
-        said = any(each.message.startswith(WAITS) for each in status.admission_checks)
-        return waits and said and status.admission is None
+        waits_for_check = any(check.message.startswith(WAITS) for check in status.admission_checks)
+        return waits and waits_for_check and status.admission is None
 
     def find(self, model: type[Any], name: str, namespace: str | None = None) -> Any:
         try:
@@ -156,22 +160,22 @@ class World:
             return None
 
     def until_queue(self, name: str = QUEUE) -> ClusterQueue:
-        def made() -> ClusterQueue | None:
-            found = self.kueue.queue(name)
-            return found if found is not None and found.spec.stop_policy == "None" else None
+        def created() -> ClusterQueue | None:
+            queue = self.kueue.queue(name)
+            return queue if queue is not None and queue.spec.stop_policy == "None" else None
 
-        found = self.stack.until(made, f"ClusterQueue {name}")
-        assert found is not None
-        return found
+        queue = self.stack.until(created, f"ClusterQueue {name}")
+        assert queue is not None
+        return queue
 
     def until_state(self, name: str, *states: str) -> Any:
         """The broker's check state of the workload."""
 
-        def said() -> Any:
+        def reached() -> Any:
             checks = self.kueue.workload(name, "team").status.admission_checks
-            return next((each for each in checks if each.name == CHECK and each.state in states), None)
+            return next((check for check in checks if check.name == CHECK and check.state in states), None)
 
-        return self.stack.until(said, f"{name} is told {' or '.join(states)}")
+        return self.stack.until(reached, f"the check of {name} is {' or '.join(states)}")
 
 
 @pytest.mark.covers("OME-079", "OME-080", "OME-082")
@@ -198,8 +202,8 @@ def test_a_reservation_is_queues_in_whichever_version_is_served(
     assert local.spec.cluster_queue == QUEUE
     check = world.find(AdmissionCheck, CHECK)
     assert check.spec.controller_name == CONTROLLER
-    said = condition(check.status.conditions, ACTIVE)
-    assert said is not None and said.status == "True"
+    active = condition(check.status.conditions, ACTIVE)
+    assert active is not None and active.status == "True"
     # Kueue reports no error, and its own writes cause no repeated writes.
     world.kueue.takes(QUEUE)
     assert world.kueue.judges(QUEUE) == "Ready"
@@ -216,7 +220,7 @@ def test_a_reservation_is_queues_in_whichever_version_is_served(
 
 
 @pytest.mark.covers("OME-082", "OME-097")
-def test_somebody_elses_queue_is_left_alone_and_nothing_is_written_at_rest(stack: Stack) -> None:
+def test_foreign_queue_is_left_alone_and_nothing_is_written_at_rest(stack: Stack) -> None:
     world = World(stack)
     world.namespace("team")
     world.flavor()
@@ -233,12 +237,12 @@ def test_somebody_elses_queue_is_left_alone_and_nothing_is_written_at_rest(stack
     world.until_queue("team--other")
 
     def finished() -> bool:
-        found = world.find(LocalQueue, "other", "team")
-        return found is not None and found.spec.stop_policy == "None"
+        queue = world.find(LocalQueue, "other", "team")
+        return queue is not None and queue.spec.stop_policy == "None"
 
-    stack.until(finished, "LocalQueue other, the last of what is made")
+    stack.until(finished, "LocalQueue other, the last object")
     stack.until(
-        lambda: kept_out(stack, "ObjectConflict", "third"), "the reservation says whose queue is there"
+        lambda: kept_out(stack, "ObjectConflict", "third"), "the reservation names the owner of the queue"
     )
     assert world.find(LocalQueue, "gpu", "team") is None
     assert world.kueue.raw(ClusterQueue, QUEUE)["spec"] == foreign["spec"] | {"stopPolicy": "None"}
@@ -246,7 +250,7 @@ def test_somebody_elses_queue_is_left_alone_and_nothing_is_written_at_rest(stack
     assert queue_state(broker) == (False, "ObjectConflict")
 
     def writes() -> list[tuple[str, str]]:
-        return [each for each in stack.tap.writes() if "kueue" in each[1]]
+        return [write for write in stack.tap.writes() if "kueue" in write[1]]
 
     before = len(writes())
     for _ in range(3):
@@ -268,23 +272,23 @@ def test_kueue_may_come_later_and_a_flavor_too(stack: Stack) -> None:
     )
     odcr_of_the_team(stack, count=2)
     broker = stack.start(kubelets=False)
-    stack.until(broker.ome.reads.synced, "what is not installed is known to be missing")
+    stack.until(broker.ome.reads.synced, "missing kinds are known to be missing")
     assert not present(broker)
     world = World(stack)
     stack.until(lambda: world.find(ClusterQueue, QUEUE), "ClusterQueue after Kueue came", step=10)
     world.until_queue()
     assert present(broker)
     assert world.kueue.judges(QUEUE) == "FlavorNotFound"
-    stack.until(lambda: queue_state(broker)[1] == "FlavorNotFound", "the broker hears of it")
+    stack.until(lambda: queue_state(broker)[1] == "FlavorNotFound", "the broker reads it")
 
-    def told() -> bool:
+    def reported() -> bool:
         status = stack.get(CapacityReservation, "gpu", namespace="team").status
-        said = condition(status.conditions, "Ready")
-        if said is not None and said.reason == "FlavorNotFound":
+        ready = condition(status.conditions, "Ready")
+        if ready is not None and ready.reason == "FlavorNotFound":
             assert status.capacity_reservation_lifecycle_state != "Active"
-        return said is not None and (said.status, said.reason) == ("False", "FlavorNotFound")
+        return ready is not None and (ready.status, ready.reason) == ("False", "FlavorNotFound")
 
-    stack.until(told, "the reservation says that it is not ready, and why")
+    stack.until(reported, "the reservation reports that it is not ready, and the reason")
     world.flavor()
     world.kueue.judges(QUEUE)
     stack.until(lambda: queue_state(broker)[0], "the queue is active")
@@ -296,8 +300,8 @@ def test_kueue_may_come_later_and_a_flavor_too(stack: Stack) -> None:
     stack.until(active, "the reservation is active")
 
     def named(flavor: str) -> bool:
-        found = world.kueue.queue(QUEUE)
-        return found is not None and found.spec.resource_groups[0].flavors[0].name == flavor
+        queue = world.kueue.queue(QUEUE)
+        return queue is not None and queue.spec.resource_groups[0].flavors[0].name == flavor
 
     def uses(flavor: str) -> None:
         groups = {"resourceGroups": spec(flavor=flavor)["resourceGroups"]}
@@ -311,7 +315,8 @@ def test_kueue_may_come_later_and_a_flavor_too(stack: Stack) -> None:
     world.kueue.keeps_flavors()
     assert world.find(ResourceFlavor, "h100").deleting
     stack.until(
-        lambda: any(each.deleting for each in broker.ome.reads.flavors.cache.list()), "the broker hears of it"
+        lambda: any(flavor.deleting for flavor in broker.ome.reads.flavors.cache.list()),
+        "the broker reads it",
     )
     stack.polls()
     assert world.kueue.judges(QUEUE) == "Ready"
@@ -325,7 +330,7 @@ def test_kueue_may_come_later_and_a_flavor_too(stack: Stack) -> None:
     stack.until(active, "the reservation is active in its new flavor")
     uses("h100")
     assert world.kueue.judges(QUEUE) == "FlavorNotFound"
-    stack.until(told, "the reservation says that its flavor is gone")
+    stack.until(reported, "the reservation reports that its flavor is gone")
 
 
 JOBS = 40
@@ -346,22 +351,22 @@ def test_an_admitted_workload_takes_one_write_and_no_more_cpu_than_in_kueue(stac
     stack.until(lambda: state(stack) == "Active", "the reservation is active")
 
     def writes(path: str) -> int:
-        return sum(path in each[1] for each in stack.tap.writes())
+        return sum(path in write[1] for write in stack.tap.writes())
 
-    told, shown = writes("/workloads/"), writes("/capacityreservations/")
+    workload_writes, status_writes = writes("/workloads/"), writes("/capacityreservations/")
     began, started = time.process_time(), time.monotonic()
     for number in range(JOBS):  # one after another, so that no batch hides the cost
         world.workload(f"j-{number}", gpus=1)
         world.until_state(f"j-{number}", "Ready")
-        assert world.kueue.settles(f"j-{number}", namespace="team") == "admitted"
+        assert world.kueue.decides(f"j-{number}", namespace="team") == "admitted"
         counts = {"pendingWorkloads": 0, "reservingWorkloads": number + 1, "admittedWorkloads": number + 1}
         world.kueue.client.patch(ClusterQueue.KIND, QUEUE, {"status": counts}, subresource="status")
     stack.until(lambda: used(stack) == JOBS, "the reservation counts them all")
     # The CPU is that of the whole process: the API server, the played Kueue and the broker.
     assert (time.process_time() - began) / JOBS < KUEUES_OWN
-    assert writes("/workloads/") - told == JOBS
+    assert writes("/workloads/") - workload_writes == JOBS
     # The reservation's status is written at intervals, not for each workload.
-    assert writes("/capacityreservations/") - shown <= 2 * (time.monotonic() - started) + 2
+    assert writes("/capacityreservations/") - status_writes <= 2 * (time.monotonic() - started) + 2
     assert problems(broker) == ()
 
 
@@ -377,7 +382,7 @@ def used(stack: Stack) -> int:
 
 @pytest.mark.covers("SAF-75")
 @pytest.mark.both_servers
-def test_a_reservation_names_what_kueue_refuses_and_why(stack: Stack) -> None:
+def test_reservation_names_the_objects_that_kueue_refuses_and_the_reason(stack: Stack) -> None:
     world = World(stack)
     world.namespace("team")
     rule = {"apiGroups": ["kueue.x-k8s.io"], "apiVersions": ["*"], "resources": ["clusterqueues"]}
@@ -408,16 +413,17 @@ def test_a_reservation_names_what_kueue_refuses_and_why(stack: Stack) -> None:
     # A missing flavor.
     assert world.kueue.judges(QUEUE) == "FlavorNotFound"
     stack.until(
-        lambda: "ResourceFlavor h100" in says(stack, "Ready", "FlavorNotFound"), "the flavor is named"
+        lambda: "ResourceFlavor h100" in false_message(stack, "Ready", "FlavorNotFound"),
+        "the flavor is named",
     )
     world.flavor()
     world.kueue.judges(QUEUE)
-    stack.until(lambda: not says(stack, "Ready", "FlavorNotFound"), "it is there")
+    stack.until(lambda: not false_message(stack, "Ready", "FlavorNotFound"), "it is there")
     # A queue that the broker made, and that lost its label, is still the broker's.
     meta: Json = {"metadata": {"labels": {names.MANAGED_BY: None}}}
     world.client.patch(ClusterQueue.KIND, QUEUE, meta)
-    told = stack.until(lambda: kept_out(stack, "QueueMarkRemoved"), "the lost label is named")
-    assert f"kubectl label clusterqueues {QUEUE} {names.MANAGED_BY}=capacity-broker" in told
+    message = stack.until(lambda: kept_out(stack, "QueueMarkRemoved"), "the lost label is named")
+    assert f"kubectl label clusterqueues {QUEUE} {names.MANAGED_BY}=capacity-broker" in message
     meta["metadata"]["labels"][names.MANAGED_BY] = "capacity-broker"
     world.client.patch(ClusterQueue.KIND, QUEUE, meta)
     stack.until(lambda: not kept_out(stack, "QueueMarkRemoved"), "it is back")
@@ -428,8 +434,8 @@ def test_a_reservation_names_what_kueue_refuses_and_why(stack: Stack) -> None:
     assert not kept_out(stack, "ObjectConflict") and world.kueue.judges(QUEUE) == "Ready"
     # Kueue is uninstalled and installed again.
     stack.until(lambda: uninstall(stack.client), "Kueue is uninstalled")
-    told = stack.until(lambda: kept_out(stack, "KueueRemoved"), "its removal is named", step=5)
-    assert QUEUE in told
+    message = stack.until(lambda: kept_out(stack, "KueueRemoved"), "its removal is named", step=5)
+    assert QUEUE in message
     install(stack.client)
     stack.until(lambda: ready(stack.client, "v1beta2"), "Kueue is installed again")
     stack.until(lambda: world.kueue.queue(QUEUE), "the queue is made anew", step=5)
@@ -461,10 +467,12 @@ def test_a_reservation_that_a_resource_quota_refuses_holds_its_queue(stack: Stac
     world.client.create(ResourceQuota.KIND, quota)
     stack.until(lambda: stops() == {QUEUE: "None", "team--second": "Hold"}, "the younger one is refused")
     allows(8)
-    stack.until(lambda: stops() == {QUEUE: "Hold", "team--second": "None"}, "each is judged by what is left")
-    why = stack.until(lambda: says(stack, "Ready", "QuotaExceeded"), "the reservation says why")
+    stack.until(lambda: stops() == {QUEUE: "Hold", "team--second": "None"}, "each is judged by the rest")
+    why = stack.until(
+        lambda: false_message(stack, "Ready", "QuotaExceeded"), "the reservation reports the reason"
+    )
     assert "ResourceQuota few" in why
-    assert world.says("runs", ADMITTED) and not world.says("runs", "Evicted")
+    assert world.is_true("runs", ADMITTED) and not world.is_true("runs", "Evicted")
     world.job("waits")
     world.kueue.turns(namespace="team")
     assert world.kueue.workload("waits", "team").status.admission is None
@@ -482,7 +490,7 @@ def test_a_reservation_that_a_resource_quota_refuses_holds_its_queue(stack: Stac
 
 @pytest.mark.covers("OME-021")
 @pytest.mark.both_servers
-def test_a_deleted_reservations_queues_go_once_nobody_holds_their_quota(stack: Stack) -> None:
+def test_queues_of_a_deleted_reservation_go_once_no_workload_holds_their_quota(stack: Stack) -> None:
     world = World(stack)
     world.namespace("team")
     world.flavor()
@@ -497,17 +505,19 @@ def test_a_deleted_reservations_queues_go_once_nobody_holds_their_quota(stack: S
         queue = world.kueue.queue(QUEUE)
         return queue is not None and queue.deleting and queue.spec.stop_policy == "Hold"
 
-    stack.until(leaves, "the ClusterQueue admits nobody new, and waits")
-    assert broker.ome.views.queues_left(TEAM)
+    stack.until(leaves, "the ClusterQueue admits no new workload, and waits")
+    assert broker.ome.views.remaining_queues(TEAM)
     world.kueue.releases(QUEUE)
-    stack.until(lambda: not broker.ome.views.queues_left(TEAM), "nothing is left of it")
+    stack.until(lambda: not broker.ome.views.remaining_queues(TEAM), "nothing is left of it")
     assert world.kueue.queue(QUEUE) is None
-    stack.until(lambda: world.find(AdmissionCheck, CHECK) is None, "nobody asks, so the check goes")
+    stack.until(
+        lambda: world.find(AdmissionCheck, CHECK) is None, "no queue uses the check, so the check goes"
+    )
 
 
 @pytest.mark.covers("OME-043", "OME-079")
 @pytest.mark.both_servers
-def test_a_cluster_wide_reservation_is_for_the_namespaces_that_say_so(stack: Stack) -> None:
+def test_cluster_wide_reservation_is_for_the_namespaces_that_name_it(stack: Stack) -> None:
     world = World(stack)
     world.namespace("red", **{names.DRAWS_FROM: "shared"})
     world.namespace("green")
@@ -515,7 +525,7 @@ def test_a_cluster_wide_reservation_is_for_the_namespaces_that_say_so(stack: Sta
     stack.start(kubelets=False)
     queue = world.until_queue("shared")
     owner = stack.get(ClusterCapacityReservation, "shared")
-    assert [each.uid for each in queue.metadata.owner_references] == [owner.uid]
+    assert [owner_reference.uid for owner_reference in queue.metadata.owner_references] == [owner.uid]
     stack.until(lambda: world.find(LocalQueue, "shared", "red"), "a LocalQueue in red")
     assert world.find(LocalQueue, "shared", "green") is None
     stack.edit(Namespace, "green", {"metadata": {"annotations": {names.DRAWS_FROM: "shared"}}})
@@ -527,7 +537,7 @@ def test_a_cluster_wide_reservation_is_for_the_namespaces_that_say_so(stack: Sta
         chosen = world.kueue.raw(ClusterQueue, "shared")["spec"]["namespaceSelector"]
         return bool(chosen["matchExpressions"][0]["values"] == ["green"])
 
-    stack.until(selects, "the queue lets green in and nobody else")
+    stack.until(selects, "the queue admits only namespace green")
 
 
 @pytest.mark.covers("OME-033", "OME-056", "OME-057")
@@ -545,23 +555,25 @@ def test_a_workload_is_admitted_once_its_reserved_instances_are_there(stack: Sta
     def counted() -> int:
         """The number of the team's instances that the broker knows."""
         return sum(
-            each.total for some in broker.ome.reads.snapshot().odcrs.owned.of(TEAM).values() for each in some
+            odcr.total
+            for odcrs in broker.ome.reads.snapshot().odcrs.owned.of(TEAM).values()
+            for odcr in odcrs
         )
 
     stack.until(lambda: counted() == 1, "the broker knows of the instance")
     world.workload("first")
-    told = world.until_state("first", "Ready", "Retry")
-    assert told.state == "Ready", told.message
-    (update,) = told.pod_set_updates
+    check = world.until_state("first", "Ready", "Retry")
+    assert check.state == "Ready", check.message
+    (update,) = check.pod_set_updates
     assert update.name == "main"
     assert update.node_selector == {names.CAPACITY_TYPE: "reserved", names.RESERVATION_ID: odcr}
-    assert world.kueue.settles("first", namespace="team") == "admitted"
+    assert world.kueue.decides("first", namespace="team") == "admitted"
     # The one instance is taken: the next workload is rejected, and returns its quota.
     world.workload("second")
-    told = world.until_state("second", "Ready", "Retry")
-    assert (told.state, told.requeue_after_seconds) == ("Retry", None)
-    assert "h100" in told.message
-    assert world.kueue.settles("second", namespace="team") == "evicted"
+    check = world.until_state("second", "Ready", "Retry")
+    assert (check.state, check.requeue_after_seconds) == ("Retry", None)
+    assert "h100" in check.message
+    assert world.kueue.decides("second", namespace="team") == "evicted"
     world.kueue.stops("second", namespace="team")
     # Quota is reserved, admitted or not; Kueue took back the second workload's.
     stack.until(
@@ -609,7 +621,7 @@ def test_a_workload_that_waits_for_instances_blocks_no_other(stack: Stack, serve
     world.kueue.finishes("a-first", namespace="team")
     stack.polls(2)
     assert world.parked("b-big")
-    assert not [each for each in stack.tap.writes()[written:] if "b-big" in each[1]]
+    assert not [write for write in stack.tap.writes()[written:] if "b-big" in write[1]]
     began = stack.clock.now()
     world.kueue.finishes("c-small", namespace="team")
     world.until_admitted("b-big")

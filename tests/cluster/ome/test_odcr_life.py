@@ -16,8 +16,16 @@ from broker.reservations.odcr_status import OdcrStatus
 from broker.reservations.purchases import TAG_PURCHASE
 from tests.cluster.account import ACCOUNT, A, B, tags
 from tests.cluster.ome import bought
-from tests.cluster.ome.bought import CANCEL, ask, ask_for, flavored, gone, ours, sizes
-from tests.cluster.ome.reserved import flavors_alone, says
+from tests.cluster.ome.bought import (
+    CANCEL,
+    broker_odcrs,
+    change_quota,
+    create_reservation,
+    flavored,
+    gone,
+    sizes,
+)
+from tests.cluster.ome.reserved import flavors_alone, reservation_status
 from tests.cluster.stack import Stack
 
 SPEND: dict[str, Any] = {"buy_dollars": 1000.0, "cost_labels": "team"}
@@ -28,12 +36,14 @@ def test_instances_are_reserved_grouped_resized_and_given_back(stack: Stack) -> 
     flavors_alone(stack)
     flavored(stack)
     broker = stack.start(**SPEND)
-    ask(stack, 2, annotations=CANCEL, labels={"team": "blue", "tier": "gold"}, compartmentID="acme")
+    create_reservation(
+        stack, 2, annotations=CANCEL, labels={"team": "blue", "tier": "gold"}, compartmentID="acme"
+    )
 
     stack.until(lambda: sizes(stack.aws.ec2) == {A: 2}, "two instances are reserved")
-    (made,) = ours(stack.aws.ec2)
-    assert (made["InstanceType"], made["InstanceMatchCriteria"]) == (bought.P5, "targeted")
-    assert tags(made) == {
+    (odcr,) = broker_odcrs(stack.aws.ec2)
+    assert (odcr["InstanceType"], odcr["InstanceMatchCriteria"]) == (bought.P5, "targeted")
+    assert tags(odcr) == {
         names.TAG_CLUSTER: "blue",
         names.TAG_CLUSTER_UID: cluster_uid(stack.client),
         names.TAG_RESERVATION: "default/training",
@@ -41,24 +51,31 @@ def test_instances_are_reserved_grouped_resized_and_given_back(stack: Stack) -> 
         names.TAG_MANAGED: "capacity-broker",
         names.TAG_COMPARTMENT: "acme",
         "team": "blue",
-        TAG_PURCHASE: tags(made)[TAG_PURCHASE],
+        TAG_PURCHASE: tags(odcr)[TAG_PURCHASE],
     }
-    arn = stack.until(lambda: str(says(stack).get("reservationGroupARN", "")), "its group is told")
+    arn = stack.until(
+        lambda: str(reservation_status(stack).get("reservationGroupARN", "")), "its group is read"
+    )
     stack.until(
         lambda: (
             stack.current is not None
-            and stack.current.group(arn).member_ids == (made["CapacityReservationId"],)
+            and stack.current.group(arn).member_ids == (odcr["CapacityReservationId"],)
         ),
         "it is in the group",
     )
     # An ODCR that the broker has not seen described is not resized: another one would be bought.
-    stack.until(lambda: says(stack).get("capacityReservationLifecycleState") == "Active", "it is described")
-    ask_for(stack, 3)
+    stack.until(
+        lambda: reservation_status(stack).get("capacityReservationLifecycleState") == "Active",
+        "it is described",
+    )
+    change_quota(stack, 3)
     stack.until(lambda: sizes(stack.aws.ec2) == {A: 3}, "it has grown")
-    ask_for(stack, 1)
+    change_quota(stack, 1)
     stack.until(lambda: sizes(stack.aws.ec2) == {A: 1}, "it has shrunk")
-    assert [each["CapacityReservationId"] for each in ours(stack.aws.ec2)] == [made["CapacityReservationId"]]
-    id_ = made["CapacityReservationId"]
+    assert [owned["CapacityReservationId"] for owned in broker_odcrs(stack.aws.ec2)] == [
+        odcr["CapacityReservationId"]
+    ]
+    id_ = odcr["CapacityReservationId"]
     for reason, text in (
         ("InstancesReserved", f"reserved 2 {bought.P5} in {A} for flavor h100: {id_}"),
         ("ReservationGrown", f"{id_} grew from 2 to 3 {bought.P5} in {A} for flavor h100"),
@@ -68,7 +85,7 @@ def test_instances_are_reserved_grouped_resized_and_given_back(stack: Stack) -> 
 
     stack.client.patch(ResourceFlavor.KIND, "h100", {"spec": {"nodeLabels": {names.ZONE: B}}})
     stack.until(lambda: sizes(stack.aws.ec2) == {B: 1}, "it is replaced in the other zone")
-    (other,) = ours(stack.aws.ec2)
+    (other,) = broker_odcrs(stack.aws.ec2)
     moved = stack.until_event("training", "ReservationMoved", kind="CapacityReservation")
     assert moved.message == (
         f"flavor h100 moved from 1 {bought.P5} in {A} ({id_}) "
@@ -77,59 +94,59 @@ def test_instances_are_reserved_grouped_resized_and_given_back(stack: Stack) -> 
 
     stack.delete(CapacityReservation, "training", namespace="default")
     stack.until(lambda: gone(stack), "the object is gone")
-    assert ours(stack.aws.ec2) == []
+    assert broker_odcrs(stack.aws.ec2) == []
     assert broker.ome.reads.snapshot().odcrs.owned.odcrs == {}
 
 
 @pytest.mark.covers("CAP-02", "USR-05")
-def test_nothing_is_bought_unless_the_object_and_the_settings_say_so(stack: Stack) -> None:
+def test_nothing_is_bought_unless_the_object_and_the_settings_allow_it(stack: Stack) -> None:
     flavors_alone(stack)
     flavored(stack)
     broker = stack.start(buy_dollars=0.0)
-    ask(stack, 1, name="watched", annotations={})
-    ask(stack, 1, name="odd", annotations={names.RESERVATION_POLICY: "manage"})
-    ask(stack, 3, name="managed")
+    create_reservation(stack, 1, name="watched", annotations={})
+    create_reservation(stack, 1, name="odd", annotations={names.RESERVATION_POLICY: "manage"})
+    create_reservation(stack, 3, name="managed")
     reads = broker.ome.reads
-    told = {
+    expected = {
         "watched": (),
         "odd": ("InvalidAnnotation",),
         "managed": ("SpendingCapReached",),
     }
-    for name, reasons in told.items():
+    for name, reasons in expected.items():
         state = Reserved("default", name)
         stack.until(
             lambda s=state, r=reasons: (o := reads.snapshot().odcrs.status(s)).wanted and _reasons(o) == r,  # type: ignore[misc]
-            f"{name} is told {reasons}",
+            f"{name} has the problems {reasons}",
         )
-    until_told(stack, "managed", "SpendingCapReached: 3 more p5.48xlarge are wanted for 165.12 dollars")
-    until_told(
+    until_status_has(stack, "managed", "SpendingCapReached: 3 more p5.48xlarge are wanted for 165.12 dollars")
+    until_status_has(
         stack, "watched", "annotation capacity-broker.io/reservation-policy is Observe: set it to Manage"
     )
-    for name, (reason,) in (("odd", told["odd"]), ("managed", told["managed"])):
+    for name, (reason,) in (("odd", expected["odd"]), ("managed", expected["managed"])):
         event = stack.until_event(name, reason, kind="CapacityReservation")
         assert (event.type, event.message) == (
             "Warning",
             reads.snapshot().odcrs.status(Reserved("default", name)).problems[0].message,
         )
-    assert ours(stack.aws.ec2) == []
+    assert broker_odcrs(stack.aws.ec2) == []
     stack.stop()
 
     stack.start(buy_dollars=120.0, buy_dollars_each=120.0, buy_dollars_namespace=120.0)
     whole = "3 more p5.48xlarge are wanted for 165.12 dollars an hour, 55.04 each"
-    until_told(stack, "managed", f"{whole}, and 2 may be bought, so none is")
-    assert ours(stack.aws.ec2) == [], "a part is not bought unless the reservation allows it"
+    until_status_has(stack, "managed", f"{whole}, and 2 may be bought, so none is")
+    assert broker_odcrs(stack.aws.ec2) == [], "a part is not bought unless the reservation allows it"
     allowed = {"metadata": {"annotations": {names.MINIMUM: "2"}}}
     stack.client.patch(CapacityReservation.KIND, "managed", allowed, namespace="default")
     stack.until(lambda: sizes(stack.aws.ec2) == {A: 2}, "as many as may be had are")
-    until_told(
+    until_status_has(
         stack, "managed", "1 more p5.48xlarge is wanted for 55.04 dollars an hour, and 0 may be bought"
     )
-    assert {tags(each)[names.TAG_RESERVATION] for each in ours(stack.aws.ec2)} == {"default/managed"}
+    assert {tags(odcr)[names.TAG_RESERVATION] for odcr in broker_odcrs(stack.aws.ec2)} == {"default/managed"}
 
 
 @pytest.mark.covers("CAP-06", "CAP-08")
 @pytest.mark.both_servers
-def test_what_is_there_is_adopted_grouped_and_never_changed(stack: Stack) -> None:
+def test_existing_reservations_are_adopted_grouped_and_never_changed(stack: Stack) -> None:
     flavors_alone(stack)
     flavored(stack, "")
     ec2 = stack.aws.ec2
@@ -143,13 +160,13 @@ def test_what_is_there_is_adopted_grouped_and_never_changed(stack: Stack) -> Non
     spare = elsewhere(stack, interruptible=True)
     later = elsewhere(stack, 2, StartDate=(stack.clock.now() + timedelta(days=7)).isoformat())
     adopted = [by_tag, by_id, by_group, shared, block, spare, later]
-    before = [stack.aws.reservation(each) for each in adopted]
+    before = [stack.aws.reservation(odcr_id) for odcr_id in adopted]
     annotations = CANCEL | {
         names.ADOPT_IDS: f"{by_id}, {shared},{block},{spare},{later}",
         names.ADOPT_GROUP: stack.aws.group(by_group, name="terraform"),
     }
     broker = stack.start(**SPEND, adopt_by_annotation="default")
-    ask(stack, 10, annotations=annotations)
+    create_reservation(stack, 10, annotations=annotations)
     # Eight exist, of which two start later: two are bought.
     stack.until(lambda: sum(sizes(ec2).values()) == 2, "the rest is bought")
     reads, training = broker.ome.reads, Reserved("default", "training")
@@ -159,25 +176,27 @@ def test_what_is_there_is_adopted_grouped_and_never_changed(stack: Stack) -> Non
     odcrs = reads.snapshot().odcrs
     (count,) = odcrs.status(training).flavors.values()
     assert (count.wanted, count.obtained, count.pending) == (10, 8, 2)
-    assert {each.id: each.owner_id for each in odcrs.owned.of(training)["h100"]}[shared] == "999988887777"
-    bought_id = ours(ec2)[0]["CapacityReservationId"]
-    arn = stack.until(lambda: str(says(stack).get("reservationGroupARN", "")), "its group is told")
+    assert {odcr.id: odcr.owner_id for odcr in odcrs.owned.of(training)["h100"]}[shared] == "999988887777"
+    bought_id = broker_odcrs(ec2)[0]["CapacityReservationId"]
+    arn = stack.until(
+        lambda: str(reservation_status(stack).get("reservationGroupARN", "")), "its group is read"
+    )
     stack.until(
         lambda: (
             stack.current is not None and set(stack.current.group(arn).member_ids) == {*adopted, bought_id}
         ),
         "all of it is in the group",
     )
-    ask_for(stack, 1)
-    stack.until(lambda: ours(ec2) == [], "what was bought is given back")
+    change_quota(stack, 1)
+    stack.until(lambda: broker_odcrs(ec2) == [], "the purchase is given back")
     stack.delete(CapacityReservation, "training", namespace="default")
     stack.until(lambda: gone(stack), "the object is gone")
-    assert [stack.aws.reservation(each) for each in adopted] == before
+    assert [stack.aws.reservation(odcr_id) for odcr_id in adopted] == before
 
 
 def elsewhere(stack: Stack, count: int = 1, **more: Any) -> str:
     """A reservation that no call of this account made."""
-    made = stack.control.reservation(
+    reply = stack.control.reservation(
         InstanceType=bought.P5,
         InstancePlatform="Linux/UNIX",
         AvailabilityZone=B,
@@ -185,12 +204,12 @@ def elsewhere(stack: Stack, count: int = 1, **more: Any) -> str:
         InstanceMatchCriteria="targeted",
         **more,
     )
-    return str(made["CapacityReservationId"])
+    return str(reply["CapacityReservationId"])
 
 
 def _reasons(state: OdcrStatus) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(each.reason for each in state.problems))
+    return tuple(dict.fromkeys(problem.reason for problem in state.problems))
 
 
-def until_told(stack: Stack, name: str, words: str) -> None:
-    stack.until(lambda: words in str(says(stack, name)), f"the status of {name} says: {words}")
+def until_status_has(stack: Stack, name: str, words: str) -> None:
+    stack.until(lambda: words in str(reservation_status(stack, name)), f"the status of {name} has: {words}")

@@ -28,12 +28,12 @@ from tests.cluster.ome.reserved import (
     flavors_alone,
     machine,
     printed,
+    raw_condition,
+    reservation_status,
     reserve,
-    says,
     spec,
-    told,
     until_known,
-    until_says,
+    until_state,
 )
 from tests.cluster.stack import Stack
 from tests.cluster.taps import status_of
@@ -62,10 +62,10 @@ def test_from_creating_to_its_end(stack: Stack) -> None:
     reserve(stack)
     # Long enough that the reservation does not fail, whatever it lacks meanwhile.
     stack.start(kubelets=False, reservation_steady_seconds=30.0, reservation_creating_seconds=86400.0)
-    status = until_says(stack, "Active")
+    status = until_state(stack, "Active")
     assert amounts(status, "capacity") == amounts(status, "allocatable") == RESOURCES
     assert status["lifecycleDetail"] == "Active"
-    conditions = {each["type"]: each["status"] for each in status["conditions"]}
+    conditions = {condition["type"]: condition["status"] for condition in status["conditions"]}
     assert conditions == dict.fromkeys(RESERVATION_CONDITIONS, "True")
     assert sample("capacity_reservation_total", flavor="h100", resource="memory") == 16 * 2**40
     assert sample("capacity_reservation_total", flavor="h100", resource="cpu") == 1024
@@ -75,38 +75,36 @@ def test_from_creating_to_its_end(stack: Stack) -> None:
     began = stack.clock.now()
     cordon(stack, "n-3")
     out = {GPU: "56", "memory": "14Ti", "cpu": "896"}
-    stack.until(lambda: amounts(says(stack), "allocatable") == out, "one node is out", step=10)
+    stack.until(lambda: amounts(reservation_status(stack), "allocatable") == out, "one node is out", step=10)
     assert stack.clock.now() - began >= timedelta(seconds=30), "it has lasted"
-    status = says(stack)
+    status = reservation_status(stack)
     assert amounts(status, "capacity") == RESOURCES
     assert status["capacityReservationLifecycleState"] == "Active"
-    assert told(status, "ResourcesSufficient")["reason"] == "HardwareUnavailable"
+    assert raw_condition(status, "ResourcesSufficient")["reason"] == "HardwareUnavailable"
     assert "n-3 is cordoned" in status["lifecycleDetail"]
     cordon(stack, "n-3", out=False)
-    stack.until(lambda: amounts(says(stack), "allocatable") == RESOURCES, "it is back", step=10)
+    stack.until(lambda: amounts(reservation_status(stack), "allocatable") == RESOURCES, "it is back", step=10)
 
     has = {GPU: "8"}
-    asks = {"name": "main", "image": "i", "resources": {"requests": has, "limits": has}}
-    stack.pod("stranger", node="n-5", containers=[asks])
+    container = {"name": "main", "image": "i", "resources": {"requests": has, "limits": has}}
+    stack.pod("stranger", node="n-5", containers=[container])
     stack.until(
-        lambda: told(says(stack), "ResourcesSufficient")["reason"] == "HardwareInUse",
+        lambda: raw_condition(reservation_status(stack), "ResourcesSufficient")["reason"] == "HardwareInUse",
         "others use it",
         step=10,
     )
-    status = says(stack)
-    assert (
-        "8 of 64 nvidia.com/gpu are used by others: what runs on n-5 draws from" in status["lifecycleDetail"]
-    )
+    status = reservation_status(stack)
+    assert "8 of 64 nvidia.com/gpu are used by others: pods on n-5 draw from" in status["lifecycleDetail"]
     assert amounts(status, "free")[GPU] == "56" and amounts(status, "allocatable") == RESOURCES
     stack.client.delete(Pod.KIND, "stranger", namespace="default")
-    stack.until(lambda: says(stack)["lifecycleDetail"] == "Active", "they are gone", step=10)
+    stack.until(lambda: reservation_status(stack)["lifecycleDetail"] == "Active", "they are gone", step=10)
 
     more = spec(quotas={**RESOURCES, GPU: "72"})
     stack.client.patch(KIND, "training", {"spec": more}, namespace="default")
-    status = until_says(stack, "Updating")
-    assert told(status, "Ready")["status"] == "True"
+    status = until_state(stack, "Updating")
+    assert raw_condition(status, "Ready")["status"] == "True"
     machine(stack, "n-8", "h100")
-    until_says(stack, "Active", step=5)
+    until_state(stack, "Active", step=5)
 
     assert finalizers(stack) == (HELD,)
     stack.client.delete(KIND, "training", namespace="default")
@@ -120,7 +118,7 @@ def test_from_creating_to_its_end(stack: Stack) -> None:
 
 
 @pytest.mark.covers("OME-019", "OME-030", "OME-052", "OME-067", "OME-068", "OME-083", "OME-085", "OME-099")
-def test_what_is_missing_fails_in_time_and_recovers_by_itself(stack: Stack) -> None:
+def test_missing_capacity_fails_in_time_and_recovers_by_itself(stack: Stack) -> None:
     flavors_alone(stack)
     flavor(stack, "h100")
     flavor(stack, "twin", {"example.com/sort": "h100"})
@@ -131,26 +129,30 @@ def test_what_is_missing_fails_in_time_and_recovers_by_itself(stack: Stack) -> N
     status = until_known(stack)
     assert status["capacityReservationLifecycleState"] == "Creating"
     assert "there are 0 of 64 nvidia.com/gpu" in status["lifecycleDetail"]
-    assert told(status, "Ready")["reason"] == "InsufficientCapacity"
-    assert told(status, "WorkloadsHealthy")["reason"] == "PriorityClassNotFound"
+    assert raw_condition(status, "Ready")["reason"] == "InsufficientCapacity"
+    assert raw_condition(status, "WorkloadsHealthy")["reason"] == "PriorityClassNotFound"
     lost = {"resource": GPU, "why": "several flavors"}
     stack.until(
         lambda: REGISTRY.get_sample_value("capacity_reservation_unattributed", lost) == 64,
-        "what counts in none",
+        "usage that counts in no reservation",
     )
-    until_says(stack, "Failed", step=60)
-    stack.until_event("training", "Failed", kind="CapacityReservation", saying="0 of 64")
+    until_state(stack, "Failed", step=60)
+    stack.until_event("training", "Failed", kind="CapacityReservation", text="0 of 64")
     # Another spec is waited for the full time, however long the wait for the last one was.
     stack.client.patch(KIND, "training", {"spec": {"priorityClassName": "somebody"}}, namespace="default")
-    until_says(stack, "Updating")
+    until_state(stack, "Updating")
     stack.until(
-        lambda: told(says(stack), "ResourcesProvisioned")["reason"] == "InsufficientCapacity", "it waits"
+        lambda: (
+            raw_condition(reservation_status(stack), "ResourcesProvisioned")["reason"]
+            == "InsufficientCapacity"
+        ),
+        "it waits",
     )
     tick(stack)
-    assert says(stack)["capacityReservationLifecycleState"] == "Updating"
+    assert reservation_status(stack)["capacityReservationLifecycleState"] == "Updating"
     stack.client.delete(ResourceFlavor.KIND, "twin")
-    status = until_says(stack, "Active", step=5)
-    assert told(status, "ResourcesSufficient")["status"] == "True"
+    status = until_state(stack, "Active", step=5)
+    assert raw_condition(status, "ResourcesSufficient")["status"] == "True"
     stack.until_event("training", "Active", kind="CapacityReservation")
     # A flavor in use stays until Kueue removes its finalizer.
     held = {"metadata": {"finalizers": ["kueue.x-k8s.io/resource-in-use"]}}
@@ -158,10 +160,10 @@ def test_what_is_missing_fails_in_time_and_recovers_by_itself(stack: Stack) -> N
     stack.client.delete(ResourceFlavor.KIND, "h100")
     stack.until(lambda: stack.get(ResourceFlavor, "h100").deleting, "the flavor is deleted")
     tick(stack)
-    assert says(stack)["capacityReservationLifecycleState"] == "Active"
+    assert reservation_status(stack)["capacityReservationLifecycleState"] == "Active"
     stack.client.patch(ResourceFlavor.KIND, "h100", {"metadata": {"finalizers": None}})
-    status = until_says(stack, "Failed")
-    assert told(status, "Ready")["reason"] == "FlavorNotFound"
+    status = until_state(stack, "Failed")
+    assert raw_condition(status, "Ready")["reason"] == "FlavorNotFound"
 
 
 @pytest.mark.covers("OME-033", "OME-045", "OME-008", "OME-084", "OME-086", "OME-096", "OME-098")
@@ -170,13 +172,13 @@ def test_two_of_one_flavor_labels_and_columns(stack: Stack) -> None:
     eight(stack)
     reserve(stack, "older", labels={"cost-tier": "spot"}, cohort="teams", priorityClassName="")
     stack.start(kubelets=False)
-    until_says(stack, "Active", "older")
+    until_state(stack, "Active", "older")
     reserve(stack, "younger", labels={"cohort": "mine"}, cohort="teams", allowBorrowing=False, borrow="8")
     status = until_known(stack, "younger")
-    assert amounts(says(stack, "older"), "allocatable") == RESOURCES
+    assert amounts(reservation_status(stack, "older"), "allocatable") == RESOURCES
     assert amounts(status, "allocatable") == {GPU: "0", "memory": "0", "cpu": "0"}
-    assert told(status, "ResourcesSufficient")["status"] == "False"
-    assert "borrowingLimit 8 is 0" in told(status, "SpecNormalized")["message"]
+    assert raw_condition(status, "ResourcesSufficient")["status"] == "False"
+    assert "borrowingLimit 8 is 0" in raw_condition(status, "SpecNormalized")["message"]
 
     older = stack.get(CapacityReservation, "older", namespace="default")
     assert older.labels == {"cost-tier": "spot", "cohort": "teams"}
@@ -184,7 +186,7 @@ def test_two_of_one_flavor_labels_and_columns(stack: Stack) -> None:
     written = stack.client.get(KIND, "younger", namespace="default")["spec"]
     assert written == spec(cohort="teams", allowBorrowing=False, borrow="8")
     listed, _ = stack.client.list(KIND, label_selector="cohort=teams")
-    assert [each["metadata"]["name"] for each in listed] == ["older"]
+    assert [document["metadata"]["name"] for document in listed] == ["older"]
     row = printed(stack, KIND)
     assert row | {"Age": ""} == {
         "Name": "older",
@@ -217,7 +219,7 @@ def quiet(stack: Stack) -> None:
             tick(stack)
         return len(stack.tap.writes()) == before
 
-    stack.until(nothing, "nobody writes")
+    stack.until(nothing, "no writes")
 
 
 @pytest.mark.covers("OME-025", "OME-097")
@@ -226,8 +228,8 @@ def test_at_rest_and_after_a_restart_nothing_is_written(stack: Stack) -> None:
     reserve(stack, cohort="teams")
     reserve(stack, "unlucky", labels={"cohort": "mine"}, cohort="teams")
     stack.start(kubelets=False, poll_seconds=30.0)
-    until_says(stack, "Active")
-    until_says(stack, "Failed", "unlucky", step=60)
+    until_state(stack, "Active")
+    until_state(stack, "Failed", "unlucky", step=60)
     quiet(stack)
     stack.tap.forget()
     for _ in range(5):
@@ -268,46 +270,53 @@ def test_capacity_of_ec2_s_reservations_used_by_a_cluster_and_given_back(stack: 
     adopted = {"metadata": {"annotations": {names.ADOPT_IDS: shared}}}
     stack.client.patch(KIND, "training", adopted, namespace="default")
     stack.until(
-        lambda: told(says(stack), "Ready").get("reason") == "CloudReservationPending",
+        lambda: raw_condition(reservation_status(stack), "Ready").get("reason") == "CloudReservationPending",
         "it is waited for",
         step=5,
     )
-    cloud = {each["id"]: each for each in says(stack)["cloudReservations"]}
+    cloud = {odcr["id"]: odcr for odcr in reservation_status(stack)["cloudReservations"]}
     assert cloud[shared]["ownerID"] == "999999999999" and cloud[shared]["state"] == "pending"
     assert cloud[world.odcr]["ownerID"] == ACCOUNT and cloud[world.odcr]["total"] == 2
     stack.control.set_reservation(shared, state="active")
-    status = until_says(stack, "Active")
+    status = until_state(stack, "Active")
     assert amounts(status, "capacity") == amounts(status, "allocatable") == {GPU: "24"}
 
     world.cluster("one", 2, "training")
     world.until("one", "ACTIVE")
     usage = [{"name": "h100", "resources": [{"name": GPU, "total": "16"}]}]
     stack.until(
-        lambda: says(stack).get("associationUsages") == [{"name": "one", "usage": usage}], "who uses it"
+        lambda: reservation_status(stack).get("associationUsages") == [{"name": "one", "usage": usage}],
+        "its users",
     )
-    stack.until(lambda: amounts(says(stack), "free") == {GPU: "8"}, "what is left")
-    assert says(stack)["summary"] == {
+    stack.until(lambda: amounts(reservation_status(stack), "free") == {GPU: "8"}, "the rest")
+    assert reservation_status(stack)["summary"] == {
         "gpuTotal": 24, "gpuAllocated": 16, "gpuBorrowed": 0, "gpuAllocatable": 24, "dacs": 1
     }  # fmt: skip
 
     # The quota drops below the usage: it is reported, and no claim is evicted.
     stack.client.patch(KIND, "training", {"spec": spec(quotas={GPU: "8"})}, namespace="default")
     stack.until(
-        lambda: told(says(stack), "ResourcesSufficient").get("reason") == "QuotaExceeded", "too much is used"
+        lambda: (
+            raw_condition(reservation_status(stack), "ResourcesSufficient").get("reason") == "QuotaExceeded"
+        ),
+        "too much is used",
     )
-    status = until_says(stack, "Updating")
+    status = until_state(stack, "Updating")
     assert "16 of nvidia.com/gpu in h100 used, 8 more than it may" in status["lifecycleDetail"]
-    assert told(status, "Ready")["status"] == "True"
+    assert raw_condition(status, "Ready")["status"] == "True"
     assert status["associationUsages"] == [{"name": "one", "usage": usage}]
-    assert world.told("one").startswith("ACTIVE")
+    assert world.state_text("one").startswith("ACTIVE")
     stack.client.patch(KIND, "training", {"spec": spec(quotas={GPU: "24"})}, namespace="default")
-    until_says(stack, "Active")
+    until_state(stack, "Active")
 
     stack.client.delete(KIND, "training", namespace="default")
-    status = until_says(stack, "Deleting")
+    status = until_state(stack, "Deleting")
     assert finalizers(stack) == (HELD,)
     ends = "delete it (kubectl delete dedicatedaicluster one)"
-    stack.until(lambda: ends in says(stack)["lifecycleDetail"], "what is left is named, and what ends it")
+    stack.until(
+        lambda: ends in reservation_status(stack)["lifecycleDetail"],
+        "the rest is named, and its end",
+    )
     stack.delete(DedicatedAICluster, "one")
     stack.until(
         lambda: stack.find(CapacityReservation, "training", namespace="default") is None, "it is gone"
@@ -317,20 +326,20 @@ def test_capacity_of_ec2_s_reservations_used_by_a_cluster_and_given_back(stack: 
 
 
 @pytest.mark.covers("OME-021")
-def test_what_is_deleted_while_its_status_is_written_waits_for_who_uses_it(stack: Stack) -> None:
+def test_reservation_deleted_during_a_status_write_waits_for_its_users(stack: Stack) -> None:
     world = World(stack, 2, training=2)
     world.reserve("training")
     stack.start()
-    until_says(stack, "Active")
+    until_state(stack, "Active")
     world.cluster("one", 1, "training")
     world.until("one", "ACTIVE")
-    stack.until(lambda: says(stack).get("associationUsages"), "who uses it")
+    stack.until(lambda: reservation_status(stack).get("associationUsages"), "its users")
 
     def meanwhile(_: Request) -> None:
         stack.client.delete(KIND, "training", namespace="default")
 
     stack.tap.on(status_of(KIND.plural), meanwhile)
     stack.client.patch(KIND, "training", {"spec": spec(quotas={GPU: "8"})}, namespace="default")
-    status = until_says(stack, "Deleting")
+    status = until_state(stack, "Deleting")
     assert "DedicatedAICluster one" in status["lifecycleDetail"]
     assert HELD in finalizers(stack)

@@ -17,9 +17,17 @@ from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfi
 from broker.kube.client import Client, Reply, Request
 from broker.kube.clock import SystemClock
 from broker.kube.errors import ApiError, Forbidden, Invalid
-from tests.cluster.ome.reserved import flavor, flavors_alone, machine, reserve, says, told, until_says
+from tests.cluster.ome.reserved import (
+    flavor,
+    flavors_alone,
+    machine,
+    raw_condition,
+    reservation_status,
+    reserve,
+    until_state,
+)
 from tests.cluster.stack import Stack
-from tests.unit.admission.asked import GPU, Json, cluster, group, reservation
+from tests.unit.admission.reviews import GPU, Json, cluster, group, reservation
 
 WRONG = (group(), group())
 LIMITS = {"ome.io/capacity-reservations": "5", GPU: "128", "requests.memory": "32Ti", "requests.cpu": "2048"}
@@ -37,7 +45,7 @@ def serving(stack: Stack, **more: Any) -> Iterator[Webhook]:
     )
     webhook.start()
     try:
-        stack.until(lambda: _refuses(stack), "the API server asks the webhook")
+        stack.until(lambda: _refuses(stack), "the API server calls the webhook")
         yield webhook
     finally:
         webhook.close()
@@ -51,8 +59,8 @@ def _refuses(stack: Stack) -> bool:
 def post(stack: Stack, body: Json, **query: str) -> Reply:
     """A user's create request; returns the response's headers too."""
     kinds: dict[str, Kind] = {
-        each.KIND.kind: each.KIND
-        for each in (CapacityReservation, ClusterCapacityReservation, DedicatedAICluster)
+        model.KIND.kind: model.KIND
+        for model in (CapacityReservation, ClusterCapacityReservation, DedicatedAICluster)
     }
     kind = kinds[body["kind"]]
     meta = {**body["metadata"]}
@@ -85,32 +93,32 @@ def annotated(stack: Stack, name: str, key: str) -> Reply:
     )
 
 
-def made(stack: Stack, name: str, *groups: Json, **spec: Any) -> Json:
+def create(stack: Stack, name: str, *groups: Json, **spec: Any) -> Json:
     body = reservation(name, *groups, namespace="default", **spec)
     return stack.client.create(CapacityReservation.KIND, body)
 
 
 @pytest.mark.covers("OME-011", "OME-013", "OME-015", "OME-016", "OME-077")
 @pytest.mark.both_servers
-def test_what_cel_cannot_say_is_refused_and_what_is_put_right_is_told(stack: Stack) -> None:
+def test_webhook_refuses_errors_beyond_cel_and_reports_corrections(stack: Stack) -> None:
     # Created before the webhook existed.
-    old = made(stack, "old", *WRONG)
+    old = create(stack, "old", *WRONG)
     with serving(stack):
         with pytest.raises(Invalid) as refused:
-            made(stack, "new", *WRONG)
+            create(stack, "new", *WRONG)
         assert (
             "spec.resourceGroups",
             "flavor h100 is in more than one place; keep it in one group",
         ) in refused.value.causes
         with pytest.raises(Invalid, match="lendingLimit 9 is more than nominalQuota 8; lower it"):
-            made(stack, "new", group(8, lendingLimit=9), cohort="c")
+            create(stack, "new", group(8, lendingLimit=9), cohort="c")
         with pytest.raises(ApiError, match="nothing says how large the cluster is"):
             stack.client.create(DedicatedAICluster.KIND, cluster())
 
         # An unchanged object is always admitted, and so is an object that shrinks.
         labelled = {**old, "metadata": {**old["metadata"], "labels": {"team": "a"}}}
         assert stack.client.update(CapacityReservation.KIND, labelled)["metadata"]["labels"] == {"team": "a"}
-        made(stack, "large", group(64))
+        create(stack, "large", group(64))
         usage = [{"name": "h100", "resources": [{"name": GPU, "total": 32}]}]
         status = {"status": {"associationUsages": [{"name": "train", "usage": usage}]}}
         stack.client.patch(
@@ -137,7 +145,7 @@ def test_what_cel_cannot_say_is_refused_and_what_is_put_right_is_told(stack: Sta
         assert (reply.status, "Warning" in reply.headers) == (201, False)
         stack.client.delete(CapacityReservation.KIND, "old", namespace="default")
     # Without the webhook the API server accepts the object; the controllers judge it.
-    made(stack, "unseen", *WRONG)
+    create(stack, "unseen", *WRONG)
 
 
 @pytest.mark.covers("OME-088", "OME-089")
@@ -145,13 +153,13 @@ def test_a_namespace_s_quota_bounds_its_reservations(stack: Stack) -> None:
     with serving(stack, strict=True):
         quota = {"metadata": {"name": "reservation-quota", "namespace": "default"}, "spec": {"hard": LIMITS}}
         stack.client.create(ResourceQuota.KIND, quota)
-        made(stack, "r0", group(100))
+        create(stack, "r0", group(100))
         with pytest.raises(Forbidden, match=r"has no room for 29 of nvidia.com/gpu: reserve less"):
-            made(stack, "r1", group(29))
+            create(stack, "r1", group(29))
         for n in range(1, 5):
-            made(stack, f"r{n}", group(7))
+            create(stack, f"r{n}", group(7))
         with pytest.raises(Forbidden, match=r"has no room for 1 of ome.io/capacity-reservations"):
-            made(stack, "r5", group(0))
+            create(stack, "r5", group(0))
         spec = {"spec": {"resourceGroups": [group(101)]}}
         with pytest.raises(Forbidden, match=r"has no room for 101 of nvidia.com/gpu"):
             stack.client.patch(CapacityReservation.KIND, "r0", spec, namespace="default")
@@ -164,7 +172,7 @@ def test_a_namespace_s_quota_bounds_its_reservations(stack: Stack) -> None:
 
 
 @pytest.mark.covers("OME-088", "OME-089")
-def test_without_the_webhook_the_younger_of_two_is_told_that_there_is_no_room(stack: Stack) -> None:
+def test_without_the_webhook_the_younger_of_two_reports_the_missing_room(stack: Stack) -> None:
     """As after two concurrent creates, neither of which saw the other."""
     flavors_alone(stack)
     flavor(stack, "h100")
@@ -175,15 +183,15 @@ def test_without_the_webhook_the_younger_of_two_is_told_that_there_is_no_room(st
     for name in ("a", "b"):  # of equal age, the name decides
         reserve(stack, name, quotas={GPU: "8"})
     stack.start(kubelets=False)
-    until_says(stack, "Active", "a")
+    until_state(stack, "Active", "a")
 
     def refused() -> Json:
-        found = told(says(stack, "b"), "Ready")
-        return found if found.get("reason") == "QuotaExceeded" else {}
+        ready = raw_condition(reservation_status(stack, "b"), "Ready")
+        return ready if ready.get("reason") == "QuotaExceeded" else {}
 
-    why = stack.until(refused, "b is told")
+    why = stack.until(refused, "b has the condition")
     assert why["status"] == "False"
     words = "ResourceQuota quota allows nvidia.com/gpu 8, of which 0 is free and 8 is wanted: reserve less"
     assert words in why["message"]
     stack.client.patch(ResourceQuota.KIND, "quota", {"spec": {"hard": {GPU: "16"}}}, namespace="default")
-    until_says(stack, "Active", "b")
+    until_state(stack, "Active", "b")

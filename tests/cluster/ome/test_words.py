@@ -63,7 +63,7 @@ def broken(text: str) -> list[str]:
         "LocalQueue research--gpus",
     ],
 )
-def test_the_rules_find_what_they_are_for(text: str) -> None:
+def test_rules_find_their_violations(text: str) -> None:
     assert broken(text)
     assert not broken("1 instance, 1 is free; 2 slots of 1 security group until 2027-01-31T12:00:00Z")
 
@@ -75,7 +75,7 @@ def test_events_conditions_and_tables_are_written_for_people(stack: Stack) -> No
     everything = "\n".join(texts)
     for expected in ("group team (m5.large, us-east-1a)", "on-demand c5.large in us-east-1a", "research"):
         assert expected in everything
-    assert [each for text in texts for each in broken(text)] == []
+    assert [problem for text in texts for problem in broken(text)] == []
 
 
 def _scenario(stack: Stack) -> Sequence[str]:
@@ -124,16 +124,16 @@ def _scenario(stack: Stack) -> Sequence[str]:
     )
     stack.aws.ec2.terminate_instances(InstanceIds=[stack.instance("first")["InstanceId"]])
     stack.until(lambda: stack.aws.free(team), "the slot is free")
-    stack.until(lambda: stack.claim_says("full", names.CAPACITY_RESERVATION), "the group refuses")
+    stack.until(lambda: stack.claim_condition("full", names.CAPACITY_RESERVATION), "the group refuses")
     stack.polls(2)
     return [*_written(stack), *_shown(stack, waiting)]
 
 
 def _written(stack: Stack) -> Iterator[str]:
     for model in (NodeClaim, EC2NodeClass, NodePool, CapacityReservation):
-        for one in stack.all(model):
-            status: Any = one.status  # type: ignore[attr-defined]
-            yield from (each.message for each in status.conditions)
+        for item in stack.all(model):
+            status: Any = item.status  # type: ignore[attr-defined]
+            yield from (condition.message for condition in status.conditions)
     yield from (event.message for event in stack.all(Event))
 
 
@@ -146,21 +146,21 @@ def _shown(stack: Stack, waiting: Sequence[str]) -> Iterator[str]:
         rows = problems.rows(problems.published(situation, now - timedelta(hours=1)), by)
         pages.append(table("", [*problems.told(rows)], columns=problems.COLUMNS))
     for name in ("second", *waiting):
-        one = stack.get(NodeClaim, name)
-        yield from explain.headline(one)
-        attempts = explain.told_attempts(explain.attempts(one))
+        claim = stack.get(NodeClaim, name)
+        yield from explain.headline(claim)
+        attempts = explain.told_attempts(explain.attempts(claim))
         pages.append(table("", attempts, columns=explain.ATTEMPT_COLUMNS))
-        found = explain.prospects(
-            one,
+        forecast = explain.prospects(
+            claim,
             stack.client,
             stack.provider,
             now=now,
             entitle=lambda provider: DryRun(stack.client, provider, stack.settings, stack.clock).entitlements,
         )
-        if found is not None:
-            yield found.decision
-            pages.append(table("", explain.told_options(found.rows), columns=explain.OPTION_COLUMNS))
-            short = explain.told_shortages(explain.shortages(found))
+        if forecast is not None:
+            yield forecast.decision
+            pages.append(table("", explain.told_options(forecast.rows), columns=explain.OPTION_COLUMNS))
+            short = explain.told_shortages(explain.shortages(forecast))
             pages.append(table("", short, columns=explain.SHORTAGE_COLUMNS))
     for page in pages:
         out = io.StringIO()

@@ -21,7 +21,7 @@ from broker.kube.informer import LISTS, Informer
 from broker.kube.queue import WorkQueue
 from broker.kube.transports import HttpTransport, InProcessTransport
 from tests.support.kube_server import Server, Thing, thing
-from tests.support.scripted_http import Web, begin_stream, chunk, say
+from tests.support.scripted_http import Web, begin_stream, chunk, respond
 from tests.unit.kube.test_transports import kubeconfig
 
 MINUTES = 10
@@ -82,19 +82,19 @@ def test_a_history_that_is_gone_is_listed_again(world: World, nodes: Informer[No
 
 
 @pytest.mark.parametrize("code", [500, 429, 410, 403])
-def test_a_server_that_refuses_every_watch_is_asked_a_bounded_number_of_times(code: int) -> None:
+def test_server_that_refuses_every_watch_gets_a_bounded_number_of_requests(code: int) -> None:
     """In ten minutes: about ten tries up to the longest back-off, then two a minute or more seldom."""
     server, clock = Server(), FakeClock()
     server.put(thing("a"))
-    asked = 0
+    watches = 0
 
     class Refusing:
         def __getattr__(self, name: str) -> object:
             return getattr(server, name)
 
         def stream(self, *args: object, **kwargs: object) -> object:
-            nonlocal asked
-            asked += 1
+            nonlocal watches
+            watches += 1
             raise (
                 Expired(410, "Expired", "") if code == 410 else Unavailable(code, "Refused", "no watch today")
             )
@@ -104,8 +104,8 @@ def test_a_server_that_refuses_every_watch_is_asked_a_bounded_number_of_times(co
     assert informer.wait_synced(60)
     pass_time(clock, MINUTES)
     informer.stop()
-    assert 10 <= asked <= 10 + 4 * MINUTES
-    assert server.count(watch=False) <= asked
+    assert 10 <= watches <= 10 + 4 * MINUTES
+    assert server.count(watch=False) <= watches
     assert [obj.name for obj in informer.cache.list()] == ["a"]  # the known objects are still known
 
 
@@ -159,7 +159,7 @@ def test_a_stream_that_falls_silent_is_noticed_and_taken_up_again(tmp_path: Path
     def answer(handler: BaseHTTPRequestHandler) -> None:
         nonlocal watches
         if "watch=true" not in handler.path:
-            say(handler, 200, {"metadata": {"resourceVersion": "5"}, "items": []})
+            respond(handler, 200, {"metadata": {"resourceVersion": "5"}, "items": []})
             return
         watches += 1
         begin_stream(handler)

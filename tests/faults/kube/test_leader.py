@@ -25,12 +25,12 @@ class Wire:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.cut = False
-        self.asked = 0
+        self.requests = 0
         self.hold = threading.Event()
         self.hold.set()
 
     def request(self, request: Request, *, timeout: float) -> Reply:
-        self.asked += 1
+        self.requests += 1
         self.hold.wait(300)
         if self.cut:
             raise NO_ANSWER
@@ -96,22 +96,22 @@ class Pair:
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    made = Pair()
-    yield made
-    made.leader.stop()
-    made.standby.stop()
+    new_pair = Pair()
+    yield new_pair
+    new_pair.leader.stop()
+    new_pair.standby.stop()
 
 
 def hand_over(pair: Pair) -> None:
     """The standby takes over, and not before the leader had stopped."""
-    asked = pair.standby.wire.asked
+    requests_before = pair.standby.wire.requests
     pair.clock.until(lambda: not pair.leader.elector.leading, step=STEP)
     assert not pair.standby.terms
     pair.clock.until(lambda: not pair.leader.leads)  # it learns of it at that very time
     pair.clock.until(lambda: pair.standby.leads, step=STEP)
     assert pair.leader.terms[0][1] < pair.standby.terms[0][0]
-    # It asks every two seconds or so, as often as fits into the Lease's duration: fewer where it is slow.
-    assert pair.standby.wire.asked - asked <= DURATION
+    # It reads every two seconds or so, as often as fits into the Lease's duration: less often if slow.
+    assert pair.standby.wire.requests - requests_before <= DURATION
 
 
 def test_cut_off_from_the_api_server(pair: Pair) -> None:
@@ -130,7 +130,7 @@ def test_every_request_hangs(pair: Pair) -> None:
     hand_over(pair)
 
 
-def test_the_api_server_is_gone_for_everyone_and_comes_back(pair: Pair) -> None:
+def test_api_server_is_gone_for_both_and_comes_back(pair: Pair) -> None:
     pair.leader.wire.cut = pair.standby.wire.cut = True
     pair.clock.until(lambda: not pair.leader.elector.leading, step=STEP)
     pair.clock.until(lambda: not pair.leader.leads)
@@ -167,11 +167,11 @@ def test_paused_while_another_took_over_it_stands_by(pair: Pair) -> None:
     assert not pair.leader.leads
 
 
-def test_a_lease_that_someone_deletes_is_made_again_by_one(pair: Pair) -> None:
-    def there() -> bool:
+def test_deleted_lease_is_created_again_by_one(pair: Pair) -> None:
+    def lease_exists() -> bool:
         return any("/leases/" in path for path in pair.server.objects)
 
     pair.server.remove("broker", "default", LEASE)
-    pair.clock.until(lambda: there() and pair.leader.leads + pair.standby.leads == 1, step=STEP)
+    pair.clock.until(lambda: lease_exists() and pair.leader.leads + pair.standby.leads == 1, step=STEP)
     pair.run(30, threads=LEADS + STANDS_BY)
-    assert there() and pair.leader.leads + pair.standby.leads == 1
+    assert lease_exists() and pair.leader.leads + pair.standby.leads == 1

@@ -38,7 +38,7 @@ def trusts(bundle: bytes, kept: StoredCertificates, at: datetime, name: str = NA
     return True
 
 
-class Looks:
+class CertificateUses:
     """The served certificates and the bundles of their clients, each from its first to its last use.
 
     A chain is valid from one moment to another. A client that trusts it at the first and at the last use
@@ -61,11 +61,11 @@ class Looks:
                 assert trusts(bundle, of, at), at
 
 
-def test_whoever_is_an_hour_behind_is_trusted_and_trusts_for_three_years() -> None:
+def test_a_peer_one_hour_behind_is_trusted_and_trusts_for_three_years() -> None:
     now = START
     kept = turn(StoredCertificates(), names=[NAME], now=now)
     served, signed, most = set(), set(), 0
-    looks = Looks()
+    uses = CertificateUses()
     while now < START + 3 * CA_LIFE:
         was, kept = kept, turn(kept, names=[NAME], now=now)
         assert kept.serving is not None
@@ -74,17 +74,17 @@ def test_whoever_is_an_hour_behind_is_trusted_and_trusts_for_three_years() -> No
         most = max(most, len(kept.authorities))
         # Both ways: an API server with the previous bundle, and a replica that serves the previous
         # certificate.
-        looks.at(now, (kept.bundle, kept), (was.bundle, kept), (kept.bundle, was))
+        uses.at(now, (kept.bundle, kept), (was.bundle, kept), (kept.bundle, was))
         # An API server with a slow clock.
-        looks.at(now - SKEW, (kept.bundle, kept))
+        uses.at(now - SKEW, (kept.bundle, kept))
         now += 7 * HOUR
-    looks.end()
-    assert len(looks.spans) > len(served)
+    uses.end()
+    assert len(uses.spans) > len(served)
     assert 12 <= len(served) <= 20
     assert (len(signed), most) == (5, 2)
 
 
-def test_nothing_is_written_while_nothing_is_due() -> None:
+def test_certificates_are_unchanged_before_renewal_is_due() -> None:
     kept = turn(StoredCertificates(), names=[NAME], now=START)
     assert turn(kept, names=[NAME], now=START + SERVING_LIFE / 2) is kept
     again = read(write(kept))
@@ -92,15 +92,15 @@ def test_nothing_is_written_while_nothing_is_due() -> None:
     assert write(again) == write(kept)
 
 
-def test_a_new_authority_signs_only_after_api_servers_have_heard_of_it() -> None:
+def test_a_new_authority_signs_only_after_api_servers_can_have_its_bundle() -> None:
     kept = turn(StoredCertificates(), names=[NAME], now=START)
     late = START + CA_LIFE * 2 / 3 + HOUR
-    told = turn(kept, names=[NAME], now=late)
-    first, second = told.authorities
+    updated = turn(kept, names=[NAME], now=late)
+    first, second = updated.authorities
     assert first == kept.authorities[0]
-    assert told.serving is not None
-    assert told.serving.certificate.issuer == first.certificate.subject
-    renewed = StoredCertificates(told.authorities, None)
+    assert updated.serving is not None
+    assert updated.serving.certificate.issuer == first.certificate.subject
+    renewed = StoredCertificates(updated.authorities, None)
     soon, later = (turn(renewed, names=[NAME], now=late + after) for after in (HOUR / 2, SETTLING))
     assert soon.serving is not None
     assert later.serving is not None
@@ -108,7 +108,7 @@ def test_a_new_authority_signs_only_after_api_servers_have_heard_of_it() -> None
     assert later.serving.certificate.issuer == second.certificate.subject
 
 
-def test_an_end_that_was_slept_through_is_made_good_at_once() -> None:
+def test_certificates_that_expired_while_the_broker_was_down_are_replaced_at_once() -> None:
     kept = turn(StoredCertificates(), names=[NAME], now=START)
     now = START + 2 * CA_LIFE
     assert not trusts(kept.bundle, kept, now)
@@ -126,13 +126,13 @@ def test_releases_of_different_names_do_not_take_the_certificate_from_each_other
     assert not trusts(kept.bundle, both, START + HOUR, "other.ns.svc")
 
 
-def test_an_address_is_named_as_one() -> None:
+def test_an_ip_address_is_a_valid_name() -> None:
     kept = turn(StoredCertificates(), names=["127.0.0.1"], now=START)
     assert turn(kept, names=["127.0.0.1"], now=START) is kept
 
 
 @pytest.mark.parametrize("wrong", ["missing", "not base64", "no pem", "another's key", "no key"])
-def test_a_secret_that_cannot_be_served_from_is_told(wrong: str) -> None:
+def test_an_unusable_secret_is_an_error_that_names_the_problem(wrong: str) -> None:
     data = write(turn(StoredCertificates(), names=[NAME], now=START))
     other = write(turn(StoredCertificates(), names=[NAME], now=START))
     words = {
@@ -142,10 +142,10 @@ def test_a_secret_that_cannot_be_served_from_is_told(wrong: str) -> None:
         "another's key": ("tls.key", other["tls.key"], "CN=capacity-broker webhook is another certificate's"),
         "no key": ("ca.key", "", "1 certificate with 0 keys"),
     }
-    name, value, said = words[wrong]
+    name, value, message = words[wrong]
     if value is None:
         del data[name]
     else:
         data[name] = value
-    with pytest.raises(UnusableCertificates, match=said):
+    with pytest.raises(UnusableCertificates, match=message):
         read(data)

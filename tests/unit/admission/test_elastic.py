@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from broker.apis.nos import CompositeElasticQuota, ElasticQuota
-from tests.unit.admission.asked import Json, There, asked
+from tests.unit.admission.reviews import FakeReads, Json, response_to
 
 TEAM_A = ElasticQuota.decode({"metadata": {"name": "first", "namespace": "team-a"}})
 BOTH = CompositeElasticQuota.decode(
     {"metadata": {"name": "both", "namespace": "team-x"}, "spec": {"namespaces": ["team-b", "team-c"]}}
 )
-THERE = There(elastic=(TEAM_A, BOTH))
+READS = FakeReads(elastic=(TEAM_A, BOTH))
 
 
 def quota(namespace: str, name: str = "new", *, namespaces: tuple[str, ...] = (), **spec: Any) -> Json:
@@ -35,8 +35,8 @@ def quota(namespace: str, name: str = "new", *, namespaces: tuple[str, ...] = ()
         (quota("team-y", namespaces=("team-d",), min={"cpu": 2}, max={"cpu": 1}), "cpu is below spec.min"),
     ],
 )
-def test_quotas_that_could_not_be_in_force_are_refused(new: Json, words: str) -> None:
-    response = asked(new, there=THERE)
+def test_quotas_that_cannot_take_effect_are_refused(new: Json, words: str) -> None:
+    response = response_to(new, reads=READS)
     assert not response["allowed"]
     assert words in response["status"]["message"]
 
@@ -52,16 +52,16 @@ def test_quotas_that_could_not_be_in_force_are_refused(new: Json, words: str) ->
     ],
 )
 def test_other_quotas_are_admitted(new: Json, old: Json | None) -> None:
-    assert asked(new, old, there=THERE)["allowed"]
+    assert response_to(new, old, reads=READS)["allowed"]
 
 
 @pytest.mark.covers("NOS-02")
 def test_an_update_that_lowers_max_below_min_is_refused() -> None:
     old = quota("team-d", min={"cpu": 2}, max={"cpu": 2})
-    assert not asked(quota("team-d", min={"cpu": 2}, max={"cpu": 1}), old, there=THERE)["allowed"]
+    assert not response_to(quota("team-d", min={"cpu": 2}, max={"cpu": 1}), old, reads=READS)["allowed"]
 
 
 def test_quotas_that_cannot_be_read_give_a_warning() -> None:
-    response = asked(quota("team-a"), there=There(broken="the API server is down"))
+    response = response_to(quota("team-a"), reads=FakeReads(broken="the API server is down"))
     assert response["allowed"]
     assert "could not be read: the API server is down" in response["warnings"][0]

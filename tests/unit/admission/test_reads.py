@@ -13,7 +13,7 @@ from broker.admission.rules import Rules
 from broker.apis.core import ResourceQuota
 from broker.apis.meta import Kind
 from broker.kube.clock import FakeClock
-from tests.unit.admission.asked import Json, group, reservation
+from tests.unit.admission.reviews import Json, group, reservation
 
 
 class Api:
@@ -36,7 +36,7 @@ def review(body: Json, *, namespace: str = "team") -> Json:
     return {**envelope, "request": request}
 
 
-def world(hard: Json) -> tuple[Api, FakeClock, Rules]:
+def rate_limited_rules(hard: Json) -> tuple[Api, FakeClock, Rules]:
     api, clock = Api(hard), FakeClock()
     client: Any = api
     return api, clock, Rules(reads=RecentReads(client, clock=clock))
@@ -44,7 +44,7 @@ def world(hard: Json) -> tuple[Api, FakeClock, Rules]:
 
 @pytest.mark.covers("SAF-58")
 def test_a_flood_of_reviews_reads_the_api_server_at_a_bounded_rate() -> None:
-    api, clock, rules = world({"nvidia.com/gpu": "8"})
+    api, clock, rules = rate_limited_rules({"nvidia.com/gpu": "8"})
     refused = [
         answer(review(reservation(f"r{n}", group(16))), rules)["response"]["allowed"] for n in range(200)
     ]
@@ -56,17 +56,17 @@ def test_a_flood_of_reviews_reads_the_api_server_at_a_bounded_rate() -> None:
 
 
 @pytest.mark.covers("SAF-58")
-def test_reviews_of_made_up_namespaces_do_not_reach_the_api_server_beyond_the_rate() -> None:
-    api, _, rules = world({"nvidia.com/gpu": "8"})
+def test_reviews_of_invented_namespaces_do_not_exceed_the_read_rate() -> None:
+    api, _, rules = rate_limited_rules({"nvidia.com/gpu": "8"})
     for number in range(200):
-        found = answer(review(reservation("r"), namespace=f"n{number}"), rules)["response"]
-        assert found["allowed"], "the controllers judge what could not be judged here"
+        response = answer(review(reservation("r"), namespace=f"n{number}"), rules)["response"]
+        assert response["allowed"], "the controllers decide about unread objects"
     assert api.lists.total() == RATE
-    assert "too many reviews at once" in found["warnings"][0]
+    assert "too many reviews at once" in response["warnings"][0]
 
 
-def test_below_the_rate_each_review_reads_anew() -> None:
-    api, _, rules = world({"nvidia.com/gpu": "8"})
+def test_below_the_rate_each_review_reads_again() -> None:
+    api, _, rules = rate_limited_rules({"nvidia.com/gpu": "8"})
     assert answer(review(reservation("a", group(8))), rules)["response"]["allowed"]
     api.stored = [reservation("a", group(8))]
     assert not answer(review(reservation("b", group(8))), rules)["response"]["allowed"]

@@ -39,8 +39,8 @@ class World:
         return self.client.get(Secret.KIND, SECRET, namespace=SPACE)
 
     def registered(self) -> dict[str, Any]:
-        (found,) = self.client.get(ValidatingWebhookConfiguration.KIND, NAME)["webhooks"]
-        return dict(found)
+        (webhook,) = self.client.get(ValidatingWebhookConfiguration.KIND, NAME)["webhooks"]
+        return dict(webhook)
 
     def bundle(self) -> bytes:
         return b64decode(self.registered()["clientConfig"]["caBundle"])
@@ -51,21 +51,25 @@ def world() -> World:
     return World()
 
 
-def test_the_first_replica_makes_both_and_the_next_serves_the_same(world: World) -> None:
+def test_the_first_replica_creates_both_objects_and_the_next_serves_the_same(world: World) -> None:
     first, second = world.replica().keep(), world.replica().keep()
     assert write(second) == world.secret()["data"]
     assert second.bundle == first.bundle == world.bundle()
-    found = world.registered()
-    assert found["clientConfig"]["service"] == {
+    webhook = world.registered()
+    assert webhook["clientConfig"]["service"] == {
         "name": "capacity-broker",
         "namespace": SPACE,
         "path": "/validate",
         "port": 443,
     }
-    assert (found["failurePolicy"], found["sideEffects"], found["timeoutSeconds"]) == ("Ignore", "None", 5)
+    assert (webhook["failurePolicy"], webhook["sideEffects"], webhook["timeoutSeconds"]) == (
+        "Ignore",
+        "None",
+        5,
+    )
 
 
-def test_a_replica_at_rest_writes_nothing(world: World) -> None:
+def test_an_unchanged_replica_writes_nothing(world: World) -> None:
     world.replica().keep()
     world.tap.forget()
     for _ in range(3):
@@ -74,7 +78,7 @@ def test_a_replica_at_rest_writes_nothing(world: World) -> None:
     assert world.tap.writes() == []
 
 
-def test_what_is_due_is_written_once_however_many_replicas_there_are(world: World) -> None:
+def test_several_replicas_renew_once(world: World) -> None:
     world.replica().keep()
     for days, authorities in (
         (SERVING_LIFE.days, 1),
@@ -84,14 +88,14 @@ def test_what_is_due_is_written_once_however_many_replicas_there_are(world: Worl
     ):
         world.clock.jump(timedelta(days=days).total_seconds())
         kept = [world.replica().keep() for _ in range(3)]
-        assert len({each.bundle for each in kept}) == 1
+        assert len({certificates.bundle for certificates in kept}) == 1
         assert len(kept[0].authorities) == authorities
         assert world.bundle() == kept[0].bundle
 
 
 @pytest.mark.parametrize("resource", KINDS)
 @pytest.mark.parametrize("first", [True, False], ids=["at the start", "later"])
-def test_a_replica_that_was_slower_takes_what_the_faster_wrote(
+def test_a_replica_that_loses_a_write_race_uses_the_winners_certificates(
     world: World, resource: str, first: bool
 ) -> None:
     """Between this replica's read and its write another replica has written."""
@@ -112,7 +116,7 @@ def test_a_replica_that_was_slower_takes_what_the_faster_wrote(
     assert world.bundle() == kept.bundle == read(world.secret()["data"]).bundle
 
 
-def test_hand_edits_are_put_right_and_a_broken_secret_is_made_anew(world: World) -> None:
+def test_manual_edits_are_reverted_and_a_broken_secret_is_recreated(world: World) -> None:
     before = world.replica().keep()
     kind = ValidatingWebhookConfiguration.KIND
     edit = [{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Fail"}]
@@ -133,10 +137,10 @@ def test_hand_edits_are_put_right_and_a_broken_secret_is_made_anew(world: World)
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_what_is_somebody_elses_is_left_alone(world: World, kind: Kind) -> None:
+def test_objects_of_other_owners_are_left_unchanged(world: World, kind: Kind) -> None:
     where = {"namespace": SPACE} if kind.namespaced else {}
     name = SECRET if kind.namespaced else NAME
-    made = world.client.create(kind, {"metadata": {"name": name, **where}})
+    foreign = world.client.create(kind, {"metadata": {"name": name, **where}})
     with pytest.raises(Foreign, match=f"{kind.kind} {name} is not the broker's"):
         world.replica().keep()
-    assert world.client.get(kind, name, namespace=where.get("namespace")) == made
+    assert world.client.get(kind, name, namespace=where.get("namespace")) == foreign

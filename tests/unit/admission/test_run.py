@@ -40,13 +40,13 @@ def _process_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def serve(client: Client, settings: Settings) -> None:
     """Serves on a port that was free a moment ago, and that another process may have taken since."""
-    nobody: Any = None
+    provider: Any = None
     for last in (False, False, True):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = int(probe.getsockname()[1])
         try:
-            return run.serve(replace(settings, webhook_port=port), client, nobody)
+            return run.serve(replace(settings, webhook_port=port), client, provider)
         except ValueError:
             if last:
                 raise
@@ -64,12 +64,12 @@ def test_a_standby_serves_the_webhook(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client(InProcessTransport(Cluster()))
     seen: list[Any] = []
 
-    def standing_by(*_: object, **__: object) -> None:
+    def lose_election(*_: object, **__: object) -> None:
         """Stands in for an election that is never won."""
         FakeClock().until(lambda: registered(client) is not None)
         seen.append(registered(client))
 
-    monkeypatch.setattr(run, "lead", standing_by)
+    monkeypatch.setattr(run, "lead", lose_election)
     serve(client, replace(SETTINGS, webhook_service="mine", namespace="kube-system"))
     service = seen[0]["webhooks"][0]["clientConfig"]["service"]
     assert (service["name"], service["namespace"], service["port"]) == ("mine", "kube-system", 443)
@@ -84,26 +84,26 @@ def test_a_standby_serves_the_webhook(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_port_in_use_is_an_error_that_names_its_option(port: str, option: str) -> None:
-    nobody: Any = None
+    provider: Any = None
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         number = int(taken.getsockname()[1])
         given: Any = {port: number}
-        said = f"{option} is {number}: another process has it at 127.0.0.1; write a free port"
-        with pytest.raises(ValueError, match=re.escape(said)):
-            run.serve(replace(SETTINGS, **given), Client(InProcessTransport(Cluster())), nobody)
+        message = f"{option} is {number}: another process has it at 127.0.0.1; write a free port"
+        with pytest.raises(ValueError, match=re.escape(message)):
+            run.serve(replace(SETTINGS, **given), Client(InProcessTransport(Cluster())), provider)
 
 
-def test_address_that_is_not_this_machine_s_names_its_option() -> None:
-    nobody: Any = None
+def test_an_address_of_another_machine_is_an_error_that_names_its_option() -> None:
+    unused: Any = None
     with pytest.raises(ValueError, match=r"--http-host \(BROKER_HTTP_HOST\) is '192\.0\.2\.1': "):
-        run.serve(replace(SETTINGS, http_host="192.0.2.1"), nobody, nobody)
+        run.serve(replace(SETTINGS, http_host="192.0.2.1"), unused, unused)
 
 
-def test_without_a_port_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_port_no_webhook_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client(InProcessTransport(Cluster()))
     monkeypatch.setattr(run, "lead", lambda *_, **__: None)
-    nobody: Any = None
-    run.serve(SETTINGS, client, nobody)
+    provider: Any = None
+    run.serve(SETTINGS, client, provider)
     assert registered(client) is None

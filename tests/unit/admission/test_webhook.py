@@ -28,7 +28,7 @@ from broker.kube.client import Client
 from broker.kube.clock import FakeClock
 from broker.kube.errors import Invalid
 from broker.kube.transports import InProcessTransport
-from tests.unit.admission.asked import Json, group, reservation, review
+from tests.unit.admission.reviews import Json, group, reservation, review
 
 SERVICE = ("ns", "capacity-broker", 443)
 # Certificates are judged by the real clock, so the broker's clock starts early enough that its certificates
@@ -85,42 +85,42 @@ def port(webhook: Webhook) -> int:
 
 def serial(webhook: Webhook) -> int:
     """The serial number of the certificate in a handshake; 0 while there is none."""
-    anyone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
+    trust_all = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trust_all.check_hostname, trust_all.verify_mode = False, ssl.CERT_NONE
     try:
         with (
             socket.create_connection(("127.0.0.1", port(webhook)), 10) as plain,
-            anyone.wrap_socket(plain) as tls,
+            trust_all.wrap_socket(plain) as tls,
         ):
-            found = tls.getpeercert(binary_form=True)
+            certificate = tls.getpeercert(binary_form=True)
     except OSError:
         return 0
-    assert found is not None
-    return x509.load_der_x509_certificate(found).serial_number
+    assert certificate is not None
+    return x509.load_der_x509_certificate(certificate).serial_number
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    made = World()
+    environment = World()
     try:
-        yield made
+        yield environment
     finally:
-        for webhook in made.running:
+        for webhook in environment.running:
             webhook.close()
 
 
 def test_every_replica_answers_for_the_service(world: World) -> None:
     first, second = world.start(), world.start()
     assert serial(first) == serial(second)
-    for each in (first, second):
-        world.lead_to(each)
+    for webhook in (first, second):
+        world.lead_to(webhook)
         assert world.refuses()
     first.close()
     world.running.remove(first)
     assert world.refuses()
 
 
-def test_certificates_are_renewed_under_a_server_that_goes_on(world: World) -> None:
+def test_certificates_are_renewed_without_a_restart(world: World) -> None:
     webhook = world.start()
     before = serial(webhook)
     world.clock.threads()
@@ -132,7 +132,7 @@ def test_certificates_are_renewed_under_a_server_that_goes_on(world: World) -> N
     assert world.refuses()
 
 
-def test_a_replica_takes_over_what_another_renewed(world: World) -> None:
+def test_a_replica_serves_the_certificate_that_another_renewed(world: World) -> None:
     webhook = world.start()
     world.client.delete(Secret.KIND, SECRET, namespace="ns")
     other = world.start()
@@ -142,7 +142,7 @@ def test_a_replica_takes_over_what_another_renewed(world: World) -> None:
     assert world.refuses()
 
 
-def test_an_api_server_that_cannot_be_asked_holds_up_nothing_but_the_certificate(world: World) -> None:
+def test_an_api_server_outage_delays_only_the_certificate(world: World) -> None:
     """Refused at first, then retried: the webhook serves as soon as it may."""
     world.cluster.faults.fail(verb="get", resource="secrets", code=503, times=2)
     world.start(step=1.0)
@@ -156,7 +156,7 @@ BODIES = {
 }
 
 
-def test_bodies_that_are_no_reviews(world: World) -> None:
+def test_a_body_that_is_no_review_gets_status_400(world: World) -> None:
     webhook = world.start()
     trust = ssl.create_default_context(cadata=world.kept().bundle.decode())
     name = "capacity-broker.ns.svc"
@@ -172,7 +172,9 @@ def test_bodies_that_are_no_reviews(world: World) -> None:
 
 
 @pytest.mark.covers("SAF-58")
-def test_one_review_more_than_the_limit_is_turned_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reviews_over_the_concurrency_limit_get_status_429(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(webhook_module, "AT_ONCE", 1)
     entered, leave = threading.Event(), threading.Event()
 

@@ -98,7 +98,7 @@ CLASSES = (
         refused=("alias must be family@version",),
     ),
     Case(
-        name="alias of nobody",
+        name="alias of no family",
         given=with_spec(amiSelectorTerms=[{"alias": "ubuntu@latest"}]),
         refused=("alias has an unknown family",),
     ),

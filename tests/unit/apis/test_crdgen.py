@@ -22,7 +22,7 @@ def test_crd_files_equal_the_models() -> None:
     assert crdgen.drift(crdgen.CHART) == []
 
 
-def test_drift_is_named(tmp_path: Path) -> None:
+def test_drift_from_the_models_is_reported_by_file(tmp_path: Path) -> None:
     crdgen.write(tmp_path)
     assert crdgen.drift(tmp_path) == []
     edited = tmp_path / "karpenter.sh_nodepools.yaml"
@@ -69,7 +69,7 @@ def test_load_gives_the_definitions() -> None:
     ]
 
 
-def test_a_wheel_carries_them_inside_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wheel_contains_the_definitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = tmp_path / "site-packages" / "broker"
     (installed / "apis").mkdir(parents=True)
     (installed / "crds").mkdir()
@@ -111,12 +111,14 @@ def test_schemas_are_structural_and_explained(version: Json) -> None:
 
 @pytest.mark.covers("KRP-01")
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
-def test_the_reservation_spec_is_in_both_versions(version: str) -> None:
+def test_both_versions_have_the_reservation_spec(version: str) -> None:
     (crd,) = (crd for crd in crds.load() if crd["spec"]["names"]["kind"] == "EC2NodeClass")
-    (found,) = (each for each in crd["spec"]["versions"] if each["name"] == version)
-    assert found["served"]
-    assert found["storage"] == (version == "v1")
-    spec = found["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["capacityReservationSpec"]
+    (definition,) = (candidate for candidate in crd["spec"]["versions"] if candidate["name"] == version)
+    assert definition["served"]
+    assert definition["storage"] == (version == "v1")
+    spec = definition["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"][
+        "capacityReservationSpec"
+    ]
     assert {path for path, _ in walk(spec)} == {
         "",
         ".capacityReservationPreference",
@@ -150,7 +152,7 @@ def test_a_type_without_a_schema_is_refused() -> None:
         crdgen.structural(Odd)
 
 
-def test_ownership_is_three_tags() -> None:
+def test_ownership_has_three_tags() -> None:
     assert set(KARPENTER_OWNERSHIP_TAGS) == {
         "karpenter.sh/nodepool",
         "karpenter.k8s.aws/ec2nodeclass",
@@ -167,22 +169,25 @@ def test_files_are_plain_yaml() -> None:
 
 def test_kubectl_columns_of_a_class_show_the_brokers_conditions() -> None:
     """Not Karpenter's Ready, which is empty without Karpenter; `-o wide` shows that too."""
-    (crd,) = [each for each in crds.load() if each["spec"]["names"]["kind"] == "EC2NodeClass"]
+    (crd,) = [crd_ for crd_ in crds.load() if crd_["spec"]["names"]["kind"] == "EC2NodeClass"]
     for version in crd["spec"]["versions"]:
-        shown = [each["jsonPath"] for each in version["additionalPrinterColumns"] if not each.get("priority")]
-        said = [path for path in shown if path.startswith(".status.conditions")]
-        assert said == [
-            f'.status.conditions[?(@.type=="{each}")].status' for each in (LAUNCHABLE, RESERVATIONS_RESOLVED)
+        shown = [
+            column["jsonPath"] for column in version["additionalPrinterColumns"] if not column.get("priority")
+        ]
+        condition_paths = [path for path in shown if path.startswith(".status.conditions")]
+        assert condition_paths == [
+            f'.status.conditions[?(@.type=="{condition}")].status'
+            for condition in (LAUNCHABLE, RESERVATIONS_RESOLVED)
         ]
 
 
 def _unlimited(schema: dict[str, Any], where: str) -> Iterator[str]:
     """The fields without a limit on their length."""
     limits = {"string": "maxLength", "array": "maxItems"}
-    wanted = "maxLength" if schema.get("x-kubernetes-int-or-string") else limits.get(schema.get("type", ""))
+    limit = "maxLength" if schema.get("x-kubernetes-int-or-string") else limits.get(schema.get("type", ""))
     if "additionalProperties" in schema:
-        wanted = "maxProperties"
-    if wanted and wanted not in schema and "enum" not in schema:
+        limit = "maxProperties"
+    if limit and limit not in schema and "enum" not in schema:
         yield where
     for name, field in schema.get("properties", {}).items():
         yield from _unlimited(field, f"{where}.{name}")
@@ -192,8 +197,8 @@ def _unlimited(schema: dict[str, Any], where: str) -> Iterator[str]:
 
 
 @pytest.mark.covers("SAF-51")
-def test_everything_that_a_person_can_write_in_our_own_kinds_has_a_limit() -> None:
-    found = [
+def test_every_user_field_of_the_brokers_kinds_has_a_limit() -> None:
+    unlimited = [
         field
         for entry in crdgen.DEFINITIONS
         for version in crdgen.definition(entry)["spec"]["versions"]
@@ -202,12 +207,14 @@ def test_everything_that_a_person_can_write_in_our_own_kinds_has_a_limit() -> No
         if name == "spec"
         for field in _unlimited(schema, f"{entry.versions[0].KIND.kind}.spec")
     ]
-    assert found == []
+    assert unlimited == []
 
 
 @pytest.mark.covers("SAF-51")
 def test_a_quantity_of_65_characters_is_refused_by_the_definition() -> None:
-    [entry] = [each for each in crdgen.DEFINITIONS if each.versions[0] is CapacityReservation]
+    [entry] = [
+        definition for definition in crdgen.DEFINITIONS if definition.versions[0] is CapacityReservation
+    ]
     schema = crdgen.definition(entry)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
     flavor = schema["spec"]["properties"]["resourceGroups"]["items"]["properties"]["flavors"]["items"]
     quota = flavor["properties"]["resources"]["items"]["properties"]["nominalQuota"]

@@ -44,7 +44,7 @@ def named(cases: tuple[Case, ...]) -> pytest.MarkDecorator:
 @pytest.mark.covers("KRP-01", "KRP-02")
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 @named(RESERVATION_SPECS + MALFORMED)
-def test_the_api_server_judges_a_reservation_spec(served: Api, version: str, case: Case) -> None:
+def test_the_api_server_validates_a_reservation_spec(served: Api, version: str, case: Case) -> None:
     obj = node_class(version=version, spec={"capacityReservationSpec": case.given})
     judge(dry(served, obj), case)
 
@@ -79,48 +79,48 @@ def test_objects_valid_in_v1beta1_can_be_patched_at_v1(served: Api) -> None:
 
 @pytest.mark.covers("KRP-14")
 @named(CLASSES)
-def test_the_api_server_judges_a_class(served: Api, case: Case) -> None:
+def test_the_api_server_validates_a_class(served: Api, case: Case) -> None:
     judge(dry(served, case.given), case)
 
 
 @named(CLAIMS)
-def test_the_api_server_judges_a_claim(served: Api, case: Case) -> None:
+def test_the_api_server_validates_a_claim(served: Api, case: Case) -> None:
     judge(dry(served, case.given), case)
 
 
 @named(POOLS)
-def test_the_api_server_judges_a_pool(served: Api, case: Case) -> None:
+def test_the_api_server_validates_a_pool(served: Api, case: Case) -> None:
     judge(dry(served, case.given), case)
 
 
-def test_a_claim_never_changes(served: Api) -> None:
-    made = node_claim()
-    made["metadata"]["name"] = "settled"
-    assert served.request("POST", path(made), body=made).status == 201
+def test_a_claims_spec_is_immutable(served: Api) -> None:
+    claim = node_claim()
+    claim["metadata"]["name"] = "immutable"
+    assert served.request("POST", path(claim), body=claim).status == 201
     reply = served.request(
         "PATCH",
-        f"{path(made)}/settled",
+        f"{path(claim)}/immutable",
         body={"spec": {"expireAfter": "1h"}},
         headers={"Content-Type": "application/merge-patch+json"},
     )
     assert reply.status == 422
     assert "spec is immutable: delete the claim and make another" in reply.body["message"]
-    assert served.request("DELETE", f"{path(made)}/settled").status == 200
+    assert served.request("DELETE", f"{path(claim)}/immutable").status == 200
 
 
-def test_a_pool_keeps_its_launcher(served: Api) -> None:
-    made = node_pool()
-    made["metadata"]["name"] = "settled"
-    assert served.request("POST", path(made), body=made).status == 201
+def test_a_pools_class_group_is_immutable(served: Api) -> None:
+    pool = node_pool()
+    pool["metadata"]["name"] = "immutable"
+    assert served.request("POST", path(pool), body=pool).status == 201
     reply = served.request(
         "PATCH",
-        f"{path(made)}/settled",
+        f"{path(pool)}/immutable",
         body={"spec": {"template": {"spec": {"nodeClassRef": {"group": "karpenter.k8s.aws"}}}}},
         headers={"Content-Type": "application/merge-patch+json"},
     )
     assert reply.status == 422
     assert "nodeClassRef.group is immutable" in reply.body["message"]
-    assert served.request("DELETE", f"{path(made)}/settled").status == 200
+    assert served.request("DELETE", f"{path(pool)}/immutable").status == 200
 
 
 def test_defaults_are_filled_in(served: Api) -> None:
@@ -143,9 +143,9 @@ def test_defaults_are_filled_in(served: Api) -> None:
 
 @pytest.mark.covers("KRP-09")
 def test_status_keeps_the_resolved_resources(served: Api) -> None:
-    made = node_class()
-    made["metadata"]["name"] = "resolved"
-    assert served.request("POST", path(made), body=made).status == 201
+    ec2_node_class = node_class()
+    ec2_node_class["metadata"]["name"] = "resolved"
+    assert served.request("POST", path(ec2_node_class), body=ec2_node_class).status == 201
     status = {
         "subnets": [{"id": "subnet-1", "zone": "us-east-1a", "zoneID": "use1-az1"}],
         "capacityReservations": [
@@ -178,17 +178,17 @@ def test_status_keeps_the_resolved_resources(served: Api) -> None:
     }
     reply = served.request(
         "PATCH",
-        f"{path(made)}/resolved/status",
+        f"{path(ec2_node_class)}/resolved/status",
         body={"status": status},
         headers={"Content-Type": "application/merge-patch+json"},
     )
     assert reply.status == 200, reply.body
-    assert served.request("GET", f"{path(made)}/resolved").body["status"] == status
+    assert served.request("GET", f"{path(ec2_node_class)}/resolved").body["status"] == status
     table = served.request(
         "GET",
-        f"{path(made)}/resolved",
+        f"{path(ec2_node_class)}/resolved",
         headers={"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"},
     ).body
     row = dict(zip((c["name"] for c in table["columnDefinitions"]), table["rows"][0]["cells"], strict=True))
     assert row["Reservations"] == "True"
-    assert served.request("DELETE", f"{path(made)}/resolved").status == 200
+    assert served.request("DELETE", f"{path(ec2_node_class)}/resolved").status == 200

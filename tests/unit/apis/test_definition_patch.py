@@ -10,14 +10,16 @@ import yaml
 
 from broker.apis import crds
 from broker.apis.karpenter_aws_accepted import AcceptedSpec, load
-from broker.apis.karpenter_aws_definition import NAME, PROPERTY, definition, patch, wanted
+from broker.apis.karpenter_aws_definition import NAME, PROPERTY, definition, patch, property_schema
 from broker.apis.reservation_spec import CapacityReservationSpec
 from tests.unit.apis.cases import Json
 from tests.unit.apis.test_karpenter_fidelity import module
 
 
-def version(name: str, *, served: bool = True, storage: bool = False, there: Json | None = None) -> Json:
-    known = {} if there is None else {PROPERTY: there}
+def version(
+    name: str, *, served: bool = True, storage: bool = False, property_schema: Json | None = None
+) -> Json:
+    known = {} if property_schema is None else {PROPERTY: property_schema}
     spec = {"type": "object", "properties": {"role": {"type": "string"}, **known}}
     schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}}
     return {"name": name, "served": served, "storage": storage, "schema": schema}
@@ -30,10 +32,10 @@ def crd(*versions: Json) -> Json:
 
 def applied(raw: Json, changes: list[Json]) -> Json:
     """The result of a JSON patch (RFC 6902) of tests and additions; a test that fails raises."""
-    made = copy.deepcopy(raw)
+    patched = copy.deepcopy(raw)
     for change in changes:
         *way, last = change["path"].strip("/").split("/")
-        place: Any = made
+        place: Any = patched
         for step in way:
             place = place[int(step)] if isinstance(place, list) else place[step]
         if change["op"] == "test":
@@ -41,24 +43,24 @@ def applied(raw: Json, changes: list[Json]) -> Json:
         else:
             assert change["op"] == "add"
             place[last] = change["value"]
-    return made
+    return patched
 
 
 @pytest.mark.covers("KRP-03")
-def test_every_version_that_is_served_or_stored_gets_the_property_and_nothing_else() -> None:
+def test_a_patch_adds_only_the_property_to_each_served_or_stored_version() -> None:
     raw = crd(
         version("v1", storage=True),
         version("v1beta1", served=False),
         version("v1alpha1", served=False, storage=True),
-        version("v2", there=wanted()),
-        version("v3", there={"type": "object"}),
+        version("v2", property_schema=property_schema()),
+        version("v3", property_schema={"type": "object"}),
     )
     before = definition(raw)
     assert (before.missing, before.outdated) == (("v1", "v1alpha1"), ("v3",))
-    made = applied(raw, patch(raw))
+    patched = applied(raw, patch(raw))
     assert [
         PROPERTY in v["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
-        for v in made["spec"]["versions"]
+        for v in patched["spec"]["versions"]
     ] == [
         True,
         False,
@@ -66,8 +68,8 @@ def test_every_version_that_is_served_or_stored_gets_the_property_and_nothing_el
         True,
         True,
     ]
-    assert patch(made) == []
-    after = definition(made)
+    assert patch(patched) == []
+    after = definition(patched)
     assert after.serves and not after.outdated
 
 
@@ -84,9 +86,9 @@ def test_a_patch_holds_only_for_the_version_that_was_read() -> None:
 
 
 def test_brokers_own_definition_is_recognized() -> None:
-    own = next(each for each in crds.load() if each["metadata"]["name"] == NAME)
+    own = next(crd_ for crd_ in crds.load() if crd_["metadata"]["name"] == NAME)
     assert definition(own).own and definition(own).serves
-    assert not definition(crd(version("v1", there=wanted()))).own
+    assert not definition(crd(version("v1", property_schema=property_schema()))).own
 
 
 def test_the_identity_changes_with_the_definition() -> None:
@@ -96,17 +98,20 @@ def test_the_identity_changes_with_the_definition() -> None:
 
 
 @pytest.mark.covers("KRP-03")
-def test_karpenter_s_own_file_gets_the_property_alone() -> None:
+def test_a_patch_adds_only_the_property_to_karpenters_file() -> None:
     folder = module()
     if folder is None:
         pytest.skip("Karpenter's Go module is not on this machine")
     raw = yaml.safe_load((folder / "karpenter.k8s.aws_ec2nodeclasses.yaml").read_text())
     raw["metadata"]["resourceVersion"] = "1"
     assert not definition(raw).own and definition(raw).missing == definition(raw).versions
-    made = applied(raw, patch(raw))
-    for each in made["spec"]["versions"]:
-        assert each["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"].pop(PROPERTY) == wanted()
-    assert made == raw
+    patched = applied(raw, patch(raw))
+    for version_ in patched["spec"]["versions"]:
+        assert (
+            version_["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"].pop(PROPERTY)
+            == property_schema()
+        )
+    assert patched == raw
 
 
 @pytest.mark.parametrize(
@@ -120,11 +125,11 @@ def test_karpenter_s_own_file_gets_the_property_alone() -> None:
         '{"spec": {"capacityReservationPreference": "maybe"}, "definition": "u/1"}',
     ],
 )
-def test_a_copy_that_the_broker_cannot_have_made_is_none(text: str | None) -> None:
+def test_a_backup_that_the_broker_cannot_have_written_is_ignored(text: str | None) -> None:
     assert load(text) is None
 
 
-def test_a_copy_is_read_as_it_was_written() -> None:
+def test_a_backup_is_read_back_unchanged() -> None:
     copied = AcceptedSpec(
         spec=CapacityReservationSpec.model_validate({"capacityReservationPreference": "None"}),
         definition="u/1",

@@ -20,11 +20,11 @@ PLURALS = {"EC2NodeClass": "ec2nodeclasses", "NodeClaim": "nodeclaims", "NodePoo
 
 
 def objects() -> list[Json]:
-    found = []
+    examples = []
     for path in sorted(EXAMPLES.glob("*.yaml")):
         text = re.sub(r"\$\{(\w+)\}", lambda name: FILLED[name[1]], path.read_text())
-        found += [obj for obj in yaml.safe_load_all(text) if obj]
-    return found
+        examples += [obj for obj in yaml.safe_load_all(text) if obj]
+    return examples
 
 
 def test_the_api_server_accepts_every_example(served: Api) -> None:
@@ -37,10 +37,10 @@ def test_the_api_server_accepts_every_example(served: Api) -> None:
 @pytest.mark.covers("KRP-02")
 def test_every_kind_of_selection_has_an_example() -> None:
     classes = [EC2NodeClass.decode(obj) for obj in objects() if obj["kind"] == "EC2NodeClass"]
-    asks = {each.name: each.reservation_settings.spec for each in classes}
+    specs = {ec2_class.name: ec2_class.reservation_settings.spec for ec2_class in classes}
     shown = {
         name: (spec.preference, bool(spec.reservation_id), bool(spec.group_arn))
-        for name, spec in asks.items()
+        for name, spec in specs.items()
         if spec is not None
     }
     assert shown == {

@@ -1,4 +1,4 @@
-"""Hashes for drift: what changes them and what does not."""
+"""Hashes for drift: the fields that change them and the fields that do not."""
 
 from __future__ import annotations
 

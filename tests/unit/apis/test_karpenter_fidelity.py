@@ -40,7 +40,7 @@ COMPARED = (
     "x-kubernetes-map-type",
 )
 
-BROKER_FIELD = "a field of ours"
+BROKER_FIELD = "a field of the broker"
 OLDER = "v1beta1 allowed it, and both versions share a schema"
 VALUES = "Karpenter puts the limit on the list, where it means nothing; here it is on each value"
 DIFFERENT = {
@@ -48,7 +48,7 @@ DIFFERENT = {
     ".status.capacityReservationMisfits": BROKER_FIELD,
     ".status.capacityReservations[].totalInstanceCount": BROKER_FIELD,
     ".status.capacityReservations[].availableInstanceCount": BROKER_FIELD,
-    ".status.capacityReservations[].state enum": "pending is ours",
+    ".status.capacityReservations[].state enum": "pending is the broker's state",
     ".spec required": OLDER,
     ".spec.amiFamily enum": OLDER,
     ".spec.blockDeviceMappings[].ebs.volumeSize pattern": "Karpenter's allows no number before Ti and T",
@@ -99,18 +99,25 @@ def test_schemas_equal_karpenters(file: str) -> None:
     folder = module()
     if folder is None:
         pytest.skip(f"no Karpenter here: run `go mod download {MODULE}`")
-    theirs = yaml.safe_load((folder / f"{file}.yaml").read_text())["spec"]
-    (ours,) = (crd["spec"] for crd in crds.load() if crd["metadata"]["name"] == ".".join(_parts(theirs)))
+    karpenter = yaml.safe_load((folder / f"{file}.yaml").read_text())["spec"]
+    (broker,) = (crd["spec"] for crd in crds.load() if crd["metadata"]["name"] == ".".join(_parts(karpenter)))
     for key in ("group", "names", "scope"):
-        assert ours[key] == theirs[key]
-    mine, other = ours["versions"][0], theirs["versions"][0]
-    assert mine["subresources"] == other["subresources"]
-    # kubectl shows all columns of theirs for ours too, some with -o wide only.
-    columns = [{c["name"]: c["jsonPath"] for c in each["additionalPrinterColumns"]} for each in (mine, other)]
+        assert broker[key] == karpenter[key]
+    broker_version, karpenter_version = broker["versions"][0], karpenter["versions"][0]
+    assert broker_version["subresources"] == karpenter_version["subresources"]
+    # The broker keeps all columns of Karpenter, some with -o wide only.
+    columns = [
+        {c["name"]: c["jsonPath"] for c in version["additionalPrinterColumns"]}
+        for version in (broker_version, karpenter_version)
+    ]
     assert columns[1].items() <= columns[0].items()
-    wanted = dict(facts(other["schema"]["openAPIV3Schema"]))
-    found = dict(facts(mine["schema"]["openAPIV3Schema"]))
-    differing = {fact for fact in wanted.keys() | found.keys() if wanted.get(fact) != found.get(fact)}
+    karpenter_facts = dict(facts(karpenter_version["schema"]["openAPIV3Schema"]))
+    broker_facts = dict(facts(broker_version["schema"]["openAPIV3Schema"]))
+    differing = {
+        fact
+        for fact in karpenter_facts.keys() | broker_facts.keys()
+        if karpenter_facts.get(fact) != broker_facts.get(fact)
+    }
     assert sorted(fact for fact in differing if not meant(fact)) == []
 
 

@@ -38,20 +38,20 @@ CLASSES = EC2NodeClass.KIND
         (EC2NodeClassV1Beta1.KIND, {"name": "x"}, "/apis/karpenter.k8s.aws/v1beta1/ec2nodeclasses/x"),
     ],
 )
-def test_a_kind_knows_its_paths(kind: Kind, where: dict[str, str], path: str) -> None:
+def test_a_kind_has_its_paths(kind: Kind, where: dict[str, str], path: str) -> None:
     assert kind.path(**where) == path
 
 
 @pytest.mark.parametrize(
-    ("kind", "where", "said"),
+    ("kind", "where", "message"),
     [
         (CLASSES, {"namespace": "a"}, "EC2NodeClass has no namespace"),
         (PODS, {"name": "b"}, "Pod 'b' needs a namespace"),
         (CLASSES, {"subresource": "status"}, "needs a name"),
     ],
 )
-def test_a_path_that_cannot_be_is_refused(kind: Kind, where: dict[str, str], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_an_invalid_path_is_refused(kind: Kind, where: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         kind.path(**where)
 
 
@@ -87,7 +87,7 @@ def test_quantities_are_read_in_base_units(text: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "much", "NaN", "1_0", "1e1.5", "1GiB", "Gi", "1 Gi", "0x1"])
-def test_a_wrong_quantity_is_named(text: str) -> None:
+def test_an_invalid_quantity_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="not a quantity"):
         quantity(text)
 
@@ -125,7 +125,7 @@ def test_objects_round_trip(model: type[Object], raw: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("model", [EC2NodeClass, NodeClaim, NodePool, Node, Pod, Lease, Event])
-def test_unknown_fields_change_nothing(model: type[Object]) -> None:
+def test_unknown_fields_are_ignored(model: type[Object]) -> None:
     known = {"metadata": {"name": "a", "uid": "u"}}
     newer = {
         "metadata": {"name": "a", "uid": "u", "managedFields": [{"manager": "x"}], "newer": 1},
@@ -173,7 +173,7 @@ def test_acronyms_keep_their_capitals() -> None:
     assert spec.ip_prefix_count == 2
 
 
-def test_an_object_cannot_be_changed() -> None:
+def test_an_object_is_immutable() -> None:
     node = Node.decode({"metadata": {"name": "a"}})
     with pytest.raises(ValueError, match="frozen"):
         node.spec.unschedulable = True  # type: ignore[misc]
@@ -188,7 +188,7 @@ def test_keys_and_deletion() -> None:
     assert (node.key, node.deleting) == ("n", False)
 
 
-def test_conditions_are_found_by_type() -> None:
+def test_conditions_are_looked_up_by_type() -> None:
     ready = Condition(type="Ready", status="True")
     assert condition((Condition(type="Launched"), ready), "Ready") is ready
     assert condition((ready,), "Launched") is None
@@ -206,30 +206,42 @@ def test_times_are_written_as_kubernetes_reads_them(at: datetime) -> None:
     lease = Lease(spec=LeaseSpec(renew_time=at)).wire()["spec"]["renewTime"]
     assert len(lease) == len("2026-01-01T00:00:00.000000Z")
     assert datetime.fromisoformat(lease) == at
-    seen = Condition(type="Ready", last_transition_time=at).wire()["lastTransitionTime"]
-    assert len(seen) == len("2026-01-01T00:00:00Z")
-    assert datetime.fromisoformat(seen) == at.astimezone(UTC).replace(microsecond=0)
+    transition = Condition(type="Ready", last_transition_time=at).wire()["lastTransitionTime"]
+    assert len(transition) == len("2026-01-01T00:00:00Z")
+    assert datetime.fromisoformat(transition) == at.astimezone(UTC).replace(microsecond=0)
 
 
 def pod_of(**spec: Any) -> Pod:
     return Pod.decode({"metadata": {"namespace": "a", "name": "b"}, "spec": spec})
 
 
-def asks(restart: str = "", **requests: str) -> dict[str, Any]:
+def container(restart: str = "", **requests: str) -> dict[str, Any]:
     return {"resources": {"requests": requests}, **({"restartPolicy": restart} if restart else {})}
 
 
 @pytest.mark.parametrize(
     ("pod", "cpu"),
     [
-        (pod_of(containers=[asks(cpu="1"), asks(cpu="500m")]), 1.5),
-        (pod_of(containers=[asks(cpu="1")], initContainers=[asks(cpu="4"), asks(cpu="2")]), 4),
-        (pod_of(containers=[asks(cpu="3")], initContainers=[asks(cpu="2"), asks(cpu="2")]), 3),
-        (pod_of(containers=[asks(cpu="1")], initContainers=[asks("Always", cpu="2")]), 3),
-        (pod_of(containers=[asks(cpu="1")], initContainers=[asks("Always", cpu="2"), asks(cpu="4")]), 6),
-        (pod_of(containers=[asks(cpu="1")], initContainers=[asks(cpu="4"), asks("Always", cpu="2")]), 4),
-        (pod_of(containers=[asks(cpu="1")], overhead={"cpu": "250m"}), 1.25),
-        (pod_of(containers=[asks(cpu="1")], resources={"requests": {"cpu": "8"}}), 8),
+        (pod_of(containers=[container(cpu="1"), container(cpu="500m")]), 1.5),
+        (pod_of(containers=[container(cpu="1")], initContainers=[container(cpu="4"), container(cpu="2")]), 4),
+        (pod_of(containers=[container(cpu="3")], initContainers=[container(cpu="2"), container(cpu="2")]), 3),
+        (pod_of(containers=[container(cpu="1")], initContainers=[container("Always", cpu="2")]), 3),
+        (
+            pod_of(
+                containers=[container(cpu="1")],
+                initContainers=[container("Always", cpu="2"), container(cpu="4")],
+            ),
+            6,
+        ),
+        (
+            pod_of(
+                containers=[container(cpu="1")],
+                initContainers=[container(cpu="4"), container("Always", cpu="2")],
+            ),
+            4,
+        ),
+        (pod_of(containers=[container(cpu="1")], overhead={"cpu": "250m"}), 1.25),
+        (pod_of(containers=[container(cpu="1")], resources={"requests": {"cpu": "8"}}), 8),
         (pod_of(containers=[{"resources": {"limits": {"cpu": "2"}}}]), 2),
     ],
 )
@@ -249,18 +261,18 @@ def test_a_large_list_is_decoded() -> None:
         "spec": {
             "nodeName": "n",
             "containers": [
-                {"name": "c", "image": "i", "env": [{"name": "E", "value": "v"}] * 20, **asks(cpu="1")}
+                {"name": "c", "image": "i", "env": [{"name": "E", "value": "v"}] * 20, **container(cpu="1")}
             ],
             "tolerations": [{"operator": "Exists"}],
         },
         "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
     }
     listed = [Pod.decode(pod) for _ in range(2000)]
-    assert {each.requests["cpu"] for each in listed} == {1.0}
-    assert {each.spec.node_name for each in listed} == {"n"}
+    assert {pod_.requests["cpu"] for pod_ in listed} == {1.0}
+    assert {pod_.spec.node_name for pod_ in listed} == {"n"}
 
 
-def test_an_event_as_older_servers_send_it() -> None:
+def test_an_event_of_an_older_server_is_decoded() -> None:
     event = Event.decode(
         {
             "metadata": {"name": "e", "namespace": "default"},

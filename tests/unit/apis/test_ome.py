@@ -18,8 +18,8 @@ Json = dict[str, Any]
 
 MANIFESTS: list[Json] = yaml.safe_load((Path(__file__).parent / "ome_manifests.yaml").read_text())
 PLURALS = {
-    each.KIND.kind: each.KIND.plural
-    for each in (CapacityReservation, ClusterCapacityReservation, DedicatedAICluster)
+    model.KIND.kind: model.KIND.plural
+    for model in (CapacityReservation, ClusterCapacityReservation, DedicatedAICluster)
 }
 GPU, MEMORY, CPU = "nvidia.com/gpu", "memory", "cpu"
 # The corrections in each manifest; the others are valid for Kueue.
@@ -61,7 +61,10 @@ def many(groups: int, flavors: int, resources: int) -> list[Json]:
         {
             "coveredResources": covered,
             "flavors": [
-                {"name": f"f-{at}-{n}", "resources": [{"name": each, "nominalQuota": 1} for each in covered]}
+                {
+                    "name": f"f-{at}-{n}",
+                    "resources": [{"name": resource, "nominalQuota": 1} for resource in covered],
+                }
                 for n in range(flavors)
             ],
         }
@@ -81,23 +84,23 @@ def reservation(spec: Json | None = None, *, name: str = "r", **more: Any) -> Js
 
 def objects(manifest: Json) -> list[Json]:
     """The objects of a page's block; a part of an object is completed."""
-    found = []
+    objs = []
     for written in yaml.safe_load_all(manifest["text"]):
         if "kind" in written:
-            found.append(written)
+            objs.append(written)
             continue
         whole = reservation(written.get("spec"), name=manifest["name"])
         whole["metadata"] |= written.get("metadata", {})
-        found.append(whole | ({"status": written["status"]} if "status" in written else {}))
-    return found
+        objs.append(whole | ({"status": written["status"]} if "status" in written else {}))
+    return objs
 
 
 def reservations() -> list[Any]:
     return [
-        pytest.param(manifest["name"], each, id=f"{manifest['line']}-{manifest['name']}")
+        pytest.param(manifest["name"], obj, id=f"{manifest['line']}-{manifest['name']}")
         for manifest in MANIFESTS
-        for each in objects(manifest)
-        if each["kind"] != "DedicatedAICluster"
+        for obj in objects(manifest)
+        if obj["kind"] != "DedicatedAICluster"
     ]
 
 
@@ -111,38 +114,40 @@ def post(api: Api, obj: Json) -> Reply:
 
 
 @pytest.mark.covers("OME-001", "OME-002", "OME-003", "OME-004", "OME-007")
-@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda each: f"{each['line']}-{each['name']}")
-def test_the_api_server_takes_every_manifest_of_the_page(served: Api, manifest: Json) -> None:
-    for each in objects(manifest):
-        if space := each["metadata"].get("namespace"):
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda obj: f"{obj['line']}-{obj['name']}")
+def test_the_api_server_accepts_every_manifest_of_the_page(served: Api, manifest: Json) -> None:
+    for obj in objects(manifest):
+        if space := obj["metadata"].get("namespace"):
             body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}}
             assert served.request("POST", "/api/v1/namespaces", body=body).status in (201, 409)
-        reply = post(served, each)
+        reply = post(served, obj)
         assert reply.status == 201, reply.body
         # No written field is dropped or changed.
-        assert reply.body["spec"] == each["spec"]
-        assert reply.body["metadata"].get("labels") == each["metadata"].get("labels")
+        assert reply.body["spec"] == obj["spec"]
+        assert reply.body["metadata"].get("labels") == obj["metadata"].get("labels")
 
 
 @pytest.mark.parametrize(("name", "obj"), reservations())
 def test_effective_specs_of_the_pages_manifests(name: str, obj: Json) -> None:
     spec = ReservationSpec.model_validate(obj["spec"])
     lenient, strict = judge(spec, default_cohort="shared"), judge(spec, default_cohort="shared", strict=True)
-    wanted = NOTES.get(name, ())
+    expected = NOTES.get(name, ())
     assert lenient.problems == ()
-    assert len(lenient.notes) == len(wanted)
-    for part in wanted:
+    assert len(lenient.notes) == len(expected)
+    for part in expected:
         assert any(part in note for note in lenient.notes), part
     assert strict.problems == lenient.notes
     assert spec == ReservationSpec.model_validate(obj["spec"])
-    for each in lenient.spec.resource_groups:
-        for flavor in each.flavors:
-            assert tuple(resource.name for resource in flavor.resources) == each.covered_resources
+    for group in lenient.spec.resource_groups:
+        for flavor in group.flavors:
+            assert tuple(resource.name for resource in flavor.resources) == group.covered_resources
 
 
 @pytest.mark.parametrize("part", ["capacity", "associations", "conditions"])
-def test_the_page_s_status_is_read_and_written_as_it_is(part: str) -> None:
-    (obj,) = (each for manifest in MANIFESTS if manifest["name"] == part for each in objects(manifest))
+def test_status_of_the_page_round_trips(part: str) -> None:
+    (obj,) = (
+        candidate for manifest in MANIFESTS if manifest["name"] == part for candidate in objects(manifest)
+    )
     read = CapacityReservation.decode(obj)
     wire = read.status.wire()
     assert wire.keys() == obj["status"].keys()
@@ -186,7 +191,7 @@ def test_quantities_are_compared_by_value() -> None:
         ),
         ({"preemptionRule": {"borrowWithinCohort": {"policy": "Any"}}}, "borrowWithinCohort needs reclaim"),
     ],
-    ids=lambda each: each if isinstance(each, str) else "",
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_api_server_refuses_invalid_objects(served: Api, spec: Json, words: str) -> None:
     reply = post(served, reservation(spec))
@@ -255,11 +260,11 @@ def test_a_lending_limit_is_accepted(served: Api) -> None:
             "borrowWithinCohort needs reclaimWithinCohort",
         ),
     ],
-    ids=lambda each: each[:60] if isinstance(each, str) else "",
+    ids=lambda reported: reported[:60] if isinstance(reported, str) else "",
 )
 def test_spec_without_a_clear_meaning_is_a_problem_with_a_fix(spec: Json, problem: str) -> None:
     judged = judge(ReservationSpec.model_validate({"resourceGroups": [group()], **spec}))
-    assert any(problem in each for each in judged.problems), judged.problems
+    assert any(problem in reported for reported in judged.problems), judged.problems
 
 
 @pytest.mark.covers("OME-010")
@@ -275,9 +280,9 @@ def test_spec_without_a_clear_meaning_is_a_problem_with_a_fix(spec: Json, proble
         (many(1, 64, 8), ""),
         (many(1, 27, 19), "has 513 pairs of flavor and resource"),
     ],
-    ids=lambda each: each if isinstance(each, str) else "",
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_as_much_as_kueue_takes_and_no_more(groups: list[Json], words: str) -> None:
+def test_kueues_limits_are_the_maximum(groups: list[Json], words: str) -> None:
     problems = judge(ReservationSpec.model_validate({"resourceGroups": groups})).problems
     assert len(problems) == bool(words)
     assert words in " ".join(problems)
@@ -288,13 +293,13 @@ def test_as_much_as_kueue_takes_and_no_more(groups: list[Json], words: str) -> N
     ("named", "notes"),
     [((GPU, CPU), 0), ((CPU, GPU), 1), ((CPU,), 1), ((GPU,), 1)],
 )
-def test_resources_come_in_the_order_in_which_they_are_covered(named: tuple[str, ...], notes: int) -> None:
+def test_resources_are_sorted_by_covered_resources(named: tuple[str, ...], notes: int) -> None:
     resources = [{"name": name, "nominalQuota": 1} for name in named]
     groups = [{"coveredResources": [GPU, CPU], "flavors": [{"name": "h100", "resources": resources}]}]
     spec = ReservationSpec.model_validate({"resourceGroups": groups})
     judged, strict = judge(spec), judge(spec, strict=True)
     (flavor,) = judged.spec.resource_groups[0].flavors
-    assert [each.name for each in flavor.resources] == [GPU, CPU]
+    assert [resource.name for resource in flavor.resources] == [GPU, CPU]
     assert (len(judged.notes), judged.problems) == (notes, ())
     assert strict.problems == judged.notes
 
@@ -324,7 +329,7 @@ def test_borrowing_limit_is_zero_without_allow_borrowing(spec: Json, limit: str 
 
 
 @pytest.mark.covers("OME-050")
-def test_a_rule_that_is_left_out_reclaims_nothing_and_preempts_lower_priority_of_its_own() -> None:
+def test_without_a_rule_only_lower_priority_of_the_same_queue_is_preempted() -> None:
     rule = judge(ReservationSpec.model_validate({"resourceGroups": [group()]})).spec.preemption_rule
     assert rule is not None
     assert rule.borrow_within_cohort is not None

@@ -27,9 +27,9 @@ def quota(namespace: str = "team", name: str = "quota", **more: Any) -> Resource
     return ResourceQuota.decode({"metadata": {"name": name, "namespace": namespace}, "spec": spec})
 
 
-def reserved(name: str, *, day: int = 1, namespace: str = "team", **wanted: Any) -> CapacityReservation:
+def reserved(name: str, *, day: int = 1, namespace: str = "team", **amounts_: Any) -> CapacityReservation:
     """`gpu`, `memory` and `cpu` of one flavor."""
-    named = {GPU if key == "gpu" else key: value for key, value in wanted.items()}
+    named = {GPU if key == "gpu" else key: value for key, value in amounts_.items()}
     flavors = [{"name": "h100", "resources": [{"name": n, "nominalQuota": v} for n, v in named.items()]}]
     created = f"2026-01-{day:02}T00:00:00Z"
     return CapacityReservation.decode(
@@ -43,9 +43,9 @@ def reserved(name: str, *, day: int = 1, namespace: str = "team", **wanted: Any)
 @pytest.mark.covers("OME-088")
 def test_the_sixth_reservation_has_no_room() -> None:
     six = [reserved(f"r{n}", day=n, gpu=1) for n in range(1, 7)]
-    (told,) = over_quota("team", reversed(six), [quota()]).items()
-    assert told[0] == "r6"
-    assert told[1][0].startswith(
+    (refusal,) = over_quota("team", reversed(six), [quota()]).items()
+    assert refusal[0] == "r6"
+    assert refusal[1][0].startswith(
         "ResourceQuota quota allows ome.io/capacity-reservations 5, of which 0 is free and 1 is wanted: "
         "delete another reservation"
     )
@@ -53,7 +53,7 @@ def test_the_sixth_reservation_has_no_room() -> None:
 
 @pytest.mark.covers("OME-089")
 @pytest.mark.parametrize(
-    ("hard", "wanted", "says"),
+    ("hard", "requested", "message"),
     [
         ({"nvidia.com/gpu": "16"}, {"gpu": 17}, "nvidia.com/gpu 16, of which 16 is free and 17 is wanted"),
         ({"requests.nvidia.com/gpu": "16"}, {"gpu": 17}, "requests.nvidia.com/gpu 16"),
@@ -70,21 +70,21 @@ def test_the_sixth_reservation_has_no_room() -> None:
     ],
     ids=str,
 )
-def test_bounds_of_a_quota(hard: dict[str, str], wanted: dict[str, Any], says: str) -> None:
-    told = over_quota("team", [reserved("r", **wanted)], [quota(hard=hard)])
-    assert bool(told) == bool(says)
-    assert says in " ".join(told.get("r", ()))
+def test_quota_bounds_a_reservation(hard: dict[str, str], requested: dict[str, Any], message: str) -> None:
+    refusals = over_quota("team", [reserved("r", **requested)], [quota(hard=hard)])
+    assert bool(refusals) == bool(message)
+    assert message in " ".join(refusals.get("r", ()))
 
 
 @pytest.mark.parametrize(
     "spec", [{"scopes": ["BestEffort"]}, {"scopeSelector": {"matchExpressions": []}}, {"namespace": "other"}]
 )
-def test_other_quotas_bound_nothing(spec: dict[str, Any]) -> None:
+def test_unrelated_quotas_have_no_effect(spec: dict[str, Any]) -> None:
     assert bounds("team", [quota(**spec)]) == ()
     assert over_quota("team", [reserved("r", gpu=1000)], [quota(**spec)]) == {}
 
 
-def test_reservation_without_room_takes_nothing_from_later_ones() -> None:
+def test_a_refused_reservation_uses_no_quota_of_later_ones() -> None:
     hard = {"nvidia.com/gpu": "16"}
     three = [reserved("a", day=1, gpu=8), reserved("b", day=2, gpu=16), reserved("c", day=3, gpu=8)]
     assert [*over_quota("team", three, [quota(hard=hard)])] == ["b"]
@@ -124,17 +124,17 @@ LIMITS = bounds("team", [quota(hard={"nvidia.com/gpu": "16", "ome.io/capacity-re
 )
 def test_only_growth_needs_room(old: int | None, new: int, others: tuple[int, ...], count: int) -> None:
     before = None if old is None else reserved("r", gpu=old)
-    there = [reserved(f"o{n}", gpu=gpu) for n, gpu in enumerate(others)]
-    there += [before] if before else []
-    assert len(growth(before, reserved("r", gpu=new), there, LIMITS)) == count
+    existing = [reserved(f"o{n}", gpu=gpu) for n, gpu in enumerate(others)]
+    existing += [before] if before else []
+    assert len(growth(before, reserved("r", gpu=new), existing, LIMITS)) == count
 
 
 @given(st.lists(st.integers(0, 9), max_size=8), st.integers(0, 20), st.integers(0, 8))
-def test_reservations_without_a_refusal_fit_together(wanted: list[int], gpus: int, most: int) -> None:
+def test_reservations_without_a_refusal_fit_together(requested: list[int], gpus: int, most: int) -> None:
     hard = {"nvidia.com/gpu": str(gpus), "ome.io/capacity-reservations": str(most)}
-    all_ = [reserved(f"r{n}", day=n + 1, gpu=gpu) for n, gpu in enumerate(wanted)]
-    told = over_quota("team", all_, [quota(hard=hard)])
-    fit = [each for each in all_ if each.name not in told]
+    all_ = [reserved(f"r{n}", day=n + 1, gpu=gpu) for n, gpu in enumerate(requested)]
+    refusals = over_quota("team", all_, [quota(hard=hard)])
+    fit = [reservation for reservation in all_ if reservation.name not in refusals]
     assert len(fit) <= most
-    assert sum(amounts(each)[GPU] for each in fit) <= units(GPU, str(gpus))
+    assert sum(amounts(reservation)[GPU] for reservation in fit) <= units(GPU, str(gpus))
     assert over_quota("team", fit, [quota(hard=hard)]) == {}

@@ -22,12 +22,12 @@ def named(cases: tuple[Case, ...]) -> pytest.MarkDecorator:
 
 
 @named(RESERVATION_SPECS + MALFORMED)
-def test_a_spec_is_judged_as_the_api_server_judges_it(case: Case) -> None:
+def test_validation_agrees_with_the_api_server(case: Case) -> None:
     problems = validate_reservation_spec(case.given)
-    said = " ".join(map(str, problems))
-    assert bool(problems) == bool(case.refused), said
+    messages = " ".join(map(str, problems))
+    assert bool(problems) == bool(case.refused), messages
     for word in case.refused:
-        assert word in said
+        assert word in messages
 
 
 @named(tuple(case for case in RESERVATION_SPECS if case.refused))
@@ -38,7 +38,7 @@ def test_a_decoded_spec_gets_the_same_problems(case: Case) -> None:
     ]
 
 
-def test_a_problem_names_field_value_and_way_out() -> None:
+def test_a_problem_names_field_value_and_remedy() -> None:
     (problem,) = validate_reservation_spec(target(capacityReservationId="i-1"))
     assert str(problem) == (
         "spec.capacityReservationSpec.capacityReservationTarget.capacityReservationId: "
@@ -63,7 +63,7 @@ def test_both_spellings_of_none_mean_none(spec: Any, meaning: tuple[Any, str, st
     assert (decoded.preference, decoded.reservation_id, decoded.group_arn) == meaning
 
 
-def asked(*, field: Any = None, annotation: str | None = None) -> EC2NodeClass:
+def node_class(*, field: Any = None, annotation: str | None = None) -> EC2NodeClass:
     return EC2NodeClass.decode(
         {
             "metadata": {
@@ -76,30 +76,34 @@ def asked(*, field: Any = None, annotation: str | None = None) -> EC2NodeClass:
 
 
 def test_class_without_a_spec_requests_no_reservation() -> None:
-    ask = asked().reservation_settings
-    assert (ask.spec, ask.problems) == (None, ())
+    settings = node_class().reservation_settings
+    assert (settings.spec, settings.problems) == (None, ())
 
 
-def test_the_annotation_is_read_where_there_is_no_field() -> None:
-    ask = asked(annotation=json.dumps(target(capacityReservationId=ID))).reservation_settings
-    assert ask.spec is not None
-    assert ask.spec.reservation_id == ID
+def test_the_annotation_is_used_if_there_is_no_field() -> None:
+    settings = node_class(annotation=json.dumps(target(capacityReservationId=ID))).reservation_settings
+    assert settings.spec is not None
+    assert settings.spec.reservation_id == ID
 
 
 def test_the_field_wins_over_the_annotation() -> None:
-    ask = asked(field=preference("open"), annotation=json.dumps(preference("none"))).reservation_settings
-    assert ask.spec is not None
-    assert ask.spec.preference == "open"
+    settings = node_class(
+        field=preference("open"), annotation=json.dumps(preference("none"))
+    ).reservation_settings
+    assert settings.spec is not None
+    assert settings.spec.preference == "open"
 
 
-def test_a_wrong_field_is_not_replaced_by_the_annotation() -> None:
-    ask = asked(field=preference("any"), annotation=json.dumps(preference("none"))).reservation_settings
-    assert ask.spec is None
-    assert ask.problems[0].field == "spec.capacityReservationSpec.capacityReservationPreference"
+def test_the_annotation_does_not_replace_an_invalid_field() -> None:
+    settings = node_class(
+        field=preference("any"), annotation=json.dumps(preference("none"))
+    ).reservation_settings
+    assert settings.spec is None
+    assert settings.problems[0].field == "spec.capacityReservationSpec.capacityReservationPreference"
 
 
 @pytest.mark.parametrize(
-    ("annotation", "said"),
+    ("annotation", "message"),
     [
         ("open", "is not JSON"),
         ("", "is not JSON"),
@@ -110,11 +114,11 @@ def test_a_wrong_field_is_not_replaced_by_the_annotation() -> None:
         ('{"capacityReservationTarget": 7}', "has the wrong type"),
     ],
 )
-def test_a_wrong_annotation_is_a_problem_that_names_it(annotation: str, said: str) -> None:
-    ask = asked(annotation=annotation).reservation_settings
-    assert ask.spec is None
-    assert said in ask.problems[0].message
-    assert ask.problems[0].field.startswith(f"metadata.annotations[{RESERVATION_SPEC}]")
+def test_an_invalid_annotation_is_a_problem_that_names_it(annotation: str, message: str) -> None:
+    settings = node_class(annotation=annotation).reservation_settings
+    assert settings.spec is None
+    assert message in settings.problems[0].message
+    assert settings.problems[0].field.startswith(f"metadata.annotations[{RESERVATION_SPEC}]")
 
 
 ANY_JSON = st.recursive(
@@ -139,9 +143,9 @@ MAYBE_SPECS = st.fixed_dictionaries(
 
 
 @given(MAYBE_SPECS)
-def test_whatever_the_annotation_holds_a_spec_is_one_choice_or_there_is_none(raw: Any) -> None:
-    ask = asked(annotation=json.dumps(raw)).reservation_settings
-    assert (ask.spec is None) == bool(ask.problems)
-    if ask.spec is not None:
-        chosen = [ask.spec.preference, ask.spec.reservation_id, ask.spec.group_arn]
+def test_any_annotation_gives_one_choice_or_a_problem(raw: Any) -> None:
+    settings = node_class(annotation=json.dumps(raw)).reservation_settings
+    assert (settings.spec is None) == bool(settings.problems)
+    if settings.spec is not None:
+        chosen = [settings.spec.preference, settings.spec.reservation_id, settings.spec.group_arn]
         assert len([choice for choice in chosen if choice]) == 1

@@ -60,7 +60,7 @@ def test_invalid_quantities_are_refused(text: str) -> None:
         ("nvidia.com/gpu", UNLIMITED, str(MOST)),
     ],
 )
-def test_amounts_are_written_as_people_write_them(resource: str, value: int, text: str) -> None:
+def test_amounts_are_written_with_readable_suffixes(resource: str, value: int, text: str) -> None:
     assert written(resource, value) == text
 
 

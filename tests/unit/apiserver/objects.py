@@ -61,7 +61,7 @@ def with_widgets(cluster: Cluster, spec: Obj | None = None, **more: Any) -> Clus
     return cluster
 
 
-def ask(
+def send(
     cluster: Cluster,
     method: str,
     path: str,

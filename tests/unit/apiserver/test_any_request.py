@@ -82,7 +82,7 @@ KINDS = [
 def steps(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Every place in an object."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [*([path] if path else []), *(deep for key, one in inner for deep in steps(one, (*path, key)))]
+    return [*([path] if path else []), *(deep for key, child in inner for deep in steps(child, (*path, key)))]
 
 
 @st.composite
@@ -105,19 +105,19 @@ def spoiled(draw: st.DrawFn, obj: Obj) -> Obj:
 
 
 def server() -> Cluster:
-    made = Cluster(clock=Clock(), seed=1)
-    made.create(DEFINITIONS, definition(SIZES, subresources={"status": {}}))
+    cluster = Cluster(clock=Clock(), seed=1)
+    cluster.create(DEFINITIONS, definition(SIZES, subresources={"status": {}}))
     for path, obj in OBJECTS:
         if path != DEFINITIONS:
-            made.create(path, obj)
-    return made
+            cluster.create(path, obj)
+    return cluster
 
 
 SERVER = server()
 
 
 @given(data=st.data())
-def test_a_spoiled_object_is_answered(data: st.DataObject) -> None:
+def test_a_corrupted_object_gets_a_response(data: st.DataObject) -> None:
     path, good = data.draw(st.sampled_from(OBJECTS))
     obj = data.draw(spoiled(good))
     if path == WIDGETS:
@@ -169,7 +169,7 @@ def test_a_spoiled_object_is_answered(data: st.DataObject) -> None:
     ),
     raw=st.sampled_from([b"", b"{}", b"[]", b"null", b"5", b"{", b'"x"', b"\xff", b'{"metadata": 5}']),
 )
-def test_any_path_is_answered(method: str, parts: list[str], query: dict[str, str], raw: bytes) -> None:
+def test_any_path_gets_a_response(method: str, parts: list[str], query: dict[str, str], raw: bytes) -> None:
     answer = server_of_paths.handle(ApiRequest(method, "/" + "/".join(parts), query, {}, raw))
     assert 200 <= answer.status < 600
 

@@ -10,7 +10,7 @@ import pytest
 
 from broker.apiserver import Cluster, Collector, StatusError
 
-from .objects import CONFIGMAPS, PODS, ask, configmap, events, names, pod
+from .objects import CONFIGMAPS, PODS, configmap, events, names, pod, send
 
 Obj = dict[str, Any]
 
@@ -46,7 +46,7 @@ def test_server_alone_leaves_objects_without_an_owner(cluster: Cluster) -> None:
     assert left(cluster) == ["child"]
 
 
-def test_children_go_after_their_owner_and_theirs_after_them(cluster: Cluster, collector: Collector) -> None:
+def test_descendants_are_deleted_after_their_owner(cluster: Cluster, collector: Collector) -> None:
     owner = cluster.create(CONFIGMAPS, configmap("owner"))
     child = cluster.create(CONFIGMAPS, owned("child", owner))
     cluster.create(CONFIGMAPS, owned("grandchild", child))
@@ -56,7 +56,7 @@ def test_children_go_after_their_owner_and_theirs_after_them(cluster: Cluster, c
     assert left(cluster) == ["stranger"]
 
 
-def test_one_living_owner_is_enough(cluster: Cluster, collector: Collector) -> None:
+def test_an_object_with_one_existing_owner_stays(cluster: Cluster, collector: Collector) -> None:
     first, second = (cluster.create(CONFIGMAPS, configmap(name)) for name in ("a", "b"))
     cluster.create(CONFIGMAPS, owned("child", first, second))
     cluster.delete(f"{CONFIGMAPS}/a")
@@ -64,13 +64,13 @@ def test_one_living_owner_is_enough(cluster: Cluster, collector: Collector) -> N
     assert left(cluster) == ["b", "child"]
 
 
-def test_an_owner_that_never_was_is_a_lost_one(cluster: Cluster, collector: Collector) -> None:
-    cluster.create(CONFIGMAPS, owned("child", {"metadata": {"name": "x", "uid": "nobody"}}))
+def test_an_object_of_a_nonexistent_owner_is_deleted(cluster: Cluster, collector: Collector) -> None:
+    cluster.create(CONFIGMAPS, owned("child", {"metadata": {"name": "x", "uid": "unknown"}}))
     collector.collect()
     assert left(cluster) == []
 
 
-def test_orphans_stay_and_forget_their_owner(cluster: Cluster, collector: Collector) -> None:
+def test_orphans_stay_without_their_owner_reference(cluster: Cluster, collector: Collector) -> None:
     owner = cluster.create(CONFIGMAPS, configmap("owner"))
     cluster.create(CONFIGMAPS, owned("child", owner))
     cluster.delete(f"{CONFIGMAPS}/owner", propagationPolicy="Orphan")
@@ -79,7 +79,7 @@ def test_orphans_stay_and_forget_their_owner(cluster: Cluster, collector: Collec
     assert "ownerReferences" not in cluster.get(f"{CONFIGMAPS}/child")["metadata"]
 
 
-def test_in_the_foreground_the_owner_goes_last(cluster: Cluster, collector: Collector) -> None:
+def test_foreground_deletion_deletes_the_owner_last(cluster: Cluster, collector: Collector) -> None:
     owner = cluster.create(CONFIGMAPS, configmap("owner"))
     child = owned("child", owner, block=True)
     child["metadata"]["finalizers"] = ["example.com/hold"]
@@ -137,15 +137,15 @@ def test_collector_sees_earlier_objects(cluster: Cluster) -> None:
     assert left(cluster) == []
 
 
-def test_it_works_in_the_background_until_it_is_stopped(cluster: Cluster) -> None:
-    watching = ask(cluster, "GET", CONFIGMAPS, query={"watch": "true", "resourceVersion": "0"})
+def test_the_collector_runs_in_the_background_until_it_is_stopped(cluster: Cluster) -> None:
+    watching = send(cluster, "GET", CONFIGMAPS, query={"watch": "true", "resourceVersion": "0"})
     with Collector(cluster):
         owner = cluster.create(CONFIGMAPS, configmap("owner"))
         cluster.create(CONFIGMAPS, owned("child", owner))
         cluster.delete(f"{CONFIGMAPS}/owner")
-        seen = [(one["type"], one["object"]["metadata"]["name"]) for one in islice(events(watching), 4)]
-    told = [("ADDED", "child"), ("ADDED", "owner"), ("DELETED", "child"), ("DELETED", "owner")]
-    assert sorted(seen) == told
+        seen = [(event["type"], event["object"]["metadata"]["name"]) for event in islice(events(watching), 4)]
+    expected = [("ADDED", "child"), ("ADDED", "owner"), ("DELETED", "child"), ("DELETED", "owner")]
+    assert sorted(seen) == expected
     assert not any(thread.name == "collector" for thread in threading.enumerate())
 
 

@@ -33,7 +33,7 @@ def test_unknown_fields_are_dropped_and_reported() -> None:
     ]
 
 
-def test_decoded_object_shares_nothing_with_its_input() -> None:
+def test_a_decoded_object_is_a_deep_copy() -> None:
     given_obj: Obj = {"metadata": {"labels": {"a": "b"}}, "data": {"k": "v"}}
     out, _ = read("ConfigMap", given_obj)
     out["metadata"]["labels"]["a"] = "changed"
@@ -129,7 +129,7 @@ def test_an_int_or_string_is_either(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "reported"),
     [
         ('{"a": 1}', []),
         ('{"a": 1, "a": 2}', ['duplicate field "a"']),
@@ -139,8 +139,8 @@ def test_an_int_or_string_is_either(value: Any) -> None:
         ('{"a":1,"a":1,"a":1}', ['duplicate field "a"'] * 2),
     ],
 )
-def test_repeated_fields_are_reported(text: str, found: list[str]) -> None:
-    assert duplicates(text.encode(), orjson.loads(text)) == found
+def test_repeated_fields_are_reported(text: str, reported: list[str]) -> None:
+    assert duplicates(text.encode(), orjson.loads(text)) == reported
 
 
 json_values = st.recursive(
@@ -150,12 +150,12 @@ json_values = st.recursive(
 
 
 @given(value=json_values)
-def test_a_document_that_repeats_nothing_is_clean(value: Any) -> None:
+def test_a_document_without_duplicates_has_no_report(value: Any) -> None:
     assert duplicates(orjson.dumps(value, option=orjson.OPT_INDENT_2), value) == []
 
 
 @given(obj=st.dictionaries(st.sampled_from(["metadata", "data", "binaryData", "immutable"]), json_values))
-def test_any_json_is_read_or_refused_and_reading_twice_changes_nothing(obj: Obj) -> None:
+def test_any_json_is_refused_or_decoding_is_idempotent(obj: Obj) -> None:
     try:
         once, _ = read("ConfigMap", obj)
     except Mismatch:

@@ -8,7 +8,7 @@ import pytest
 
 from broker.apiserver import Cluster, StatusError
 
-from .objects import DEFINITIONS, WIDGETS, ask, definition, names, widget, with_widgets
+from .objects import DEFINITIONS, WIDGETS, definition, names, send, widget, with_widgets
 
 Obj = dict[str, Any]
 SIZED: Obj = {"type": "object", "properties": {"size": {"type": "integer"}}}
@@ -16,16 +16,16 @@ V2 = WIDGETS.replace("/v1/", "/v2/")
 
 
 def test_a_definition_is_established_at_once_and_served(cluster: Cluster) -> None:
-    made = cluster.create(DEFINITIONS, definition(SIZED))
+    created = cluster.create(DEFINITIONS, definition(SIZED))
     conditions = {
-        one["type"]: one["status"]
-        for one in cluster.get(f"{DEFINITIONS}/{made['metadata']['name']}")["status"]["conditions"]
+        condition["type"]: condition["status"]
+        for condition in cluster.get(f"{DEFINITIONS}/{created['metadata']['name']}")["status"]["conditions"]
     }
     assert conditions == {"NamesAccepted": "True", "Established": "True"}
     assert cluster.create(WIDGETS, widget(size=1))["spec"] == {"size": 1}
 
 
-def test_before_it_and_after_it_there_is_nothing_at_its_path(cluster: Cluster) -> None:
+def test_a_path_without_a_definition_is_not_found(cluster: Cluster) -> None:
     for _ in range(2):
         with pytest.raises(StatusError, match="404 page not found"):
             cluster.get(WIDGETS)
@@ -34,7 +34,7 @@ def test_before_it_and_after_it_there_is_nothing_at_its_path(cluster: Cluster) -
         cluster.delete(f"{DEFINITIONS}/widgets.example.com")
 
 
-def test_deleting_it_deletes_its_objects(cluster: Cluster) -> None:
+def test_deleting_a_definition_deletes_its_objects(cluster: Cluster) -> None:
     with_widgets(cluster, SIZED)
     cluster.create(WIDGETS, widget(size=1))
     cluster.delete(f"{DEFINITIONS}/widgets.example.com")
@@ -42,7 +42,7 @@ def test_deleting_it_deletes_its_objects(cluster: Cluster) -> None:
     assert names(cluster.get(WIDGETS)) == []
 
 
-def test_an_object_with_a_finalizer_holds_it(cluster: Cluster) -> None:
+def test_an_object_with_a_finalizer_delays_the_deletion(cluster: Cluster) -> None:
     with_widgets(cluster, SIZED)
     held = widget(size=1)
     held["metadata"]["finalizers"] = ["example.com/hold"]
@@ -57,17 +57,17 @@ def test_an_object_with_a_finalizer_holds_it(cluster: Cluster) -> None:
 def test_a_new_default_shows_in_old_objects_without_a_new_version(cluster: Cluster) -> None:
     with_widgets(cluster, SIZED)
     before = cluster.create(WIDGETS, widget(size=1))
-    wanted = {
+    with_default = {
         "type": "object",
         "properties": {"size": {"type": "integer"}, "zone": {"type": "string", "default": "a"}},
     }
-    cluster.patch(f"{DEFINITIONS}/widgets.example.com", {"spec": definition(wanted)["spec"]})
+    cluster.patch(f"{DEFINITIONS}/widgets.example.com", {"spec": definition(with_default)["spec"]})
     after = cluster.get(f"{WIDGETS}/w")
     assert after["spec"] == {"size": 1, "zone": "a"}
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
 
-def test_a_field_that_is_no_longer_known_is_not_shown(cluster: Cluster) -> None:
+def test_a_removed_field_is_not_shown(cluster: Cluster) -> None:
     with_widgets(cluster, SIZED)
     cluster.create(WIDGETS, widget(size=1))
     cluster.patch(f"{DEFINITIONS}/widgets.example.com", {"spec": definition()["spec"]})
@@ -75,7 +75,7 @@ def test_a_field_that_is_no_longer_known_is_not_shown(cluster: Cluster) -> None:
     assert cluster.get(WIDGETS)["items"][0]["spec"] == {}
 
 
-def test_every_served_version_shows_each_object(cluster: Cluster) -> None:
+def test_all_served_versions_show_an_object(cluster: Cluster) -> None:
     both = definition(SIZED)
     (first,) = both["spec"]["versions"]
     both["spec"]["versions"].append({**first, "name": "v2", "storage": False})
@@ -104,61 +104,63 @@ def test_column_shows_the_value_at_its_path(cluster: Cluster) -> None:
         {"name": "Zone", "type": "string", "jsonPath": ".spec.zone", "priority": 1},
     ]
     free = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    made = definition(SIZED, additionalPrinterColumns=columns)
-    made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"] = free
-    cluster.create(DEFINITIONS, made)
+    crd = definition(SIZED, additionalPrinterColumns=columns)
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"] = free
+    cluster.create(DEFINITIONS, crd)
     obj = {
         **widget(size=3),
         "status": {"conditions": [{"type": "Other", "status": "a"}, {"type": "Ready", "status": "b"}]},
     }
     cluster.create(WIDGETS, obj)
-    table = ask(cluster, "GET", WIDGETS, Accept="application/json;as=Table;v=v1;g=meta.k8s.io").json()
-    assert [one["name"] for one in table["columnDefinitions"]] == ["Name", "Size", "Ready", "Zone"]
+    table = send(cluster, "GET", WIDGETS, Accept="application/json;as=Table;v=v1;g=meta.k8s.io").json()
+    assert [column["name"] for column in table["columnDefinitions"]] == ["Name", "Size", "Ready", "Zone"]
     assert table["rows"][0]["cells"] == ["w", 3, "b", None]
     assert table["columnDefinitions"][3]["priority"] == 1
 
 
 def test_explain_gets_the_schema_of_a_definition(cluster: Cluster) -> None:
-    with_widgets(cluster, {**SIZED, "description": "What is wanted."})
-    paths = ask(cluster, "GET", "/openapi/v3").json()["paths"]
-    document = ask(cluster, "GET", paths["apis/example.com/v1"]["serverRelativeURL"].partition("?")[0]).json()
+    with_widgets(cluster, {**SIZED, "description": "The desired state."})
+    paths = send(cluster, "GET", "/openapi/v3").json()["paths"]
+    document = send(
+        cluster, "GET", paths["apis/example.com/v1"]["serverRelativeURL"].partition("?")[0]
+    ).json()
     schema = document["components"]["schemas"]["com.example.v1.Widget"]
-    assert schema["properties"]["spec"]["description"] == "What is wanted."
+    assert schema["properties"]["spec"]["description"] == "The desired state."
     assert schema["x-kubernetes-group-version-kind"] == [
         {"group": "example.com", "kind": "Widget", "version": "v1"}
     ]
 
 
 def test_openapi_v2_follows_the_definitions_that_are_served(cluster: Cluster) -> None:
-    assert "com.example.v1.Widget" not in ask(cluster, "GET", "/openapi/v2").json()["definitions"]
+    assert "com.example.v1.Widget" not in send(cluster, "GET", "/openapi/v2").json()["definitions"]
     with_widgets(cluster, {**SIZED, "description": "The size."})
-    schema = ask(cluster, "GET", "/openapi/v2").json()["definitions"]["com.example.v1.Widget"]
+    schema = send(cluster, "GET", "/openapi/v2").json()["definitions"]["com.example.v1.Widget"]
     assert schema["properties"]["spec"]["description"] == "The size."
 
 
 def test_openapi_v2_is_not_served_as_protobuf(cluster: Cluster) -> None:
     protobuf = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
-    assert ask(cluster, "GET", "/openapi/v2", Accept=protobuf).status == 406
+    assert send(cluster, "GET", "/openapi/v2", Accept=protobuf).status == 406
     assert (
-        ask(cluster, "GET", "/openapi/v2", Accept=f"{protobuf}, application/json").json()["swagger"] == "2.0"
+        send(cluster, "GET", "/openapi/v2", Accept=f"{protobuf}, application/json").json()["swagger"] == "2.0"
     )
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"names": {"plural": "gadgets", "kind": "Widget"}}, "metadata.name"),
         ({"scope": "Somewhere"}, "spec.scope: Unsupported value"),
         ({"versions": []}, "spec.versions"),
     ],
 )
-def test_a_wrong_definition_is_refused(cluster: Cluster, change: Obj, told: str) -> None:
-    made = definition(SIZED)
-    made["spec"].update(change)
+def test_a_wrong_definition_is_refused(cluster: Cluster, change: Obj, message: str) -> None:
+    crd = definition(SIZED)
+    crd["spec"].update(change)
     with pytest.raises(StatusError) as refused:
-        cluster.create(DEFINITIONS, made)
+        cluster.create(DEFINITIONS, crd)
     assert refused.value.code == 422
-    assert told in refused.value.message
+    assert message in refused.value.message
 
 
 def test_an_array_of_item_schemas_is_refused(cluster: Cluster) -> None:

@@ -18,7 +18,7 @@ paths_given = st.frozensets(
 )
 
 
-def made(members: frozenset[Path]) -> Fields:
+def field_tree(members: frozenset[Path]) -> Fields:
     out: Fields = {}
     for member in members:
         node = out
@@ -42,21 +42,21 @@ def members_of(fields: Fields, path: Path = ()) -> frozenset[Path]:
 
 
 @given(paths_given)
-def test_a_set_is_read_back(one: frozenset[Path]) -> None:
-    assert members_of(made(one)) == one
+def test_a_set_is_read_back(members: frozenset[Path]) -> None:
+    assert members_of(field_tree(members)) == members
 
 
 @given(paths_given, paths_given)
 def test_operations_are_those_of_sets(left: frozenset[Path], right: frozenset[Path]) -> None:
-    assert members_of(union(made(left), made(right))) == left | right
-    assert members_of(difference(made(left), made(right))) == left - right
-    assert members_of(intersection(made(left), made(right))) == left & right
+    assert members_of(union(field_tree(left), field_tree(right))) == left | right
+    assert members_of(difference(field_tree(left), field_tree(right))) == left - right
+    assert members_of(intersection(field_tree(left), field_tree(right))) == left & right
 
 
 @given(paths_given, paths_given)
 def test_recursive_difference_takes_lower_fields_too(left: frozenset[Path], right: frozenset[Path]) -> None:
-    kept = {one for one in left if not any(one[: len(other)] == other for other in right)}
-    assert members_of(difference(made(left), made(right), below=True)) == kept
+    kept = {path for path in left if not any(path[: len(other)] == other for other in right)}
+    assert members_of(difference(field_tree(left), field_tree(right), below=True)) == kept
 
 
 def test_members_are_shown_as_errors_name_them() -> None:
@@ -67,9 +67,9 @@ def test_members_are_shown_as_errors_name_them() -> None:
 
 
 def shape_of(kind: str, group: str = "") -> Shape:
-    found = builtin(group, "v1", kind)
-    assert found is not None
-    return found
+    shape = builtin(group, "v1", kind)
+    assert shape is not None
+    return shape
 
 
 def test_an_object_has_a_field_for_every_leaf_and_entry() -> None:
@@ -90,8 +90,8 @@ def test_an_object_has_a_field_for_every_leaf_and_entry() -> None:
     ],
 )
 def test_comparison_finds_the_differences(old: Any, new: Any, changed: set[str]) -> None:
-    told = compare(old, new, shape_of("ConfigMap"))
-    assert {*paths(told.added), *paths(told.modified), *paths(told.removed)} == changed
+    comparison = compare(old, new, shape_of("ConfigMap"))
+    assert {*paths(comparison.added), *paths(comparison.modified), *paths(comparison.removed)} == changed
 
 
 values = st.dictionaries(st.sampled_from("abc"), st.sampled_from("12"), max_size=3)
@@ -100,5 +100,5 @@ values = st.dictionaries(st.sampled_from("abc"), st.sampled_from("12"), max_size
 @given(old=values, new=values)
 def test_added_fields_are_removed_in_the_reverse_comparison(old: dict[str, str], new: dict[str, str]) -> None:
     shape = shape_of("ConfigMap")
-    there, back = compare({"data": old}, {"data": new}, shape), compare({"data": new}, {"data": old}, shape)
-    assert (there.added, there.removed, there.modified) == (back.removed, back.added, back.modified)
+    forth, back = compare({"data": old}, {"data": new}, shape), compare({"data": new}, {"data": old}, shape)
+    assert (forth.added, forth.removed, forth.modified) == (back.removed, back.added, back.modified)

@@ -8,7 +8,7 @@ import pytest
 
 from broker.apiserver import Cluster, StatusError
 
-from .objects import PODS, Clock, ask, pod
+from .objects import PODS, Clock, pod, send
 
 Obj = dict[str, Any]
 APPS = "/apis/apps/v1/namespaces/default"
@@ -22,7 +22,7 @@ def refusal(cluster: Cluster, path: str, obj: Obj) -> list[str]:
         cluster.create(path, obj)
     assert (refused.value.code, refused.value.reason) == (422, "Invalid")
     causes = refused.value.status()["details"]["causes"]
-    return [f"{one['field']}: {one['message']}" for one in causes]
+    return [f"{cause['field']}: {cause['message']}" for cause in causes]
 
 
 MISMATCH = (
@@ -48,9 +48,9 @@ def test_a_deployment_rolls_by_default(cluster: Cluster) -> None:
     assert spec["template"]["spec"]["terminationGracePeriodSeconds"] == 30
 
 
-def test_a_deployment_that_recreates_has_nothing_to_roll(cluster: Cluster) -> None:
-    made = cluster.create(f"{APPS}/deployments", workload(strategy={"type": "Recreate"}))
-    assert made["spec"]["strategy"] == {"type": "Recreate"}
+def test_a_recreate_strategy_has_no_rolling_update(cluster: Cluster) -> None:
+    created = cluster.create(f"{APPS}/deployments", workload(strategy={"type": "Recreate"}))
+    assert created["spec"]["strategy"] == {"type": "Recreate"}
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_a_deployment_that_recreates_has_nothing_to_roll(cluster: Cluster) -> No
     ],
 )
 def test_status_begins_at_zero_for_any_body(cluster: Cluster, plural: str, status: Obj) -> None:
-    made = cluster.create(f"{APPS}/{plural}", {**workload(), "status": {"observedGeneration": 7}})
-    assert made["status"] == status
-    assert made["metadata"]["generation"] == 1
+    created = cluster.create(f"{APPS}/{plural}", {**workload(), "status": {"observedGeneration": 7}})
+    assert created["status"] == status
+    assert created["metadata"]["generation"] == 1
 
 
 @pytest.mark.parametrize(
-    ("obj", "told"),
+    ("obj", "problems"),
     [
         (
             workload(selector={"matchLabels": {"app": "y"}}),
@@ -100,11 +100,11 @@ def test_status_begins_at_zero_for_any_body(cluster: Cluster, plural: str, statu
         ),
     ],
 )
-def test_a_deployment_that_makes_no_sense_is_refused(cluster: Cluster, obj: Obj, told: list[str]) -> None:
-    assert refusal(cluster, f"{APPS}/deployments", obj) == told
+def test_an_invalid_deployment_is_refused(cluster: Cluster, obj: Obj, problems: list[str]) -> None:
+    assert refusal(cluster, f"{APPS}/deployments", obj) == problems
 
 
-def test_a_selector_stays(cluster: Cluster) -> None:
+def test_a_selector_is_immutable(cluster: Cluster) -> None:
     cluster.create(f"{APPS}/deployments", workload())
     with pytest.raises(StatusError, match=r"spec.selector: Invalid value: .*: field is immutable"):
         cluster.patch(f"{APPS}/deployments/w", {"spec": {"selector": {"matchLabels": {"b": "c"}}}})
@@ -131,17 +131,21 @@ def job(**more: Any) -> Obj:
     return {"metadata": {"name": "j"}, "spec": {"template": {"spec": pod_spec}, **more}}
 
 
-def test_a_job_finds_its_pods_by_its_uid(cluster: Cluster) -> None:
-    made = cluster.create("/apis/batch/v1/namespaces/default/jobs", job())
-    uid = made["metadata"]["uid"]
-    assert made["spec"]["selector"] == {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
-    assert made["spec"]["template"]["metadata"]["labels"] == {
+def test_a_job_selects_its_pods_by_its_uid(cluster: Cluster) -> None:
+    created = cluster.create("/apis/batch/v1/namespaces/default/jobs", job())
+    uid = created["metadata"]["uid"]
+    assert created["spec"]["selector"] == {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
+    assert created["spec"]["template"]["metadata"]["labels"] == {
         "batch.kubernetes.io/controller-uid": uid,
         "batch.kubernetes.io/job-name": "j",
         "controller-uid": uid,
         "job-name": "j",
     }
-    assert (made["spec"]["completions"], made["spec"]["parallelism"], made["spec"]["backoffLimit"]) == (
+    assert (
+        created["spec"]["completions"],
+        created["spec"]["parallelism"],
+        created["spec"]["backoffLimit"],
+    ) == (
         1,
         1,
         6,
@@ -151,8 +155,10 @@ def test_a_job_finds_its_pods_by_its_uid(cluster: Cluster) -> None:
 def test_a_job_may_not_restart_always(cluster: Cluster) -> None:
     obj = job()
     obj["spec"]["template"]["spec"]["restartPolicy"] = "Always"
-    told = refusal(cluster, "/apis/batch/v1/namespaces/default/jobs", obj)
-    assert told == ['spec.template.spec.restartPolicy: Required value: valid values: "OnFailure", "Never"']
+    problems = refusal(cluster, "/apis/batch/v1/namespaces/default/jobs", obj)
+    assert problems == [
+        'spec.template.spec.restartPolicy: Required value: valid values: "OnFailure", "Never"'
+    ]
 
 
 def test_deleted_job_leaves_its_pods_by_default(cluster: Cluster) -> None:
@@ -171,23 +177,23 @@ def service(name: str = "s", **spec: Any) -> Obj:
 
 
 def test_a_service_gets_an_address_and_keeps_it(cluster: Cluster) -> None:
-    made = cluster.create(f"{CORE}/services", service())
-    address = made["spec"]["clusterIP"]
+    created = cluster.create(f"{CORE}/services", service())
+    address = created["spec"]["clusterIP"]
     assert address.startswith("10.96.")
-    assert made["spec"]["ports"] == [{"protocol": "TCP", "port": 80, "targetPort": 80}]
+    assert created["spec"]["ports"] == [{"protocol": "TCP", "port": 80, "targetPort": 80}]
     replaced = cluster.update(f"{CORE}/services/s", service(selector={"a": "b"}))
     assert replaced["spec"]["clusterIP"] == address
     with pytest.raises(StatusError, match="may not change once set"):
         cluster.patch(f"{CORE}/services/s", {"spec": {"clusterIP": "10.96.1.1", "clusterIPs": ["10.96.1.1"]}})
 
 
-def test_a_service_on_every_node_gets_a_port(cluster: Cluster) -> None:
-    made = cluster.create(f"{CORE}/services", service(type="NodePort"))
-    assert 30_000 <= made["spec"]["ports"][0]["nodePort"] < 32_768
+def test_a_node_port_service_gets_a_port(cluster: Cluster) -> None:
+    created = cluster.create(f"{CORE}/services", service(type="NodePort"))
+    assert 30_000 <= created["spec"]["ports"][0]["nodePort"] < 32_768
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "problem"),
     [
         ({"ports": []}, "spec.ports: Required value"),
         ({"type": "Frob"}, 'spec.type: Unsupported value: "Frob": supported values: '),
@@ -196,20 +202,22 @@ def test_a_service_on_every_node_gets_a_port(cluster: Cluster) -> None:
         ({"type": "ExternalName"}, "spec.externalName: Required value"),
     ],
 )
-def test_a_service_that_makes_no_sense_is_refused(cluster: Cluster, spec: Obj, told: str) -> None:
-    assert any(one.startswith(told) for one in refusal(cluster, f"{CORE}/services", service(**spec)))
+def test_an_invalid_service_is_refused(cluster: Cluster, spec: Obj, problem: str) -> None:
+    assert any(
+        reported.startswith(problem) for reported in refusal(cluster, f"{CORE}/services", service(**spec))
+    )
 
 
 def test_a_secret_shows_its_text_encoded_and_keeps_its_type(cluster: Cluster) -> None:
-    made = cluster.create(f"{CORE}/secrets", {"metadata": {"name": "s"}, "stringData": {"a": "b"}})
-    assert made["data"] == {"a": "Yg=="}
-    assert made["type"] == "Opaque"
-    assert "stringData" not in made
+    created = cluster.create(f"{CORE}/secrets", {"metadata": {"name": "s"}, "stringData": {"a": "b"}})
+    assert created["data"] == {"a": "Yg=="}
+    assert created["type"] == "Opaque"
+    assert "stringData" not in created
     with pytest.raises(StatusError, match="type: Invalid value"):
         cluster.patch(f"{CORE}/secrets/s", {"type": "other"})
 
 
-def test_an_immutable_secret_stays(cluster: Cluster) -> None:
+def test_an_immutable_secret_cannot_be_changed(cluster: Cluster) -> None:
     cluster.create(f"{CORE}/secrets", {"metadata": {"name": "s"}, "immutable": True})
     with pytest.raises(StatusError, match="field is immutable when `immutable` is set"):
         cluster.patch(f"{CORE}/secrets/s", {"data": {"a": "Yg=="}})
@@ -227,7 +235,7 @@ def test_pods_get_the_priority_of_their_class(cluster: Cluster) -> None:
         cluster.create(PODS, pod("c", priorityClassName="frob"))
 
 
-def test_the_default_class_is_for_pods_that_name_none(cluster: Cluster) -> None:
+def test_a_pod_without_a_class_gets_the_default_class(cluster: Cluster) -> None:
     cluster.create(PRIORITIES, {"metadata": {"name": "usual"}, "value": 7, "globalDefault": True})
     spec = cluster.create(PODS, pod("a"))["spec"]
     assert (spec["priorityClassName"], spec["priority"]) == ("usual", 7)
@@ -241,8 +249,8 @@ def test_the_default_class_is_for_pods_that_name_none(cluster: Cluster) -> None:
     ],
 )
 def test_the_highest_priorities_are_the_systems(cluster: Cluster, name: str, value: int, why: str) -> None:
-    (told,) = refusal(cluster, PRIORITIES, {"metadata": {"name": name}, "value": value})
-    assert told.endswith(why)
+    (problem,) = refusal(cluster, PRIORITIES, {"metadata": {"name": name}, "value": value})
+    assert problem.endswith(why)
 
 
 def test_a_class_keeps_its_value(cluster: Cluster) -> None:
@@ -254,7 +262,7 @@ def test_a_class_keeps_its_value(cluster: Cluster) -> None:
 def test_every_pod_stays_five_minutes_on_a_lost_node(cluster: Cluster) -> None:
     given = [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}]
     tolerations = cluster.create(PODS, pod("a", tolerations=given))["spec"]["tolerations"]
-    assert {one["key"]: one.get("tolerationSeconds") for one in tolerations} == {
+    assert {toleration["key"]: toleration.get("tolerationSeconds") for toleration in tolerations} == {
         "node.kubernetes.io/not-ready": None,
         "node.kubernetes.io/unreachable": 300,
     }
@@ -273,7 +281,7 @@ def test_an_event_is_shown_by_both_groups(cluster: Cluster) -> None:
     changed = cluster.patch(f"{CORE}/events/e", {"count": 4})
     assert changed["message"] == "m"
     listed = cluster.get(EVENTS, fieldSelector="regarding.name=p")["items"]
-    assert [one["deprecatedCount"] for one in listed] == [4]
+    assert [shown["deprecatedCount"] for shown in listed] == [4]
 
 
 def test_new_event_needs_reporter_action_and_time(cluster: Cluster) -> None:
@@ -302,8 +310,8 @@ def test_new_event_needs_reporter_action_and_time(cluster: Cluster) -> None:
 
 def test_event_is_in_the_namespace_of_its_object(cluster: Cluster) -> None:
     elsewhere = {"kind": "Pod", "name": "p", "namespace": "other"}
-    (told,) = refusal(cluster, f"{CORE}/events", event(involvedObject=elsewhere))
-    assert told == 'involvedObject.namespace: Invalid value: "other": does not match event.namespace'
+    (problem,) = refusal(cluster, f"{CORE}/events", event(involvedObject=elsewhere))
+    assert problem == 'involvedObject.namespace: Invalid value: "other": does not match event.namespace'
 
 
 def test_volumes_in_use_are_protected(cluster: Cluster) -> None:
@@ -311,26 +319,26 @@ def test_volumes_in_use_are_protected(cluster: Cluster) -> None:
         "metadata": {"name": "c"},
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
     }
-    made = cluster.create(f"{CORE}/persistentvolumeclaims", claim)
-    assert made["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
-    assert made["status"] == {"phase": "Pending"}
+    created = cluster.create(f"{CORE}/persistentvolumeclaims", claim)
+    assert created["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
+    assert created["status"] == {"phase": "Pending"}
 
 
 def test_a_binding_keeps_its_role(cluster: Cluster) -> None:
     path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
     role = {"kind": "ClusterRole", "name": "r"}
-    made = cluster.create(
+    created = cluster.create(
         path, {"metadata": {"name": "b:c"}, "roleRef": role, "subjects": [{"kind": "User", "name": "u"}]}
     )
-    assert made["roleRef"]["apiGroup"] == made["subjects"][0]["apiGroup"] == "rbac.authorization.k8s.io"
+    assert created["roleRef"]["apiGroup"] == created["subjects"][0]["apiGroup"] == "rbac.authorization.k8s.io"
     with pytest.raises(StatusError, match="cannot change roleRef"):
         cluster.patch(f"{path}/b:c", {"roleRef": {"name": "s"}})
 
 
 def test_containers_are_limited_to_their_maximum(cluster: Cluster) -> None:
     limit = {"type": "Container", "max": {"cpu": "2"}, "min": {"cpu": "1"}, "default": {"memory": "1Gi"}}
-    made = cluster.create(f"{CORE}/limitranges", {"metadata": {"name": "l"}, "spec": {"limits": [limit]}})
-    (shown,) = made["spec"]["limits"]
+    created = cluster.create(f"{CORE}/limitranges", {"metadata": {"name": "l"}, "spec": {"limits": [limit]}})
+    (shown,) = created["spec"]["limits"]
     assert shown["default"] == {"cpu": "2", "memory": "1Gi"}
     assert shown["defaultRequest"] == {"cpu": "2", "memory": "1Gi"}
 
@@ -346,14 +354,14 @@ def test_containers_are_limited_to_their_maximum(cluster: Cluster) -> None:
         ("selfsubjectrulesreviews", {"namespace": "default"}, None),
     ],
 )
-def test_everybody_may_do_everything(cluster: Cluster, plural: str, spec: Obj, status: Any) -> None:
-    answer = ask(cluster, "POST", f"/apis/authorization.k8s.io/v1/{plural}", {"spec": spec})
+def test_every_access_review_is_allowed(cluster: Cluster, plural: str, spec: Obj, status: Any) -> None:
+    answer = send(cluster, "POST", f"/apis/authorization.k8s.io/v1/{plural}", {"spec": spec})
     assert answer.status == 201
     assert answer.json()["status"] == status or answer.json()["status"]["resourceRules"][0]["verbs"] == ["*"]
 
 
 def test_self_subject_review_names_the_user(cluster: Cluster) -> None:
-    answer = ask(cluster, "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
+    answer = send(cluster, "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
     assert answer.json()["status"]["userInfo"]["username"] == "admin"
 
 

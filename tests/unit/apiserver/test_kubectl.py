@@ -38,7 +38,7 @@ POD = {
 }
 SIZES = {
     "type": "object",
-    "description": "What is wanted of a widget.",
+    "description": "The desired state of a widget.",
     "required": ["size"],
     "properties": {
         "size": {"type": "integer", "minimum": 1, "description": "How large it is."},
@@ -49,7 +49,7 @@ SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    home: Path
+    folder: Path
     cluster: Cluster
     namespace: str = ""
 
@@ -59,7 +59,11 @@ class Kubectl:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {"HOME": str(self.home), "KUBECONFIG": str(self.home / "config"), "PATH": os.environ["PATH"]}
+        return {
+            "HOME": str(self.folder),
+            "KUBECONFIG": str(self.folder / "config"),
+            "PATH": os.environ["PATH"],
+        }
 
     def run(self, *words: str, given: Any = None, **more: str) -> subprocess.CompletedProcess[str]:
         """Runs kubectl, with an object as its standard input and more in its environment."""
@@ -88,18 +92,18 @@ class Kubectl:
 
 @pytest.fixture(scope="module")
 def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
-    cluster, home = Cluster(), tmp_path_factory.mktemp("kubectl")
+    cluster, folder = Cluster(), tmp_path_factory.mktemp("kubectl")
     cluster.create(DEFINITIONS, definition(SIZES, subresources={"status": {}}))
     with ApiServer(cluster) as server, Collector(cluster):
-        (home / "config").write_text(server.kubeconfig())
-        yield Kubectl(home, cluster)
+        (folder / "config").write_text(server.kubeconfig())
+        yield Kubectl(folder, cluster)
 
 
 @pytest.fixture
 def kubectl(everywhere: Kubectl, request: pytest.FixtureRequest) -> Kubectl:
     name = request.node.name.replace("_", "-")[:60].rstrip("-")
     everywhere.cluster.create("/api/v1/namespaces", {"metadata": {"name": name}})
-    return Kubectl(everywhere.home, everywhere.cluster, name)
+    return Kubectl(everywhere.folder, everywhere.cluster, name)
 
 
 def test_create_without_files(kubectl: Kubectl) -> None:
@@ -125,13 +129,13 @@ def test_apply_creates_changes_and_leaves_alone(kubectl: Kubectl) -> None:
 
 def test_server_side_apply_names_the_manager_of_a_conflict(kubectl: Kubectl) -> None:
     cm = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": "1"}}
-    ours = ("apply", "--server-side", "--field-manager=ours", "-f", "-")
-    theirs = ("apply", "--server-side", "--field-manager=theirs", "-f", "-")
-    assert kubectl(*ours, given=cm) == "configmap/c serverside-applied"
+    apply_as_ours = ("apply", "--server-side", "--field-manager=ours", "-f", "-")
+    apply_as_theirs = ("apply", "--server-side", "--field-manager=theirs", "-f", "-")
+    assert kubectl(*apply_as_ours, given=cm) == "configmap/c serverside-applied"
     other = {**cm, "data": {"a": "2"}}
-    told = kubectl.refused(*theirs, given=other)
-    assert 'Apply failed with 1 conflict: conflict with "ours": .data.a' in told
-    assert kubectl(*theirs, "--force-conflicts", given=other) == "configmap/c serverside-applied"
+    output = kubectl.refused(*apply_as_theirs, given=other)
+    assert 'Apply failed with 1 conflict: conflict with "ours": .data.a' in output
+    assert kubectl(*apply_as_theirs, "--force-conflicts", given=other) == "configmap/c serverside-applied"
     assert kubectl("get", "cm", "c", "-o", "jsonpath={.data.a}") == "2"
 
 
@@ -187,9 +191,9 @@ def test_get_watches(kubectl: Kubectl) -> None:
 
 def test_describe(kubectl: Kubectl) -> None:
     kubectl("apply", "-f", "-", given=POD)
-    told = kubectl("describe", "pod", "web")
-    assert "Image:      nginx:1" in told
-    assert "Tolerations:" in told
+    output = kubectl("describe", "pod", "web")
+    assert "Image:      nginx:1" in output
+    assert "Tolerations:" in output
     node = f"{kubectl.namespace}-node"
     capacity = {"cpu": "4", "memory": "8Gi"}
     status = {"capacity": capacity, "allocatable": capacity}
@@ -208,9 +212,9 @@ def test_edit(kubectl: Kubectl, tmp_path: Path) -> None:
 
 def test_explain_knows_fields_of_built_in_and_custom_kinds(kubectl: Kubectl) -> None:
     assert "VERSION:    v1" in kubectl("explain", "pod.spec.containers.image")
-    told = kubectl("explain", "widget.spec")
-    assert "What is wanted of a widget." in told
-    assert "size\t<integer> -required-" in told
+    output = kubectl("explain", "widget.spec")
+    assert "The desired state of a widget." in output
+    assert "size\t<integer> -required-" in output
     assert 'field "frob" does not exist' in kubectl.refused("explain", "widget.spec.frob")
 
 
@@ -253,8 +257,8 @@ def test_a_node_is_tainted_cordoned_and_drained(kubectl: Kubectl) -> None:
     pod["spec"]["terminationGracePeriodSeconds"] = 0
     kubectl("apply", "-f", "-", given=pod)
     assert "cannot delete" in kubectl.refused("drain", node)
-    told = kubectl("drain", node, "--force", "--grace-period=0", f"--timeout={LONG}s")
-    assert f"node/{node} drained" in told
+    output = kubectl("drain", node, "--force", "--grace-period=0", f"--timeout={LONG}s")
+    assert f"node/{node} drained" in output
     assert "not found" in kubectl.refused("get", "pod", "web")
     assert kubectl("uncordon", node) == f"node/{node} uncordoned"
 
@@ -263,27 +267,27 @@ def test_an_eviction_that_the_disruption_budget_forbids_is_refused(kubectl: Kube
     kubectl("apply", "-f", "-", given=POD)
     kubectl("patch", "pod", "web", "--subresource=status", "-p", '{"status":{"phase":"Running"}}')
     kubectl("create", "pdb", "b", "--selector=app=web", "--min-available=1")
-    looked_at = '{"status":{"observedGeneration":1}}'
-    kubectl("patch", "pdb", "b", "--subresource=status", "--type=merge", "-p", looked_at)
+    observed = '{"status":{"observedGeneration":1}}'
+    kubectl("patch", "pdb", "b", "--subresource=status", "--type=merge", "-p", observed)
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "web"}}
     path = f"/api/v1/namespaces/{kubectl.namespace}/pods/web/eviction"
-    told = kubectl.refused("create", "--raw", path, "-f", "-", given=eviction)
-    assert "Cannot evict pod as it would violate the pod's disruption budget." in told
+    output = kubectl.refused("create", "--raw", path, "-f", "-", given=eviction)
+    assert "Cannot evict pod as it would violate the pod's disruption budget." in output
 
 
 def test_custom_resources_are_checked_by_their_schema(kubectl: Kubectl) -> None:
-    wanted = {
+    custom = {
         "apiVersion": "example.com/v1",
         "kind": "Widget",
         "metadata": {"name": "w"},
         "spec": {"size": 0},
     }
-    told = kubectl.refused("apply", "-f", "-", given=wanted)
-    assert 'The Widget "w" is invalid: spec.size: Invalid value: 0' in told
-    misspelt = {**wanted, "spec": {"size": 1, "zoen": "a"}}
+    output = kubectl.refused("apply", "-f", "-", given=custom)
+    assert 'The Widget "w" is invalid: spec.size: Invalid value: 0' in output
+    misspelt = {**custom, "spec": {"size": 1, "zoen": "a"}}
     assert 'unknown field "spec.zoen"' in kubectl.refused("apply", "-f", "-", given=misspelt)
     assert (
-        kubectl("apply", "-f", "-", given={**wanted, "spec": {"size": 1}}) == "widget.example.com/w created"
+        kubectl("apply", "-f", "-", given={**custom, "spec": {"size": 1}}) == "widget.example.com/w created"
     )
     assert kubectl("get", "wd", "-o", "name") == "widget.example.com/w"
 

@@ -31,13 +31,13 @@ Obj = dict[str, Any]
         (names.label_value, ["", "a", "A_b.c-1"], ["-a", "a b", "a" * 64]),
     ],
 )
-def test_words_of_each_form(check: names.Check, good: list[str], bad: list[str]) -> None:
+def test_names_and_labels_are_validated(check: names.Check, good: list[str], bad: list[str]) -> None:
     assert [word for word in good if check(word)] == []
     assert [word for word in bad if not check(word)] == []
 
 
 @pytest.mark.parametrize(
-    ("meta", "told"),
+    ("meta", "message"),
     [
         ({"name": "A"}, 'metadata.name: Invalid value: "A": a lowercase RFC 1123 subdomain must consist of'),
         (
@@ -70,22 +70,22 @@ def test_words_of_each_form(check: names.Check, good: list[str], bad: list[str])
         ),
     ],
 )
-def test_metadata_that_makes_no_sense_is_refused(cluster: Cluster, meta: Obj, told: str) -> None:
+def test_invalid_metadata_is_refused(cluster: Cluster, meta: Obj, message: str) -> None:
     with pytest.raises(StatusError) as refused:
         cluster.create(CONFIGMAPS, {"metadata": meta})
     assert refused.value.code == 422
-    assert told in refused.value.message
+    assert message in refused.value.message
 
 
-def test_fields_of_the_server_stay(cluster: Cluster) -> None:
-    made = cluster.create(CONFIGMAPS, configmap("c"))
+def test_server_fields_are_immutable(cluster: Cluster) -> None:
+    created = cluster.create(CONFIGMAPS, configmap("c"))
     changed = cluster.patch(f"{CONFIGMAPS}/c", {"metadata": {"creationTimestamp": "2000-01-01T00:00:00Z"}})
-    assert changed["metadata"] == made["metadata"]
+    assert changed["metadata"] == created["metadata"]
     with pytest.raises(StatusError, match="uid"):
         cluster.patch(f"{CONFIGMAPS}/c", {"metadata": {"uid": "other"}})
 
 
-def test_made_up_names_and_ids_repeat_by_their_seed() -> None:
+def test_generated_names_and_ids_follow_the_seed() -> None:
     first, second = Ids(7), Ids(7)
     assert [first.name("pod-"), first.uid()] == [second.name("pod-"), second.uid()]
 
@@ -95,5 +95,5 @@ def test_a_long_prefix_is_cut() -> None:
 
 
 @given(prefix=st.from_regex(r"[a-z]([-a-z0-9]{0,60}[a-z0-9])?-", fullmatch=True), seed=st.integers(0, 99))
-def test_a_made_up_name_is_a_name(prefix: str, seed: int) -> None:
+def test_a_generated_name_is_valid(prefix: str, seed: int) -> None:
     assert names.dns_subdomain(Ids(seed).name(prefix)) == []

@@ -21,8 +21,8 @@ Watch: Any = untyped.Watch
 def api(cluster: Cluster) -> Iterator[client.ApiClient]:
     with ApiServer(cluster) as server:
         configuration = client.Configuration(host=server.url)
-        with client.ApiClient(configuration) as made:
-            yield made
+        with client.ApiClient(configuration) as connection:
+            yield connection
 
 
 def pod(name: str) -> client.V1Pod:
@@ -32,18 +32,18 @@ def pod(name: str) -> client.V1Pod:
 
 def test_typed_objects_are_written_and_listed(api: client.ApiClient) -> None:
     core: Any = client.CoreV1Api(api)
-    made = core.create_namespaced_pod("default", pod("a"))
-    assert made.metadata.uid
-    assert made.status.phase == "Pending"
-    assert [one.metadata.name for one in core.list_pod_for_all_namespaces(label_selector="app=x").items] == [
-        "a"
-    ]
+    created = core.create_namespaced_pod("default", pod("a"))
+    assert created.metadata.uid
+    assert created.status.phase == "Pending"
+    assert [
+        listed.metadata.name for listed in core.list_pod_for_all_namespaces(label_selector="app=x").items
+    ] == ["a"]
     with pytest.raises(ApiException) as refused:
         core.create_namespaced_pod("default", pod("a"))
     assert (refused.value.status, refused.value.reason) == (409, "Conflict")
 
 
-def test_list_then_watch_misses_nothing(api: client.ApiClient) -> None:
+def test_list_then_watch_gives_every_event(api: client.ApiClient) -> None:
     core: Any = client.CoreV1Api(api)
     core.create_namespaced_pod("default", pod("a"))
     listed = core.list_namespaced_pod("default")
@@ -67,10 +67,10 @@ def test_pages_are_followed(api: client.ApiClient) -> None:
     first = core.list_namespaced_pod("default", limit=2)
     assert first.metadata.remaining_item_count == 3
     rest = core.list_namespaced_pod("default", limit=9, _continue=first.metadata._continue)
-    assert [one.metadata.name for one in (*first.items, *rest.items)] == [f"p{i}" for i in range(5)]
+    assert [listed.metadata.name for listed in (*first.items, *rest.items)] == [f"p{i}" for i in range(5)]
 
 
-def test_a_watch_from_the_past_that_is_gone_raises_410(api: client.ApiClient, cluster: Cluster) -> None:
+def test_a_watch_from_a_compacted_revision_raises_410(api: client.ApiClient, cluster: Cluster) -> None:
     core: Any = client.CoreV1Api(api)
     core.create_namespaced_pod("default", pod("a"))
     cluster.compact()
@@ -95,10 +95,10 @@ def test_custom_objects_by_group(api: client.ApiClient) -> None:
         custom.create_namespaced_custom_object(*where, widget("b", size="large"))
     assert refused.value.status == 422
     listed = custom.list_namespaced_custom_object(*where)
-    assert [one["spec"] for one in listed["items"]] == [{"size": 1}]
+    assert [item["spec"] for item in listed["items"]] == [{"size": 1}]
 
 
-def test_one_of_two_takes_a_lease(api: client.ApiClient) -> None:
+def test_only_one_of_two_candidates_takes_a_lease(api: client.ApiClient) -> None:
     leases: Any = client.CoordinationV1Api(api)
     spec = client.V1LeaseSpec(holder_identity="a", lease_duration_seconds=15)
     lease = leases.create_namespaced_lease(

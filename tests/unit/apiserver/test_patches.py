@@ -110,11 +110,11 @@ def between(old: Any, new: Any) -> Any:
 
 
 @given(old=objects, new=objects)
-def test_a_merge_patch_between_two_objects_makes_the_second(old: Any, new: Any) -> None:
+def test_a_merge_patch_between_two_objects_gives_the_second(old: Any, new: Any) -> None:
     assert merge(old, between(old, new)) == new
 
 
 @given(old=objects, patch=objects)
-def test_merging_twice_is_merging_once(old: Any, patch: Any) -> None:
+def test_merging_is_idempotent(old: Any, patch: Any) -> None:
     once = merge(old, patch)
     assert merge(once, patch) == once

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from broker.apiserver import Cluster, StatusError
 from broker.apiserver.protobuf import MAGIC, decode
 
-from .objects import ask
+from .objects import send
 
 
 def number(value: int) -> bytes:
@@ -70,11 +70,11 @@ def test_lists_numbers_pointers_and_quantities() -> None:
 
 def test_times_and_negative_numbers() -> None:
     meta = field(8, field(1, 1_700_000_000)) + field(7, (1 << 64) - 1)
-    made = decode(envelope("v1", "ConfigMap", field(1, meta)))["metadata"]
-    assert made == {"creationTimestamp": "2023-11-14T22:13:20Z", "generation": -1}
+    meta_decoded = decode(envelope("v1", "ConfigMap", field(1, meta)))["metadata"]
+    assert meta_decoded == {"creationTimestamp": "2023-11-14T22:13:20Z", "generation": -1}
 
 
-def test_a_budget_may_count_or_share() -> None:
+def test_a_budget_may_be_a_count_or_a_percentage() -> None:
     share, count = field(1, 1) + field(3, "50%"), field(1, 0) + field(2, 2)
     for raw, shown in ((share, "50%"), (count, 2)):
         budget = decode(envelope("policy/v1", "PodDisruptionBudget", field(2, field(1, raw))))
@@ -83,10 +83,10 @@ def test_a_budget_may_count_or_share() -> None:
 
 def test_kubectl_create_namespace_in_protobuf(cluster: Cluster) -> None:
     body = envelope("v1", "Namespace", field(1, field(1, "demo")))
-    made = ask(
+    response = send(
         cluster, "POST", "/api/v1/namespaces", body, Content_Type="application/vnd.kubernetes.protobuf"
     )
-    assert made.status == 201
+    assert response.status == 201
     assert cluster.get("/api/v1/namespaces/demo")["status"]["phase"] == "Active"
 
 
@@ -107,13 +107,13 @@ def test_malformed_protobuf_is_refused(raw: bytes, code: int, message: str) -> N
     assert message in refused.value.message
 
 
-def test_a_time_that_no_calendar_has_is_refused() -> None:
+def test_an_out_of_range_time_is_refused() -> None:
     with pytest.raises(StatusError, match="no protobuf"):
         decode(envelope("v1", "ConfigMap", field(1, field(8, field(1, 1 << 62)))))
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
+def test_any_bytes_are_decoded_or_refused(raw: bytes) -> None:
     try:
         decode(envelope("v1", "Pod", raw))
     except StatusError as error:

@@ -15,13 +15,13 @@ Obj = dict[str, Any]
 NONE = object()
 
 
-def told(rule: str | Obj, new: Any, old: Any = NONE, **properties: str) -> list[str]:
+def violations(rule: str | Obj, new: Any, old: Any = NONE, **properties: str) -> list[str]:
     """The violations of a rule at `spec` by a new value, or by a change from an old one."""
-    one = {"rule": rule} if isinstance(rule, str) else rule
+    validation = {"rule": rule} if isinstance(rule, str) else rule
     typed = {name: {"type": kind} for name, kind in properties.items()}
-    node = rules.compiled({"type": "object", "properties": typed, "x-kubernetes-validations": [one]})
+    node = rules.compiled({"type": "object", "properties": typed, "x-kubernetes-validations": [validation]})
     assert node is not None
-    return [str(found) for found in rules.check(node, new, None if old is NONE else old, "spec")]
+    return [str(violation) for violation in rules.check(node, new, None if old is NONE else old, "spec")]
 
 
 @pytest.mark.parametrize(
@@ -46,37 +46,37 @@ def told(rule: str | Obj, new: Any, old: Any = NONE, **properties: str) -> list[
         ("self.s.find('[0-9]+') == '12'", {"s": "ab12"}, True),
     ],
 )
-def test_a_rule_holds_or_not(rule: str, value: Obj, holds: bool) -> None:
-    found = told(rule, value)
-    assert (found == []) is holds
-    assert all("failed rule: " + rule in one for one in found)
+def test_a_rule_is_evaluated(rule: str, value: Obj, holds: bool) -> None:
+    violation = violations(rule, value)
+    assert (violation == []) is holds
+    assert all("failed rule: " + rule in violation for violation in violation)
 
 
 def test_a_message_replaces_the_rule() -> None:
-    (found,) = told({"rule": "false", "message": "never"}, {})
-    assert found == "spec: Invalid value: never"
+    (violation,) = violations({"rule": "false", "message": "never"}, {})
+    assert violation == "spec: Invalid value: never"
 
 
 def test_a_message_is_computed() -> None:
     rule = {"rule": "self.a < 5", "messageExpression": "'a is ' + string(self.a)"}
-    (found,) = told(rule, {"a": 7}, a="integer")
-    assert found.endswith(": a is 7")
+    (violation,) = violations(rule, {"a": 7}, a="integer")
+    assert violation.endswith(": a is 7")
 
 
 def test_reason_and_field_are_reported() -> None:
     rule = {"rule": "false", "message": "m", "reason": "FieldValueForbidden", "fieldPath": ".a"}
-    (found,) = told(rule, {"a": 1}, a="integer")
-    assert found == "spec.a: Forbidden: m"
+    (violation,) = violations(rule, {"a": 1}, a="integer")
+    assert violation == "spec.a: Forbidden: m"
 
 
 def test_a_transition_is_checked_on_a_change_only() -> None:
     rule = "self.a >= oldSelf.a"
-    assert told(rule, {"a": 1}) == []
-    assert told(rule, {"a": 2}, {"a": 1}) == []
-    assert told(rule, {"a": 0}, {"a": 1})
+    assert violations(rule, {"a": 1}) == []
+    assert violations(rule, {"a": 2}, {"a": 1}) == []
+    assert violations(rule, {"a": 0}, {"a": 1})
 
 
-def test_a_rule_on_the_field_itself_makes_it_immutable(cluster: Cluster) -> None:
+def test_a_transition_rule_makes_a_field_immutable(cluster: Cluster) -> None:
     fixed = {"type": "string", "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "fixed"}]}
     with_widgets(cluster, {"type": "object", "properties": {"size": fixed}})
     cluster.create(WIDGETS, widget(size="s"))
@@ -89,16 +89,16 @@ def test_a_rule_on_the_field_itself_makes_it_immutable(cluster: Cluster) -> None
 
 
 def test_failing_rule_is_reported() -> None:
-    (found,) = told("self.a > 1", {})
-    assert "no such key: a evaluating rule: self.a > 1" in found
+    (violation,) = violations("self.a > 1", {})
+    assert "no such key: a evaluating rule: self.a > 1" in violation
 
 
-def test_names_that_cel_reserves_are_escaped() -> None:
-    assert told("self.__namespace__ == 'x'", {"namespace": "x"}, namespace="string") == []
-    assert told("self.a__dash__b == 'x'", {"a-b": "x"}, **{"a-b": "string"}) == []
+def test_reserved_cel_names_are_escaped() -> None:
+    assert violations("self.__namespace__ == 'x'", {"namespace": "x"}, namespace="string") == []
+    assert violations("self.a__dash__b == 'x'", {"a-b": "x"}, **{"a-b": "string"}) == []
 
 
-def test_a_definition_with_a_rule_that_is_no_cel_is_refused(cluster: Cluster) -> None:
+def test_a_definition_with_invalid_cel_is_refused(cluster: Cluster) -> None:
     broken = {"type": "object", "x-kubernetes-validations": [{"rule": "self.a >"}]}
     with pytest.raises(StatusError) as refused:
         cluster.create(DEFINITIONS, definition(broken))

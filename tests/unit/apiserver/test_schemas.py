@@ -15,8 +15,8 @@ from broker.apiserver.crd.formats import CHECKS
 Obj = dict[str, Any]
 
 
-def told(rules: Obj, value: Any) -> list[str]:
-    return [str(one) for one in schema.compiled(rules)(value, "spec.x")]
+def problems_of(rules: Obj, value: Any) -> list[str]:
+    return [str(problem) for problem in schema.compiled(rules)(value, "spec.x")]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def told(rules: Obj, value: Any) -> list[str]:
     ],
 )
 def test_invalid_value_is_reported(rules: Obj, value: Any, message: str) -> None:
-    assert message in told(rules, value)[0]
+    assert message in problems_of(rules, value)[0]
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_invalid_value_is_reported(rules: Obj, value: Any, message: str) -> None
         ({"not": {"type": "integer"}}, "x"),
     ],
 )
-def test_a_value_that_fits_is_taken(rules: Obj, value: Any) -> None:
-    assert told(rules, value) == []
+def test_a_valid_value_is_accepted(rules: Obj, value: Any) -> None:
+    assert problems_of(rules, value) == []
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ def test_a_value_that_fits_is_taken(rules: Obj, value: Any) -> None:
     ],
 )
 def test_combined_schemas_are_checked(rules: Obj, value: Any, word: str) -> None:
-    assert any(word in one for one in told({"type": "integer", **rules}, value))
+    assert any(word in problem for problem in problems_of({"type": "integer", **rules}, value))
 
 
-def test_problems_deep_inside_name_their_place() -> None:
+def test_nested_problems_name_their_path() -> None:
     rules = {"type": "object", "properties": {"l": {"type": "array", "items": {"type": "integer"}}}}
-    assert told(rules, {"l": [1, "a"]})[0].startswith("spec.x.l[1]: ")
+    assert problems_of(rules, {"l": [1, "a"]})[0].startswith("spec.x.l[1]: ")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ ROOT: Obj = {
 }
 
 
-def test_unknown_fields_are_pruned_but_where_they_are_free() -> None:
+def test_unknown_fields_are_pruned_unless_preserved() -> None:
     obj: Obj = {
         "apiVersion": "example.com/v1",
         "metadata": {"name": "w"},
@@ -217,7 +217,7 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["spec", "kind", "zzz"]), json_values))
-def test_pruning_and_defaulting_twice_is_doing_so_once(obj: Obj) -> None:
+def test_pruning_and_defaulting_are_idempotent(obj: Obj) -> None:
     once = copy.deepcopy(obj)
     structural.prune(once, ROOT, [])
     structural.default(once, ROOT)
@@ -234,15 +234,15 @@ def listed(kind: str, **more: Any) -> Obj:
 
 
 def test_a_set_has_no_value_twice() -> None:
-    (found,) = lists.check({"l": ["a", "b", "a"]}, listed("set"))
-    assert str(found) == 'l[2]: Duplicate value: "a"'
+    (problem,) = lists.check({"l": ["a", "b", "a"]}, listed("set"))
+    assert str(problem) == 'l[2]: Duplicate value: "a"'
     assert lists.check({"l": ["a", "b"]}, listed("set")) == []
 
 
 def test_a_keyed_list_has_no_key_twice() -> None:
     keyed = listed("map", **{"x-kubernetes-list-map-keys": ["k"]})
-    (found,) = lists.check({"l": [{"k": 1, "v": 1}, {"k": 1, "v": 2}]}, keyed)
-    assert str(found) == 'l[1]: Duplicate value: {"k":1}'
+    (problem,) = lists.check({"l": [{"k": 1, "v": 1}, {"k": 1, "v": 2}]}, keyed)
+    assert str(problem) == 'l[1]: Duplicate value: {"k":1}'
     assert lists.check({"l": [{"k": 1}, {"k": 2}]}, keyed) == []
 
 

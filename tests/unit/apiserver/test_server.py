@@ -54,7 +54,7 @@ def test_health_is_plain_text(server: ApiServer, path: str) -> None:
     assert answer.headers["Content-Type"].startswith("text/plain")
 
 
-def test_an_object_comes_and_goes(server: ApiServer) -> None:
+def test_an_object_is_created_and_deleted(server: ApiServer) -> None:
     assert call(server, "POST", CONFIGMAPS, configmap("a", k="v")).status == 201
     assert call(server, "GET", f"{CONFIGMAPS}/a").json()["data"] == {"k": "v"}
     assert call(server, "DELETE", f"{CONFIGMAPS}/a").json()["status"] == "Success"
@@ -68,7 +68,7 @@ def test_a_warning_is_a_header(server: ApiServer) -> None:
     assert answer.headers["Warning"] == '299 - "unknown field \\"frob\\""'
 
 
-def test_a_body_over_a_megabyte_is_taken_and_one_over_three_refused(server: ApiServer) -> None:
+def test_the_limit_of_a_body_is_three_megabytes(server: ApiServer) -> None:
     annotated = configmap("a", k="v" * 1_000_000)
     annotated["binaryData"] = {}
     annotated["metadata"]["annotations"] = {"a": "x" * 200_000}
@@ -80,12 +80,12 @@ def test_a_body_over_a_megabyte_is_taken_and_one_over_three_refused(server: ApiS
 
 def test_open_watch_sends_events(server: ApiServer, cluster: Cluster) -> None:
     answer = watch(server, f"{PODS}?watch=true&resourceVersion=0")
-    told = lines(answer)
+    received = lines(answer)
     cluster.create(PODS, pod("a"))
-    assert (first := next(told))["type"] == "ADDED"
+    assert (first := next(received))["type"] == "ADDED"
     assert first["object"]["metadata"]["name"] == "a"
     cluster.delete(f"{PODS}/a")
-    assert [event["type"] for event in (next(told), next(told))] == ["MODIFIED", "DELETED"]
+    assert [event["type"] for event in (next(received), next(received))] == ["MODIFIED", "DELETED"]
     answer.close()
 
 
@@ -99,13 +99,13 @@ def test_dropped_watches_end_and_new_ones_go_on(server: ApiServer, cluster: Clus
     again.close()
 
 
-def test_many_watchers_hear_the_same(server: ApiServer, cluster: Cluster) -> None:
+def test_all_watchers_get_the_same_events(server: ApiServer, cluster: Cluster) -> None:
     answers = [watch(server, f"{PODS}?watch=true&resourceVersion=0") for _ in range(5)]
     for name in "abc":
         cluster.create(PODS, pod(name))
     for answer in answers:
-        told = lines(answer)
-        assert [next(told)["object"]["metadata"]["name"] for _ in range(3)] == ["a", "b", "c"]
+        received = lines(answer)
+        assert [next(received)["object"]["metadata"]["name"] for _ in range(3)] == ["a", "b", "c"]
         answer.close()
 
 

@@ -28,8 +28,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.store = Store(log_bytes=limit)
         self.model: dict[str, dict[Key, str]] = {"pods.": {}, "nodes.": {}}
         self.past: dict[int, dict[str, dict[Key, str]]] = {}
-        self.heard: list[tuple[str, int]] = []
-        self.store.on_change(lambda resource, event: self.heard.append((resource, event.revision)))
+        self.revisions: list[tuple[str, int]] = []
+        self.store.on_change(lambda resource, event: self.revisions.append((resource, event.revision)))
         self.remember()
 
     def remember(self) -> None:
@@ -44,7 +44,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert item.obj["metadata"]["resourceVersion"] == str(item.revision)
         self.model[resource][key] = data
         self.remember()
-        assert self.heard[-1] == (resource, item.revision)
+        assert self.revisions[-1] == (resource, item.revision)
 
     @precondition(lambda self: any(self.model.values()))
     @rule(data=st.data())
@@ -61,7 +61,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.compact()
 
     @rule(resource=resources, data=st.data())
-    def look_back(self, resource: str, data: st.DataObject) -> None:
+    def read_past_revision(self, resource: str, data: st.DataObject) -> None:
         revision = data.draw(st.sampled_from(sorted(self.past)))
         collection = self.store.collection(resource)
         if revision < collection.compacted:
@@ -94,7 +94,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert state == self.model[resource]
 
     @invariant()
-    def what_is_there_is_what_was_written(self) -> None:
+    def store_equals_the_model(self) -> None:
         for resource, items in self.model.items():
             assert shown(self.store, resource) == items
             assert self.store.collection(resource).keys == sorted(items)
@@ -122,7 +122,7 @@ def test_the_log_keeps_within_its_bytes_and_drops_the_oldest() -> None:
         collection.position_after(2)
 
 
-def test_one_event_larger_than_the_log_is_kept() -> None:
+def test_an_event_larger_than_the_log_is_kept() -> None:
     store = Store(log_bytes=10)
     write(store, "a", 1000)
     assert len(store.collection("pods.").read(store.collection("pods.").position_after(1), 5)) == 1

@@ -23,8 +23,8 @@ def patched(kind: str, spec: Obj, patch: Obj, *, group: str = "", version: str =
     before = copy.deepcopy(document)
     out = strategic(document, {"spec": patch}, shape)
     assert document == before
-    found: Obj = out["spec"]
-    return found
+    patched_spec: Obj = out["spec"]
+    return patched_spec
 
 
 def containers(*names: str, **more: Any) -> list[Obj]:
@@ -33,15 +33,18 @@ def containers(*names: str, **more: Any) -> list[Obj]:
 
 def test_containers_are_merged_by_name() -> None:
     out = patched("Pod", {"containers": containers("a", "b")}, {"containers": [{"name": "b", "image": "i"}]})
-    assert {one["name"]: one.get("image") for one in out["containers"]} == {"a": None, "b": "i"}
+    assert {container["name"]: container.get("image") for container in out["containers"]} == {
+        "a": None,
+        "b": "i",
+    }
 
 
 def test_a_new_container_comes_before_those_the_patch_does_not_name() -> None:
     out = patched("Pod", {"containers": containers("a")}, {"containers": [{"name": "b"}]})
-    assert [one["name"] for one in out["containers"]] == ["b", "a"]
+    assert [container["name"] for container in out["containers"]] == ["b", "a"]
 
 
-def test_one_entry_is_deleted_by_directive() -> None:
+def test_an_entry_is_deleted_by_directive() -> None:
     patch = {"containers": [{"$patch": "delete", "name": "a"}]}
     assert patched("Pod", {"containers": containers("a", "b")}, patch)["containers"] == containers("b")
 
@@ -81,19 +84,19 @@ def test_finalizers_are_added_to_those_there() -> None:
     assert sorted(out["metadata"]["finalizers"]) == ["a", "b"]
 
 
-def test_the_order_that_is_asked_for_is_made() -> None:
+def test_entries_get_the_order_of_the_patch() -> None:
     patch = {"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}]}
     out = patched("Pod", {"containers": containers("a", "b")}, patch)
-    assert [one["name"] for one in out["containers"]] == ["b", "a"]
+    assert [container["name"] for container in out["containers"]] == ["b", "a"]
 
 
 def test_entries_of_the_server_keep_their_place_in_an_order() -> None:
     patch = {"$setElementOrder/containers": [{"name": "a"}, {"name": "c"}], "containers": [{"name": "c"}]}
     out = patched("Pod", {"containers": containers("a", "injected", "c")}, patch)
-    assert [one["name"] for one in out["containers"]] == ["a", "injected", "c"]
+    assert [container["name"] for container in out["containers"]] == ["a", "injected", "c"]
 
 
-def test_retained_keys_drop_the_others() -> None:
+def test_only_retained_keys_stay() -> None:
     patch = {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}
     strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}
     out = patched("Deployment", {"strategy": strategy}, patch, group="apps")
@@ -110,7 +113,7 @@ def test_retained_keys_drop_the_others() -> None:
         {"$retainKeys": ["a"], "hostname": "h"},
     ],
 )
-def test_a_patch_that_makes_no_sense_is_an_error(patch: Obj) -> None:
+def test_an_invalid_patch_is_an_error(patch: Obj) -> None:
     with pytest.raises(StatusError):
         patched("Pod", {"containers": containers("a")}, patch)
 
@@ -118,9 +121,11 @@ def test_a_patch_that_makes_no_sense_is_an_error(patch: Obj) -> None:
 entries = st.lists(st.sampled_from("abcd"), unique=True)
 
 
-@given(have=entries, wanted=entries)
-def test_a_keyed_list_is_the_union(have: list[str], wanted: list[str]) -> None:
-    out = patched("Pod", {"containers": containers(*have)}, {"containers": containers(*wanted, image="new")})
-    shown = {one["name"]: one.get("image") for one in out["containers"]}
-    assert shown == {name: "new" if name in wanted else None for name in {*have, *wanted}}
+@given(have=entries, patched_names=entries)
+def test_a_keyed_list_is_the_union(have: list[str], patched_names: list[str]) -> None:
+    out = patched(
+        "Pod", {"containers": containers(*have)}, {"containers": containers(*patched_names, image="new")}
+    )
+    shown = {container["name"]: container.get("image") for container in out["containers"]}
+    assert shown == {name: "new" if name in patched_names else None for name in {*have, *patched_names}}
     assert len(out["containers"]) == len(shown)

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from broker.apiserver import ApiRequest, Cluster, StatusError
 
-from .objects import CONFIGMAPS, NODES, PODS, Clock, ask, configmap, events, names, pod, waiting
+from .objects import CONFIGMAPS, NODES, PODS, Clock, configmap, events, names, pod, send, waiting
 
 Obj = dict[str, Any]
 LONG = 20.0
 
 
 def watch(cluster: Cluster, path: str, **query: str) -> Any:
-    return ask(cluster, "GET", path, query={"watch": "true", "resourceVersion": "0", **query})
+    return send(cluster, "GET", path, query={"watch": "true", "resourceVersion": "0", **query})
 
 
-def told(found: list[Obj]) -> list[tuple[str, str]]:
-    return [(event["type"], event["object"]["metadata"]["name"]) for event in found]
+def types_and_names(stream_events: list[Obj]) -> list[tuple[str, str]]:
+    return [(event["type"], event["object"]["metadata"]["name"]) for event in stream_events]
 
 
 def test_a_reader_blocks_until_something_happens(cluster: Cluster) -> None:
@@ -31,7 +31,7 @@ def test_a_reader_blocks_until_something_happens(cluster: Cluster) -> None:
     reader.start()
     cluster.create(PODS, pod("a"))
     reader.join(LONG)
-    assert told(seen) == [("ADDED", "a")]
+    assert types_and_names(seen) == [("ADDED", "a")]
 
 
 def test_closing_from_another_thread_ends_the_reader(cluster: Cluster) -> None:
@@ -47,12 +47,12 @@ def test_closing_from_another_thread_ends_the_reader(cluster: Cluster) -> None:
 
 def test_dropping_ends_every_watch_and_a_new_one_begins_where_it_ended(cluster: Cluster) -> None:
     first, second = watch(cluster, PODS), watch(cluster, CONFIGMAPS)
-    made = cluster.create(PODS, pod("a"))
+    created = cluster.create(PODS, pod("a"))
     cluster.faults.drop_watches()
     assert list(events(first)) == list(events(second)) == []
     cluster.create(PODS, pod("b"))
-    again = watch(cluster, PODS, resourceVersion=made["metadata"]["resourceVersion"])
-    assert told(waiting(again)) == [("ADDED", "b")]
+    again = watch(cluster, PODS, resourceVersion=created["metadata"]["resourceVersion"])
+    assert types_and_names(waiting(again)) == [("ADDED", "b")]
 
 
 def test_slow_reader_gets_an_error_and_ends(clock: Clock) -> None:
@@ -65,7 +65,7 @@ def test_slow_reader_gets_an_error_and_ends(clock: Clock) -> None:
     assert (only["object"]["code"], only["object"]["reason"]) == (410, "Expired")
 
 
-def test_an_object_that_no_longer_fits_is_shown_as_deleted_in_its_last_fitting_state(
+def test_an_object_that_leaves_the_selection_is_deleted_with_its_last_selected_state(
     cluster: Cluster,
 ) -> None:
     response = watch(cluster, PODS, labelSelector="app=x")
@@ -73,10 +73,10 @@ def test_an_object_that_no_longer_fits_is_shown_as_deleted_in_its_last_fitting_s
     gone = cluster.patch(f"{PODS}/a", {"metadata": {"labels": {"app": "y"}}})
     cluster.patch(f"{PODS}/a", {"metadata": {"labels": {"other": "z"}}})
     cluster.patch(f"{PODS}/a", {"metadata": {"labels": {"app": "x"}}})
-    found = waiting(response)
-    assert told(found) == [("ADDED", "a"), ("DELETED", "a"), ("ADDED", "a")]
-    assert found[1]["object"]["metadata"]["labels"] == {"app": "x"}
-    assert found[1]["object"]["metadata"]["resourceVersion"] == gone["metadata"]["resourceVersion"]
+    received = waiting(response)
+    assert types_and_names(received) == [("ADDED", "a"), ("DELETED", "a"), ("ADDED", "a")]
+    assert received[1]["object"]["metadata"]["labels"] == {"app": "x"}
+    assert received[1]["object"]["metadata"]["resourceVersion"] == gone["metadata"]["resourceVersion"]
 
 
 steps = st.lists(
@@ -91,10 +91,10 @@ def test_list_with_later_events_equals_the_present_list(before: Any, after: Any,
 
     def do(step: tuple[str, str, str]) -> None:
         how, name, label = step
-        there = name in names(cluster.get(CONFIGMAPS))
-        if how == "delete" and there:
+        exists = name in names(cluster.get(CONFIGMAPS))
+        if how == "delete" and exists:
             cluster.delete(f"{CONFIGMAPS}/{name}")
-        elif there:
+        elif exists:
             cluster.patch(f"{CONFIGMAPS}/{name}", {"metadata": {"labels": {"l": label}}})
         elif how == "put":
             cluster.create(CONFIGMAPS, configmap(name, labels={"l": label}))
@@ -102,7 +102,7 @@ def test_list_with_later_events_equals_the_present_list(before: Any, after: Any,
     for step in before:
         do(step)
     listed = cluster.get(CONFIGMAPS, labelSelector=selector)
-    held = {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in listed["items"]}
+    held = {obj["metadata"]["name"]: obj["metadata"]["resourceVersion"] for obj in listed["items"]}
     version = listed["metadata"]["resourceVersion"]
     response = watch(cluster, CONFIGMAPS, labelSelector=selector, resourceVersion=version)
     for step in after:
@@ -115,7 +115,7 @@ def test_list_with_later_events_equals_the_present_list(before: Any, after: Any,
             assert (event["type"] == "ADDED") is (meta["name"] not in held)
             held[meta["name"]] = meta["resourceVersion"]
     now = cluster.get(CONFIGMAPS, labelSelector=selector)["items"]
-    assert held == {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in now}
+    assert held == {obj["metadata"]["name"]: obj["metadata"]["resourceVersion"] for obj in now}
     response.stream.close()
 
 
@@ -124,19 +124,19 @@ def test_pages_of_any_size_make_up_the_list(sizes: list[int], total: int) -> Non
     cluster = Cluster(clock=Clock())
     for i in range(total):
         cluster.create(CONFIGMAPS, configmap(f"c{i}"))
-    whole, found, token = names(cluster.get(CONFIGMAPS)), list[str](), ""
+    whole, listed, token = names(cluster.get(CONFIGMAPS)), list[str](), ""
     for size in [*sizes, 100]:
         page = cluster.get(CONFIGMAPS, limit=str(size), **({"continue": token} if token else {}))
-        found += names(page)
+        listed += names(page)
         # Writes between two pages are not seen.
         cluster.create(CONFIGMAPS, {"metadata": {"generateName": "a"}})
         if not (token := page["metadata"].get("continue", "")):
             break
-        assert page["metadata"]["remainingItemCount"] == total - len(found)
-    assert found == whole
+        assert page["metadata"]["remainingItemCount"] == total - len(listed)
+    assert listed == whole
 
 
-def test_a_page_after_its_past_was_forgotten_is_gone(cluster: Cluster) -> None:
+def test_a_page_of_a_compacted_revision_is_gone(cluster: Cluster) -> None:
     for name in "abc":
         cluster.create(CONFIGMAPS, configmap(name))
     token = cluster.get(CONFIGMAPS, limit="1")["metadata"]["continue"]
@@ -150,7 +150,7 @@ def test_a_page_after_its_past_was_forgotten_is_gone(cluster: Cluster) -> None:
     assert names(cluster.get(CONFIGMAPS, **{"limit": "9", "continue": rest})) == ["b", "c", "d"]
 
 
-def test_scripted_failures_hit_their_requests_the_given_number_of_times(cluster: Cluster) -> None:
+def test_scripted_failures_match_their_requests_the_given_number_of_times(cluster: Cluster) -> None:
     cluster.faults.fail(verb="create", resource="pods", code=503, reason="ServiceUnavailable", times=2)
     cluster.create(CONFIGMAPS, configmap())
     for _ in range(2):
@@ -175,7 +175,7 @@ def test_a_failure_may_be_of_one_object_or_of_a_subresource(cluster: Cluster) ->
 
 def test_too_many_requests_has_a_retry_after(cluster: Cluster) -> None:
     cluster.faults.fail(code=429, reason="TooManyRequests")
-    answer = ask(cluster, "GET", NODES)
+    answer = send(cluster, "GET", NODES)
     assert answer.status == 429
     assert answer.headers["Retry-After"] == "1"
 
@@ -204,7 +204,7 @@ def test_threads_that_write_the_same_object_lose_no_update(cluster: Cluster) -> 
             while True:
                 have = cluster.get(f"{CONFIGMAPS}/c")
                 have["data"]["n"] = str(int(have["data"]["n"]) + 1)
-                answer = ask(cluster, "PUT", f"{CONFIGMAPS}/c", have)
+                answer = send(cluster, "PUT", f"{CONFIGMAPS}/c", have)
                 if answer.status == 200:
                     break
                 assert answer.status == 409

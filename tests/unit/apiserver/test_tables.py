@@ -10,7 +10,7 @@ from broker.apiserver import Cluster
 from broker.apiserver.jsonpath import compiled
 from broker.apiserver.podstatus import summary
 
-from .objects import NODES, NOW, PODS, Clock, ask, configmap, pod, waiting
+from .objects import NODES, NOW, PODS, Clock, configmap, pod, send, waiting
 
 Obj = dict[str, Any]
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -19,8 +19,8 @@ CORE, APPS = "/api/v1/namespaces/default", "/apis/apps/v1/namespaces/default"
 
 def rows(cluster: Cluster, path: str) -> list[Obj]:
     """The rows of a table, each as column → cell."""
-    table = ask(cluster, "GET", path, Accept=TABLE).json()
-    heads = [one["name"] for one in table["columnDefinitions"]]
+    table = send(cluster, "GET", path, Accept=TABLE).json()
+    heads = [column["name"] for column in table["columnDefinitions"]]
     return [dict(zip(heads, row["cells"], strict=True)) for row in table["rows"]]
 
 
@@ -88,16 +88,16 @@ RUNNING = container(ready=True, running={})
         ({"phase": "Failed", "reason": "Evicted"}, {}, ("0/1", "Evicted", "0")),
     ],
 )
-def test_a_pods_state_in_a_word(status: Obj, spec: Obj, text: tuple[str, str, str]) -> None:
+def test_a_pods_state_is_its_status_column(status: Obj, spec: Obj, text: tuple[str, str, str]) -> None:
     assert shown(status, **spec) == text
 
 
-def test_a_pod_that_ends_is_terminating_unless_it_is_over() -> None:
+def test_a_deleted_pod_is_terminating_unless_it_has_ended() -> None:
     assert shown({"phase": "Running", "containerStatuses": [RUNNING]}, deleted=True)[1] == "Terminating"
     assert shown({"phase": "Succeeded"}, deleted=True)[1] == "Succeeded"
 
 
-def test_restarts_say_when_the_last_was() -> None:
+def test_restarts_show_the_time_since_the_last() -> None:
     ended = {"terminated": {"finishedAt": "2023-11-14T22:12:20Z"}}
     again = {**container(ready=True, restarts=2, running={}), "lastState": ended}
     assert shown({"phase": "Running", "containerStatuses": [again]})[2] == "2 (60s ago)"
@@ -120,10 +120,10 @@ def test_pods_and_their_wide_columns(cluster: Cluster, clock: Clock) -> None:
     }
 
 
-def test_a_pod_that_is_over_is_marked_so(cluster: Cluster) -> None:
+def test_a_succeeded_pod_has_the_row_condition_completed(cluster: Cluster) -> None:
     cluster.create(PODS, pod("a"))
     cluster.patch(f"{PODS}/a/status", {"status": {"phase": "Succeeded"}})
-    table = ask(cluster, "GET", f"{PODS}/a", Accept=TABLE).json()
+    table = send(cluster, "GET", f"{PODS}/a", Accept=TABLE).json()
     assert table["rows"][0]["conditions"][0]["type"] == "Completed"
 
 
@@ -139,8 +139,8 @@ def test_a_pod_that_is_over_is_marked_so(cluster: Cluster) -> None:
 def test_nodes(cluster: Cluster, spec: Obj, conditions: list[Obj], status: str) -> None:
     labels = {"node-role.kubernetes.io/worker": "", "kubernetes.io/role": "edge"}
     addresses = [{"type": "InternalIP", "address": "10.0.0.1"}]
-    told = {"conditions": conditions, "addresses": addresses}
-    cluster.create(NODES, {"metadata": {"name": "n", "labels": labels}, "spec": spec, "status": told})
+    node_status = {"conditions": conditions, "addresses": addresses}
+    cluster.create(NODES, {"metadata": {"name": "n", "labels": labels}, "spec": spec, "status": node_status})
     (row,) = rows(cluster, NODES)
     assert (row["Status"], row["Roles"], row["Internal-IP"]) == (status, "edge,worker", "10.0.0.1")
 
@@ -229,18 +229,18 @@ ONCE = {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": 
 )
 def test_the_cells_of_a_kind(cluster: Cluster, path: str, obj: Obj, cells: Obj) -> None:
     cluster.create(path, obj)
-    (row,) = [one for one in rows(cluster, path) if one["Name"].startswith("w")]
+    (row,) = [listed for listed in rows(cluster, path) if listed["Name"].startswith("w")]
     assert {name: row[name] for name in cells} == cells
 
 
-def test_a_kind_without_columns_shows_when_it_was_made(cluster: Cluster) -> None:
+def test_a_kind_without_columns_shows_its_creation_time(cluster: Cluster) -> None:
     path = "/apis/storage.k8s.io/v1/csidrivers"
     cluster.create(path, {"metadata": {"name": "d"}, "spec": {}})
     assert rows(cluster, path) == [{"Name": "d", "Created At": "2023-11-14T22:13:20Z"}]
 
 
 def test_watch_as_a_table_sends_its_columns_once(cluster: Cluster) -> None:
-    watching = ask(cluster, "GET", PODS, query={"watch": "true", "resourceVersion": "0"}, Accept=TABLE)
+    watching = send(cluster, "GET", PODS, query={"watch": "true", "resourceVersion": "0"}, Accept=TABLE)
     for name in "ab":
         cluster.create(PODS, pod(name))
     first, second = waiting(watching)
@@ -255,7 +255,7 @@ DOCUMENT = {
 
 
 @pytest.mark.parametrize(
-    ("path", "found"),
+    ("path", "values"),
     [
         (".spec.list[0].v", [1]),
         (".spec.list[-1].v", [2]),
@@ -270,5 +270,5 @@ DOCUMENT = {
         ("spec[", []),
     ],
 )
-def test_json_paths(path: str, found: list[Any]) -> None:
-    assert compiled(path)(DOCUMENT) == found
+def test_json_paths(path: str, values: list[Any]) -> None:
+    assert compiled(path)(DOCUMENT) == values

@@ -81,7 +81,7 @@ def test_a_quantity_of_any_length_is_capped_rounded_or_refused(text: str, shown:
     st.integers(min_value=0, max_value=10**9),
     st.sampled_from(["", "m", "k", "M", "G", "Ki", "Mi", "Gi", "u"]),
 )
-def test_the_canonical_form_is_the_same_amount_and_stays(number: int, suffix: str) -> None:
+def test_the_canonical_form_keeps_the_amount_and_is_stable(number: int, suffix: str) -> None:
     shown = canonical(f"{number}{suffix}")
     assert shown is not None
     assert amount(shown) == amount(f"{number}{suffix}")
@@ -112,7 +112,7 @@ def test_times_are_shown_in_utc(text: str, second: str | None, micro: str | None
     assert canonical_micro(text) == micro
 
 
-def test_a_stamp_is_read_back() -> None:
+def test_a_timestamp_is_read_back() -> None:
     at = parse(stamp(1_700_000_000.9))
     assert at is not None
     assert at.timestamp() == 1_700_000_000
@@ -146,12 +146,12 @@ def test_ages_are_short_texts(seconds: float, text: str) -> None:
     assert human(seconds) == text
 
 
-def test_an_age_is_counted_from_a_stamp() -> None:
+def test_an_age_is_counted_from_a_timestamp() -> None:
     assert age("2023-11-14T22:13:20Z", 1_700_000_045.0) == "45s"
     assert age(None, 1_700_000_045.0) == "<unknown>"
 
 
-def test_a_span_ends_now_while_it_lasts() -> None:
+def test_an_open_duration_ends_now() -> None:
     assert span("2023-11-14T22:13:20Z", "2023-11-14T22:13:50Z", 0.0) == "30s"
     assert span("2023-11-14T22:13:20Z", None, 1_700_000_060.0) == "60s"
     assert span(None, None, 0.0) == ""

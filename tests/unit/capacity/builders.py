@@ -1,4 +1,4 @@
-"""Small worlds for the decision tests: types, reservations, classes, claims with sensible defaults."""
+"""Builders for the decision tests: types, reservations, classes, claims with sensible defaults."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def type_(
 
 
 TYPES: Mapping[str, InstanceType] = {
-    each.name: each
-    for each in (
+    instance_type.name: instance_type
+    for instance_type in (
         type_("m5.large", vcpus=2, memory_gib=8, price=0.096, spot_prices={"us-east-1a": 0.03}),
         type_("m5.xlarge", vcpus=4, memory_gib=16, price=0.192),
         type_("m5.2xlarge", vcpus=8, memory_gib=32, price=0.384),
@@ -95,7 +95,7 @@ def odcr(
 
 def inventory(*odcrs: Odcr, groups: Mapping[str, Sequence[str]] | None = None, **more: Any) -> Inventory:
     return Inventory(
-        odcrs={each.id: each for each in odcrs},
+        odcrs={odcr.id: odcr for odcr in odcrs},
         groups={
             arn: ReservationGroup(arn=arn, name=arn.rsplit("/", 1)[-1], member_ids=tuple(members))
             for arn, members in (groups or {}).items()
@@ -130,16 +130,16 @@ def node_class(
     **more: Any,
 ) -> NodeClass:
     """A class with its selection resolved against `world`."""
-    made = NodeClass(
+    nodeclass = NodeClass(
         name=name,
         selection=selection or Selection(),
         **{"subnets": subnets(zones), "images": IMAGES, **more},
     )
-    found = [
-        resolve_class(each, world or inventory(), account_id=ACCOUNT, now=now)
-        for each in (made, replace(made, tenancy="dedicated"))
+    resolved = [
+        resolve_class(variant, world or inventory(), account_id=ACCOUNT, now=now)
+        for variant in (nodeclass, replace(nodeclass, tenancy="dedicated"))
     ]
-    return replace(made, resolved=found[0], dedicated=found[1])
+    return replace(nodeclass, resolved=resolved[0], dedicated=resolved[1])
 
 
 def claim(
@@ -151,15 +151,15 @@ def claim(
     zones: Sequence[str] = (),
     **more: Any,
 ) -> Claim:
-    wanted = list(requirements)
+    required = list(requirements)
     for key, values in ((CAPACITY_TYPE, kinds), (INSTANCE_TYPE, types), (ZONE, zones)):
         if values:
-            wanted.append((key, "In", values))
+            required.append((key, "In", values))
     return Claim(
         name=name,
         uid=f"uid-{name}",
         node_class=node_class,
-        requirements=Requirements.of(wanted),
+        requirements=Requirements.of(required),
         **{"created": NOW, **more},
     )
 
@@ -175,18 +175,18 @@ def planned(
     launched: Mapping[str, int] | None = None,
 ) -> Plan:
     known = [classes] if isinstance(classes, NodeClass) else list(classes)
-    by_name = {each.name: each for each in known}
+    by_name = {nodeclass.name: nodeclass for nodeclass in known}
     return plan(claims, by_name, types, world, shortages or Shortages(), now, launched=launched)
 
 
-def chosen(made: Plan) -> dict[str, str]:
+def chosen(plan: Plan) -> dict[str, str]:
     """Claim → pool, as text."""
-    return {each.claim.name: str(each.option.pool) for each in made.assignments}
+    return {assignment.claim.name: str(assignment.option.pool) for assignment in plan.assignments}
 
 
-def refusals(made: Plan) -> dict[str, str]:
+def refusals(plan: Plan) -> dict[str, str]:
     """Claim → reason."""
-    return {each.claim.name: each.reason for each in made.unplaced}
+    return {unplaced.claim.name: unplaced.reason for unplaced in plan.unplaced}
 
 
 def reserved(

@@ -28,9 +28,9 @@ def adopted(
     orphans: Sequence[Instance], claims: Sequence[Claim], *odcrs: Odcr
 ) -> tuple[dict[str, str], list[str]]:
     pairs, left = adopt(
-        orphans, claims, CLASSES, TYPES, odcrs={each.id: each for each in odcrs}, class_tag=CLASS_TAG
+        orphans, claims, CLASSES, TYPES, odcrs={odcr.id: odcr for odcr in odcrs}, class_tag=CLASS_TAG
     )
-    return {claim.name: instance.id for claim, instance in pairs}, [each.id for each in left]
+    return {claim.name: instance.id for claim, instance in pairs}, [orphan.id for orphan in left]
 
 
 @pytest.mark.covers("KRP-25")
@@ -40,7 +40,7 @@ def test_an_orphan_is_adopted_by_a_waiting_claim_that_it_satisfies() -> None:
 
 @pytest.mark.covers("KRP-25")
 @pytest.mark.parametrize(
-    ("one", "wanted"),
+    ("ec2_instance", "claim_fields"),
     [
         (orphan("i-1"), {"types": ["m5.large"]}),
         (orphan("i-1"), {"zones": ["us-east-1b"]}),
@@ -62,7 +62,7 @@ def test_an_orphan_is_adopted_by_a_waiting_claim_that_it_satisfies() -> None:
         "not reserved",
         "reserved",
         "spot",
-        "spot, which nobody asked for",
+        "spot, not requested",
         "too small",
         "of another class",
         "of no class",
@@ -72,8 +72,10 @@ def test_an_orphan_is_adopted_by_a_waiting_claim_that_it_satisfies() -> None:
         "a type that is unknown",
     ],
 )
-def test_orphan_that_matches_no_claim_is_left_over(one: Instance, wanted: dict[str, Any]) -> None:
-    assert adopted([one], [claim("a", **wanted)]) == ({}, ["i-1"])
+def test_orphan_that_matches_no_claim_is_left_over(
+    ec2_instance: Instance, claim_fields: dict[str, Any]
+) -> None:
+    assert adopted([ec2_instance], [claim("a", **claim_fields)]) == ({}, ["i-1"])
 
 
 @pytest.mark.covers("KRP-22", "KRP-25")
@@ -122,7 +124,7 @@ def test_a_claim_that_could_take_another_leaves_the_only_one_that_fits_its_neigh
 
 
 @pytest.mark.parametrize(
-    ("one", "kind"),
+    ("ec2_instance", "kind"),
     [
         (instance("i-1"), "on-demand"),
         (instance("i-1", lifecycle="spot"), "spot"),
@@ -130,8 +132,8 @@ def test_a_claim_that_could_take_another_leaves_the_only_one_that_fits_its_neigh
         (instance("i-1", reservation="cr-1", lifecycle="capacity-block"), "reserved"),
     ],
 )
-def test_capacity_type_follows_ec2s_description(one: Instance, kind: str) -> None:
-    assert capacity_type(one) == kind
+def test_capacity_type_follows_ec2s_description(ec2_instance: Instance, kind: str) -> None:
+    assert capacity_type(ec2_instance) == kind
 
 
 _orphans = st.lists(
@@ -142,7 +144,7 @@ _orphans = st.lists(
         reservation=st.sampled_from(["", "cr-1"]),
     ),
     max_size=4,
-    unique_by=lambda each: str(each.id),
+    unique_by=lambda orphan: str(orphan.id),
 )
 _claims = st.lists(
     st.builds(
@@ -153,32 +155,32 @@ _claims = st.lists(
         priority=st.integers(0, 1),
     ),
     max_size=4,
-    unique_by=lambda each: str(each.name),
+    unique_by=lambda claim: str(claim.name),
 )
 
 
 @pytest.mark.covers("KRP-25")
 @given(_orphans, _claims, st.randoms(use_true_random=False))
-def test_as_many_as_can_be_are_adopted_each_once_whatever_the_order(
+def test_most_possible_orphans_are_adopted_once_in_any_order(
     orphans: list[Instance], claims: list[Claim], random: Any
 ) -> None:
-    known = odcr("cr-1")
-    pairs, left = adopted(orphans, claims, known)
+    reservation = odcr("cr-1")
+    pairs, left = adopted(orphans, claims, reservation)
     assert len(set(pairs.values())) == len(pairs)
-    assert sorted([*pairs.values(), *left]) == sorted(each.id for each in orphans)
+    assert sorted([*pairs.values(), *left]) == sorted(orphan.id for orphan in orphans)
     fits = {
-        (one.name, each.id)
-        for one in claims
-        for each in orphans
-        if satisfies(each, one, CLASSES, TYPES, odcrs={"cr-1": known}, class_tag=CLASS_TAG)
+        (claim.name, orphan.id)
+        for claim in claims
+        for orphan in orphans
+        if satisfies(orphan, claim, CLASSES, TYPES, odcrs={"cr-1": reservation}, class_tag=CLASS_TAG)
     }
     assert set(pairs.items()) <= fits
-    nobody = [claim(f"nobody-{n}") for n in range(len(orphans))]
+    placeholders = [claim(f"none-{n}") for n in range(len(orphans))]
     most = max(
-        sum((one.name, each.id) in fits for one, each in zip(some, orphans, strict=True))
-        for some in itertools.permutations([*claims, *nobody], len(orphans))
+        sum((claim.name, orphan.id) in fits for claim, orphan in zip(choice, orphans, strict=True))
+        for choice in itertools.permutations([*claims, *placeholders], len(orphans))
     )
     assert len(pairs) == most
     random.shuffle(orphans)
     random.shuffle(claims)
-    assert adopted(orphans, claims, known) == (pairs, left)
+    assert adopted(orphans, claims, reservation) == (pairs, left)

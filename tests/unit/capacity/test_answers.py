@@ -33,8 +33,8 @@ PLAIN = "pool:on-demand:m5.xlarge:us-east-1a"
 
 
 def marked(class_: ErrorClass, option: Option, *, spills: bool = False) -> list[str]:
-    found = scopes(class_, option, node_class="gpu", subnet_id="subnet-1", spills=spills)
-    return [str(scope) for scope in found]
+    marked_scopes = scopes(class_, option, node_class="gpu", subnet_id="subnet-1", spills=spills)
+    return [str(scope) for scope in marked_scopes]
 
 
 def placed(option: Option, group: str = "dedicated,seven") -> Option:
@@ -45,20 +45,20 @@ def placed(option: Option, group: str = "dedicated,seven") -> Option:
 @pytest.mark.covers("KRP-18")
 def test_every_class_has_an_answer_with_a_reason_of_its_own_and_a_sentence() -> None:
     assert set(ANSWERS) == set(ErrorClass)
-    reasons = [each.reason for each in ANSWERS.values()]
+    reasons = [answer.reason for answer in ANSWERS.values()]
     assert len(set(reasons)) == len(reasons)
     assert "LaunchFailed" not in reasons
     assert all(reason.isalnum() and reason[0].isupper() for reason in reasons)
-    assert all(each.next_step for each in ANSWERS.values())
+    assert all(answer.next_step for answer in ANSWERS.values())
     assert "a reservation for minutes" in ANSWERS[ErrorClass.NOT_OFFERED].next_step  # as `shortages` has it
 
 
 @pytest.mark.covers("KRP-18")
 @pytest.mark.parametrize("class_", list(ErrorClass))
 def test_an_answer_never_goes_elsewhere_and_stops(class_: ErrorClass) -> None:
-    found = answer(class_)
-    assert not (found.elsewhere and found.stops)
-    assert (found.marks == "nothing") == (not found.elsewhere)
+    policy = answer(class_)
+    assert not (policy.elsewhere and policy.stops)
+    assert (policy.marks == "nothing") == (not policy.elsewhere)
 
 
 @pytest.mark.covers("KRP-18", "KRP-24")
@@ -75,7 +75,7 @@ def test_an_answer_never_goes_elsewhere_and_stops(class_: ErrorClass) -> None:
         (ErrorClass.RESERVATION_FULL, "ReservationCapacityExceeded"),
     ],
 )
-def test_reasons_are_karpenters_where_it_has_one(class_: ErrorClass, reason: str) -> None:
+def test_reasons_are_karpenters_if_it_has_one(class_: ErrorClass, reason: str) -> None:
     assert answer(class_).reason == reason
 
 
@@ -127,22 +127,22 @@ def test_a_quota_or_subnet_error_never_marks_a_reservation_full() -> None:
     # should not mark capacity reservations unavailable for RequestLimitExceeded CreateFleet errors
     for class_ in (ErrorClass.QUOTA, ErrorClass.SUBNET, ErrorClass.THROTTLING, ErrorClass.TRANSIENT):
         for option in (BY_ID, BY_GROUP, BY_MATCH):
-            assert not [each for each in marked(class_, option) if each.startswith("reservation")]
+            assert not [scope for scope in marked(class_, option) if scope.startswith("reservation")]
 
 
 @pytest.mark.covers("KRP-18")
 @pytest.mark.parametrize("class_", list(ErrorClass))
-def test_only_a_refusal_about_the_reservation_is_believed_to_mean_that_no_slot_is_free(
+def test_only_a_refusal_about_the_reservation_marks_it_full(
     class_: ErrorClass,
 ) -> None:
     error = LaunchError(code="Code", message="", class_=class_, instance_type="m5.xlarge", zone="us-east-1a")
     group = call(BY_MATCH, 1)
-    found = full(group, distribute(group, LaunchResult(errors=(error,))), (error,))
+    full_ids = full(group, distribute(group, LaunchResult(errors=(error,))), (error,))
     about_it = class_ in (ErrorClass.RESERVATION_FULL, ErrorClass.RESERVATION_GONE)
-    assert found == ({"cr-1", "cr-2"} if about_it else set())
+    assert full_ids == ({"cr-1", "cr-2"} if about_it else set())
 
 
-def test_when_ec2_could_go_on_to_on_demand_its_refusal_is_about_that_too() -> None:
+def test_refusal_of_a_call_that_could_spill_marks_on_demand_too() -> None:
     assert marked(ErrorClass.CAPACITY, BY_MATCH, spills=True) == [*MEMBERS, PLAIN]
     assert marked(ErrorClass.CAPACITY, BY_MATCH) == MEMBERS
     assert marked(ErrorClass.QUOTA, BY_MATCH, spills=True) == ["quota:reserved:standard"]
@@ -156,7 +156,7 @@ def test_a_limit_that_is_no_vcpu_quota_names_its_own_code(class_: ErrorClass) ->
     assert answer(class_).reason == ANSWERS[class_].reason
 
 
-def test_an_unsupported_request_of_one_class_keeps_no_other_from_the_pool() -> None:
+def test_unsupported_request_marks_the_pool_for_its_own_class_only() -> None:
     error = LaunchError(code="Unsupported", message="", class_=ErrorClass.UNSUPPORTED)
     known = remember(Shortages(), error, on_demand(), inventory=inventory(), now=NOW, node_class="gpu")
     assert known.active(on_demand(), NOW, node_class="gpu") is not None
@@ -193,7 +193,7 @@ def test_the_subnet_that_the_error_names_is_marked() -> None:
         code="InsufficientFreeAddressesInSubnet", message="", class_=ErrorClass.SUBNET, subnet_id="subnet-2"
     )
     known = remember(Shortages(), error, BY_ID, inventory=inventory(), now=NOW, subnet_id="subnet-1")
-    assert [str(each.scope) for each in known.lasting(NOW)] == ["subnet:subnet-2"]
+    assert [str(shortage.scope) for shortage in known.lasting(NOW)] == ["subnet:subnet-2"]
 
 
 @pytest.mark.covers("KRP-19")
@@ -215,7 +215,7 @@ def test_launch_clears_the_shortages_of_its_scopes() -> None:
     assert not launched(known, on_demand(), reservation_id="", subnet_id="subnet-1").view(NOW)
     # Other scopes stay short.
     left = launched(known, on_demand("m5.large"), reservation_id="", subnet_id="subnet-2")
-    assert [each.scope.kind for each in left.lasting(NOW)] == ["pool", "subnet"]
+    assert [shortage.scope.kind for shortage in left.lasting(NOW)] == ["pool", "subnet"]
 
 
 @pytest.mark.covers("KRP-33")
@@ -229,7 +229,7 @@ def test_a_launch_that_spilled_does_not_clear_the_reservation_it_missed() -> Non
 @pytest.mark.covers("KRP-33")
 def test_reservation_that_ec2_passed_over_is_short() -> None:
     known = spilled(Shortages(), BY_MATCH, now=NOW)
-    assert [(str(each.scope), each.code) for each in known.lasting(NOW)] == [
+    assert [(str(shortage.scope), shortage.code) for shortage in known.lasting(NOW)] == [
         ("reservation:cr-1", "SpilledToOnDemand"),
         ("reservation:cr-2", "SpilledToOnDemand"),
     ]
@@ -251,9 +251,9 @@ def call(option: Option, count: int) -> LaunchGroup:
 
 
 def learned(group: LaunchGroup, *instances: Instance, errors: Sequence[LaunchError] = ()) -> Shortages:
-    dealt = distribute(group, LaunchResult(instances=instances, errors=tuple(errors)))
+    distribution = distribute(group, LaunchResult(instances=instances, errors=tuple(errors)))
     world = inventory(odcr("cr-1", free=2), odcr("cr-2", free=2))
-    return learn(Shortages(), group, dealt, errors, inventory=world, now=NOW)
+    return learn(Shortages(), group, distribution, errors, inventory=world, now=NOW)
 
 
 @pytest.mark.covers("KRP-19", "KRP-21")
@@ -301,7 +301,7 @@ def test_undescribed_instance_marks_no_reservation() -> None:
 def test_error_without_a_subnet_marks_the_requested_one() -> None:
     error = LaunchError(code="InsufficientFreeAddressesInSubnet", message="", class_=ErrorClass.SUBNET)
     known = learned(call(on_demand(), 1), errors=[error])
-    assert [str(each.scope) for each in known.lasting(NOW)] == ["subnet:subnet-9"]
+    assert [str(shortage.scope) for shortage in known.lasting(NOW)] == ["subnet:subnet-9"]
 
 
 def test_of_several_errors_the_one_that_needs_action_is_reported() -> None:
@@ -311,4 +311,4 @@ def test_of_several_errors_the_one_that_needs_action_is_reported() -> None:
     assert foremost([]) is None
     mixed = [error(ErrorClass.CAPACITY), error(ErrorClass.PERMISSION), error(ErrorClass.THROTTLING)]
     assert foremost(mixed) == error(ErrorClass.PERMISSION)
-    assert {foremost([error(each)]) for each in ErrorClass} == {error(each) for each in ErrorClass}
+    assert {foremost([error(class_)]) for class_ in ErrorClass} == {error(class_) for class_ in ErrorClass}

@@ -23,7 +23,7 @@ BIG = {"interfaces_per_card": (2, 1), "efa_interfaces": 1}
 
 @pytest.mark.covers("KRP-14")
 @pytest.mark.parametrize(
-    ("described", "asked", "why"),
+    ("described", "class_fields", "reason"),
     [
         ({}, {}, ""),
         ({"name": "a1.large"}, {"family": "AL2023"}, "AL2023 does not run on a1 instances"),
@@ -68,9 +68,9 @@ BIG = {"interfaces_per_card": (2, 1), "efa_interfaces": 1}
         ({"placement_strategies": frozenset()}, {}, ""),
     ],
 )
-def test_which_types_a_class_cannot_launch(described: Any, asked: Any, why: str) -> None:
+def test_type_that_a_class_cannot_launch_has_a_reason(described: Any, class_fields: Any, reason: str) -> None:
     given = {"name": "m5.large", **described}
-    assert incompatibility(type_(given.pop("name"), **given), node_class(**asked)) == why
+    assert incompatibility(type_(given.pop("name"), **given), node_class(**class_fields)) == reason
 
 
 @pytest.mark.covers("KRP-14", "KRP-24")
@@ -79,9 +79,9 @@ def test_incompatible_type_is_no_option_and_its_reservation_reports_why() -> Non
     types = {
         name: type_(name, hypervisor=kind) for name, kind in (("t2.micro", "xen"), ("m5.large", "nitro"))
     }
-    of = node_class(Selection(reservation_id="cr-1"), world, tracks_connections=True)
-    found, skipped = options(claim(), of, types, world, NOW)
-    assert {option.pool.instance_type for option in found} == {"m5.large"}
-    assert [(each.reason, each.message) for each in skipped] == [
+    nodeclass = node_class(Selection(reservation_id="cr-1"), world, tracks_connections=True)
+    usable, skipped = options(claim(), nodeclass, types, world, NOW)
+    assert {option.pool.instance_type for option in usable} == {"m5.large"}
+    assert [(skip.reason, skip.message) for skip in skipped] == [
         ("InstanceTypeMismatch", "t2.micro: connectionTracking needs Nitro instances")
     ]

@@ -26,13 +26,16 @@ AT = "reserved:m5.xlarge:us-east-1a:"
 
 
 def entitled(
-    draws: Mapping[str, str] | None = None, *, lots: Mapping[str, SlotPool] | None = None, **more: object
+    draws: Mapping[str, str] | None = None,
+    *,
+    slot_pools: Mapping[str, SlotPool] | None = None,
+    **more: object,
 ) -> Entitlements:
     """`a` owns cr-a, `b` owns cr-b; both have room for one and lend it, and b may borrow one."""
-    terms = SlotAvailability(quota=1, room=1, lendable=1)
+    availability = SlotAvailability(quota=1, room=1, lendable=1)
     given: dict[str, object] = {
-        "lots": {"cr-a": A, "cr-b": B} if lots is None else lots,
-        "terms": {A: terms, B: terms},
+        "slot_pools": {"cr-a": A, "cr-b": B} if slot_pools is None else slot_pools,
+        "availability": {A: availability, B: availability},
         "rules": {name: Preemption(reclaim="Any") for name in ("a", "b")},
         "draws": {f"uid-{name}": queue for name, queue in (draws or {}).items()},
         "borrow": {B: 1},
@@ -66,10 +69,10 @@ def test_claim_without_entitlement_reports_the_owner(queue: str, message: str) -
         barred={"x": "there is no such reservation"},
     )
     classes = node_class(Selection(reservation_id="cr-a"), world)
-    made = planned([claim("c", kinds=["reserved"])], classes, world, given)
-    (left,) = made.unplaced
+    plan = planned([claim("c", kinds=["reserved"])], classes, world, given)
+    (left,) = plan.unplaced
     assert left.reason == "NoUsableReservation"
-    assert [(each.reason, each.message) for each in left.skipped] == [
+    assert [(skip.reason, skip.message) for skip in left.skipped] == [
         ("ReservedForOthers", f"cr-a (m5.xlarge, us-east-1a): {message}")
     ]
     assert chosen(planned([claim("c", kinds=ANY)], classes, world, given)) == {
@@ -80,25 +83,25 @@ def test_claim_without_entitlement_reports_the_owner(queue: str, message: str) -
 def test_an_open_match_never_spans_two_owners() -> None:
     world = inventory(*(odcr(id_, match_criteria="open") for id_ in ("cr-a", "cr-b", "cr-free")))
     claims = [claim("a", kinds=ANY), claim("none", kinds=ANY)]
-    made = planned(claims, node_class(OPEN, world), world, entitled({"a": "a"}))
-    taken = chosen(made)
+    plan = planned(claims, node_class(OPEN, world), world, entitled({"a": "a"}))
+    taken = chosen(plan)
     assert {taken["a"], taken["none"]} == {f"{AT}cr-a", f"{AT}cr-free"}
     assert taken["none"] == f"{AT}cr-free"
 
 
 def test_unowned_reservations_match_without_entitlements() -> None:
     world = inventory(odcr("cr-free", match_criteria="open"), odcr("cr-a", zone="us-east-1b"))
-    made = planned([claim("c", kinds=ANY)], node_class(OPEN, world), world, entitled())
-    assert chosen(made) == {"c": "reserved:m5.xlarge:us-east-1a"}
+    plan = planned([claim("c", kinds=ANY)], node_class(OPEN, world), world, entitled())
+    assert chosen(plan) == {"c": "reserved:m5.xlarge:us-east-1a"}
 
 
 def test_owners_come_before_borrowers_of_any_priority() -> None:
     world = inventory(odcr("cr-a"), groups={GROUP: ["cr-a"]})
     claims = [claim("b", kinds=ANY, priority=9), claim("a", kinds=ANY)]
-    made = planned(
+    plan = planned(
         claims, node_class(Selection(group_arn=GROUP), world), world, entitled({"a": "a", "b": "b"})
     )
-    taken = chosen(made)
+    taken = chosen(plan)
     assert (taken["a"].split(":")[0], taken["b"].split(":")[0]) == ("reserved", "on-demand")
 
 
@@ -107,8 +110,8 @@ def test_claims_for_which_quota_is_held_come_before_others_of_more_priority(draw
     world = inventory(odcr("cr-a"))
     claims = [claim("plain", kinds=ANY, priority=9), claim("held", kinds=["reserved"])]
     given = entitled({"plain": draws, "held": draws}, held=frozenset({"uid-held"}))
-    made = planned(claims, node_class(Selection(reservation_id="cr-a"), world), world, given)
-    assert chosen(made) == {"held": f"{AT}cr-a", "plain": "on-demand:m5.large:us-east-1a"}
+    plan = planned(claims, node_class(Selection(reservation_id="cr-a"), world), world, given)
+    assert chosen(plan) == {"held": f"{AT}cr-a", "plain": "on-demand:m5.large:us-east-1a"}
 
 
 def test_quota_and_limits_leave_slots_idle_with_a_reason() -> None:
@@ -116,48 +119,48 @@ def test_quota_and_limits_leave_slots_idle_with_a_reason() -> None:
     own = {A: SlotAvailability(quota=2, room=2, lendable=0)}
     classes = node_class(Selection(reservation_id="cr-a"), world)
     claims = [claim(f"c{n}", kinds=["reserved"]) for n in range(3)]
-    made = planned(claims, classes, world, entitled({f"c{n}": "a" for n in range(3)}, terms=own))
-    assert len(made.assignments) == 2
-    assert refusals(made) == {"c2": "AllReservationsFull"}
-    (told,) = planned(
-        [claim("c", kinds=["reserved"])], classes, world, entitled({"c": "a"}, terms={})
+    plan = planned(claims, classes, world, entitled({f"c{n}": "a" for n in range(3)}, availability=own))
+    assert len(plan.assignments) == 2
+    assert refusals(plan) == {"c2": "AllReservationsFull"}
+    (unplaced,) = planned(
+        [claim("c", kinds=["reserved"])], classes, world, entitled({"c": "a"}, availability={})
     ).unplaced
-    assert [each.reason for each in told.skipped] == ["QuotaReached"]
-    (told,) = planned(
-        [claim("c", kinds=["reserved"])], classes, world, entitled({"c": "b"}, terms=own)
+    assert [skip.reason for skip in unplaced.skipped] == ["QuotaReached"]
+    (unplaced,) = planned(
+        [claim("c", kinds=["reserved"])], classes, world, entitled({"c": "b"}, availability=own)
     ).unplaced
-    assert [each.reason for each in told.skipped] == ["LendingLimitReached"]
-    (told,) = planned(
+    assert [skip.reason for skip in unplaced.skipped] == ["LendingLimitReached"]
+    (unplaced,) = planned(
         [claim("c", kinds=["reserved"])], classes, world, entitled({"c": "b"}, borrow={})
     ).unplaced
-    assert [each.reason for each in told.skipped] == ["BorrowingLimitReached"]
+    assert [skip.reason for skip in unplaced.skipped] == ["BorrowingLimitReached"]
 
 
 @pytest.mark.parametrize(
     ("policy", "priority", "waits"),
     [("Any", 0, True), ("LowerPriority", 1, True), ("LowerPriority", 0, False), ("Never", 9, False)],
 )
-def test_a_claim_waits_for_a_lent_slot_as_far_as_its_reservation_may_have_it_back(
+def test_claim_waits_for_a_lent_slot_if_its_reservation_may_reclaim_it(
     policy: Policy, priority: int, waits: bool
 ) -> None:
     world = inventory(odcr("cr-a", total=1, free=0))
     lent = {A: SlotAvailability(quota=1, room=0, borrowers=(Borrower("cr-a", 0),))}
-    one = claim("c", kinds=ANY, priority=priority)
+    owner_claim = claim("c", kinds=ANY, priority=priority)
     classes = node_class(Selection(reservation_id="cr-a"), world)
     rules = {"a": Preemption(reclaim=policy)}
-    made = planned([one], classes, world, entitled({"c": "a"}, terms=lent, rules=rules))
-    assert refusals(made) == ({"c": "ReclaimingSlots"} if waits else {})
-    assert [*made.awaited] == (["uid-c"] if waits else [])
+    plan = planned([owner_claim], classes, world, entitled({"c": "a"}, availability=lent, rules=rules))
+    assert refusals(plan) == ({"c": "ReclaimingSlots"} if waits else {})
+    assert [*plan.nominated] == (["uid-c"] if waits else [])
 
 
 def test_no_more_claims_wait_than_slots_come_back() -> None:
     world = inventory(odcr("cr-a", total=2, free=0))
-    lent = {A: SlotAvailability(quota=2, room=0, borrowers=(Borrower("cr-a", 0, coming=True),))}
+    lent = {A: SlotAvailability(quota=2, room=0, borrowers=(Borrower("cr-a", 0, terminating=True),))}
     claims = [claim(name, kinds=ANY) for name in ("c0", "c1")]
     classes = node_class(Selection(reservation_id="cr-a"), world)
-    made = planned(claims, classes, world, entitled({"c0": "a", "c1": "a"}, terms=lent))
-    assert [*made.awaited] == ["uid-c0"]
-    assert chosen(made) == {"c1": "on-demand:m5.large:us-east-1a"}
+    plan = planned(claims, classes, world, entitled({"c0": "a", "c1": "a"}, availability=lent))
+    assert [*plan.nominated] == ["uid-c0"]
+    assert chosen(plan) == {"c1": "on-demand:m5.large:us-east-1a"}
 
 
 def test_gang_keeps_its_free_slots_while_it_waits_for_the_rest() -> None:
@@ -166,13 +169,18 @@ def test_gang_keeps_its_free_slots_while_it_waits_for_the_rest() -> None:
     gang = [claim(name, kinds=["reserved"], gang="g") for name in ("g0", "g1")]
     draws = {"g0": "a", "g1": "a", "b": "b"}
     classes = node_class(Selection(group_arn=GROUP), world)
-    made = planned([*gang, claim("b", kinds=ANY, priority=5)], classes, world, entitled(draws, terms=lent))
-    assert len(made.awaited) == 1
-    assert chosen(made) == {"b": "on-demand:m5.large:us-east-1a"}
-    alone = planned(
-        [*gang], classes, world, entitled(draws, terms={A: SlotAvailability(quota=2, room=1, lendable=1)})
+    plan = planned(
+        [*gang, claim("b", kinds=ANY, priority=5)], classes, world, entitled(draws, availability=lent)
     )
-    assert not alone.awaited
+    assert len(plan.nominated) == 1
+    assert chosen(plan) == {"b": "on-demand:m5.large:us-east-1a"}
+    alone = planned(
+        [*gang],
+        classes,
+        world,
+        entitled(draws, availability={A: SlotAvailability(quota=2, room=1, lendable=1)}),
+    )
+    assert not alone.nominated
 
 
 @pytest.mark.covers("SAF-40")
@@ -181,18 +189,18 @@ def test_gang_that_may_fall_back_keeps_its_slots_while_one_of_its_claims_waits_f
     lent = {A: SlotAvailability(quota=2, room=1, lendable=1, borrowers=(Borrower("cr-a", 0),))}
     gang = [claim(name, kinds=ANY, gang="g") for name in ("g0", "g1")]
     classes = node_class(Selection(group_arn=GROUP), world)
-    made = planned(gang, classes, world, entitled({"g0": "a", "g1": "a"}, terms=lent))
-    assert refusals(made) == {"g0": "GangIncomplete", "g1": "ReclaimingSlots"}
-    assert [*made.awaited] == ["uid-g1"] and made.kept == {"uid-g0": "cr-a"}
+    plan = planned(gang, classes, world, entitled({"g0": "a", "g1": "a"}, availability=lent))
+    assert refusals(plan) == {"g0": "GangIncomplete", "g1": "ReclaimingSlots"}
+    assert [*plan.nominated] == ["uid-g1"] and plan.kept == {"uid-g0": "cr-a"}
 
 
 def test_a_gang_launches_on_its_own_slots_and_borrowed_ones_together() -> None:
     world = inventory(odcr("cr-a"), odcr("cr-b"), groups={GROUP: ["cr-a", "cr-b"]})
     gang = [claim(name, kinds=["reserved"], gang="g") for name in ("g0", "g1")]
     classes = node_class(Selection(group_arn=GROUP), world)
-    made = planned(gang, classes, world, entitled({"g0": "b", "g1": "b"}))
-    assert sorted(chosen(made).values()) == [f"{AT}cr-a", f"{AT}cr-b"]
-    assert made.unplaced == ()
+    plan = planned(gang, classes, world, entitled({"g0": "b", "g1": "b"}))
+    assert sorted(chosen(plan).values()) == [f"{AT}cr-a", f"{AT}cr-b"]
+    assert plan.unplaced == ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +217,7 @@ QUEUES = ("a", "b", "c")
 def worlds(draw: st.DrawFn) -> World:
     few = st.integers(0, 3)
     ids = [f"cr-{n}" for n in range(4)]
-    made = inventory(
+    reservations = inventory(
         *(
             odcr(id_, zone=draw(st.sampled_from(["us-east-1a", "us-east-1b"])), total=3, free=draw(few))
             for id_ in ids
@@ -217,16 +225,16 @@ def worlds(draw: st.DrawFn) -> World:
         groups={GROUP: ids},
     )
     owners = {id_: draw(st.sampled_from(["", *QUEUES])) for id_ in ids}
-    terms = {}
+    availability = {}
     for queue in QUEUES:
         quota = draw(few)
         room = draw(st.integers(0, quota))
         borrowers = tuple(
-            Borrower(id_, draw(few), coming=draw(st.booleans()))
+            Borrower(id_, draw(few), terminating=draw(st.booleans()))
             for id_ in ids
             if owners[id_] == queue and draw(st.booleans())
         )
-        terms[SlotPool(queue, "f")] = SlotAvailability(
+        availability[SlotPool(queue, "f")] = SlotAvailability(
             quota=quota, room=room, lendable=draw(st.integers(0, room)), borrowers=borrowers
         )
     claims = [
@@ -240,14 +248,14 @@ def worlds(draw: st.DrawFn) -> World:
         for n in range(draw(st.integers(0, 7)))
     ]
     entitlements = Entitlements(
-        lots={id_: SlotPool(queue, "f") for id_, queue in owners.items() if queue},
-        terms=terms,
-        draws={each.uid: queue for each in claims if (queue := draw(st.sampled_from(["", *QUEUES])))},
+        slot_pools={id_: SlotPool(queue, "f") for id_, queue in owners.items() if queue},
+        availability=availability,
+        draws={claim.uid: queue for claim in claims if (queue := draw(st.sampled_from(["", *QUEUES])))},
         borrow={SlotPool(queue, "f"): draw(few) for queue in QUEUES},
         peers={queue: frozenset(QUEUES) for queue in draw(st.lists(st.sampled_from(QUEUES), unique=True))},
         rules={queue: Preemption(reclaim=draw(st.sampled_from(POLICIES))) for queue in QUEUES},
     )
-    return World(inventory=made, claims=claims, entitlements=entitlements)
+    return World(inventory=reservations, claims=claims, entitlements=entitlements)
 
 
 @pytest.mark.covers("SAF-40")
@@ -255,9 +263,9 @@ def worlds(draw: st.DrawFn) -> World:
 @given(worlds())
 def test_a_gang_launches_together_or_waits_together(world: World) -> None:
     classes = node_class(Selection(group_arn=GROUP), world.inventory)
-    made = planned(world.claims, classes, world.inventory, world.entitlements)
-    gang = {each.uid for each in world.claims if each.gang}
-    launched = {each.claim.uid for each in made.assignments}
+    plan = planned(world.claims, classes, world.inventory, world.entitlements)
+    gang = {claim.uid for claim in world.claims if claim.gang}
+    launched = {assignment.claim.uid for assignment in plan.assignments}
     assert gang <= launched or not gang & launched
 
 
@@ -266,42 +274,42 @@ def test_a_gang_launches_together_or_waits_together(world: World) -> None:
 def test_no_plan_exceeds_any_entitlement(world: World) -> None:
     given = world.entitlements
     classes = node_class(Selection(group_arn=GROUP), world.inventory)
-    made = planned(world.claims, classes, world.inventory, given)
+    plan = planned(world.claims, classes, world.inventory, given)
     own: Counter[str] = Counter()
     lent: Counter[str] = Counter()
     borrowed: Counter[str] = Counter()
     used: Counter[str] = Counter()
-    for each in made.assignments:
-        if each.option.pool.capacity_type != "reserved":
+    for assignment in plan.assignments:
+        if assignment.option.pool.capacity_type != "reserved":
             continue
-        owners = {given.lots.get(id_) for id_ in each.option.odcr_ids}
+        owners = {given.slot_pools.get(id_) for id_ in assignment.option.odcr_ids}
         assert len(owners) == 1
-        (lot,) = owners
-        if len(each.option.odcr_ids) == 1:
-            used[each.option.odcr_ids[0]] += 1
-        queue = given.draws.get(each.claim.uid, "")
-        if lot is None:
+        (slot_pool,) = owners
+        if len(assignment.option.odcr_ids) == 1:
+            used[assignment.option.odcr_ids[0]] += 1
+        queue = given.draws.get(assignment.claim.uid, "")
+        if slot_pool is None:
             continue
-        if lot.owner == queue:
+        if slot_pool.owner == queue:
             own[queue] += 1
         else:
-            assert lot.owner in given.peers[queue]
-            lent[lot.owner] += 1
+            assert slot_pool.owner in given.peers[queue]
+            lent[slot_pool.owner] += 1
             borrowed[queue] += 1
     for queue in QUEUES:
-        terms = given.of(SlotPool(queue, "f"))
-        assert own[queue] + lent[queue] <= terms.room
-        assert lent[queue] <= terms.lendable
+        availability = given.of(SlotPool(queue, "f"))
+        assert own[queue] + lent[queue] <= availability.room
+        assert lent[queue] <= availability.lendable
         assert borrowed[queue] <= given.borrow[SlotPool(queue, "f")]
-        waits = [each for each in made.awaited.values() if each.lot.owner == queue]
-        assert own[queue] + len(waits) <= terms.quota
-        assert len(waits) <= len(terms.borrowers)
+        waits = [nominated for nominated in plan.nominated.values() if nominated.slot_pool.owner == queue]
+        assert own[queue] + len(waits) <= availability.quota
+        assert len(waits) <= len(availability.borrowers)
     for id_, count in used.items():
         assert count <= world.inventory.free(id_)
-    whole = [each for each in world.claims if each.gang]
-    if any("on-demand" not in each.requirements.describe("karpenter.sh/capacity-type") for each in whole):
-        launched = {each.claim.uid for each in made.assignments}
-        assert len({each.uid in launched for each in whole}) <= 1
+    gang = [claim for claim in world.claims if claim.gang]
+    if any("on-demand" not in claim.requirements.describe("karpenter.sh/capacity-type") for claim in gang):
+        launched = {assignment.claim.uid for assignment in plan.assignments}
+        assert len({claim.uid in launched for claim in gang}) <= 1
 
 
 @settings(max_examples=200)
@@ -310,16 +318,17 @@ def test_an_owner_gets_no_slot_less_because_others_would_borrow(world: World) ->
     """A queue's claims get the same own slots whether or not others would borrow them."""
     classes = node_class(Selection(group_arn=GROUP), world.inventory)
     given = world.entitlements
-    singles = [each for each in world.claims if not each.gang]
+    singles = [claim for claim in world.claims if not claim.gang]
 
     def own(entitlements: Entitlements) -> Counter[str]:
-        made = planned(singles, classes, world.inventory, entitlements)
+        plan = planned(singles, classes, world.inventory, entitlements)
         return Counter(
-            lot.owner
-            for each in made.assignments
-            for id_ in each.option.odcr_ids[:1]
-            if (lot := given.lots.get(id_)) and lot.owner == given.draws.get(each.claim.uid)
+            slot_pool.owner
+            for assignment in plan.assignments
+            for id_ in assignment.option.odcr_ids[:1]
+            if (slot_pool := given.slot_pools.get(id_))
+            and slot_pool.owner == given.draws.get(assignment.claim.uid)
         )
 
-    alone = Entitlements(lots=given.lots, terms=given.terms, draws=given.draws)
+    alone = Entitlements(slot_pools=given.slot_pools, availability=given.availability, draws=given.draws)
     assert own(given) == own(alone)

@@ -19,8 +19,8 @@ def best(takers: Sequence[str], edges: Edges, room: Mapping[str, int]) -> list[b
 
     def possible(served: Sequence[str]) -> bool:
         return any(
-            all(each.count(slot) <= room[slot] for slot in room)
-            for each in itertools.product(*(edges[kind] for kind in served))
+            all(picks.count(slot) <= room[slot] for slot in room)
+            for picks in itertools.product(*(edges[kind] for kind in served))
         )
 
     answers: list[bool] = []
@@ -48,7 +48,7 @@ def test_taker_is_served_if_no_earlier_taker_loses(
 
 
 @given(worlds())
-def test_no_slot_holds_more_than_its_room_and_no_one_a_slot_that_is_not_theirs(
+def test_no_slot_exceeds_its_room_and_takers_hold_only_their_own_slots(
     world: tuple[list[str], dict[str, list[str]], dict[str, int]],
 ) -> None:
     takers, edges, room = world
@@ -56,8 +56,8 @@ def test_no_slot_holds_more_than_its_room_and_no_one_a_slot_that_is_not_theirs(
     served = [taker for taker in takers if flow.add(taker)]
     for slot, count in room.items():
         held = sum(flow.taken(kind).get(slot, 0) for kind in edges)
-        assert held + flow.left(slot) == count
-        assert flow.left(slot) >= 0
+        assert held + flow.free(slot) == count
+        assert flow.free(slot) >= 0
     for kind in edges:
         assert set(flow.taken(kind)) <= set(edges[kind])
         assert sum(flow.taken(kind).values()) == served.count(kind)

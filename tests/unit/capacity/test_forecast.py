@@ -17,7 +17,7 @@ from .builders import NOW, minutes
 A, B, C = (f"on-demand:m5.large:us-east-1{zone}" for zone in "abc")
 
 
-def asked(ago: float, launched: int = 0, refused: int = 0, pool: str = A) -> PoolOutcomes:
+def outcomes(ago: float, launched: int = 0, refused: int = 0, pool: str = A) -> PoolOutcomes:
     """The requests of a pool so many minutes ago."""
     return PoolOutcomes(pool, int((NOW - minutes(ago)).timestamp()), launched, refused)
 
@@ -29,13 +29,13 @@ def forecast(*rows: PoolOutcomes, pool: str = A) -> PoolForecast:
 @pytest.mark.parametrize(
     ("rows", "percent"),
     [
-        ([asked(5, 1)], 89),
-        ([asked(5, 0, 1)], 11),
-        ([asked(5, 0, 600)], 11),
-        ([asked(5, 1, 1)], 50),
-        ([asked(10, 0, 1), asked(5, 1)], 74),
-        ([asked(10, 1), asked(5, 0, 1)], 26),
-        ([asked(600, 0, 1)], 33),
+        ([outcomes(5, 1)], 89),
+        ([outcomes(5, 0, 1)], 11),
+        ([outcomes(5, 0, 600)], 11),
+        ([outcomes(5, 1, 1)], 50),
+        ([outcomes(10, 0, 1), outcomes(5, 1)], 74),
+        ([outcomes(10, 1), outcomes(5, 0, 1)], 26),
+        ([outcomes(600, 0, 1)], 33),
     ],
     ids=["launch", "refusal", "refusal of a fleet", "half", "returned", "ran out", "refusal of last night"],
 )
@@ -43,22 +43,22 @@ def test_the_last_requests_decide_the_chance(rows: Sequence[PoolOutcomes], perce
     assert forecast(*rows).percent == percent
 
 
-def test_a_pool_that_nobody_asked_has_the_chance_of_all_pools() -> None:
+def test_pool_without_requests_has_the_chance_of_all_pools() -> None:
     assert prior([], NOW) == 0.5
-    assert prior([asked(5, 1), asked(5, 1, 0, B), asked(10, 0, 1, B)], NOW) == 3 / 5
-    old = asked(WINDOW / timedelta(minutes=1) + 5, 0, 9)
+    assert prior([outcomes(5, 1), outcomes(5, 1, 0, B), outcomes(10, 0, 1, B)], NOW) == 3 / 5
+    old = outcomes(WINDOW / timedelta(minutes=1) + 5, 0, 9)
     assert prior([old], NOW) == 0.5 and forecasts([old], NOW) == {}
 
 
 @pytest.mark.parametrize(
     ("rows", "wait"),
     [
-        ([asked(5, 1)], 3),
-        ([asked(70, 0, 1), asked(40, 0, 1), asked(13, 1)], (3 + 57) / 2),
-        ([asked(70, 0, 1), asked(60, 1), asked(30, 0, 1), asked(10, 1)], (3 + 10 + 20) / 3),
-        ([asked(45, 0, 1), asked(20, 0, 1)], 3 + 45),
-        ([asked(700, 0, 1), asked(680, 0, 1), asked(5, 1)], 3 + 20),
-        ([asked(700, 0, 1)], 3),
+        ([outcomes(5, 1)], 3),
+        ([outcomes(70, 0, 1), outcomes(40, 0, 1), outcomes(13, 1)], (3 + 57) / 2),
+        ([outcomes(70, 0, 1), outcomes(60, 1), outcomes(30, 0, 1), outcomes(10, 1)], (3 + 10 + 20) / 3),
+        ([outcomes(45, 0, 1), outcomes(20, 0, 1)], 3 + 45),
+        ([outcomes(700, 0, 1), outcomes(680, 0, 1), outcomes(5, 1)], 3 + 20),
+        ([outcomes(700, 0, 1)], 3),
     ],
     ids=["never short", "one", "two", "short now", "end not seen", "one refusal long ago"],
 )
@@ -70,15 +70,15 @@ SLOTS = st.lists(
     st.tuples(st.sampled_from((A, B)), st.integers(0, 300), st.integers(0, 9), st.integers(0, 9)),
     unique_by=lambda row: row[:2],
     max_size=12,
-).map(lambda rows: [asked(5 * ago, launched, refused, pool) for pool, ago, launched, refused in rows])
+).map(lambda rows: [outcomes(5 * ago, launched, refused, pool) for pool, ago, launched, refused in rows])
 
 
 @given(SLOTS)
 def test_a_chance_is_a_share_and_a_wait_is_positive(rows: list[PoolOutcomes]) -> None:
     assert 0 < prior(rows, NOW) < 1
-    for found in forecasts(rows, NOW).values():
-        assert 0 <= found.chance <= 1
-        assert timedelta() < found.wait <= WINDOW + FIRST
+    for pool_forecast in forecasts(rows, NOW).values():
+        assert 0 <= pool_forecast.chance <= 1
+        assert timedelta() < pool_forecast.wait <= WINDOW + FIRST
 
 
 @given(SLOTS, st.data())
@@ -101,9 +101,11 @@ def test_a_chance_approaches_the_prior_with_time(rows: list[PoolOutcomes], hours
     later = NOW + timedelta(hours=hours)
     young = [row for row in rows if row.slot >= (later - WINDOW).timestamp()]
     usual = prior(young, NOW)
-    for pool, found in forecasts(young, NOW).items():
+    for pool, pool_forecast in forecasts(young, NOW).items():
         left = abs(forecasts(young, later)[pool].chance - usual)
-        assert left == pytest.approx(abs(found.chance - usual) * 0.5 ** (timedelta(hours=hours) / HALF_LIFE))
+        assert left == pytest.approx(
+            abs(pool_forecast.chance - usual) * 0.5 ** (timedelta(hours=hours) / HALF_LIFE)
+        )
 
 
 @given(SLOTS)
@@ -112,7 +114,7 @@ def test_the_order_of_the_rows_does_not_matter(rows: list[PoolOutcomes]) -> None
 
 
 def test_small_differences_order_nothing() -> None:
-    usual = [asked(ago, 1, 0, pool) for ago in (60, 120, 180) for pool in (A, B, C)]
+    usual = [outcomes(ago, 1, 0, pool) for ago in (60, 120, 180) for pool in (A, B, C)]
     assert odds(forecasts(usual, NOW)) == {}
-    assert odds(forecasts([*usual, asked(30, 9, 1)], NOW)) == {}
-    assert odds(forecasts([*usual, asked(5, 0, 1)], NOW)) == {A: 2}
+    assert odds(forecasts([*usual, outcomes(30, 9, 1)], NOW)) == {}
+    assert odds(forecasts([*usual, outcomes(5, 0, 1)], NOW)) == {A: 2}

@@ -26,8 +26,13 @@ A = SlotPool("a", "f")
 
 
 def gang(name: str, size: int, *, priority: int = 1000, age: float = 0.0, **more: object) -> list[Claim]:
-    made = {"created": NOW - timedelta(seconds=age), "priority": priority, "gang": name, "kinds": RESERVED}
-    return [claim(f"{name}-{number}", **(made | more)) for number in range(size)]  # type: ignore[arg-type]
+    defaults = {
+        "created": NOW - timedelta(seconds=age),
+        "priority": priority,
+        "gang": name,
+        "kinds": RESERVED,
+    }
+    return [claim(f"{name}-{number}", **(defaults | more)) for number in range(size)]  # type: ignore[arg-type]
 
 
 def planned(
@@ -55,12 +60,12 @@ def slots(free: int, total: int = 8) -> Inventory:
     return inventory(odcr("cr-1", free=free, total=total), groups={GROUP: ["cr-1"]})
 
 
-def in_slots(made: Plan) -> list[str]:
-    return [each.claim.name for each in made.assignments if each.option.pool.reserved]
+def in_slots(plan: Plan) -> list[str]:
+    return [assignment.claim.name for assignment in plan.assignments if assignment.option.pool.reserved]
 
 
-def held(made: Plan) -> Mapping[str, Mapping[str, int]]:
-    return {each.gang: each.slots for each in made.holds}
+def held(plan: Plan) -> Mapping[str, Mapping[str, int]]:
+    return {hold.gang: hold.slots for hold in plan.holds}
 
 
 SINGLE = claim("single", kinds=RESERVED)
@@ -71,7 +76,7 @@ SINGLE = claim("single", kinds=RESERVED)
     ("claims", "free", "hold", "served", "holds"),
     [
         pytest.param([*gang("g", 8), SINGLE], 3, HOLD, [], {"g": {"cr-1": 3}}, id="free slots are held"),
-        pytest.param([*gang("g", 8), SINGLE], 3, 0.0, ["single"], {}, id="no hold where it is off"),
+        pytest.param([*gang("g", 8), SINGLE], 3, 0.0, ["single"], {}, id="no hold if it is off"),
         pytest.param(
             [*gang("g", 8, age=599), SINGLE], 3, HOLD, [], {"g": {"cr-1": 3}}, id="until the window ends"
         ),
@@ -119,36 +124,36 @@ def test_free_slots_are_held_for_a_gang_that_outranks_others(
     served: Sequence[str],
     holds: Mapping[str, Mapping[str, int]],
 ) -> None:
-    made = planned(claims, slots(free), hold=hold)
-    assert (in_slots(made), held(made)) == (served, holds)
+    plan = planned(claims, slots(free), hold=hold)
+    assert (in_slots(plan), held(plan)) == (served, holds)
 
 
 @pytest.mark.covers("KRP-39")
 def test_held_slot_is_visible_on_claims_that_wait_fall_back_and_on_the_gang() -> None:
     claims = [*gang("g", 8), SINGLE, claim("leaves", kinds=ANY)]
-    made = planned(claims, slots(3))
-    waits = {each.claim.name: each for each in made.unplaced}
+    plan = planned(claims, slots(3))
+    by_claim = {unplaced.claim.name: unplaced for unplaced in plan.unplaced}
     text = (
         "free slots (3 of cr-1) are held until 2026-11-01T12:10:00Z for gang g of priority 1000, "
         "which needs 8 at once"
     )
-    single = waits["single"]
+    single = by_claim["single"]
     assert (single.reason, single.message, single.retry_at) == ("HeldForGang", text, NOW + minutes(10))
-    assert {waits[f"g-{number}"].reason for number in range(8)} == {"GangIncomplete"}
-    assert all(waits[f"g-{number}"].message.endswith(text) for number in range(8))
-    assert "nothing for g-3, g-4, g-5, g-6, g-7" in waits["g-0"].message
-    (skipped,) = [each for each in made.skipped["uid-leaves"] if each.pool.reserved]
+    assert {by_claim[f"g-{number}"].reason for number in range(8)} == {"GangIncomplete"}
+    assert all(by_claim[f"g-{number}"].message.endswith(text) for number in range(8))
+    assert "nothing for g-3, g-4, g-5, g-6, g-7" in by_claim["g-0"].message
+    (skipped,) = [skip for skip in plan.skipped["uid-leaves"] if skip.pool.reserved]
     assert skipped.reason == "HeldForGang"
     assert skipped.message.endswith(text)
 
 
 def owned(reclaim: Policy, *, within: bool) -> Entitlements:
     """`a` owns cr-1 and lends it to `b`."""
-    terms = SlotAvailability(quota=8, room=8, lendable=8)
+    availability = SlotAvailability(quota=8, room=8, lendable=8)
     draws = {f"uid-g-{number}": "a" for number in range(8)} | {"uid-single": "a", "uid-b": "b"}
     return Entitlements(
-        lots={"cr-1": A},
-        terms={A: terms},
+        slot_pools={"cr-1": A},
+        availability={A: availability},
         draws=draws,
         borrow={SlotPool("b", "f"): 1},
         peers={"b": frozenset({"a", "b"})},
@@ -171,8 +176,8 @@ def test_held_slots_are_lent_only_to_claims_that_give_them_back(
     reclaim: Policy, within: bool, served: list[str]
 ) -> None:
     claims = [*gang("g", 8), SINGLE, claim("b", kinds=RESERVED)]
-    made = planned(claims, slots(3), entitlements=owned(reclaim, within=within))
-    assert sorted(in_slots(made)) == served
+    plan = planned(claims, slots(3), entitlements=owned(reclaim, within=within))
+    assert sorted(in_slots(plan)) == served
 
 
 @st.composite
@@ -202,32 +207,36 @@ def contests(draw: st.DrawFn) -> tuple[list[Claim], Inventory]:
 @pytest.mark.covers("KRP-39")
 @settings(max_examples=60)
 @given(contests())
-def test_hold_is_bounded_and_gangs_never_starve_one_another(of: tuple[list[Claim], Inventory]) -> None:
-    claims, world = of
+def test_hold_is_bounded_and_gangs_never_starve_one_another(contest: tuple[list[Claim], Inventory]) -> None:
+    claims, world = contest
     free, held_ = planned(claims, world, hold=0.0), planned(claims, world)
-    sizes = {name: sum(each.gang == name for each in claims) for name in "gh"}
-    by_uid = {each.uid: each for each in claims}
+    sizes = {name: sum(claim.gang == name for claim in claims) for name in "gh"}
+    by_uid = {claim.uid: claim for claim in claims}
     used = dict.fromkeys(world.odcrs, 0)
     for assignment in held_.assignments:
         used[assignment.option.odcr_ids[0]] += len(assignment.option.odcr_ids) == 1
     for hold in held_.holds:
-        members = [each for each in claims if each.gang == hold.gang]
-        first = min(each.created for each in members if each.created)
+        members = [claim for claim in claims if claim.gang == hold.gang]
+        first = min(claim.created for claim in members if claim.created)
         assert first + timedelta(seconds=HOLD) == hold.until > NOW
         assert sum(hold.slots.values()) <= sizes[hold.gang]
     for id_ in world.odcrs:
         assert sum(hold.slots.get(id_, 0) for hold in held_.holds) <= world.free(id_)
     # No claim loses a slot to a gang that does not outrank it, and no gang that holds slots launches.
-    lost = {each.claim.uid for each in free.assignments} - {each.claim.uid for each in held_.assignments}
+    lost = {assignment.claim.uid for assignment in free.assignments} - {
+        assignment.claim.uid for assignment in held_.assignments
+    }
     most = max((hold.priority for hold in held_.holds), default=-1)
     assert all(by_uid[uid].priority < most for uid in lost)
-    launched = {each.claim.gang for each in held_.assignments}
+    launched = {assignment.claim.gang for assignment in held_.assignments}
     assert not launched & {hold.gang for hold in held_.holds}
     # When the windows are over, the plan is the one without holds.
-    later = [replace(each, created=each.created - timedelta(seconds=HOLD)) for each in claims if each.created]
+    later = [
+        replace(claim, created=claim.created - timedelta(seconds=HOLD)) for claim in claims if claim.created
+    ]
     without = planned(later, world, hold=0.0)
-    assert [each.claim.uid for each in planned(later, world).assignments] == [
-        each.claim.uid for each in without.assignments
+    assert [assignment.claim.uid for assignment in planned(later, world).assignments] == [
+        assignment.claim.uid for assignment in without.assignments
     ]
 
 
@@ -240,10 +249,10 @@ def test_gang_gets_its_slots_one_by_one_while_singles_keep_coming() -> None:
         for minute in range(12):
             free += 1
             claims = [*gang("g", 8, age=60.0 * minute), claim(f"s-{minute}", kinds=RESERVED)]
-            made = in_slots(planned(claims, slots(free), hold=hold))
-            if "g-0" in made:
+            launched = in_slots(planned(claims, slots(free), hold=hold))
+            if "g-0" in launched:
                 return minute
-            free -= len(made)
+            free -= len(launched)
         return None
 
     assert launched_after(HOLD) == 7
@@ -261,8 +270,8 @@ def test_gang_is_planned_again_when_the_hold_of_another_gang_ends() -> None:
     (small,) = gang("h", 1, priority=500, types=["m5.xlarge"])
     (large,) = gang("h", 1, priority=500, types=["m5.2xlarge"])
     lower = [small, replace(large, name="h-b", uid="h-b")]
-    made = planned([*upper, *lower], world)
-    ends = {each.claim.uid: each.retry_at for each in made.unplaced}
+    plan = planned([*upper, *lower], world)
+    ends = {unplaced.claim.uid: unplaced.retry_at for unplaced in plan.unplaced}
     assert ends["uid-h-0"] == ends["h-b"] == NOW + timedelta(seconds=100)
     after = planned([*gang("g", 4, age=601, types=["m5.xlarge"]), *lower], world)
     assert {"h-0", "h-b"} <= set(in_slots(after))

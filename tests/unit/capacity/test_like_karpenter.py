@@ -1,4 +1,4 @@
-"""Karpenter's own results for real types, compared with ours: capacity, allocatable and labels.
+"""Karpenter's own results for real types, compared with the broker's: capacity, allocatable and labels.
 
 `karpenter_types.json` holds EC2's descriptions and the results of `instancetype.NewInstanceType` of
 Karpenter's AWS provider 1.14.0 for the five classes here, without zeros.
@@ -53,7 +53,7 @@ CLASSES = {
 }
 
 
-def _there(amounts: dict[str, float]) -> dict[str, float]:
+def _positive(amounts: dict[str, float]) -> dict[str, float]:
     """Karpenter's amounts become negative if more is reserved than exists."""
     return {name: amount for name, amount in amounts.items() if amount > 0}
 
@@ -62,19 +62,19 @@ def _there(amounts: dict[str, float]) -> dict[str, float]:
 @pytest.mark.parametrize("kept", KEPT, ids=lambda kept: kept["ec2"]["InstanceType"])
 @pytest.mark.parametrize("named", CLASSES)
 def test_node_capacity_equals_karpenters(kept: dict[str, Any], named: str) -> None:
-    made, theirs = _made(kept), kept["amounts"][named]
+    described, expected = _described_type(kept), kept["amounts"][named]
     node: NodeClass = CLASSES[named]
-    assert _there(capacity(made, node)) == pytest.approx(_there(theirs["capacity"]))
-    assert _there(allocatable(made, node)) == pytest.approx(_there(theirs["allocatable"]))
+    assert _positive(capacity(described, node)) == pytest.approx(_positive(expected["capacity"]))
+    assert _positive(allocatable(described, node)) == pytest.approx(_positive(expected["allocatable"]))
 
 
 @pytest.mark.covers("KRP-23")
 @pytest.mark.parametrize("kept", KEPT, ids=lambda kept: kept["ec2"]["InstanceType"])
 def test_a_type_has_the_labels_that_karpenter_gives_it(kept: dict[str, Any]) -> None:
-    labels = type_labels(_made(kept)) | zone_labels("us-east-1a", "use1-az1")
+    labels = type_labels(_described_type(kept)) | zone_labels("us-east-1a", "use1-az1")
     assert labels == kept["labels"]
     assert labels.keys() <= WELL_KNOWN
 
 
-def _made(kept: dict[str, Any]) -> Any:
+def _described_type(kept: dict[str, Any]) -> Any:
     return instance_type(kept["ec2"], zones=frozenset({"us-east-1a"}))

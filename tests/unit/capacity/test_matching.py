@@ -20,7 +20,7 @@ OUTPOST = "arn:aws:outposts:us-east-1:111122223333:outpost/op-1"
 PLACEMENT = "arn:aws:ec2:us-east-1:111122223333:placement-group/pg-1"
 
 
-def found(selection: Selection, world: Inventory, *, now: datetime = NOW, **more: Any) -> Resolved:
+def resolved_for(selection: Selection, world: Inventory, *, now: datetime = NOW, **more: Any) -> Resolved:
     return resolve(
         selection,
         world,
@@ -31,23 +31,23 @@ def found(selection: Selection, world: Inventory, *, now: datetime = NOW, **more
 
 
 def ids(resolved: Resolved) -> list[str]:
-    return [each.id for each in resolved.usable]
+    return [odcr.id for odcr in resolved.usable]
 
 
 def misfits(resolved: Resolved) -> dict[str, str]:
-    return {each.id: each.reason for each in resolved.misfits}
+    return {misfit.id: misfit.reason for misfit in resolved.misfits}
 
 
 @pytest.mark.covers("KRP-05")
 @pytest.mark.parametrize("criteria", ["open", "targeted"])
 def test_should_resolve_capacity_reservations_by_id_whatever_the_match_criteria(criteria: Any) -> None:
     world = inventory(odcr("cr-1", match_criteria=criteria), odcr("cr-2"))
-    assert ids(found(Selection(reservation_id="cr-1"), world)) == ["cr-1"]
+    assert ids(resolved_for(Selection(reservation_id="cr-1"), world)) == ["cr-1"]
 
 
 @pytest.mark.covers("KRP-05")
 def test_unknown_id_is_reported_with_ec2s_code_and_the_account() -> None:
-    resolved = found(Selection(reservation_id="cr-0"), inventory())
+    resolved = resolved_for(Selection(reservation_id="cr-0"), inventory())
     assert resolved.usable == ()
     (misfit,) = resolved.misfits
     assert (misfit.id, misfit.reason, misfit.code) == (
@@ -78,14 +78,14 @@ STATES = {
 
 
 @pytest.mark.covers("KRP-05", "KRP-08")
-@pytest.mark.parametrize(("state", "where"), STATES.items())
-def test_should_exclude_non_active_capacity_reservations(state: str, where: str) -> None:
-    resolved = found(Selection(reservation_id="cr-1"), inventory(odcr("cr-1", state=state)))
-    assert ids(resolved) == (["cr-1"] if where == "usable" else [])
-    assert [each.id for each in resolved.pending] == (["cr-1"] if where == "pending" else [])
-    if where not in ("usable", "pending"):
+@pytest.mark.parametrize(("state", "expected"), STATES.items())
+def test_should_exclude_non_active_capacity_reservations(state: str, expected: str) -> None:
+    resolved = resolved_for(Selection(reservation_id="cr-1"), inventory(odcr("cr-1", state=state)))
+    assert ids(resolved) == (["cr-1"] if expected == "usable" else [])
+    assert [odcr.id for odcr in resolved.pending] == (["cr-1"] if expected == "pending" else [])
+    if expected not in ("usable", "pending"):
         (misfit,) = resolved.misfits
-        assert misfit.reason == where
+        assert misfit.reason == expected
         assert state in misfit.message
         assert misfit.code == "InvalidCapacityReservationState"
 
@@ -99,7 +99,7 @@ def test_group_resolves_to_every_member_and_reports_invisible_ones() -> None:
         odcr("cr-4", state="cancelled"),
         groups={GROUP: ["cr-2", "cr-1", "cr-4", "cr-9"]},
     )
-    resolved = found(Selection(group_arn=GROUP), world)
+    resolved = resolved_for(Selection(group_arn=GROUP), world)
     assert ids(resolved) == ["cr-1", "cr-2"]
     assert misfits(resolved) == {"cr-4": "ReservationCancelled", "cr-9": "ReservationNotFound"}
 
@@ -108,19 +108,21 @@ def test_group_resolves_to_every_member_and_reports_invisible_ones() -> None:
 def test_a_member_added_to_the_group_is_found_by_the_same_selection() -> None:
     before = inventory(odcr("cr-1"), odcr("cr-2"), groups={GROUP: ["cr-1"]})
     after = inventory(odcr("cr-1"), odcr("cr-2"), groups={GROUP: ["cr-1", "cr-2"]})
-    assert ids(found(Selection(group_arn=GROUP), before)) == ["cr-1"]
-    assert ids(found(Selection(group_arn=GROUP), after)) == ["cr-1", "cr-2"]
+    assert ids(resolved_for(Selection(group_arn=GROUP), before)) == ["cr-1"]
+    assert ids(resolved_for(Selection(group_arn=GROUP), after)) == ["cr-1", "cr-2"]
 
 
 def test_unknown_group_is_reported_by_its_arn() -> None:
-    (misfit,) = found(Selection(group_arn=GROUP), inventory()).misfits
+    (misfit,) = resolved_for(Selection(group_arn=GROUP), inventory()).misfits
     assert (misfit.id, misfit.reason) == (GROUP, "GroupNotFound")
     assert ACCOUNT in misfit.message
 
 
 @pytest.mark.covers("KRP-07")
 @pytest.mark.parametrize("preference", ["open", "capacity-reservations-only"])
-def test_open_means_every_open_reservation_that_the_account_can_use_shared_ones_too(preference: Any) -> None:
+def test_open_matches_every_open_reservation_that_the_account_can_use_shared_ones_too(
+    preference: Any,
+) -> None:
     world = inventory(
         odcr("cr-own"),
         odcr("cr-shared", owner_id="999900001111"),
@@ -128,7 +130,7 @@ def test_open_means_every_open_reservation_that_the_account_can_use_shared_ones_
         odcr("cr-over", state="expired"),
         odcr("cr-windows", platform="Windows"),
     )
-    resolved = found(Selection(preference=preference), world)
+    resolved = resolved_for(Selection(preference=preference), world)
     assert ids(resolved) == ["cr-own", "cr-shared"]
     assert misfits(resolved) == {"cr-windows": "PlatformMismatch"}
 
@@ -136,7 +138,7 @@ def test_open_means_every_open_reservation_that_the_account_can_use_shared_ones_
 @pytest.mark.covers("KRP-07")
 @pytest.mark.parametrize("selection", [Selection(preference="none"), Selection()])
 def test_none_and_nothing_mean_no_reservation(selection: Selection) -> None:
-    assert found(selection, inventory(odcr("cr-1"))) == Resolved()
+    assert resolved_for(selection, inventory(odcr("cr-1"))) == Resolved()
 
 
 @pytest.mark.parametrize(
@@ -180,14 +182,14 @@ def test_should_resolve_capacity_reservations_by_karpenters_terms(
         odcr("cr-4", match_criteria="targeted"),
         odcr("cr-5", tags={"team": "ml"}, state="cancelled"),
     )
-    resolved = found(Selection(terms=tuple(terms)), world)
+    resolved = resolved_for(Selection(terms=tuple(terms)), world)
     assert ids(resolved) == expected
     assert resolved.misfits == ()
 
 
 @pytest.mark.covers("KRP-08")
 @pytest.mark.parametrize(
-    ("theirs", "ours", "reason", "words"),
+    ("reservation_fields", "class_fields", "reason", "words"),
     [
         ({"platform": "Windows"}, {}, "PlatformMismatch", ["Windows", "Linux/UNIX"]),
         ({}, {"platforms": []}, "PlatformMismatch", ["Linux/UNIX", "no image"]),
@@ -202,9 +204,11 @@ def test_should_resolve_capacity_reservations_by_karpenters_terms(
     ],
 )
 def test_misfits_are_listed_with_both_values(
-    theirs: dict[str, Any], ours: dict[str, Any], reason: str, words: list[str]
+    reservation_fields: dict[str, Any], class_fields: dict[str, Any], reason: str, words: list[str]
 ) -> None:
-    resolved = found(Selection(reservation_id="cr-1"), inventory(odcr("cr-1", **theirs)), **ours)
+    resolved = resolved_for(
+        Selection(reservation_id="cr-1"), inventory(odcr("cr-1", **reservation_fields)), **class_fields
+    )
     assert resolved.usable == ()
     (misfit,) = resolved.misfits
     assert misfit.reason == reason
@@ -213,7 +217,7 @@ def test_misfits_are_listed_with_both_values(
 
 @pytest.mark.covers("KRP-08")
 @pytest.mark.parametrize(
-    ("theirs", "ours"),
+    ("reservation_fields", "class_fields"),
     [
         ({"tenancy": "dedicated"}, {"tenancy": "dedicated"}),
         ({"placement_group_arn": PLACEMENT}, {"placement_group_arn": PLACEMENT}),
@@ -223,13 +227,17 @@ def test_misfits_are_listed_with_both_values(
     ],
     ids=["tenancy", "placement group", "Outpost", "one of two platforms", "nil Interruptible field"],
 )
-def test_matching_reservations_are_usable(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
-    resolved = found(Selection(reservation_id="cr-1"), inventory(odcr("cr-1", **theirs)), **ours)
+def test_matching_reservations_are_usable(
+    reservation_fields: dict[str, Any], class_fields: dict[str, Any]
+) -> None:
+    resolved = resolved_for(
+        Selection(reservation_id="cr-1"), inventory(odcr("cr-1", **reservation_fields)), **class_fields
+    )
     assert ids(resolved) == ["cr-1"]
 
 
 @pytest.mark.covers("KRP-08")
-def test_a_group_launch_uses_reservations_in_placement_groups_only_when_it_names_none() -> None:
+def test_group_launch_uses_reservations_in_placement_groups_only_if_it_names_none() -> None:
     # EC2: "not in any placement group" first, then "in any placement group within the group".
     other = PLACEMENT.replace("pg-1", "pg-2")
     world = inventory(
@@ -238,8 +246,8 @@ def test_a_group_launch_uses_reservations_in_placement_groups_only_when_it_names
         odcr("cr-3", placement_group_arn=other),
         groups={GROUP: ["cr-1", "cr-2", "cr-3"]},
     )
-    assert ids(found(Selection(group_arn=GROUP), world)) == ["cr-1", "cr-2", "cr-3"]
-    assert ids(found(Selection(group_arn=GROUP), world, placement_group_arn=PLACEMENT)) == ["cr-2"]
+    assert ids(resolved_for(Selection(group_arn=GROUP), world)) == ["cr-1", "cr-2", "cr-3"]
+    assert ids(resolved_for(Selection(group_arn=GROUP), world, placement_group_arn=PLACEMENT)) == ["cr-2"]
 
 
 @pytest.mark.covers("KRP-08")
@@ -260,49 +268,51 @@ def test_should_mark_capacity_blocks_as_expiring_40_minutes_prior_to_their_end_d
     left: int, more: dict[str, Any], reason: str | None
 ) -> None:
     world = inventory(odcr("cr-1", end=NOW + minutes(left), **more))
-    resolved = found(Selection(reservation_id="cr-1"), world)
+    resolved = resolved_for(Selection(reservation_id="cr-1"), world)
     assert misfits(resolved) == ({"cr-1": reason} if reason else {})
     assert ids(resolved) == ([] if reason else ["cr-1"])
 
 
 @pytest.mark.covers("SAF-16")
-@pytest.mark.parametrize("how", [Selection(reservation_id="cr-1"), Selection(group_arn=GROUP)])
-def test_an_ultraserver_that_is_not_launchable_is_a_misfit_and_has_no_free_slot(how: Selection) -> None:
+@pytest.mark.parametrize("selection", [Selection(reservation_id="cr-1"), Selection(group_arn=GROUP)])
+def test_an_ultraserver_that_is_not_launchable_is_a_misfit_and_has_no_free_slot(selection: Selection) -> None:
     server = odcr("cr-1", reservation_type="capacity-block", ultraserver=True, unlaunchable=True)
     world = inventory(server, groups={GROUP: ["cr-1"]})
-    resolved = found(how, world)
+    resolved = resolved_for(selection, world)
     assert (ids(resolved), misfits(resolved)) == ([], {"cr-1": "ReservationNotLaunchable"})
     assert not launchable(server, NOW) and world.free("cr-1") == 0
     again = replace(server, unlaunchable=False)
-    assert ids(found(how, inventory(again, groups={GROUP: ["cr-1"]}))) == ["cr-1"]
+    assert ids(resolved_for(selection, inventory(again, groups={GROUP: ["cr-1"]}))) == ["cr-1"]
     begins = replace(server, state="scheduled")
-    assert [each.id for each in found(how, inventory(begins, groups={GROUP: ["cr-1"]})).pending] == ["cr-1"]
+    assert [
+        odcr.id for odcr in resolved_for(selection, inventory(begins, groups={GROUP: ["cr-1"]})).pending
+    ] == ["cr-1"]
 
 
 def test_a_reservation_that_starts_soon_must_fit_as_well() -> None:
     world = inventory(odcr("cr-1", state="scheduled", zone="us-east-1c"))
-    resolved = found(Selection(reservation_id="cr-1"), world, zones=["us-east-1a"])
+    resolved = resolved_for(Selection(reservation_id="cr-1"), world, zones=["us-east-1a"])
     assert resolved.pending == ()
     assert misfits(resolved) == {"cr-1": "ZoneMismatch"}
 
 
 def test_a_class_resolves_from_its_subnets_and_images() -> None:
     world = inventory(odcr("cr-1"), odcr("cr-2", zone="us-east-1c"), odcr("cr-3", platform="Windows"))
-    made = node_class(Selection(preference="open"), zones=["us-east-1a"])
-    assert misfits(resolve_class(made, world, account_id=ACCOUNT, now=NOW)) == {
+    nodeclass = node_class(Selection(preference="open"), zones=["us-east-1a"])
+    assert misfits(resolve_class(nodeclass, world, account_id=ACCOUNT, now=NOW)) == {
         "cr-2": "ZoneMismatch",
         "cr-3": "PlatformMismatch",
     }
-    (ours,) = made.subnets
-    outpost = replace(made, subnets=(replace(ours, outpost_arn=OUTPOST),))
-    there = inventory(odcr("cr-1"), odcr("cr-4", outpost_arn=OUTPOST))
-    assert ids(resolve_class(outpost, there, account_id=ACCOUNT, now=NOW)) == ["cr-4"]
-    assert ids(resolve_class(made, there, account_id=ACCOUNT, now=NOW)) == ["cr-1"]
-    windows = replace(made, images=(*IMAGES, replace(IMAGES[0], id="ami-windows", platform="Windows")))
+    (subnet,) = nodeclass.subnets
+    outpost = replace(nodeclass, subnets=(replace(subnet, outpost_arn=OUTPOST),))
+    outpost_world = inventory(odcr("cr-1"), odcr("cr-4", outpost_arn=OUTPOST))
+    assert ids(resolve_class(outpost, outpost_world, account_id=ACCOUNT, now=NOW)) == ["cr-4"]
+    assert ids(resolve_class(nodeclass, outpost_world, account_id=ACCOUNT, now=NOW)) == ["cr-1"]
+    windows = replace(nodeclass, images=(*IMAGES, replace(IMAGES[0], id="ami-windows", platform="Windows")))
     assert ids(resolve_class(windows, world, account_id=ACCOUNT, now=NOW)) == ["cr-1", "cr-3"]
 
 
-def test_the_end_of_launches_is_the_end_or_when_a_block_drains() -> None:
+def test_launches_end_at_the_reservations_end_or_when_a_block_drains() -> None:
     assert ends_at(odcr("cr-1")) is None
     assert ends_at(odcr("cr-1", reservation_type="capacity-block")) is None
     assert ends_at(odcr("cr-1", end=NOW)) == NOW
@@ -329,22 +339,22 @@ _selections = st.sampled_from(
 )
 
 
-def _id(each: Odcr) -> str:
-    return each.id
+def _id(odcr: Odcr) -> str:
+    return odcr.id
 
 
 @given(st.lists(_odcrs, unique_by=_id), _selections, st.randoms(use_true_random=False))
-def test_everything_selected_is_in_exactly_one_list_whatever_the_order(
+def test_every_selected_reservation_is_in_exactly_one_list_in_any_order(
     odcrs: list[Odcr], selection: Selection, random: Any
 ) -> None:
     members = ["cr-1", "cr-4", "cr-5"]
-    resolved = found(selection, inventory(*odcrs, groups={GROUP: members}))
-    listed = [each.id for each in (*resolved.usable, *resolved.pending)]
-    listed += [each.id for each in resolved.misfits]
+    resolved = resolved_for(selection, inventory(*odcrs, groups={GROUP: members}))
+    listed = [odcr.id for odcr in (*resolved.usable, *resolved.pending)]
+    listed += [misfit.id for misfit in resolved.misfits]
     assert len(listed) == len(set(listed))
     if selection.group_arn:
         assert set(listed) == set(members)
     shuffled = list(odcrs)
     random.shuffle(shuffled)
     random.shuffle(members)
-    assert found(selection, inventory(*shuffled, groups={GROUP: members})) == resolved
+    assert resolved_for(selection, inventory(*shuffled, groups={GROUP: members})) == resolved

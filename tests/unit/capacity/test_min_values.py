@@ -40,19 +40,19 @@ M5 = ["m5.large", "m5.xlarge", "m5.2xlarge"]
     ],
 )
 def test_claim_launches_only_if_so_many_values_are_possible(key: str, least: int, message: str) -> None:
-    wanted = claim(
+    new_claim = claim(
         types=M5,
         zones=["us-east-1a", "us-east-1b"],
         kinds=["reserved", "on-demand"],
         min_values=((key, least),),
     )
-    made = planned([wanted], node_class(), inventory())
+    plan = planned([new_claim], node_class(), inventory())
     if not message:
-        assert len(made.assignments) == 1
+        assert len(plan.assignments) == 1
         return
-    (waits,) = made.unplaced
-    assert waits.reason == "MinValuesNotMet"
-    assert f"minValues of {key} is {least}, and {message}" in waits.message
+    (unplaced,) = plan.unplaced
+    assert unplaced.reason == "MinValuesNotMet"
+    assert f"minValues of {key} is {least}, and {message}" in unplaced.message
 
 
 def test_types_of_no_accepted_zone_do_not_count_and_the_gang_waits_whole() -> None:

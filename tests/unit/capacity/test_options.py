@@ -17,15 +17,15 @@ from .builders import GROUP, NOW, TYPES, claim, inventory, minutes, node_class, 
 OPEN = Selection(preference="open")
 
 
-def pools(made: Claim, selection: Selection, world: Inventory, **more: Any) -> list[str]:
+def pools(claim: Claim, selection: Selection, world: Inventory, **more: Any) -> list[str]:
     types = dict(reversed([*TYPES.items()]))  # in any order of EC2's list
-    found, _ = options(made, node_class(selection, world, **more), types, world, NOW)
-    return [str(option.pool) for option in found]
+    usable, _ = options(claim, node_class(selection, world, **more), types, world, NOW)
+    return [str(option.pool) for option in usable]
 
 
-def skips(made: Claim, selection: Selection, world: Inventory, **more: Any) -> dict[str, tuple[str, str]]:
-    _, skipped = options(made, node_class(selection, world, **more), TYPES, world, NOW)
-    return {each.pool.reservation: (each.reason, each.message) for each in skipped}
+def skips(claim: Claim, selection: Selection, world: Inventory, **more: Any) -> dict[str, tuple[str, str]]:
+    _, skipped = options(claim, node_class(selection, world, **more), TYPES, world, NOW)
+    return {skip.pool.reservation: (skip.reason, skip.message) for skip in skipped}
 
 
 @pytest.mark.covers("KRP-16")
@@ -43,16 +43,16 @@ def skips(made: Claim, selection: Selection, world: Inventory, **more: Any) -> d
 )
 def test_the_capacity_type_requirement_is_the_fallback_policy(kinds: Sequence[str], order: list[str]) -> None:
     world = inventory(odcr("cr-1", "m5.large"))
-    made = claim(kinds=kinds, types=["m5.large"], zones=["us-east-1a"])
-    found = pools(made, Selection(reservation_id="cr-1"), world)
-    assert [pool.split(":")[0] for pool in found] == order
+    new_claim = claim(kinds=kinds, types=["m5.large"], zones=["us-east-1a"])
+    pool_keys = pools(new_claim, Selection(reservation_id="cr-1"), world)
+    assert [pool.split(":")[0] for pool in pool_keys] == order
 
 
-def test_not_in_and_exists_are_policies_too() -> None:
+def test_not_in_and_exists_are_fallback_policies_too() -> None:
     world = inventory(odcr("cr-1", "m5.large"))
-    where: dict[str, Any] = {"types": ["m5.large"], "zones": ["us-east-1a"]}
-    not_reserved = claim("c", ("karpenter.sh/capacity-type", "NotIn", ["reserved"]), **where)
-    anything = claim("c", ("karpenter.sh/capacity-type", "Exists", []), **where)
+    claim_fields: dict[str, Any] = {"types": ["m5.large"], "zones": ["us-east-1a"]}
+    not_reserved = claim("c", ("karpenter.sh/capacity-type", "NotIn", ["reserved"]), **claim_fields)
+    anything = claim("c", ("karpenter.sh/capacity-type", "Exists", []), **claim_fields)
     first = [pool.split(":")[0] for pool in pools(not_reserved, OPEN, world)]
     second = [pool.split(":")[0] for pool in pools(anything, OPEN, world)]
     assert (first, second) == (["spot", "on-demand"], ["reserved", "spot", "on-demand"])
@@ -60,7 +60,7 @@ def test_not_in_and_exists_are_policies_too() -> None:
 
 @pytest.mark.covers("KRP-08")
 @pytest.mark.parametrize("selection", [OPEN, Selection(reservation_id="cr-1"), Selection(group_arn=GROUP)])
-def test_a_reservation_in_a_zone_that_the_claim_does_not_take_is_none_of_its_options(
+def test_reservation_in_a_zone_that_the_claim_excludes_is_no_option(
     selection: Selection,
 ) -> None:
     world = inventory(odcr("cr-1", zone="us-east-1a"), groups={GROUP: ["cr-1"]})
@@ -87,23 +87,23 @@ def test_a_reservation_in_a_zone_that_the_claim_does_not_take_is_none_of_its_opt
 )
 def test_claim_launches_with_the_tenancy_that_it_requires(requirement: Any, given: str | None) -> None:
     key = "karpenter.k8s.aws/instance-tenancy"
-    wanted = claim("c", *([(key, *requirement)] if requirement else []), kinds=["reserved", "on-demand"])
+    new_claim = claim("c", *([(key, *requirement)] if requirement else []), kinds=["reserved", "on-demand"])
     world = inventory(odcr("cr-default"), odcr("cr-dedicated", tenancy="dedicated"))
-    made = planned([wanted], node_class(OPEN, world), world).assignments
-    assert [each.option.odcr_ids for each in made] == ([(f"cr-{given}",)] if given else [])
+    assignments = planned([new_claim], node_class(OPEN, world), world).assignments
+    assert [assignment.option.odcr_ids for assignment in assignments] == ([(f"cr-{given}",)] if given else [])
     if given:
         placed = "@dedicated" if given == "dedicated" else ""
-        assert str(made[0].option.pool) == f"reserved:m5.xlarge:us-east-1a{placed}"
-        beside = [each.pool for each in made[0].rest if each.pool.capacity_type == "on-demand"]
-        assert beside and all(each.placement == placed.lstrip("@") for each in beside)
+        assert str(assignments[0].option.pool) == f"reserved:m5.xlarge:us-east-1a{placed}"
+        others = [option.pool for option in assignments[0].rest if option.pool.capacity_type == "on-demand"]
+        assert others and all(option.placement == placed.lstrip("@") for option in others)
 
 
 def test_claim_that_requires_a_reservation_has_no_option_outside() -> None:
     world = inventory(odcr("cr-1"))
-    wanted = claim("c", ("karpenter.k8s.aws/capacity-reservation-id", "In", ["cr-9"]), types=["m5.xlarge"])
-    (waits,) = planned([wanted], node_class(OPEN, world), world).unplaced
-    assert waits.reason == "NoUsableReservation"
-    assert "karpenter.k8s.aws/capacity-reservation-id is cr-1, needs one of cr-9" in waits.message
+    new_claim = claim("c", ("karpenter.k8s.aws/capacity-reservation-id", "In", ["cr-9"]), types=["m5.xlarge"])
+    (unplaced,) = planned([new_claim], node_class(OPEN, world), world).unplaced
+    assert unplaced.reason == "NoUsableReservation"
+    assert "karpenter.k8s.aws/capacity-reservation-id is cr-1, needs one of cr-9" in unplaced.message
 
 
 @pytest.mark.covers("KRP-20")
@@ -135,9 +135,11 @@ def _term(id_: str) -> ReservationTerm:
 
 def test_on_demand_by_price_and_unknown_prices_last() -> None:
     priceless = replace(TYPES["m5.large"], on_demand_price=None)
-    made = node_class(zones=["us-east-1a"])
-    found, _ = options(claim(kinds=["on-demand"]), made, {**TYPES, "m5.large": priceless}, inventory(), NOW)
-    assert [(option.pool.instance_type, option.price) for option in found] == [
+    nodeclass = node_class(zones=["us-east-1a"])
+    usable, _ = options(
+        claim(kinds=["on-demand"]), nodeclass, {**TYPES, "m5.large": priceless}, inventory(), NOW
+    )
+    assert [(option.pool.instance_type, option.price) for option in usable] == [
         ("c6g.xlarge", 0.136),
         ("m5.xlarge", 0.192),
         ("m5.2xlarge", 0.384),
@@ -146,18 +148,18 @@ def test_on_demand_by_price_and_unknown_prices_last() -> None:
 
 
 def test_spot_by_the_price_of_each_zone() -> None:
-    found = pools(claim(kinds=["spot"], types=["m5.large", "m5.xlarge"]), Selection(), inventory())
-    assert found[0] == "spot:m5.large:us-east-1a"
-    assert len(found) == 6
+    pool_keys = pools(claim(kinds=["spot"], types=["m5.large", "m5.xlarge"]), Selection(), inventory())
+    assert pool_keys[0] == "spot:m5.large:us-east-1a"
+    assert len(pool_keys) == 6
 
 
 @pytest.mark.covers("KRP-05")
 def test_an_id_is_a_pool_of_its_own() -> None:
     world = inventory(odcr("cr-1", match_criteria="targeted"), odcr("cr-2"))
-    found, _ = options(
+    usable, _ = options(
         claim(kinds=["reserved"]), node_class(Selection(reservation_id="cr-1"), world), TYPES, world, NOW
     )
-    (option,) = found
+    (option,) = usable
     assert str(option.pool) == "reserved:m5.xlarge:us-east-1a:cr-1"
     assert option.odcr_ids == ("cr-1",)
 
@@ -171,9 +173,9 @@ def test_a_group_is_one_pool_for_each_type_and_zone_of_its_members() -> None:
         odcr("cr-4", "p5.48xlarge"),
         groups={GROUP: ["cr-1", "cr-2", "cr-3", "cr-4"]},
     )
-    made = node_class(Selection(group_arn=GROUP), world)
-    found, _ = options(claim(kinds=["reserved"]), made, TYPES, world, NOW)
-    assert [(str(option.pool), option.odcr_ids, option.ends) for option in found] == [
+    nodeclass = node_class(Selection(group_arn=GROUP), world)
+    usable, _ = options(claim(kinds=["reserved"]), nodeclass, TYPES, world, NOW)
+    assert [(str(option.pool), option.odcr_ids, option.ends) for option in usable] == [
         (f"reserved:m5.xlarge:us-east-1a:{GROUP}", ("cr-2", "cr-1"), NOW + minutes(60)),
         (f"reserved:m5.xlarge:us-east-1b:{GROUP}", ("cr-3",), None),
         (f"reserved:p5.48xlarge:us-east-1a:{GROUP}", ("cr-4",), None),
@@ -183,8 +185,8 @@ def test_a_group_is_one_pool_for_each_type_and_zone_of_its_members() -> None:
 @pytest.mark.covers("KRP-07")
 def test_open_is_one_pool_for_each_type_and_zone_of_open_reservations() -> None:
     world = inventory(odcr("cr-1"), odcr("cr-2"), odcr("cr-3", match_criteria="targeted"))
-    found, _ = options(claim(kinds=["reserved"]), node_class(OPEN, world), TYPES, world, NOW)
-    (option,) = found
+    usable, _ = options(claim(kinds=["reserved"]), node_class(OPEN, world), TYPES, world, NOW)
+    (option,) = usable
     assert str(option.pool) == "reserved:m5.xlarge:us-east-1a"
     assert option.odcr_ids == ("cr-1", "cr-2")
 
@@ -192,10 +194,10 @@ def test_open_is_one_pool_for_each_type_and_zone_of_open_reservations() -> None:
 @pytest.mark.covers("KRP-07")
 @pytest.mark.parametrize("selection", [Selection(), Selection(preference="none")])
 def test_none_has_no_reserved_options(selection: Selection) -> None:
-    found = pools(
+    pool_keys = pools(
         claim(types=["m5.large"], zones=["us-east-1a"]), selection, inventory(odcr("cr-1", "m5.large"))
     )
-    assert found == ["on-demand:m5.large:us-east-1a"]
+    assert pool_keys == ["on-demand:m5.large:us-east-1a"]
 
 
 def test_capacity_reservations_only_never_leaves_the_open_reservations() -> None:
@@ -205,7 +207,7 @@ def test_capacity_reservations_only_never_leaves_the_open_reservations() -> None
 
 
 @pytest.mark.parametrize("selection", [OPEN, Selection(group_arn=GROUP)])
-def test_a_claim_that_pins_a_reservation_goes_by_its_id_where_ec2_would_choose_another(
+def test_claim_that_pins_a_reservation_launches_by_its_id_if_ec2_would_choose_another(
     selection: Selection,
 ) -> None:
     world = inventory(odcr("cr-1"), odcr("cr-2"), groups={GROUP: ["cr-1", "cr-2"]})
@@ -217,16 +219,16 @@ def test_a_claim_that_pins_a_reservation_goes_by_its_id_where_ec2_would_choose_a
 
 
 @pytest.mark.covers("KRP-15")
-def test_blocks_and_interruptible_reservations_are_bought_their_own_way_and_apart() -> None:
+def test_blocks_and_interruptible_reservations_have_their_own_markets_and_calls() -> None:
     world = inventory(
         odcr("cr-1", "p5.48xlarge"),
         odcr("cr-2", "p5.48xlarge", reservation_type="capacity-block", end=NOW + minutes(600)),
         odcr("cr-3", "p5.48xlarge", interruptible=True),
         groups={GROUP: ["cr-1", "cr-2", "cr-3"]},
     )
-    made = node_class(Selection(group_arn=GROUP), world)
-    found, _ = options(claim(kinds=["reserved"]), made, TYPES, world, NOW)
-    assert {(option.pool.reservation, option.market, option.odcr_ids) for option in found} == {
+    nodeclass = node_class(Selection(group_arn=GROUP), world)
+    usable, _ = options(claim(kinds=["reserved"]), nodeclass, TYPES, world, NOW)
+    assert {(option.pool.reservation, option.market, option.odcr_ids) for option in usable} == {
         (GROUP, "on-demand", ("cr-1",)),
         ("cr-2", "capacity-block", ("cr-2",)),
         ("cr-3", "interruptible-capacity-reservation", ("cr-3",)),
@@ -248,13 +250,13 @@ def test_requirements_on_reservation_labels_choose_among_them(requirement: Any, 
         odcr("cr-3", interruptible=True),
     )
     terms = Selection(terms=tuple(_term(f"cr-{n}") for n in (1, 2, 3)))
-    found = pools(claim("c", requirement, kinds=["reserved"]), terms, world)
-    assert [pool.rsplit(":")[-1] for pool in found] == expected
+    pool_keys = pools(claim("c", requirement, kinds=["reserved"]), terms, world)
+    assert [pool.rsplit(":")[-1] for pool in pool_keys] == expected
 
 
 @pytest.mark.covers("KRP-08")
 @pytest.mark.parametrize(
-    ("wanted", "reason", "words"),
+    ("claim_fields", "reason", "words"),
     [
         ({"types": ["m5.large"]}, "InstanceTypeMismatch", ["m5.xlarge", "one of m5.large"]),
         ({"requests": {"nvidia.com/gpu": 1}}, "InstanceTypeMismatch", ["nvidia.com/gpu: requests 1"]),
@@ -264,86 +266,89 @@ def test_requirements_on_reservation_labels_choose_among_them(requirement: Any, 
     ],
 )
 def test_reservation_that_does_not_match_the_claim_is_reported(
-    wanted: dict[str, Any], reason: str, words: list[str]
+    claim_fields: dict[str, Any], reason: str, words: list[str]
 ) -> None:
-    told = skips(claim(**wanted), Selection(reservation_id="cr-1"), inventory(odcr("cr-1")))["cr-1"]
-    assert told[0] == reason
-    assert all(word in told[1] for word in words), told
+    skip = skips(claim(**claim_fields), Selection(reservation_id="cr-1"), inventory(odcr("cr-1")))["cr-1"]
+    assert skip[0] == reason
+    assert all(word in skip[1] for word in words), skip
 
 
 def test_reservation_that_starts_later_is_reported_with_its_start() -> None:
     world = inventory(odcr("cr-1", state="scheduled", start=NOW + minutes(60)))
-    told = skips(claim(), Selection(reservation_id="cr-1"), world)["cr-1"]
-    assert told == ("ReservationPending", "reservation cr-1 is scheduled, starts at 2026-11-01T13:00:00Z")
+    skip = skips(claim(), Selection(reservation_id="cr-1"), world)["cr-1"]
+    assert skip == ("ReservationPending", "reservation cr-1 is scheduled, starts at 2026-11-01T13:00:00Z")
 
 
 @pytest.mark.covers("KRP-08")
 def test_a_reservation_that_ended_since_the_class_was_resolved_is_left_out() -> None:
     before = inventory(odcr("cr-1"))
-    made = node_class(Selection(reservation_id="cr-1"), before)
+    nodeclass = node_class(Selection(reservation_id="cr-1"), before)
     after = inventory(odcr("cr-1", state="cancelled"))
-    found, skipped = options(claim(kinds=["reserved"]), made, TYPES, after, NOW)
-    assert found == ()
-    assert [each.reason for each in skipped] == ["ReservationNotActive"]
+    usable, skipped = options(claim(kinds=["reserved"]), nodeclass, TYPES, after, NOW)
+    assert usable == ()
+    assert [skip.reason for skip in skipped] == ["ReservationNotActive"]
 
 
 def test_type_without_a_description_is_reported() -> None:
-    told = skips(claim(), Selection(reservation_id="cr-1"), inventory(odcr("cr-1", "x9.large")))["cr-1"]
-    assert told[0] == "InstanceTypeMismatch"
-    assert "x9.large" in told[1]
+    skip = skips(claim(), Selection(reservation_id="cr-1"), inventory(odcr("cr-1", "x9.large")))["cr-1"]
+    assert skip[0] == "InstanceTypeMismatch"
+    assert "x9.large" in skip[1]
 
 
 def test_only_types_with_an_image_are_options() -> None:
-    found = pools(claim(kinds=["on-demand"]), Selection(), inventory(), images=(Image(id="ami-amd64"),))
-    assert found
-    assert not [pool for pool in found if "c6g" in pool]
+    pool_keys = pools(claim(kinds=["on-demand"]), Selection(), inventory(), images=(Image(id="ami-amd64"),))
+    assert pool_keys
+    assert not [pool for pool in pool_keys if "c6g" in pool]
     world = inventory(odcr("cr-1", "c6g.xlarge"))
-    told = skips(claim(), Selection(reservation_id="cr-1"), world, images=(Image(id="ami-amd64"),))
-    assert told["cr-1"] == ("InstanceTypeMismatch", "c6g.xlarge: the class has no image for arm64")
+    skipped = skips(claim(), Selection(reservation_id="cr-1"), world, images=(Image(id="ami-amd64"),))
+    assert skipped["cr-1"] == ("InstanceTypeMismatch", "c6g.xlarge: the class has no image for arm64")
 
 
 def test_a_type_with_accelerators_needs_an_image_that_drives_them() -> None:
     general = (Image(id="ami-1", accelerator="none"),)
-    told = skips(
+    skipped = skips(
         claim(), Selection(reservation_id="cr-1"), inventory(odcr("cr-1", "p5.48xlarge")), images=general
     )
-    assert told["cr-1"] == (
+    assert skipped["cr-1"] == (
         "InstanceTypeMismatch",
         "p5.48xlarge: the class has no image for amd64 with its accelerators",
     )
     both = (*general, Image(id="ami-2", accelerator="nvidia"))
-    asks = claim(kinds=["on-demand"], zones=["us-east-1a"], requests={"nvidia.com/gpu": 8.0})
-    found = pools(asks, Selection(), inventory(), images=both)
-    assert "on-demand:p5.48xlarge:us-east-1a" in found
+    gpu_claim = claim(kinds=["on-demand"], zones=["us-east-1a"], requests={"nvidia.com/gpu": 8.0})
+    pool_keys = pools(gpu_claim, Selection(), inventory(), images=both)
+    assert "on-demand:p5.48xlarge:us-east-1a" in pool_keys
 
 
 def test_the_image_must_be_of_the_reservations_platform_and_the_types_architecture_at_once() -> None:
     images = (Image(id="ami-1", platform="Windows"), Image(id="ami-2", architecture="arm64"))
-    told = skips(claim(), Selection(reservation_id="cr-1"), inventory(odcr("cr-1")), images=images)
-    assert told["cr-1"] == ("PlatformMismatch", "the class has no image for m5.xlarge on platform Linux/UNIX")
+    skipped = skips(claim(), Selection(reservation_id="cr-1"), inventory(odcr("cr-1")), images=images)
+    assert skipped["cr-1"] == (
+        "PlatformMismatch",
+        "the class has no image for m5.xlarge on platform Linux/UNIX",
+    )
 
 
 def test_on_demand_needs_an_offer_in_a_zone_of_the_class() -> None:
     types = {"m5.large": replace(TYPES["m5.large"], zones=frozenset({"us-east-1b", "us-east-1c"}))}
-    made = node_class(zones=["us-east-1a", "us-east-1b"])
-    found, _ = options(claim(kinds=["on-demand"]), made, types, inventory(), NOW)
-    assert [str(option.pool) for option in found] == ["on-demand:m5.large:us-east-1b"]
+    nodeclass = node_class(zones=["us-east-1a", "us-east-1b"])
+    usable, _ = options(claim(kinds=["on-demand"]), nodeclass, types, inventory(), NOW)
+    assert [str(option.pool) for option in usable] == ["on-demand:m5.large:us-east-1b"]
 
 
 def test_types_sold_only_as_capacity_blocks_are_no_on_demand_options() -> None:
     blocks = replace(TYPES["p5.48xlarge"], market_types=frozenset({"capacity-block"}))
-    found, _ = options(claim(kinds=["on-demand"]), node_class(), {"p5.48xlarge": blocks}, inventory(), NOW)
-    assert found == ()
+    usable, _ = options(claim(kinds=["on-demand"]), node_class(), {"p5.48xlarge": blocks}, inventory(), NOW)
+    assert usable == ()
 
 
 def test_a_claims_own_labels_are_no_requirement_on_the_instance() -> None:
-    made = claim("c", ("example.com/team", "In", ["ml"]), types=["m5.large"], zones=["us-east-1a"])
-    assert pools(made, Selection(), inventory()) == ["on-demand:m5.large:us-east-1a"]
+    new_claim = claim("c", ("example.com/team", "In", ["ml"]), types=["m5.large"], zones=["us-east-1a"])
+    assert pools(new_claim, Selection(), inventory()) == ["on-demand:m5.large:us-east-1a"]
 
 
 def test_zone_ids_choose_zones() -> None:
-    made = claim("c", ("topology.k8s.aws/zone-id", "In", ["use1-azb"]), types=["m5.large"])
-    assert pools(made, Selection(), inventory()) == ["on-demand:m5.large:us-east-1b"]
+    new_claim = claim("c", ("topology.k8s.aws/zone-id", "In", ["use1-azb"]), types=["m5.large"])
+    assert pools(new_claim, Selection(), inventory()) == ["on-demand:m5.large:us-east-1b"]
 
 
 MORE = {
@@ -367,12 +372,12 @@ MORE = {
 def test_requirements_on_type_labels_select_types(
     key: str, operator: str, values: list[str], left: set[str]
 ) -> None:
-    made = claim("c", (f"karpenter.k8s.aws/{key}", operator, values), kinds=["on-demand"])
-    found, _ = options(made, node_class(), MORE, inventory(), NOW)
-    assert {option.pool.instance_type for option in found} == left
+    new_claim = claim("c", (f"karpenter.k8s.aws/{key}", operator, values), kinds=["on-demand"])
+    usable, _ = options(new_claim, node_class(), MORE, inventory(), NOW)
+    assert {option.pool.instance_type for option in usable} == left
 
 
 def test_pods_with_security_groups_of_their_own_need_branch_interfaces() -> None:
-    made = claim("c", kinds=["on-demand"], requests={"vpc.amazonaws.com/pod-eni": 9})
-    found, _ = options(made, node_class(), MORE, inventory(), NOW)
-    assert {option.pool.instance_type for option in found} == {"z1d.xlarge"}
+    new_claim = claim("c", kinds=["on-demand"], requests={"vpc.amazonaws.com/pod-eni": 9})
+    usable, _ = options(new_claim, node_class(), MORE, inventory(), NOW)
+    assert {option.pool.instance_type for option in usable} == {"z1d.xlarge"}

@@ -61,18 +61,20 @@ class World:
             return ()
         if target.reservation_id:
             return (target.reservation_id,)
-        places = {(each.instance_type, each.zone) for each in call.overrides}
-        there = [each for each in self.inventory.odcrs.values() if (each.instance_type, each.zone) in places]
+        places = {(override.instance_type, override.zone) for override in call.overrides}
+        candidates = [
+            odcr for odcr in self.inventory.odcrs.values() if (odcr.instance_type, odcr.zone) in places
+        ]
         if target.group_arn:
             members = self.inventory.groups[target.group_arn].member_ids
-            return tuple(each.id for each in there if each.id in members)
-        return tuple(each.id for each in there if each.match_criteria == "open")
+            return tuple(odcr.id for odcr in candidates if odcr.id in members)
+        return tuple(odcr.id for odcr in candidates if odcr.match_criteria == "open")
 
 
 def world(seed: int, *, owned: bool = False) -> World:
     """Classes that overlap: three groups, an open class, and two that name reservations."""
     random = Random(seed)
-    made = inventory(
+    reservations = inventory(
         *(
             odcr(
                 id_,
@@ -102,20 +104,22 @@ def world(seed: int, *, owned: bool = False) -> World:
         )
         for number in range(random.randint(2, 7))
     ]
-    lots = {id_: SlotPool(random.choice(QUEUES), "f") for id_ in IDS if random.random() < 0.6}
-    draws = {each.uid: random.choice(["", *QUEUES, KEPT]) for each in claims}
-    terms = SlotAvailability(quota=random.randint(0, 3), room=random.randint(0, 3), lendable=1)
+    slot_pools = {id_: SlotPool(random.choice(QUEUES), "f") for id_ in IDS if random.random() < 0.6}
+    draws = {claim.uid: random.choice(["", *QUEUES, KEPT]) for claim in claims}
+    availability = SlotAvailability(quota=random.randint(0, 3), room=random.randint(0, 3), lendable=1)
     entitlements = Entitlements(
-        lots=lots,
-        terms={SlotPool(queue, "f"): terms for queue in QUEUES},
+        slot_pools=slot_pools,
+        availability={SlotPool(queue, "f"): availability for queue in QUEUES},
         draws={uid: queue for uid, queue in draws.items() if queue},
         borrow={SlotPool(queue, "f"): 1 for queue in QUEUES},
         peers={"b": frozenset(QUEUES)},
         barred={KEPT: "its quota is kept"},
     )
     return World(
-        inventory=made,
-        classes={name: node_class(selection, made, name=name) for name, selection in selections.items()},
+        inventory=reservations,
+        classes={
+            name: node_class(selection, reservations, name=name) for name, selection in selections.items()
+        },
         claims=claims,
         entitlements=entitlements if owned else Entitlements(),
     )
@@ -124,9 +128,9 @@ def world(seed: int, *, owned: bool = False) -> World:
 Room = tuple[int, ...]
 
 
-def _outcomes(of: World, wave: Sequence[LaunchGroup], room: Room) -> Iterator[Room | None]:
-    """The free slots after each order and choice of EC2; None where a planned instance finds none."""
-    reach = [[IDS.index(id_) for id_ in of.reach(call)] for call in wave]
+def _outcomes(scenario: World, wave: Sequence[LaunchGroup], room: Room) -> Iterator[Room | None]:
+    """The free slots after each order and choice of EC2; None if a planned instance finds none."""
+    reach = [[IDS.index(id_) for id_ in scenario.reach(call)] for call in wave]
     seen = {(room, tuple(call.count for call in wave))}
     stack = [*seen]
     while stack:
@@ -136,29 +140,29 @@ def _outcomes(of: World, wave: Sequence[LaunchGroup], room: Room) -> Iterator[Ro
         for place, count in enumerate(counts):
             if not count:
                 continue
-            choices = [each for each in reach[place] if left[each]]
+            choices = [slot for slot in reach[place] if left[slot]]
             if not choices:
                 if wave[place].capacity_type == "reserved":
                     yield None
                     return
                 choices = [-1]  # outside reservations
-            for each in choices:
-                then = tuple(free - (number == each) for number, free in enumerate(left))
+            for slot in choices:
+                then = tuple(free - (number == slot) for number, free in enumerate(left))
                 state = (then, tuple(many - (at == place) for at, many in enumerate(counts)))
                 if state not in seen:
                     seen.add(state)
                     stack.append(state)
 
 
-def loses(of: World) -> bool:
+def loses(scenario: World) -> bool:
     """Whether EC2 can leave a planned claim without its slot."""
-    rooms: set[Room] = {tuple(of.inventory.free(id_) for id_ in IDS)}
-    calls = of.calls()
+    rooms: set[Room] = {tuple(scenario.inventory.free(id_) for id_ in IDS)}
+    calls = scenario.calls()
     for number in sorted({call.wave for call in calls}):
         wave = [call for call in calls if call.wave == number]
         after: set[Room] = set()
         for room in rooms:
-            for outcome in _outcomes(of, wave, room):
+            for outcome in _outcomes(scenario, wave, room):
                 if outcome is None:
                     return True
                 after.add(outcome)
@@ -167,7 +171,7 @@ def loses(of: World) -> bool:
 
 
 @pytest.mark.covers("SAF-42", "KRP-12")
-def test_no_call_takes_the_slot_of_another_whichever_member_ec2_picks() -> None:
+def test_no_call_takes_the_slot_of_another_for_any_member_that_ec2_picks() -> None:
     assert [seed for seed in range(WORLDS) if loses(world(seed))] == []
     assert [seed for seed in range(WORLDS) if loses(world(seed, owned=True))] == []
 
@@ -176,13 +180,13 @@ def test_no_call_takes_the_slot_of_another_whichever_member_ec2_picks() -> None:
 def test_ec2_matches_no_owned_reservation_for_a_claim_without_a_right_to_it() -> None:
     matched = 0
     for seed in range(WORLDS):
-        of = world(seed, owned=True)
-        for call in of.calls():
+        scenario = world(seed, owned=True)
+        for call in scenario.calls():
             if call.target.preference != "open":
                 continue
             for assignment in call.assignments:
-                queue = of.entitlements.draws.get(assignment.claim.uid, "")
-                rights = [of.entitlements.right(queue, id_) for id_ in of.reach(call)]
+                queue = scenario.entitlements.draws.get(assignment.claim.uid, "")
+                rights = [scenario.entitlements.right(queue, id_) for id_ in scenario.reach(call)]
                 assert None not in rights, seed
                 assert call.capacity_type == "reserved" or not {"own", "lent"} & {*rights}, seed
                 matched += bool(rights)
@@ -191,16 +195,20 @@ def test_ec2_matches_no_owned_reservation_for_a_claim_without_a_right_to_it() ->
 
 def two_groups(*claims: Claim, **more: object) -> World:
     """Group 0 has cr-1 and cr-2, group 1 only cr-2; one slot each."""
-    made = inventory(odcr("cr-1"), odcr("cr-2"), groups={GROUPS[0]: ["cr-1", "cr-2"], GROUPS[1]: ["cr-2"]})
+    reservations = inventory(
+        odcr("cr-1"), odcr("cr-2"), groups={GROUPS[0]: ["cr-1", "cr-2"], GROUPS[1]: ["cr-2"]}
+    )
     classes = {
-        f"group-{place}": node_class(Selection(group_arn=GROUPS[place]), made, name=f"group-{place}")
+        f"group-{place}": node_class(Selection(group_arn=GROUPS[place]), reservations, name=f"group-{place}")
         for place in (0, 1)
     }
-    return World(inventory=made, classes=classes, claims=claims, **more)  # type: ignore[arg-type]
+    return World(inventory=reservations, classes=classes, claims=claims, **more)  # type: ignore[arg-type]
 
 
-def targets(of: World) -> dict[str, ReservationTarget]:
-    return {each.claim.name: call.target for call in of.calls() for each in call.assignments}
+def targets(scenario: World) -> dict[str, ReservationTarget]:
+    return {
+        assignment.claim.name: call.target for call in scenario.calls() for assignment in call.assignments
+    }
 
 
 def by_id(id_: str) -> ReservationTarget:
@@ -212,7 +220,7 @@ def by_group(arn: str) -> ReservationTarget:
 
 
 @pytest.mark.covers("KRP-12")
-def test_members_are_named_where_groups_overlap_and_both_are_called() -> None:
+def test_members_are_named_if_groups_overlap_and_both_are_called() -> None:
     both = two_groups(claim("wide", node_class="group-0"), claim("narrow", node_class="group-1"))
     assert targets(both) == {"wide": by_id("cr-1"), "narrow": by_id("cr-2")}
     alone = replace(both, claims=both.claims[:1])
@@ -221,27 +229,30 @@ def test_members_are_named_where_groups_overlap_and_both_are_called() -> None:
 
 @pytest.mark.covers("KRP-12")
 def test_open_match_beside_a_group_names_its_members() -> None:
-    made = inventory(
+    reservations = inventory(
         odcr("cr-1", match_criteria="open"),
         odcr("cr-2", match_criteria="open"),
         groups={GROUPS[0]: ["cr-2"]},
     )
     classes = {
-        "open": node_class(OPEN, made, name="open"),
-        "group-0": node_class(Selection(group_arn=GROUPS[0]), made, name="group-0"),
+        "open": node_class(OPEN, reservations, name="open"),
+        "group-0": node_class(Selection(group_arn=GROUPS[0]), reservations, name="group-0"),
     }
     claims = [claim("open", node_class="open"), claim("group", node_class="group-0")]
-    of = World(inventory=made, classes=classes, claims=claims)
-    assert targets(of) == {"open": by_id("cr-1"), "group": by_id("cr-2")}
+    scenario = World(inventory=reservations, classes=classes, claims=claims)
+    assert targets(scenario) == {"open": by_id("cr-1"), "group": by_id("cr-2")}
 
 
 def test_a_named_member_in_a_placement_group_is_launched_into_that_group() -> None:
     arn = "arn:aws:ec2:us-east-1:111122223333:placement-group/rack"
-    of = two_groups(claim("wide", node_class="group-0"), claim("narrow", node_class="group-1"))
-    odcrs = {**of.inventory.odcrs, "cr-2": odcr("cr-2", placement_group_arn=arn)}
-    made = replace(of.inventory, odcrs=odcrs)
-    classes = {name: node_class(each.selection, made, name=name) for name, each in of.classes.items()}
-    calls = replace(of, inventory=made, classes=classes).calls()
+    scenario = two_groups(claim("wide", node_class="group-0"), claim("narrow", node_class="group-1"))
+    odcrs = {**scenario.inventory.odcrs, "cr-2": odcr("cr-2", placement_group_arn=arn)}
+    reservations = replace(scenario.inventory, odcrs=odcrs)
+    classes = {
+        name: node_class(nodeclass.selection, reservations, name=name)
+        for name, nodeclass in scenario.classes.items()
+    }
+    calls = replace(scenario, inventory=reservations, classes=classes).calls()
     assert {call.target.reservation_id: call.placement_group for call in calls} == {
         "cr-1": "",
         "cr-2": "rack",
@@ -250,17 +261,17 @@ def test_a_named_member_in_a_placement_group_is_launched_into_that_group() -> No
 
 def test_group_over_two_platforms_is_launched_by_member() -> None:
     """A launch has one image: EC2 would leave the members of the other platform idle."""
-    made = inventory(
+    reservations = inventory(
         odcr("cr-1"), odcr("cr-2", platform="Red Hat Enterprise Linux"), groups={GROUPS[0]: ["cr-1", "cr-2"]}
     )
     images = (Image(id="ami-1"), Image(id="ami-2", platform="Red Hat Enterprise Linux"))
-    classes = node_class(Selection(group_arn=GROUPS[0]), made, name="group-0", images=images)
-    of = World(
-        inventory=made,
+    classes = node_class(Selection(group_arn=GROUPS[0]), reservations, name="group-0", images=images)
+    scenario = World(
+        inventory=reservations,
         classes={"group-0": classes},
         claims=[claim(name, node_class="group-0") for name in ("c-1", "c-2")],
     )
-    assert {(call.target.reservation_id, call.image.id) for call in of.calls()} == {
+    assert {(call.target.reservation_id, call.image.id) for call in scenario.calls()} == {
         ("cr-1", "ami-1"),
         ("cr-2", "ami-2"),
     }
@@ -280,39 +291,39 @@ def test_group_over_two_platforms_is_launched_by_member() -> None:
 def test_only_claims_with_a_right_to_an_open_reservation_are_matched_openly(
     owner: str, draws: str, target: ReservationTarget
 ) -> None:
-    made = inventory(odcr("cr-1", match_criteria="open"))
-    of = World(
-        inventory=made,
-        classes={"open": node_class(OPEN, made, name="open")},
+    reservations = inventory(odcr("cr-1", match_criteria="open"))
+    scenario = World(
+        inventory=reservations,
+        classes={"open": node_class(OPEN, reservations, name="open")},
         claims=[claim("c", node_class="open", types=["m5.xlarge"], zones=["us-east-1a"])],
         entitlements=Entitlements(
-            lots={"cr-1": SlotPool(owner, "f")} if owner else {},
-            terms={SlotPool("a", "f"): SlotAvailability(quota=1, room=1)},
+            slot_pools={"cr-1": SlotPool(owner, "f")} if owner else {},
+            availability={SlotPool("a", "f"): SlotAvailability(quota=1, room=1)},
             draws={"uid-c": draws} if draws else {},
             barred={KEPT: "its quota is kept"},
         ),
     )
-    assert targets(of) == {"c": target}
+    assert targets(scenario) == {"c": target}
 
 
 @pytest.mark.covers("SAF-41")
 def test_on_demand_beside_a_full_reservation_of_an_owner_opts_out() -> None:
     """A slot that becomes free before the call would go to a claim without quota for it."""
-    made = inventory(odcr("cr-1", match_criteria="open", total=1, free=0))
-    of = World(
-        inventory=made,
-        classes={"open": node_class(OPEN, made, name="open")},
+    reservations = inventory(odcr("cr-1", match_criteria="open", total=1, free=0))
+    scenario = World(
+        inventory=reservations,
+        classes={"open": node_class(OPEN, reservations, name="open")},
         claims=[
             claim("c", node_class="open", types=["m5.xlarge"]),
             claim("d", node_class="open", types=["m5.large"]),
         ],
         entitlements=Entitlements(
-            lots={"cr-1": SlotPool("a", "f")},
-            terms={SlotPool("a", "f"): SlotAvailability(quota=1, room=1)},
+            slot_pools={"cr-1": SlotPool("a", "f")},
+            availability={SlotPool("a", "f"): SlotAvailability(quota=1, room=1)},
             draws={"uid-c": "a"},
         ),
     )
-    assert targets(of) == {
+    assert targets(scenario) == {
         "c": ReservationTarget(preference="none"),
         "d": ReservationTarget(preference="open"),  # no open reservation of its type
     }

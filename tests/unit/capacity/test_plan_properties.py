@@ -36,36 +36,36 @@ class World:
     shortages: Shortages
 
     def planned(self, claims: Sequence[Claim] | None = None) -> Plan:
-        made = self.claims if claims is None else claims
-        return plan(made, self.classes, TYPES, self.inventory, self.shortages, NOW)
+        waiting = self.claims if claims is None else claims
+        return plan(waiting, self.classes, TYPES, self.inventory, self.shortages, NOW)
 
     def room(self, id_: str) -> int:
         return 0 if self.shortages.get(Scope("reservation", id_), NOW) else self.inventory.free(id_)
 
-    def usable(self, wanted: Claim) -> tuple[str, ...]:
+    def usable(self, claim: Claim) -> tuple[str, ...]:
         """The reservations that a claim could run in, from the meaning of its class and requirements."""
         named = {
             "id": {"cr-1"},
             "group": set(self.inventory.groups[GROUP].member_ids),
-            "open": {each.id for each in self.inventory.odcrs.values() if each.match_criteria == "open"},
+            "open": {odcr.id for odcr in self.inventory.odcrs.values() if odcr.match_criteria == "open"},
             "none": set(),
-        }[wanted.node_class]
+        }[claim.node_class]
         return tuple(
             id_
             for id_ in IDS
             if id_ in named
-            and wanted.requirements.allows("karpenter.sh/capacity-type", "reserved")
-            and wanted.requirements.allows(
+            and claim.requirements.allows("karpenter.sh/capacity-type", "reserved")
+            and claim.requirements.allows(
                 "node.kubernetes.io/instance-type", self.inventory.odcrs[id_].instance_type
             )
-            and wanted.requirements.allows("topology.kubernetes.io/zone", self.inventory.odcrs[id_].zone)
+            and claim.requirements.allows("topology.kubernetes.io/zone", self.inventory.odcrs[id_].zone)
         )
 
     def possible(self, served: Sequence[Claim]) -> bool:
         """Whether all of these can have a slot at once."""
         return any(
-            all(each.count(id_) <= self.room(id_) for id_ in IDS)
-            for each in itertools.product(*(self.usable(one) for one in served))
+            all(picks.count(id_) <= self.room(id_) for id_ in IDS)
+            for picks in itertools.product(*(self.usable(claim) for claim in served))
         )
 
 
@@ -109,57 +109,67 @@ def worlds(draw: st.DrawFn, *, gangs: bool = False, ends: bool = False) -> World
     return World(inventory=world, classes=classes, claims=claims, shortages=shortages)
 
 
-def in_reservations(made: Plan) -> list[Claim]:
-    return [each.claim for each in made.assignments if each.option.pool.capacity_type == "reserved"]
+def in_reservations(plan: Plan) -> list[Claim]:
+    return [
+        assignment.claim
+        for assignment in plan.assignments
+        if assignment.option.pool.capacity_type == "reserved"
+    ]
 
 
 @pytest.mark.covers("KRP-20")
 @given(worlds())
 def test_every_usable_slot_is_used_by_the_first_claims(world: World) -> None:
-    def place(wanted: Claim) -> tuple[int, bool, float]:
-        price = fallback(wanted)
-        return -wanted.priority, price is not None, -(price or 0.0)
+    def place(claim: Claim) -> tuple[int, bool, float]:
+        price = fallback(claim)
+        return -claim.priority, price is not None, -(price or 0.0)
 
     served: list[Claim] = []
-    for wanted in sorted(world.claims, key=place):
-        if world.possible([*served, wanted]):
-            served.append(wanted)
+    for contender in sorted(world.claims, key=place):
+        if world.possible([*served, contender]):
+            served.append(contender)
     most = max(
         (
             size
             for size in range(len(world.claims) + 1)
-            for some in itertools.combinations(world.claims, size)
-            if world.possible(some)
+            for choice in itertools.combinations(world.claims, size)
+            if world.possible(choice)
         ),
         default=0,
     )
     got = in_reservations(world.planned())
-    assert sorted(place(each) for each in got) == [place(each) for each in served]
+    assert sorted(place(claim) for claim in got) == [place(claim) for claim in served]
     assert len(got) == most
 
 
 def outcomes(world: World) -> Iterator[Objective]:
     """The objective of every possible assignment, larger if better."""
     effective = {
-        each.name: max(other.priority for other in world.claims if each in (other, *gang_of(world, other)))
-        for each in world.claims
+        claim.name: max(other.priority for other in world.claims if claim in (other, *gang_of(world, other)))
+        for claim in world.claims
     }
     choices = [
-        [*(id_ for id_ in world.usable(one) if world.room(id_)), *(["plain"] if fallback(one) else []), ""]
-        for one in world.claims
+        [
+            *(id_ for id_ in world.usable(claim) if world.room(id_)),
+            *(["plain"] if fallback(claim) else []),
+            "",
+        ]
+        for claim in world.claims
     ]
     for picks in itertools.product(*choices):
-        taken = dict(zip((each.name for each in world.claims), picks, strict=True))
+        taken = dict(zip((claim.name for claim in world.claims), picks, strict=True))
         if any(picks.count(id_) > world.room(id_) for id_ in IDS):
             continue
-        if any(len({bool(taken[each.name]) for each in gang_of(world, one)}) > 1 for one in world.claims):
+        if any(
+            len({bool(taken[member.name]) for member in gang_of(world, claim)}) > 1 for claim in world.claims
+        ):
             continue
         yield objective(world, taken, effective)
 
 
 def objective(world: World, taken: Mapping[str, str], effective: Mapping[str, int]) -> Objective:
     """By priority the claims in reservations; launched; cost; vCPUs; ends. `taken`: id, plain or nothing."""
-    by_name = {each.name: each for each in world.claims}
+    by_name = {claim.name: claim for claim in world.claims}
     slots = [world.inventory.odcrs[pick] for pick in taken.values() if pick.startswith("cr-")]
     return (
         *(
@@ -168,41 +178,41 @@ def objective(world: World, taken: Mapping[str, str], effective: Mapping[str, in
         ),
         sum(bool(pick) for pick in taken.values()),
         -round(sum(fallback(by_name[name]) or 0.0 for name, pick in taken.items() if pick == "plain"), 6),
-        -sum(TYPES[each.instance_type].vcpus for each in slots),
-        -sum((each.end or NOW + minutes(1000)).timestamp() for each in slots),
+        -sum(TYPES[odcr.instance_type].vcpus for odcr in slots),
+        -sum((odcr.end or NOW + minutes(1000)).timestamp() for odcr in slots),
     )
 
 
-def gang_of(world: World, one: Claim) -> list[Claim]:
-    return [each for each in world.claims if each.gang and each.gang == one.gang]
+def gang_of(world: World, claim: Claim) -> list[Claim]:
+    return [member for member in world.claims if member.gang and member.gang == claim.gang]
 
 
-def fallback(one: Claim) -> float | None:
+def fallback(claim: Claim) -> float | None:
     """The claim's on-demand cost, if it may fall back."""
-    if not one.requirements.allows("karpenter.sh/capacity-type", "on-demand"):
+    if not claim.requirements.allows("karpenter.sh/capacity-type", "on-demand"):
         return None
     return min(
-        each.on_demand_price or 0.0
-        for each in TYPES.values()
-        if one.requirements.allows("node.kubernetes.io/instance-type", each.name)
+        instance_type.on_demand_price or 0.0
+        for instance_type in TYPES.values()
+        if claim.requirements.allows("node.kubernetes.io/instance-type", instance_type.name)
     )
 
 
-def reached(world: World, made: Plan) -> Objective:
+def reached(world: World, plan: Plan) -> Objective:
     """The objective of a plan. EC2 chooses the member of a group, so the best valid choice counts."""
     options = [
-        each.option.odcr_ids if each.option.pool.capacity_type == "reserved" else ("plain",)
-        for each in made.assignments
+        assignment.option.odcr_ids if assignment.option.pool.capacity_type == "reserved" else ("plain",)
+        for assignment in plan.assignments
     ]
     effective = {
-        each.name: max(other.priority for other in world.claims if each in (other, *gang_of(world, other)))
-        for each in world.claims
+        claim.name: max(other.priority for other in world.claims if claim in (other, *gang_of(world, other)))
+        for claim in world.claims
     }
     return max(
         objective(
             world,
-            {each.name: "" for each in world.claims}
-            | {one.claim.name: pick for one, pick in zip(made.assignments, picks, strict=True)},
+            {claim.name: "" for claim in world.claims}
+            | {assignment.claim.name: pick for assignment, pick in zip(plan.assignments, picks, strict=True)},
             effective,
         )
         for picks in itertools.product(*options)
@@ -213,60 +223,65 @@ def reached(world: World, made: Plan) -> Objective:
 @pytest.mark.covers("KRP-20", "KRP-22")
 @given(worlds(gangs=True, ends=True))
 def test_no_other_assignment_is_better(world: World) -> None:
-    made = world.planned()
-    assert made.solution.optimal
-    assert reached(world, made) == max(outcomes(world))
+    plan = world.planned()
+    assert plan.solution.optimal
+    assert reached(world, plan) == max(outcomes(world))
 
 
 @pytest.mark.covers("KRP-20")
 @given(worlds(gangs=True))
 def test_no_reservation_is_planned_beyond_its_free_slots_however_it_is_reached(world: World) -> None:
-    made = world.planned()
-    reserved = [each for each in made.assignments if each.option.pool.capacity_type == "reserved"]
+    plan = world.planned()
+    reserved = [
+        assignment for assignment in plan.assignments if assignment.option.pool.capacity_type == "reserved"
+    ]
     # Each launch may use any of its option's reservations: all must fit at once.
     assert any(
-        all(each.count(id_) <= world.inventory.free(id_) for id_ in IDS)
-        for each in itertools.product(*(one.option.odcr_ids for one in reserved))
+        all(picks.count(id_) <= world.inventory.free(id_) for id_ in IDS)
+        for picks in itertools.product(*(assignment.option.odcr_ids for assignment in reserved))
     )
-    for one in reserved:
-        assert set(one.option.odcr_ids) <= set(world.usable(one.claim))
-        assert not all(world.shortages.get(Scope("reservation", id_), NOW) for id_ in one.option.odcr_ids)
+    for assignment in reserved:
+        assert set(assignment.option.odcr_ids) <= set(world.usable(assignment.claim))
+        assert not all(
+            world.shortages.get(Scope("reservation", id_), NOW) for id_ in assignment.option.odcr_ids
+        )
 
 
 @given(worlds(gangs=True))
 def test_every_claim_is_assigned_once_within_its_requirements_or_reports_a_reason(world: World) -> None:
-    made = world.planned()
-    told = [each.claim.name for each in made.assignments] + [each.claim.name for each in made.unplaced]
-    assert sorted(told) == sorted(each.name for each in world.claims)
-    for one in made.assignments:
-        for option in (one.option, *one.rest):
-            requirements = one.claim.requirements
+    plan = world.planned()
+    names = [assignment.claim.name for assignment in plan.assignments]
+    names += [unplaced.claim.name for unplaced in plan.unplaced]
+    assert sorted(names) == sorted(claim.name for claim in world.claims)
+    for assignment in plan.assignments:
+        for option in (assignment.option, *assignment.rest):
+            requirements = assignment.claim.requirements
             kind = option.pool.capacity_type
             assert requirements.allows("karpenter.sh/capacity-type", kind)
             assert requirements.allows("node.kubernetes.io/instance-type", option.pool.instance_type)
             assert requirements.allows("topology.kubernetes.io/zone", option.pool.zone)
             assert kind != "spot"
-        kinds = [option.pool.capacity_type for option in (one.option, *one.rest)]
+        kinds = [option.pool.capacity_type for option in (assignment.option, *assignment.rest)]
         assert kinds == sorted(kinds, key=["reserved", "spot", "on-demand"].index)
-        assert one.option not in one.rest
-    for waits in made.unplaced:
-        assert waits.reason and waits.message
-        if waits.reason == "BackingOff":
-            assert waits.retry_at is not None and waits.retry_at > NOW
+        assert assignment.option not in assignment.rest
+    for unplaced in plan.unplaced:
+        assert unplaced.reason and unplaced.message
+        if unplaced.reason == "BackingOff":
+            assert unplaced.retry_at is not None and unplaced.retry_at > NOW
 
 
 @pytest.mark.covers("KRP-22")
 @given(worlds(gangs=True))
 def test_a_gang_is_whole_or_absent(world: World) -> None:
-    assigned = {each.claim.name for each in world.planned().assignments}
-    for gang in {each.gang for each in world.claims if each.gang}:
-        members = {each.name for each in world.claims if each.gang == gang}
+    assigned = {assignment.claim.name for assignment in world.planned().assignments}
+    for gang in {member.gang for member in world.claims if member.gang}:
+        members = {claim.name for claim in world.claims if claim.gang == gang}
         assert members <= assigned or not (members & assigned)
 
 
 @pytest.mark.covers("KRP-20")
 @given(worlds(gangs=True), st.integers(0, 2**32))
-def test_the_order_in_which_things_are_given_changes_nothing(world: World, seed: int) -> None:
+def test_order_of_the_inputs_does_not_matter(world: World, seed: int) -> None:
     random = Random(seed)
     claims = list(world.claims)
     random.shuffle(claims)
@@ -282,16 +297,16 @@ def test_the_order_in_which_things_are_given_changes_nothing(world: World, seed:
 
 @pytest.mark.covers("KRP-20")
 @given(worlds(), st.integers(0, 5))
-def test_a_higher_priority_never_costs_a_claim_its_slot(world: World, which: int) -> None:
-    if which >= len(world.claims):
+def test_a_higher_priority_never_costs_a_claim_its_slot(world: World, index: int) -> None:
+    if index >= len(world.claims):
         return
     raised = [
-        replace(each, priority=each.priority + 5) if place == which else each
-        for place, each in enumerate(world.claims)
+        replace(claim, priority=claim.priority + 5) if place == index else claim
+        for place, claim in enumerate(world.claims)
     ]
-    before = {each.name for each in in_reservations(world.planned())}
-    after = {each.name for each in in_reservations(world.planned(raised))}
-    name = world.claims[which].name
+    before = {claim.name for claim in in_reservations(world.planned())}
+    after = {claim.name for claim in in_reservations(world.planned(raised))}
+    name = world.claims[index].name
     assert name not in before or name in after
     assert len(after) == len(before)
 
@@ -300,8 +315,8 @@ def test_a_higher_priority_never_costs_a_claim_its_slot(world: World, which: int
 @given(worlds())
 def test_one_more_free_slot_never_leaves_fewer_claims_in_reservations(world: World) -> None:
     more = {
-        id_: replace(each, available=each.available + 1) if id_ == "cr-2" else each
-        for id_, each in world.inventory.odcrs.items()
+        id_: replace(odcr, available=odcr.available + 1) if id_ == "cr-2" else odcr
+        for id_, odcr in world.inventory.odcrs.items()
     }
     richer = replace(world, inventory=replace(world.inventory, odcrs=more))
     assert len(in_reservations(richer.planned())) >= len(in_reservations(world.planned()))

@@ -24,8 +24,8 @@ SPOT_TOO = ["reserved", "on-demand", "spot"]
 BOTH = ["reserved", "on-demand"]
 OPEN = Selection(preference="open")
 TYPES: Mapping[str, InstanceType] = {
-    each.name: each
-    for each in (
+    instance_type.name: instance_type
+    for instance_type in (
         type_("m5.large", vcpus=2, price=0.1, spot_prices={"us-east-1a": 0.04}, zones=A),
         type_("m5.xlarge", vcpus=4, price=0.2, spot_prices={"us-east-1a": 0.15}, zones=A),
         type_("m5.metal", vcpus=96, price=0.05, spot_prices={"us-east-1a": 0.01}, zones=A, bare_metal=True),
@@ -36,17 +36,21 @@ TYPES: Mapping[str, InstanceType] = {
 }
 
 
-def order(wanted: Claim, *, shortages: Shortages | None = None, **more: Any) -> list[str]:
+def order(new_claim: Claim, *, shortages: Shortages | None = None, **more: Any) -> list[str]:
     """The pools that the claim tries, in order."""
     classes = node_class(zones=A, **more)
-    made = planned([wanted], classes, inventory(), types=TYPES, shortages=shortages)
-    return [str(each.pool) for one in made.assignments for each in (one.option, *one.rest)]
+    plan = planned([new_claim], classes, inventory(), types=TYPES, shortages=shortages)
+    return [
+        str(option.pool)
+        for assignment in plan.assignments
+        for option in (assignment.option, *assignment.rest)
+    ]
 
 
 def calls(claims: Sequence[Claim], classes: NodeClass, world: Inventory) -> list[LaunchGroup]:
-    made = planned(claims, classes, world, types=TYPES)
+    plan = planned(claims, classes, world, types=TYPES)
     return launches.group(
-        made.assignments,
+        plan.assignments,
         node_classes={classes.name: classes},
         types=TYPES,
         shortages=Shortages(),
@@ -75,11 +79,11 @@ def test_spot_is_launched_after_the_slots_are_taken_and_without_a_target() -> No
     first, second = calls(claims, classes, world)
     assert (first.capacity_type, first.target) == ("reserved", ReservationTarget(preference="open"))
     assert (second.capacity_type, second.target) == ("spot", ReservationTarget(preference="none"))
-    assert [each.instance_type for each in second.overrides] == ["m5.large"]
+    assert [override.instance_type for override in second.overrides] == ["m5.large"]
 
 
 @pytest.mark.covers("KRP-16")
-def test_on_demand_serves_where_spot_was_refused() -> None:
+def test_on_demand_serves_if_spot_was_refused() -> None:
     short = Shortages().record(
         Scope("pool", "spot:m5.large:us-east-1a"),
         class_=ErrorClass.CAPACITY,
@@ -95,10 +99,10 @@ def test_on_demand_serves_where_spot_was_refused() -> None:
 def test_exotic_types_are_left_out_of_a_call_while_plainer_ones_remain() -> None:
     """Metal, accelerators and unknown prices, however cheap."""
     (call,) = calls([claim(kinds=["on-demand"])], node_class(zones=A), inventory())
-    assert [each.instance_type for each in call.overrides] == ["m5.large", "m5.xlarge"]
+    assert [override.instance_type for override in call.overrides] == ["m5.large", "m5.xlarge"]
     odd = claim(kinds=["on-demand"], types=["m5.metal", "g5.xlarge", "new.large"])
     (call,) = calls([odd], node_class(zones=A), inventory())
-    assert [each.instance_type for each in call.overrides] == ["m5.metal", "g5.xlarge", "new.large"]
+    assert [override.instance_type for override in call.overrides] == ["m5.metal", "g5.xlarge", "new.large"]
 
 
 @pytest.mark.covers("KRP-37")
@@ -117,19 +121,19 @@ def test_no_option_costs_more_than_the_ceiling() -> None:
 def test_fallback_prefers_the_type_and_zone_of_an_open_reservation_within_the_premium() -> None:
     """EC2 counts such an instance in the reservation once a slot is free."""
     types = {
-        each.name: each
-        for each in (
+        instance_type.name: instance_type
+        for instance_type in (
             type_("m5.large", vcpus=2, price=0.1, zones=A),
             type_("m6.large", vcpus=2, price=0.109, zones=A),
         )
     }
-    wanted = claim(kinds=BOTH, types=["m5.large", "m6.large"])
+    new_claim = claim(kinds=BOTH, types=["m5.large", "m6.large"])
 
-    def first(selection: Selection, premium: float, wanted: Claim = wanted) -> str:
+    def first(selection: Selection, premium: float, new_claim: Claim = new_claim) -> str:
         world = inventory(odcr("cr-1", "m6.large", total=1, free=0))
         classes = node_class(selection, world, zones=A, defaults=LaunchDefaults(fallback_premium=premium))
-        (made,) = planned([wanted], classes, world, types=types).assignments
-        return made.option.pool.instance_type
+        (assignment,) = planned([new_claim], classes, world, types=types).assignments
+        return assignment.option.pool.instance_type
 
     assert first(OPEN, 0.1) == "m6.large"
     assert first(OPEN, 0.05) == "m5.large"
@@ -146,11 +150,11 @@ def test_claim_waits_with_a_reason_if_only_options_above_the_ceiling_are_left() 
         code="InsufficientInstanceCapacity",
         now=NOW,
     )
-    wanted = claim(kinds=["on-demand"], types=["m5.large", "x1.32xlarge"])
-    made = planned([wanted], node_class(zones=A), inventory(), types=TYPES, shortages=short)
-    (waits,) = made.unplaced
-    assert waits.reason == "BackingOff"
-    assert "1 option costs more than the ceiling of $1.0000 an hour (--price-ceiling)" in waits.message
+    new_claim = claim(kinds=["on-demand"], types=["m5.large", "x1.32xlarge"])
+    plan = planned([new_claim], node_class(zones=A), inventory(), types=TYPES, shortages=short)
+    (unplaced,) = plan.unplaced
+    assert unplaced.reason == "BackingOff"
+    assert "1 option costs more than the ceiling of $1.0000 an hour (--price-ceiling)" in unplaced.message
 
 
 @pytest.mark.covers("KRP-37")
@@ -159,9 +163,9 @@ def test_each_call_outside_reservations_has_a_limit_of_its_price() -> None:
     classes = node_class(Selection(reservation_id="cr-1"), world, zones=A)
     claims = [claim(name, kinds=BOTH, types=["m5.large", "m5.xlarge"]) for name in ("c1", "c2")]
     first, second = calls(claims, classes, world)
-    assert (first.capacity_type, first.most) == ("reserved", 0.0)
+    assert (first.capacity_type, first.price_limit) == ("reserved", 0.0)
     assert second.capacity_type == "on-demand"
-    assert second.most == pytest.approx(1.0)
+    assert second.price_limit == pytest.approx(1.0)
 
 
 @pytest.mark.covers("KRP-38")
@@ -169,34 +173,36 @@ def test_claim_without_accelerator_leaves_an_accelerator_slot_while_a_plainer_op
     world = inventory(odcr("cr-gpu", "g5.xlarge"))
     classes = node_class(OPEN, world, zones=A)
     plain = claim("plain", kinds=BOTH, priority=9)
-    asks = claim("asks", kinds=BOTH, requests={"nvidia.com/gpu": 1.0})
-    made = planned([plain, asks], classes, world, types=TYPES)
-    assert chosen(made) == {
+    gpu_claim = claim("gpu", kinds=BOTH, requests={"nvidia.com/gpu": 1.0})
+    plan = planned([plain, gpu_claim], classes, world, types=TYPES)
+    assert chosen(plan) == {
         "plain": "on-demand:m5.large:us-east-1a",
-        "asks": "reserved:g5.xlarge:us-east-1a",
+        "gpu": "reserved:g5.xlarge:us-east-1a",
     }
-    assert [each.reason for each in made.skipped["uid-plain"]] == ["AcceleratorNotRequested"]
+    assert [skip.reason for skip in plan.skipped["uid-plain"]] == ["AcceleratorNotRequested"]
     # Without a plainer option the slot serves: no way out of the reservations, or the type required.
-    for one in (claim("c", kinds=["reserved"]), claim("c", kinds=BOTH, types=["g5.xlarge"])):
-        made = planned([one], classes, world, types=TYPES)
-        assert chosen(made) == {"c": "reserved:g5.xlarge:us-east-1a"}
+    for new_claim in (claim("c", kinds=["reserved"]), claim("c", kinds=BOTH, types=["g5.xlarge"])):
+        plan = planned([new_claim], classes, world, types=TYPES)
+        assert chosen(plan) == {"c": "reserved:g5.xlarge:us-east-1a"}
 
 
 @pytest.mark.covers("KRP-38")
 def test_plain_slot_comes_before_an_accelerator_slot_for_a_claim_of_reservations_alone() -> None:
     world = inventory(odcr("cr-gpu", "g5.xlarge"), odcr("cr-1", "m5.xlarge"))
-    made = planned([claim("c", kinds=["reserved"])], node_class(OPEN, world, zones=A), world, types=TYPES)
-    assert chosen(made) == {"c": "reserved:m5.xlarge:us-east-1a"}
+    plan = planned([claim("c", kinds=["reserved"])], node_class(OPEN, world, zones=A), world, types=TYPES)
+    assert chosen(plan) == {"c": "reserved:m5.xlarge:us-east-1a"}
 
 
 def test_claim_of_the_owner_of_an_accelerator_slot_takes_it() -> None:
     world = inventory(odcr("cr-gpu", "g5.xlarge"))
     classes = replace(node_class(OPEN, world, zones=A))
-    lot = SlotPool("a", "f")
+    slot_pool = SlotPool("a", "f")
     given = Entitlements(
-        lots={"cr-gpu": lot}, terms={lot: SlotAvailability(quota=1, room=1)}, draws={"uid-c": "a"}
+        slot_pools={"cr-gpu": slot_pool},
+        availability={slot_pool: SlotAvailability(quota=1, room=1)},
+        draws={"uid-c": "a"},
     )
-    made = plan(
+    result = plan(
         [claim("c", kinds=BOTH)], {"default": classes}, TYPES, world, Shortages(), NOW, entitlements=given
     )
-    assert chosen(made) == {"c": "reserved:g5.xlarge:us-east-1a"}
+    assert chosen(result) == {"c": "reserved:g5.xlarge:us-east-1a"}

@@ -45,7 +45,7 @@ def _written(draw: st.DrawFn, key: str = "k") -> Written:
         return key, operator, ()
     if operator in ("Gt", "Lt", "Gte", "Lte"):
         return key, operator, [draw(st.sampled_from("012345"))]
-    values = [each for each in UNIVERSE if each]
+    values = [value for value in UNIVERSE if value]
     return key, operator, draw(st.lists(st.sampled_from(values), min_size=operator == "In", unique=True))
 
 
@@ -181,7 +181,7 @@ def test_other_names_of_a_label_mean_the_same(old: str, new: str) -> None:
     assert requirements.values(new) == frozenset({"b"})
 
 
-def test_a_node_selector_is_one_value_each() -> None:
+def test_node_selector_requires_one_value_for_each_key() -> None:
     assert Requirements.of_labels({"a": "1", "b": "2"}) == Requirements(
         Requirement(key, "In", (value,)) for key, value in (("b", "2"), ("a", "1"))
     )
@@ -196,8 +196,8 @@ def test_long_lists_are_cut_in_words_but_not_in_meaning() -> None:
 
 def test_every_pair_of_operators_has_an_intersection() -> None:
     sample = {"In": ["2"], "NotIn": ["2"], "Exists": (), "DoesNotExist": ()}
-    for one, two in itertools.product(OPERATORS, repeat=2):
-        written = [("k", op, sample.get(op, ["2"])) for op in (one, two)]
+    for first, second in itertools.product(OPERATORS, repeat=2):
+        written = [("k", op, sample.get(op, ["2"])) for op in (first, second)]
         requirements = Requirements.of(written)
         for label in (None, "1", "2", "3"):
             assert requirements.allows("k", label) == all(_meant(o, v, label) for _, o, v in written)

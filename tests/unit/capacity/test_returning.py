@@ -1,4 +1,4 @@
-"""Which claims move into idle slots: the dearest that fit, gangs whole, budgets kept."""
+"""Claims that move into idle slots: the dearest that fit, gangs whole, budgets kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker.capacity.returning import ReturnCandidate, choose_moves, idle_for, o
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 
-def one(name: str, saving: float, *slots: str, pool: str = "p", gang: str = "") -> ReturnCandidate:
+def candidate(name: str, saving: float, *slots: str, pool: str = "p", gang: str = "") -> ReturnCandidate:
     return ReturnCandidate(uid=name, name=name, pool=pool, saving=saving, slots=slots, gang=gang)
 
 
@@ -23,38 +23,38 @@ def one(name: str, saving: float, *slots: str, pool: str = "p", gang: str = "") 
     ("candidates", "room", "budgets", "moved"),
     [
         ([], {"x": 1}, {"p": 9}, ""),
-        ([one("a", 1, "x")], {}, {"p": 9}, ""),
-        ([one("a", 1, "x"), one("b", 2, "x")], {"x": 1}, {"p": 9}, "b"),
-        ([one("a", 1, "x"), one("b", 2, "x")], {"x": 2}, {"p": 9}, "ab"),
+        ([candidate("a", 1, "x")], {}, {"p": 9}, ""),
+        ([candidate("a", 1, "x"), candidate("b", 2, "x")], {"x": 1}, {"p": 9}, "b"),
+        ([candidate("a", 1, "x"), candidate("b", 2, "x")], {"x": 2}, {"p": 9}, "ab"),
         # The dearer one leaves the slot that the other needs.
-        ([one("a", 1, "x"), one("b", 2, "x", "y")], {"x": 1, "y": 1}, {"p": 9}, "ab"),
+        ([candidate("a", 1, "x"), candidate("b", 2, "x", "y")], {"x": 1, "y": 1}, {"p": 9}, "ab"),
         # Budgets are by pool.
-        ([one("a", 1, "x"), one("b", 2, "x")], {"x": 2}, {"p": 1}, "b"),
-        ([one("a", 1, "x", pool="q"), one("b", 2, "x")], {"x": 2}, {"p": 1, "q": 1}, "ab"),
-        ([one("a", 1, "x")], {"x": 1}, {}, ""),
+        ([candidate("a", 1, "x"), candidate("b", 2, "x")], {"x": 2}, {"p": 1}, "b"),
+        ([candidate("a", 1, "x", pool="q"), candidate("b", 2, "x")], {"x": 2}, {"p": 1, "q": 1}, "ab"),
+        ([candidate("a", 1, "x")], {"x": 1}, {}, ""),
         # A gang moves whole or not at all.
-        ([one("a", 9, "x", gang="g"), one("b", 9, "x", gang="g")], {"x": 1}, {"p": 9}, ""),
-        ([one("a", 9, "x", gang="g"), one("b", 9, "x", gang="g")], {"x": 2}, {"p": 1}, ""),
+        ([candidate("a", 9, "x", gang="g"), candidate("b", 9, "x", gang="g")], {"x": 1}, {"p": 9}, ""),
+        ([candidate("a", 9, "x", gang="g"), candidate("b", 9, "x", gang="g")], {"x": 2}, {"p": 1}, ""),
         (
-            [one("a", 9, "x", gang="g"), one("b", 9, "x", gang="g"), one("c", 1, "x")],
+            [candidate("a", 9, "x", gang="g"), candidate("b", 9, "x", gang="g"), candidate("c", 1, "x")],
             {"x": 1},
             {"p": 9},
             "c",
         ),
         # It counts by its average saving.
         (
-            [one("a", 2, "x", gang="g"), one("b", 2, "x", gang="g"), one("c", 3, "x")],
+            [candidate("a", 2, "x", gang="g"), candidate("b", 2, "x", gang="g"), candidate("c", 3, "x")],
             {"x": 2},
             {"p": 9},
             "c",
         ),
     ],
 )
-def test_moves(
+def test_dearest_claims_that_fit_move_within_budgets(
     candidates: list[ReturnCandidate], room: Mapping[str, int], budgets: Mapping[str, int], moved: str
 ) -> None:
     chosen = choose_moves(candidates, room, budgets)
-    assert "".join(sorted(each.uid for each in chosen)) == moved
+    assert "".join(sorted(candidate.uid for candidate in chosen)) == moved
 
 
 @given(
@@ -64,27 +64,27 @@ def test_moves(
 def test_no_other_choice_of_single_claims_saves_more(
     given_: list[tuple[int, set[str]]], room: dict[str, int]
 ) -> None:
-    candidates = [one(str(n), saving, *sorted(slots)) for n, (saving, slots) in enumerate(given_)]
+    candidates = [candidate(str(n), saving, *sorted(slots)) for n, (saving, slots) in enumerate(given_)]
     chosen = choose_moves(candidates, room, {"p": 9})
     best = max(
-        sum(each.saving for each in some)
+        sum(candidate.saving for candidate in choice)
         for size in range(len(candidates) + 1)
-        for some in combinations(candidates, size)
-        if _fit(some, room)
+        for choice in combinations(candidates, size)
+        if _fit(choice, room)
     )
-    assert sum(each.saving for each in chosen) == best
+    assert sum(candidate.saving for candidate in chosen) == best
 
 
-def _fit(some: tuple[ReturnCandidate, ...], room: Mapping[str, int]) -> bool:
-    if not some:
+def _fit(moves: tuple[ReturnCandidate, ...], room: Mapping[str, int]) -> bool:
+    if not moves:
         return True
-    first, *rest = some
+    first, *rest = moves
     return any(
         _fit(tuple(rest), {**room, slot: room[slot] - 1}) for slot in first.slots if room.get(slot, 0) > 0
     )
 
 
-def test_slots_count_as_idle_once_they_were_for_a_while() -> None:
+def test_slots_count_as_idle_after_a_while() -> None:
     minute = timedelta(minutes=1)
     seen = observe_idle({}, {"x": 1}, NOW)
     assert idle_for(seen, minute, NOW) == {}

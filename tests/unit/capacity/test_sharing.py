@@ -43,12 +43,17 @@ class World:
 
     def without_lending(self) -> World:
         given = self.entitlements
-        return replace(self, entitlements=Entitlements(lots=given.lots, terms=given.terms, draws=given.draws))
+        return replace(
+            self,
+            entitlements=Entitlements(
+                slot_pools=given.slot_pools, availability=given.availability, draws=given.draws
+            ),
+        )
 
 
 def world(seed: int) -> World:
     random = Random(seed)
-    made = inventory(
+    reservations = inventory(
         *(
             odcr(
                 id_,
@@ -71,20 +76,20 @@ def world(seed: int) -> World:
         )
         for number in range(random.randint(2, 5))
     )
-    lots = {id_: SlotPool(random.choice(QUEUES), "f") for id_ in IDS if random.random() < 0.7}
-    terms = {}
+    slot_pools = {id_: SlotPool(random.choice(QUEUES), "f") for id_ in IDS if random.random() < 0.7}
+    availability = {}
     for queue in QUEUES:
         room = random.randint(1, 4)
-        terms[SlotPool(queue, "f")] = SlotAvailability(
+        availability[SlotPool(queue, "f")] = SlotAvailability(
             quota=room, room=room, lendable=random.randint(0, room)
         )
-    draws = {each.uid: random.choice(["", *QUEUES]) for each in claims}
+    draws = {claim.uid: random.choice(["", *QUEUES]) for claim in claims}
     return World(
-        inventory=made,
+        inventory=reservations,
         claims=claims,
         entitlements=Entitlements(
-            lots=lots,
-            terms=terms,
+            slot_pools=slot_pools,
+            availability=availability,
             draws={uid: queue for uid, queue in draws.items() if queue},
             borrow={SlotPool(queue, "f"): random.randint(0, 3) for queue in QUEUES},
             peers={queue: frozenset(QUEUES) for queue in QUEUES if random.random() < 0.8},
@@ -92,53 +97,53 @@ def world(seed: int) -> World:
     )
 
 
-def served(made: Plan) -> dict[str, int]:
+def served(plan: Plan) -> dict[str, int]:
     """The claims in reservations, with their priority."""
     return {
-        each.claim.uid: each.claim.priority
-        for each in made.assignments
-        if each.option.pool.capacity_type == "reserved"
+        assignment.claim.uid: assignment.claim.priority
+        for assignment in plan.assignments
+        if assignment.option.pool.capacity_type == "reserved"
     }
 
 
-def assignments(of: World) -> Iterator[Mapping[str, str]]:
+def assignments(scenario: World) -> Iterator[Mapping[str, str]]:
     """Every assignment of claims to slots that keeps to all limits."""
-    given = of.entitlements
+    given = scenario.entitlements
     choices = []
-    for one in of.claims:
-        queue = given.draws.get(one.uid, "")
+    for waiting_claim in scenario.claims:
+        queue = given.draws.get(waiting_claim.uid, "")
         usable = [
             id_
-            for id_, each in of.inventory.odcrs.items()
+            for id_, odcr in scenario.inventory.odcrs.items()
             if given.right(queue, id_)
-            and one.requirements.allows("node.kubernetes.io/instance-type", each.instance_type)
-            and one.requirements.allows("topology.kubernetes.io/zone", each.zone)
+            and waiting_claim.requirements.allows("node.kubernetes.io/instance-type", odcr.instance_type)
+            and waiting_claim.requirements.allows("topology.kubernetes.io/zone", odcr.zone)
         ]
         choices.append([*usable, ""])
     for picks in itertools.product(*choices):
-        taken = {one.uid: id_ for one, id_ in zip(of.claims, picks, strict=True) if id_}
-        if _within(of, taken):
+        taken = {claim.uid: id_ for claim, id_ in zip(scenario.claims, picks, strict=True) if id_}
+        if _within(scenario, taken):
             yield taken
 
 
-def _within(of: World, taken: Mapping[str, str]) -> bool:
-    given = of.entitlements
+def _within(scenario: World, taken: Mapping[str, str]) -> bool:
+    given = scenario.entitlements
     used = Counter(taken.values())
-    if any(count > of.inventory.free(id_) for id_, count in used.items()):
+    if any(count > scenario.inventory.free(id_) for id_, count in used.items()):
         return False
     room: Counter[SlotPool] = Counter()
     lent: Counter[SlotPool] = Counter()
     borrowed: Counter[SlotPool] = Counter()
     for uid, id_ in taken.items():
-        if (lot := given.lots.get(id_)) is None:
+        if (slot_pool := given.slot_pools.get(id_)) is None:
             continue
-        room[lot] += 1
-        if lot.owner != (queue := given.draws[uid]):
-            lent[lot] += 1
-            borrowed[SlotPool(queue, lot.flavor)] += 1
+        room[slot_pool] += 1
+        if slot_pool.owner != (queue := given.draws[uid]):
+            lent[slot_pool] += 1
+            borrowed[SlotPool(queue, slot_pool.flavor)] += 1
     return (
-        all(count <= given.of(lot).room for lot, count in room.items())
-        and all(count <= given.of(lot).lendable for lot, count in lent.items())
+        all(count <= given.of(slot_pool).room for slot_pool, count in room.items())
+        and all(count <= given.of(slot_pool).lendable for slot_pool, count in lent.items())
         and all(count <= given.borrow.get(limit, 0) for limit, count in borrowed.items())
     )
 
@@ -147,21 +152,21 @@ def _within(of: World, taken: Mapping[str, str]) -> bool:
 def test_no_assignment_within_all_limits_has_more_claims_in_reservations() -> None:
     wrong = []
     for seed in range(WORLDS):
-        of = world(seed)
-        made = of.planned()
-        got = served(made)
-        keep = served(of.without_lending().planned())
+        scenario = world(seed)
+        plan = scenario.planned()
+        got = served(plan)
+        keep = served(scenario.without_lending().planned())
         best = max(
             (
-                (sum(each.priority == 1 and each.uid in taken for each in of.claims), len(taken))
-                for taken in assignments(of)
+                (sum(claim.priority == 1 and claim.uid in taken for claim in scenario.claims), len(taken))
+                for taken in assignments(scenario)
                 if keep.keys() <= taken.keys()
             ),
             default=(0, 0),
         )
         if (sum(got.values()), len(got)) != best or not keep.keys() <= got.keys():
             wrong.append(seed)
-        assert made.solution.optimal, seed
+        assert plan.solution.optimal, seed
     assert wrong == []
 
 
@@ -169,24 +174,26 @@ def test_no_assignment_within_all_limits_has_more_claims_in_reservations() -> No
 def test_owner_leaves_the_slot_that_a_borrower_can_use() -> None:
     """The owner's claim fits both slots, the borrower's only the better one."""
     both = inventory(odcr("cr-1", "m5.large"), odcr("cr-2", "m5.xlarge"), groups={GROUP: ["cr-1", "cr-2"]})
-    terms = SlotAvailability(quota=2, room=2, lendable=2)
-    of = World(
+    availability = SlotAvailability(quota=2, room=2, lendable=2)
+    scenario = World(
         inventory=both,
         claims=(claim("owner", kinds=["reserved"]), claim("guest", kinds=["reserved"], types=["m5.large"])),
         entitlements=Entitlements(
-            lots={"cr-1": A, "cr-2": A},
-            terms={A: terms},
+            slot_pools={"cr-1": A, "cr-2": A},
+            availability={A: availability},
             draws={"uid-owner": "a", "uid-guest": "b"},
             borrow={B: 1},
             peers={"b": frozenset({"a", "b"})},
         ),
     )
-    made = of.planned()
-    assert {each.claim.name: each.option.pool.instance_type for each in made.assignments} == {
+    plan = scenario.planned()
+    assert {
+        assignment.claim.name: assignment.option.pool.instance_type for assignment in plan.assignments
+    } == {
         "owner": "m5.xlarge",
         "guest": "m5.large",
     }
-    assert made.solution.optimal and made.solution.reserved == made.solution.bound == 2
+    assert plan.solution.optimal and plan.solution.reserved == plan.solution.bound == 2
 
 
 @pytest.mark.covers("SAF-43")
@@ -196,20 +203,20 @@ def test_equal_reservations_count_as_one(monkeypatch: pytest.MonkeyPatch) -> Non
     odcrs = [odcr(id_, "m5.large" if number < 30 else "m5.xlarge") for number, id_ in enumerate(ids)]
     owners = [claim(f"owner-{number:02}", kinds=["reserved"]) for number in range(30)]
     guests = [claim(f"guest-{number:02}", kinds=["reserved"], types=["m5.large"]) for number in range(30)]
-    of = World(
+    scenario = World(
         inventory=inventory(*odcrs, groups={GROUP: ids}),
         claims=(*owners, *guests),
         entitlements=Entitlements(
-            lots=dict.fromkeys(ids, A),
-            terms={A: SlotAvailability(quota=60, room=60, lendable=60)},
-            draws={each.uid: "a" if each in owners else "b" for each in (*owners, *guests)},
+            slot_pools=dict.fromkeys(ids, A),
+            availability={A: SlotAvailability(quota=60, room=60, lendable=60)},
+            draws={claim.uid: "a" if claim in owners else "b" for claim in (*owners, *guests)},
             borrow={B: 30},
             peers={"b": frozenset({"a", "b"})},
         ),
     )
-    made = of.planned()
-    assert len(served(made)) == 60 and made.solution.optimal and not made.solution.note
-    used = Counter(each.option.pool.instance_type for each in made.assignments)
+    plan = scenario.planned()
+    assert len(served(plan)) == 60 and plan.solution.optimal and not plan.solution.note
+    used = Counter(assignment.option.pool.instance_type for assignment in plan.assignments)
     assert used == {"m5.large": 30, "m5.xlarge": 30}
 
 
@@ -217,8 +224,8 @@ def test_equal_reservations_count_as_one(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_too_many_ways_are_compared_in_part_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     reported, gained = 0, 0
     for seed in range(150):
-        of = world(seed)
-        without, part = _limited(of, 0, monkeypatch), _limited(of, 6, monkeypatch)
+        scenario = world(seed)
+        without, part = _limited(scenario, 0, monkeypatch), _limited(scenario, 6, monkeypatch)
         assert len(served(part)) >= len(served(without))
         assert sum(served(part).values()) >= sum(served(without).values())
         if part.solution.note:
@@ -229,7 +236,7 @@ def test_too_many_ways_are_compared_in_part_and_reported(monkeypatch: pytest.Mon
     assert reported and gained
 
 
-def _limited(of: World, most: int, monkeypatch: pytest.MonkeyPatch) -> Plan:
+def _limited(scenario: World, most: int, monkeypatch: pytest.MonkeyPatch) -> Plan:
     with monkeypatch.context() as patch:
         patch.setattr("broker.capacity.sharing.MOST_VARIABLES", most)
-        return of.planned()
+        return scenario.planned()

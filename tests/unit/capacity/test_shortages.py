@@ -121,7 +121,7 @@ def test_errors_unrelated_to_capacity_cannot_be_recorded(class_: ErrorClass) -> 
 
 
 @pytest.mark.covers("KRP-19")
-def test_a_success_ends_it_and_doubling_starts_over() -> None:
+def test_success_ends_a_shortage_and_doubling_starts_over() -> None:
     twice = short(known=short(), now=NOW + FIRST)
     cleared = twice.succeeded([POOL])
     assert cleared.get(POOL, NOW + FIRST) is None
@@ -154,7 +154,7 @@ def test_a_reservations_shortage_ends_at_once_when_ec2_reports_free_slots(
 
 
 @pytest.mark.covers("KRP-19")
-def test_slots_that_went_and_came_back_end_it() -> None:
+def test_slots_that_went_and_came_back_end_a_shortage() -> None:
     known = short(RESERVATION, free=2)
     known = known.observed(described(0, at=NOW + minutes(1)), NOW + minutes(1))
     assert known.get(RESERVATION, NOW + minutes(1)) is not None
@@ -163,7 +163,7 @@ def test_slots_that_went_and_came_back_end_it() -> None:
 
 
 @pytest.mark.covers("KRP-19")
-def test_slots_that_are_only_launches_not_yet_described_do_not_end_it() -> None:
+def test_slots_of_launches_not_yet_described_do_not_end_a_shortage() -> None:
     known = short(RESERVATION, class_=FULL)
     world = inventory(odcr("cr-1", free=1), described=NOW + minutes(1), debits={"cr-1": 1})
     assert known.observed(world, NOW + minutes(1)).get(RESERVATION, NOW + minutes(1)) is not None
@@ -186,18 +186,18 @@ def test_reservation_that_shows_room_but_keeps_refusing_backs_off() -> None:
 def test_slots_that_are_shown_and_refused_each_time_are_believed_once() -> None:
     """EC2's description and its launches disagree for an hour. The reservation is requested at 0, once
     more after the first description, and then only after doubling waits."""
-    known, asked = Shortages(), []
+    known, requested_at = Shortages(), []
     for second in range(0, 3600, 30):
         now = NOW + timedelta(seconds=second)
         known = known.observed(described(4, at=now), now)
         if known.get(RESERVATION, now) is None:
-            asked.append(second / 60)
+            requested_at.append(second / 60)
             known = short(RESERVATION, class_=FULL, now=now, free=4, known=known)
-    assert asked == [0, 0.5, 6.5, 18.5, 42.5]
+    assert requested_at == [0, 0.5, 6.5, 18.5, 42.5]
 
 
 @pytest.mark.covers("KRP-19")
-def test_slots_end_a_repeat_as_well_where_none_misled_before() -> None:
+def test_slots_end_a_repeated_shortage_if_none_misled_before() -> None:
     later = NOW + minutes(3)
     known = short(RESERVATION, class_=FULL, free=2)
     known = short(RESERVATION, class_=FULL, free=2, known=known, now=later)
@@ -246,22 +246,22 @@ def test_shortage_blocks_its_options(recorded: list[Scope], option: Option, is_s
     known = Shortages()
     for scope in recorded:
         known = short(scope, known=known)
-    found = known.active(option, NOW, subnet_ids=["subnet-1", "subnet-2"])
-    assert (found is not None) == is_short
+    shortage = known.active(option, NOW, subnet_ids=["subnet-1", "subnet-2"])
+    assert (shortage is not None) == is_short
     assert known.active(option, NOW + FIRST, subnet_ids=["subnet-1", "subnet-2"]) is None
 
 
-def test_of_several_reservations_the_one_that_ends_first_decides_and_of_several_reasons_the_last() -> None:
+def test_first_ending_reservation_and_last_ending_reason_decide() -> None:
     known = short(RESERVATION)
     known = short(Scope("reservation", "cr-2"), known=known, now=NOW + minutes(1))
     group = reserved(GROUP, "cr-1", "cr-2")
-    found = known.active(group, NOW + minutes(1))
-    assert found is not None
-    assert found.scope == RESERVATION
+    shortage = known.active(group, NOW + minutes(1))
+    assert shortage is not None
+    assert shortage.scope == RESERVATION
     known = short(quota_scope(group.pool), class_=ErrorClass.QUOTA, known=known, now=NOW + minutes(1))
-    found = known.active(group, NOW + minutes(1))
-    assert found is not None
-    assert found.scope.kind == "quota"
+    shortage = known.active(group, NOW + minutes(1))
+    assert shortage is not None
+    assert shortage.scope.kind == "quota"
 
 
 @pytest.mark.parametrize(
@@ -331,14 +331,14 @@ def test_shortage_length_is_bounded_by_class_and_step(
     steps: list[tuple[str, object, ErrorClass | None]],
 ) -> None:
     known, now = Shortages(), NOW
-    for what, about, class_ in steps:
-        if what == "later":
+    for event, about, class_ in steps:
+        if event == "later":
             assert isinstance(about, int)
             now += timedelta(seconds=about)
-        elif what == "described":
+        elif event == "described":
             assert isinstance(about, int)
             known = known.observed(described(about, at=now), now)
-        elif what == "succeeded":
+        elif event == "succeeded":
             assert isinstance(about, Scope)
             known = known.succeeded([about])
             assert known.get(about, now) is None
@@ -358,7 +358,7 @@ def test_shortage_length_is_bounded_by_class_and_step(
 
 
 @pytest.mark.covers("KRP-19")
-def test_last_resort_is_asked_after_three_minutes_and_then_every_six() -> None:
+def test_last_resort_is_requested_after_three_minutes_and_then_every_six() -> None:
     known, now, waits = Shortages(), NOW, []
     for _ in range(6):
         known = short(known=known, now=now)
@@ -380,7 +380,7 @@ def test_last_resort_is_asked_after_three_minutes_and_then_every_six() -> None:
         (POOL, ErrorClass.NOT_OFFERED),
     ],
 )
-def test_shortage_that_asking_does_not_end_is_no_last_resort(scope: Scope, class_: ErrorClass) -> None:
+def test_shortage_that_a_request_does_not_end_is_no_last_resort(scope: Scope, class_: ErrorClass) -> None:
     known = Shortages()
     for _ in range(3):
         now = NOW if scope not in known.by_scope else known.by_scope[scope].until

@@ -44,7 +44,7 @@ GROUP_TARGET = ReservationTarget(preference="capacity-reservations-only", group_
         (Selection(), spot(), True, ReservationTarget(preference="none")),
     ],
 )
-def test_target_for(
+def test_reservation_target_by_selection_and_option(
     selection: Selection, option: Option, falls_back: bool, target: ReservationTarget
 ) -> None:
     assert target_for(selection, option, falls_back) == target
@@ -97,7 +97,7 @@ def test_a_target_that_ec2_rejects_does_not_pass_the_check(target: ReservationTa
     st.booleans(),
     st.booleans(),
 )
-def test_whatever_is_built_passes_and_only_an_open_class_that_may_fall_back_lets_ec2_spill(
+def test_every_built_target_passes_and_only_an_open_class_that_may_fall_back_lets_ec2_spill(
     selection: Selection, option: Option, on_demand_too: bool, reserved_too: bool
 ) -> None:
     try:

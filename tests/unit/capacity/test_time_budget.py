@@ -1,4 +1,4 @@
-"""One time limit for a plan: many unlike claims are planned in parts. A look at the timer is a second."""
+"""One time limit for a plan: unlike claims are planned in parts. Each read of the timer takes a second."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ LIMIT = 20.0
 
 
 def ticking() -> tuple[Callable[[], float], Callable[[], float]]:
-    """A timer that moves on by one second at each look, and the seconds so far."""
-    looks = [0.0]
+    """A timer that advances by one second at each read, and the seconds so far."""
+    seconds = [0.0]
 
     def timer() -> float:
-        looks[0] += 1.0
-        return looks[0]
+        seconds[0] += 1.0
+        return seconds[0]
 
-    return timer, lambda: looks[0]
+    return timer, lambda: seconds[0]
 
 
 def unlike(count: int) -> list[Claim]:
@@ -39,8 +39,8 @@ def unlike(count: int) -> list[Claim]:
 def part(claims: Sequence[Claim], world: Inventory) -> tuple[Plan, float]:
     timer, passed = ticking()
     classes = {"default": node_class(OPEN, world)}
-    made = plan(claims, classes, TYPES, world, Shortages(), NOW, seconds=LIMIT, timer=timer)
-    return made, passed()
+    result = plan(claims, classes, TYPES, world, Shortages(), NOW, seconds=LIMIT, timer=timer)
+    return result, passed()
 
 
 @pytest.mark.covers("SAF-44")
@@ -49,46 +49,47 @@ def test_claims_that_are_all_different_are_planned_in_parts_within_the_limit() -
     waiting = unlike(60)
     most, parts, order = 0.0, 0, []
     while waiting:
-        made, seconds = part(waiting, world)
+        plan, seconds = part(waiting, world)
         most, parts = max(most, seconds), parts + 1
-        assert made.later == {each.uid for each in waiting} - {each.claim.uid for each in made.assignments}
-        if made.later:
+        assigned = {assignment.claim.uid for assignment in plan.assignments}
+        assert plan.later == {claim.uid for claim in waiting} - assigned
+        if plan.later:
             assert (
-                not made.solution.optimal
-                and f"{len(made.later)} of {len(waiting)} claims" in made.solution.note
+                not plan.solution.optimal
+                and f"{len(plan.later)} of {len(waiting)} claims" in plan.solution.note
             )
-            assert {each.reason for each in made.unplaced} == {"PlannedLater"}
-        order += [each.claim.name for each in made.assignments]
-        waiting = [each for each in waiting if each.uid in made.later]
+            assert {unplaced.reason for unplaced in plan.unplaced} == {"PlannedLater"}
+        order += [assignment.claim.name for assignment in plan.assignments]
+        waiting = [claim for claim in waiting if claim.uid in plan.later]
     assert parts > 1
-    assert most <= LIMIT + 3  # the looks of the last step
+    assert most <= LIMIT + 3  # the timer reads of the last step
     assert order == sorted(order)  # the first claims come first
 
 
 @pytest.mark.covers("SAF-44")
 def test_claims_that_are_alike_cost_no_time() -> None:
     world = inventory(odcr("cr-1", free=30))
-    made, _ = part([claim(f"c{number}", kinds=BOTH) for number in range(200)], world)
-    assert made.solution.optimal and not made.later
-    assert len(made.assignments) == 200
+    plan, _ = part([claim(f"c{number}", kinds=BOTH) for number in range(200)], world)
+    assert plan.solution.optimal and not plan.later
+    assert len(plan.assignments) == 200
 
 
 @pytest.mark.covers("SAF-44")
 def test_gang_is_planned_whole_or_later() -> None:
     world = inventory(odcr("cr-1", free=60))
-    waiting = [replace(each, gang=f"g{number // 7}") for number, each in enumerate(unlike(140))]
-    made, _ = part(waiting, world)
-    assert made.later and made.assignments
-    launched = {each.claim.uid for each in made.assignments}
-    for gang in {each.gang for each in waiting}:
-        members = {each.uid for each in waiting if each.gang == gang}
-        assert members <= launched or members <= made.later
+    waiting = [replace(claim, gang=f"g{number // 7}") for number, claim in enumerate(unlike(140))]
+    plan, _ = part(waiting, world)
+    assert plan.later and plan.assignments
+    launched = {assignment.claim.uid for assignment in plan.assignments}
+    for gang in {member.gang for member in waiting}:
+        members = {claim.uid for claim in waiting if claim.gang == gang}
+        assert members <= launched or members <= plan.later
 
 
 def test_first_claim_is_considered_even_without_time() -> None:
     world = inventory(odcr("cr-1"))
     timer, _ = ticking()
-    made = plan(
+    result = plan(
         unlike(3),
         {"default": node_class(OPEN, world)},
         TYPES,
@@ -98,5 +99,5 @@ def test_first_claim_is_considered_even_without_time() -> None:
         seconds=0,
         timer=timer,
     )
-    assert [*chosen(made)] == ["c000"]
-    assert made.later == {"uid-c001", "uid-c002"}
+    assert [*chosen(result)] == ["c000"]
+    assert result.later == {"uid-c001", "uid-c002"}

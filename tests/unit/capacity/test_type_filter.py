@@ -28,7 +28,7 @@ def test_labels_match_as_for_each_type_alone(
     type_filter = TypeFilter(labels, [{}] * len(labels))
     for _ in range(2):  # the second time from the kept arrays
         got = type_filter.matches_labels(requirements, among=among).tolist()
-        assert got == [not requirements.unmet(each, among=among) for each in labels]
+        assert got == [not requirements.unmet(type_labels, among=among) for type_labels in labels]
 
 
 AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "memory"]), st.sampled_from([0.0, 1.0, 2.5]))
@@ -39,4 +39,4 @@ def test_requests_fit_as_for_each_type_alone(
     amounts: list[dict[str, float]], requests: dict[str, float]
 ) -> None:
     got = TypeFilter([{}] * len(amounts), amounts).fits(requests).tolist()
-    assert got == [not lacking(requests, each) for each in amounts]
+    assert got == [not lacking(requests, type_amounts) for type_amounts in amounts]

@@ -133,7 +133,7 @@ def test_capacity_equals_the_nodes_report() -> None:
     }
 
 
-def test_gravitons_keep_64_mib_to_themselves() -> None:
+def test_graviton_types_reserve_64_mib() -> None:
     arm = type_("c6g.xlarge", memory_gib=8, architecture="arm64")
     assert capacity(arm, node_class())["memory"] == (8128 - 610) * MIB
 
@@ -168,23 +168,23 @@ def test_allocatable_is_capacity_less_kubelet_reservations() -> None:
 def test_pods_and_kube_reserved_follow_the_family(
     family: str, kubelet: Kubelet, pods: int, reserve_pods: int
 ) -> None:
-    made = node_class(family=family, kubelet=kubelet)
+    nodeclass = node_class(family=family, kubelet=kubelet)
     m5 = TYPES["m5.xlarge"]
-    assert capacity(m5, made)["pods"] == pods
-    kept = capacity(m5, made)["memory"] - allocatable(m5, made)["memory"]
+    assert capacity(m5, nodeclass)["pods"] == pods
+    kept = capacity(m5, nodeclass)["memory"] - allocatable(m5, nodeclass)["memory"]
     assert kept == (11 * reserve_pods + 255 + 100) * MIB
 
 
-def test_the_classs_own_reserve_takes_the_place_of_the_computed_one() -> None:
+def test_reserve_of_the_class_replaces_the_computed_one() -> None:
     kubelet = Kubelet(
         kube_reserved={"cpu": 0.5},
         system_reserved={"cpu": 0.25, "memory": GIB, "ephemeral-storage": GIB},
         eviction_hard={"memory.available": Threshold(amount=500 * MIB)},
     )
-    m5, made = TYPES["m5.xlarge"], node_class(kubelet=kubelet)
-    room = allocatable(m5, made)
+    m5, nodeclass = TYPES["m5.xlarge"], node_class(kubelet=kubelet)
+    room = allocatable(m5, nodeclass)
     assert room["cpu"] == 3.25
-    assert room["memory"] == capacity(m5, made)["memory"] - (11 * 58 + 255) * MIB - GIB - 500 * MIB
+    assert room["memory"] == capacity(m5, nodeclass)["memory"] - (11 * 58 + 255) * MIB - GIB - 500 * MIB
     assert room["ephemeral-storage"] == 20 * GIB - GIB - GIB - 2 * GIB
 
 
@@ -208,8 +208,8 @@ def test_a_hard_eviction_threshold_counts_and_a_hundred_percent_means_none(
 @pytest.mark.parametrize(("percent", "mib"), [(0.075, 15155), (0.0, 16384), (0.05, 15564)])
 def test_hypervisor_overhead_is_a_setting(percent: float, mib: int) -> None:
     """16,384 MiB less the share, rounded up to a whole MiB."""
-    made = node_class(defaults=LaunchDefaults(vm_memory_percent=percent))
-    assert capacity(TYPES["m5.xlarge"], made)["memory"] == mib * MIB
+    nodeclass = node_class(defaults=LaunchDefaults(vm_memory_percent=percent))
+    assert capacity(TYPES["m5.xlarge"], nodeclass)["memory"] == mib * MIB
 
 
 M5 = replace(TYPES["m5.xlarge"], enis=4, addresses_per_eni=15, max_pods=58)
@@ -233,20 +233,22 @@ PRIMARY = NetworkInterface(card=0, device=0)
 def test_interfaces_without_addresses_carry_no_pods(
     reserved: int, interfaces: tuple[NetworkInterface, ...], pods: int
 ) -> None:
-    made = node_class(defaults=LaunchDefaults(reserved_enis=reserved), interfaces=interfaces)
-    assert capacity(M5, made)["pods"] == pods
-    kept = capacity(M5, made)["memory"] - allocatable(M5, made)["memory"]
-    counted = replace(made, defaults=LaunchDefaults())
+    nodeclass = node_class(defaults=LaunchDefaults(reserved_enis=reserved), interfaces=interfaces)
+    assert capacity(M5, nodeclass)["pods"] == pods
+    kept = capacity(M5, nodeclass)["memory"] - allocatable(M5, nodeclass)["memory"]
+    counted = replace(nodeclass, defaults=LaunchDefaults())
     unreserved = int(capacity(M5, counted)["pods"])
-    assert kept == (11 * unreserved + 255 + 100) * MIB, "what kubelet keeps is as without reserved ones"
+    assert kept == (11 * unreserved + 255 + 100) * MIB, (
+        "kubelet reserves as much as without reserved interfaces"
+    )
 
 
-def test_prefix_delegation_is_the_class_s_own_number_of_pods() -> None:
+def test_max_pods_of_the_class_allows_prefix_delegation() -> None:
     """With prefixes a node takes more pods than addresses; maxPods sets their number, and kube-reserved
     stays."""
-    made = node_class(kubelet=Kubelet(max_pods=110))
-    assert capacity(M5, made)["pods"] == 110
-    kept = capacity(M5, made)["memory"] - allocatable(M5, made)["memory"]
+    nodeclass = node_class(kubelet=Kubelet(max_pods=110))
+    assert capacity(M5, nodeclass)["pods"] == 110
+    kept = capacity(M5, nodeclass)["memory"] - allocatable(M5, nodeclass)["memory"]
     assert kept == (11 * 58 + 255 + 100) * MIB
 
 
@@ -259,8 +261,8 @@ def test_the_interfaces_of_the_class_count_instead_of_the_type_s() -> None:
 
 def test_neuron_devices_and_their_cores() -> None:
     trn1 = replace(M5, neurons=16, neuron_cores=32)
-    found = capacity(trn1, node_class())
-    assert (found["aws.amazon.com/neuron"], found["aws.amazon.com/neuroncore"]) == (16, 32)
+    amounts = capacity(trn1, node_class())
+    assert (amounts["aws.amazon.com/neuron"], amounts["aws.amazon.com/neuroncore"]) == (16, 32)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +273,7 @@ def test_neuron_devices_and_their_cores() -> None:
         ({"reserved_enis": -1}, "--reserved-enis"),
     ],
 )
-def test_a_setting_that_cannot_be_names_itself(given: dict[str, Any], words: str) -> None:
+def test_impossible_setting_is_named_in_the_error(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         LaunchDefaults(**given)
 
@@ -312,11 +314,11 @@ def test_a_setting_that_cannot_be_names_itself(given: dict[str, Any], words: str
 def test_ephemeral_storage_is_the_familys_device(
     family: str, devices: tuple[BlockDevice, ...], gib: int
 ) -> None:
-    made = node_class(family=family, block_devices=devices)
-    assert capacity(TYPES["m5.xlarge"], made)["ephemeral-storage"] == gib * GIB
+    nodeclass = node_class(family=family, block_devices=devices)
+    assert capacity(TYPES["m5.xlarge"], nodeclass)["ephemeral-storage"] == gib * GIB
 
 
-def test_local_disks_are_ephemeral_storage_when_they_are_joined() -> None:
+def test_local_disks_are_ephemeral_storage_if_they_are_joined() -> None:
     disks = type_("m5d.large", local_storage_gb=75)
     assert capacity(disks, node_class(instance_store_raid0=True))["ephemeral-storage"] == 75e9
     assert capacity(disks, node_class())["ephemeral-storage"] == 20 * GIB
@@ -330,17 +332,17 @@ def test_missing_resources_are_reported_with_both_amounts() -> None:
 
 
 def test_amd_and_habana_cards_have_their_own_names() -> None:
-    made = replace(
+    instance_type = replace(
         type_("x.large"),
         gpus=(
             Gpu(name="V520", manufacturer="AMD", count=2, memory_mib=1),
             Gpu(name="Gaudi", manufacturer="Habana", count=1, memory_mib=1),
         ),
     )
-    amounts = capacity(made, node_class())
+    amounts = capacity(instance_type, node_class())
     assert (amounts["amd.com/gpu"], amounts["habana.ai/gaudi"]) == (2, 1)
-    # Karpenter labels cards only where there is one kind.
-    assert "karpenter.k8s.aws/instance-gpu-name" not in type_labels(made)
+    # Karpenter labels cards only if there is one kind.
+    assert "karpenter.k8s.aws/instance-gpu-name" not in type_labels(instance_type)
 
 
 def test_types_with_accelerators_sort_after_those_without() -> None:

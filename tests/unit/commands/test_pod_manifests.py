@@ -26,7 +26,7 @@ PARTS = [{"name": "w", "template": {"spec": {"parallelism": 3}}}]
 
 @pytest.mark.covers("USR-01")
 @pytest.mark.parametrize(
-    ("document", "there", "new"),
+    ("document", "existing", "new"),
     [
         (workload("Deployment", replicas=3), [pod("web-5d9-x", ("ReplicaSet", "web-5d9"))], 2),
         (workload("Deployment", replicas=3), [pod("web-api-5d9-x", ("ReplicaSet", "web-api-5d9"))], 3),
@@ -38,12 +38,12 @@ PARTS = [{"name": "w", "template": {"spec": {"parallelism": 3}}}]
     ids=["deployment", "of another deployment", "failed", "done", "jobset", "known by its name"],
 )
 def test_pods_of_a_running_workload_are_not_counted_twice(
-    document: dict[str, Any], there: list[Pod], new: int
+    document: dict[str, Any], existing: list[Pod], new: int
 ) -> None:
-    assert len(pods_of([document], there)) == new
+    assert len(pods_of([document], existing)) == new
 
 
 def test_remark_counts_the_pods_that_exist() -> None:
-    there = [pod(f"web-5d9-{n}", ("ReplicaSet", "web-5d9")) for n in range(2)]
-    (line,) = remarks([workload("Deployment", replicas=3)], there)
+    existing = [pod(f"web-5d9-{n}", ("ReplicaSet", "web-5d9")) for n in range(2)]
+    (line,) = remarks([workload("Deployment", replicas=3)], existing)
     assert line == "Deployment n/web: 2 pods of it exist already, and only the others are planned"

@@ -111,21 +111,21 @@ def test_free_slots_are_those_of_ec2_after_every_launch_end_and_description(
 ) -> None:
     ec2: Any = Ec2()
     clock = FakeClock()
-    keeper = InventoryCache(ec2, clock=clock, groups=tuple)
-    keeper.refresh()
+    cache = InventoryCache(ec2, clock=clock, groups=tuple)
+    cache.refresh()
     for step, number in [*steps, ("read", 0)]:
         clock.advance(1)
         instance = f"i-{number}"
         if step == "launch" and instance not in ec2.running:
             ec2.running.add(instance)
-            keeper.launched(instance_id=instance, odcr_id="cr-1")
+            cache.launched(instance_id=instance, odcr_id="cr-1")
         elif step == "end" and instance in ec2.running:
-            keeper.ending(instance_id=instance, odcr_id="cr-1", alive=True)
+            cache.ending(instance_id=instance, odcr_id="cr-1", alive=True)
             ec2.running.discard(instance)
-            keeper.ending(instance_id=instance, odcr_id="cr-1", alive=False)
+            cache.ending(instance_id=instance, odcr_id="cr-1", alive=False)
         elif step == "read":
-            keeper.refresh()
-        assert keeper.snapshot().free("cr-1") == 8 - len(ec2.running)
+            cache.refresh()
+        assert cache.snapshot().free("cr-1") == 8 - len(ec2.running)
 
 
 def plan(*, launched: Sequence[str] = (), left: Sequence[str] = ()) -> Plan:
@@ -152,7 +152,7 @@ def test_launch_holds_its_slot_until_its_result_is_known_and_counts_until_the_ne
     assert not store.slots().launches
 
 
-def test_slot_of_a_claim_that_is_gone_comes_free_for_a_while() -> None:
+def test_the_slot_of_a_deleted_claim_is_free_for_a_while() -> None:
     clock = FakeClock()
     store, claims = AssumptionStore(clock), Cache(NodeClaim)
     no_calls: Any = None
@@ -171,6 +171,6 @@ def test_slot_of_a_claim_that_is_gone_comes_free_for_a_while() -> None:
     claims.apply("DELETED", body)
     assert "u" not in store.deleted
     assert store.ended.values() == {"u": "cr-1"}
-    clock.advance(assumed.SETTLE.total_seconds())
+    clock.advance(assumed.CONVERGENCE.total_seconds())
     store.ended.expire(clock.now())
     assert not store.ended.values()

@@ -43,25 +43,25 @@ class World:
         self.clock, self.ec2 = FakeClock(), Ec2()
         provider: Any = self.ec2
         self.groups: tuple[str, ...] = ()
-        self.keeper = InventoryCache(provider, clock=self.clock, groups=lambda: self.groups)
+        self.cache = InventoryCache(provider, clock=self.clock, groups=lambda: self.groups)
         self.news = 0
-        self.keeper.on_change(self._hear)
+        self.cache.on_change(self._on_change)
 
-    def _hear(self) -> None:
+    def _on_change(self) -> None:
         self.news += 1
 
     def described(self, available: int) -> None:
         self.ec2.available = available
         self.clock.advance(1)
-        self.keeper.refresh()
+        self.cache.refresh()
         self.clock.advance(1)
 
     def alive(self, instance: str) -> None:
-        self.keeper.ending(instance_id=instance, odcr_id="cr-1", alive=True)
+        self.cache.ending(instance_id=instance, odcr_id="cr-1", alive=True)
         self.clock.advance(2)
 
     def gone(self, instance: str) -> None:
-        self.keeper.ending(instance_id=instance, odcr_id="cr-1", alive=False)
+        self.cache.ending(instance_id=instance, odcr_id="cr-1", alive=False)
 
     def ended(self, *instances: str) -> None:
         """These instances were seen alive, then terminated."""
@@ -72,7 +72,7 @@ class World:
 
     @property
     def free(self) -> int:
-        return self.keeper.snapshot().free("cr-1")
+        return self.cache.snapshot().free("cr-1")
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def world() -> World:
 
 
 @pytest.mark.covers("KRP-30")
-def test_the_slot_of_an_instance_that_has_ended_is_free_before_the_next_description(world: World) -> None:
+def test_the_slot_of_an_ended_instance_is_free_before_the_next_description(world: World) -> None:
     world.described(0)
     world.ended("i-1")
     assert world.free == 1
@@ -89,7 +89,7 @@ def test_the_slot_of_an_instance_that_has_ended_is_free_before_the_next_descript
 
 
 @pytest.mark.covers("KRP-30")
-def test_an_end_that_is_seen_twice_frees_one_slot(world: World) -> None:
+def test_an_end_that_is_reported_twice_frees_one_slot(world: World) -> None:
     world.described(0)
     world.ended("i-1")
     world.gone("i-1")
@@ -101,7 +101,7 @@ def test_an_end_that_is_seen_twice_frees_one_slot(world: World) -> None:
 
 @pytest.mark.covers("KRP-30")
 @pytest.mark.parametrize("available", [0, 1, 4])
-def test_the_next_description_settles_it(world: World, available: int) -> None:
+def test_the_next_description_overrides_the_assumption(world: World, available: int) -> None:
     world.described(0)
     world.ended("i-1")
     world.described(available)
@@ -109,18 +109,18 @@ def test_the_next_description_settles_it(world: World, available: int) -> None:
 
 
 @pytest.mark.covers("KRP-30")
-def test_there_are_never_more_slots_than_the_reservation_has(world: World) -> None:
+def test_free_slots_never_exceed_the_reservation(world: World) -> None:
     world.described(4)
     world.ended("i-1", "i-2")
     assert world.free == 4
-    world.keeper.launched(instance_id="i-3", odcr_id="cr-1")
+    world.cache.launched(instance_id="i-3", odcr_id="cr-1")
     assert world.free == 3
 
 
 @pytest.mark.covers("KRP-30")
-def test_an_instance_that_no_description_has_counted_gives_back_what_it_took(world: World) -> None:
+def test_an_uncounted_instance_returns_its_slot(world: World) -> None:
     world.described(2)
-    world.keeper.launched(instance_id="i-1", odcr_id="cr-1")
+    world.cache.launched(instance_id="i-1", odcr_id="cr-1")
     assert world.free == 1
     world.ended("i-1")
     world.gone("i-1")
@@ -134,10 +134,10 @@ def test_launch_during_a_description_takes_one_slot(world: World, counted: int) 
 
     def launches() -> None:
         for name in ("i-1", "i-2"):
-            world.keeper.launched(instance_id=name, odcr_id="cr-1")
+            world.cache.launched(instance_id=name, odcr_id="cr-1")
 
     world.described(4)
-    world.keeper.launched(instance_id="i-0", odcr_id="cr-1")
+    world.cache.launched(instance_id="i-0", odcr_id="cr-1")
     world.ec2.meanwhile = launches
     world.described(3 - counted)
     assert world.free == 1
@@ -146,30 +146,30 @@ def test_launch_during_a_description_takes_one_slot(world: World, counted: int) 
     assert world.free == 1
 
 
-def test_what_ec2_says_is_full_is_full_whatever_ended_before(world: World) -> None:
+def test_a_full_refusal_overrides_earlier_ends(world: World) -> None:
     world.described(0)
     world.ended("i-1")
-    world.keeper.full("cr-1")
+    world.cache.full("cr-1")
     assert world.free == 0
     world.ended("i-2")
     assert world.free == 1
 
 
-def test_a_description_that_agrees_with_a_refusal_is_news_to_those_that_read_the_one_before(
+def test_a_description_after_a_refusal_is_a_change(
     world: World,
 ) -> None:
     world.described(1)
     news = world.news
-    world.keeper.full("cr-1")
+    world.cache.full("cr-1")
     world.described(0)
     assert world.news == news + 1
-    world.keeper.full("cr-1")
+    world.cache.full("cr-1")
     world.described(0)
     assert world.news == news + 1
 
 
 @pytest.mark.covers("KRP-20", "KRP-30")
-def test_a_slot_that_the_last_description_may_count_is_not_counted_twice(world: World) -> None:
+def test_a_slot_of_the_last_description_is_not_counted_twice(world: World) -> None:
     world.described(0)
     world.alive("i-1")
     world.described(1)
@@ -178,7 +178,7 @@ def test_a_slot_that_the_last_description_may_count_is_not_counted_twice(world: 
 
 
 @pytest.mark.covers("KRP-20", "KRP-30")
-def test_an_instance_that_ended_unseen_gives_no_credit(world: World) -> None:
+def test_an_unseen_end_frees_no_slot(world: World) -> None:
     world.described(1)
     world.gone("i-1")
     assert world.free == 1
@@ -190,16 +190,16 @@ def test_a_launch_is_counted_until_a_description_that_began_after_it(world: Worl
     answers = world.ec2.reservations
 
     def slow() -> Sequence[Odcr]:
-        found = answers()
+        answer = answers()
         world.clock.advance(1)
-        world.keeper.launched(instance_id="i-2", odcr_id="cr-1")
-        return found
+        world.cache.launched(instance_id="i-2", odcr_id="cr-1")
+        return answer
 
-    world.keeper.launched(instance_id="i-1", odcr_id="cr-1")
+    world.cache.launched(instance_id="i-1", odcr_id="cr-1")
     world.ec2.available = 3
     world.clock.advance(1)
     world.ec2.reservations = slow  # type: ignore[method-assign]
-    world.keeper.refresh()
+    world.cache.refresh()
     assert world.free == 2  # the first is in EC2's count, the second is not
     world.ec2.reservations = answers  # type: ignore[method-assign]
     world.described(2)
@@ -211,54 +211,54 @@ def test_a_launch_is_counted_until_a_description_that_began_after_it(world: Worl
     ("class_", "kept"),
     [(ErrorClass.THROTTLING, True), (ErrorClass.TRANSIENT, True), (ErrorClass.NOT_FOUND, False)],
 )
-def test_a_group_that_cannot_be_read_for_a_moment_is_what_it_was(
+def test_a_group_keeps_its_members_during_a_transient_error(
     world: World, class_: ErrorClass, kept: bool
 ) -> None:
     world.groups = ("arn:1",)
     world.ec2.group_refused = class_
     world.described(1)
-    assert not world.keeper.snapshot().groups
+    assert not world.cache.snapshot().groups
     world.ec2.group_refused = None
     world.described(1)
     world.ec2.group_refused = class_
     world.described(1)
-    assert bool(world.keeper.snapshot().groups) is kept
-    assert world.keeper.group_errors["arn:1"].class_ is class_
+    assert bool(world.cache.snapshot().groups) is kept
+    assert world.cache.group_errors["arn:1"].class_ is class_
 
 
 @pytest.mark.covers("KRP-11")
-def test_readers_hear_of_what_changed_and_of_nothing_else(world: World) -> None:
-    def heard() -> bool:
+def test_readers_are_notified_of_changes_only(world: World) -> None:
+    def changed() -> bool:
         before = world.news
         world.described(world.ec2.available)
         return world.news > before
 
     world.groups = ("arn:1",)
-    assert heard() and not heard()
+    assert changed() and not changed()
     world.ec2.available = 2
-    assert heard() and not heard()
+    assert changed() and not changed()
     world.ec2.members = ("cr-1", "cr-2")
-    assert heard() and not heard()
-    world.keeper.launched(instance_id="i-1", odcr_id="cr-1")
-    assert heard() and not heard()  # the launch is no longer counted apart
+    assert changed() and not changed()
+    world.cache.launched(instance_id="i-1", odcr_id="cr-1")
+    assert changed() and not changed()  # the launch is no longer counted apart
     world.ec2.refused = ErrorClass.TRANSIENT
     with pytest.raises(ProviderError):
         world.described(2)
-    assert world.keeper.error is not None and world.free == 2
+    assert world.cache.error is not None and world.free == 2
     world.ec2.refused = None
-    assert heard() and not heard()
-    assert world.keeper.error is None
+    assert changed() and not changed()
+    assert world.cache.error is None
 
 
-def test_an_end_that_comes_after_a_description_began_is_not_lost_by_it(world: World) -> None:
+def test_an_end_during_a_description_is_kept(world: World) -> None:
     world.described(0)
     answers = world.ec2.reservations
 
     def slow() -> Sequence[Odcr]:
-        found = answers()
+        answer = answers()
         world.ended("i-1")
-        return found
+        return answer
 
     world.ec2.reservations = slow  # type: ignore[method-assign]
-    world.keeper.refresh()
+    world.cache.refresh()
     assert world.free == 1

@@ -44,8 +44,8 @@ NODES = [
         (pod("stranger", nominated="unread"), [], True),
     ],
 )
-def test_a_pod_waits_for_an_eviction_unless_its_node_was_made_for_it_or_is_gone(
+def test_a_pod_waits_for_an_eviction_unless_its_node_is_its_own_or_gone(
     waiting: Pod, beside: list[Pod], evicts: bool
 ) -> None:
-    found = preempting([waiting, *beside], NODES, [CLAIM], unread=["unread"])
-    assert found == ({waiting.key} if evicts else frozenset())
+    keys = preempting([waiting, *beside], NODES, [CLAIM], unread=["unread"])
+    assert keys == ({waiting.key} if evicts else frozenset())

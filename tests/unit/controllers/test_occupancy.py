@@ -42,7 +42,7 @@ def reader(pods: list[dict[str, Any]], reservations: list[dict[str, Any]]) -> Oc
     return OccupancyReader(reads, nodes, cached, ttl=60)
 
 
-def test_pods_and_idle_holds_take_room_and_ended_pods_do_not() -> None:
+def test_pods_and_idle_holds_use_room_and_ended_pods_do_not() -> None:
     pods = [pod("runs", node="n"), pod("ended", node="n", phase="Succeeded"), pod("waits", phase="Pending")]
     room = reader(pods, [reservation("kept", node="n"), reservation("unplaced")]).read(NOW)
     assert [(info.name, info.node_name) for info in room.occupied] == [("runs", "n"), ("kept", "n")]

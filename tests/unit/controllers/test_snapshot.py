@@ -29,7 +29,7 @@ def owned(name: str, uid: str) -> list[Json]:
     return [{"apiVersion": "ome.io/v1", "kind": "DedicatedAICluster", "name": name, "uid": uid}]
 
 
-def said(type_: str, status: str = "True", **more: Any) -> Json:
+def condition(type_: str, status: str = "True", **more: Any) -> Json:
     return {"type": type_, "status": status, "reason": "Played", "message": "so", **more}
 
 
@@ -46,51 +46,55 @@ def workload(*conditions: Json, back: int = 0, queue: str = MINE.queue, **metada
     return {"metadata": metadata, "spec": {"podSets": [{"name": "main", "count": 4}]}, "status": status}
 
 
-def snapshot(*workloads: Json, owner: Reserved = MINE, says: tuple[Json, ...] = ()) -> Snapshot:
-    queue = {"metadata": {"name": MINE.queue, **mark(owner)}, "spec": {}, "status": {"conditions": [*says]}}
+def snapshot(*workloads: Json, owner: Reserved = MINE, conditions: tuple[Json, ...] = ()) -> Snapshot:
+    queue = {
+        "metadata": {"name": MINE.queue, **mark(owner)},
+        "spec": {},
+        "status": {"conditions": [*conditions]},
+    }
     return Snapshot(
         version=1,
         reservations={},
         clusters=[DedicatedAICluster.decode({"metadata": {"name": "dac", "uid": "dac-1"}, "spec": {}})],
         queues={MINE.queue: ClusterQueue.decode(queue)},
-        workloads=[Workload.decode(each) for each in workloads],
+        workloads=[Workload.decode(raw) for raw in workloads],
     )
 
 
 @pytest.mark.covers("OME-056", "OME-057", "OME-060")
 @pytest.mark.parametrize(
-    ("one", "holds"),
+    ("raw", "holds"),
     [
         (workload(RESERVED), 8),
         (workload(RESERVED, back=1), 6),
         (workload(RESERVED, back=3), 2),
         # Admitted or not: reserved quota is not available to others.
-        (workload(RESERVED, said("Admitted", "False")), 8),
-        (workload(RESERVED, said("Evicted")), 8),
-        (workload(RESERVED, said("Finished", "False")), 8),
+        (workload(RESERVED, condition("Admitted", "False")), 8),
+        (workload(RESERVED, condition("Evicted")), 8),
+        (workload(RESERVED, condition("Finished", "False")), 8),
     ],
 )
-def test_what_a_workload_holds(one: Json, holds: int) -> None:
-    ((reserved, (holder,)),) = snapshot(one).workload_holders.items()
+def test_a_workload_holds_its_reserved_quota(raw: Json, holds: int) -> None:
+    ((reserved, (holder,)),) = snapshot(raw).workload_holders.items()
     assert (reserved, holder.name, holder.kind) == (MINE, "team/job", "Workload")
     assert dict(holder.usage) == {FlavorResource("h100", GPU): holds}
 
 
 @pytest.mark.covers("OME-060", "OME-061")
 @pytest.mark.parametrize(
-    "one",
+    "raw",
     [
         workload(),
         workload({**RESERVED, "status": "False"}),
-        workload(RESERVED, said("Finished")),
+        workload(RESERVED, condition("Finished")),
         workload(RESERVED, queue="other"),
         # It stands for a dedicated cluster, which is reported under its own name.
         workload(RESERVED, labels=BROKERS, ownerReferences=owned("dac", "dac-1")),
     ],
     ids=["no quota", "no quota any more", "finished", "of another queue", "the broker's own"],
 )
-def test_who_holds_nothing(one: Json) -> None:
-    assert snapshot(one).workload_holders == {}
+def test_a_workload_without_quota_of_the_queue_holds_nothing(raw: Json) -> None:
+    assert snapshot(raw).workload_holders == {}
 
 
 @pytest.mark.covers("OME-056")
@@ -105,18 +109,18 @@ def test_who_holds_nothing(one: Json) -> None:
     ],
     ids=["a label", "both labels", "an earlier cluster", "no cluster", "an owner alone"],
 )
-def test_workload_that_only_looks_like_a_clusters_holds_its_quota(metadata: Json) -> None:
+def test_a_workload_with_forged_labels_of_a_cluster_holds_its_quota(metadata: Json) -> None:
     """Any creator of a Workload can write its labels: they hide no use of a reservation."""
     (holder,) = snapshot(workload(RESERVED, **metadata)).workload_holders[MINE]
     assert dict(holder.usage) == {FlavorResource("h100", GPU): 8}
 
 
-def test_what_was_given_back_whole_holds_nothing() -> None:
+def test_a_workload_with_all_pods_reclaimable_holds_nothing() -> None:
     (holder,) = snapshot(workload(RESERVED, back=4)).workload_holders[MINE]
     assert dict(holder.usage) == {}
 
 
-def test_a_queue_that_was_made_for_another_is_not_its() -> None:
+def test_a_queue_of_another_reservation_is_ignored() -> None:
     assert snapshot(workload(RESERVED), owner=Reserved("team", "other")).workload_holders == {}
 
 
@@ -125,34 +129,34 @@ def test_a_queue_that_was_made_for_another_is_not_its() -> None:
     ("conditions", "why"),
     [
         ((), ""),
-        ((said("PodsReady", "False", reason="WaitForStart"),), ""),
+        ((condition("PodsReady", "False", reason="WaitForStart"),), ""),
         (
-            (said("PodsReady", "False", reason="WaitForRecovery"),),
+            (condition("PodsReady", "False", reason="WaitForRecovery"),),
             "its pods were ready and are no longer: so",
         ),
-        ((said("Evicted", "False"),), ""),
-        ((said("Evicted", reason="Preempted"),), "evicted (Preempted): so"),
+        ((condition("Evicted", "False"),), ""),
+        ((condition("Evicted", reason="Preempted"),), "evicted (Preempted): so"),
     ],
 )
-def test_what_is_wrong_with_it(conditions: tuple[Json, ...], why: str) -> None:
+def test_an_unhealthy_workload_has_a_reason(conditions: tuple[Json, ...], why: str) -> None:
     (holder,) = snapshot(workload(RESERVED, *conditions)).workload_holders[MINE]
     assert (holder.why, holder.healthy) == (why, not why)
 
 
 @pytest.mark.covers("OME-018", "OME-083")
 @pytest.mark.parametrize(
-    ("says", "active", "reason"),
+    ("condition_", "active", "reason"),
     [
-        (said("Active", reason="Ready"), True, "Ready"),
-        (said("Active", "False", reason="FlavorNotFound"), False, "FlavorNotFound"),
-        (said("Active", "Unknown"), False, "ClusterQueuePending"),
-        (said("Other"), False, "ClusterQueuePending"),
+        (condition("Active", reason="Ready"), True, "Ready"),
+        (condition("Active", "False", reason="FlavorNotFound"), False, "FlavorNotFound"),
+        (condition("Active", "Unknown"), False, "ClusterQueuePending"),
+        (condition("Other"), False, "ClusterQueuePending"),
     ],
 )
-def test_whether_its_queue_admits_anybody(says: Json, active: bool, reason: str) -> None:
+def test_the_queue_state_follows_its_active_condition(condition_: Json, active: bool, reason: str) -> None:
     reads: Any = SimpleNamespace(kueue=True)
     views = ReservationViews(reads=reads)
-    state = views.queue(MINE, snapshot(says=(says,)))
+    state = views.queue(MINE, snapshot(conditions=(condition_,)))
     assert state is not None and (state.active, state.reason) == (active, reason)
-    theirs = views.queue(MINE, snapshot(says=(says,), owner=Reserved("team", "other")))
-    assert theirs is not None and (theirs.active, theirs.reason) == (False, "ClusterQueueNotCreated")
+    foreign = views.queue(MINE, snapshot(conditions=(condition_,), owner=Reserved("team", "other")))
+    assert foreign is not None and (foreign.active, foreign.reason) == (False, "ClusterQueueNotCreated")

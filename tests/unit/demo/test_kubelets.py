@@ -27,22 +27,22 @@ class Ec2:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.there: Sequence[Instance] = [RUNNING]
+        self.described: Sequence[Instance] = [RUNNING]
         self.quick = False
 
     def instances(self) -> Sequence[Instance]:
-        found = self.there
+        before = self.described
         if self.quick:
-            self.there = []
+            self.described = []
             for node in self.client.list(Node.KIND)[0]:
                 self.client.delete(Node.KIND, node["metadata"]["name"])
-        return found
+        return before
 
     def instance_types(self) -> dict[str, InstanceType]:
         return {"m5.large": InstanceType(name="m5.large", vcpus=2, memory_mib=8192)}
 
 
-def test_a_node_that_ends_meanwhile_stays_away_and_one_that_comes_too_late_goes() -> None:
+def test_nodes_of_ended_instances_are_deleted() -> None:
     client = Client(InProcessTransport(Cluster()), field_manager="test")
     ec2 = Ec2(client)
     kubelets = Kubelets(client, cast(Any, ec2), clock=FakeClock())
@@ -57,9 +57,9 @@ def test_a_node_that_ends_meanwhile_stays_away_and_one_that_comes_too_late_goes(
     kubelets.step()
     assert nodes() == []
 
-    ec2.quick, ec2.there = False, [RUNNING]
+    ec2.quick, ec2.described = False, [RUNNING]
     kubelets.step()
     assert nodes() == [RUNNING.private_dns_name]
-    ec2.there = []  # gone before the broker registered its node
+    ec2.described = []  # gone before the broker registered its node
     kubelets.step()
     assert nodes() == []

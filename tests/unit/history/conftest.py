@@ -31,8 +31,8 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def store(location: str) -> Iterator[HistoryStore]:
-    made = HistoryStore(location)
-    made.open()
-    made.clear()
-    yield made
-    made.close()
+    history = HistoryStore(location)
+    history.open()
+    history.clear()
+    yield history
+    history.close()

@@ -76,10 +76,10 @@ def lost(reason: str) -> float:
 
 @pytest.fixture
 def recorder() -> Iterator[HistoryRecorder]:
-    made = HistoryRecorder(HistoryStore(), clock=SystemClock())
-    made.start()
-    yield made
-    made.close()
+    history_recorder = HistoryRecorder(HistoryStore(), clock=SystemClock())
+    history_recorder.start()
+    yield history_recorder
+    history_recorder.close()
 
 
 def test_attempts_events_and_uses_are_written(recorder: HistoryRecorder) -> None:
@@ -100,7 +100,7 @@ def test_events_that_repeat_attempts_are_not_stored_again(recorder: HistoryRecor
     assert [entry.kind for entry in recorder.store.find(EntryFilter())] == ["NodeClaim"]
 
 
-def test_a_broken_database_costs_records_and_nothing_else() -> None:
+def test_a_broken_database_loses_only_records() -> None:
     store = FailingStore()
     recorder = HistoryRecorder(store, clock=SystemClock(), size=5)
     recorder.start()
@@ -122,20 +122,20 @@ def test_pools_are_ranked_until_the_database_fails() -> None:
     now = clock.now()
     fill(store, *(launch(n, pool=OTHER, at=now - timedelta(minutes=10 * n)) for n in range(1, 6)))
     fill(store, refusal(1, at=now))
-    made = HistoryRecorder(store, clock=clock)
-    assert made.odds() == {}
-    made.start()
-    until(lambda: made.odds() == {str(POOL): 2})
+    recorder = HistoryRecorder(store, clock=clock)
+    assert recorder.odds() == {}
+    recorder.start()
+    until(lambda: recorder.odds() == {str(POOL): 2})
     store.broken = True
-    made.attempt(refusal(2, at=now))
+    recorder.attempt(refusal(2, at=now))
     until(lambda: store.failures > 2)
-    assert made.odds() == {}
+    assert recorder.odds() == {}
     store.broken = False
-    until(lambda: made.odds() == {str(POOL): 2})
-    made.close()
+    until(lambda: recorder.odds() == {str(POOL): 2})
+    recorder.close()
 
 
-def test_a_database_that_forbids_writing_is_tried_now_and_then() -> None:
+def test_a_database_that_forbids_writing_is_retried_rarely() -> None:
     store = ForbiddenStore()
     recorder = HistoryRecorder(store, clock=SystemClock())
     recorder.start()
@@ -145,12 +145,12 @@ def test_a_database_that_forbids_writing_is_tried_now_and_then() -> None:
     assert store.opened <= 3
 
 
-@pytest.mark.parametrize("made", [FailingStore, ReadOnlyStore])
+@pytest.mark.parametrize("store_type", [FailingStore, ReadOnlyStore])
 def test_records_wait_until_the_database_is_back(
-    made: type[FailingStore], monkeypatch: pytest.MonkeyPatch
+    store_type: type[FailingStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker.history.recorder.RETRY", 0.05)
-    store = made()
+    store = store_type()
     recorder = HistoryRecorder(store, clock=SystemClock())
     recorder.start()
     recorder.attempt(refusal(1, at=SystemClock().now()))
@@ -161,7 +161,7 @@ def test_records_wait_until_the_database_is_back(
     recorder.close()
 
 
-def test_a_path_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+def test_an_unwritable_path_does_not_stop_the_recorder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     recorder = HistoryRecorder(HistoryStore(str(tmp_path / "file" / "history.db")), clock=SystemClock())
     recorder.start()
@@ -170,14 +170,14 @@ def test_a_path_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     recorder.close()
 
 
-def test_a_full_file_deletes_old_entries_and_takes_new_ones(tmp_path: Path) -> None:
+def test_a_full_file_deletes_old_entries_for_new_ones(tmp_path: Path) -> None:
     """A burst is larger than the limit."""
-    made = HistoryRecorder(HistoryStore(str(tmp_path / "h.db"), mebibytes=16), clock=HurryingClock())
-    made.start()
+    recorder = HistoryRecorder(HistoryStore(str(tmp_path / "h.db"), mebibytes=16), clock=HurryingClock())
+    recorder.start()
     before = lost("full")
     for number in range(9_000):
-        made.attempt(refusal(number, message="m" * 1_000, next_step="n" * 1_000))
+        recorder.attempt(refusal(number, message="m" * 1_000, next_step="n" * 1_000))
     newest = EntryFilter(name="train-8999")
-    until(lambda: made.version and made.store.find(newest))
-    made.close()
+    until(lambda: recorder.version and recorder.store.find(newest))
+    recorder.close()
     assert lost("full") == before and (tmp_path / "h.db").stat().st_size <= 16 << 20

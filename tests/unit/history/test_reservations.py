@@ -27,23 +27,23 @@ CLASS: Any = SimpleNamespace(source=SimpleNamespace(name="by-id"))
 
 def attempts(selection: Selection, *instances: Instance) -> tuple[str, list[Attempt]]:
     """The pool's reservation, and the attempts of a call for one claim."""
-    world = inventory(odcr("cr-1"), odcr("cr-2"), groups={GROUP: ["cr-1", "cr-2"]})
-    known: NodeClass = node_class(selection, world)
-    made = only(groups([claim("c0", kinds=["reserved"])], known, world))
+    stock = inventory(odcr("cr-1"), odcr("cr-2"), groups={GROUP: ["cr-1", "cr-2"]})
+    known: NodeClass = node_class(selection, stock)
+    group = only(groups([claim("c0", kinds=["reserved"])], known, stock))
     cache: Cache[NodeClaim] = Cache(NodeClaim)
     labels = {names.NODEPOOL: "gpu"}
     cache.observe({"metadata": {"name": "c0", "resourceVersion": "1", "labels": labels}})
     missing = cast(Any, None)
     binder = Binder(missing, cache, missing, Journal(), missing, clock=SystemClock(), done=lambda _: None)
-    result = FleetResult(group=made, distribution=distribute(made, LaunchResult(instances=instances)))
+    result = FleetResult(group=group, distribution=distribute(group, LaunchResult(instances=instances)))
     written, _ = binder.bind_all(result, CLASS, {}, skipped={}, before={}, begin=lambda bind, stories: list)
-    for left in result.distribution.left:
+    for left in result.distribution.refused:
         written += binder.refusals(result, left, CLASS)
-    return made.assignments[0].option.pool.reservation, written
+    return group.assignments[0].option.pool.reservation, written
 
 
 @pytest.mark.parametrize(("selection", "named"), [(Selection(group_arn=GROUP), GROUP), (OPEN, "")])
-def test_a_launch_is_found_by_the_reservation_in_which_it_runs(selection: Selection, named: str) -> None:
+def test_a_launch_is_found_by_the_reservation_that_it_uses(selection: Selection, named: str) -> None:
     pool, (launched,) = attempts(selection, instance("i-1", reservation="cr-2"))
     assert pool == named and launched.node_pool == "gpu"
     assert of_attempt(launched).reservation == "cr-2"

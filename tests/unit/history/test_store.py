@@ -22,9 +22,9 @@ from providers.model import ErrorClass
 from tests.unit.history.facts import AT, GROUP, OTHER, POOL, event, fill, launch, refusal
 
 
-def test_an_attempt_is_found_by_each_of_its_facts(store: HistoryStore) -> None:
+def test_an_attempt_is_found_by_any_of_its_facts(store: HistoryStore) -> None:
     fill(store, refusal(1), launch(2), event())
-    for wanted in (
+    for selected in (
         EntryFilter(name="train-1"),
         EntryFilter(request_id="req-1"),
         EntryFilter(id=attempt_id(refusal(1))),
@@ -36,9 +36,9 @@ def test_an_attempt_is_found_by_each_of_its_facts(store: HistoryStore) -> None:
         EntryFilter(names=("train-1", "gpus")),
         EntryFilter(until=microseconds(refusal(2).at), kind="NodeClaim", zone="us-east-1a"),
     ):
-        assert [entry.name for entry in store.find(wanted)] == ["train-1"], wanted
-    (found,) = store.find(EntryFilter(name="train-1"))
-    assert (found.time, found.pool, found.next_step) == (
+        assert [entry.name for entry in store.find(selected)] == ["train-1"], selected
+    (entry_,) = store.find(EntryFilter(name="train-1"))
+    assert (entry_.time, entry_.pool, entry_.next_step) == (
         refusal(1).at,
         "reserved:p5.48xlarge:us-east-1a:cr-1",
         "the next option is taken",
@@ -47,7 +47,7 @@ def test_an_attempt_is_found_by_each_of_its_facts(store: HistoryStore) -> None:
     assert store.find(EntryFilter(request_id="%")) == []
 
 
-def test_an_attempt_is_found_by_each_reservation_that_it_could_use(store: HistoryStore) -> None:
+def test_an_attempt_is_found_by_any_reservation_that_it_could_use(store: HistoryStore) -> None:
     group = replace(POOL, reservation=GROUP)
     fill(
         store,
@@ -79,8 +79,8 @@ def test_entries_of_ended_claims_are_found_by_their_pool(store: HistoryStore) ->
     fill(store, refusal(1, node_pool="gpu"), refusal(2, node_pool="cpu"), refusal(3))
     fill(store, event("Drifted", about=about), event("Unplaced", about=replace(about, name="train-4")))
     fill(store, event("Unplaced", about=replace(about, name="train-5"), labels={names.NODEPOOL: "gpu"}))
-    found = store.find(EntryFilter(node_pool="gpu"))
-    assert sorted((e.name, e.outcome) for e in found) == [
+    entries = store.find(EntryFilter(node_pool="gpu"))
+    assert sorted((e.name, e.outcome) for e in entries) == [
         ("train-1", "Drifted"),
         ("train-1", "Refused"),
         ("train-5", "Unplaced"),
@@ -94,9 +94,9 @@ def test_a_person_sees_the_entries_of_their_namespaces(store: HistoryStore) -> N
     fill(store, refusal(1), event())
 
     def seen(*namespaces: str, cluster: bool) -> set[str]:
-        wanted = EntryFilter(namespaces=namespaces, cluster=cluster)
-        assert store.count(wanted, by="name") == sorted((e.name, 1) for e in store.find(wanted))
-        return {entry.name for entry in store.find(wanted)}
+        selected = EntryFilter(namespaces=namespaces, cluster=cluster)
+        assert store.count(selected, by="name") == sorted((e.name, 1) for e in store.find(selected))
+        return {entry.name for entry in store.find(selected)}
 
     assert seen("other", cluster=True) == {"train-1"} and seen("other", cluster=False) == set()
     assert seen("team", cluster=True) == {"train-1", "gpus"} and seen("team", cluster=False) == {"gpus"}
@@ -104,7 +104,7 @@ def test_a_person_sees_the_entries_of_their_namespaces(store: HistoryStore) -> N
     assert sorted(store.namespaces()) == ["", "team"]
 
 
-def test_pages_cover_every_entry_once_even_at_one_moment(store: HistoryStore) -> None:
+def test_pages_cover_every_entry_once_even_at_equal_times(store: HistoryStore) -> None:
     fill(store, *(refusal(n, at=AT) for n in range(25)))
     shown: list[str] = []
     before: tuple[int, str] | None = None
@@ -114,7 +114,7 @@ def test_pages_cover_every_entry_once_even_at_one_moment(store: HistoryStore) ->
     assert len(shown) == 25 and len(set(shown)) == 25
 
 
-def test_the_same_fact_is_one_row(store: HistoryStore) -> None:
+def test_a_repeated_fact_is_one_row(store: HistoryStore) -> None:
     fill(store, refusal(1))
     fill(store, refusal(1), refusal(1))
     assert len(store.find(EntryFilter())) == 1
@@ -144,7 +144,7 @@ def test_launches_and_refusals_of_a_pool_are_counted_by_time(store: HistoryStore
     assert store.outcomes(since=0) == []
 
 
-def test_the_last_use_of_a_slot_of_time_is_kept(store: HistoryStore) -> None:
+def test_the_last_use_of_a_time_slot_is_kept(store: HistoryStore) -> None:
     store.write(Batch(uses={(300, "cr-1"): (8, 3), (300, "cr-2"): (1, 1)}))
     store.write(Batch(uses={(300, "cr-1"): (8, 5), (600, "cr-1"): (9, 5)}))
     assert store.uses(["cr-1"], since=0) == {"cr-1": [(300, 8, 5), (600, 9, 5)]}
@@ -180,7 +180,7 @@ def test_history_survives_a_restart(location: str) -> None:
     second.close()
 
 
-def test_a_database_that_is_gone_raises(tmp_path: object) -> None:
+def test_an_unavailable_database_raises(tmp_path: object) -> None:
     with pytest.raises(OperationalError):
         HistoryStore("postgresql://broker@127.0.0.1:1/history").open()
 

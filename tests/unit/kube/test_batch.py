@@ -38,7 +38,7 @@ class Taker:
         self._thread.join()
 
 
-def test_a_batch_is_handed_over_when_nothing_more_came_for_a_while() -> None:
+def test_a_batch_is_delivered_after_a_quiet_period() -> None:
     clock = FakeClock()
     b = batcher(clock)
     taker = Taker(b, clock)
@@ -56,7 +56,7 @@ def test_a_batch_is_handed_over_when_nothing_more_came_for_a_while() -> None:
     taker.end()
 
 
-def test_what_keeps_coming_is_handed_over_after_the_longest_wait() -> None:
+def test_a_constant_stream_of_items_is_delivered_after_the_longest_wait() -> None:
     clock = FakeClock()
     b = batcher(clock)
     for n in range(50):
@@ -65,7 +65,7 @@ def test_what_keeps_coming_is_handed_over_after_the_longest_wait() -> None:
     assert len(b.take()) == 50  # a second has passed: at once
 
 
-def test_a_full_batch_does_not_wait_and_the_rest_is_the_next_one() -> None:
+def test_a_full_batch_does_not_wait_and_the_rest_is_the_next_batch() -> None:
     clock = FakeClock()
     b = batcher(clock, most=3)
     b.add(*"abcde")
@@ -87,7 +87,7 @@ def test_no_item_within_the_timeout_is_an_empty_batch() -> None:
     assert taken == [[]]
 
 
-def test_closing_wakes_who_waits() -> None:
+def test_closing_wakes_a_waiting_taker() -> None:
     clock = FakeClock()
     b = batcher(clock)
     taker = Taker(b, clock)
@@ -99,7 +99,7 @@ def test_closing_wakes_who_waits() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from([0.0, 0.01, 0.04, 0.5])), max_size=30))
-def test_nothing_is_lost_or_handed_over_twice(adds: list[tuple[str, float]]) -> None:
+def test_every_item_is_delivered_exactly_once(adds: list[tuple[str, float]]) -> None:
     clock = FakeClock()
     b = batcher(clock, most=4)
     waiting: list[str] = []
@@ -150,7 +150,7 @@ class Loop:
         self.clock.until(lambda: len(self.runs) >= count, step=step)
 
 
-def test_the_loop_runs_once_a_batch() -> None:
+def test_the_loop_runs_once_per_batch() -> None:
     loop = Loop(FakeClock())
     loop.add("a", "b")
     loop.expect(1)
@@ -160,7 +160,7 @@ def test_the_loop_runs_once_a_batch() -> None:
     assert loop.runs == [["a", "b"], ["c"]]
 
 
-def test_nothing_is_decided_before_every_cache_is_synced() -> None:
+def test_the_loop_does_not_run_before_every_cache_is_synced() -> None:
     loop = Loop(FakeClock())
     loop.synced = False
     loop.add("a")
@@ -177,7 +177,7 @@ def test_nothing_is_decided_before_every_cache_is_synced() -> None:
 @pytest.mark.parametrize(
     "error", [Unavailable(503, "ServiceUnavailable", ""), LookupError("provider"), ZeroDivisionError("a bug")]
 )
-def test_the_items_of_a_failed_run_come_back_with_the_next(error: Exception) -> None:
+def test_items_of_a_failed_run_are_in_the_next_run(error: Exception) -> None:
     loop = Loop(FakeClock())
     loop.fail = [error]
     loop.add("a")
@@ -189,7 +189,7 @@ def test_the_items_of_a_failed_run_come_back_with_the_next(error: Exception) -> 
     assert [sorted(run) for run in loop.runs] == [["a"], ["a", "b"]]
 
 
-def test_failures_are_tried_less_and_less() -> None:
+def test_failures_back_off_exponentially() -> None:
     loop = Loop(FakeClock())
     loop.fail = [Unavailable(503, "", "") for _ in range(12)]
     loop.add("a")
@@ -199,7 +199,7 @@ def test_failures_are_tried_less_and_less() -> None:
     assert loop.singleton.stop()
 
 
-def test_a_server_that_wants_to_be_left_alone_is_by_the_loop() -> None:
+def test_the_loop_waits_for_retry_after() -> None:
     loop = Loop(FakeClock())
     loop.fail = [TooManyRequests(429, "", "", {"retryAfterSeconds": 30})]
     loop.add("a")
@@ -209,7 +209,7 @@ def test_a_server_that_wants_to_be_left_alone_is_by_the_loop() -> None:
     assert loop.singleton.stop()
 
 
-def test_a_periodic_loop_runs_at_once_and_then_each_period() -> None:
+def test_a_periodic_loop_runs_at_start_and_every_period() -> None:
     loop = Loop(FakeClock(), every=60)
     loop.clock.until(lambda: len(loop.runs) == 1)
     start = loop.clock.monotonic()
@@ -222,7 +222,7 @@ def test_a_periodic_loop_runs_at_once_and_then_each_period() -> None:
     assert loop.singleton.stop()
 
 
-def test_asked_to_come_again_it_does_without_an_item() -> None:
+def test_requeue_after_runs_the_loop_without_an_item() -> None:
     loop = Loop(FakeClock(), again=10)
     loop.add("a")
     loop.expect(1)

@@ -23,23 +23,23 @@ def versioned(version: int, name: str = "a", **more: Any) -> Json:
 
 def cache(**options: Any) -> tuple[Cache[Thing], list[tuple[int | None, int | None]]]:
     """A cache and the sizes (old, new) that its handler received."""
-    made: Cache[Thing] = Cache(Thing, indexes=INDEXES, **options)
-    heard: list[tuple[int | None, int | None]] = []
-    made.on_change(lambda old, new: heard.append((old.size if old else None, new.size if new else None)))
-    return made, heard
+    things: Cache[Thing] = Cache(Thing, indexes=INDEXES, **options)
+    changes: list[tuple[int | None, int | None]] = []
+    things.on_change(lambda old, new: changes.append((old.size if old else None, new.size if new else None)))
+    return things, changes
 
 
-def test_a_list_is_told_as_its_differences() -> None:
-    c, heard = cache()
+def test_a_list_gives_only_its_differences() -> None:
+    c, changes = cache()
     c.replace([versioned(1, size=1), versioned(2, "b", size=2)], 2)
     c.replace([versioned(3, size=3), versioned(4, "c", size=4)], 4)
-    assert heard == [(None, 1), (None, 2), (2, None), (1, 3), (None, 4)]
+    assert changes == [(None, 1), (None, 2), (2, None), (1, 3), (None, 4)]
     assert {obj.name: obj.size for obj in c.list()} == {"a": 3, "c": 4}
     c.replace([versioned(3, size=3), versioned(4, "c", size=4)], 9)
-    assert len(heard) == 5
+    assert len(changes) == 5
 
 
-def test_found_by_name_by_key_and_by_index() -> None:
+def test_objects_are_found_by_name_key_and_index() -> None:
     c, _ = cache()
     c.replace([versioned(1, colors=["red", "blue"]), versioned(2, "b", colors=["red"])], 2)
     assert c.get("a", "default") is c.find("default/a") is not None
@@ -50,7 +50,7 @@ def test_found_by_name_by_key_and_by_index() -> None:
     assert (c.by("color", "red"), [obj.name for obj in c.by("color", "blue")]) == ([], ["a"])
 
 
-def test_our_own_write_is_seen_at_once_and_an_older_event_does_not_undo_it() -> None:
+def test_an_own_write_is_visible_at_once_and_an_older_event_is_ignored() -> None:
     c, _ = cache()
     c.replace([versioned(10, size=1)], 10)
     c.observe(versioned(12, size=3))
@@ -60,7 +60,7 @@ def test_our_own_write_is_seen_at_once_and_an_older_event_does_not_undo_it() -> 
     assert c.find("default/a").size == 3  # type: ignore[union-attr]
 
 
-def test_an_object_of_ours_outlives_a_list_that_was_read_before_it() -> None:
+def test_an_own_object_survives_an_older_list() -> None:
     c, _ = cache()
     c.replace([], 10)
     c.observe(versioned(12))
@@ -70,18 +70,18 @@ def test_an_object_of_ours_outlives_a_list_that_was_read_before_it() -> None:
     assert len(c) == 0
 
 
-def test_an_object_that_is_shown_otherwise_at_the_same_version_is_taken_when_reread() -> None:
-    c, heard = cache()
+def test_a_reread_replaces_a_different_object_of_the_same_version() -> None:
+    c, changes = cache()
     c.replace([versioned(11, size=1), versioned(12, "b")], 12)
-    heard.clear()
+    changes.clear()
     c.reread([versioned(11, size=2), versioned(12, "b"), versioned(13, "c")])
-    assert heard == [(1, 2)]
+    assert changes == [(1, 2)]
     c.reread([versioned(10, size=3)])
     assert c.find("default/a").size == 2  # type: ignore[union-attr]
     assert c.find("default/c") is None
 
 
-def test_a_late_answer_does_not_bring_a_deleted_object_back() -> None:
+def test_a_late_response_does_not_restore_a_deleted_object() -> None:
     c, _ = cache()
     c.replace([versioned(10)], 10)
     c.apply("DELETED", versioned(12))
@@ -89,20 +89,20 @@ def test_a_late_answer_does_not_bring_a_deleted_object_back() -> None:
     assert len(c) == 0
 
 
-def test_taking_the_last_finalizer_off_ends_the_object() -> None:
-    c, heard = cache()
+def test_removing_the_last_finalizer_removes_the_object() -> None:
+    c, changes = cache()
     c.replace([versioned(10, size=1)], 10)
     gone = versioned(12, size=1)
     gone["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     c.observe(gone)
     c.apply("MODIFIED", versioned(11, size=2))  # older than our write
-    assert heard == [(None, 1), (1, None)]
+    assert changes == [(None, 1), (1, None)]
     c.apply("DELETED", gone)
     c.apply("ADDED", versioned(13, size=3))  # the same name again
-    assert heard[2:] == [(None, 3)]
+    assert changes[2:] == [(None, 3)]
 
 
-def test_what_only_seemed_to_end_by_our_write_is_here_when_the_watch_shows_it() -> None:
+def test_an_object_that_the_watch_still_shows_returns() -> None:
     """Such as a Namespace, which waits for finalizers that are not in its metadata."""
     c, _ = cache()
     c.replace([versioned(10)], 10)
@@ -114,7 +114,7 @@ def test_what_only_seemed_to_end_by_our_write_is_here_when_the_watch_shows_it() 
     assert len(c) == 1
 
 
-def test_what_a_selector_keeps_out_does_not_come_in_by_a_write() -> None:
+def test_an_own_write_outside_of_the_selection_is_not_cached() -> None:
     c, _ = cache(narrowed=True)
     c.replace([versioned(10)], 10)
     c.observe(versioned(12, "b"))
@@ -125,19 +125,19 @@ def test_what_a_selector_keeps_out_does_not_come_in_by_a_write() -> None:
     assert len(other) == 0
 
 
-def test_an_object_that_cannot_be_decoded_is_kept_out_and_named_and_the_others_go_on() -> None:
-    c, heard = cache()
+def test_only_an_undecodable_object_is_left_out_and_reported() -> None:
+    c, changes = cache()
     c.replace([versioned(1, size="huge"), versioned(2, "b", size=2)], 2)
-    assert heard == [(None, 2)]
+    assert changes == [(None, 2)]
     assert list(c.broken) == ["default/a"]
     assert "size" in c.broken["default/a"]
     assert "'huge'" in c.broken["default/a"]
     c.apply("MODIFIED", versioned(3, size=3))
-    assert (dict(c.broken), heard[1:]) == ({}, [(None, 3)])
+    assert (dict(c.broken), changes[1:]) == ({}, [(None, 3)])
     c.apply("MODIFIED", versioned(4, size="huge"))
-    assert (list(c.broken), heard[2:]) == (["default/a"], [(3, None)])
+    assert (list(c.broken), changes[2:]) == (["default/a"], [(3, None)])
     c.apply("DELETED", versioned(5, size="huge"))
-    assert (dict(c.broken), len(heard)) == ({}, 3)
+    assert (dict(c.broken), len(changes)) == ({}, 3)
 
 
 def test_an_undecodable_object_is_logged_once_for_each_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,33 +149,33 @@ def test_an_undecodable_object_is_logged_once_for_each_version(capsys: pytest.Ca
     assert capsys.readouterr().out.count("cannot be decoded") == 1
 
 
-def test_a_handlers_bug_is_counted_and_the_other_handlers_hear() -> None:
+def test_a_panic_of_a_handler_is_counted_and_other_handlers_run() -> None:
     c, _ = cache()
     before = PANICS.labels("handler")._value.get()
     c.on_change(lambda old, new: [][0])
-    heard: list[str] = []
-    c.on_change(lambda old, new: heard.append("second"))
+    changes: list[str] = []
+    c.on_change(lambda old, new: changes.append("second"))
     c.apply("ADDED", versioned(1))
-    assert heard == ["second"]
+    assert changes == ["second"]
     assert PANICS.labels("handler")._value.get() == before + 1
 
 
-def test_an_index_that_fails_leaves_the_object_out() -> None:
+def test_an_object_that_breaks_an_index_is_left_out() -> None:
     c: Cache[Thing] = Cache(Thing, indexes={"first": lambda obj: [obj.colors[0]]})
     c.replace([versioned(1), versioned(2, "b", colors=["red"])], 2)
     assert [obj.name for obj in c.list()] == ["b"]
     assert list(c.broken) == ["default/a"]
 
 
-def test_a_late_handler_hears_of_what_is_there() -> None:
+def test_a_late_handler_gets_the_existing_objects() -> None:
     c, _ = cache()
     c.replace([versioned(1, size=1)], 1)
-    heard: list[object] = []
-    c.on_change(lambda old, new: heard.append((old, new and new.size)))
-    assert heard == [(None, 1)]
+    changes: list[object] = []
+    c.on_change(lambda old, new: changes.append((old, new and new.size)))
+    assert changes == [(None, 1)]
 
 
-def test_a_history_that_went_back_is_taken_as_it_is() -> None:
+def test_a_list_with_older_versions_replaces_the_cache() -> None:
     """etcd restored from a backup: revisions are smaller than those seen before."""
     c, _ = cache()
     c.replace([versioned(50, size=5), versioned(51, "b")], 60)
@@ -197,14 +197,14 @@ class CacheModel(RuleBasedStateMachine):
         self.server = Server()
         self.cache, _ = cache()
         self.mirror: dict[str, Thing] = {}
-        self.cache.on_change(self.hear)
+        self.cache.on_change(self.record)
         self.answers: list[Json] = []
         self.seen = 0  # in the server's log
         self.states: list[tuple[int, list[Json]]] = [(self.server.revision, [])]
         self.versions: dict[str, int] = {}
         self.relist()
 
-    def hear(self, old: Thing | None, new: Thing | None) -> None:
+    def record(self, old: Thing | None, new: Thing | None) -> None:
         key = (old or new).key  # type: ignore[union-attr]
         assert self.mirror.get(key) is old
         if new is None:
@@ -215,11 +215,11 @@ class CacheModel(RuleBasedStateMachine):
     def remember(self) -> None:
         self.states.append((self.server.revision, [*self.server.objects.values()]))
 
-    @rule(name=names, size=sizes, colors=colors, ours=st.booleans())
-    def write(self, name: str, size: int | str, colors: list[str], ours: bool) -> None:
+    @rule(name=names, size=sizes, colors=colors, own=st.booleans())
+    def write(self, name: str, size: int | str, colors: list[str], own: bool) -> None:
         answer = self.server.put(thing(name, size=size, colors=colors))
         self.remember()
-        if ours:
+        if own:
             self.answers.append(answer)
 
     @precondition(lambda self: self.server.objects)
@@ -275,7 +275,7 @@ class CacheModel(RuleBasedStateMachine):
         self.versions.update(now)
 
     def teardown(self) -> None:
-        """Once every event is shown, the cache equals the server, whatever the earlier order."""
+        """Once every event is shown, the cache equals the server for any earlier order."""
         while self.answers:
             self.cache.observe(self.answers.pop())
         while self.seen < len(self.server.log):
@@ -290,15 +290,15 @@ class CacheModel(RuleBasedStateMachine):
 TestCacheModel = CacheModel.TestCase
 
 
-def test_an_object_that_is_left_out_comes_back_changed_or_after_a_while() -> None:
-    c, heard = cache()
+def test_a_left_out_object_returns_after_a_change_or_a_delay() -> None:
+    c, changes = cache()
     reported: list[str] = []
     c.on_left_out(lambda partial: reported.append(f"{partial.key}: {partial.error}"))
     c.replace([versioned(1, size=1), versioned(2, "b", size=2)], 2)
     a = c.find("default/a")
     assert a is not None and c.leave_out(a, "poison", 100.0)
     assert not c.leave_out(a, "poison", 101.0)
-    assert ([one.name for one in c.list()], list(c.broken), reported, heard[2:]) == (
+    assert ([obj.name for obj in c.list()], list(c.broken), reported, changes[2:]) == (
         ["b"],
         ["default/a"],
         [],
@@ -310,4 +310,4 @@ def test_an_object_that_is_left_out_comes_back_changed_or_after_a_while() -> Non
     assert (len(c), c.broken) == (2, {})
     assert c.leave_out(a, "poison", 200.0)
     c.apply("MODIFIED", versioned(3, size=3))
-    assert (len(c), c.broken, heard[-1]) == (2, {}, (None, 3))
+    assert (len(c), c.broken, changes[-1]) == (2, {}, (None, 3))

@@ -56,11 +56,11 @@ def pod(name: str = "p", **spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": name, "namespace": "default"}, "spec": {"containers": [container], **spec}}
 
 
-def test_what_is_created_can_be_read(client: Client) -> None:
-    made = client.create(Node.KIND, node(labels={"a": "b"}))
-    assert made["metadata"]["labels"]["a"] == "b"
+def test_a_created_object_can_be_read(client: Client) -> None:
+    created = client.create(Node.KIND, node(labels={"a": "b"}))
+    assert created["metadata"]["labels"]["a"] == "b"
     read = client.get(Node.KIND, "n")
-    assert read["metadata"]["uid"] == made["metadata"]["uid"]
+    assert read["metadata"]["uid"] == created["metadata"]["uid"]
     assert Node.decode(read).name == "n"
 
 
@@ -103,9 +103,9 @@ def test_the_patch_types(client: Client) -> None:
     client.patch(Node.KIND, "n", {"metadata": {"labels": {"a": None}}})
     body = {"spec": {"taints": [{"key": "k", "effect": "NoExecute"}]}}
     client.patch(Node.KIND, "n", body, type="strategic")
-    found = client.get(Node.KIND, "n")
-    assert found["metadata"]["labels"] == {"b": "2"}
-    assert found["spec"]["taints"][0]["key"] == "k"
+    patched = client.get(Node.KIND, "n")
+    assert patched["metadata"]["labels"] == {"b": "2"}
+    assert patched["spec"]["taints"][0]["key"] == "k"
 
 
 def test_applying_owns_fields_and_force_takes_them(client: Client) -> None:
@@ -123,7 +123,7 @@ def test_applying_owns_fields_and_force_takes_them(client: Client) -> None:
     assert client.get(Node.KIND, "n")["status"]["capacity"] == {"cpu": "4"}
 
 
-def test_a_list_is_read_in_pages_and_its_items_say_what_they_are(
+def test_a_list_is_read_in_pages_and_its_items_have_their_kind(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "PAGE", 2)
@@ -151,7 +151,7 @@ def test_deleting_waits_for_finalizers_and_eviction_removes_a_pod(client: Client
         client.get(Pod.KIND, "p", namespace="default")
 
 
-def test_a_watch_tells_every_change_until_it_is_closed(client: Client) -> None:
+def test_a_watch_delivers_every_change_until_it_is_closed(client: Client) -> None:
     _, version = client.list(Node.KIND)
     client.create(Node.KIND, node())
     with client.watch(Node.KIND, resource_version=version) as watch:
@@ -180,7 +180,7 @@ def test_a_watch_from_before_the_history_is_expired(reach: Reach) -> None:
         list(watch)
 
 
-def test_any_other_path_can_be_asked_if_it_answers_json(client: Client) -> None:
+def test_any_path_with_a_json_response_can_be_read(client: Client) -> None:
     assert "gitVersion" in client.raw("GET", "/version")
     with pytest.raises(ApiError, match="GET /healthz was answered with 'ok', not with a JSON object"):
         client.raw("GET", "/healthz")
@@ -197,7 +197,7 @@ def nodes(client: Client) -> Iterator[Informer[Node]]:
     informer.stop()
 
 
-def test_an_informer_keeps_up(client: Client, nodes: Informer[Node]) -> None:
+def test_an_informer_follows_changes(client: Client, nodes: Informer[Node]) -> None:
     changed = threading.Event()
     nodes.on_change(lambda old, new: changed.set() if new is None else None)
     client.create(Node.KIND, node("a"))
@@ -211,18 +211,18 @@ def test_an_informer_keeps_up(client: Client, nodes: Informer[Node]) -> None:
     assert nodes.error == ""
 
 
-def test_one_elector_leads_and_hands_over(client: Client) -> None:
+def test_only_one_elector_leads_and_hands_over(client: Client) -> None:
     clock = FakeClock()
     led: list[str] = []
-    one = Elector(client, "broker", "default", "one", clock, ids=lambda: "a")
-    two = Elector(client, "broker", "default", "two", clock, ids=lambda: "b")
+    first = Elector(client, "broker", "default", "one", clock, ids=lambda: "a")
+    second = Elector(client, "broker", "default", "two", clock, ids=lambda: "b")
 
     def lead(lost: threading.Event) -> None:
         led.append(client.get(Lease.KIND, "broker", namespace="default")["spec"]["holderIdentity"])
         assert not lost.is_set()
 
-    one.run(lead)
-    two.run(lead)
+    first.run(lead)
+    second.run(lead)
     assert led == ["one_a", "two_b"]
     lease = Lease.decode(client.get(Lease.KIND, "broker", namespace="default"))
     assert (lease.spec.lease_transitions, lease.spec.holder_identity) == (1, "")

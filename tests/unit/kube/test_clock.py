@@ -26,7 +26,7 @@ def test_waiting_ends_by_time_or_by_the_signal(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("clock", [SystemClock(), FakeClock()])
-def test_another_thread_ends_the_waiting(clock: Clock) -> None:
+def test_another_thread_ends_the_wait(clock: Clock) -> None:
     event, condition = threading.Event(), threading.Condition()
     went = []
 
@@ -48,7 +48,7 @@ def test_another_thread_ends_the_waiting(clock: Clock) -> None:
     assert went == [True, True, True]
 
 
-def test_fake_time_moves_only_when_told() -> None:
+def test_fake_time_moves_only_by_advance() -> None:
     clock = FakeClock()
     then, at = clock.now(), clock.monotonic()
     assert clock.advance(0.1) == 0
@@ -57,7 +57,7 @@ def test_fake_time_moves_only_when_told() -> None:
     assert (clock.now() - then, clock.monotonic() - at) == (timedelta(seconds=1), 1.0)
 
 
-def test_fake_time_wakes_those_whose_time_has_come_and_a_jump_wakes_nobody() -> None:
+def test_advance_wakes_due_sleepers_and_a_jump_wakes_none() -> None:
     clock = FakeClock()
     woken: list[str] = []
 
@@ -79,7 +79,7 @@ def test_fake_time_wakes_those_whose_time_has_come_and_a_jump_wakes_nobody() -> 
     threads[1].join(60)
 
 
-def test_what_never_happens_fails_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_condition_that_is_never_met_fails_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.kube.clock.PATIENCE", 0.01)
     clock = FakeClock()
     with pytest.raises(AssertionError, match="not met in time"):

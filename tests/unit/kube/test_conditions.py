@@ -47,7 +47,7 @@ def test_the_transition_time_moves_only_with_the_status() -> None:
     assert turned.last_transition_time == NOW.replace(microsecond=0)
 
 
-def test_a_new_condition_is_put_at_the_end_and_one_can_be_taken_away() -> None:
+def test_a_new_condition_is_appended_and_a_condition_can_be_removed() -> None:
     conditions = set_conditions(
         (READY,), ConditionUpdate(type="Launched", status="Unknown", reason="Waiting"), now=NOW
     )
@@ -96,7 +96,7 @@ def test_times_are_written_in_utc() -> None:
         ({"a": 1}, {"a": {"b": 1}}, True),
     ],
 )
-def test_only_a_field_of_ours_that_differs_is_a_change(old: Any, new: Any, differs: bool) -> None:
+def test_only_a_different_field_of_the_new_object_is_a_change(old: Any, new: Any, differs: bool) -> None:
     assert changed(old, new) is differs
 
 
@@ -108,23 +108,25 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from("abc"), values), st.dictionaries(st.sampled_from("abc"), values))
-def test_after_the_write_nothing_is_left_to_write(old: dict[str, Any], new: dict[str, Any]) -> None:
+def test_a_merged_object_has_no_change_left(old: dict[str, Any], new: dict[str, Any]) -> None:
     assert not changed(merge(old, new), new)
     assert changed(old, new) or merge(old, new) == old
 
 
-def test_a_finalizer_is_put_on_and_taken_off_at_the_version_that_was_read() -> None:
+def test_a_finalizer_is_added_and_removed_at_the_read_version() -> None:
     meta = {"finalizers": ["other"], "resourceVersion": "7"}
     obj = Thing.decode(thing("a", metadata=meta))
     body = add_finalizer(obj, "ours")
     assert body == {"metadata": {"finalizers": ["other", "ours"], "resourceVersion": "7"}}
     assert remove_finalizer(obj, "ours") is None
-    ours = Thing.decode(merge(thing("a", metadata=meta), body))
-    assert add_finalizer(ours, "ours") is None
-    assert remove_finalizer(ours, "ours") == {"metadata": {"finalizers": ["other"], "resourceVersion": "7"}}
+    finalized = Thing.decode(merge(thing("a", metadata=meta), body))
+    assert add_finalizer(finalized, "ours") is None
+    assert remove_finalizer(finalized, "ours") == {
+        "metadata": {"finalizers": ["other"], "resourceVersion": "7"}
+    }
 
 
-def test_an_owner_is_named_with_its_uid() -> None:
+def test_an_owner_reference_has_the_uid() -> None:
     owner = Thing.decode(thing("a", metadata={"uid": "u"}))
     assert owner_reference(owner) == {
         "apiVersion": "test.io/v1",

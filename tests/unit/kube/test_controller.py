@@ -20,7 +20,7 @@ class ProviderTrouble(Exception):
 
 
 class World:
-    """A controller whose reconcile fails for chosen keys."""
+    """A controller with a reconcile that fails for chosen keys."""
 
     def __init__(self, *, workers: int = 2) -> None:
         self.clock = FakeClock()
@@ -62,7 +62,7 @@ def count(result: str) -> float:
         ProtocolError("cut off"),
     ],
 )
-def test_an_expected_failure_comes_back_later_each_time_and_is_forgotten_by_a_success(
+def test_an_expected_failure_backs_off_until_a_success(
     error: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = World()
@@ -83,14 +83,16 @@ def test_an_expected_failure_comes_back_later_each_time_and_is_forgotten_by_a_su
     assert world.queue.failures("a") == 0
 
 
-def test_a_bug_is_shown_with_its_traceback_counted_and_backs_off(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_panic_is_logged_with_its_traceback_counted_and_backs_off(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     world = World()
     world.fail["a"] = ZeroDivisionError("division by zero")
     bugs, before = PANICS.labels("test")._value.get(), count("panic")
     world.step("a")
-    said = capsys.readouterr().out
-    assert "ZeroDivisionError" in said
-    assert "key=a" in said
+    output = capsys.readouterr().out
+    assert "ZeroDivisionError" in output
+    assert "key=a" in output
     assert (PANICS.labels("test")._value.get(), count("panic")) == (bugs + 1, before + 1)
     world.step("b")
     assert world.calls == {"a": 1, "b": 1}
@@ -99,7 +101,7 @@ def test_a_bug_is_shown_with_its_traceback_counted_and_backs_off(capsys: pytest.
     assert world.calls["a"] == 2
 
 
-def test_what_the_server_asks_for_is_waited() -> None:
+def test_retry_after_of_the_server_is_waited() -> None:
     world = World()
     world.fail["a"] = TooManyRequests(429, "TooManyRequests", "", {"retryAfterSeconds": 9})
     world.step("a")
@@ -119,7 +121,7 @@ def test_remainder_of_a_rounding_does_not_run_the_key_at_once(rest: float) -> No
     assert world.controller.step()
 
 
-def test_a_reconcile_may_ask_to_be_called_again() -> None:
+def test_a_reconcile_may_requeue_its_key() -> None:
     world = World()
     world.again["a"] = 30
     world.step("a")
@@ -129,7 +131,7 @@ def test_a_reconcile_may_ask_to_be_called_again() -> None:
     assert world.controller.step()
 
 
-def test_workers_take_keys_side_by_side_and_one_key_never_twice_at_once() -> None:
+def test_workers_process_keys_in_parallel_and_no_key_twice_at_once() -> None:
     world = World(workers=3)
     meet = threading.Barrier(3)  # only passed if three keys are processed at the same time
     working: set[str] = set()
@@ -151,7 +153,7 @@ def test_workers_take_keys_side_by_side_and_one_key_never_twice_at_once() -> Non
     assert controller.stop()
 
 
-def test_stopping_waits_for_the_key_at_work_and_leaves_the_rest() -> None:
+def test_stopping_waits_for_the_current_key_and_drops_the_rest() -> None:
     world = World()
     entered, leave = threading.Event(), threading.Event()
 

@@ -21,7 +21,7 @@ KUBECTL = shutil.which("kubectl") or ""
 
 @pytest.mark.kubectl
 @pytest.mark.skipif(not KUBECTL, reason="no kubectl on the PATH")
-def test_kubectl_describe_shows_our_events_with_their_count(api: Api, tmp_path: Path) -> None:
+def test_kubectl_describe_shows_the_brokers_events_with_their_count(api: Api, tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
     config.write_text(api.kubeconfig())
     client = Client(HttpTransport.from_kubeconfig(config))

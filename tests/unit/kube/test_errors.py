@@ -50,7 +50,9 @@ def test_the_class_follows_reason_and_code(code: int, reason: str, expected: typ
         ({}, {}, 0),
     ],
 )
-def test_how_long_to_wait(headers: dict[str, str], details: dict[str, Any], seconds: float) -> None:
+def test_retry_after_is_read_from_header_and_body(
+    headers: dict[str, str], details: dict[str, Any], seconds: float
+) -> None:
     body = orjson.dumps({"kind": "Status", "code": 429, "details": details})
     error = from_reply(429, body, headers)
     assert isinstance(error, TooManyRequests)
@@ -64,7 +66,7 @@ def test_an_invalid_object_names_its_fields() -> None:
     assert error.causes == (("spec.size", "Invalid value: -1: must not be negative"),)
 
 
-def test_the_runtimes_metrics_show_in_another_registry() -> None:
+def test_metrics_of_the_runtime_can_be_shown_by_another_registry() -> None:
     assert {module.REGISTRY for module in (panics, informer, lease, queue)} == {REGISTRY}
     process = CollectorRegistry()
     process.register(REGISTRY)

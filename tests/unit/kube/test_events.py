@@ -17,7 +17,7 @@ from tests.support.kube_server import NO_ANSWER, Json, Server, Thing, thing
 CLAIM = Reference(api_version="karpenter.sh/v1", kind="NodeClaim", name="claim-1", uid="u1")
 
 
-class Desk:
+class EventBench:
     """A recorder without a thread, and the Events on the server."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Desk:
             self.server.client, "capacity-broker", self.clock, ids=lambda: f"{next(ids):x}"
         )
 
-    def say(self, message: str = "no slot is free", about: Reference = CLAIM, **more: Any) -> None:
+    def record(self, message: str = "no slot is free", about: Reference = CLAIM, **more: Any) -> None:
         self.recorder.event(about, "Warning", "CapacityShort", message, **more)
 
     def events(self) -> list[Json]:
@@ -38,20 +38,20 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def bench() -> EventBench:
+    return EventBench()
 
 
-def test_an_event_names_what_it_is_about_and_who_says_it(desk: Desk) -> None:
-    desk.recorder.event(
+def test_an_event_names_its_object_and_its_reporter(bench: EventBench) -> None:
+    bench.recorder.event(
         Thing.decode(thing("a", metadata={"uid": "u"})),
         "Normal",
         "Launched",
         "as i-1",
         annotations={"k": "v"},
     )
-    assert desk.recorder.flush()
-    (event,) = desk.events()
+    assert bench.recorder.flush()
+    (event,) = bench.events()
     del event["metadata"]["resourceVersion"], event["metadata"]["uid"]
     assert event == {
         "apiVersion": "v1",
@@ -76,19 +76,19 @@ def test_an_event_names_what_it_is_about_and_who_says_it(desk: Desk) -> None:
     }
 
 
-def test_the_same_again_is_counted_and_written_every_two_minutes_at_most(desk: Desk) -> None:
-    desk.recorder.start()
-    desk.say()
-    desk.clock.until(lambda: len(desk.server.requests) == 1)
+def test_a_repeated_event_is_counted_and_written_at_most_every_two_minutes(bench: EventBench) -> None:
+    bench.recorder.start()
+    bench.record()
+    bench.clock.until(lambda: len(bench.server.requests) == 1)
     for _ in range(5):
-        desk.clock.advance(10)
-        desk.say()
-    desk.clock.threads(1, within=70)
-    assert desk.writes() == ["POST"]
-    desk.clock.advance(70)
-    desk.clock.until(lambda: len(desk.server.requests) == 2)
-    desk.recorder.stop()
-    (event,) = desk.events()
+        bench.clock.advance(10)
+        bench.record()
+    bench.clock.threads(1, within=70)
+    assert bench.writes() == ["POST"]
+    bench.clock.advance(70)
+    bench.clock.until(lambda: len(bench.server.requests) == 2)
+    bench.recorder.stop()
+    (event,) = bench.events()
     assert (event["count"], event["firstTimestamp"][11:19], event["lastTimestamp"][11:19]) == (
         6,
         "00:00:00",
@@ -96,128 +96,132 @@ def test_the_same_again_is_counted_and_written_every_two_minutes_at_most(desk: D
     )
 
 
-def test_what_a_crowd_says_is_written_in_turn(desk: Desk) -> None:
+def test_a_burst_of_events_is_written_at_a_bounded_rate(bench: EventBench) -> None:
     for n in range(AT_ONCE + 40):
-        desk.say(about=Reference(api_version="v1", kind="Pod", name=f"p-{n}", namespace="prod", uid=f"u-{n}"))
-    desk.recorder.start()
-    desk.clock.until(lambda: len(desk.server.requests) == AT_ONCE)
-    desk.clock.threads(1, within=1)
-    assert len(desk.server.requests) == AT_ONCE
-    desk.clock.advance(0.5)
-    desk.clock.until(lambda: len(desk.server.requests) == AT_ONCE + 25)
-    desk.recorder.stop()
-    assert len(desk.server.requests) == AT_ONCE + 40
+        bench.record(
+            about=Reference(api_version="v1", kind="Pod", name=f"p-{n}", namespace="prod", uid=f"u-{n}")
+        )
+    bench.recorder.start()
+    bench.clock.until(lambda: len(bench.server.requests) == AT_ONCE)
+    bench.clock.threads(1, within=1)
+    assert len(bench.server.requests) == AT_ONCE
+    bench.clock.advance(0.5)
+    bench.clock.until(lambda: len(bench.server.requests) == AT_ONCE + 25)
+    bench.recorder.stop()
+    assert len(bench.server.requests) == AT_ONCE + 40
 
 
-def test_another_message_reason_or_object_is_another_event(desk: Desk) -> None:
-    desk.say()
-    desk.say("all full")
-    desk.say(about=Reference(api_version="v1", kind="Pod", name="p", namespace="prod", uid="u2"))
-    assert desk.recorder.flush()
-    assert [e["metadata"]["namespace"] for e in desk.events()] == ["default", "default", "prod"]
+def test_another_message_reason_or_object_is_another_event(bench: EventBench) -> None:
+    bench.record()
+    bench.record("all full")
+    bench.record(about=Reference(api_version="v1", kind="Pod", name="p", namespace="prod", uid="u2"))
+    assert bench.recorder.flush()
+    assert [e["metadata"]["namespace"] for e in bench.events()] == ["default", "default", "prod"]
 
 
-def test_stopping_writes_what_waits(desk: Desk) -> None:
-    desk.recorder.start()
-    desk.say()
-    desk.clock.until(lambda: len(desk.server.requests) == 1)
-    desk.say()
-    desk.say("last words")
-    desk.recorder.stop()
-    assert sorted((e["message"], e["count"]) for e in desk.events()) == [
+def test_stopping_writes_waiting_events(bench: EventBench) -> None:
+    bench.recorder.start()
+    bench.record()
+    bench.clock.until(lambda: len(bench.server.requests) == 1)
+    bench.record()
+    bench.record("last words")
+    bench.recorder.stop()
+    assert sorted((e["message"], e["count"]) for e in bench.events()) == [
         ("last words", 1),
         ("no slot is free", 2),
     ]
 
 
-def test_one_object_that_talks_too_much_is_cut_short_and_the_others_are_not(desk: Desk) -> None:
+def test_too_many_events_of_one_object_are_dropped(bench: EventBench) -> None:
     before = WRITTEN.labels("dropped")._value.get()
     for n in range(30):
-        desk.say(f"message {n}")
+        bench.record(f"message {n}")
     other = Reference(api_version="v1", kind="Node", name="n", uid="u9")
-    desk.say(about=other)
-    assert desk.recorder.flush()
-    assert len(desk.events()) == 26
+    bench.record(about=other)
+    assert bench.recorder.flush()
+    assert len(bench.events()) == 26
     assert WRITTEN.labels("dropped")._value.get() == before + 5
-    desk.clock.advance(600)
+    bench.clock.advance(600)
     for n in range(30, 40):
-        desk.say(f"message {n}")
-    assert desk.recorder.flush()
-    assert len(desk.events()) == 28  # two tokens came back
+        bench.record(f"message {n}")
+    assert bench.recorder.flush()
+    assert len(bench.events()) == 28  # two tokens came back
 
 
-def test_an_event_that_the_server_dropped_is_said_anew(desk: Desk) -> None:
-    desk.say()
-    assert desk.recorder.flush()
-    desk.server.objects.clear()
-    desk.say()
-    assert desk.recorder.flush()
-    assert [e["count"] for e in desk.events()] == [2]
+def test_an_event_that_the_server_deleted_is_written_again(bench: EventBench) -> None:
+    bench.record()
+    assert bench.recorder.flush()
+    bench.server.objects.clear()
+    bench.record()
+    assert bench.recorder.flush()
+    assert [e["count"] for e in bench.events()] == [2]
 
 
-def test_after_a_long_silence_the_count_begins_anew(desk: Desk) -> None:
-    desk.say()
-    assert desk.recorder.flush()
-    desk.clock.advance(4000)
-    desk.say()
-    assert desk.recorder.flush()
-    assert [e["count"] for e in desk.events()] == [1, 1]
+def test_after_a_long_pause_the_count_restarts(bench: EventBench) -> None:
+    bench.record()
+    assert bench.recorder.flush()
+    bench.clock.advance(4000)
+    bench.record()
+    assert bench.recorder.flush()
+    assert [e["count"] for e in bench.events()] == [1, 1]
 
 
-def test_a_server_without_an_answer_is_tried_again_and_then_given_up(desk: Desk) -> None:
+def test_an_event_without_a_response_is_retried_and_then_dropped(bench: EventBench) -> None:
     before = WRITTEN.labels("failed")._value.get()
-    desk.server.fail(NO_ANSWER, times=2)
-    desk.say()
-    desk.recorder.start()
-    desk.clock.until(lambda: len(desk.events()) == 1, step=1)
-    assert desk.clock.monotonic() >= 1020
-    desk.server.fail(NO_ANSWER, times=100)
-    desk.say("never heard")
-    desk.clock.until(lambda: WRITTEN.labels("failed")._value.get() == before + 1, step=5)
-    desk.server.faults.clear()
-    desk.recorder.stop()
-    assert len(desk.events()) == 1
+    bench.server.fail(NO_ANSWER, times=2)
+    bench.record()
+    bench.recorder.start()
+    bench.clock.until(lambda: len(bench.events()) == 1, step=1)
+    assert bench.clock.monotonic() >= 1020
+    bench.server.fail(NO_ANSWER, times=100)
+    bench.record("never written")
+    bench.clock.until(lambda: WRITTEN.labels("failed")._value.get() == before + 1, step=5)
+    bench.server.faults.clear()
+    bench.recorder.stop()
+    assert len(bench.events()) == 1
 
 
-def test_a_refusal_is_not_tried_again(desk: Desk) -> None:
-    desk.server.fail(403)
-    desk.say()
-    assert desk.recorder.flush()
-    assert desk.recorder.flush()
-    assert len(desk.server.requests) == 1
+def test_a_refused_event_is_not_retried(bench: EventBench) -> None:
+    bench.server.fail(403)
+    bench.record()
+    assert bench.recorder.flush()
+    assert bench.recorder.flush()
+    assert len(bench.server.requests) == 1
 
 
-def test_no_more_is_remembered_than_fits(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_events_is_bounded(
+    bench: EventBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(events_module, "REMEMBERED", 3)
     for n in range(5):
-        desk.say(about=Reference(api_version="v1", kind="Pod", name=f"p{n}", namespace="d", uid=f"u{n}"))
-    assert desk.recorder.flush()
-    assert len(desk.events()) == 3  # the others had no room while the first ones waited
-    desk.say(about=Reference(api_version="v1", kind="Pod", name="p9", namespace="d", uid="u9"))
-    assert desk.recorder.flush()
-    assert len(desk.events()) == 4  # a written event makes room
+        bench.record(about=Reference(api_version="v1", kind="Pod", name=f"p{n}", namespace="d", uid=f"u{n}"))
+    assert bench.recorder.flush()
+    assert len(bench.events()) == 3  # the others had no room while the first ones waited
+    bench.record(about=Reference(api_version="v1", kind="Pod", name="p9", namespace="d", uid="u9"))
+    assert bench.recorder.flush()
+    assert len(bench.events()) == 4  # a written event makes room
 
 
-def test_a_long_message_and_a_long_name_are_cut_to_what_is_allowed(desk: Desk) -> None:
-    desk.say("x" * 5000, about=Reference(api_version="v1", kind="Node", name="n" * 250))
-    assert desk.recorder.flush()
-    (event,) = desk.events()
+def test_long_messages_and_names_are_cut_to_the_limit(bench: EventBench) -> None:
+    bench.record("x" * 5000, about=Reference(api_version="v1", kind="Node", name="n" * 250))
+    assert bench.recorder.flush()
+    (event,) = bench.events()
     assert (len(event["message"]), event["message"][-2:]) == (1024, "x…")
     assert len(event["metadata"]["name"]) <= 253
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.sampled_from([0.0, 30.0, 130.0])), max_size=20))
-def test_every_word_is_counted_once(said: list[tuple[str, float]]) -> None:
-    desk = Desk()
-    for message, pause in said:
-        desk.say(message)
-        desk.clock.advance(pause)
+def test_every_message_is_counted_once(messages: list[tuple[str, float]]) -> None:
+    bench = EventBench()
+    for message, pause in messages:
+        bench.record(message)
+        bench.clock.advance(pause)
         if pause:
-            desk.recorder.flush()
-    desk.recorder.flush()
-    counts = {e["message"]: e["count"] for e in desk.events()}
-    words = [message for message, _ in said]
+            bench.recorder.flush()
+    bench.recorder.flush()
+    counts = {e["message"]: e["count"] for e in bench.events()}
+    words = [message for message, _ in messages]
     assert counts == {word: words.count(word) for word in set(words)}
-    for request in desk.server.requests:
+    for request in bench.server.requests:
         if request.method == "PATCH":
             assert set(orjson.loads(request.body or b"")) == {"count", "lastTimestamp"}

@@ -14,7 +14,7 @@ from urllib3 import HTTPConnectionPool
 from urllib3.exceptions import ProtocolError
 
 from broker.kube.exchange import Answer, Incoming, exchange, request
-from tests.support.scripted_http import Web, say
+from tests.support.scripted_http import Web, respond
 
 
 class Pieces:
@@ -49,7 +49,7 @@ def chunked(body: bytes, sizes: list[int]) -> bytes:
     interim=st.booleans(),
 )
 @example(body=b"\r\n\r\n0\r\n\r\n", cuts=[*range(300)], sizes=[3], framing="chunks", interim=True)
-def test_however_an_answer_is_cut_it_is_the_same(
+def test_a_response_is_the_same_for_any_packets(
     body: bytes, cuts: list[int], sizes: list[int], framing: str, interim: bool
 ) -> None:
     head, sent = {
@@ -68,7 +68,7 @@ def test_however_an_answer_is_cut_it_is_the_same(
     "data",
     [b"HTTP/1.1 204 No Content\r\n\r\n", b"HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n"],
 )
-def test_some_answers_have_no_body(data: bytes) -> None:
+def test_responses_204_and_304_have_no_body(data: bytes) -> None:
     (_, _, body), keep = read(data)
     assert (body, keep) == (b"", True)
 
@@ -81,12 +81,12 @@ def test_some_answers_have_no_body(data: bytes) -> None:
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}HTTP/1.1 200 OK\r\n",
     ],
 )
-def test_a_connection_that_the_server_gives_up_or_says_too_much_on_is_not_used_again(data: bytes) -> None:
+def test_a_closed_or_overfull_connection_is_not_reused(data: bytes) -> None:
     assert read(data) == ((200, read(data)[0][1], b"{}"), False)
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"", "closed before the answer was complete"),
         (b"HTTP/1.1 200 OK\r\nContent-Le", "closed before"),
@@ -102,23 +102,23 @@ def test_a_connection_that_the_server_gives_up_or_says_too_much_on_is_not_used_a
         (b"HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", "another protocol"),
     ],
 )
-def test_what_is_no_whole_answer_is_refused(data: bytes, said: str) -> None:
-    with pytest.raises(ProtocolError, match=said):
+def test_an_incomplete_response_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(ProtocolError, match=message):
         read(data, range(0, len(data), 5000))
 
 
 @pytest.mark.parametrize("value", ["a\r\nX: y", "a\nX: y", "a\rX"])
-def test_a_header_cannot_bring_another(value: str) -> None:
+def test_a_header_with_a_line_break_is_refused(value: str) -> None:
     with pytest.raises(ProtocolError, match="line break"):
         request("GET", "/", {"Authorization": value}, None)
 
 
-def test_a_connection_is_used_again_and_opened_again_when_the_server_has_closed_it() -> None:
+def test_a_connection_is_reused_and_reopened_after_the_server_closed_it() -> None:
     ports: list[int] = []
 
     def answer(handler: Any) -> None:
         ports.append(handler.client_address[1])
-        say(handler, 200, {"n": len(ports)})
+        respond(handler, 200, {"n": len(ports)})
         handler.close_connection = len(ports) == 2
 
     with Web(answer) as web:
@@ -138,7 +138,7 @@ def test_a_connection_is_used_again_and_opened_again_when_the_server_has_closed_
     assert ports[0] == ports[1] != ports[2]
 
 
-def test_after_an_answer_that_broke_off_the_next_is_whole() -> None:
+def test_the_response_after_a_broken_one_is_complete() -> None:
     seen: list[int] = []
 
     def answer(handler: Any) -> None:
@@ -150,7 +150,7 @@ def test_after_an_answer_that_broke_off_the_next_is_whole() -> None:
             handler.wfile.write(b"{}")
             handler.close_connection = True
         else:
-            say(handler, 200, {"whole": True})
+            respond(handler, 200, {"whole": True})
 
     with Web(answer) as web:
         pool = HTTPConnectionPool("127.0.0.1", web.port)

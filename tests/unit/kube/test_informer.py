@@ -37,16 +37,16 @@ def server() -> Server:
 @pytest.fixture
 def followed(server: Server, clock: FakeClock) -> Iterator[Informer[Thing]]:
     """An informer that watches an empty server."""
-    one = informer(server, clock)
-    one.start()
-    assert one.wait_synced(60)
+    things = informer(server, clock)
+    things.start()
+    assert things.wait_synced(60)
     clock.until(lambda: len(server.streams) == 1)
-    yield one
-    one.stop()
+    yield things
+    things.stop()
 
 
-def sizes(one: Informer[Thing]) -> dict[str, int]:
-    return {obj.name: obj.size for obj in one.cache.list()}
+def sizes(things: Informer[Thing]) -> dict[str, int]:
+    return {obj.name: obj.size for obj in things.cache.list()}
 
 
 class Gadget(Thing):
@@ -79,18 +79,18 @@ def test_the_oldest_cache_of_a_kind_that_follows_is_measured(clock: FakeClock) -
     assert age() is None
 
 
-def test_it_lists_then_follows(server: Server, clock: FakeClock) -> None:
+def test_an_informer_lists_then_watches(server: Server, clock: FakeClock) -> None:
     server.put(thing("a", size=1))
-    one = informer(server, clock)
-    assert not one.synced
-    one.start()
-    assert one.wait_synced(60)
-    assert sizes(one) == {"a": 1}
+    things = informer(server, clock)
+    assert not things.synced
+    things.start()
+    assert things.wait_synced(60)
+    assert sizes(things) == {"a": 1}
     server.put(thing("b", size=2))
     server.put(thing("a", size=3))
     server.remove("b")
-    clock.until(lambda: sizes(one) == {"a": 3})
-    one.stop()
+    clock.until(lambda: sizes(things) == {"a": 3})
+    things.stop()
     watch = server.requests[-1].query
     assert watch["allowWatchBookmarks"] == "true"
     assert server.streams == []
@@ -100,29 +100,29 @@ def test_a_big_collection_comes_in_pages(clock: FakeClock) -> None:
     server = Server(page=3)
     for n in range(8):
         server.put(thing(f"t{n}", size=n))
-    one = informer(server, clock, label_selector="a=b", namespace="default")
+    things = informer(server, clock, label_selector="a=b", namespace="default")
     server.patient = False
-    one.follow()
-    assert len(one.cache) == 8
+    things.follow()
+    assert len(things.cache) == 8
     lists = [r.query for r in server.requests if "watch" not in r.query]
     assert [("limit" in q, "continue" in q) for q in lists] == [(True, False), (True, True), (True, True)]
     assert {q["labelSelector"] for q in lists} == {"a=b"}
     assert all("/namespaces/default/" in r.path for r in server.requests)
 
 
-def test_history_that_goes_away_between_two_pages_is_read_at_once_instead(clock: FakeClock) -> None:
+def test_a_list_that_expires_between_two_pages_is_read_in_one_request(clock: FakeClock) -> None:
     server = Server(page=2)
     for n in range(5):
         server.put(thing(f"t{n}"))
     server.faults.extend([lambda request: None, lambda request: status(410, "Expired")])
     server.patient = False
-    one = informer(server, clock)
-    one.follow()
-    assert len(one.cache) == 5
+    things = informer(server, clock)
+    things.follow()
+    assert len(things.cache) == 5
     assert "limit" not in server.requests[2].query
 
 
-def test_a_stream_that_ends_is_taken_up_where_it_ended(
+def test_a_watch_continues_at_its_last_version(
     followed: Informer[Thing], server: Server, clock: FakeClock
 ) -> None:
     server.put(thing("a", size=1))
@@ -134,30 +134,30 @@ def test_a_stream_that_ends_is_taken_up_where_it_ended(
     assert server.requests[-1].query["resourceVersion"] == "101"
 
 
-def test_a_bookmark_moves_the_place_to_go_on_from(
+def test_a_bookmark_advances_the_version_of_the_watch(
     followed: Informer[Thing], server: Server, clock: FakeClock
 ) -> None:
-    server.say("BOOKMARK", {"kind": "Thing", "metadata": {"resourceVersion": "100500"}})
+    server.send_event("BOOKMARK", {"kind": "Thing", "metadata": {"resourceVersion": "100500"}})
     server.drop()
     clock.until(lambda: server.count(watch=True) == 2, step=0.1)
     assert server.requests[-1].query["resourceVersion"] == "100500"
 
 
-def test_an_expired_version_is_listed_again_and_told_as_differences(
+def test_after_an_expired_version_only_differences_are_delivered(
     followed: Informer[Thing], server: Server, clock: FakeClock
 ) -> None:
     server.put(thing("a", size=1))
     server.put(thing("b", size=2))
     clock.until(lambda: len(followed.cache) == 2)
-    heard: list[str] = []
-    followed.cache.on_change(lambda old, new: heard.append(f"{old and old.name} → {new and new.name}"))
-    heard.clear()
+    changes: list[str] = []
+    followed.cache.on_change(lambda old, new: changes.append(f"{old and old.name} → {new and new.name}"))
+    changes.clear()
     server.drop()
     server.remove("a")
     server.put(thing("c"))
     server.compact()
     clock.until(lambda: "c" in sizes(followed), step=0.1)
-    assert heard == ["a → None", "None → c"]
+    assert changes == ["a → None", "None → c"]
     assert server.count(watch=False) == 2
 
 
@@ -171,7 +171,7 @@ def test_a_version_that_the_server_keeps_refusing_is_listed_again(
     assert (server.count(watch=False), server.count(watch=True)) == (2, 5)
 
 
-def test_a_server_that_does_not_answer_is_no_reason_to_list_again(
+def test_a_server_without_a_response_causes_no_new_list(
     followed: Informer[Thing], server: Server, clock: FakeClock
 ) -> None:
     busy = TooManyRequests(429, "TooManyRequests", "")
@@ -181,7 +181,7 @@ def test_a_server_that_does_not_answer_is_no_reason_to_list_again(
     assert server.count(watch=False) == 1
 
 
-def test_an_answer_to_our_own_write_is_there_before_its_event(
+def test_an_own_write_is_cached_before_its_event(
     followed: Informer[Thing], server: Server, clock: FakeClock
 ) -> None:
     created = server.client.create(Thing.KIND, thing("a", size=1))
@@ -197,65 +197,65 @@ def test_an_answer_to_our_own_write_is_there_before_its_event(
         (ApiError(403, "Forbidden", "things is forbidden"), "things is forbidden"),
     ],
 )
-def test_a_server_that_refuses_is_asked_less_and_less_and_the_reason_is_shown(
+def test_a_refusing_server_is_retried_with_backoff_and_its_reason_is_shown(
     server: Server, clock: FakeClock, error: ApiError, reason: str
 ) -> None:
     server.fail(error, times=1000)
-    one = informer(server, clock)
-    one.start()
+    things = informer(server, clock)
+    things.start()
     at: list[float] = []
     while len(server.requests) < 13:
-        seen = len(server.requests)
+        before = len(server.requests)
         clock.threads(1)  # it has sent its request, and waits
-        while len(server.requests) == seen:
+        while len(server.requests) == before:
             clock.advance(1)
             clock.threads(1)
         at.append(clock.monotonic())
     waits = [round(b - a) for a, b in pairwise(at)]
     assert waits[-5:] == [13, 26, 30, 30, 30]
-    assert not one.synced
-    assert reason in one.error
-    assert one.staleness() >= 100
+    assert not things.synced
+    assert reason in things.error
+    assert things.staleness() >= 100
     server.faults.clear()
-    clock.until(lambda: one.synced, step=1)
-    one.stop()
-    assert one.error == ""
+    clock.until(lambda: things.synced, step=1)
+    things.stop()
+    assert things.error == ""
 
 
-def test_a_kind_that_need_not_be_there_is_said_to_be_missing_once_and_found_when_it_comes(
+def test_a_missing_optional_kind_is_logged_once_and_followed_once_it_exists(
     server: Server, clock: FakeClock
 ) -> None:
     server.fail(404, times=1000)
-    one = informer(server, clock)
-    one.optional = True
-    with capture_logs() as said:
-        waits = [one.follow() for _ in range(12)]
-    assert [(entry["log_level"], entry["event"]) for entry in said] == [("info", "not installed")]
-    assert one.missing
+    things = informer(server, clock)
+    things.optional = True
+    with capture_logs() as logs:
+        waits = [things.follow() for _ in range(12)]
+    assert [(entry["log_level"], entry["event"]) for entry in logs] == [("info", "not installed")]
+    assert things.missing
     assert waits == sorted(waits)
     assert (waits[0] < 1, waits[-1]) == (True, 60)
     server.faults.clear()
     server.patient = False
-    one.follow()
-    assert one.synced
-    assert not one.missing
+    things.follow()
+    assert things.synced
+    assert not things.missing
 
 
-def test_a_server_that_asks_to_be_left_alone_is(server: Server, clock: FakeClock) -> None:
+def test_retry_after_delays_the_next_request(server: Server, clock: FakeClock) -> None:
     server.fail(TooManyRequests(429, "TooManyRequests", "busy", {"retryAfterSeconds": 20}))
-    one = informer(server, clock)
-    one.start()
+    things = informer(server, clock)
+    things.start()
     clock.until(lambda: len(server.requests) == 1)
     clock.threads(1, within=20)
     clock.advance(19)
     clock.threads(1, within=1)
     assert len(server.requests) == 1
     clock.advance(1)
-    assert one.wait_synced(60)
-    one.stop()
+    assert things.wait_synced(60)
+    things.stop()
 
 
-def test_one_undecodable_object_does_not_stop_the_others(
+def test_an_undecodable_object_does_not_stop_the_others(
     followed: Informer[Thing], server: Server, clock: FakeClock
 ) -> None:
     server.put(thing("bad", size="huge"))
@@ -264,7 +264,7 @@ def test_one_undecodable_object_does_not_stop_the_others(
     assert list(followed.cache.broken) == ["default/bad"]
 
 
-def test_stopping_ends_a_stream_that_waits(followed: Informer[Thing], server: Server) -> None:
+def test_stopping_ends_an_idle_stream(followed: Informer[Thing], server: Server) -> None:
     followed.stop()
     assert not followed._thread.is_alive()  # type: ignore[union-attr]
     with pytest.raises(RuntimeError, match="started before"):
@@ -282,7 +282,7 @@ class Following(RuleBasedStateMachine):
         super().__init__()
         self.server = Server(page=2)
         self.server.patient = False
-        self.one = informer(self.server, FakeClock())
+        self.things = informer(self.server, FakeClock())
         self.answers: list[Json] = []
 
     @rule(name=st.sampled_from("abcde"), size=st.one_of(st.integers(0, 3), st.just("huge")))
@@ -313,25 +313,25 @@ class Following(RuleBasedStateMachine):
     @rule()
     def observe(self) -> None:
         if self.answers:
-            self.one.cache.observe(self.answers.pop(0))
+            self.things.cache.observe(self.answers.pop(0))
 
     @rule()
     def follow(self) -> None:
-        self.one.follow()
+        self.things.follow()
 
     def teardown(self) -> None:
         self.server.faults.clear()
         self.server.broken_streams.clear()
         for _ in range(2):  # the first may find that it must list again
-            self.one.follow()
+            self.things.follow()
         while self.answers:
-            self.one.cache.observe(self.answers.pop())
+            self.things.cache.observe(self.answers.pop())
         stored = {path.rpartition("/")[2]: obj["size"] for path, obj in self.server.objects.items()}
-        assert sizes(self.one) == {name: size for name, size in stored.items() if size != "huge"}
-        assert {key.rpartition("/")[2] for key in self.one.cache.broken} == {
+        assert sizes(self.things) == {name: size for name, size in stored.items() if size != "huge"}
+        assert {key.rpartition("/")[2] for key in self.things.cache.broken} == {
             name for name, size in stored.items() if size == "huge"
         }
-        assert self.one.error == ""
+        assert self.things.error == ""
 
 
 TestFollowing = Following.TestCase

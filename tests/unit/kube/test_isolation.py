@@ -1,4 +1,4 @@
-"""The object that a failed pass leaves out, whatever other objects its code has in scope."""
+"""The object that a failed pass leaves out, with any other objects in the scope of its code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ class World:
         self.nodes = Cache(Node)
         nodes = nodes or [f"node-{name}" for name in claims]
         labels = [{"node": nodes[at % len(nodes)], "size": name} for at, name in enumerate(claims)]
-        self.claims.replace([_raw(*each) for each in zip(claims, labels, strict=True)], 1)
+        self.claims.replace(
+            [_raw(*claim_and_labels) for claim_and_labels in zip(claims, labels, strict=True)], 1
+        )
         self.nodes.replace([_raw(name, {"size": name}) for name in nodes], 1)
         self.events = Events()
         self.isolation = Isolation((self.nodes, self.claims), self.events, clock=FakeClock())
@@ -56,7 +58,7 @@ class World:
 
     @property
     def left_out(self) -> set[tuple[str, str]]:
-        return {(kind.KIND.kind, name) for kind, each in self._all for name in each.broken}
+        return {(kind.KIND.kind, name) for kind, cache in self._all for name in cache.broken}
 
     @property
     def _all(self) -> Sequence[tuple[Any, Cache[Any]]]:
@@ -96,14 +98,14 @@ def in_a_comprehension(world: World) -> None:
 
 def by_a_value_that_has_its_name(world: World) -> None:
     @dataclass
-    class Wish:
+    class Sized:
         name: str
 
-    def judge(wish: Wish) -> str:
-        number(wish.name)
-        return wish.name
+    def judge(sized: Sized) -> str:
+        number(sized.name)
+        return sized.name
 
-    world.done += map(judge, [Wish(claim.name) for claim in world.claims.list()])
+    world.done += map(judge, [Sized(claim.name) for claim in world.claims.list()])
 
 
 def by_numbers_alone(world: World) -> None:
@@ -113,11 +115,11 @@ def by_numbers_alone(world: World) -> None:
         return sum(lengths)
 
     def judge(claims: Sequence[NodeClaim]) -> int:
-        return total([len(each.labels["size"]) for each in claims])
+        return total([len(claim.labels["size"]) for claim in claims])
 
     claims = world.claims.list()
     bisected(judge, claims)
-    world.done += [each.name for each in claims]
+    world.done += [claim.name for claim in claims]
 
 
 PASSES = (
@@ -131,7 +133,7 @@ PASSES = (
 
 @pytest.mark.parametrize("work", PASSES)
 @pytest.mark.parametrize("nodes", [(), ("shared",)])
-def test_the_object_that_a_pass_fails_on_is_left_out_and_no_other(
+def test_only_the_object_that_fails_a_pass_is_left_out(
     work: Callable[[World], None], nodes: Sequence[str]
 ) -> None:
     world = World(["first", BAD, "last"], nodes)
@@ -142,7 +144,7 @@ def test_the_object_that_a_pass_fails_on_is_left_out_and_no_other(
 
 
 @pytest.mark.parametrize("work", PASSES)
-def test_each_of_several_that_fail_alike_is_left_out(work: Callable[[World], None]) -> None:
+def test_all_objects_with_the_same_failure_are_left_out(work: Callable[[World], None]) -> None:
     bad = [BAD] if work is by_numbers_alone else [f"{BAD}-{n}" for n in range(5)]
     world = World([*bad, "good"], ["shared"])
     assert not world.runs(work).failed
@@ -151,13 +153,13 @@ def test_each_of_several_that_fail_alike_is_left_out(work: Callable[[World], Non
 
 
 @pytest.mark.parametrize("work", PASSES)
-def test_a_failure_that_goes_on_whatever_is_left_out_leaves_nothing_out(
+def test_a_failure_without_a_culprit_leaves_no_object_out(
     work: Callable[[World], None],
 ) -> None:
     def fails(world: World) -> None:
         work(world)
-        some = [*world.claims.list(), *world.nodes.list()]
-        claim = some[0] if some else None
+        objects = [*world.claims.list(), *world.nodes.list()]
+        claim = objects[0] if objects else None
         number(BAD)
         assert claim
 
@@ -166,7 +168,7 @@ def test_a_failure_that_goes_on_whatever_is_left_out_leaves_nothing_out(
     assert not world.left_out and not world.events.seen
 
 
-def test_the_object_of_a_reconcile_backs_off_and_another_that_it_reads_is_left_out() -> None:
+def test_a_reconciled_object_backs_off_and_a_failing_object_that_it_reads_is_left_out() -> None:
     def reads_its_node(world: World) -> None:
         node = world.nodes.get("bad-node")
         claim = world.claims.get("own")
@@ -182,14 +184,14 @@ def test_the_object_of_a_reconcile_backs_off_and_another_that_it_reads_is_left_o
     assert not own.left_out
 
 
-def test_what_a_pass_remembers_is_left_out_until_the_pass_has_forgotten_it() -> None:
+def test_an_object_in_the_memory_of_a_pass_stays_left_out() -> None:
     world = World(["first", BAD, "last"], ["shared"])
     remembered = world.claims.list()
 
     def from_memory(world: World) -> None:
-        for each in remembered:
-            number(each.labels["size"])
-            world.done.append(each.name)
+        for claim in remembered:
+            number(claim.labels["size"])
+            world.done.append(claim.name)
 
     assert world.runs(from_memory).failed
     assert world.left_out == {("NodeClaim", BAD)}

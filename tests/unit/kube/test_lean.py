@@ -25,14 +25,14 @@ def fresh() -> Node:
     return Node.decode(orjson.loads(orjson.dumps(RAW)))
 
 
-def test_a_lean_object_is_equal_and_is_written_the_same() -> None:
+def test_a_lean_object_is_equal_and_has_the_same_wire_form() -> None:
     before, after = fresh(), lean(fresh())
     assert after == before
     assert after.wire() == before.wire()
     assert "unschedulable" not in after.wire()["spec"]
 
 
-def test_equal_objects_share_their_words_and_what_was_given() -> None:
+def test_equal_objects_share_their_strings_and_field_sets() -> None:
     first, second = lean(fresh()), lean(fresh())
     assert first.labels["zone"] is second.labels["zone"]
     assert first.metadata.finalizers[0] is second.metadata.finalizers[0]
@@ -62,7 +62,7 @@ def claim(number: int, size: str = "m5.large") -> dict[str, Any]:
     return decoded
 
 
-def test_claims_that_ask_for_the_same_share_what_they_ask_for() -> None:
+def test_claims_with_equal_requirements_share_their_spec() -> None:
     first, second, other = (
         decode(NodeClaim, claim(1)),
         decode(NodeClaim, claim(2)),
@@ -82,15 +82,15 @@ def test_a_time_is_the_same_moment_in_utc() -> None:
     assert decode(NodeClaim, raw) == NodeClaim.decode(claim(1))
 
 
-def test_what_is_remembered_of_many_different_objects_is_bounded() -> None:
+def test_the_memory_of_shared_specs_is_bounded() -> None:
     sizes = [f"size-{number}" for number in range(KEPT + 10)]
     read = [decode(NodeClaim, claim(number, size)) for number, size in enumerate(sizes)]
-    assert [each.spec.requirements[0].values[0] for each in read] == sizes
+    assert [claim_.spec.requirements[0].values[0] for claim_ in read] == sizes
     assert len(_specs) <= KEPT
 
 
 @given(labels=st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=3))
-def test_equal_maps_are_one_and_others_are_not(labels: dict[str, str]) -> None:
+def test_equal_maps_are_shared(labels: dict[str, str]) -> None:
     raw = {"metadata": {"name": "n", "labels": labels}}
     first, second = decode(Node, raw), decode(Node, orjson.loads(orjson.dumps(raw)))
     assert first.labels == labels

@@ -1,4 +1,4 @@
-"""One leader at a time, whatever fails: the protocol against a model, and the threads around it."""
+"""One leader at a time after any failure: the protocol against a model, and the threads around it."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def elector(server: Server, clock: FakeClock, identity: str) -> Elector:
 
 def spec(server: Server) -> Json:
     (lease,) = (obj for path, obj in server.objects.items() if "/leases/" in path)
-    found: Json = lease["spec"]
-    return found
+    fields: Json = lease["spec"]
+    return fields
 
 
 class Run:
     """An elector in a thread, and the terms of its `lead`."""
 
     def __init__(
-        self, one: Elector, clock: FakeClock, lead: Callable[[threading.Event], None] | None = None
+        self, elector_: Elector, clock: FakeClock, lead: Callable[[threading.Event], None] | None = None
     ) -> None:
-        self.elector = one
+        self.elector = elector_
         self.clock = clock
         self.terms: list[threading.Event] = []
         self.ended = 0
         self._lead = lead
-        self.thread = threading.Thread(target=one.run, args=(self.lead,))
+        self.thread = threading.Thread(target=elector_.run, args=(self.lead,))
         self.thread.start()
 
     def lead(self, lost: threading.Event) -> None:
@@ -69,10 +69,10 @@ def a_minute(server: Server, clock: FakeClock, *, threads: int) -> None:
         clock.advance(1)
 
 
-def test_the_first_leads_and_the_lease_says_so() -> None:
+def test_the_first_elector_leads_and_the_lease_names_it() -> None:
     server, clock = Server(), FakeClock()
-    one = Run(elector(server, clock, "one"), clock)
-    clock.until(lambda: one.leads)
+    first = Run(elector(server, clock, "one"), clock)
+    clock.until(lambda: first.leads)
     assert spec(server) == {
         "holderIdentity": "one_id",
         "leaseDurationSeconds": 15,
@@ -81,54 +81,54 @@ def test_the_first_leads_and_the_lease_says_so() -> None:
         "leaseTransitions": 0,
     }
     a_minute(server, clock, threads=3)  # its work, its renewals and its watchdog
-    assert (one.leads, len(one.terms), spec(server)["acquireTime"][17:19]) == (True, 1, "00")
-    one.stop()
+    assert (first.leads, len(first.terms), spec(server)["acquireTime"][17:19]) == (True, 1, "00")
+    first.stop()
 
 
 def test_a_clean_exit_hands_over_without_waiting() -> None:
     server, clock = Server(), FakeClock()
-    one = Run(elector(server, clock, "one"), clock)
-    clock.until(lambda: one.leads)
-    two = Run(elector(server, clock, "two"), clock)
+    first = Run(elector(server, clock, "one"), clock)
+    clock.until(lambda: first.leads)
+    second = Run(elector(server, clock, "two"), clock)
     clock.threads(4)  # the leader, its renewals and watchdog, and the standby
-    one.stop()
+    first.stop()
     assert "holderIdentity" not in spec(server)
     clock.threads(1, within=3)
     clock.advance(3)  # one try of the standby, far shorter than the lease
-    clock.until(lambda: two.leads)
+    clock.until(lambda: second.leads)
     assert (spec(server)["holderIdentity"], spec(server)["leaseTransitions"]) == ("two_id", 1)
-    two.stop()
+    second.stop()
 
 
 def test_while_lead_winds_down_the_lease_is_kept() -> None:
     """Work in progress ends under the Lease, however long it takes; then the Lease is released."""
     server, clock = Server(), FakeClock()
-    told, finish = threading.Event(), threading.Event()
+    losing, finish = threading.Event(), threading.Event()
 
     def lead(lost: threading.Event) -> None:
         clock.wait(lost)
-        told.set()
+        losing.set()
         finish.wait(300)
 
-    one = Run(elector(server, clock, "one"), clock, lead=lead)
-    clock.until(lambda: one.leads)
-    one.elector.stop()
-    assert told.wait(60)
+    first = Run(elector(server, clock, "one"), clock, lead=lead)
+    clock.until(lambda: first.leads)
+    first.elector.stop()
+    assert losing.wait(60)
     a_minute(server, clock, threads=1)  # its renewals
-    assert one.elector.leading
+    assert first.elector.leading
     finish.set()
-    one.thread.join()
+    first.thread.join()
     assert "holderIdentity" not in spec(server)
 
 
-def test_lead_that_returns_gives_the_lease_back_and_ends_the_run() -> None:
+def test_the_lease_is_released_when_lead_returns() -> None:
     server, clock = Server(), FakeClock()
-    one = Run(elector(server, clock, "one"), clock, lead=lambda lost: None)
-    one.thread.join()
+    first = Run(elector(server, clock, "one"), clock, lead=lambda lost: None)
+    first.thread.join()
     assert "holderIdentity" not in spec(server)
 
 
-def test_a_bug_in_lead_gives_the_lease_back_and_is_raised() -> None:
+def test_the_lease_is_released_when_lead_raises() -> None:
     server, clock = Server(), FakeClock()
 
     def lead(lost: threading.Event) -> None:
@@ -139,27 +139,27 @@ def test_a_bug_in_lead_gives_the_lease_back_and_is_raised() -> None:
     assert "holderIdentity" not in spec(server)
 
 
-def test_who_leads_no_more_campaigns_again() -> None:
+def test_an_elector_that_lost_the_lease_competes_again() -> None:
     server, clock = Server(), FakeClock()
-    one = Run(elector(server, clock, "one"), clock)
-    clock.until(lambda: one.leads)
+    first = Run(elector(server, clock, "one"), clock)
+    clock.until(lambda: first.leads)
     server.client.patch(LEASE, NAME, {"spec": {"holderIdentity": "thief"}}, namespace=NAMESPACE)
-    clock.until(lambda: one.ended == 1, step=0.5)
-    assert not one.elector.leading
-    clock.until(lambda: one.leads, step=0.5)  # the thief never renews
+    clock.until(lambda: first.ended == 1, step=0.5)
+    assert not first.elector.leading
+    clock.until(lambda: first.leads, step=0.5)  # the thief never renews
     assert (spec(server)["holderIdentity"], spec(server)["leaseTransitions"]) == ("one_id", 1)
-    one.stop()
+    first.stop()
 
 
-def test_two_processes_under_one_name_are_told_apart() -> None:
+def test_only_one_of_two_processes_with_the_same_name_leads() -> None:
     server, clock = Server(), FakeClock()
-    one, two = (Run(Elector(server.client, NAME, NAMESPACE, "same", clock), clock) for _ in range(2))
-    clock.until(lambda: one.leads or two.leads)
+    first, second = (Run(Elector(server.client, NAME, NAMESPACE, "same", clock), clock) for _ in range(2))
+    clock.until(lambda: first.leads or second.leads)
     a_minute(server, clock, threads=4)  # three of the leader, one of the other
-    assert one.leads + two.leads == 1
+    assert first.leads + second.leads == 1
     assert spec(server)["holderIdentity"].startswith("same_")
-    one.stop()
-    two.stop()
+    first.stop()
+    second.stop()
 
 
 def test_a_duration_too_short_to_be_renewed_is_refused() -> None:
@@ -167,15 +167,15 @@ def test_a_duration_too_short_to_be_renewed_is_refused() -> None:
         Elector(Server().client, NAME, NAMESPACE, "one", FakeClock(), duration=5)
 
 
-def test_writes_of_one_who_does_not_lead_are_stopped_and_reads_are_not() -> None:
+def test_writes_without_the_lease_are_refused_and_reads_are_not() -> None:
     server, clock = Server(), FakeClock()
-    one = elector(server, clock, "one")
-    client = server.client.replace(guard=one.guard)
+    standby = elector(server, clock, "one")
+    client = server.client.replace(guard=standby.guard)
     with pytest.raises(NotLeading, match="'broker' is not held"):
         client.create(Thing.KIND, thing("a"))
     assert server.objects == {}
     assert client.list(Thing.KIND)[0] == []
-    run = Run(one, clock)
+    run = Run(standby, clock)
     clock.until(lambda: run.leads)
     client.create(Thing.KIND, thing("a"))
     run.stop()
@@ -188,17 +188,17 @@ class Slow:
 
     def __init__(self, server: Server, clock: FakeClock) -> None:
         self.server, self.clock = server, clock
-        self.there = self.back = 0.0
+        self.request_delay = self.reply_delay = 0.0
         self.lost = ""
         self.meanwhile: Callable[[], object] = lambda: None
 
     def request(self, request: Request, *, timeout: float) -> Reply:
-        self.clock.advance(self.there)
+        self.clock.advance(self.request_delay)
         if self.lost == "request":
             raise NO_ANSWER
         reply = self.server.request(request, timeout=timeout)
         self.meanwhile()
-        self.clock.advance(self.back)
+        self.clock.advance(self.reply_delay)
         if self.lost == "reply":
             raise NO_ANSWER
         return reply
@@ -225,22 +225,22 @@ class LeaseModel(RuleBasedStateMachine):
         ]
 
     @rule(
-        who=st.integers(0, 2),
-        there=st.sampled_from([0.0, 0.0, 3.0, 9.0, 20.0]),
-        back=st.sampled_from([0.0, 0.0, 3.0, 9.0, 20.0]),
+        acting=st.integers(0, 2),
+        request_delay=st.sampled_from([0.0, 0.0, 3.0, 9.0, 20.0]),
+        reply_delay=st.sampled_from([0.0, 0.0, 3.0, 9.0, 20.0]),
         lost=st.sampled_from(["", "", "", "request", "reply"]),
         other=st.integers(0, 2),
     )
-    def step(self, who: int, there: float, back: float, lost: str, other: int) -> None:
+    def step(self, acting: int, request_delay: float, reply_delay: float, lost: str, other: int) -> None:
         """One candidate acts; while its reply is on the way, another acts."""
-        wire = self.wires[who]
-        wire.there, wire.back, wire.lost = there, back, lost
-        if other != who:
-            self.wires[other].there = self.wires[other].back = 0.0
+        wire = self.wires[acting]
+        wire.request_delay, wire.reply_delay, wire.lost = request_delay, reply_delay, lost
+        if other != acting:
+            self.wires[other].request_delay = self.wires[other].reply_delay = 0.0
             self.wires[other].lost = ""
             wire.meanwhile = lambda: act(self.candidates[other])
         try:
-            act(self.candidates[who])
+            act(self.candidates[acting])
         except ApiError:
             assert lost
         finally:
@@ -250,17 +250,17 @@ class LeaseModel(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)
 
-    @rule(who=st.integers(0, 2), lost=st.sampled_from(["", "reply"]))
-    def release(self, who: int, lost: str) -> None:
-        self.wires[who].there = self.wires[who].back = 0.0
-        self.wires[who].lost = lost
+    @rule(acting=st.integers(0, 2), lost=st.sampled_from(["", "reply"]))
+    def release(self, acting: int, lost: str) -> None:
+        self.wires[acting].request_delay = self.wires[acting].reply_delay = 0.0
+        self.wires[acting].lost = lost
         try:
-            self.candidates[who].release()
+            self.candidates[acting].release()
         except ApiError:
             assert lost
 
     @rule()
-    def someone_touches_it(self) -> None:
+    def touch_lease(self) -> None:
         if self.server.objects:
             body = {"metadata": {"annotations": {"touched": str(self.clock.monotonic())}}}
             self.server.client.patch(LEASE, NAME, body, namespace=NAMESPACE)
@@ -275,7 +275,7 @@ class LeaseModel(RuleBasedStateMachine):
         if not hasattr(self, "candidates"):
             return
         for wire in self.wires:
-            wire.there = wire.back = 0.0
+            wire.request_delay = wire.reply_delay = 0.0
             wire.lost = ""
         for _ in range(10):
             for candidate in self.candidates:

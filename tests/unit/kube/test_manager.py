@@ -65,7 +65,7 @@ def test_signal_wakes_every_loop_that_names_it(manager: ControllerManager) -> No
     assert len(joint.batcher) == 1, "one key stands for everything"
 
 
-def test_stop_ends_every_part_before_it_closes_what_they_use(manager: ControllerManager) -> None:
+def test_stop_ends_every_part_before_it_closes_shared_resources(manager: ControllerManager) -> None:
     order: list[str] = []
 
     class Reader:

@@ -18,7 +18,7 @@ def queue(clock: FakeClock) -> WorkQueue[str]:
     return WorkQueue("test", clock=clock, first=1.0, longest=8.0)
 
 
-def test_a_key_added_twice_is_given_once() -> None:
+def test_a_key_added_twice_is_delivered_once() -> None:
     q = queue(FakeClock())
     q.add("a")
     q.add("b")
@@ -27,7 +27,7 @@ def test_a_key_added_twice_is_given_once() -> None:
     assert len(q) == 0
 
 
-def test_a_key_added_while_worked_on_comes_again_when_done() -> None:
+def test_a_key_added_while_it_is_processed_is_delivered_again() -> None:
     q = queue(FakeClock())
     q.add("a")
     assert q.get() == "a"
@@ -37,7 +37,7 @@ def test_a_key_added_while_worked_on_comes_again_when_done() -> None:
     assert q.get() == "a"
 
 
-def test_a_delayed_key_comes_at_its_time_and_the_earliest_wish_counts() -> None:
+def test_a_delayed_key_is_delivered_at_its_earliest_time() -> None:
     clock = FakeClock()
     q = queue(clock)
     q.add_after("a", 10)
@@ -52,7 +52,7 @@ def test_a_delayed_key_comes_at_its_time_and_the_earliest_wish_counts() -> None:
     assert len(q) == 0
 
 
-def test_failures_double_the_delay_up_to_the_longest_and_a_success_ends_that() -> None:
+def test_failures_double_the_delay_up_to_a_limit_until_a_success() -> None:
     q = queue(FakeClock())
     assert [q.retry("a") for _ in range(5)] == [1, 2, 4, 8, 8]
     assert q.retry("b") == 1  # each key has its own
@@ -61,7 +61,7 @@ def test_failures_double_the_delay_up_to_the_longest_and_a_success_ends_that() -
     assert q.retry("a", at_least=30) == 30  # the server's Retry-After
 
 
-def test_a_waiting_worker_gets_what_another_thread_adds_or_what_comes_due() -> None:
+def test_a_waiting_worker_gets_added_and_due_keys() -> None:
     clock = FakeClock()
     q = queue(clock)
     got: list[str] = []
@@ -82,7 +82,7 @@ def test_a_waiting_worker_gets_what_another_thread_adds_or_what_comes_due() -> N
     assert got == ["now", "later"]
 
 
-def test_while_one_works_another_keeps_the_time() -> None:
+def test_a_delayed_key_is_delivered_on_time_while_a_worker_is_busy() -> None:
     """The worker that waited for the delayed key takes another first; the key is still delivered in time."""
     clock = FakeClock()
     q = queue(clock)
@@ -102,7 +102,7 @@ def test_while_one_works_another_keeps_the_time() -> None:
     assert got == ["now", "later"]
 
 
-def test_shutting_down_wakes_every_worker_and_gives_nothing_more() -> None:
+def test_shutdown_wakes_every_worker_and_delivers_no_more_keys() -> None:
     clock = FakeClock()
     q = queue(clock)
     ended: list[str] = []

@@ -17,7 +17,7 @@ from broker.apis.core import Node
 from broker.kube.client import Client, Request
 from broker.kube.errors import ApiError, Conflict, Forbidden, TooManyRequests, Unavailable
 from broker.kube.transports import ConfigurationError, HttpTransport
-from tests.support.scripted_http import Web, begin_stream, chunk, dead_port, say
+from tests.support.scripted_http import Web, begin_stream, chunk, dead_port, respond
 
 GET = Request(method="GET", path="/version")
 
@@ -41,7 +41,7 @@ def guarded(tokens: set[str]) -> Any:
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         allowed = handler.headers.get("Authorization", "").removeprefix("Bearer ") in tokens
-        say(handler, 200 if allowed else 401, {"ok": allowed})
+        respond(handler, 200 if allowed else 401, {"ok": allowed})
 
     return answer
 
@@ -101,7 +101,7 @@ def test_an_exec_plugin_is_run_for_its_token_and_again_when_that_expires(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("make", "context", "said"),
+    ("make", "context", "message"),
     [
         (lambda path: None, None, "kubeconfig"),
         (lambda path: path.write_text("a: [b"), None, "kubeconfig"),
@@ -109,25 +109,25 @@ def test_an_exec_plugin_is_run_for_its_token_and_again_when_that_expires(tmp_pat
         (lambda path: path.write_text("{}"), None, "current-context"),
     ],
 )
-def test_a_kubeconfig_that_cannot_be_used_is_named(
-    tmp_path: Path, make: Any, context: str | None, said: str
+def test_an_unusable_kubeconfig_is_an_error_with_its_path(
+    tmp_path: Path, make: Any, context: str | None, message: str
 ) -> None:
     path = tmp_path / "kubeconfig"
     make(path)
     with pytest.raises(ConfigurationError) as error:
         HttpTransport.from_kubeconfig(path, context=context)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert str(path) in str(error.value)
 
 
-def test_where_a_cluster_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_of_cluster_configurations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ConfigurationError, match=r"none is configured: .*--kubeconfig"):
         HttpTransport.from_kubeconfig()
-    home = tmp_path / ".kube"
-    home.mkdir()
-    kubeconfig(home, "http://home").rename(home / "config")
+    folder = tmp_path / ".kube"
+    folder.mkdir()
+    kubeconfig(folder, "http://home").rename(folder / "config")
     assert HttpTransport.from_kubeconfig().url == "http://home"
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, "http://named")))
     assert HttpTransport.from_kubeconfig().url == "http://named"
@@ -138,7 +138,7 @@ def test_where_a_cluster_is_looked_for(tmp_path: Path, monkeypatch: pytest.Monke
         HttpTransport.from_kubeconfig()
 
 
-def test_nobody_at_the_port_is_unavailable(tmp_path: Path) -> None:
+def test_a_refused_connection_is_unavailable(tmp_path: Path) -> None:
     transport = HttpTransport.from_kubeconfig(kubeconfig(tmp_path, f"http://127.0.0.1:{dead_port()}"))
     with pytest.raises(Unavailable, match="no answer from the API server") as error:
         transport.request(GET, timeout=60)
@@ -146,7 +146,7 @@ def test_nobody_at_the_port_is_unavailable(tmp_path: Path) -> None:
     assert error.value.__cause__ is not None
 
 
-def test_an_answer_that_does_not_come_in_time_is_unavailable(tmp_path: Path) -> None:
+def test_a_response_after_the_timeout_is_unavailable(tmp_path: Path) -> None:
     done = threading.Event()
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -164,7 +164,7 @@ def watch(tmp_path: Path, web: Web, *, silence: float = 60) -> Any:
     return client.watch(Node.KIND, resource_version="1", silence=silence)
 
 
-def test_events_come_whole_however_the_stream_is_cut(tmp_path: Path) -> None:
+def test_events_are_complete_for_any_chunks(tmp_path: Path) -> None:
     def answer(handler: BaseHTTPRequestHandler) -> None:
         begin_stream(handler)
         text = b'{"type":"ADDED","object":{"n":1}}\n\n{"type":"MODIFIED","object":{"n":2}}\n{"type":"DEL'
@@ -176,16 +176,16 @@ def test_events_come_whole_however_the_stream_is_cut(tmp_path: Path) -> None:
         assert list(events) == [("ADDED", {"n": 1}), ("MODIFIED", {"n": 2})]
 
 
-def test_a_change_that_is_known_already_is_a_bookmark(tmp_path: Path) -> None:
+def test_a_known_change_becomes_a_bookmark(tmp_path: Path) -> None:
     def event(kind: str, version: int, **more: Any) -> bytes:
         body = {"metadata": {"resourceVersion": str(version)}, **more}
         return json.dumps({"type": kind, "object": body}, separators=(",", ":")).encode() + b"\n"
 
-    told = '{"resourceVersion":"1"}'
+    embedded = '{"resourceVersion":"1"}'
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         begin_stream(handler)
-        chunk(handler, event("ADDED", 1) + event("MODIFIED", 1, text=told) + event("MODIFIED", 2))
+        chunk(handler, event("ADDED", 1) + event("MODIFIED", 1, text=embedded) + event("MODIFIED", 2))
         chunk(handler, event("MODIFIED", 1, of={"resourceVersion": "1"}) + event("DELETED", 1))
         chunk(handler, b"")
 
@@ -201,7 +201,7 @@ def test_a_change_that_is_known_already_is_a_bookmark(tmp_path: Path) -> None:
             ]
 
 
-def test_a_stream_without_chunks_is_read_as_it_comes(tmp_path: Path) -> None:
+def test_a_stream_without_chunks_is_read_at_once(tmp_path: Path) -> None:
     more = threading.Event()
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -250,7 +250,7 @@ def opened(tmp_path: Path, web: Web) -> tuple[Any, Any]:
     raise AssertionError("the first event never came")
 
 
-def test_a_half_open_stream_is_given_up_after_the_longest_silence(tmp_path: Path) -> None:
+def test_a_half_open_stream_is_closed_after_the_longest_silence(tmp_path: Path) -> None:
     done = threading.Event()
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -295,25 +295,25 @@ def test_closing_wakes_a_reader(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         (b"<html>proxy</html>\n", "<html>proxy"),
         (b"[]\n", "which is no event"),
         (b'{"type":"ADDED"}\n', "ADDED"),
     ],
 )
-def test_what_is_no_event_is_unavailable_and_shown(tmp_path: Path, line: bytes, said: str) -> None:
+def test_an_invalid_event_is_unavailable_and_shown(tmp_path: Path, line: bytes, message: str) -> None:
     def answer(handler: BaseHTTPRequestHandler) -> None:
         begin_stream(handler)
         chunk(handler, line)
         chunk(handler, b"")
 
-    with Web(answer) as web, watch(tmp_path, web) as events, pytest.raises(Unavailable, match=said):
+    with Web(answer) as web, watch(tmp_path, web) as events, pytest.raises(Unavailable, match=message):
         next(events)
 
 
-def test_what_a_proxy_answers_has_a_class_too(tmp_path: Path) -> None:
-    with Web(lambda handler: say(handler, 503, b"<html>upstream is away</html>")) as web:
+def test_a_response_of_a_proxy_has_an_error_class(tmp_path: Path) -> None:
+    with Web(lambda handler: respond(handler, 503, b"<html>upstream is away</html>")) as web:
         client = Client(HttpTransport.from_kubeconfig(kubeconfig(tmp_path, web.url)))
         with pytest.raises(Unavailable, match="upstream is away") as error:
             client.raw("GET", "/version")
@@ -322,19 +322,19 @@ def test_what_a_proxy_answers_has_a_class_too(tmp_path: Path) -> None:
             client.watch(Node.KIND, resource_version="1")
 
 
-def test_how_long_to_wait_is_read_from_the_header(tmp_path: Path) -> None:
-    with Web(lambda handler: say(handler, 429, {"kind": "Status", "code": 429}, Retry_After="7")) as web:
+def test_retry_after_is_read_from_the_header(tmp_path: Path) -> None:
+    with Web(lambda handler: respond(handler, 429, {"kind": "Status", "code": 429}, Retry_After="7")) as web:
         client = Client(HttpTransport.from_kubeconfig(kubeconfig(tmp_path, web.url)))
         with pytest.raises(TooManyRequests) as error:
             client.raw("GET", "/version")
         assert error.value.retry_after == 7
 
 
-def test_an_answer_is_asked_for_as_it_is(tmp_path: Path) -> None:
+def test_an_uncompressed_response_is_requested(tmp_path: Path) -> None:
     def answer(handler: BaseHTTPRequestHandler) -> None:
         """Like a proxy that compresses unless the client declines."""
         plain = handler.headers.get("Accept-Encoding") == "identity"
-        say(handler, 200, {"ok": True} if plain else gzip.compress(b"{}"))
+        respond(handler, 200, {"ok": True} if plain else gzip.compress(b"{}"))
 
     with Web(answer) as web:
         client = Client(HttpTransport.from_kubeconfig(kubeconfig(tmp_path, web.url)))
@@ -342,14 +342,14 @@ def test_an_answer_is_asked_for_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
-    with Web(lambda handler: say(handler, 302, b"", Location="http://127.0.0.1:1/")) as web:
+    with Web(lambda handler: respond(handler, 302, b"", Location="http://127.0.0.1:1/")) as web:
         client = Client(HttpTransport.from_kubeconfig(kubeconfig(tmp_path, web.url)))
         with pytest.raises(ApiError) as error:
             client.raw("GET", "/version")
         assert (error.value.status, isinstance(error.value, Conflict)) == (302, False)
 
 
-def test_credentials_that_cannot_be_loaded_again_are_trouble_and_not_a_bug(tmp_path: Path) -> None:
+def test_credentials_that_cannot_be_reloaded_are_unavailable(tmp_path: Path) -> None:
     with Web(guarded(set())) as web:
         path = kubeconfig(tmp_path, web.url, user={"token": "old"})
         transport = HttpTransport.from_kubeconfig(path)

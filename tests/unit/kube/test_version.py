@@ -15,52 +15,52 @@ from broker.kube.version import EVERY, ServerVersion
 class Server:
     """An API server that returns its version, or is away."""
 
-    def __init__(self, **told: str) -> None:
-        self.told: dict[str, str] | None = told
-        self.asked = 0
+    def __init__(self, **reply: str) -> None:
+        self.reply: dict[str, str] | None = reply
+        self.requests = 0
 
     def request(self, request: Request, *, timeout: float) -> Reply:
         assert (request.method, request.path) == ("GET", "/version"), timeout
-        self.asked += 1
-        if self.told is None:
+        self.requests += 1
+        if self.reply is None:
             raise Unavailable(0, "Away", "no answer")
-        return Reply(status=200, body=orjson.dumps(self.told))
+        return Reply(status=200, body=orjson.dumps(self.reply))
 
     def stream(self, request: Request, *, timeout: float) -> Stream:
         raise AssertionError(f"{request} {timeout}")
 
 
 @pytest.mark.parametrize(
-    ("told", "version"),
+    ("reply", "version"),
     [({"major": "1", "minor": "34"}, "1.34"), ({"major": "1", "minor": "31+"}, "1.31")],
 )
-def test_images_are_of_the_cluster_s_version(told: dict[str, str], version: str) -> None:
+def test_an_image_has_the_clusters_version(reply: dict[str, str], version: str) -> None:
     """EKS writes a plus after the minor version."""
-    assert ServerVersion(Client(Server(**told)), clock=FakeClock())() == version
+    assert ServerVersion(Client(Server(**reply)), clock=FakeClock())() == version
 
 
-def test_an_upgrade_is_noticed_and_the_server_is_asked_seldom() -> None:
+def test_an_upgrade_is_noticed_by_rare_requests() -> None:
     server, clock = Server(major="1", minor="32"), FakeClock()
     version = ServerVersion(Client(server), clock=clock)
     assert [version() for _ in range(5)] == ["1.32"] * 5
-    server.told = {"major": "1", "minor": "33"}
+    server.reply = {"major": "1", "minor": "33"}
     clock.advance(EVERY - 1)
-    assert (version(), server.asked) == ("1.32", 1)
+    assert (version(), server.requests) == ("1.32", 1)
     clock.advance(1)
-    assert (version(), server.asked) == ("1.33", 2)
+    assert (version(), server.requests) == ("1.33", 2)
 
 
-def test_while_the_server_is_away_the_known_version_holds() -> None:
+def test_the_known_version_is_used_while_the_server_is_unavailable() -> None:
     server, clock = Server(major="1", minor="32"), FakeClock()
     version = ServerVersion(Client(server), clock=clock)
     assert version() == "1.32"
-    server.told = None
+    server.reply = None
     clock.advance(EVERY)
     assert version() == "1.32"
 
 
-def test_without_any_version_nothing_is_made_up() -> None:
+def test_without_a_known_version_the_error_is_raised() -> None:
     server = Server()
-    server.told = None
+    server.reply = None
     with pytest.raises(Unavailable, match="no answer"):
         ServerVersion(Client(server), clock=FakeClock())()

@@ -53,7 +53,7 @@ class Inbox:
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
-                """Nothing: the test asserts what arrived."""
+                """Logs nothing: the test asserts the received messages."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.host = f"127.0.0.1:{self._server.server_port}"
@@ -64,8 +64,8 @@ class Inbox:
         self._server.server_close()
 
     def taken(self) -> list[tuple[str, Any]]:
-        found, self.bodies = self.bodies, []
-        return found
+        taken, self.bodies = self.bodies, []
+        return taken
 
 
 class NoWait(FakeClock):
@@ -90,8 +90,8 @@ class World:
     def restart(self) -> None:
         self.notifier = Notifier(self.settings, lambda: self.live, lambda: self.client, clock=NoWait())
 
-    def look(self, seconds: float = 0.0, **more: Any) -> list[tuple[str, Any]]:
-        """The messages of one look, after this time and with these values."""
+    def check(self, seconds: float = 0.0, **more: Any) -> list[tuple[str, Any]]:
+        """The messages of a check, after this time and with these values."""
         assert self.live is not None
         self.live = replace(self.live, now=self.live.now + timedelta(seconds=seconds), **more)
         self.notifier.look()
@@ -100,9 +100,9 @@ class World:
 
 @pytest.fixture
 def inbox() -> Iterator[Inbox]:
-    made = Inbox()
-    yield made
-    made.close()
+    server = Inbox()
+    yield server
+    server.close()
 
 
 def troubles(live: LiveState) -> Json:
@@ -123,7 +123,7 @@ def over(live: LiveState) -> Json:
     return {"shortages": calm.shortages, "odcrs": calm.odcrs, "reservations": calm.reservations}
 
 
-def test_alerts_have_the_facts_of_the_state_and_the_names_of_the_rules() -> None:
+def test_alerts_have_the_facts_of_the_state_and_the_labels_of_the_rules() -> None:
     live = state()
     assert firing_alerts(live, cluster="prod") == []
     cap, ending, shortage = firing_alerts(replace(live, **troubles(live)), cluster="prod")
@@ -155,77 +155,77 @@ def test_a_reservation_is_ending_from_its_notice_to_its_end() -> None:
     assert ends(timedelta(minutes=5), state="expired") == 0
 
 
-def test_alertmanager_gets_each_alert_at_each_look_until_it_is_over(inbox: Inbox) -> None:
+def test_alertmanager_gets_each_alert_at_each_check_until_it_is_resolved(inbox: Inbox) -> None:
     world = World(inbox, webhook=False)
-    assert world.live is not None and world.look() == []
+    assert world.live is not None and world.check() == []
     given = troubles(world.live)
-    ((path, first),) = world.look(30, **given)
-    ((_, second),) = world.look(30)
+    ((path, first),) = world.check(30, **given)
+    ((_, second),) = world.check(30)
     assert path == "/api/v2/alerts" and len(first) == len(second) == 3
-    assert [each["labels"] for each in first] == [each["labels"] for each in second]
-    assert [each["startsAt"] for each in first] == [each["startsAt"] for each in second]
+    assert [alert["labels"] for alert in first] == [alert["labels"] for alert in second]
+    assert [alert["startsAt"] for alert in first] == [alert["startsAt"] for alert in second]
     now = world.live.now
-    assert {decode_time(each["endsAt"]) for each in second} == {now + LASTS}
+    assert {decode_time(alert["endsAt"]) for alert in second} == {now + LASTS}
     assert inbox.headers[0]["authorization"].startswith("Basic ")
 
-    ((_, held),) = world.look(30, **over(world.live))
-    assert {decode_time(each["endsAt"]) for each in held} == {world.live.now + LASTS}
-    ((_, resolved),) = world.look(HOLD.total_seconds())
-    assert {decode_time(each["endsAt"]) for each in resolved} == {world.live.now}
-    assert world.look(30) == []
+    ((_, held),) = world.check(30, **over(world.live))
+    assert {decode_time(alert["endsAt"]) for alert in held} == {world.live.now + LASTS}
+    ((_, resolved),) = world.check(HOLD.total_seconds())
+    assert {decode_time(alert["endsAt"]) for alert in resolved} == {world.live.now}
+    assert world.check(30) == []
 
 
-def test_a_webhook_gets_one_message_at_the_begin_and_one_at_the_end_also_over_a_restart(inbox: Inbox) -> None:
+def test_a_webhook_gets_one_message_at_start_and_end_even_after_a_restart(inbox: Inbox) -> None:
     world = World(inbox, webhook=True)
     assert world.live is not None
-    world.look()
-    begun = world.look(30, **troubles(world.live))
+    world.check()
+    begun = world.check(30, **troubles(world.live))
     assert {path for path, _ in begun} == {f"/hook/{TOKEN}"}
     assert [body["status"] for _, body in begun] == ["firing"] * 3
     assert len({body["groupKey"] for _, body in begun}) == 3
-    assert world.look(30) == []
+    assert world.check(30) == []
     assert len(NotificationRecord(world.client).read()) == 3
 
     world.restart()
-    assert world.look(30) == []
-    # A new leader knows little at first: it ends nothing before it has looked for a while.
+    assert world.check(30) == []
+    # A new leader ends no alert before it has read for a while.
     world.restart()
-    assert world.look(0, **over(world.live)) == []
-    ended = world.look(HOLD.total_seconds())
+    assert world.check(0, **over(world.live)) == []
+    ended = world.check(HOLD.total_seconds())
     assert [body["status"] for _, body in ended] == ["resolved"] * 3
     assert {body["groupKey"] for _, body in ended} == {body["groupKey"] for _, body in begun}
     assert all(body["alerts"][0]["endsAt"] for _, body in ended)
-    assert world.look(30) == [] and NotificationRecord(world.client).read() == {}
+    assert world.check(30) == [] and NotificationRecord(world.client).read() == {}
 
 
-def test_a_trouble_that_comes_back_soon_is_the_same_alert(inbox: Inbox) -> None:
+def test_a_problem_that_soon_recurs_is_the_same_alert(inbox: Inbox) -> None:
     world = World(inbox, webhook=True)
     assert world.live is not None
     given = troubles(world.live)
-    assert len(world.look(0, **given)) == 3
-    assert world.look(60, **over(world.live)) == []
-    assert world.look(HOLD.total_seconds() - 90) == []
-    assert world.look(30, **given) == []
+    assert len(world.check(0, **given)) == 3
+    assert world.check(60, **over(world.live)) == []
+    assert world.check(HOLD.total_seconds() - 90) == []
+    assert world.check(30, **given) == []
 
 
-def test_a_failed_message_is_tried_again_and_no_secret_is_logged(inbox: Inbox) -> None:
+def test_a_failed_message_is_retried_and_no_secret_is_logged(inbox: Inbox) -> None:
     world = World(inbox, webhook=True)
     assert world.live is not None
     inbox.answers = [503] * (ATTEMPTS - 1)
-    assert len(world.look(0, **troubles(world.live))) == 3, "the third attempt is accepted"
+    assert len(world.check(0, **troubles(world.live))) == 3, "the third attempt is accepted"
 
     world = World(inbox, webhook=True)
     inbox.answers = [503] * ATTEMPTS
     with capture_logs() as logs:
-        assert world.live is not None and world.look(0, **troubles(world.live)) == []
+        assert world.live is not None and world.check(0, **troubles(world.live)) == []
         inbox.answers = [400]
-        assert world.look(30) == []
-        assert len(world.look(30)) == 3
+        assert world.check(30) == []
+        assert len(world.check(30)) == 3
         inbox.close()
         world.restart()
-        world.look(60, **over(world.live))
-        world.look(HOLD.total_seconds())
-    assert [each["event"] for each in logs] == ["notification not sent"] * 3
+        world.check(60, **over(world.live))
+        world.check(HOLD.total_seconds())
+    assert [entry["event"] for entry in logs] == ["notification not sent"] * 3
     assert logs[0]["error"] == "127.0.0.1 answered 503"
     assert TOKEN not in json.dumps(logs, default=str)
     structlog.reset_defaults()
@@ -235,7 +235,7 @@ def test_alerts_are_bounded_and_a_standby_sends_none(inbox: Inbox) -> None:
     world = World(inbox, webhook=False)
     assert world.live is not None
     many = [replace(odcr(f"cr-{n}"), end=world.live.now) for n in range(MOST + 10)]
-    ((_, bodies),) = world.look(0, odcrs=many)
+    ((_, bodies),) = world.check(0, odcrs=many)
     assert len(bodies) == MOST
     world.live = None
     world.notifier.look()

@@ -18,16 +18,16 @@ def server() -> Iterator[HttpServer]:
     registries = (CollectorRegistry(), CollectorRegistry())
     for number, registry in enumerate(registries):
         Counter(f"shown_{number}", "Shown.", registry=registry).inc()
-    made = HttpServer(
+    http_server = HttpServer(
         host="127.0.0.1",
         port=0,
         ready=lambda: STATE,
         healthy=lambda: {"process": True},
         registries=registries,
     )
-    made.start()
-    yield made
-    made.close()
+    http_server.start()
+    yield http_server
+    http_server.close()
 
 
 def get(server: HttpServer, path: str) -> tuple[int, str]:
@@ -35,7 +35,7 @@ def get(server: HttpServer, path: str) -> tuple[int, str]:
     return answer.status, answer.data.decode()
 
 
-def test_not_ready_names_what_lacks(server: HttpServer) -> None:
+def test_not_ready_names_the_missing_parts(server: HttpServer) -> None:
     status, text = get(server, "/readyz")
     assert status == 503
     assert text == "[-]nodeclaims\n[+]nodes\nnot ok\n"

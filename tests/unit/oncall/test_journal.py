@@ -67,7 +67,7 @@ POOLS = st.builds(
         max_size=30,
     )
 )
-def test_what_rides_on_a_claim_is_what_was_tried_last(attempts: list[Attempt]) -> None:
+def test_a_claim_carries_its_last_attempts(attempts: list[Attempt]) -> None:
     assert recorded(_claim(dump(attempts))) == attempts[-ON_CLAIM:]
 
 
@@ -85,18 +85,18 @@ def test_what_rides_on_a_claim_is_what_was_tried_last(attempts: list[Attempt]) -
         ),
     ],
 )
-def test_an_annotation_that_somebody_edited_is_no_attempts(text: str) -> None:
+def test_an_edited_annotation_gives_no_attempts(text: str) -> None:
     assert recorded(_claim(text)) == []
 
 
-def test_readers_hear_of_each_attempt_once_and_in_order() -> None:
-    heard: list[Attempt] = []
+def test_readers_get_each_attempt_once_and_in_order() -> None:
+    received: list[Attempt] = []
     journal = Journal()
-    journal.subscribe(heard.append)
-    made = [attempt(code=str(n)) for n in range(3)]
-    for each in made:
-        journal.write(each)
-    assert heard == made == journal.of("train-0")
+    journal.subscribe(received.append)
+    attempts = [attempt(code=str(n)) for n in range(3)]
+    for attempt_ in attempts:
+        journal.write(attempt_)
+    assert received == attempts == journal.of("train-0")
     assert journal.of("somebody-else") == []
 
 

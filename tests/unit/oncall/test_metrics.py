@@ -110,12 +110,12 @@ def test_row_disappears_with_its_object() -> None:
 @pytest.mark.covers("CAP-14")
 def test_names_follow_the_conventions_of_prometheus() -> None:
     """https://prometheus.io/docs/practices/naming/; `capacity_reservation_total` is OME's own name."""
-    for name, each in monitoring.catalog().items():
+    for name, metric in monitoring.catalog().items():
         assert re.fullmatch(r"capacity_(broker|reservation)_[a-z_]+", name), name
-        assert name.endswith("_total") == (each.kind == "counter") or name == "capacity_reservation_total"
+        assert name.endswith("_total") == (metric.kind == "counter") or name == "capacity_reservation_total"
         assert not re.search(r"_(ms|milliseconds|minutes|count|bucket|sum)$", name), name
-        assert each.meaning.endswith(".") and len(each.meaning) < 200, name
-        assert not {"claim", "uid", "request_id", "pod", "message"} & {*each.labels}, name
+        assert metric.meaning.endswith(".") and len(metric.meaning) < 200, name
+        assert not {"claim", "uid", "request_id", "pod", "message"} & {*metric.labels}, name
 
 
 def test_expression_with_an_unknown_series_or_label_is_refused() -> None:

@@ -46,8 +46,8 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
     ],
 )
 def test_operator_decides_on_the_label(requirement: dict[str, Any], matches: bool) -> None:
-    wanted = pod(affinity=node_affinity({"matchExpressions": [requirement]}))
-    assert on_one(wanted, node(labels=LABELS)) == ([] if matches else REJECTED)
+    candidate = pod(affinity=node_affinity({"matchExpressions": [requirement]}))
+    assert on_one(candidate, node(labels=LABELS)) == ([] if matches else REJECTED)
 
 
 @pytest.mark.parametrize(

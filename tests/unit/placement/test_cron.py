@@ -52,7 +52,7 @@ def test_last_moment_of_a_schedule(text: str, latest: str) -> None:
     assert parse(text).latest(NOW) == at(latest)
 
 
-def test_a_date_that_never_comes_has_no_moment() -> None:
+def test_impossible_date_has_no_moment() -> None:
     assert parse("0 0 31 2 *").latest(NOW) is None
 
 
@@ -62,7 +62,7 @@ def test_schedules_are_in_utc() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("0 9 * *", "five fields"),
         ("60 9 * * *", "minute of the schedule"),
@@ -75,6 +75,6 @@ def test_schedules_are_in_utc() -> None:
         ("-1 * * * *", "minute of the schedule"),
     ],
 )
-def test_invalid_schedules_name_the_field(text: str, why: str) -> None:
-    with pytest.raises(InvalidText, match=why):
+def test_invalid_schedules_name_the_field(text: str, reason: str) -> None:
+    with pytest.raises(InvalidText, match=reason):
         parse(text)

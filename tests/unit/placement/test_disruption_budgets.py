@@ -1,4 +1,4 @@
-"""How many nodes of a pool may be disrupted: percentages, reasons and windows, as Karpenter counts them."""
+"""The nodes of a pool that may be disrupted: percentages, reasons and windows, as Karpenter counts them."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ def test_a_budget_that_cannot_be_read_is_named() -> None:
 
 def test_disrupted_nodes_use_up_the_budget() -> None:
     ledger = BudgetLedger({"p": (budget("3"),)}, {"p": PoolNodes(total=10, disrupted=1)}, NOON)
-    assert ledger.left("p", "Empty") == 2
+    assert ledger.remaining("p", "Empty") == 2
     assert not ledger.take("p", "Empty", 3)
     assert ledger.take("p", "Empty", 2)
-    assert ledger.left("p", "Drifted") == 0
+    assert ledger.remaining("p", "Drifted") == 0
 
 
 def test_a_wrong_budget_allows_nothing_and_is_remembered() -> None:
     ledger = BudgetLedger({"p": (budget("3", schedule="x", duration="1h"),)}, {}, NOON)
-    assert ledger.left("p", "Empty") == 0
+    assert ledger.remaining("p", "Empty") == 0
     assert "spec.disruption.budgets[0]" in ledger.errors["p"]
 
 
 def test_a_pool_without_budgets_has_karpenters_default() -> None:
     ledger = BudgetLedger({}, {"p": PoolNodes(total=25)}, NOON)
-    assert ledger.left("p", "Empty") == 3
+    assert ledger.remaining("p", "Empty") == 3

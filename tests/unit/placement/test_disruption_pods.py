@@ -22,17 +22,17 @@ DRAIN_TOLERANT = {"spec": {"tolerations": [{"key": names.DISRUPTED_TAINT, "opera
 
 
 def pod(*parts: dict[str, Any], note: str = "", started: str = "2026-11-22T11:30:00Z") -> Pod:
-    made: dict[str, Any] = {
+    body: dict[str, Any] = {
         "metadata": {"name": "p", "namespace": "default", "labels": {"app": "web"}},
         "status": {"phase": "Running", "startTime": started},
         "spec": {},
     }
     for part in parts:
         for key, value in part.items():
-            made[key] = {**made[key], **value}
+            body[key] = {**body[key], **value}
     if note:
-        made["metadata"]["annotations"] = {names.DO_NOT_DISRUPT: note}
-    return Pod.decode(made)
+        body["metadata"]["annotations"] = {names.DO_NOT_DISRUPT: note}
+    return Pod.decode(body)
 
 
 def budget(allowed: int, *, namespace: str = "default", app: str = "web", policy: str = "") -> Any:

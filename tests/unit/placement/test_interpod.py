@@ -60,8 +60,8 @@ def test_term_holds_for_the_whole_topology(kind: str, key: str, fitting: tuple[s
 def test_first_pod_of_a_series_needs_the_topology_label_only(
     labels: dict[str, str], existing: list[PodInfo], fitting: tuple[str, ...]
 ) -> None:
-    wanted = pod(labels=labels, affinity=required(NEAR, term()))
-    assert fits(wanted, cluster(*existing)).nodes == fitting
+    candidate = pod(labels=labels, affinity=required(NEAR, term()))
+    assert fits(candidate, cluster(*existing)).nodes == fitting
 
 
 def test_one_pod_has_to_match_all_affinity_terms() -> None:
@@ -117,11 +117,11 @@ TEAMS = {"default": {"team": "x"}, "other": {"team": "y"}, "third": {"team": "y"
 @pytest.mark.parametrize("space", ["default", "other", "third", "unknown"])
 def test_term_selects_namespaces_by_name_and_by_label(rest: Any, spaces: set[str], space: str) -> None:
     """Both as the pod's own term and, mirrored, as the term of a pod on a node."""
-    mine = pod(affinity=required(APART, term(HOST, **rest)))
-    own = fits(mine, cluster(pod("1", labels=DB, on="a1", namespace=space), namespaces=TEAMS))
+    candidate = pod(affinity=required(APART, term(HOST, **rest)))
+    own = fits(candidate, cluster(pod("1", labels=DB, on="a1", namespace=space), namespaces=TEAMS))
     assert ("a1" not in own.nodes) == (space in spaces)
-    theirs = cluster(pod("1", on="a1", affinity=required(APART, term(HOST, **rest))), namespaces=TEAMS)
-    assert ("a1" not in fits(pod(labels=DB, namespace=space), theirs).nodes) == (space in spaces)
+    mirrored = cluster(pod("1", on="a1", affinity=required(APART, term(HOST, **rest))), namespaces=TEAMS)
+    assert ("a1" not in fits(pod(labels=DB, namespace=space), mirrored).nodes) == (space in spaces)
 
 
 @pytest.mark.parametrize(
@@ -133,16 +133,16 @@ def test_term_selects_namespaces_by_name_and_by_label(rest: Any, spaces: set[str
     ],
 )
 def test_label_keys_compare_with_the_pods_own_labels(keys: dict[str, Any], rejecting: str) -> None:
-    mine = pod(labels={**DB, "rev": "1"}, affinity=required(APART, term(HOST, **keys)))
+    candidate = pod(labels={**DB, "rev": "1"}, affinity=required(APART, term(HOST, **keys)))
     for rev in "12":
         state = cluster(pod("1", labels={**DB, "rev": rev}, on="a1"))
-        assert ("a1" not in fits(mine, state).nodes) == (rev in rejecting)
+        assert ("a1" not in fits(candidate, state).nodes) == (rev in rejecting)
 
 
 @pytest.mark.parametrize(("selector", "matches"), [({}, True), (None, False)])
 def test_empty_selector_matches_all_pods_and_a_missing_one_none(selector: Any, matches: bool) -> None:
-    mine = pod(affinity=required(APART, {"topologyKey": HOST, "labelSelector": selector}))
-    assert ("a1" in fits(mine, cluster(pod("1", on="a1"))).nodes) != matches
+    candidate = pod(affinity=required(APART, {"topologyKey": HOST, "labelSelector": selector}))
+    assert ("a1" in fits(candidate, cluster(pod("1", on="a1"))).nodes) != matches
 
 
 def test_terminating_pods_count_for_affinity() -> None:

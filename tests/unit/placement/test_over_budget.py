@@ -30,7 +30,7 @@ def test_two_pods_share_the_last_disruption_of_a_budget() -> None:
     assert [kept.name for kept in over_budget(pods, both)] == ["3"]
 
 
-def test_unhealthy_pod_goes_where_its_budget_allows_that() -> None:
+def test_unhealthy_pod_is_evicted_if_its_budget_allows_it() -> None:
     allows = budget("web", "web", 0, unhealthyPodEvictionPolicy="AlwaysAllow")
     unready = pod("1", "web").wire() | {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
     assert over_budget([Pod.decode(unready)], [allows]) == []

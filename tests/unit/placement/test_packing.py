@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from broker.apis.core import Taint
 from broker.placement.packing import GANG, NO_ROOM, SPREAD
 from broker.placement.packing_model import Packing
-from broker.placement.sequential import settle
+from broker.placement.sequential import place_on_existing
 from tests.unit.placement import builders
 from tests.unit.placement.builders import HOST, ZONE, node_affinity, required
 from tests.unit.placement.packing import bins, many, option, pack, pending, problems
@@ -82,7 +82,7 @@ def test_pods_of_higher_priority_get_the_last_slots() -> None:
 
 
 @pytest.mark.covers("KRP-35")
-def test_the_pool_of_more_weight_serves_first() -> None:
+def test_pool_of_more_weight_serves_first() -> None:
     heavy = option(pool="heavy", cost=9.0, weight=10, taints=(Taint(key="t", effect="NoSchedule"),))
     tolerant = pending("t", cpu="2", tolerations=[{"operator": "Exists"}])
     result = packed([tolerant, pending("p", cpu="2")], [LARGE, heavy], room={})
@@ -118,7 +118,7 @@ def test_limits_of_a_pool_hold() -> None:
         ),
     ],
 )
-def test_a_pod_that_more_room_would_not_help_gets_none_and_the_reason(pod: dict[str, Any], text: str) -> None:
+def test_pod_that_fits_no_new_machine_gets_none_and_the_reason(pod: dict[str, Any], text: str) -> None:
     result = packed([pending(**pod)], [LARGE], room={})
     assert result.bins == () and result.reasons == {"default/p": text}
 
@@ -151,7 +151,7 @@ def test_a_zone_without_machines_bounds_the_others() -> None:
 
 @pytest.mark.covers("KRP-35")
 @pytest.mark.parametrize(
-    ("pod", "each"),
+    ("pod", "pods_per_machine"),
     [
         (spread(HOST), 1),
         (near("podAntiAffinity", HOST), 1),
@@ -159,13 +159,13 @@ def test_a_zone_without_machines_bounds_the_others() -> None:
     ],
     ids=["spread", "anti-affinity", "host port"],
 )
-def test_rules_by_host_name_limit_the_pods_of_a_machine(pod: dict[str, Any], each: int) -> None:
+def test_rules_by_host_name_limit_the_pods_of_a_machine(pod: dict[str, Any], pods_per_machine: int) -> None:
     if port := pod.get("hostPort"):
         ports = [{"containerPort": port, "hostPort": port}]
         container = {"name": "c", "ports": ports, "resources": {"requests": {"cpu": "100m"}}}
         pod = {"containers": [container]}
     result = packed(many(4, cpu="100m", **pod), [XLARGE], room={})
-    assert [len(item.pods) for item in result.bins] == [each] * 4 and problems(result) == []
+    assert [len(item.pods) for item in result.bins] == [pods_per_machine] * 4 and problems(result) == []
 
 
 @pytest.mark.covers("KRP-35")
@@ -195,10 +195,10 @@ def test_gangs_and_others_share_no_machine() -> None:
 
 @pytest.mark.covers("KRP-35")
 def test_pods_take_slots_of_their_reservation_only() -> None:
-    mine = option(source="cr-1", draws_from="team/gpus")
+    reserved = option(source="cr-1", draws_from="team/gpus")
     result = packed(
         [pending("mine", cpu="2", draws_from="team/gpus"), pending("other", cpu="2")],
-        [mine, LARGE],
+        [reserved, LARGE],
         room={"cr-1": 2},
     )
     assert {item.pods[0].key: item.option.source for item in result.bins} == {
@@ -210,7 +210,7 @@ def test_pods_take_slots_of_their_reservation_only() -> None:
 @pytest.mark.covers("KRP-35")
 def test_existing_nodes_take_pods_first() -> None:
     world = builders.world([builders.node("n")])
-    _, taken = settle(many(5), world)
+    _, taken = place_on_existing(many(5), world)
     assert list(taken.values()) == ["n"] * 4
 
 

@@ -24,7 +24,7 @@ def port(number: int, ip: str = "", protocol: str = "TCP") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("used", "wanted", "taken"),
+    ("used", "requested", "taken"),
     [
         (port(80), port(80), True),
         (port(80), port(81), False),
@@ -38,10 +38,10 @@ def port(number: int, ip: str = "", protocol: str = "TCP") -> dict[str, Any]:
     ],
 )
 def test_host_port_is_taken_for_its_address_and_protocol(
-    used: dict[str, Any], wanted: dict[str, Any], taken: bool
+    used: dict[str, Any], requested: dict[str, Any], taken: bool
 ) -> None:
     other = with_ports(used, name="other", on="n")
-    assert on_one(with_ports(wanted), node(), other) == (TAKEN if taken else [])
+    assert on_one(with_ports(requested), node(), other) == (TAKEN if taken else [])
 
 
 def test_ports_on_the_host_network_are_host_ports() -> None:
@@ -65,5 +65,5 @@ PORTS = st.builds(
 
 
 @given(PORTS, PORTS)
-def test_conflict_is_mutual(one: HostPort, other: HostPort) -> None:
-    assert conflicts(one, {other}) == conflicts(other, {one})
+def test_conflict_is_mutual(port_a: HostPort, port_b: HostPort) -> None:
+    assert conflicts(port_a, {port_b}) == conflicts(port_b, {port_a})

@@ -21,7 +21,7 @@ LABELS = [{"app": "web"}, {"app": "db"}, {}]
 SORTS = range(4)
 
 
-def some_pod(name: str, on: str, sort: int, labels: dict[str, str]) -> PodInfo:
+def pod_of_sort(name: str, on: str, sort: int, labels: dict[str, str]) -> PodInfo:
     """One of four sorts: plain, with a port, with anti-affinity, with a claim."""
     specs: list[dict[str, Any]] = [
         {},
@@ -51,8 +51,8 @@ def indexes(snapshot: PlacementSnapshot) -> object:
 
 @given(PLACEMENTS, PLACEMENTS)
 def test_assumed_pods_count_as_bound_ones_and_can_be_forgotten(kept: list, added: list) -> None:  # type: ignore[type-arg]
-    old = [some_pod(f"k{i}", at.name, sort, labels) for i, (at, sort, labels) in enumerate(kept)]
-    new = [some_pod(f"a{i}", at.name, sort, labels) for i, (at, sort, labels) in enumerate(added)]
+    old = [pod_of_sort(f"k{i}", at.name, sort, labels) for i, (at, sort, labels) in enumerate(kept)]
+    new = [pod_of_sort(f"a{i}", at.name, sort, labels) for i, (at, sort, labels) in enumerate(added)]
     before = world(NODES, old)
     snapshot = before
     for item in new:
@@ -64,10 +64,14 @@ def test_assumed_pods_count_as_bound_ones_and_can_be_forgotten(kept: list, added
 
 
 @given(PLACEMENTS, st.sampled_from(SORTS), st.sampled_from(LABELS))
-def test_one_node_alone_gives_the_reasons_of_all(placed: list, sort: int, labels: dict[str, str]) -> None:  # type: ignore[type-arg]
-    pods = [some_pod(f"k{i}", at.name, kind, of) for i, (at, kind, of) in enumerate(placed)]
+def test_filters_of_one_node_give_the_reasons_of_a_whole_pass(
+    placed: list[Any], sort: int, labels: dict[str, str]
+) -> None:
+    pods = [
+        pod_of_sort(f"k{i}", at.name, kind, pod_labels) for i, (at, kind, pod_labels) in enumerate(placed)
+    ]
     cluster = world(NODES, pods)
-    candidate = some_pod("new", "", sort, labels)
+    candidate = pod_of_sort("new", "", sort, labels)
     outcome = fits(candidate, cluster)
     for item in NODES:
         assert filters(candidate, item.name, cluster) == outcome.reasons.get(item.name, ())
@@ -121,6 +125,6 @@ def test_claim_in_flight_is_a_node_with_its_labels_and_without_startup_taints() 
     assert planned.labels == {"team": "ml", ZONE: "a", HOST: "gpu-1"}
     cluster = world(NODES).with_node(planned)
     toleration = {"key": "gpu", "operator": "Exists"}
-    wanted = pod(tolerations=[toleration], nodeSelector={"team": "ml"}, requests={"cpu": "2"})
-    assert fits(wanted, cluster).nodes == ("gpu-1",)
-    assert fits(wanted, cluster.with_pod(wanted, "gpu-1")).nodes == ()
+    candidate = pod(tolerations=[toleration], nodeSelector={"team": "ml"}, requests={"cpu": "2"})
+    assert fits(candidate, cluster).nodes == ("gpu-1",)
+    assert fits(candidate, cluster.with_pod(candidate, "gpu-1")).nodes == ()

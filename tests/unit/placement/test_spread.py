@@ -118,10 +118,10 @@ def test_hostname_is_a_domain_for_each_node() -> None:
 
 
 @pytest.mark.parametrize(("policy", "fitting"), [("Honor", "b"), ("Ignore", "")])
-def test_affinity_policy_leaves_out_nodes_that_the_pod_cannot_have(policy: str, fitting: str) -> None:
+def test_affinity_policy_leaves_out_nodes_that_the_pod_cannot_use(policy: str, fitting: str) -> None:
     affinity = node_affinity({"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["a", "b"]}]})
-    wanted = spread(constraint(nodeAffinityPolicy=policy), affinity=affinity)
-    assert nodes(wanted, zones(a=2, b=1, c=0)) == fitting
+    candidate = spread(constraint(nodeAffinityPolicy=policy), affinity=affinity)
+    assert nodes(candidate, zones(a=2, b=1, c=0)) == fitting
 
 
 @pytest.mark.parametrize(("policy", "fitting"), [("Honor", "b"), ("Ignore", "")])
@@ -142,8 +142,8 @@ def test_label_keys_narrow_the_selector_to_the_pods_revision() -> None:
         [node("a", labels={ZONE: "a"}), node("b", labels={ZONE: "b"})],
         [pod("1", labels={**WEB, "rev": "1"}, on="a"), pod("2", labels={**WEB, "rev": "2"}, on="b")],
     )
-    wanted = spread(constraint(matchLabelKeys=["rev", "absent"]), labels={**WEB, "rev": "1"})
-    assert nodes(wanted, cluster) == "b"
+    candidate = spread(constraint(matchLabelKeys=["rev", "absent"]), labels={**WEB, "rev": "1"})
+    assert nodes(candidate, cluster) == "b"
     missing = spread(constraint(matchLabelKeys=["rev"], labelSelector=None), labels={**WEB, "rev": "1"})
     assert nodes(missing, cluster) == "ab"
 

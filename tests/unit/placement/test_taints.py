@@ -34,7 +34,7 @@ def test_toleration_matches_key_value_and_effect(toleration: dict[str, str], tol
 @pytest.mark.parametrize(
     ("effect", "rejects"), [("NoSchedule", True), ("NoExecute", True), ("PreferNoSchedule", False)]
 )
-def test_taints_that_prefer_reject_no_pod(effect: str, rejects: bool) -> None:
+def test_only_hard_taints_reject_pods(effect: str, rejects: bool) -> None:
     assert bool(on_one(pod(), node(taints=[{"key": "k", "effect": effect}]))) == rejects
 
 

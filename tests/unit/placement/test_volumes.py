@@ -109,10 +109,10 @@ def test_pod_with_an_unusable_claim_fits_nowhere(storage: Storage, text: str) ->
     assert message(outcome(storage)) == f"0/3 nodes are available: {text}."
 
 
-def test_bound_claim_keeps_the_pod_where_its_volume_can_be_used() -> None:
-    found = outcome(stored(claim(volume="v"), volumes=(volume(zones=["a"]),)))
-    assert found.nodes == ("a",)
-    assert texts(found, "b") == ["node(s) didn't match PersistentVolume's node affinity"]
+def test_bound_claim_keeps_the_pod_on_nodes_that_can_use_its_volume() -> None:
+    result = outcome(stored(claim(volume="v"), volumes=(volume(zones=["a"]),)))
+    assert result.nodes == ("a",)
+    assert texts(result, "b") == ["node(s) didn't match PersistentVolume's node affinity"]
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,9 @@ def test_bound_claim_keeps_the_pod_where_its_volume_can_be_used() -> None:
 def test_zone_labels_of_a_volume_bind_nodes_that_have_such_labels(
     labels: Json, fitting: tuple[str, ...]
 ) -> None:
-    found = outcome(stored(claim(volume="v"), volumes=(volume(labels=labels),)))
-    assert found.nodes == fitting
-    assert all(texts(found, name) == ["node(s) had no available volume zone"] for name in found.reasons)
+    result = outcome(stored(claim(volume="v"), volumes=(volume(labels=labels),)))
+    assert result.nodes == fitting
+    assert all(texts(result, name) == ["node(s) had no available volume zone"] for name in result.reasons)
 
 
 @pytest.mark.parametrize(
@@ -146,10 +146,10 @@ def test_zone_labels_of_a_volume_bind_nodes_that_have_such_labels(
 def test_waiting_claim_needs_a_node_where_its_class_provisions(
     item: Json, annotations: Json, fitting: tuple[str, ...]
 ) -> None:
-    found = outcome(stored(claim(storageClassName="late", annotations=annotations), classes=(item,)))
-    assert found.nodes == fitting
+    result = outcome(stored(claim(storageClassName="late", annotations=annotations), classes=(item,)))
+    assert result.nodes == fitting
     rejected = ["node(s) didn't find available persistent volumes to bind"]
-    assert all(texts(found, name) == rejected for name in found.reasons)
+    assert all(texts(result, name) == rejected for name in result.reasons)
 
 
 def test_class_of_the_beta_annotation_comes_first() -> None:
@@ -164,8 +164,8 @@ def test_ephemeral_volume_waits_for_its_claim_and_needs_to_own_it() -> None:
         'persistentvolumeclaim "p-own".'
     )
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "uid-p", "controller": True}
-    made = claim("p-own", storageClassName="late", metadata={"ownerReferences": [owner]})
-    assert outcome(stored(made, classes=(storage_class(),)), own).nodes == ("a", "b", "bare")
+    owned = claim("p-own", storageClassName="late", metadata={"ownerReferences": [owner]})
+    assert outcome(stored(owned, classes=(storage_class(),)), own).nodes == ("a", "b", "bare")
     other = claim("p-own", storageClassName="late")
     assert "was not created for pod default/p" in message(outcome(stored(other), own))
 
@@ -175,9 +175,9 @@ def test_claim_for_one_pod_is_refused_to_a_second() -> None:
         claim(storageClassName="late", accessModes=["ReadWriteOncePod"]), classes=(storage_class(),)
     )
     assert outcome(single).nodes == ("a", "b", "bare")
-    found = outcome(single, using("c"), using("c", name="other", on="a"))
-    assert found.nodes == ()
-    assert "ReadWriteOncePod access mode already in-use by another pod" in texts(found, "b")[0]
+    result = outcome(single, using("c"), using("c", name="other", on="a"))
+    assert result.nodes == ()
+    assert "ReadWriteOncePod access mode already in-use by another pod" in texts(result, "b")[0]
 
 
 def disk(kind: str, read_only: bool = False, **rest: Any) -> Json:
@@ -191,7 +191,7 @@ def disk(kind: str, read_only: bool = False, **rest: Any) -> Json:
 
 
 @pytest.mark.parametrize(
-    ("mine", "other", "conflict"),
+    ("own", "other", "conflict"),
     [
         (disk("gcePersistentDisk"), disk("gcePersistentDisk"), True),
         (disk("gcePersistentDisk"), disk("gcePersistentDisk", True), True),
@@ -207,10 +207,10 @@ def disk(kind: str, read_only: bool = False, **rest: Any) -> Json:
         (disk("rbd", True), disk("rbd", True), False),
     ],
 )
-def test_disk_that_both_pods_name_conflicts_on_the_node(mine: Json, other: Json, conflict: bool) -> None:
-    found = outcome(stored(), pod(volumes=[mine]), pod("other", on="a", volumes=[other]))
-    assert texts(found, "a") == (["node(s) had no available disk"] if conflict else [])
-    assert "b" in found.nodes
+def test_disk_that_both_pods_name_conflicts_on_the_node(own: Json, other: Json, conflict: bool) -> None:
+    result = outcome(stored(), pod(volumes=[own]), pod("other", on="a", volumes=[other]))
+    assert texts(result, "a") == (["node(s) had no available disk"] if conflict else [])
+    assert "b" in result.nodes
 
 
 @pytest.mark.parametrize(
@@ -237,8 +237,8 @@ def test_driver_attaches_no_more_volumes_than_its_limit(
         limits=limits,
         attached=attached,
     )
-    found = outcome(storage, using("c"), using("c1", name="other", on="a"))
-    assert texts(found, "a") == ([] if fits_on_a else ["node(s) exceed max volume count"])
+    result = outcome(storage, using("c"), using("c1", name="other", on="a"))
+    assert texts(result, "a") == ([] if fits_on_a else ["node(s) exceed max volume count"])
 
 
 def test_volume_of_two_pods_is_attached_once() -> None:

@@ -31,7 +31,7 @@ class World:
 
 def world(rng: Random, seed: int) -> World:
     """The world of a seed: the same for the same seed."""
-    return _Maker(rng, seed).make()
+    return _Builder(rng, seed).build()
 
 
 def body(kind: str, name: str, version: str = "v1", namespace: str = "", **rest: Any) -> Json:
@@ -41,7 +41,7 @@ def body(kind: str, name: str, version: str = "v1", namespace: str = "", **rest:
     return {"apiVersion": version, "kind": kind, "metadata": meta, **rest}
 
 
-class _Maker:
+class _Builder:
     def __init__(self, rng: Random, seed: int) -> None:
         self.rng, self.seed = rng, seed
         self.nodes = [f"n{seed}-{i}" for i in range(rng.randint(1, 6))]
@@ -50,12 +50,12 @@ class _Maker:
         # Half of the worlds have room and few taints, so that pods reach the later filters.
         self.roomy = rng.random() < 0.5
 
-    def make(self) -> World:
+    def build(self) -> World:
         rng = self.rng
-        made = World(self.seed)
-        made.cluster = [
+        result = World(self.seed)
+        result.cluster = [
             *(
-                body("Namespace", name, metadata={"labels": self.some({"team": ["x", "y"]})})
+                body("Namespace", name, metadata={"labels": self.random_fields({"team": ["x", "y"]})})
                 for name in self.spaces
             ),
             *map(self.node, self.nodes),
@@ -67,23 +67,23 @@ class _Maker:
                 overhead={"podFixed": {"cpu": "250m", "memory": "128Mi"}},
             ),
         ]
-        made.storage = list(self.storage()) if self.chance(0.4) else []
+        result.storage = list(self.storage()) if self.chance(0.4) else []
         for i in range(rng.randint(0, 12 if self.roomy else 8)):
-            made.bound.append(self.pod(f"old{self.seed}-{i}", rng.choice(self.nodes)))
-        made.pending = [self.pod(f"new{self.seed}-{i}") for i in range(PENDING)]
-        return made
+            result.bound.append(self.pod(f"old{self.seed}-{i}", rng.choice(self.nodes)))
+        result.pending = [self.pod(f"new{self.seed}-{i}") for i in range(PENDING)]
+        return result
 
     def chance(self, of: float) -> bool:
         return self.rng.random() < of
 
-    def some(self, choices: dict[str, list[str]], of: float = 0.7) -> Json:
+    def random_fields(self, choices: dict[str, list[str]], of: float = 0.7) -> Json:
         return {key: self.rng.choice(values) for key, values in choices.items() if self.chance(of)}
 
     # ---- nodes
 
     def node(self, name: str) -> Json:
         rng = self.rng
-        labels = self.some(
+        labels = self.random_fields(
             {ZONE: ["z1", "z2", "z3"], "disk": ["ssd", "hdd"], "gen": ["1", "3", "5", "x", "-2"]}
         )
         if self.roomy:
@@ -102,7 +102,7 @@ class _Maker:
             "cpu": rng.choice(["500m", "1", "2", "1999m"]),
             "memory": rng.choice(["512Mi", "1Gi", "4Gi", "1G"]),
             "pods": rng.choice(["1", "2", "4", "110"]),
-            **self.some(
+            **self.random_fields(
                 {
                     "example.com/gpu": ["0", "1", "4"],
                     "ephemeral-storage": ["1Gi", "10Gi"],
@@ -205,7 +205,9 @@ class _Maker:
 
     def pod(self, name: str, node: str = "") -> Json:
         rng = self.rng
-        meta: Json = {"labels": self.some({"app": ["web", "db"], "tier": ["1", "2"], "rev": ["a", "b"]})}
+        meta: Json = {
+            "labels": self.random_fields({"app": ["web", "db"], "tier": ["1", "2"], "rev": ["a", "b"]})
+        }
         if node and self.chance(0.1):
             meta["annotations"] = {"terminating": "yes"}
         spec: Json = {"containers": [self.container(f"c{i}") for i in range(rng.randint(1, 2))]}
@@ -232,7 +234,7 @@ class _Maker:
             spec["nodeName"] = node
         else:
             if self.chance(0.05 if self.roomy else 0.2):
-                spec["nodeSelector"] = self.some({ZONE: ["z1", "z2"], "disk": ["ssd", "hdd"]}, 0.5)
+                spec["nodeSelector"] = self.random_fields({ZONE: ["z1", "z2"], "disk": ["ssd", "hdd"]}, 0.5)
             if self.chance(0.5 if self.roomy else 0.3):
                 spec["topologySpreadConstraints"] = [
                     self.constraint(key) for key in rng.sample([ZONE, HOST, "disk"], rng.randint(1, 2))
@@ -241,7 +243,7 @@ class _Maker:
 
     def container(self, name: str, init: bool = False) -> Json:
         rng = self.rng
-        requests = self.some(
+        requests = self.random_fields(
             {
                 "cpu": ["0", "1m", "100m", "0.3", "999m"],
                 "memory": ["0", "1", "100Mi", "300M"],
@@ -249,27 +251,27 @@ class _Maker:
             },
             0.4,
         )
-        made: Json = {"name": name, "image": "i", "resources": {"requests": requests}}
+        container: Json = {"name": name, "image": "i", "resources": {"requests": requests}}
         if self.chance(0.15):
-            made["resources"]["limits"] = {"example.com/gpu": rng.choice(["0", "1", "2"])}
+            container["resources"]["limits"] = {"example.com/gpu": rng.choice(["0", "1", "2"])}
         elif self.chance(0.1):
-            made["resources"]["limits"] = {"cpu": "1200m", "memory": "1Gi", "hugepages-2Mi": "4Mi"}
+            container["resources"]["limits"] = {"cpu": "1200m", "memory": "1Gi", "hugepages-2Mi": "4Mi"}
         if init and self.chance(0.5):
-            made["restartPolicy"] = "Always"
+            container["restartPolicy"] = "Always"
         if self.chance(0.15):
             port = rng.choice([80, 81])
-            made["ports"] = [{"containerPort": port, "protocol": rng.choice(["TCP", "TCP", "UDP"])}]
+            container["ports"] = [{"containerPort": port, "protocol": rng.choice(["TCP", "TCP", "UDP"])}]
             if self.chance(0.8):
-                made["ports"][0].update(
+                container["ports"][0].update(
                     hostPort=port, hostIP=rng.choice(["", "0.0.0.0", "10.0.0.1", "10.0.0.2"])
                 )
-        return made
+        return container
 
     def volumes(self, space: str) -> Iterator[Json]:
         rng = self.rng
-        mine = [name for namespace, name in self.claims if namespace == space]
-        if mine and self.chance(0.6):
-            for name in rng.sample(mine, rng.randint(1, min(2, len(mine)))):
+        claim_names = [name for namespace, name in self.claims if namespace == space]
+        if claim_names and self.chance(0.6):
+            for name in rng.sample(claim_names, rng.randint(1, min(2, len(claim_names)))):
                 yield {"name": name, "persistentVolumeClaim": {"claimName": name}}
         if self.chance(0.02):
             yield {"name": "gone", "persistentVolumeClaim": {"claimName": "gone"}}
@@ -309,36 +311,36 @@ class _Maker:
 
     def toleration(self) -> Json:
         rng = self.rng
-        made: Json = {"operator": "Exists"}
+        toleration: Json = {"operator": "Exists"}
         if self.chance(0.95):
-            made = {
+            toleration = {
                 "key": rng.choice(["t1", "t2", "node.kubernetes.io/unschedulable"]),
                 "operator": rng.choice(["Equal", "Exists"]),
             }
-            if made["operator"] == "Equal":
-                made["value"] = rng.choice(["", "v"])
+            if toleration["operator"] == "Equal":
+                toleration["value"] = rng.choice(["", "v"])
         if self.chance(0.5):
-            made["effect"] = rng.choice(["NoSchedule", "NoExecute"])
-            if made["effect"] == "NoExecute" and self.chance(0.3):
-                made["tolerationSeconds"] = 60
-        return made
+            toleration["effect"] = rng.choice(["NoSchedule", "NoExecute"])
+            if toleration["effect"] == "NoExecute" and self.chance(0.3):
+                toleration["tolerationSeconds"] = 60
+        return toleration
 
     def affinity(self, node: str) -> Json:
         rng = self.rng
-        made: Json = {}
+        affinity: Json = {}
         if not node and self.chance(0.1 if self.roomy else 0.3):
             terms = [self.node_term() for _ in range(rng.randint(1, 2))]
-            made["nodeAffinity"] = {
+            affinity["nodeAffinity"] = {
                 "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}
             }
         for key, of in (("podAffinity", 0.15), ("podAntiAffinity", 0.25)):
             if self.chance(of):
-                made[key] = {
+                affinity[key] = {
                     "requiredDuringSchedulingIgnoredDuringExecution": [
                         self.pod_term() for _ in range(rng.randint(1, 2))
                     ]
                 }
-        return made
+        return affinity
 
     def node_term(self) -> Json:
         rng = self.rng
@@ -371,50 +373,50 @@ class _Maker:
             *(["Gt", "Lt"] if numbers and key == "gen" else []),
         ]
         operator = self.rng.choice(operators)
-        made: Json = {"key": key, "operator": operator}
+        requirement: Json = {"key": key, "operator": operator}
         if operator not in ("Exists", "DoesNotExist"):
-            made["values"] = values
-        return made
+            requirement["values"] = values
+        return requirement
 
     def selector(self) -> Json:
-        made: Json = {}
+        selector: Json = {}
         if self.chance(0.7):
-            made["matchLabels"] = self.some({"app": ["web", "db"], "tier": ["1", "2"]}, 0.5)
+            selector["matchLabels"] = self.random_fields({"app": ["web", "db"], "tier": ["1", "2"]}, 0.5)
         if self.chance(0.3):
-            made["matchExpressions"] = [self.requirement("app", ["web"])]
-        return made
+            selector["matchExpressions"] = [self.requirement("app", ["web"])]
+        return selector
 
     def pod_term(self) -> Json:
         rng = self.rng
-        made: Json = {"topologyKey": rng.choice([ZONE, HOST, "disk"])}
+        term: Json = {"topologyKey": rng.choice([ZONE, HOST, "disk"])}
         if self.chance(0.95):
-            made["labelSelector"] = self.selector()
+            term["labelSelector"] = self.selector()
             keys = rng.choice([{}, {}, {"matchLabelKeys": ["rev"]}, {"mismatchLabelKeys": ["rev"]}])
-            made.update(keys)
+            term.update(keys)
         if self.chance(0.2):
-            made["namespaces"] = rng.sample([*self.spaces, "elsewhere"], rng.randint(1, 2))
+            term["namespaces"] = rng.sample([*self.spaces, "elsewhere"], rng.randint(1, 2))
         if self.chance(0.25):
-            made["namespaceSelector"] = rng.choice(
+            term["namespaceSelector"] = rng.choice(
                 [{}, {"matchLabels": {"team": "x"}}, {"matchExpressions": [self.requirement("team", ["x"])]}]
             )
-        return made
+        return term
 
     def constraint(self, key: str) -> Json:
         rng = self.rng
-        made: Json = {
+        constraint: Json = {
             "maxSkew": rng.randint(1, 2),
             "topologyKey": key,
             "whenUnsatisfiable": "DoNotSchedule" if self.chance(0.9) else "ScheduleAnyway",
         }
         if self.chance(0.95):
-            made["labelSelector"] = self.selector()
+            constraint["labelSelector"] = self.selector()
             if self.chance(0.3):
-                made["matchLabelKeys"] = ["rev"]
-        if made["whenUnsatisfiable"] == "DoNotSchedule" and self.chance(0.3):
-            made["minDomains"] = rng.randint(1, 4)
-        made.update(
-            self.some(
+                constraint["matchLabelKeys"] = ["rev"]
+        if constraint["whenUnsatisfiable"] == "DoNotSchedule" and self.chance(0.3):
+            constraint["minDomains"] = rng.randint(1, 4)
+        constraint.update(
+            self.random_fields(
                 {"nodeAffinityPolicy": ["Honor", "Ignore"], "nodeTaintsPolicy": ["Honor", "Ignore"]}, 0.4
             )
         )
-        return made
+        return constraint

@@ -50,7 +50,7 @@ def head(name: str, queue: str, gpus: int, **rest: Any) -> Head:
 
 def ledger(*given: Queue | QuotaCohort | AdmittedWorkload) -> QuotaLedger:
     tree = Tree(
-        [each for each in given if isinstance(each, Queue)],
-        [each for each in given if isinstance(each, QuotaCohort)],
+        [item for item in given if isinstance(item, Queue)],
+        [item for item in given if isinstance(item, QuotaCohort)],
     )
-    return QuotaLedger(tree, [each for each in given if isinstance(each, AdmittedWorkload)])
+    return QuotaLedger(tree, [item for item in given if isinstance(item, AdmittedWorkload)])

@@ -1,4 +1,4 @@
-"""Rows of Kueue's own test tables, as data, and their worlds.
+"""Rows of Kueue's own test tables, as data, and the ledgers built from them.
 
 `kueue.json` holds values transcribed from kubernetes-sigs/kueue (Apache-2.0), each row with its file and
 line; CPU in milli, everything else in base units. Each row's flavors are those that its table sets up.
@@ -87,40 +87,40 @@ def checked(row: Row) -> Row:
     if row["suite"] != "TestAssignFlavors":
         return row
     flavors = {
-        each for queue in row["clusterQueues"] for group in queue["flavorOrder"] or () for each in group
+        name for queue in row["clusterQueues"] for group in queue["flavorOrder"] or () for name in group
     }
-    if odd := sorted(each for each in flavors - FLAVORS.keys() if not each.startswith(_ABSENT)):
-        raise ValueError(f"{row['name']}: flavor {', '.join(odd)}: of a row is not known")
+    if odd := sorted(name for name in flavors - FLAVORS.keys() if not name.startswith(_ABSENT)):
+        raise ValueError(f"{row['name']}: unknown flavor {', '.join(odd)}")
     return row
 
 
-def _check(said: Any, part: str, row: str) -> None:
-    if isinstance(said, list):
-        for each in said:
-            _check(each, part, row)
-    elif isinstance(said, dict):
-        by_name = part in ("quotas", "usage") and any("|" in each for each in said)
-        if not by_name and (odd := sorted(said.keys() - _FIELDS[part])):
-            raise ValueError(f"{row}: {part or 'the row'} says {', '.join(odd)}: of a row is not known")
-        for field, value in said.items():
+def _check(content: Any, part: str, row: str) -> None:
+    if isinstance(content, list):
+        for item in content:
+            _check(item, part, row)
+    elif isinstance(content, dict):
+        by_name = part in ("quotas", "usage") and any("|" in name for name in content)
+        if not by_name and (odd := sorted(content.keys() - _FIELDS[part])):
+            raise ValueError(f"{row}: {part or 'the row'} has unknown fields {', '.join(odd)}")
+        for field, value in content.items():
             if field not in _FREE:
                 _check(value, part if by_name else field, row)
-    elif said and part in _WORDS and _word(said) not in _WORDS[part]:
-        raise ValueError(f"{row}: {part} {said!r} is not one of {', '.join(sorted(_WORDS[part]))}")
+    elif content and part in _WORDS and _word(content) not in _WORDS[part]:
+        raise ValueError(f"{row}: {part} {content!r} is not one of {', '.join(sorted(_WORDS[part]))}")
 
 
-def _word(said: str) -> str:
-    return next((said.removeprefix(each) for each in _PREFIXES if said.startswith(each)), said)
+def _word(word: str) -> str:
+    return next((word.removeprefix(prefix) for prefix in _PREFIXES if word.startswith(prefix)), word)
 
 
-# Each is checked by the test that it is for: one that cannot be read fails alone.
+# Each row is checked by its own test: an unreadable row fails alone.
 CASES: Final[list[Row]] = json.loads((Path(__file__).parent / "kueue.json").read_text())["cases"]
 
 _SPOT: Final = FlavorTaint(key="instance", value="spot")
 # TestAssignFlavors, resourceFlavors.
 FLAVORS: Final[Mapping[str, Flavor]] = {
-    each.name: each
-    for each in (
+    flavor.name: flavor
+    for flavor in (
         Flavor(name="default"),
         Flavor(name="one", labels={"type": "one"}),
         Flavor(name="two", labels={"type": "two"}),
@@ -154,7 +154,7 @@ def key(written: str) -> FlavorResource:
 
 
 def amounts(written: Mapping[str, int] | None) -> dict[FlavorResource, int]:
-    return {key(each): amount(value) for each, value in (written or {}).items()}
+    return {key(name): amount(value) for name, value in (written or {}).items()}
 
 
 def quota(written: Row) -> Quota:
@@ -170,7 +170,7 @@ def quota(written: Row) -> Quota:
 
 
 def queue(written: Row) -> Queue:
-    quotas = {key(each): quota(value) for each, value in (written.get("quotas") or {}).items()}
+    quotas = {key(name): quota(value) for name, value in (written.get("quotas") or {}).items()}
     rule = written.get("preemption") or {}
     borrow = rule.get("borrowWithinCohort") or {}
     search = written.get("flavorFungibility") or {}
@@ -179,7 +179,14 @@ def queue(written: Row) -> Queue:
         name=written["name"],
         cohort=written.get("cohort") or "",
         groups=tuple(
-            FlavorGroup(frozenset(each.resource for each in quotas if each.flavor in flavors), tuple(flavors))
+            FlavorGroup(
+                frozenset(
+                    flavor_resource.resource
+                    for flavor_resource in quotas
+                    if flavor_resource.flavor in flavors
+                ),
+                tuple(flavors),
+            )
             for flavors in written.get("flavorOrder") or ()
         ),
         quotas=quotas,
@@ -208,14 +215,14 @@ def cohort(written: Row) -> QuotaCohort:
     return QuotaCohort(
         name=written["name"],
         parent=written.get("parent") or "",
-        quotas={key(each): quota(value) for each, value in (written.get("quotas") or {}).items()},
+        quotas={key(name): quota(value) for name, value in (written.get("quotas") or {}).items()},
         weight=1.0 if weight is None else float(weight),
     )
 
 
 def tree(row: Row) -> Tree:
     return Tree(
-        [queue(each) for each in row["clusterQueues"]], [cohort(each) for each in row.get("cohorts") or ()]
+        [queue(spec) for spec in row["clusterQueues"]], [cohort(spec) for spec in row.get("cohorts") or ()]
     )
 
 
@@ -224,22 +231,22 @@ def ledger(row: Row) -> QuotaLedger:
         tree(row),
         [
             AdmittedWorkload(
-                name=each["name"],
-                queue=each["cq"],
-                usage=amounts(each["usage"]),
-                priority=each["priority"],
-                queued=each["queueTs"],
-                reserved=each["reservedAt"],
-                evicted=each["evicted"],
+                name=admitted["name"],
+                queue=admitted["cq"],
+                usage=amounts(admitted["usage"]),
+                priority=admitted["priority"],
+                queued=admitted["queueTs"],
+                reserved=admitted["reservedAt"],
+                evicted=admitted["evicted"],
             )
-            for each in row["admitted"]
+            for admitted in row["admitted"]
         ],
     )
 
 
-def ask(row: Row) -> tuple[QuotaRequest, frozenset[FlavorResource]]:
+def incoming_request(row: Row) -> tuple[QuotaRequest, frozenset[FlavorResource]]:
     incoming = row["incoming"]
-    needed = frozenset(key(each) for each in incoming["needPreemption"])
+    needed = frozenset(key(name) for name in incoming["needPreemption"])
     return (
         QuotaRequest(
             queue=incoming["cq"],
@@ -258,8 +265,10 @@ def rules(row: Row) -> SharingRules:
 
 def oracle(row: Row) -> Oracle:
     """The table's stand-in for a simulation: its listed results, otherwise preemption in the queue."""
-    said = {key(each): (_POSSIBILITY[mode], level) for each, (mode, level) in (row["oracle"] or {}).items()}
-    return lambda each, _: said.get(each, (Possibility.PREEMPT, 0))
+    results = {
+        key(name): (_POSSIBILITY[mode], level) for name, (mode, level) in (row["oracle"] or {}).items()
+    }
+    return lambda flavor_resource, _: results.get(flavor_resource, (Possibility.PREEMPT, 0))
 
 
 def pods(written: Row) -> PodSetRequest:
@@ -269,12 +278,14 @@ def pods(written: Row) -> PodSetRequest:
         min_count=written.get("minCount"),
         group=written.get("group") or "",
         requests=written["request"],
-        tolerations=tuple(_toleration(each) for each in written.get("tolerations") or ()),
+        tolerations=tuple(_toleration(toleration) for toleration in written.get("tolerations") or ()),
         selector=written.get("nodeSelector") or {},
         affinity=tuple(
             tuple(
-                Expression(each["Key"], _word(each["Operator"]), tuple(each.get("Values") or ()))
-                for each in term
+                Expression(
+                    expression["Key"], _word(expression["Operator"]), tuple(expression.get("Values") or ())
+                )
+                for expression in term
             )
             for term in written.get("affinity") or ()
         ),

@@ -21,20 +21,21 @@ from broker.quota.model import (
     Strategy,
 )
 
-Found = set[tuple[str, Reason]]
+Targets = set[tuple[str, Reason]]
 Keys = frozenset[FlavorResource]
 
 
 @dataclass
 class World:
-    """Names identify queues and cohorts (which have separate names); `gone` is out, `come` is in."""
+    """Names identify queues and cohorts (which have separate names). `gone` are evicted workloads, `come` are
+    admitted requests."""
 
     queues: dict[str, Queue]
     cohorts: dict[str, QuotaCohort]
     workloads: list[AdmittedWorkload]
     gone: dict[str, AdmittedWorkload] = field(default_factory=dict)
     come: list[QuotaRequest] = field(default_factory=list)
-    # Quotas do not change: added up once each.
+    # Quotas do not change: each sum is computed once.
     _quotas: dict[tuple[str, FlavorResource], int] = field(default_factory=dict)
 
     def spec(self, name: str) -> Queue | QuotaCohort:
@@ -53,11 +54,11 @@ class World:
         return path
 
     def children(self, name: str) -> list[str]:
-        return [each for each in (*self.queues, *self.cohorts) if self.parent(each) == name]
+        return [node for node in (*self.queues, *self.cohorts) if self.parent(node) == name]
 
     def subtree(self, name: str, key: FlavorResource) -> int:
         if (name, key) not in self._quotas:
-            lent = (self.subtree(each, key) - self.local(each, key) for each in self.children(name))
+            lent = (self.subtree(child, key) - self.local(child, key) for child in self.children(name))
             self._quotas[name, key] = self.quota(name, key).nominal + sum(lent)
         return self._quotas[name, key]
 
@@ -68,11 +69,13 @@ class World:
     def used(self, name: str, key: FlavorResource) -> int:
         if name in self.queues:
             held = [
-                each.usage for each in self.workloads if each.queue == name and each.name not in self.gone
+                workload.usage
+                for workload in self.workloads
+                if workload.queue == name and workload.name not in self.gone
             ]
-            held += [each.amounts for each in self.come if each.queue == name]
-            return sum(each.get(key, 0) for each in held)
-        return sum(max(0, self.used(each, key) - self.local(each, key)) for each in self.children(name))
+            held += [request.amounts for request in self.come if request.queue == name]
+            return sum(amounts.get(key, 0) for amounts in held)
+        return sum(max(0, self.used(child, key) - self.local(child, key)) for child in self.children(name))
 
     def spare(self, name: str, key: FlavorResource) -> int:
         return max(0, self.local(name, key) - self.used(name, key))
@@ -92,16 +95,16 @@ class World:
     def over(self, name: str, keys: Iterable[FlavorResource]) -> bool:
         return any(self.used(name, key) > self.subtree(name, key) for key in keys)
 
-    def fits(self, ask: QuotaRequest, *, borrow: bool) -> bool:
+    def fits(self, request: QuotaRequest, *, borrow: bool) -> bool:
         return all(
-            value <= max(0, self.available(ask.queue, key))
-            and (borrow or self.used(ask.queue, key) + value <= self.subtree(ask.queue, key))
-            for key, value in ask.amounts.items()
+            value <= max(0, self.available(request.queue, key))
+            and (borrow or self.used(request.queue, key) + value <= self.subtree(request.queue, key))
+            for key, value in request.amounts.items()
         )
 
     def known(self, name: str) -> set[FlavorResource]:
         """The flavors and resources with quota in the node or below it."""
-        return set(self.spec(name).quotas).union(*(self.known(each) for each in self.children(name)))
+        return set(self.spec(name).quotas).union(*(self.known(child) for child in self.children(name)))
 
     def borrows(self, name: str) -> bool:
         return bool(self.parent(name)) and self.over(name, self.known(name))
@@ -125,51 +128,57 @@ class World:
         weight = self.spec(name).weight
         return weight == 0, max(ratios) / (weight or 1)
 
-    def rank(self, each: AdmittedWorkload, queue: str) -> tuple[object, ...]:
-        return not each.evicted, each.queue == queue, each.priority, -each.reserved, each.name
+    def rank(self, workload: AdmittedWorkload, queue: str) -> tuple[object, ...]:
+        return (
+            not workload.evicted,
+            workload.queue == queue,
+            workload.priority,
+            -workload.reserved,
+            workload.name,
+        )
 
-    def candidates(self, ask: QuotaRequest, keys: Keys, queues: Iterable[str]) -> list[AdmittedWorkload]:
-        rule = self.queues[ask.queue].preemption
-        found = []
-        for each in self.workloads:
-            policy = rule.within if each.queue == ask.queue else rule.reclaim
-            lower = each.priority < ask.priority
-            newer = each.priority == ask.priority and ask.queued < each.queued
+    def candidates(self, request: QuotaRequest, keys: Keys, queues: Iterable[str]) -> list[AdmittedWorkload]:
+        rule = self.queues[request.queue].preemption
+        eligible = []
+        for workload in self.workloads:
+            policy = rule.within if workload.queue == request.queue else rule.reclaim
+            lower = workload.priority < request.priority
+            newer = workload.priority == request.priority and request.queued < workload.queued
             may = {
                 "Never": False,
                 "LowerPriority": lower,
                 "LowerOrNewerEqualPriority": lower or newer,
                 "Any": True,
             }[policy]
-            if may and each.queue in queues and keys & set(each.usage):
-                found.append(each)
-        return sorted(found, key=lambda each: self.rank(each, ask.queue))
+            if may and workload.queue in queues and keys & set(workload.usage):
+                eligible.append(workload)
+        return sorted(eligible, key=lambda workload: self.rank(workload, request.queue))
 
     def give_back(
-        self, ask: QuotaRequest, taken: list[tuple[AdmittedWorkload, Reason]], *, borrow: bool
-    ) -> Found:
-        for each in taken[-2::-1]:
-            del self.gone[each[0].name]
-            if self.fits(ask, borrow=borrow):
-                taken.remove(each)
+        self, request: QuotaRequest, taken: list[tuple[AdmittedWorkload, Reason]], *, borrow: bool
+    ) -> Targets:
+        for entry in taken[-2::-1]:
+            del self.gone[entry[0].name]
+            if self.fits(request, borrow=borrow):
+                taken.remove(entry)
             else:
-                self.gone[each[0].name] = each[0]
-        return {(each.name, reason) for each, reason in taken}
+                self.gone[entry[0].name] = entry[0]
+        return {(workload.name, reason) for workload, reason in taken}
 
 
 def below(world: World, name: str) -> list[str]:
     """The queues in a cohort's subtree."""
-    found = [each for each in world.children(name) if each in world.queues]
-    for each in world.children(name):
-        if each in world.cohorts:
-            found += below(world, each)
-    return found
+    names = [child for child in world.children(name) if child in world.queues]
+    for child in world.children(name):
+        if child in world.cohorts:
+            names += below(world, child)
+    return names
 
 
-def preempt(world: World, ask: QuotaRequest, keys: Keys) -> Found:
-    queue = world.queues[ask.queue]
+def preempt(world: World, request: QuotaRequest, keys: Keys) -> Targets:
+    queue = world.queues[request.queue]
     rule = queue.preemption
-    rest = dict(ask.amounts)
+    rest = dict(request.amounts)
     advantage = all(
         world.used(queue.name, key) + value <= world.subtree(queue.name, key) for key, value in rest.items()
     )
@@ -189,16 +198,24 @@ def preempt(world: World, ask: QuotaRequest, keys: Keys) -> Found:
         """Whether the queue and all between it and the common cohort are over their quota."""
         path = world.path(name)
         between = path[: path.index(meets[name][0])]
-        return all(world.over(each, keys) for each in (name, *between))
+        return all(world.over(node, keys) for node in (name, *between))
 
     eligible = [name for name in meets if outside(name)]
-    ordered = world.candidates(ask, keys, [*eligible, queue.name])
-    hierarchical = [each for each in ordered if each.queue != queue.name and meets[each.queue][1]]
-    others = [each for each in ordered if each.queue != queue.name and not meets[each.queue][1]]
-    own = [each for each in ordered if each.queue == queue.name]
+    ordered = world.candidates(request, keys, [*eligible, queue.name])
+    hierarchical = [
+        workload for workload in ordered if workload.queue != queue.name and meets[workload.queue][1]
+    ]
+    others = [
+        workload for workload in ordered if workload.queue != queue.name and not meets[workload.queue][1]
+    ]
+    own = [workload for workload in ordered if workload.queue == queue.name]
     classes = (hierarchical, others, own)
     order = [
-        each for evicted in (True, False) for some in classes for each in some if each.evicted == evicted
+        workload
+        for evicted in (True, False)
+        for workloads in classes
+        for workload in workloads
+        if workload.evicted == evicted
     ]
     below_quota = all(world.used(queue.name, key) < world.subtree(queue.name, key) for key in keys)
     forbidden = rule.borrow == "Never"
@@ -211,54 +228,56 @@ def preempt(world: World, ask: QuotaRequest, keys: Keys) -> Found:
     for borrow in attempts:
         taken: list[tuple[AdmittedWorkload, Reason]] = []
         world.gone.clear()
-        for each in order:
+        for workload in order:
             reason = Reason.IN_QUEUE
-            if each.queue != queue.name:
+            if workload.queue != queue.name:
                 reason = Reason.RECLAIM
-                if not meets[each.queue][1]:
-                    low = each.priority < ask.priority and each.priority <= (
+                if not meets[workload.queue][1]:
+                    low = workload.priority < request.priority and workload.priority <= (
                         inf if rule.threshold is None else rule.threshold
                     )
                     if rule.borrow != "Never" and low:
                         reason = Reason.RECLAIM_WHILE_BORROWING
                     elif borrow:
                         continue
-                if not outside(each.queue):
+                if not outside(workload.queue):
                     continue
-            world.gone[each.name] = each
-            taken.append((each, reason))
-            if world.fits(ask, borrow=borrow):
-                return world.give_back(ask, taken, borrow=borrow)
+            world.gone[workload.name] = workload
+            taken.append((workload, reason))
+            if world.fits(request, borrow=borrow):
+                return world.give_back(request, taken, borrow=borrow)
     return set()
 
 
-def preempt_fairly(world: World, ask: QuotaRequest, keys: Keys, strategies: Sequence[Strategy]) -> Found:
-    queue = world.queues[ask.queue]
+def preempt_fairly(
+    world: World, request: QuotaRequest, keys: Keys, strategies: Sequence[Strategy]
+) -> Targets:
+    queue = world.queues[request.queue]
     root = world.path(queue.name)[-1] if queue.cohort else ""
     others = (
-        [each for each in below(world, root) if each != queue.name and world.over(each, keys)] if root else []
+        [name for name in below(world, root) if name != queue.name and world.over(name, keys)] if root else []
     )
-    left = world.candidates(ask, keys, [queue.name, *others])
+    left = world.candidates(request, keys, [queue.name, *others])
     if not left:
         return set()
     taken: list[tuple[AdmittedWorkload, Reason]] = []
 
-    def take(each: AdmittedWorkload, reason: Reason) -> bool:
-        world.gone[each.name] = each
-        taken.append((each, reason))
+    def take(workload: AdmittedWorkload, reason: Reason) -> bool:
+        world.gone[workload.name] = workload
+        taken.append((workload, reason))
         world.come.clear()
-        done = world.fits(ask, borrow=True)
-        world.come.append(ask)
+        done = world.fits(request, borrow=True)
+        world.come.append(request)
         return done
 
     def sides(other: str) -> tuple[str, str]:
-        mine, theirs = [queue.name, *world.path(queue.name)], [other, *world.path(other)]
-        meet = next(each for each in theirs if each in mine)
-        return mine[mine.index(meet) - 1], theirs[theirs.index(meet) - 1]
+        own_path, other_path = [queue.name, *world.path(queue.name)], [other, *world.path(other)]
+        meet = next(node for node in other_path if node in own_path)
+        return own_path[own_path.index(meet) - 1], other_path[other_path.index(meet) - 1]
 
     def pick(cohort: str, left: list[AdmittedWorkload], dropped: set[str]) -> str:
         """The queue to take from, or nothing."""
-        with_some = {each.queue for each in left} - dropped
+        with_some = {workload.queue for workload in left} - dropped
         path = world.path(queue.name)
         names = []
         for name in world.children(cohort):
@@ -280,7 +299,7 @@ def preempt_fairly(world: World, ask: QuotaRequest, keys: Keys, strategies: Sequ
                 not weightless,
                 -value,
                 1,
-                world.rank(next(each for each in left if each.queue == name), queue.name),
+                world.rank(next(workload for workload in left if workload.queue == name), queue.name),
             )
 
         cohorts = sorted((name for name in names if name in world.cohorts), reverse=True)
@@ -293,32 +312,32 @@ def preempt_fairly(world: World, ask: QuotaRequest, keys: Keys, strategies: Sequ
         return queue.name if left else ""
 
     done = False
-    world.come.append(ask)
+    world.come.append(request)
     refused: list[AdmittedWorkload] = []
     entitled = not world.over(queue.name, keys)
     while not done and (name := next_queue(left, set())):
-        head = next(each for each in left if each.queue == name)
+        head = next(workload for workload in left if workload.queue == name)
         if name == queue.name or entitled:
             left.remove(head)
             done = take(head, Reason.IN_QUEUE if name == queue.name else Reason.RECLAIM)
             continue
-        ours, theirs = sides(name)
-        before = world.share(theirs)
-        for each in [each for each in left if each.queue == name]:
-            left.remove(each)
-            world.gone[each.name] = each
-            after = world.share(theirs)
-            del world.gone[each.name]
-            mine = world.share(ours)
-            if mine <= after if strategies[0] == "LessThanOrEqualToFinalShare" else mine < before:
-                done = take(each, Reason.FAIR_SHARING)
+        own_side, other_side = sides(name)
+        before = world.share(other_side)
+        for workload in [workload for workload in left if workload.queue == name]:
+            left.remove(workload)
+            world.gone[workload.name] = workload
+            after = world.share(other_side)
+            del world.gone[workload.name]
+            own_share = world.share(own_side)
+            if own_share <= after if strategies[0] == "LessThanOrEqualToFinalShare" else own_share < before:
+                done = take(workload, Reason.FAIR_SHARING)
                 break
-            refused.append(each)
+            refused.append(workload)
     dropped: set[str] = set()
     while not done and len(strategies) > 1 and (name := next_queue(refused, dropped)):
-        ours, theirs = sides(name)
-        if world.share(ours) < world.share(theirs):
-            done = take(next(each for each in refused if each.queue == name), Reason.FAIR_SHARING)
+        own_side, other_side = sides(name)
+        if world.share(own_side) < world.share(other_side):
+            done = take(next(workload for workload in refused if workload.queue == name), Reason.FAIR_SHARING)
         dropped.add(name)
     world.come.clear()
-    return world.give_back(ask, taken, borrow=True) if done else set()
+    return world.give_back(request, taken, borrow=True) if done else set()

@@ -15,77 +15,83 @@ Offer = tuple[Possibility, int]  # the possibility, and how far it borrows
 Chosen = dict[str, tuple[str, Mode]]  # a pod set's flavor and mode by resource
 
 
-class Given(NamedTuple):
+class Assignment(NamedTuple):
     pod_sets: list[Chosen]
     modes: list[Mode]
     level: int
 
 
-def assign(world: World, ask: QuotaRequest, pod_sets: Sequence[PodSetRequest], rules: SharingRules) -> Given:
-    """`ask` is the requester, not its amounts."""
-    given = Given([], [], 0)
+def assign(
+    world: World, request: QuotaRequest, pod_sets: Sequence[PodSetRequest], rules: SharingRules
+) -> Assignment:
+    """`request` identifies the requester; its amounts are not used."""
+    assignment = Assignment([], [], 0)
     taken: dict[FlavorResource, int] = {}
-    queue = world.queues[ask.queue]
+    queue = world.queues[request.queue]
     for pods in pod_sets:
-        wanted = {resource: value * pods.count for resource, value in pods.requests.items()}
+        amounts = {resource: value * pods.count for resource, value in pods.requests.items()}
         offers: dict[str, tuple[str, Offer]] = {}
         lacking = [
             resource
-            for resource, value in wanted.items()
+            for resource, value in amounts.items()
             if value and not any(resource in group.resources for group in queue.groups)
         ]
         for group in queue.groups:
-            asked = {resource: value for resource, value in wanted.items() if resource in group.resources}
-            if not asked:
+            group_amounts = {
+                resource: value for resource, value in amounts.items() if resource in group.resources
+            }
+            if not group_amounts:
                 continue
-            flavor, found = _flavor(world, ask, group, asked, taken, rules)
+            flavor, group_offers = _flavor(world, request, group, group_amounts, taken, rules)
             if not flavor:
-                lacking += asked
-            offers |= {resource: (flavor, offer) for resource, offer in found.items()}
+                lacking += group_amounts
+            offers |= {resource: (flavor, offer) for resource, offer in group_offers.items()}
         if lacking:
-            given.pod_sets.append({})
-            given.modes.append(Mode.NO_FIT)
+            assignment.pod_sets.append({})
+            assignment.modes.append(Mode.NO_FIT)
             break
-        given.pod_sets.append(
+        assignment.pod_sets.append(
             {resource: (flavor, offer[0].mode) for resource, (flavor, offer) in offers.items()}
         )
-        given.modes.append(min((offer[0].mode for _, offer in offers.values()), default=Mode.FIT))
+        assignment.modes.append(min((offer[0].mode for _, offer in offers.values()), default=Mode.FIT))
         for resource, (flavor, (_, level)) in offers.items():
             key = FlavorResource(flavor, resource)
-            taken[key] = taken.get(key, 0) + wanted[resource]
-            given = given._replace(level=max(given.level, level))
-    return given
+            taken[key] = taken.get(key, 0) + amounts[resource]
+            assignment = assignment._replace(level=max(assignment.level, level))
+    return assignment
 
 
 def _flavor(
     world: World,
-    ask: QuotaRequest,
+    request: QuotaRequest,
     group: FlavorGroup,
-    asked: Mapping[str, int],
+    amounts: Mapping[str, int],
     taken: Mapping[FlavorResource, int],
     rules: SharingRules,
 ) -> tuple[str, dict[str, Offer]]:
-    rule = world.queues[ask.queue].fungibility
-    found: list[tuple[Offer, str, dict[str, Offer]]] = []
+    rule = world.queues[request.queue].fungibility
+    candidates: list[tuple[Offer, str, dict[str, Offer]]] = []
     for flavor in group.flavors:
         if flavor not in rules.flavors:
             continue
         offers = {}
-        for resource, value in asked.items():
+        for resource, value in amounts.items():
             key = FlavorResource(flavor, resource)
-            offers[resource] = _offer(world, ask, key, taken.get(key, 0) + value, rules)
-        worst = min([*offers.values(), (Possibility.FIT, 0)], key=lambda each: _rank(each, rule))
-        found.append((worst, flavor, offers))
-    usable = [each for each in found if each[0][0] is not Possibility.NO_FIT]
+            offers[resource] = _offer(world, request, key, taken.get(key, 0) + value, rules)
+        worst = min([*offers.values(), (Possibility.FIT, 0)], key=lambda offer: _rank(offer, rule))
+        candidates.append((worst, flavor, offers))
+    usable = [candidate for candidate in candidates if candidate[0][0] is not Possibility.NO_FIT]
     if not usable:
         return "", {}
-    ending = [each for each in usable if _ends(each[0], rule)]
-    _, flavor, offers = ending[0] if ending else max(usable, key=lambda each: _rank(each[0], rule))
+    ending = [candidate for candidate in usable if _ends(candidate[0], rule)]
+    _, flavor, offers = ending[0] if ending else max(usable, key=lambda candidate: _rank(candidate[0], rule))
     return flavor, offers
 
 
-def _offer(world: World, ask: QuotaRequest, key: FlavorResource, value: int, rules: SharingRules) -> Offer:
-    queue = world.queues[ask.queue]
+def _offer(
+    world: World, request: QuotaRequest, key: FlavorResource, value: int, rules: SharingRules
+) -> Offer:
+    queue = world.queues[request.queue]
     if value > world.available(queue.name, key, empty=True):
         return Possibility.NO_FIT, 0
     distance, root = level(world, queue.name, key, value)
@@ -95,15 +101,19 @@ def _offer(world: World, ask: QuotaRequest, key: FlavorResource, value: int, rul
     borrowing = rule.borrow != "Never" or (rules.fair and rule.reclaim != "Never")
     if root and value > world.quota(queue.name, key).nominal and not borrowing:
         return Possibility.NO_FIT, distance
-    one = QuotaRequest(queue=queue.name, amounts={key: value}, priority=ask.priority, queued=ask.queued)
+    flavor_request = QuotaRequest(
+        queue=queue.name, amounts={key: value}, priority=request.priority, queued=request.queued
+    )
     if rules.fair:
-        names = {name for name, _ in preempt_fairly(world, one, frozenset((key,)), rules.strategies)}
+        names = {
+            name for name, _ in preempt_fairly(world, flavor_request, frozenset((key,)), rules.strategies)
+        }
     else:
-        names = {name for name, _ in preempt(world, one, frozenset((key,)))}
+        names = {name for name, _ in preempt(world, flavor_request, frozenset((key,)))}
     world.gone.clear()
-    world.gone.update({each.name: each for each in world.workloads if each.name in names})
+    world.gone.update({workload.name: workload for workload in world.workloads if workload.name in names})
     distance, _ = level(world, queue.name, key, value)
-    own = any(each.queue == queue.name for each in world.gone.values())
+    own = any(workload.queue == queue.name for workload in world.gone.values())
     world.gone.clear()
     if not names:
         return Possibility.NO_CANDIDATES, distance
@@ -124,7 +134,7 @@ def level(world: World, name: str, key: FlavorResource, value: int) -> tuple[int
 
 
 def _height(world: World, name: str) -> int:
-    return max((1 + _height(world, each) for each in world.children(name)), default=0)
+    return max((1 + _height(world, child) for child in world.children(name)), default=0)
 
 
 def _rank(offer: Offer, rule: Fungibility) -> tuple[int, ...]:

@@ -21,13 +21,13 @@ FULL: Final = {"one|cpu": 3000, "two|cpu": 3000}
 ROWS: Final[list[Row]] = [
     # ---- pod sets one after another
     row(
-        "the second pod set finds what the first took used up, and goes on",
+        "the second pod set takes the next flavor if the first used the quota up",
         [ONE_TWO],
         [pods(name="a", cpu=2000), pods(name="b", cpu=2000)],
         ("Fit", [FIT_ONE, FIT_TWO], 0),
     ),
     row(
-        "what the first took is more than the queue can ever have for both",
+        "both pod sets together exceed the highest possible quota",
         [{"one": {"cpu": 3000}}],
         [pods(name="a", cpu=2000), pods(name="b", cpu=2000)],
         ("NoFit", [FIT_ONE, {}], 0),
@@ -47,7 +47,7 @@ ROWS: Final[list[Row]] = [
         used={"one|cpu": 3000},
     ),
     row(
-        "after a pod set that cannot be had none is looked at",
+        "after a pod set that does not fit none is considered",
         [{"one": {"cpu": 3000}}],
         [pods(name="a", cpu=4000), pods(name="b", cpu=1000)],
         ("NoFit", [{}], 0),
@@ -65,13 +65,13 @@ ROWS: Final[list[Row]] = [
         ("Fit", [FIT_TWO, FIT_TWO], 0),
     ),
     row(
-        "and that each of them may run in",
+        "pod sets of one group take a flavor that each of them may run in",
         [ONE_TWO],
         [pods(name="a", group="g", cpu=1000), pods(name="b", group="g", on="two", cpu=1000)],
         ("Fit", [FIT_TWO, FIT_TWO], 0),
     ),
     row(
-        "nothing asked of what the queue does not know needs no flavor",
+        "a request of zero for an unknown resource needs no flavor",
         [ONE_TWO],
         pods(gpu=0),
         ("Fit", [{}], 0),
@@ -96,27 +96,27 @@ ROWS: Final[list[Row]] = [
         ("Fit", [{"cpu": "taint_and_toleration Fit"}], 0),
     ),
     row(
-        "the node selector speaks of the second",
+        "the node selector names the second",
         [ONE_TWO],
         pods(cpu=1000, on="two"),
         ("Fit", [FIT_TWO], 0),
     ),
     row(
-        "the node selector speaks of none of the flavor's keys",
+        "the node selector names none of the flavor's keys",
         [{"b_one": {"cpu": 3000}}],
         pods(cpu=1000, on="two"),
         ("Fit", [{"cpu": "b_one Fit"}], 0),
     ),
     row(
-        "a flavor that is not there is passed over",
+        "a missing flavor is skipped",
         [{"missing": {"cpu": 3000}, "two": {"cpu": 3000}}],
         pods(cpu=1000),
         ("Fit", [FIT_TWO], 0),
     ),
-    row("no flavor is there", [{"missing": {"cpu": 3000}}], pods(cpu=1000), ("NoFit", [{}], 0)),
+    row("every flavor is missing", [{"missing": {"cpu": 3000}}], pods(cpu=1000), ("NoFit", [{}], 0)),
     # ---- resources and groups
     row(
-        "pods are counted where the queue covers them",
+        "pods are counted if the queue covers them",
         [{"one": {"cpu": 9000, "pods": 3}}],
         pods(4, cpu=1000),
         ("NoFit", [{}], 0),
@@ -142,7 +142,7 @@ ROWS: Final[list[Row]] = [
         used={"one|memory": 10},
     ),
     row(
-        "and is taken as it is where the search may stop at preemption",
+        "the flavor of a group is taken if the search may stop at preemption",
         [{"one": {"cpu": 3000, "memory": 10}, "two": {"cpu": 3000, "memory": 10}}],
         pods(cpu=1000, memory=5),
         ("Preempt", [{"cpu": "one Fit", "memory": "one Preempt"}], 0),
@@ -150,21 +150,21 @@ ROWS: Final[list[Row]] = [
         fungibility=STAY,
     ),
     row(
-        "nothing asked of what is used up fits",
+        "a request of zero for a used-up resource fits",
         [{"one": {"cpu": 3000, "memory": 10}}],
         pods(cpu=0, memory=5),
         ("Fit", [{"cpu": "one Fit", "memory": "one Fit"}], 0),
         used={"one|cpu": 3000},
     ),
     row(
-        "nor what is admitted beyond it, of which there is less than nothing",
+        "a request of zero for a resource beyond its quota fits",
         [{"one": {"cpu": 3000, "memory": 10}}],
         pods(cpu=0, memory=5),
         ("Fit", [{"cpu": "one Fit", "memory": "one Fit"}], 0),
         used={"one|cpu": 4000},
     ),
     row(
-        "nothing asked of what the queue borrows already is borrowing still",
+        "a request of zero for a borrowed resource counts as borrowing",
         [{"one": {"cpu": 3000, "memory": 10}}],
         pods(cpu=0, memory=5),
         ("Fit", [{"cpu": "one Fit", "memory": "one Fit"}], 1),
@@ -194,7 +194,7 @@ ROWS: Final[list[Row]] = [
         peer={"one": {"cpu": (2000, None, 9000)}},
     ),
     row(
-        "what a queue does not lend is its own still",
+        "unlent quota stays the queue's own",
         [{"one": {"cpu": (5000, None, 2000)}}],
         pods(cpu=3000),
         ("Fit", [FIT_ONE], 0),
@@ -202,7 +202,7 @@ ROWS: Final[list[Row]] = [
         peer_used={"one|cpu": 4000},
     ),
     row(
-        "what it lends and others have must be preempted for",
+        "lent quota that others hold needs preemption",
         [{"one": {"cpu": (5000, None, 2000)}}],
         pods(cpu=3001),
         ("Preempt", [PREEMPT_ONE], 0),
@@ -239,7 +239,7 @@ ROWS: Final[list[Row]] = [
         fungibility=TRY_BOTH,
     ),
     row(
-        "lent out beyond reach, and nobody may be preempted while borrowing: it waits",
+        "quota is lent out, and no workload may be preempted while borrowing",
         [{"one": {"cpu": 1000}}],
         pods(cpu=2000),
         ("NoFit", [{}], 0),
@@ -248,7 +248,7 @@ ROWS: Final[list[Row]] = [
         reclaim="Any",
     ),
     row(
-        "the same where it may preempt while borrowing",
+        "the same if it may preempt while borrowing",
         [{"one": {"cpu": 1000}}],
         pods(cpu=2000),
         ("Preempt", [PREEMPT_ONE], 1),
@@ -279,7 +279,7 @@ ROWS: Final[list[Row]] = [
         fair=True,
     ),
     row(
-        "the own cohort's quota, which somebody farther away has: it may be reclaimed",
+        "the own cohort's quota, held by a queue farther away: it may be reclaimed",
         [{"one": {"cpu": 0}}],
         pods(cpu=2000),
         ("Preempt", [PREEMPT_ONE], 1),
@@ -312,7 +312,7 @@ ROWS: Final[list[Row]] = [
         oracle={"one|cpu": ("Reclaim", 0)},
     ),
     row(
-        "the next flavor is tried rather than borrow after preempting, where the queue says so of borrowing",
+        "the next flavor is tried rather than borrow after preempting, if the queue's rule allows that",
         [ONE_TWO],
         pods(cpu=2000),
         ("Fit", [FIT_TWO], 0),
@@ -331,7 +331,7 @@ ROWS: Final[list[Row]] = [
         fungibility={"WhenCanBorrow": "TryNextFlavor", "WhenCanPreempt": "MayStopSearch"},
     ),
     row(
-        "where nobody may be preempted is worse than where somebody may, and never where the search stops",
+        "a flavor without candidates is worse than one with, and never ends the search",
         [ONE_TWO],
         pods(cpu=2000),
         ("Preempt", [PREEMPT_TWO], 0),
@@ -340,7 +340,7 @@ ROWS: Final[list[Row]] = [
         fungibility=STAY,
     ),
     row(
-        "nobody may be preempted anywhere: the first",
+        "no candidates in any flavor: the first flavor",
         [ONE_TWO],
         pods(cpu=2000),
         ("Preempt", [PREEMPT_ONE], 0),
@@ -348,7 +348,7 @@ ROWS: Final[list[Row]] = [
         oracle={"one|cpu": ("NoCandidates", 0), "two|cpu": ("NoCandidates", 0)},
     ),
     row(
-        "nobody may be preempted anywhere: the one that borrows less far",
+        "no candidates in any flavor: the flavor with the smaller borrowing distance",
         [ONE_TWO],
         pods(cpu=2000),
         ("Preempt", [PREEMPT_TWO], 0),
@@ -356,7 +356,7 @@ ROWS: Final[list[Row]] = [
         oracle={"one|cpu": ("NoCandidates", 1), "two|cpu": ("NoCandidates", 0)},
     ),
     row(
-        "a flavor that can be had is better than one where nobody may be preempted, borrowed or not",
+        "a flavor that fits is better than one without candidates, borrowed or not",
         [{"one": {"cpu": 3000}, "two": {"cpu": 1000}}],
         pods(cpu=2000),
         ("Fit", [FIT_TWO], 1),
@@ -375,7 +375,7 @@ ROWS: Final[list[Row]] = [
         fungibility=TRY_BOTH,
     ),
     row(
-        "preempting before borrowing where the queue prefers it",
+        "preempting before borrowing if the queue prefers it",
         [{"one": {"cpu": 1000}, "two": {"cpu": 3000}}],
         pods(cpu=2000),
         ("Preempt", [PREEMPT_TWO], 0),

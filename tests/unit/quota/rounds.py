@@ -65,8 +65,8 @@ Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
 EACH = 8  # GPUs of an instance
 TYPES = {
-    each.name: each
-    for each in (type_(name, gpus=EACH, price=90.0) for name in ("p4d.24xlarge", "p5.48xlarge"))
+    instance_type.name: instance_type
+    for instance_type in (type_(name, gpus=EACH, price=90.0) for name in ("p4d.24xlarge", "p5.48xlarge"))
 }
 CLASS = "default"
 
@@ -147,14 +147,14 @@ class Setting:
 class Drain:
     """An evicted claim or cluster: the job or cluster, the preemptor, the reason and the round.
 
-    It also holds the request of the cluster that it leaves for, at that time.
+    `requested`: the request of the preempting cluster at that time.
     """
 
     victim: str
     preemptor: str
     reason: str
     round: int
-    asked: str = ""
+    requested: str = ""
 
 
 class Store(Client):
@@ -223,18 +223,18 @@ class Store(Client):
 @contextmanager
 def patched(world: World) -> Iterator[dict[str, AdmissionDecision]]:
     """The decisions made in the meantime."""
-    verdicts: dict[str, AdmissionDecision] = {}
-    act = world.keeper.act
+    decisions: dict[str, AdmissionDecision] = {}
+    reconcile = world.cluster_controller.reconcile
 
-    def acting(observed: Any, decided: JointDecision | None) -> float | None:
-        verdicts.update(decided.decisions if decided is not None else {})
-        return act(observed, decided)
+    def recording(observed: Any, decided: JointDecision | None) -> float | None:
+        decisions.update(decided.decisions if decided is not None else {})
+        return reconcile(observed, decided)
 
-    world.keeper.act = acting  # type: ignore[method-assign]
+    world.cluster_controller.reconcile = recording  # type: ignore[method-assign]
     try:
-        yield verdicts
+        yield decisions
     finally:
-        world.keeper.act = act  # type: ignore[method-assign]
+        world.cluster_controller.reconcile = reconcile  # type: ignore[method-assign]
 
 
 class World:
@@ -247,8 +247,8 @@ class World:
         self.after_plan: Callable[[], None] = lambda: None
         self.decisions: Mapping[str, AdmissionDecision] = {}
         self.plan = Plan()
-        self.made: dict[str, int] = {}
-        self.left: dict[str, int] = {}  # rounds that a claim that was deleted still drains, by name
+        self.serials: dict[str, int] = {}
+        self.drain_rounds_left: dict[str, int] = {}  # rounds that a deleted claim still drains, by name
         self.shortages = Shortages()
         self.clock = FakeClock()
         self.store = Store()
@@ -260,7 +260,7 @@ class World:
         self.reads.flavors.missing = True
         self.store.serve(NodeClaim.KIND, self.claims)
         self.store.serve(DedicatedAICluster.KIND, self.reads.clusters.cache)
-        self.reads.reservations.cache.replace([each.body for each in setting.reservations], 1)
+        self.reads.reservations.cache.replace([reservation.body for reservation in setting.reservations], 1)
         self.owner = {id_: Reserved("ns", owner) for id_, (owner, _, _) in setting.slots.items() if owner}
         self.total = {id_: count for id_, (_, _, count) in setting.slots.items()}
         self.ownership = Ownership(
@@ -270,15 +270,15 @@ class World:
         world = self.inventory()
         self.node_class: NodeClass = node_class(Selection(group_arn=GROUP), world, name=CLASS)
         self.start()
-        said = self.entitler.entitlements({}, world, TYPES)
-        if said.barred:
-            raise AssertionError(f"a reservation of this world is not valid: {said.barred}")
+        entitlements = self.entitlement_reader.entitlements({}, world, TYPES)
+        if entitlements.barred:
+            raise AssertionError(f"a reservation of this world is not valid: {entitlements.barred}")
 
     def start(self) -> None:
         """A new process: its only input are the objects."""
         self.assumed = AssumptionStore(self.clock)
         caches = claim_caches(self.claims, self.nodes, self.pods)
-        self.entitler = EntitlementReader(
+        self.entitlement_reader = EntitlementReader(
             SlotSnapshotBuilder(
                 self.reads,
                 caches,
@@ -288,7 +288,7 @@ class World:
             self.assumed,
         )
         recorder = Recorder(self.store, "test", self.clock)
-        self.reclaimer = Preemptor(
+        self.preemptor = Preemptor(
             self.store, self.claims, self.assumed, recorder=recorder, wake=lambda: None
         )
         shared = ReservationDependencies(
@@ -302,19 +302,21 @@ class World:
             recorder=recorder,
             describe=lambda: None,
         )
-        self.keeper = ClusterController(
+        self.cluster_controller = ClusterController(
             shared,
             priority=lambda name: int(name[1:]) if name else None,
         )
-        self.decider = PreemptionController(shared, self.entitler, self.reclaimer, self.keeper)
+        self.preemption_controller = PreemptionController(
+            shared, self.entitlement_reader, self.preemptor, self.cluster_controller
+        )
 
     # -- the state
 
     def inventory(self) -> Inventory:
         used = Counter(
-            each.labels.get(names.RESERVATION_ID, "")
-            for each in self.claims.list()
-            if each.status.provider_id
+            claim.labels.get(names.RESERVATION_ID, "")
+            for claim in self.claims.list()
+            if claim.status.provider_id
         )
         return inventory(
             *(
@@ -325,30 +327,30 @@ class World:
         )
 
     def free(self) -> dict[str, int]:
-        found = self.inventory()
-        return {id_: found.free(id_) for id_ in self.total}
+        inventory = self.inventory()
+        return {id_: inventory.free(id_) for id_ in self.total}
 
     @property
     def waiting(self) -> list[NodeClaim]:
-        return [each for each in self.claims.list() if not each.status.provider_id and not each.deleting]
+        return [claim for claim in self.claims.list() if not claim.status.provider_id and not claim.deleting]
 
     def state(self) -> object:
         """The state that must not change at rest: the slots of all holders, and the terminating ones."""
         return (
             {
-                each.name: (
-                    each.labels.get(names.RESERVATION_ID, each.status.provider_id[:0]),
-                    bool(each.status.provider_id),
-                    each.deleting,
+                claim.name: (
+                    claim.labels.get(names.RESERVATION_ID, claim.status.provider_id[:0]),
+                    bool(claim.status.provider_id),
+                    claim.deleting,
                 )
-                for each in self.claims.list()
+                for claim in self.claims.list()
             },
             {
-                each.name: (
-                    each.status.dac_lifecycle_state,
-                    each.status.admission and each.status.admission.flavors,
+                cluster.name: (
+                    cluster.status.dac_lifecycle_state,
+                    cluster.status.admission and cluster.status.admission.flavors,
                 )
-                for each in self.reads.clusters.cache.list()
+                for cluster in self.reads.clusters.cache.list()
             },
         )
 
@@ -358,50 +360,50 @@ class World:
         self.clock.advance(5)
         self.store.now = self.clock.now().isoformat()
         self._arrive()
-        made = self._launch()
+        plan = self._launch()
         self.after_plan()
-        before = {each.name: each for each in self.claims.list()}
-        with patched(self) as verdicts:
-            self.decider.run()
-        self.decisions = verdicts
-        self._note(before)
+        before = {claim.name: claim for claim in self.claims.list()}
+        with patched(self) as decisions:
+            self.preemption_controller.run()
+        self.decisions = decisions
+        self._record_drains(before)
         self._drain()
         self._ready()
         self.number += 1
-        return made
+        return plan
 
     def _arrive(self) -> None:
-        there = {each.name.rpartition(".")[0] for each in self.claims.list()}
+        existing = {claim.name.rpartition(".")[0] for claim in self.claims.list()}
         for job in self.setting.jobs:
-            if job.round <= self.number and job.name not in there:
-                self._make(job)
-        known = {each.name for each in self.reads.clusters.cache.list()}
-        for one in self.setting.clusters:
-            count = one.then if one.then and self.number >= one.grows else one.count
+            if job.round <= self.number and job.name not in existing:
+                self._create_claim(job)
+        known = {cluster.name for cluster in self.reads.clusters.cache.list()}
+        for cluster in self.setting.clusters:
+            count = cluster.then if cluster.then and self.number >= cluster.grows else cluster.count
             spec = {
-                "capacityReservationId": f"ns/{one.draws}",
+                "capacityReservationId": f"ns/{cluster.draws}",
                 "resources": {"requests": {GPU: str(count * EACH)}},
-                "priorityClassName": f"p{one.priority}",
+                "priorityClassName": f"p{cluster.priority}",
             }
-            if one.name in known:
-                body = self.store.objects[DedicatedAICluster.KIND.kind][one.name]
+            if cluster.name in known:
+                body = self.store.objects[DedicatedAICluster.KIND.kind][cluster.name]
                 if body["spec"] != spec:
                     self.store.put(DedicatedAICluster.KIND, body | {"spec": spec})
-            elif one.round <= self.number:
+            elif cluster.round <= self.number:
                 self.store.create(
                     DedicatedAICluster.KIND,
-                    {"metadata": {"name": one.name, "uid": f"{one.name}-cluster"}, "spec": spec},
+                    {"metadata": {"name": cluster.name, "uid": f"{cluster.name}-cluster"}, "spec": spec},
                 )
 
-    def _make(self, job: Job) -> None:
-        serial = self.made[job.name] = self.made.get(job.name, -1) + 1
+    def _create_claim(self, job: Job) -> None:
+        serial = self.serials[job.name] = self.serials.get(job.name, -1) + 1
         annotations = {names.DRAWS_FROM: f"ns/{job.draws}", names.PRIORITY: str(job.priority)}
         if job.non_preemptible:
             annotations[names.DO_NOT_DISRUPT] = "true"
         if job.gang:
             annotations |= {names.GANG: job.gang, names.GANG_SIZE: str(job.gang_size)}
         kinds = ["reserved", "on-demand"] if job.fallback else ["reserved"]
-        asked = ((INSTANCE_TYPE, [*job.flavors]), (CAPACITY_TYPE, kinds))
+        requirements = ((INSTANCE_TYPE, [*job.flavors]), (CAPACITY_TYPE, kinds))
         self.store.create(
             NodeClaim.KIND,
             {
@@ -409,7 +411,7 @@ class World:
                 "spec": {
                     "nodeClassRef": {"group": names.BROKER, "kind": "EC2NodeClass", "name": CLASS},
                     "requirements": [
-                        {"key": key, "operator": "In", "values": values} for key, values in asked
+                        {"key": key, "operator": "In", "values": values} for key, values in requirements
                     ],
                     "resources": {"requests": {GPU: str(EACH)}},
                 },
@@ -418,33 +420,35 @@ class World:
 
     def _launch(self) -> Plan:
         self.assumed.begin_pass({claim.uid for claim in self.waiting})
-        made = Plan()
+        result = Plan()
         for _ in range(4):
-            objects = {each.uid: each for each in self.waiting}
+            objects = {claim.uid: claim for claim in self.waiting}
             world = self.inventory()
-            with self.assumed.alone():
-                made = plan(
-                    [planned(each, template="t") for each in objects.values()],
+            with self.assumed.exclusive():
+                result = plan(
+                    [planned(claim, template="t") for claim in objects.values()],
                     {CLASS: self.node_class},
                     TYPES,
                     world,
                     self.shortages,
                     self.clock.now(),
                     launched=in_gangs(self.claims.list()),
-                    entitlements=self.entitler.entitlements(objects, world, TYPES),
+                    entitlements=self.entitlement_reader.entitlements(objects, world, TYPES),
                 )
-                self.reclaimer.planned(made)
-            if not made.assignments:
+                self.preemptor.planned(result)
+            if not result.assignments:
                 break
-            for each in made.assignments:
+            for assignment in result.assignments:
                 self._launched(
-                    objects[each.claim.uid], each.option.pool.instance_type, [*each.option.odcr_ids]
+                    objects[assignment.claim.uid],
+                    assignment.option.pool.instance_type,
+                    [*assignment.option.odcr_ids],
                 )
-        self.plan = made
-        return made
+        self.plan = result
+        return result
 
     def _launched(self, claim: NodeClaim, type_name: str, ids: Sequence[str]) -> None:
-        """Into the first of these with room, or on demand."""
+        """Launches the claim into the first of these with room, or on demand."""
         free = self.free()
         odcr_id = next((id_ for id_ in ids if free[id_] > 0), "")
         if ids and not odcr_id:
@@ -456,10 +460,10 @@ class World:
             **({names.RESERVATION_ID: odcr_id} if odcr_id else {}),
         }
         meta = body["metadata"] | {"labels": body["metadata"].get("labels", {}) | labels}
-        said = [
-            each for each in body.get("status", {}).get("conditions", ()) if each["type"] != names.LAUNCHED
+        conditions = [
+            item for item in body.get("status", {}).get("conditions", ()) if item["type"] != names.LAUNCHED
         ]
-        said.append(
+        conditions.append(
             {
                 "type": names.LAUNCHED,
                 "status": "True",
@@ -467,44 +471,55 @@ class World:
                 "lastTransitionTime": self.store.now,
             }
         )
-        status = {"providerID": f"aws:///a/{claim.uid}", "capacity": {GPU: str(EACH)}, "conditions": said}
+        status = {
+            "providerID": f"aws:///a/{claim.uid}",
+            "capacity": {GPU: str(EACH)},
+            "conditions": conditions,
+        }
         self.store.put(NodeClaim.KIND, body | {"metadata": meta, "status": status})
 
-    def _note(self, before: Mapping[str, NodeClaim]) -> None:
+    def _record_drains(self, before: Mapping[str, NodeClaim]) -> None:
         """Records the evictions of this round. A cluster's claims stand for the cluster."""
         for name, claim in before.items():
             now = self.claims.get(name)
             if claim.deleting or names.DEDICATED in claim.labels or (now is not None and not now.deleting):
                 continue
-            said = condition(now.status.conditions, names.PREEMPTED) if now is not None else None
-            reason, whom = (said.reason, said.message) if said is not None else ("", "")
-            self._noted(name.rpartition(".")[0], whom, reason)
-        for one in self.reads.clusters.cache.list():
-            said = condition(one.status.conditions, names.PREEMPTED)
-            if said is not None and said.status == "True" and said.last_transition_time == self.clock.now():
-                self._noted(f"cluster {one.name}", said.message, said.reason)
+            preempted = condition(now.status.conditions, names.PREEMPTED) if now is not None else None
+            reason, message = (preempted.reason, preempted.message) if preempted is not None else ("", "")
+            self._add_drain(name.rpartition(".")[0], message, reason)
+        for cluster in self.reads.clusters.cache.list():
+            preempted = condition(cluster.status.conditions, names.PREEMPTED)
+            if (
+                preempted is not None
+                and preempted.status == "True"
+                and preempted.last_transition_time == self.clock.now()
+            ):
+                self._add_drain(f"cluster {cluster.name}", preempted.message, preempted.reason)
 
-    def _noted(self, victim: str, message: str, reason: str) -> None:
+    def _add_drain(self, victim: str, message: str, reason: str) -> None:
         words = message.replace(",", " ").split()
         at = next(
-            (words.index(each) for each in ("NodeClaim", "DedicatedAICluster", "for") if each in words), -1
+            (words.index(marker) for marker in ("NodeClaim", "DedicatedAICluster", "for") if marker in words),
+            -1,
         )
         preemptor = words[at + 1] if at >= 0 else "?"
         if preemptor == "NodeClaim":
             preemptor = words[at + 2]
         preemptor = preemptor.partition(".")[0]
         cluster = self.reads.clusters.cache.get(preemptor)
-        asked = cluster.spec.resources.requests[GPU] if cluster and cluster.spec.resources else ""
-        self.drains.append(Drain(victim, preemptor, reason, self.number, asked))
+        requested = cluster.spec.resources.requests[GPU] if cluster and cluster.spec.resources else ""
+        self.drains.append(Drain(victim, preemptor, reason, self.number, requested))
 
     def _drain(self) -> None:
         slow = {job.name: job.drains for job in self.setting.jobs}
         for claim in self.claims.list():
             if not claim.deleting:
                 continue
-            left = self.left.setdefault(claim.name, slow.get(claim.name.rpartition(".")[0], 1))
-            self.left[claim.name] = left - 1
-            if left <= 0:
+            drain_rounds_left = self.drain_rounds_left.setdefault(
+                claim.name, slow.get(claim.name.rpartition(".")[0], 1)
+            )
+            self.drain_rounds_left[claim.name] = drain_rounds_left - 1
+            if drain_rounds_left <= 0:
                 self.store.remove(NodeClaim.KIND, claim.name)
 
     def _ready(self) -> None:
@@ -513,8 +528,8 @@ class World:
             ready = condition(claim.status.conditions, names.READY)
             if claim.status.provider_id and not claim.deleting and (ready is None or ready.status != "True"):
                 body = self.store.objects[NodeClaim.KIND.kind][claim.name]
-                said = [each for each in body["status"]["conditions"] if each["type"] != names.READY]
-                said.append(
+                conditions = [item for item in body["status"]["conditions"] if item["type"] != names.READY]
+                conditions.append(
                     {
                         "type": names.READY,
                         "status": "True",
@@ -524,5 +539,5 @@ class World:
                 )
                 self.store.put(
                     NodeClaim.KIND,
-                    body | {"status": body["status"] | {"conditions": said, "nodeName": claim.name}},
+                    body | {"status": body["status"] | {"conditions": conditions, "nodeName": claim.name}},
                 )

@@ -8,7 +8,7 @@ from typing import Any, Final
 Row = dict[str, Any]
 Amount = int | tuple[int, int | None] | tuple[int, int | None, int | None]
 Group = Mapping[str, Mapping[str, Amount]]  # flavor -> resource -> nominal, borrowing and lending limit
-Wanted = tuple[str, Sequence[Mapping[str, str]], int]  # mode, a pod set's "flavor mode" by resource, level
+Expected = tuple[str, Sequence[Mapping[str, str]], int]  # mode, a pod set's "flavor mode" by resource, level
 
 TEST: Final = "test-clusterqueue"
 
@@ -36,8 +36,8 @@ def pods(
 def row(
     name: str,
     groups: Sequence[Group],
-    asked: Sequence[Row] | Row,
-    want: Wanted,
+    pod_sets: Sequence[Row] | Row,
+    expected: Expected,
     *,
     peer: Group | None = None,
     used: Mapping[str, int] | None = None,
@@ -62,9 +62,12 @@ def row(
     if peer is not None:
         queues.append(_queue("peer", peer_cohort or shared, [peer], None, None))
         usage.append({"cq": "peer", "usage": dict(peer_used or {})})
-    mode, flavors, level = want
+    mode, flavors, level = expected
     chosen = [
-        {resource: dict(zip(("flavor", "mode"), each.split(), strict=True)) for resource, each in by.items()}
+        {
+            resource: dict(zip(("flavor", "mode"), choice.split(), strict=True))
+            for resource, choice in by.items()
+        }
         for by in flavors
     ]
     return {
@@ -74,8 +77,8 @@ def row(
         "clusterQueues": queues,
         "cohorts": list(cohorts),
         "usage": usage,
-        "oracle": {key: list(said) for key, said in (oracle or {}).items()},
-        "podSets": [asked] if isinstance(asked, dict) else list(asked),
+        "oracle": {key: list(result) for key, result in (oracle or {}).items()},
+        "podSets": [pod_sets] if isinstance(pod_sets, dict) else list(pod_sets),
         "fairSharing": fair,
         "want": {"mode": mode, "podSetFlavors": chosen, "borrowingLevel": level},
     }
@@ -155,7 +158,7 @@ def held(
     }
 
 
-def asks(queue: str, priority: int = 0, *, queued: int = 0, lacks: str = "cpu", **request: int) -> Row:
+def incoming(queue: str, priority: int = 0, *, queued: int = 0, lacks: str = "cpu", **request: int) -> Row:
     """The request; `lacks`: its missing resources."""
     return {
         "cq": queue,
@@ -177,7 +180,7 @@ def preempts(
     queues: Mapping[str, Row],
     admitted: Mapping[str, Row],
     incoming: Row,
-    want: Mapping[str, str],
+    expected: Mapping[str, str],
     *,
     cohorts: Mapping[str, Row] | None = None,
     fair: bool = False,
@@ -189,10 +192,10 @@ def preempts(
         "name": name,
         "fairSharing": fair,
         "strategies": strategies,
-        "clusterQueues": [{"name": each, **said} for each, said in queues.items()],
-        "cohorts": [{"name": each, **said} for each, said in (cohorts or {}).items()],
-        "admitted": [{"name": each, **said} for each, said in admitted.items()],
+        "clusterQueues": [{"name": key, **fields} for key, fields in queues.items()],
+        "cohorts": [{"name": key, **fields} for key, fields in (cohorts or {}).items()],
+        "admitted": [{"name": key, **fields} for key, fields in admitted.items()],
         "incoming": incoming,
-        "want": [{"name": each, "reason": reason} for each, reason in want.items()],
-        "wantCount": len(want),
+        "want": [{"name": key, "reason": reason} for key, reason in expected.items()],
+        "wantCount": len(expected),
     }

@@ -1,4 +1,4 @@
-"""Rules that hold in a world in rounds, without the code that decides."""
+"""Rules that hold in a world in rounds, checked without the decision code."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def violations(seed: int) -> list[str]:
 
 def check(world: World) -> Iterator[str]:
     """Runs the world to rest. Returns the violations, each with the rule first."""
-    unlike: list[str] = []
-    world.after_plan = lambda: unlike.extend(_unlike_policy(world))
+    differences: list[str] = []
+    world.after_plan = lambda: differences.extend(_policy_differences(world))
     before: object = None
     due: dict[str, tuple[int, object]] = {}
     quiet = 0
     while quiet < QUIET and world.number < BOUND:
-        home = {each.name for each in world.claims.list() if _at_home(world, each)}
+        on_own_slots = {claim.name for claim in world.claims.list() if _on_own_slots(world, claim)}
         world.round()
         for drain in world.drains:
             if (
                 drain.round == world.number - 1
                 and drain.reason != "InClusterQueue"
-                and any(name.rpartition(".")[0] == drain.victim for name in home)
+                and any(name.rpartition(".")[0] == drain.victim for name in on_own_slots)
             ):
                 yield f"in-quota holder evicted: {drain}"
             if drain.round == world.number - 1:
@@ -52,29 +52,29 @@ def check(world: World) -> Iterator[str]:
                 or spec != _spec(world, name)
                 or _served(world, name)
                 or any(
-                    each.round == world.number - 1 and each.victim.removeprefix("cluster ") == name
-                    for each in world.drains
+                    drain.round == world.number - 1 and drain.victim.removeprefix("cluster ") == name
+                    for drain in world.drains
                 )
             ):
                 del due[name]
             elif world.number - since > 8:
-                yield f"room made and not given: to {name}, since round {since}"
+                yield f"room made and not given to {name}, since round {since}"
                 del due[name]
         state = world.state()
         quiet = quiet + 1 if state == before and world.number > LAST + 2 else 0
         before = state
-    yield from unlike
+    yield from differences
     if quiet < QUIET:
         yield f"no rest: {len(world.drains)} drains in {world.number} rounds"
         return
     yield from _repeated(world.drains)
-    if world.plan.awaited:
-        yield f"awaits for ever: {[*world.plan.awaited]}"
-    if any(each.deleting for each in world.claims.list()):
+    if world.plan.nominated:
+        yield f"nominated for ever: {[*world.plan.nominated]}"
+    if any(claim.deleting for claim in world.claims.list()):
         yield "still draining"
-    for name, verdict in world.decisions.items():
-        if verdict.phase is AdmissionPhase.PREEMPTING:
-            yield f"preempting at rest: {name} {verdict.why}"
+    for name, decision in world.decisions.items():
+        if decision.phase is AdmissionPhase.PREEMPTING:
+            yield f"preempting at rest: {name} {decision.why}"
     yield from _idle(world)
 
 
@@ -83,9 +83,9 @@ def _repeated(drains: Iterable[Drain]) -> Iterator[str]:
     starts anew."""
     lost: Counter[str] = Counter()
     counts: Counter[tuple[str, str, str, str, int]] = Counter()
-    for each in drains:
-        counts[each.victim, each.preemptor, each.reason, each.asked, lost[each.preemptor]] += 1
-        lost[each.victim.removeprefix("cluster ")] += 1
+    for drain in drains:
+        counts[drain.victim, drain.preemptor, drain.reason, drain.requested, lost[drain.preemptor]] += 1
+        lost[drain.victim.removeprefix("cluster ")] += 1
     for (victim, preemptor, reason, *_), count in counts.items():
         if count > 1:
             yield f"drained twice: {victim} {count} times for {preemptor} ({reason})"
@@ -105,19 +105,19 @@ def _served(world: World, name: str) -> bool:
     cluster = world.reads.clusters.cache.get(name)
     if cluster is None:
         return any(
-            each.status.provider_id and not each.deleting
-            for each in world.claims.list()
-            if name in (each.name, each.name.rpartition(".")[0])
+            claim.status.provider_id and not claim.deleting
+            for claim in world.claims.list()
+            if name in (claim.name, claim.name.rpartition(".")[0])
         )
     has = held(cluster)
-    return has is not None and sum(has.usage.values()) >= _wanted(cluster)
+    return has is not None and sum(has.usage.values()) >= _requested(cluster)
 
 
-def _wanted(cluster: DedicatedAICluster) -> int:
+def _requested(cluster: DedicatedAICluster) -> int:
     return int(cluster.spec.resources.requests[GPU]) if cluster.spec.resources else 0
 
 
-def _at_home(world: World, claim: NodeClaim) -> bool:
+def _on_own_slots(world: World, claim: NodeClaim) -> bool:
     owner = world.owner.get(claim.labels.get(names.RESERVATION_ID, ""))
     return (
         owner is not None
@@ -132,17 +132,17 @@ def _idle(world: World) -> Iterator[str]:
     held: Counter[tuple[str, str]] = Counter()  # by owner and flavor
     lent: Counter[tuple[str, str]] = Counter()
     borrowed: Counter[tuple[str, str]] = Counter()  # by queue and flavor
-    for each in world.claims.list():
-        if (id_ := each.labels.get(names.RESERVATION_ID, "")) not in world.owner:
+    for holder in world.claims.list():
+        if (id_ := holder.labels.get(names.RESERVATION_ID, "")) not in world.owner:
             continue
         owner, flavor, _ = world.setting.slots[id_]
-        queue = each.annotations[names.DRAWS_FROM].removeprefix("ns/")
+        queue = holder.annotations[names.DRAWS_FROM].removeprefix("ns/")
         held[owner, flavor] += 1
         if queue != owner:
             lent[owner, flavor] += 1
             borrowed[queue, flavor] += 1
-    known = {each.name: each for each in world.setting.reservations}
-    jobs = {each.name: each for each in world.setting.jobs}
+    known = {reservation.name: reservation for reservation in world.setting.reservations}
+    jobs = {job.name: job for job in world.setting.jobs}
     for id_, count in world.free().items():
         owner, flavor, _ = world.setting.slots[id_]
         if not count:
@@ -155,62 +155,68 @@ def _idle(world: World) -> Iterator[str]:
                 continue
             if job is None and claim.annotations[names.TAG_FLAVOR] != flavor:
                 continue
-            mine = known[queue_of(claim)]
+            reservation = known[queue_of(claim)]
             if not owner:
                 yield f"idle: {id_} though {claim.name} waits"
                 continue
-            whose = known[owner]
+            owner_reservation = known[owner]
             total = sum(n for o, f, n in world.setting.slots.values() if (o, f) == (owner, flavor))
-            nominal = min(whose.nominal.get(flavor, 0), total)
+            nominal = min(owner_reservation.nominal.get(flavor, 0), total)
             if held[owner, flavor] >= nominal:
                 continue
-            if mine.name == owner:
+            if reservation.name == owner:
                 yield f"idle: own {id_} though {claim.name} waits"
             elif (
-                mine.cohort
-                and mine.cohort == whose.cohort
-                and mine.borrows
-                and flavor in mine.nominal
-                and lent[owner, flavor] < whose.lending.get(flavor, 99)
-                and borrowed[mine.name, flavor] < mine.borrowing.get(flavor, 99)
+                reservation.cohort
+                and reservation.cohort == owner_reservation.cohort
+                and reservation.borrows
+                and flavor in reservation.nominal
+                and lent[owner, flavor] < owner_reservation.lending.get(flavor, 99)
+                and borrowed[reservation.name, flavor] < reservation.borrowing.get(flavor, 99)
             ):
                 yield f"idle: lendable {id_} though {claim.name} waits"
 
 
-def _unlike_policy(world: World) -> Iterator[str]:
-    """Where the plan and the slot policy differ: a claim that waits for a slot without a holder that gives
-    it, or a claim that launches elsewhere although a holder would give its slot.
+def _policy_differences(world: World) -> Iterator[str]:
+    """Differences between the plan and the slot policy: a claim nominated without a victim, or a claim that
+    launches elsewhere although a victim exists.
     """
     if world.plan.assignments:
         return  # planned again before the decision
-    waiting = {each.uid: each for each in world.waiting}
-    slots = {uid: slot for uid, slot in world.plan.awaited.items() if uid in waiting}
-    wants = [slot_request(waiting[uid], slot.queue, slot.odcr_ids) for uid, slot in slots.items()]
-    draws = world.entitler.entitlements(waiting, world.inventory(), TYPES).draws if waiting else {}
+    waiting = {claim.uid: claim for claim in world.waiting}
+    slots = {uid: slot for uid, slot in world.plan.nominated.items() if uid in waiting}
+    slot_requests = [slot_request(waiting[uid], slot.queue, slot.odcr_ids) for uid, slot in slots.items()]
+    draws = world.entitlement_reader.entitlements(waiting, world.inventory(), TYPES).draws if waiting else {}
     for claim in waiting.values():
         if names.DEDICATED in claim.labels or names.GANG in claim.annotations or draws[claim.uid] == KEPT:
             continue
-        state = world.entitler.places(
-            world.reads.snapshot(), world.inventory(), TYPES, waiting={*slots, claim.uid}
+        state = world.entitlement_reader.slot_state(
+            world.reads.snapshot(), world.inventory(), TYPES, requesting={*slots, claim.uid}
         )
         if state is None:
             return
         tree = state.slots({}, ())
-        asked = [] if claim.uid in slots else [_any_slot(world, claim, tree)]
-        victims = {victim.want.name for victim in tree.reclaim([*wants, *asked])}
-        if asked and claim.name in victims:
-            yield f"does not wait, although a holder would leave: {claim.name}, in round {world.number}"
-        if not asked and f"want/{claim.name}" not in tree._ledger.workloads:
-            yield f"waits, although no holder would leave: {claim.name}, in round {world.number}"
+        own_request = [] if claim.uid in slots else [_any_slot(world, claim, tree)]
+        victims = {victim.request.name for victim in tree.reclaim([*slot_requests, *own_request])}
+        if own_request and claim.name in victims:
+            yield f"not nominated, although a victim exists: {claim.name}, in round {world.number}"
+        if not own_request and f"request/{claim.name}" not in tree._ledger.workloads:
+            yield f"nominated without a victim: {claim.name}, in round {world.number}"
 
 
 def _any_slot(world: World, claim: NodeClaim, tree: SlotTree) -> SlotRequest:
     """The claim's request for a slot of its own reservation, or else of one that it may borrow from."""
-    types = next(each.values for each in claim.spec.requirements if each.key == names.INSTANCE_TYPE)
+    types = next(
+        requirement.values
+        for requirement in claim.spec.requirements
+        if requirement.key == names.INSTANCE_TYPE
+    )
     queue = Reserved(*claim.annotations[names.DRAWS_FROM].split("/")).queue
-    may = {queue, *tree.peers(queue)}
+    usable_queues = {queue, *tree.peers(queue)}
     ids = [
-        id_ for id_, one in world.owner.items() if one.queue in may and world.setting.slots[id_][1] in types
+        id_
+        for id_, owner in world.owner.items()
+        if owner.queue in usable_queues and world.setting.slots[id_][1] in types
     ]
     own = [id_ for id_ in ids if world.owner[id_].queue == queue]
     return slot_request(claim, queue, (*own, *(id_ for id_ in ids if id_ not in own)))

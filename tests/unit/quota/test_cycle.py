@@ -32,7 +32,10 @@ ANY = Preemption(reclaim="Any", within="LowerPriority")
 
 
 def outcomes(world: QuotaLedger, *heads: Head, fair: bool = False) -> list[tuple[str, str]]:
-    return [(each.head.name, str(each.outcome)) for each in decide(world, heads, FAIR if fair else RULES)]
+    return [
+        (decision.head.name, str(decision.outcome))
+        for decision in decide(world, heads, FAIR if fair else RULES)
+    ]
 
 
 def test_heads_without_borrowing_come_first() -> None:
@@ -41,23 +44,23 @@ def test_heads_without_borrowing_come_first() -> None:
     assert outcomes(world, borrows, own) == [("own", "Admit"), ("borrows", "Wait")]
 
 
-def test_then_priority_then_the_longest_wait() -> None:
+def test_heads_are_ordered_by_priority_then_by_wait() -> None:
     world = ledger(cohort("c", 2), *(queue(name, 0, "c") for name in "abc"))
-    found = outcomes(
+    results = outcomes(
         world,
         head("late", "a", 1, queued=2),
         head("early", "b", 1, queued=1),
         head("urgent", "c", 1, priority=1, queued=3),
     )
-    assert found == [("urgent", "Admit"), ("early", "Admit"), ("late", "Wait")]
+    assert results == [("urgent", "Admit"), ("early", "Admit"), ("late", "Wait")]
 
 
 def test_a_round_leaves_the_ledger_as_it_was() -> None:
     world = ledger(
         queue("a", 4, "c", preemption=ANY), queue("b", 4, "c"), workload("v", "b", 8), queue("d", 1)
     )
-    found = outcomes(world, head("x", "a", 4), head("y", "d", 1))
-    assert found == [("x", "Preempt"), ("y", "Admit")]
+    results = outcomes(world, head("x", "a", 4), head("y", "d", 1))
+    assert results == [("x", "Preempt"), ("y", "Admit")]
     assert world.tree.queues["b"].uses(GPU) == 8
     assert world.tree.cohorts["c"].uses(GPU) == 8
 
@@ -70,7 +73,7 @@ def test_one_victim_makes_room_for_one() -> None:
         workload("victim", "v", 8),
     )
     first, second = decide(world, [head("x", "a", 4), head("y", "b", 4)], RULES)
-    assert (str(first.outcome), [each.workload.name for each in first.targets]) == ("Preempt", ["victim"])
+    assert (str(first.outcome), [target.workload.name for target in first.targets]) == ("Preempt", ["victim"])
     assert str(second.outcome) == "Wait"
     assert second.why == "workload victim makes room for another one; the next round decides"
 
@@ -90,7 +93,7 @@ def test_head_that_cannot_reclaim_its_own_quota_reserves_it() -> None:
 
 
 def test_head_that_waits_to_borrow_reserves_up_to_its_borrowing_limit() -> None:
-    def found(limit: int | None, asked: int) -> list[str]:
+    def outcomes_with(limit: int | None, gpus: int) -> list[str]:
         world = ledger(
             queue("a", quota(4, borrow=limit), "c"),
             queue("b", 0, "c"),
@@ -99,13 +102,13 @@ def test_head_that_waits_to_borrow_reserves_up_to_its_borrowing_limit() -> None:
             workload("mine", "a", 2, priority=9),
             workload("theirs", "x", 3, priority=9),
         )
-        waits, borrows = head("waits", "a", 4, priority=5), head("borrows", "b", asked)
+        waits, borrows = head("waits", "a", 4, priority=5), head("borrows", "b", gpus)
         return [outcome for _, outcome in outcomes(world, waits, borrows)]
 
     # 3 are free: of these, 2 are up to the queue's limit, and all 4 without one.
-    assert found(0, 1) == ["Wait", "Admit"]
-    assert found(0, 2) == ["Wait", "Wait"]
-    assert found(None, 1) == ["Wait", "Wait"]
+    assert outcomes_with(0, 1) == ["Wait", "Admit"]
+    assert outcomes_with(0, 2) == ["Wait", "Wait"]
+    assert outcomes_with(None, 1) == ["Wait", "Wait"]
 
 
 def test_victims_are_searched_only_for_missing_resources() -> None:
@@ -126,12 +129,12 @@ def test_victims_are_searched_only_for_missing_resources() -> None:
         *(workload(f"b{index}", "b", 1) for index in (1, 2, 3)),
         workload("used", "idle", 2),
     )
-    asked = PodSetRequest(requests={"gpu": 2, "cpu": 0})
-    (decision,) = decide(world, [Head(name="h", queue="a", pod_sets=(asked,))], RULES)
-    assert [each.workload.name for each in decision.targets] == ["b1", "a1"]
+    pods = PodSetRequest(requests={"gpu": 2, "cpu": 0})
+    (decision,) = decide(world, [Head(name="h", queue="a", pod_sets=(pods,))], RULES)
+    assert [target.workload.name for target in decision.targets] == ["b1", "a1"]
 
 
-def test_a_victim_that_was_not_enough_is_free_for_the_next() -> None:
+def test_victim_that_was_not_enough_is_available_to_the_next_head() -> None:
     may_borrow = Preemption(within="LowerPriority", reclaim="Any", borrow="LowerPriority")
     world = ledger(
         queue("x", 2, "c"),
@@ -140,25 +143,25 @@ def test_a_victim_that_was_not_enough_is_free_for_the_next() -> None:
         queue("idle", 2, "c"),
         workload("victim", "v", 2, priority=-1),
     )
-    found = decide(
+    decisions = decide(
         world,
         [head("first", "x", 2), head("more", "y", 3, priority=5), head("less", "v", 2, priority=1)],
         RULES,
     )
-    assert [(each.head.name, str(each.outcome)) for each in found] == [
+    assert [(decision.head.name, str(decision.outcome)) for decision in decisions] == [
         ("first", "Admit"),
         ("more", "Wait"),
         ("less", "Preempt"),
     ]
-    assert found[1].why == "a workload before it in this round took the quota"
-    assert [each.workload.name for each in found[2].targets] == ["victim"]
+    assert decisions[1].why == "a workload before it in this round took the quota"
+    assert [target.workload.name for target in decisions[2].targets] == ["victim"]
 
 
 @pytest.mark.parametrize(
-    "asked", [{SPOT: 2}, {SPOT: 2, GPU: 0}], ids=["alone", "and nothing of what it borrows"]
+    "requested", [{SPOT: 2}, {SPOT: 2, GPU: 0}], ids=["alone", "and nothing of its borrowed flavor"]
 )
-def test_head_that_borrows_nothing_of_its_request_comes_first_whatever_its_share(
-    asked: dict[FlavorResource, int],
+def test_head_that_borrows_nothing_of_its_request_comes_first_for_any_share(
+    requested: dict[FlavorResource, int],
 ) -> None:
     world = ledger(
         cohort("c", 4),
@@ -169,12 +172,12 @@ def test_head_that_borrows_nothing_of_its_request_comes_first_whatever_its_share
     )
     entries = [
         _Entry(Head(name=name, queue=name, pod_sets=()), world.node(name), FlavorAssignment(usage=usage), ())
-        for name, usage in (("a", asked), ("b", {SPOT: 1}))
+        for name, usage in (("a", requested), ("b", {SPOT: 1}))
     ]
-    assert [each.name for each in fairly(entries)] == ["a", "b"]
+    assert [entry.name for entry in fairly(entries)] == ["a", "b"]
 
 
-def test_the_quota_that_a_cohort_leaves_idle_is_lent() -> None:
+def test_idle_quota_of_a_cohort_is_lent() -> None:
     world = ledger(queue("a", quota(2, borrow=2), "c"), queue("b", 4, "c"))
     (decision,) = decide(world, [head("x", "a", 4)], RULES)
     assert (str(decision.outcome), decision.assignment.level) == ("Admit", 1)
@@ -189,7 +192,7 @@ def test_with_fair_sharing_the_smaller_share_wins_and_is_counted_again() -> None
     world = ledger(
         cohort("c", 3), queue("a", 0, "c"), queue("b", 0, "c"), queue("d", 2, "c"), workload("held", "a", 1)
     )
-    found = outcomes(
+    results = outcomes(
         world,
         head("a1", "a", 1, priority=9),
         head("b1", "b", 1),
@@ -197,7 +200,7 @@ def test_with_fair_sharing_the_smaller_share_wins_and_is_counted_again() -> None
         fair=True,
     )
     # d stays within its own; then b has less than a; a gets the rest.
-    assert found == [("d1", "Admit"), ("b1", "Admit"), ("a1", "Admit")]
+    assert results == [("d1", "Admit"), ("b1", "Admit"), ("a1", "Admit")]
 
 
 def test_fair_sharing_counts_a_team_before_its_members() -> None:
@@ -210,8 +213,8 @@ def test_fair_sharing_counts_a_team_before_its_members() -> None:
         queue("y1", 0, "y"),
         workload("held", "x1", 2),
     )
-    found = outcomes(world, head("new", "x2", 1, priority=9), head("other", "y1", 1), fair=True)
-    assert found == [("other", "Admit"), ("new", "Admit")]
+    results = outcomes(world, head("new", "x2", 1, priority=9), head("other", "y1", 1), fair=True)
+    assert results == [("other", "Admit"), ("new", "Admit")]
 
 
 def test_next_flavor_is_tried_before_borrowing_if_fungibility_allows() -> None:
@@ -241,7 +244,7 @@ def test_the_preference_weighs_borrowing_against_preemption(preference: str, fla
     low = workload("low", "a", 0, priority=-1)
     world.admit(type(low)(name="low", queue="a", usage={SPOT: 2}, priority=-1))
     (decision,) = decide(world, [head("x", "a", 2)], RULES)
-    assert [each.flavor for pods in decision.assignment.pod_sets for each in pods.choices.values()] == [
+    assert [choice.flavor for pods in decision.assignment.pod_sets for choice in pods.choices.values()] == [
         flavor
     ]
 
@@ -260,25 +263,27 @@ def test_two_heads_of_one_queue_are_refused() -> None:
         decide(ledger(queue("a", 9)), [head("x", "a", 1), head("y", "a", 1)], RULES)
 
 
-def test_fewer_pods_are_admitted_when_not_all_can_be() -> None:
+def test_fewer_pods_are_admitted_if_not_all_fit() -> None:
     world = ledger(queue("a", 5))
-    some = Head(
+    partial_head = Head(
         name="h",
         queue="a",
         pod_sets=(PodSetRequest(name="workers", count=8, min_count=2, requests={"gpu": 1}),),
     )
-    (decision,) = decide(world, [some], RULES)
+    (decision,) = decide(world, [partial_head], RULES)
     assert (str(decision.outcome), decision.assignment.usage) == ("Admit", {GPU: 5})
-    assert [each.count for each in decision.assignment.pod_sets] == [5]
-    none = Head(name="h", queue="a", pod_sets=(PodSetRequest(count=8, min_count=6, requests={"gpu": 1}),))
-    assert [each.assignment.mode for each in decide(world, [none], RULES)] == [Mode.NO_FIT]
+    assert [pod_set.count for pod_set in decision.assignment.pod_sets] == [5]
+    impossible = Head(
+        name="h", queue="a", pod_sets=(PodSetRequest(count=8, min_count=6, requests={"gpu": 1}),)
+    )
+    assert [decision.assignment.mode for decision in decide(world, [impossible], RULES)] == [Mode.NO_FIT]
 
 
-def test_pods_are_given_up_from_the_back_and_given_back_where_they_cost_nothing() -> None:
+def test_pods_are_reduced_from_the_last_set_and_restored_if_they_fit() -> None:
     """Two kinds of pods on separate capacity: only the kind that is short is cut."""
 
     def attempt(pods: list[PodSetRequest]) -> tuple[int, ...] | None:
-        counts = tuple(each.count for each in pods)
+        counts = tuple(pod_set.count for pod_set in pods)
         return counts if counts[0] <= 4 and counts[1] <= 10 else None
 
     sets = [PodSetRequest(name="x", count=6, min_count=1), PodSetRequest(name="y", count=10, min_count=1)]
@@ -286,7 +291,7 @@ def test_pods_are_given_up_from_the_back_and_given_back_where_they_cost_nothing(
 
     def up_to(first: int, second: int, both: int) -> tuple[int, ...] | None:
         def fit(pods: list[PodSetRequest]) -> tuple[int, ...] | None:
-            counts = tuple(each.count for each in pods)
+            counts = tuple(pod_set.count for pod_set in pods)
             return counts if counts[0] <= first and counts[1] <= second and sum(counts) <= both else None
 
         return reduced(sets, fit)
@@ -294,29 +299,29 @@ def test_pods_are_given_up_from_the_back_and_given_back_where_they_cost_nothing(
     assert up_to(6, 10, 12) == (6, 6)
     assert up_to(4, 2, 16) == (4, 2)
     assert up_to(4, 10, 10) == (4, 6)
-    assert reduced([PodSetRequest(count=3)], lambda _: "never asked") is None
+    assert reduced([PodSetRequest(count=3)], lambda _: "never called") is None
     assert reduced([PodSetRequest(count=3, min_count=2)], lambda _: None) is None
 
 
 def test_heads_come_by_priority_then_waiting_and_are_set_aside_until_something_changes() -> None:
     tree = Tree([queue("a", 1, "c"), queue("b", 1, "c"), queue("far", 1)])
     waiting = WaitingHeads(tree)
-    for each in (
+    for waiting_head in (
         head("young", "a", 1, queued=2),
         head("old", "a", 1, queued=1),
         head("urgent", "a", 1, priority=1, queued=3),
     ):
-        waiting.push(each)
+        waiting.push(waiting_head)
     order = []
     while heads := list(waiting.heads()):
-        order += [each.name for each in heads]
-        for each in heads:
-            waiting.set_aside(each)
+        order += [head.name for head in heads]
+        for waiting_head in heads:
+            waiting.set_aside(waiting_head)
     assert order == ["urgent", "old", "young"]
     waiting.wake(["far"])
     assert list(waiting.heads()) == []
     waiting.wake(["b"])
-    assert [each.name for each in waiting.heads()] == ["urgent"]
+    assert [head.name for head in waiting.heads()] == ["urgent"]
     assert len(waiting) == 2
 
 
@@ -331,7 +336,7 @@ def test_a_strict_queue_keeps_its_head_in_front() -> None:
 
 
 @pytest.mark.parametrize("fair", [False, True])
-def test_a_round_over_many_queues_of_one_cohort_looks_at_each_head_a_few_times(
+def test_round_over_many_queues_of_one_cohort_reads_each_head_a_few_times(
     fair: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twice the queues take twice the work: comparisons and sums grow with them, not with their square."""
@@ -346,7 +351,7 @@ def test_a_round_over_many_queues_of_one_cohort_looks_at_each_head_a_few_times(
     monkeypatch.setattr(QuotaNode, "_set", counted)
     for many in (200, 400):
         counts.append(0)
-        made = [
+        queues = [
             Queue(
                 name=f"q{number:04}",
                 cohort="all",
@@ -365,7 +370,7 @@ def test_a_round_over_many_queues_of_one_cohort_looks_at_each_head_a_few_times(
             for number in range(many)
         ]
         rules = SharingRules(flavors={"default": Flavor(name="default")}, fair=fair)
-        decisions = decide(QuotaLedger(Tree(made)), heads, rules)
+        decisions = decide(QuotaLedger(Tree(queues)), heads, rules)
         assert len(decisions) == many
     assert counts[1] <= 2.2 * counts[0]
 
@@ -388,5 +393,5 @@ def test_round_over_a_full_cohort_reads_few_workloads_for_each_head(monkeypatch:
             for index in range(6 if number % 2 else 2):
                 world.admit(workload(f"{name}-{index}", name, 1, priority=5))
         decisions = decide(world, [head(f"h-{name}", name, 2) for name in names], RULES)
-        assert any(each.outcome is HeadOutcome.PREEMPT for each in decisions)
+        assert any(decision.outcome is HeadOutcome.PREEMPT for decision in decisions)
     assert counts[1] <= 2.2 * counts[0]

@@ -42,7 +42,13 @@ WHOLE = of(gpus=64, memory=16 * TI, cpu=1024_000)
 
 def nodes(count: int, *, out: int = 0, owner: Reserved | None = None, flavor: str = "h100") -> list[Machine]:
     return [
-        Machine(name=f"n-{n}", flavor=flavor, resources=NODE, owner=owner, out="cordoned" if n < out else "")
+        Machine(
+            name=f"n-{n}",
+            flavor=flavor,
+            resources=NODE,
+            owner=owner,
+            out_of_service="cordoned" if n < out else "",
+        )
         for n in range(count)
     ]
 
@@ -52,14 +58,14 @@ def gpus(amounts: Amounts, flavor: str = "h100") -> int:
 
 
 @pytest.mark.covers("OME-027", "OME-028")
-def test_one_node_of_eight_takes_all_its_resources_along() -> None:
+def test_node_out_of_service_removes_all_its_resources() -> None:
     share = shares([EntitledReservation(reserved=A, nominal=WHOLE)], nodes(8, out=1))[A]
     assert share.supplied == WHOLE
     assert share.allocatable == of(gpus=56, memory=14 * TI, cpu=896_000)
 
 
 @pytest.mark.parametrize(
-    ("machines", "wanted"),
+    ("machines", "expected"),
     [
         ([], (0, 0)),
         (nodes(8), (64, 64)),
@@ -73,9 +79,9 @@ def test_one_node_of_eight_takes_all_its_resources_along() -> None:
         (nodes(4, owner=A, out=2) + nodes(4), (64, 48)),
     ],
 )
-def test_share_of_one_reservation_of_sixty_four(machines: list[Machine], wanted: tuple[int, int]) -> None:
+def test_share_of_one_reservation_of_sixty_four(machines: list[Machine], expected: tuple[int, int]) -> None:
     share = shares([EntitledReservation(reserved=A, nominal=of(gpus=64))], machines)[A]
-    assert (gpus(share.supplied), gpus(share.allocatable)) == wanted
+    assert (gpus(share.supplied), gpus(share.allocatable)) == expected
 
 
 @pytest.mark.covers("OME-098")
@@ -84,9 +90,9 @@ def test_two_reservations_of_one_flavor_share_hardware_older_first() -> None:
         EntitledReservation(reserved=A, nominal=of(gpus=64), since=2.0),
         EntitledReservation(reserved=B, nominal=of(gpus=64), since=1.0),
     ]
-    found = shares(both, nodes(12, out=1))
-    assert (gpus(found[B].supplied), gpus(found[A].supplied)) == (64, 32)
-    assert (gpus(found[B].allocatable), gpus(found[A].allocatable)) == (64, 24)
+    by_reservation = shares(both, nodes(12, out=1))
+    assert (gpus(by_reservation[B].supplied), gpus(by_reservation[A].supplied)) == (64, 32)
+    assert (gpus(by_reservation[B].allocatable), gpus(by_reservation[A].allocatable)) == (64, 24)
 
 
 def test_resources_that_no_machine_has_are_not_missing() -> None:
@@ -99,8 +105,10 @@ def test_resources_that_no_machine_has_are_not_missing() -> None:
     gpu = FlavorResource("h100", GPU)
     share = shares([EntitledReservation(reserved=A, nominal={licence: 5, gpu: 8})], [other], sold=sold)[A]
     assert share.supplied == {licence: 5, gpu: 0}
-    mine = Machine(name="m", flavor="h100", resources={licence.resource: 2})
-    share = shares([EntitledReservation(reserved=A, nominal={licence: 5})], [mine, other], sold=sold)[A]
+    own_machine = Machine(name="m", flavor="h100", resources={licence.resource: 2})
+    share = shares([EntitledReservation(reserved=A, nominal={licence: 5})], [own_machine, other], sold=sold)[
+        A
+    ]
     assert share.supplied == {licence: 2}
     share = shares([EntitledReservation(reserved=A, nominal={licence: 5})], nodes(1))[A]
     assert share.supplied == {licence: 0}
@@ -118,7 +126,7 @@ MACHINES = st.lists(
         flavor=st.sampled_from(["x", "y"]),
         resources=st.dictionaries(st.sampled_from([GPU, CPU]), st.integers(0, 16)),
         owner=st.sampled_from([None, A, B]),
-        out=st.sampled_from(["", "cordoned"]),
+        out_of_service=st.sampled_from(["", "cordoned"]),
         count=st.integers(1, 3),
     ),
     max_size=8,
@@ -131,7 +139,7 @@ CLAIMANTS = st.lists(
         since=st.integers(0, 2).map(float),
     ),
     max_size=3,
-    unique_by=lambda each: each.reserved,
+    unique_by=lambda claimant: claimant.reserved,
 )
 
 
@@ -140,22 +148,22 @@ CLAIMANTS = st.lists(
 def test_shares_exceed_neither_requests_nor_hardware(
     claimants: list[EntitledReservation], machines: list[Machine]
 ) -> None:
-    found = shares(claimants, machines)
-    assert found == shares(claimants[::-1], machines)
+    computed = shares(claimants, machines)
+    assert computed == shares(claimants[::-1], machines)
     for claimant in claimants:
-        share = found[claimant.reserved]
+        share = computed[claimant.reserved]
         for key, nominal in claimant.nominal.items():
             assert 0 <= share.allocatable[key] <= share.supplied[key] <= nominal
     keys = {key for claimant in claimants for key in claimant.nominal}
     for key in keys:
-        there = [
-            (each.resources.get(key.resource, 0) * each.count, not each.out)
-            for each in machines
-            if each.flavor == key.flavor
+        amounts = [
+            (machine.resources.get(key.resource, 0) * machine.count, not machine.out_of_service)
+            for machine in machines
+            if machine.flavor == key.flavor
         ]
-        assert sum(s.supplied.get(key, 0) for s in found.values()) <= sum(value for value, _ in there)
-        usable = sum(value for value, good in there if good)
-        assert sum(s.allocatable.get(key, 0) for s in found.values()) <= usable
+        assert sum(s.supplied.get(key, 0) for s in computed.values()) <= sum(value for value, _ in amounts)
+        usable = sum(value for value, good in amounts if good)
+        assert sum(s.allocatable.get(key, 0) for s in computed.values()) <= usable
 
 
 FLAVORS = {
@@ -168,7 +176,7 @@ FLAVORS = {
 
 @pytest.mark.covers("OME-030")
 @pytest.mark.parametrize(
-    ("labels", "wanted"),
+    ("labels", "expected"),
     [
         ({}, ()),
         ({"node.kubernetes.io/instance-type": "p4d.24xlarge"}, ()),
@@ -179,28 +187,31 @@ FLAVORS = {
     ],
 )
 def test_node_belongs_to_the_flavor_with_most_matching_labels(
-    labels: dict[str, str], wanted: tuple[str, ...]
+    labels: dict[str, str], expected: tuple[str, ...]
 ) -> None:
-    assert attribute(labels, FLAVORS) == wanted
-    assert attribute(labels, dict(reversed(FLAVORS.items()))) == wanted
+    assert attribute(labels, FLAVORS) == expected
+    assert attribute(labels, dict(reversed(FLAVORS.items()))) == expected
 
 
 def counted(seen: SteadyMachines, machines: Sequence[Machine], now: float) -> tuple[SteadyMachines, int]:
-    steadied, settled = steady(seen, machines, now, 60)
-    return steadied, sum(not each.out for each in settled)
+    steadied, steady_machines = steady(seen, machines, now, 60)
+    return steadied, sum(not machine.out_of_service for machine in steady_machines)
 
 
 @pytest.mark.covers("OME-031")
-def test_a_drain_that_goes_from_node_to_node_takes_one_node_out_once() -> None:
-    seen, settled = steady(None, nodes(4), 0, 60)
-    assert all(not each.out for each in settled)
+def test_rolling_drain_counts_one_node_as_out_of_service() -> None:
+    seen, steady_machines = steady(None, nodes(4), 0, 60)
+    assert all(not machine.out_of_service for machine in steady_machines)
     shown: list[int] = []
     for step in range(1, 50):  # a pass every 10 s; each node is cordoned for 90 s, one after another
         now = step * 10.0
         gone = int(now // 90)
         machines = [
             Machine(
-                name=f"n-{n}", flavor="h100", resources=NODE, out="cordoned" if n == gone and gone < 4 else ""
+                name=f"n-{n}",
+                flavor="h100",
+                resources=NODE,
+                out_of_service="cordoned" if n == gone and gone < 4 else "",
             )
             for n in range(4)
         ]
@@ -210,7 +221,7 @@ def test_a_drain_that_goes_from_node_to_node_takes_one_node_out_once() -> None:
     assert sum(before != after for before, after in pairwise(shown)) == 2
 
 
-def test_a_change_counts_once_it_has_lasted() -> None:
+def test_change_counts_after_its_window() -> None:
     seen, _ = steady(None, nodes(2), 0, 60)
     seen, usable = counted(seen, nodes(2, out=1), 10)
     assert (usable, seen.since) == (2, {"n-0": 10})
@@ -225,11 +236,13 @@ def test_a_change_counts_once_it_has_lasted() -> None:
 
 
 def test_new_machines_count_as_seen_and_slots_with_starting_instances_as_usable() -> None:
-    seen, settled = steady(None, nodes(2, out=1, owner=A), 0, 60)
-    assert [bool(each.out) for each in settled] == [True, False]
-    late = Machine(name="late", flavor="h100", resources=NODE, out="not ready")
-    slot = Machine(name="slot", flavor="h100", resources=NODE, out="not ready", owner=A)
-    ending = Machine(name="ends", flavor="h100", resources=NODE, out="it ends", owner=A, sudden=True)
+    seen, steady_machines = steady(None, nodes(2, out=1, owner=A), 0, 60)
+    assert [bool(machine.out_of_service) for machine in steady_machines] == [True, False]
+    late = Machine(name="late", flavor="h100", resources=NODE, out_of_service="not ready")
+    slot = Machine(name="slot", flavor="h100", resources=NODE, out_of_service="not ready", owner=A)
+    ending = Machine(
+        name="ends", flavor="h100", resources=NODE, out_of_service="it ends", owner=A, sudden=True
+    )
     assert counted(seen, [late], 1)[1] == 0
     assert counted(seen, [slot], 1)[1] == 1
     assert counted(seen, [ending], 1)[1] == 0
@@ -277,7 +290,7 @@ H100 = FlavorResource("h100", GPU)
 
 @pytest.mark.covers("OME-033", "OME-098")
 @pytest.mark.parametrize(
-    ("machines", "used", "strangers", "anywhere", "wanted"),
+    ("machines", "used", "unattributed", "anywhere", "expected"),
     [
         # Two of 32 on 64: unattributed usage takes the free share of the younger, then of the older.
         (nodes(8), {}, {UnattributedKey(None, H100): 8}, False, {B: 8}),
@@ -299,29 +312,28 @@ H100 = FlavorResource("h100", GPU)
 def test_unattributed_usage_takes_free_amounts(
     machines: list[Machine],
     used: dict[Reserved, int],
-    strangers: dict[UnattributedKey, int],
+    unattributed: dict[UnattributedKey, int],
     anywhere: bool,
-    wanted: dict[Reserved, int],
+    expected: dict[Reserved, int],
 ) -> None:
     both = [
-        EntitledReservation(reserved=who, nominal={H100: 32}, since=since) for since, who in enumerate((A, B))
+        EntitledReservation(reserved=reserved, nominal={H100: 32}, since=since)
+        for since, reserved in enumerate((A, B))
     ]
-    found = taken(
+    taken_amounts = taken(
         both,
         machines,
         shares(both, machines),
-        {who: {H100: amount} for who, amount in used.items()},
-        strangers,
+        {reserved: {H100: amount} for reserved, amount in used.items()},
+        unattributed,
         anywhere=anywhere,
     )
-    assert found == {who: {H100: amount} for who, amount in wanted.items()}
+    assert taken_amounts == {reserved: {H100: amount} for reserved, amount in expected.items()}
 
 
 @given(st.floats(0, 1e6), st.floats(0.1, 1e4))
-def test_a_change_counts_at_the_very_moment_that_the_caller_comes_back_at(
-    began: float, window: float
-) -> None:
+def test_change_counts_exactly_at_the_end_of_its_window(began: float, window: float) -> None:
     seen, _ = steady(None, nodes(2), began, window)
     seen, _ = steady(seen, nodes(2, out=1), began, window)
-    seen, settled = steady(seen, nodes(2, out=1), seen.since["n-0"] + window, window)
-    assert [bool(each.out) for each in settled] == [True, False] and not seen.since
+    seen, steady_machines = steady(seen, nodes(2, out=1), seen.since["n-0"] + window, window)
+    assert [bool(machine.out_of_service) for machine in steady_machines] == [True, False] and not seen.since

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.quota.assign import SharingRules
-from broker.quota.entitled import AdmissionPhase
-from broker.quota.entitled import ClusterRequest as ClusterWant
+from broker.quota.entitled import AdmissionPhase, ClusterRequest
 from broker.quota.flavors import Flavor, PodSetRequest
 from broker.quota.joint import GROWTH, JointDecision, QuotaState, SlotState, WaitingClaim, decide
 from broker.quota.model import (
@@ -25,7 +24,7 @@ from broker.quota.model import (
     Queue,
 )
 from broker.quota.model import Quota as Limits
-from broker.quota.slot_model import CLAIM, Member, OwnedSlots, Promise, SlotHolder, SlotRequest
+from broker.quota.slot_model import CLAIM, Member, OwnedSlots, PendingSlots, SlotHolder, SlotRequest
 from broker.quota.slots import SlotTree
 
 GPU = "gpu"
@@ -35,13 +34,13 @@ EACH = 8  # GPUs of an instance
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """`at`: the EC2 reservations that its instances are in, one for each. Counts are of instances."""
+    """`odcr_ids`: the EC2 reservation of each instance. Counts are of instances."""
 
     name: str
     queue: str
     holds: int = 0
-    wants: int = 0
-    at: Sequence[str] = ()
+    requested: int = 0
+    odcr_ids: Sequence[str] = ()
     priority: int = 0
     growing: bool = False
 
@@ -57,7 +56,7 @@ class State:
     waiting: Sequence[SlotRequest] = ()
     non_preemptible: bool = False
 
-    def lot(self, queue: str) -> OwnedSlots:
+    def owned_slots(self, queue: str) -> OwnedSlots:
         return OwnedSlots(
             owner=queue, flavor="f", slots={f"cr-{queue}": self.quota[queue]}, quota=self.quota[queue]
         )
@@ -66,22 +65,22 @@ class State:
     def holders(self) -> list[SlotHolder]:
         own = [
             SlotHolder(
-                name=f"{each.name}-{number}",
-                queue=each.queue,
+                name=f"{cluster.name}-{number}",
+                queue=cluster.queue,
                 odcr_id=odcr_id,
-                cluster=each.name,
-                priority=each.priority,
+                cluster=cluster.name,
+                priority=cluster.priority,
                 non_preemptible=self.non_preemptible,
             )
-            for each in self.clusters
-            for number, odcr_id in enumerate(each.at)
+            for cluster in self.clusters
+            for number, odcr_id in enumerate(cluster.odcr_ids)
         ]
         return [*own, *self.claims]
 
     @property
-    def places(self) -> SlotState:
+    def slot_state(self) -> SlotState:
         return SlotState(
-            lots=[self.lot(name) for name in self.quota],
+            slot_pools=[self.owned_slots(name) for name in self.quota],
             members=[
                 Member(
                     name=name,
@@ -93,66 +92,67 @@ class State:
             ],
             cohorts=(),
             holders=self.holders,
-            promises=self._promises,
+            pending_slots=self._promises,
         )
 
-    def _promises(self, admitted: Mapping[str, Amounts], gone: object) -> list[Promise]:
+    def _promises(self, admitted: Mapping[str, Amounts], gone: object) -> list[PendingSlots]:
         assert hasattr(gone, "__contains__")
         return [
-            Promise(
-                cluster=each.name,
-                queue=each.queue,
+            PendingSlots(
+                cluster=cluster.name,
+                queue=cluster.queue,
                 flavor="f",
                 count=count,
-                priority=each.priority,
+                priority=cluster.priority,
                 non_preemptible=self.non_preemptible,
             )
-            for each in self.clusters
-            if each.name not in gone
+            for cluster in self.clusters
+            if cluster.name not in gone
             and (
-                count := admitted.get(each.name, {KEY: EACH * each.holds}).get(KEY, 0) // EACH - len(each.at)
+                count := admitted.get(cluster.name, {KEY: EACH * cluster.holds}).get(KEY, 0) // EACH
+                - len(cluster.odcr_ids)
             )
             > 0
         ]
 
     @property
-    def decides(self) -> QuotaState:
+    def quota_state(self) -> QuotaState:
         holders = [
             AdmittedWorkload(
-                name=f"{CLAIM}{each.name}",
-                queue=each.queue,
+                name=f"{CLAIM}{claim.name}",
+                queue=claim.queue,
                 usage={KEY: EACH},
-                priority=each.priority,
-                evicted=each.terminating,
-                non_preemptible=each.non_preemptible,
-                on_own_slots=each.odcr_id == f"cr-{each.queue}",
-                occupied_queues=frozenset({each.odcr_id.removeprefix("cr-")}),
+                priority=claim.priority,
+                evicted=claim.terminating,
+                non_preemptible=claim.non_preemptible,
+                on_own_slots=claim.odcr_id == f"cr-{claim.queue}",
+                occupied_queues=frozenset({claim.odcr_id.removeprefix("cr-")}),
             )
-            for each in self.claims
+            for claim in self.claims
         ]
-        for each in self.clusters:
-            if not each.holds:
+        for cluster in self.clusters:
+            if not cluster.holds:
                 continue
             whole = AdmittedWorkload(
-                name=each.name,
-                queue=each.queue,
-                usage={KEY: EACH * each.holds},
-                priority=each.priority,
-                on_own_slots=bool(each.at) and {*each.at} == {f"cr-{each.queue}"},
-                occupied_queues=frozenset(odcr_id.removeprefix("cr-") for odcr_id in each.at),
+                name=cluster.name,
+                queue=cluster.queue,
+                usage={KEY: EACH * cluster.holds},
+                priority=cluster.priority,
+                on_own_slots=bool(cluster.odcr_ids) and {*cluster.odcr_ids} == {f"cr-{cluster.queue}"},
+                occupied_queues=frozenset(odcr_id.removeprefix("cr-") for odcr_id in cluster.odcr_ids),
             )
-            if each.growing and 0 < len(each.at) < each.holds:
-                more = {KEY: EACH * (each.holds - len(each.at))}
+            if cluster.growing and 0 < len(cluster.odcr_ids) < cluster.holds:
+                more = {KEY: EACH * (cluster.holds - len(cluster.odcr_ids))}
                 holders.append(
                     replace(
                         whole,
-                        name=f"{each.name}{GROWTH}",
+                        name=f"{cluster.name}{GROWTH}",
                         usage=more,
                         on_own_slots=False,
                         occupied_queues=frozenset(),
                     )
                 )
-                whole = replace(whole, usage={KEY: EACH * len(each.at)})
+                whole = replace(whole, usage={KEY: EACH * len(cluster.odcr_ids)})
             holders.append(whole)
         return QuotaState(
             queues=[
@@ -168,54 +168,54 @@ class State:
             cohorts=(),
             rules=SharingRules(flavors={"f": Flavor(name="f")}),
             holders=holders,
-            wants=[
-                ClusterWant(
-                    name=each.name,
-                    queue=each.queue,
-                    pods=PodSetRequest(requests={GPU: EACH * each.wants}),
-                    priority=each.priority,
+            requests=[
+                ClusterRequest(
+                    name=cluster.name,
+                    queue=cluster.queue,
+                    pods=PodSetRequest(requests={GPU: EACH * cluster.requested}),
+                    priority=cluster.priority,
                 )
-                for each in self.clusters
-                if each.wants > each.holds
+                for cluster in self.clusters
+                if cluster.requested > cluster.holds
             ],
         )
 
     def decide(self) -> JointDecision:
-        waiting = [WaitingClaim(want=each, usage={KEY: EACH}) for each in self.waiting]
-        return decide(None if self.non_preemptible else self.decides, self.places, waiting)
+        waiting = [WaitingClaim(request=request, usage={KEY: EACH}) for request in self.waiting]
+        return decide(None if self.non_preemptible else self.quota_state, self.slot_state, waiting)
 
     def slots(self, decided: JointDecision | None = None) -> SlotTree:
         given = decided or JointDecision()
         admitted = {
-            name: each.usage
-            for name, each in given.decisions.items()
-            if each.phase is AdmissionPhase.ADMITTED
+            name: decision.usage
+            for name, decision in given.decisions.items()
+            if decision.phase is AdmissionPhase.ADMITTED
         }
-        return self.places.slots(admitted, given.evictions.keys())
+        return self.slot_state.slots(admitted, given.evictions.keys())
 
 
-def claim(name: str, queue: str, at: str, **more: object) -> SlotHolder:
-    return SlotHolder(name=name, queue=queue, odcr_id=f"cr-{at}", **more)  # type: ignore[arg-type]
+def claim(name: str, queue: str, slot_queue: str, **more: object) -> SlotHolder:
+    return SlotHolder(name=name, queue=queue, odcr_id=f"cr-{slot_queue}", **more)  # type: ignore[arg-type]
 
 
-def waits(name: str, queue: str, *at: str, priority: int = 0) -> SlotRequest:
-    ids = tuple(f"cr-{each}" for each in at or (queue,))
+def waiting_request(name: str, queue: str, *slot_queues: str, priority: int = 0) -> SlotRequest:
+    ids = tuple(f"cr-{owner}" for owner in slot_queues or (queue,))
     return SlotRequest(name=name, queue=queue, odcr_ids=ids, priority=priority)
 
 
 def rooms(slots: SlotTree, queue: str) -> tuple[int, int, int]:
-    lot = slots.lots[queue, "f"]
-    return slots.quota(lot), slots.room(lot), slots.lendable(lot)
+    slot_pool = slots.slot_pools[queue, "f"]
+    return slots.quota(slot_pool), slots.room(slot_pool), slots.lendable(slot_pool)
 
 
 def test_admitted_quota_without_instances_is_not_lent() -> None:
     idle = State(quota={"a": 3, "b": 0})
     assert rooms(idle.slots(), "a") == (3, 3, 3)
-    held = replace(idle, clusters=[Cluster(name="x", queue="a", holds=2, at=["cr-a"])])
+    held = replace(idle, clusters=[Cluster(name="x", queue="a", holds=2, odcr_ids=["cr-a"])])
     assert rooms(held.slots(), "a") == (1, 1, 1)
     # Nor quota admitted in this decision, nor borrowed quota without instances.
-    wants = replace(idle, clusters=[Cluster(name="x", queue="a", wants=2)])
-    assert rooms(wants.slots(wants.decide()), "a") == (1, 1, 1)
+    requesting = replace(idle, clusters=[Cluster(name="x", queue="a", requested=2)])
+    assert rooms(requesting.slots(requesting.decide()), "a") == (1, 1, 1)
     borrows = replace(idle, clusters=[Cluster(name="x", queue="b", holds=2)])
     assert rooms(borrows.slots(), "a") == (3, 1, 1)
     assert rooms(replace(borrows, non_preemptible=True).slots(), "a") == (1, 1, 1)
@@ -229,12 +229,12 @@ def test_admitted_quota_without_instances_is_not_lent() -> None:
 
 
 @pytest.mark.covers("OME-032", "OME-046")
-def test_a_claim_has_its_slot_back_from_another_reservations_cluster_as_a_whole() -> None:
+def test_claim_reclaims_its_slot_by_evicting_the_whole_borrowing_cluster() -> None:
     borrowed = State(
         quota={"a": 3, "b": 1},
-        clusters=[Cluster(name="x", queue="b", holds=3, at=["cr-a", "cr-a", "cr-b"])],
+        clusters=[Cluster(name="x", queue="b", holds=3, odcr_ids=["cr-a", "cr-a", "cr-b"])],
         claims=[claim("own", "a", "a")],
-        waiting=[waits("w0", "a"), waits("w1", "a")],
+        waiting=[waiting_request("w0", "a"), waiting_request("w1", "a")],
     )
     decided = borrowed.decide()
     assert [*decided.evictions] == ["x"]
@@ -250,9 +250,9 @@ def test_a_claim_has_its_slot_back_from_another_reservations_cluster_as_a_whole(
 def test_victim_of_a_cluster_is_no_victim_of_a_claim() -> None:
     both = State(
         quota={"a": 2, "b": 0},
-        clusters=[Cluster(name="x", queue="a", wants=1)],
+        clusters=[Cluster(name="x", queue="a", requested=1)],
         claims=[claim("b0", "b", "a"), claim("b1", "b", "a")],
-        waiting=[waits("w", "a")],
+        waiting=[waiting_request("w", "a")],
     )
     decided = both.decide()
     assert sorted(decided.evictions) == ["NodeClaim b0", "NodeClaim b1"]
@@ -266,31 +266,33 @@ def test_victim_of_a_cluster_is_no_victim_of_a_claim() -> None:
     assert replace(both, claims=[]).decide().decisions["x"].phase is AdmissionPhase.ADMITTED
 
 
-def test_newly_admitted_quota_of_a_cluster_is_free_for_no_claim() -> None:
+def test_newly_admitted_quota_of_a_cluster_is_not_free_for_claims() -> None:
     free = State(
         quota={"a": 2, "b": 0, "c": 0},
         rules={"b": Preemption(reclaim="Any", borrow="LowerPriority")},
-        clusters=[Cluster(name="x", queue="a", wants=1)],
+        clusters=[Cluster(name="x", queue="a", requested=1)],
         claims=[claim("c0", "c", "a")],
     )
     # A cluster's claim: that one holds the quota for it.
-    decided = decide(free.decides, free.places, [WaitingClaim(want=waits("w", "b", "a", priority=5))])
-    assert decided.decisions["x"].phase is AdmissionPhase.ADMITTED
-    assert [each.holder.name for each in decided.victims] == ["c0"]
-
-
-def test_a_claim_that_waits_keeps_the_quota_that_comes_free_for_it() -> None:
-    """Otherwise the cluster evicted for it would be admitted again at once."""
-    leaves = State(
-        quota={"a": 1},
-        clusters=[Cluster(name="x", queue="a", wants=1)],
-        waiting=[waits("w", "a", priority=5)],
+    decided = decide(
+        free.quota_state, free.slot_state, [WaitingClaim(request=waiting_request("w", "b", "a", priority=5))]
     )
-    assert leaves.decide().decisions["x"].phase is AdmissionPhase.WAITING
+    assert decided.decisions["x"].phase is AdmissionPhase.ADMITTED
+    assert [victim.holder.name for victim in decided.victims] == ["c0"]
+
+
+def test_waiting_claim_keeps_the_quota_freed_for_it() -> None:
+    """Otherwise the cluster evicted for it would be admitted again at once."""
+    waiting_state = State(
+        quota={"a": 1},
+        clusters=[Cluster(name="x", queue="a", requested=1)],
+        waiting=[waiting_request("w", "a", priority=5)],
+    )
+    assert waiting_state.decide().decisions["x"].phase is AdmissionPhase.WAITING
     higher = replace(
-        leaves,
+        waiting_state,
         rules={"a": Preemption(within="LowerPriority")},
-        clusters=[Cluster(name="x", queue="a", wants=1, priority=9)],
+        clusters=[Cluster(name="x", queue="a", requested=1, priority=9)],
     )
     assert higher.decide().decisions["x"].phase is AdmissionPhase.ADMITTED
 
@@ -300,29 +302,29 @@ def test_slots_freed_for_a_cluster_are_given_only_to_it() -> None:
 
     def kept(count: int, *claims: SlotHolder, queue: str = "a", quota: int = 2) -> SlotTree:
         state = State(quota={"a": quota, "b": 0, "c": 0}, claims=claims)
-        later = Promise(cluster="x", queue=queue, flavor="f", count=count, priority=9, later=True)
-        return replace(state.places, promises=lambda *_: [later]).slots({}, ())
+        later = PendingSlots(cluster="x", queue=queue, flavor="f", count=count, priority=9, nominated=True)
+        return replace(state.slot_state, pending_slots=lambda *_: [later]).slots({}, ())
 
-    held, leaves = claim("v", "a", "a", terminating=True), claim("b", "b", "a", terminating=True)
+    held, borrower = claim("v", "a", "a", terminating=True), claim("b", "b", "a", terminating=True)
     assert rooms(kept(1), "a") == (1, 1, 1)
     assert rooms(kept(2), "a") == (0, 0, 0)
     # While a terminating holder has a slot, that slot is the cluster's, and the rest is free for all.
     assert rooms(kept(1, held), "a") == (1, 1, 1)
-    assert rooms(kept(1, leaves), "a") == (2, 1, 1)
-    assert rooms(kept(2, leaves), "a") == (1, 0, 0)
+    assert rooms(kept(1, borrower), "a") == (2, 1, 1)
+    assert rooms(kept(2, borrower), "a") == (1, 0, 0)
     # In another reservation no other claim borrows it, and its owner does not take it either.
     assert rooms(kept(1, queue="b"), "a") == (1, 1, 1)
-    assert rooms(kept(2, leaves, queue="b", quota=3), "a") == (2, 1, 1)
-    assert kept(1, queue="b").reclaim([waits("w", "a")]) == ()
+    assert rooms(kept(2, borrower, queue="b", quota=3), "a") == (2, 1, 1)
+    assert kept(1, queue="b").reclaim([waiting_request("w", "a")]) == ()
 
 
 @pytest.mark.parametrize("priority", [0, 9])
 def test_victims_for_a_cluster_on_its_own_reservations_slots_come_first(priority: int) -> None:
     """Another reservation's slot would stay idle, and the holder of the cluster's slot would still have
-    to leave."""
+    to be evicted."""
     lent = State(
         quota={"a": 2, "b": 0, "d": 2},
-        clusters=[Cluster(name="x", queue="a", wants=1)],
+        clusters=[Cluster(name="x", queue="a", requested=1)],
         claims=[
             claim("own", "a", "a"),
             claim("near", "b", "a", since=1.0, priority=priority),
@@ -332,18 +334,18 @@ def test_victims_for_a_cluster_on_its_own_reservations_slots_come_first(priority
     )
     assert [*lent.decide().evictions] == ["NodeClaim near"]
     # A non-preemptible holder is skipped, and the slot of another victim is borrowed.
-    spared = replace(
-        lent, claims=[replace(each, non_preemptible=each.name == "near") for each in lent.claims]
+    non_preemptible = replace(
+        lent, claims=[replace(claim, non_preemptible=claim.name == "near") for claim in lent.claims]
     )
-    assert [*spared.decide().evictions] == ["NodeClaim far"]
+    assert [*non_preemptible.decide().evictions] == ["NodeClaim far"]
 
 
-def test_a_growth_without_instances_goes_alone() -> None:
+def test_growth_without_instances_is_evicted_alone() -> None:
     grown = State(
         quota={"a": 3, "b": 1},
         clusters=[
-            Cluster(name="x", queue="b", holds=2, at=["cr-b"], growing=True),
-            Cluster(name="mine", queue="a", wants=3),
+            Cluster(name="x", queue="b", holds=2, odcr_ids=["cr-b"], growing=True),
+            Cluster(name="mine", queue="a", requested=3),
         ],
     )
     assert [*grown.decide().evictions] == [f"x{GROWTH}"]
@@ -384,13 +386,13 @@ def test_victim_of_a_claim_with_higher_priority(
             claim("c-low", "c", "a", priority=2),
             claim("b-mid", "b", "a", priority=3),
         ],
-        waiting=[waits("w", queue, "a", priority=priority)],
+        waiting=[waiting_request("w", queue, "a", priority=priority)],
     )
     if queue == "a":
         full = replace(full, quota={**full.quota, "a": 2}, claims=full.claims[:2])
     decided = full.decide()
     assert not decided.evictions
-    assert [(each.holder.name, str(each.reason)) for each in decided.victims] == (
+    assert [(victim.holder.name, str(victim.reason)) for victim in decided.victims] == (
         [expected] if expected else []
     )
 
@@ -405,7 +407,7 @@ def states(draw: st.DrawFn) -> State:
     free = Counter({f"cr-{queue}": count for queue, count in quota.items()})
 
     def place() -> str:
-        left = [each for each, count in free.items() if count > 0]
+        left = [odcr_id for odcr_id, count in free.items() if count > 0]
         if not left:
             return ""
         taken = draw(st.sampled_from(left))
@@ -414,15 +416,15 @@ def states(draw: st.DrawFn) -> State:
 
     clusters = []
     for number in range(draw(st.integers(0, 3))):
-        taken = [found for _ in range(draw(st.integers(0, 2))) if (found := place())]
+        taken = [odcr_id for _ in range(draw(st.integers(0, 2))) if (odcr_id := place())]
         holds = len(taken) + draw(st.integers(0, 1))
         clusters.append(
             Cluster(
                 name=f"x{number}",
                 queue=draw(st.sampled_from(QUEUES)),
                 holds=holds,
-                wants=holds + draw(st.integers(0, 2)),
-                at=taken,
+                requested=holds + draw(st.integers(0, 2)),
+                odcr_ids=taken,
                 priority=draw(few),
                 growing=draw(st.booleans()),
             )
@@ -431,13 +433,13 @@ def states(draw: st.DrawFn) -> State:
         SlotHolder(
             name=f"c{number}",
             queue=draw(st.sampled_from(QUEUES)),
-            odcr_id=at,
+            odcr_id=odcr_id,
             priority=draw(few),
             terminating=draw(st.booleans()),
             non_preemptible=draw(st.booleans()),
         )
         for number in range(draw(st.integers(0, 4)))
-        if (at := place())
+        if (odcr_id := place())
     ]
     policies: st.SearchStrategy[Policy] = st.sampled_from(["Never", "LowerPriority", "Any"])
     rules = {}
@@ -450,7 +452,7 @@ def states(draw: st.DrawFn) -> State:
             threshold=draw(st.sampled_from([None, 0, 1, 2])),
         )
     waiting = [
-        waits(
+        waiting_request(
             f"w{number}",
             queue := draw(st.sampled_from(QUEUES)),
             draw(st.sampled_from([queue, *QUEUES])),
@@ -464,32 +466,32 @@ def states(draw: st.DrawFn) -> State:
 @pytest.mark.covers("OME-046", "OME-047", "OME-048", "OME-049", "OME-053", "OME-054", "OME-055")
 @settings(max_examples=200)
 @given(states())
-def test_holders_on_own_slots_are_no_victims_and_no_eviction_is_in_vain(state: State) -> None:
+def test_holders_on_own_slots_are_no_victims_and_every_eviction_is_allowed(state: State) -> None:
     decided = state.decide()
-    claims = {f"{CLAIM}{each.name}": each for each in state.claims}
-    clusters = {each.name: each for each in state.clusters}
-    priorities = {f"{CLAIM}{each.name}": each.priority for each in state.waiting} | {
-        each.name: each.priority for each in state.clusters
+    claims = {f"{CLAIM}{claim.name}": claim for claim in state.claims}
+    clusters = {cluster.name: cluster for cluster in state.clusters}
+    priorities = {f"{CLAIM}{request.name}": request.priority for request in state.waiting} | {
+        cluster.name: cluster.priority for cluster in state.clusters
     }
-    queue_of = {f"{CLAIM}{each.name}": each.queue for each in state.waiting} | {
-        each.name: each.queue for each in state.clusters
+    queue_of = {f"{CLAIM}{request.name}": request.queue for request in state.waiting} | {
+        cluster.name: cluster.queue for cluster in state.clusters
     }
-    gone = [(name, each.preemptor, str(each.reason)) for name, each in decided.evictions.items()]
+    gone = [(name, eviction.preemptor, str(eviction.reason)) for name, eviction in decided.evictions.items()]
     gone += [
-        (f"{CLAIM}{each.holder.name}", f"{CLAIM}{each.want.name}", str(each.reason))
-        for each in decided.victims
+        (f"{CLAIM}{victim.holder.name}", f"{CLAIM}{victim.request.name}", str(victim.reason))
+        for victim in decided.victims
     ]
     assert len({name for name, _, _ in gone}) == len(gone)
     used = Counter(dict.fromkeys(QUEUES, 0))
-    for one in state.claims:
-        used[one.queue] += 1
-    for each in state.clusters:
-        used[each.queue] += each.holds
+    for claim in state.claims:
+        used[claim.queue] += 1
+    for cluster in state.clusters:
+        used[cluster.queue] += cluster.holds
     for name, preemptor, reason in gone:
         whole = name.removesuffix(GROWTH)
         evictee = claims[name] if name in claims else clusters[whole]
         own = f"cr-{evictee.queue}"
-        at = [evictee.odcr_id] if isinstance(evictee, SlotHolder) else [*evictee.at]
+        occupied_ids = [evictee.odcr_id] if isinstance(evictee, SlotHolder) else [*evictee.odcr_ids]
         rule = state.rules[queue_of[preemptor]]
         lower = evictee.priority < priorities[preemptor]
         if isinstance(evictee, SlotHolder):
@@ -500,24 +502,24 @@ def test_holders_on_own_slots_are_no_victims_and_no_eviction_is_in_vain(state: S
             continue
         assert queue_of[preemptor] != evictee.queue
         # From outside: only borrowers of quota or slots, and never holders on their own slots alone.
-        assert used[evictee.queue] > state.quota[evictee.queue] or {*at} - {own}
-        assert name.endswith(GROWTH) or not at or {*at} - {own}
+        assert used[evictee.queue] > state.quota[evictee.queue] or {*occupied_ids} - {own}
+        assert name.endswith(GROWTH) or not occupied_ids or {*occupied_ids} - {own}
         assert rule.reclaim != "Never"
         if reason == "InCohortReclaimWhileBorrowing":
             assert lower and (rule.threshold is None or evictee.priority <= rule.threshold)
         else:
             assert rule.reclaim == "Any" or lower
     for_claims = [preemptor for _, preemptor, _ in gone if preemptor.startswith(CLAIM)]
-    assert len({*for_claims}) == len(for_claims)  # one leaves for a claim
+    assert len({*for_claims}) == len(for_claims)  # one victim for each claim
     slots = state.slots(decided)
     for queue in QUEUES:
-        lot = slots.lots[queue, "f"]
+        slot_pool = slots.slot_pools[queue, "f"]
         promised = sum(
-            verdict.usage[KEY] // EACH - len(clusters[name].at)
-            for name, verdict in decided.decisions.items()
-            if verdict.phase is AdmissionPhase.ADMITTED and clusters[name].queue == queue
+            decision.usage[KEY] // EACH - len(clusters[name].odcr_ids)
+            for name, decision in decided.decisions.items()
+            if decision.phase is AdmissionPhase.ADMITTED and clusters[name].queue == queue
         )
-        there = sum(each.odcr_id == f"cr-{queue}" for each in state.holders)
-        of_own = sum(each.odcr_id == f"cr-{queue}" and each.queue == queue for each in state.holders)
+        occupied = sum(holder.odcr_id == f"cr-{queue}" for holder in state.holders)
+        of_own = sum(holder.odcr_id == f"cr-{queue}" and holder.queue == queue for holder in state.holders)
         owed = min(promised, max(0, state.quota[queue] - of_own))
-        assert slots.lendable(lot) <= max(0, state.quota[queue] - there - owed)
+        assert slots.lendable(slot_pool) <= max(0, state.quota[queue] - occupied - owed)

@@ -1,4 +1,4 @@
-"""The same results as Kueue, row by row of its own tables, and of ours if these leave a rule open."""
+"""The same results as Kueue, row by row of its tables, and of this project's if these leave a rule open."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _PREEMPT = (
 def test_victims_equal_kueues(row: Row) -> None:
     ledger = cases.ledger(cases.checked(row))
     before = {name: dict(node.usage) for name, node in ledger.tree.queues.items()}
-    ask, needed = cases.ask(row)
+    request, needed = cases.incoming_request(row)
 
-    found = targets(ledger, ask, needed, cases.rules(row))
+    victims = targets(ledger, request, needed, cases.rules(row))
 
     # TestFairPreemptions lists every target. The other tables list only targets that get the Preempted
     # condition; a workload that was evicted before does not get it again.
-    listed = [each for each in found if row["fairSharing"] or not each.workload.evicted]
-    named = sorted((each.workload.name, str(each.reason)) for each in listed)
-    assert named == sorted((each["name"], each["reason"]) for each in row["want"])
-    assert len(found) == (row["wantCount"] or len(row["want"]))
+    listed = [victim for victim in victims if row["fairSharing"] or not victim.workload.evicted]
+    named = sorted((victim.workload.name, str(victim.reason)) for victim in listed)
+    assert named == sorted((expected["name"], expected["reason"]) for expected in row["want"])
+    assert len(victims) == (row["wantCount"] or len(row["want"]))
     after = {name: node.usage for name, node in ledger.tree.queues.items()}
     assert {
         name: {key: value for key, value in usage.items() if value or key in before[name]}
@@ -40,22 +40,25 @@ def test_victims_equal_kueues(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", _ASSIGN, ids=cases.row_id)
-def test_assigns_the_flavors_that_kueue_assigns(row: Row) -> None:
+def test_assigned_flavors_equal_kueues(row: Row) -> None:
     tree = cases.tree(cases.checked(row))
-    for each in row["usage"]:
-        tree.queues[each["cq"]].add(cases.amounts(each["usage"]))
+    for usage in row["usage"]:
+        tree.queues[usage["cq"]].add(cases.amounts(usage["usage"]))
     node = tree.queues[row["clusterQueues"][0]["name"]]
-    pods = [cases.pods(each) for each in row["podSets"]]
+    pods = [cases.pods(pod_set) for pod_set in row["podSets"]]
 
-    found = assign(node, pods, cases.rules(row), cases.oracle(row))
+    assignment = assign(node, pods, cases.rules(row), cases.oracle(row))
 
     chosen = [
-        {resource: {"flavor": each.flavor, "mode": str(each.mode)} for resource, each in pods.choices.items()}
-        for pods in found.pod_sets
+        {
+            resource: {"flavor": choice.flavor, "mode": str(choice.mode)}
+            for resource, choice in pods.choices.items()
+        }
+        for pods in assignment.pod_sets
     ]
-    assert str(found.mode) == row["want"]["mode"]
+    assert str(assignment.mode) == row["want"]["mode"]
     assert chosen == row["want"]["podSetFlavors"]
-    assert found.level == row["want"]["borrowingLevel"]
+    assert assignment.level == row["want"]["borrowingLevel"]
 
 
 @pytest.mark.parametrize(
@@ -78,42 +81,42 @@ def test_simulated_preemption_decides_the_flavor(within: str, borrowed: str, tak
     ]
     world = cases.ledger({"clusterQueues": queues, "admitted": admitted})
     rules = SharingRules(flavors=cases.FLAVORS)
-    found = assign(
+    assignment = assign(
         world.node("a"),
         [PodSetRequest(requests={"cpu": 2})],
         rules,
         Simulation(world, "a", 0, 0.0, rules),
     )
-    (pods,) = found.pod_sets
-    assert (pods.choices["cpu"].flavor, found.mode) == (taken, Mode.PREEMPT)
+    (pods,) = assignment.pod_sets
+    assert (pods.choices["cpu"].flavor, assignment.mode) == (taken, Mode.PREEMPT)
 
 
 @pytest.mark.parametrize(
-    ("priority", "borrow", "own", "said"),
+    ("priority", "borrow", "own", "expected"),
     [
         (0, "Never", 2, (Possibility.PREEMPT, 0)),
         (-5, "Never", 2, (Possibility.NO_CANDIDATES, 1)),
         (0, "LowerPriority", 0, (Possibility.RECLAIM, 1)),
     ],
-    ids=["of its own too", "nobody", "of others alone, to borrow"],
+    ids=["of its own too", "no victim", "of others alone, to borrow"],
 )
 def test_simulation_returns_victims_and_borrowing_distance(
-    priority: int, borrow: BorrowPolicy, own: int, said: tuple[Possibility, int]
+    priority: int, borrow: BorrowPolicy, own: int, expected: tuple[Possibility, int]
 ) -> None:
     rule = Preemption(within="LowerPriority", reclaim="LowerPriority", borrow=borrow)
     world = builders.ledger(
         builders.queue("a", own, "c", preemption=rule),
         builders.queue("b", 0, "c"),
         builders.queue("d", 2, "c"),
-        *(builders.workload(f"a{each}", "a", 1, priority=-2) for each in range(own // 2)),
-        *(builders.workload(f"b{each}", "b", 1, priority=-2) for each in range(2)),
+        *(builders.workload(f"a{number}", "a", 1, priority=-2) for number in range(own // 2)),
+        *(builders.workload(f"b{number}", "b", 1, priority=-2) for number in range(2)),
         builders.workload("firm", "d", own // 2, priority=9),
     )
     simulation = Simulation(world, "a", priority, 0.0, builders.RULES)
-    assert simulation(builders.GPU, 2) == said
+    assert simulation(builders.GPU, 2) == expected
 
 
-def test_the_search_goes_on_after_the_flavor_that_was_tried_last() -> None:
+def test_search_resumes_after_the_last_tried_flavor() -> None:
     row = rows.row(
         "",
         [{"one": {"cpu": 2}, "two": {"cpu": 2}}],
@@ -128,8 +131,8 @@ def test_the_search_goes_on_after_the_flavor_that_was_tried_last() -> None:
 
     def choice(after: dict[tuple[str, str], int]) -> tuple[str, int]:
         pods = [PodSetRequest(requests={"cpu": 2})]
-        found = assign(node, pods, cases.rules(row), cases.oracle(row), after=after)
-        (chosen,) = found.pod_sets
+        assignment = assign(node, pods, cases.rules(row), cases.oracle(row), after=after)
+        (chosen,) = assignment.pod_sets
         return chosen.choices["cpu"].flavor, chosen.choices["cpu"].tried
 
     assert choice({}) == ("one", 0)
@@ -138,7 +141,7 @@ def test_the_search_goes_on_after_the_flavor_that_was_tried_last() -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "more"),
+    ("path", "more"),
     [
         ((), {"gates": ["PriorityBoost"]}),
         ((), {"suite": "TestAvailable"}),
@@ -153,13 +156,13 @@ def test_the_search_goes_on_after_the_flavor_that_was_tried_last() -> None:
         (("want",), {"usage": {}}),
     ],
 )
-def test_row_with_unread_fields_is_rejected(where: tuple[str | int, ...], more: Row) -> None:
-    row = copy.deepcopy(next(each for each in _ASSIGN if each["podSets"][0]["tolerations"]))
+def test_row_with_unread_fields_is_rejected(path: tuple[str | int, ...], more: Row) -> None:
+    row = copy.deepcopy(next(case for case in _ASSIGN if case["podSets"][0]["tolerations"]))
     part = row
-    for step in where:
+    for step in path:
         part = part[step]  # type: ignore[index]
     part.update(more)
-    with pytest.raises(ValueError, match=r"of a row is not known|not one of"):
+    with pytest.raises(ValueError, match=r"unknown flavor|unknown fields|not one of"):
         cases.checked(row)
 
 
@@ -171,13 +174,13 @@ def test_available_with_lending_and_borrowing_limits(
     used: tuple[int, ...], available: tuple[int, ...], potential: tuple[int, ...]
 ) -> None:
     """Kueue's resource_test.go, "lending and borrowing limits respected"."""
-    one = "f|cpu"
+    flavor_key = "f|cpu"
     row = {
-        "cohorts": [{"name": "c", "quotas": {one: {"nominal": 10}}}],
+        "cohorts": [{"name": "c", "quotas": {flavor_key: {"nominal": 10}}}],
         "clusterQueues": [
-            {"name": "cq1", "cohort": "c", "quotas": {one: {"nominal": 10}}},
-            {"name": "cq2", "cohort": "c", "quotas": {one: {"nominal": 10, "borrowingLimit": 2}}},
-            {"name": "cq3", "cohort": "c", "quotas": {one: {"nominal": 10, "lendingLimit": 5}}},
+            {"name": "cq1", "cohort": "c", "quotas": {flavor_key: {"nominal": 10}}},
+            {"name": "cq2", "cohort": "c", "quotas": {flavor_key: {"nominal": 10, "borrowingLimit": 2}}},
+            {"name": "cq3", "cohort": "c", "quotas": {flavor_key: {"nominal": 10, "lendingLimit": 5}}},
         ],
     }
     tree = cases.tree(row)

@@ -57,12 +57,12 @@ def because(kind: ObstacleKind | None) -> Obstacle | None:
         ("Deleting", None, 0, False, "Creating"),
     ],
 )
-def test_next_state(
+def test_next_state_by_state_and_obstacle(
     before: State | None, kind: ObstacleKind | None, lasted: float, changed: bool, after: State
 ) -> None:
     obstacle = because(kind)
-    found = advance(before, obstacle, deleting=False, changed=changed, lasted=lasted, limits=LIMITS)
-    assert found == after
+    state = advance(before, obstacle, deleting=False, changed=changed, lasted=lasted, limits=LIMITS)
+    assert state == after
 
 
 ALLOWED = {
@@ -85,7 +85,9 @@ ALLOWED = {
     ),
     st.integers(0, 14),
 )
-def test_no_other_path(steps: list[tuple[ObstacleKind | None, bool, float]], deleted: int) -> None:
+def test_only_allowed_transitions_occur(
+    steps: list[tuple[ObstacleKind | None, bool, float]], deleted: int
+) -> None:
     state: State | None = None
     for number, (kind, changed, lasted) in enumerate(steps):
         deleting = number >= deleted and state is not None
@@ -97,7 +99,7 @@ def test_no_other_path(steps: list[tuple[ObstacleKind | None, bool, float]], del
 
 
 @pytest.mark.covers("OME-017", "OME-019")
-@pytest.mark.parametrize("state", [each for each in STATES if each != "Deleting"])
+@pytest.mark.parametrize("state", [state for state in STATES if state != "Deleting"])
 def test_reservation_without_obstacle_is_active_and_a_deleted_one_deleting(state: State) -> None:
     seen: State = state
     for _ in range(2):
@@ -123,5 +125,7 @@ def test_reservation_without_obstacle_is_active_and_a_deleted_one_deleting(state
         ("Updating", None, False, False),
     ],
 )
-def test_whether_it_serves(state: State, kind: ObstacleKind | None, was: bool, serves: bool) -> None:
+def test_readiness_by_state_and_obstacle(
+    state: State, kind: ObstacleKind | None, was: bool, serves: bool
+) -> None:
     assert ready(state, because(kind), was_ready=was) is serves

@@ -25,7 +25,7 @@ def decisions(monkeypatch: pytest.MonkeyPatch, wrapped: Callable[[Decide], Decid
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_each_part_of_a_decision_is_a_decision(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_part_of_a_decision_can_be_decided(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the search for the failing name would take a missing name for the failure."""
     seen: list[str] = []
 
@@ -33,12 +33,12 @@ def test_each_part_of_a_decision_is_a_decision(seed: int, monkeypatch: pytest.Mo
         def decided(
             quota: QuotaState | None, places: SlotState | None, waiting: Sequence[WaitingClaim], **more: Any
         ) -> object:
-            found = part.names(quota, places, waiting)
-            for count in range(len(found)):
-                decide(*part.only({*found[:count]}, quota, places, waiting), **more)
-            seen.extend(found)
+            names = part.names(quota, places, waiting)
+            for count in range(len(names)):
+                decide(*part.only({*names[:count]}, quota, places, waiting), **more)
+            seen.extend(names)
             whole = decide(quota, places, waiting, **more)
-            assert decide(*part.only({*found}, quota, places, waiting), **more) == whole
+            assert decide(*part.only({*names}, quota, places, waiting), **more) == whole
             return whole
 
         return decided
@@ -49,7 +49,7 @@ def test_each_part_of_a_decision_is_a_decision(seed: int, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_one_that_a_decision_fails_on_is_named(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_on_which_a_decision_fails_is_found(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     bad = ""
     tried: set[str] = set()
 
@@ -73,7 +73,7 @@ def test_the_one_that_a_decision_fails_on_is_named(seed: int, monkeypatch: pytes
             for bad in {*part.names(quota, places, waiting)} - tried:
                 monkeypatch.setattr(controller, "decide", judge)
                 with pytest.raises(CulpritFound) as caught:
-                    controller._decided(quota, places, waiting, more["nominated"])
+                    controller._decide_isolated(quota, places, waiting, more["nominated"])
                 assert caught.value.suspect == bad
                 tried.add(bad)
             monkeypatch.setattr(controller, "decide", decided)

@@ -15,17 +15,17 @@ from tests.unit.quota.builders import GPU, cohort, ledger, queue, quota, workloa
 ANY = Preemption(reclaim="Any", within="LowerPriority")
 
 
-def told(found: tuple[PreemptionTarget, ...]) -> list[tuple[str, str]]:
-    return sorted((each.workload.name, str(each.reason)) for each in found)
+def victim_reasons(targets: tuple[PreemptionTarget, ...]) -> list[tuple[str, str]]:
+    return sorted((target.workload.name, str(target.reason)) for target in targets)
 
 
 def taken(world: QuotaLedger, name: str, gpus: int, priority: int = 0) -> list[tuple[str, str]]:
-    ask = QuotaRequest(queue=name, amounts={GPU: gpus}, priority=priority)
-    return told(preempt(world, ask, frozenset((GPU,))))
+    request = QuotaRequest(queue=name, amounts={GPU: gpus}, priority=priority)
+    return victim_reasons(preempt(world, request, frozenset((GPU,))))
 
 
 @pytest.mark.covers("OME-053")
-def test_the_one_admitted_last_goes_first_among_equals() -> None:
+def test_last_admitted_among_equals_is_preempted_first() -> None:
     world = ledger(
         queue("a", 3, preemption=ANY),
         workload("first", "a", 1, reserved=1),
@@ -37,7 +37,7 @@ def test_the_one_admitted_last_goes_first_among_equals() -> None:
 
 
 @pytest.mark.parametrize("priority", [-5, 0, 1000])
-def test_reclaim_any_gets_the_nominal_quota_back_from_a_borrower_of_any_priority(priority: int) -> None:
+def test_reclaim_any_reclaims_nominal_quota_from_a_borrower_of_any_priority(priority: int) -> None:
     world = ledger(
         queue("owner", 4, "c", preemption=ANY),
         queue("borrower", 4, "c"),
@@ -46,7 +46,7 @@ def test_reclaim_any_gets_the_nominal_quota_back_from_a_borrower_of_any_priority
     assert taken(world, "owner", 4) == [("b", "InCohortReclamation")]
 
 
-def test_reclaim_lower_priority_leaves_equal_and_higher_ones() -> None:
+def test_reclaim_lower_priority_keeps_equal_and_higher_priorities() -> None:
     rule = Preemption(reclaim="LowerPriority")
     world = ledger(
         queue("owner", 4, "c", preemption=rule),
@@ -67,11 +67,11 @@ def test_while_borrowing_only_victims_up_to_the_threshold_are_taken(priority: in
         queue("pool", 4, "c"),
         workload("v", "b", 4, priority=priority),
     )
-    wanted = [("v", "InCohortReclaimWhileBorrowing")] if goes else []
-    assert taken(world, "a", 4, priority=200) == wanted
+    expected = [("v", "InCohortReclaimWhileBorrowing")] if goes else []
+    assert taken(world, "a", 4, priority=200) == expected
 
 
-def test_within_the_queue_only_lower_priority_goes() -> None:
+def test_within_the_queue_only_lower_priority_is_preempted() -> None:
     world = ledger(
         queue("a", 2, preemption=ANY),
         workload("low", "a", 1, priority=1),
@@ -93,7 +93,7 @@ def test_a_queue_within_its_nominal_quota_loses_nothing_to_others() -> None:
     assert taken(world, "a", 2) == [("g", "InCohortReclamation")]
 
 
-def test_the_advantage_of_a_nearer_quota_counts_although_borrowing_is_allowed() -> None:
+def test_advantage_of_a_nearer_quota_counts_even_if_borrowing_is_allowed() -> None:
     """The queue's own quota covers the request: the victim's quota is reclaimed, whatever its priority."""
     rule = Preemption(reclaim="Any", borrow="LowerPriority", threshold=0)
     world = ledger(
@@ -102,7 +102,7 @@ def test_the_advantage_of_a_nearer_quota_counts_although_borrowing_is_allowed() 
     assert taken(world, "a", 4, priority=1) == [("v", "InCohortReclamation")]
 
 
-def test_every_reason_is_one_of_kueue_s() -> None:
+def test_every_reason_is_a_kueue_reason() -> None:
     world = ledger(
         cohort("c"),
         queue("a", 3, "c", preemption=ANY),
@@ -111,11 +111,11 @@ def test_every_reason_is_one_of_kueue_s() -> None:
         *(workload(f"b{index}", "b", 1) for index in range(9)),
     )
     entitled = QuotaRequest(queue="a", amounts={GPU: 2})
-    assert {reason for _, reason in told(preempt_fairly(world, entitled, frozenset((GPU,))))} == {
+    assert {reason for _, reason in victim_reasons(preempt_fairly(world, entitled, frozenset((GPU,))))} == {
         "InCohortReclamation"
     }
     beyond = QuotaRequest(queue="a", amounts={GPU: 4})
-    assert {reason for _, reason in told(preempt_fairly(world, beyond, frozenset((GPU,))))} == {
+    assert {reason for _, reason in victim_reasons(preempt_fairly(world, beyond, frozenset((GPU,))))} == {
         "InCohortFairSharing"
     }
 
@@ -134,11 +134,13 @@ def test_fair_shares_are_compared_where_the_paths_part() -> None:
         *(workload(f"y1-{index}", "y1", 1) for index in range(4)),
         *(workload(f"y2-{index}", "y2", 1) for index in range(3)),
     )
-    ask = QuotaRequest(queue="x1", amounts={GPU: 1})
-    assert told(preempt_fairly(world, ask, frozenset((GPU,)))) == [("y1-0", "InCohortFairSharing")]
+    request = QuotaRequest(queue="x1", amounts={GPU: 1})
+    assert victim_reasons(preempt_fairly(world, request, frozenset((GPU,)))) == [
+        ("y1-0", "InCohortFairSharing")
+    ]
 
 
-def test_a_heavier_weight_is_entitled_to_more() -> None:
+def test_heavier_weight_is_entitled_to_more() -> None:
     def world(weight: float) -> QuotaLedger:
         return ledger(
             cohort("root", 8),
@@ -148,9 +150,11 @@ def test_a_heavier_weight_is_entitled_to_more() -> None:
             *(workload(f"b{index}", "b", 1) for index in range(4)),
         )
 
-    ask = QuotaRequest(queue="a", amounts={GPU: 1})
-    assert preempt_fairly(world(1), ask, frozenset((GPU,))) == ()
-    assert told(preempt_fairly(world(3), ask, frozenset((GPU,)))) == [("b0", "InCohortFairSharing")]
+    request = QuotaRequest(queue="a", amounts={GPU: 1})
+    assert preempt_fairly(world(1), request, frozenset((GPU,))) == ()
+    assert victim_reasons(preempt_fairly(world(3), request, frozenset((GPU,)))) == [
+        ("b0", "InCohortFairSharing")
+    ]
 
 
 def test_lending_limits_bound_reclaimable_quota() -> None:

@@ -53,7 +53,7 @@ class Case:
     cohorts: Sequence[QuotaCohort]
     queues: Sequence[Queue]
     workloads: Sequence[AdmittedWorkload]
-    ask: QuotaRequest
+    request: QuotaRequest
     needed: frozenset[FlavorResource]
     strategies: tuple[Strategy, ...]
 
@@ -61,28 +61,28 @@ class Case:
         return QuotaLedger(Tree(self.queues, self.cohorts), self.workloads)
 
     def world(self) -> naive.World:
-        cohorts = {each.name: each for each in self.cohorts}
-        return naive.World({each.name: each for each in self.queues}, cohorts, list(self.workloads))
+        cohorts = {cohort.name: cohort for cohort in self.cohorts}
+        return naive.World({queue.name: queue for queue in self.queues}, cohorts, list(self.workloads))
 
 
 @st.composite
 def quotas(draw: st.DrawFn, *, limits: bool) -> dict[FlavorResource, Quota]:
-    found = {}
+    by_key = {}
     for key in draw(st.lists(st.sampled_from(KEYS), unique=True)):
         nominal = draw(_amount)
-        found[key] = Quota(
+        by_key[key] = Quota(
             nominal=nominal,
             borrowing_limit=draw(_limit) if limits else None,
             lending_limit=draw(_limit) if limits else None,
         )
-    return found
+    return by_key
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     cohorts: list[QuotaCohort] = []
     for index in range(draw(st.integers(min_value=1, max_value=4))):
-        parent = draw(st.sampled_from(["", *(each.name for each in cohorts)]))
+        parent = draw(st.sampled_from(["", *(other.name for other in cohorts)]))
         cohorts.append(
             QuotaCohort(
                 name=f"c{index}",
@@ -93,7 +93,7 @@ def cases(draw: st.DrawFn) -> Case:
         )
     queues = []
     for index in range(draw(st.integers(min_value=1, max_value=5))):
-        cohort = draw(st.sampled_from(["", *(each.name for each in cohorts for _ in range(3))]))
+        cohort = draw(st.sampled_from(["", *(other.name for other in cohorts for _ in range(3))]))
         queues.append(
             Queue(
                 name=f"q{index}",
@@ -108,7 +108,7 @@ def cases(draw: st.DrawFn) -> Case:
                 ),
             )
         )
-    names = st.sampled_from([each.name for each in queues])
+    names = st.sampled_from([queue.name for queue in queues])
     usage = st.dictionaries(st.sampled_from(KEYS), _amount, min_size=1)
     priority = st.integers(min_value=-1, max_value=3)
     time = st.integers(min_value=0, max_value=3).map(float)
@@ -144,8 +144,8 @@ def used(tree: Tree) -> dict[str, dict[FlavorResource, int]]:
 
 def decide(case: Case, ledger: QuotaLedger, *, fair: bool) -> tuple[PreemptionTarget, ...]:
     if fair:
-        return preempt_fairly(ledger, case.ask, case.needed, case.strategies)
-    return preempt(ledger, case.ask, case.needed)
+        return preempt_fairly(ledger, case.request, case.needed, case.strategies)
+    return preempt(ledger, case.request, case.needed)
 
 
 BOTH = pytest.mark.parametrize("fair", [False, True], ids=["classical", "fair"])
@@ -154,13 +154,13 @@ BOTH = pytest.mark.parametrize("fair", [False, True], ids=["classical", "fair"])
 @BOTH
 @settings(max_examples=150)
 @given(case=cases())
-def test_decides_as_the_rules_by_the_letter(fair: bool, case: Case) -> None:
-    found = {(each.workload.name, each.reason) for each in decide(case, case.ledger(), fair=fair)}
+def test_victims_equal_those_of_the_naive_rules(fair: bool, case: Case) -> None:
+    decided = {(target.workload.name, target.reason) for target in decide(case, case.ledger(), fair=fair)}
     if fair:
-        wanted = naive.preempt_fairly(case.world(), case.ask, case.needed, case.strategies)
+        expected = naive.preempt_fairly(case.world(), case.request, case.needed, case.strategies)
     else:
-        wanted = naive.preempt(case.world(), case.ask, case.needed)
-    assert found == wanted
+        expected = naive.preempt(case.world(), case.request, case.needed)
+    assert decided == expected
 
 
 @BOTH
@@ -171,15 +171,17 @@ def test_values_kept_for_a_round_change_no_decision(
 ) -> None:
     """Decisions about many requests, while the ledger does not change, equal those about each alone."""
     cases_ = [
-        replace(case, ask=replace(case.ask, queue=queue.name, priority=priority, queued=float(queued)))
+        replace(
+            case, request=replace(case.request, queue=queue.name, priority=priority, queued=float(queued))
+        )
         for priority, queued in others
         for queue in case.queues
     ]
     ledger = case.ledger()
     before = used(ledger.tree)
-    with ledger.still():
-        found = [decide(each, ledger, fair=fair) for each in cases_]
-    assert found == [decide(each, case.ledger(), fair=fair) for each in cases_]
+    with ledger.stable():
+        decisions = [decide(variant, ledger, fair=fair) for variant in cases_]
+    assert decisions == [decide(variant, case.ledger(), fair=fair) for variant in cases_]
     assert used(ledger.tree) == before
 
 
@@ -209,59 +211,59 @@ PODS = st.builds(
     case=cases(),
     groups=GROUPS,
     fungibility=FUNGIBILITY,
-    asked=st.lists(PODS, min_size=1, max_size=2),
+    requested=st.lists(PODS, min_size=1, max_size=2),
 )
-def test_assigns_as_the_rules_by_the_letter(
+def test_flavors_equal_those_of_the_naive_rules(
     fair: bool,
     case: Case,
     groups: tuple[FlavorGroup, ...],
     fungibility: Fungibility,
-    asked: list[PodSetRequest],
+    requested: list[PodSetRequest],
 ) -> None:
-    queues = [replace(each, groups=groups, fungibility=fungibility) for each in case.queues]
+    queues = [replace(queue, groups=groups, fungibility=fungibility) for queue in case.queues]
     case = replace(case, queues=queues)
-    ledger, ask = case.ledger(), case.ask
+    ledger, request = case.ledger(), case.request
     rules = SharingRules(flavors=FLAVORS, fair=fair, strategies=case.strategies)
-    pod_sets = [replace(each, name=f"pods-{index}") for index, each in enumerate(asked)]
+    pod_sets = [replace(pod_set, name=f"pods-{index}") for index, pod_set in enumerate(requested)]
 
-    simulation = Simulation(ledger, ask.queue, ask.priority, ask.queued, rules)
-    found = assign(ledger.node(ask.queue), pod_sets, rules, simulation)
+    simulation = Simulation(ledger, request.queue, request.priority, request.queued, rules)
+    assignment = assign(ledger.node(request.queue), pod_sets, rules, simulation)
 
-    given = naive_assign.assign(case.world(), ask, pod_sets, rules)
+    expected = naive_assign.assign(case.world(), request, pod_sets, rules)
     assert [
-        {resource: (each.flavor, each.mode) for resource, each in pods.choices.items()}
-        for pods in found.pod_sets
-    ] == given.pod_sets
-    assert [each.mode for each in found.pod_sets] == given.modes
-    assert (found.mode, found.level) == (min(given.modes), given.level)
+        {resource: (choice.flavor, choice.mode) for resource, choice in pods.choices.items()}
+        for pods in assignment.pod_sets
+    ] == expected.pod_sets
+    assert [pod_set.mode for pod_set in assignment.pod_sets] == expected.modes
+    assert (assignment.mode, assignment.level) == (min(expected.modes), expected.level)
 
 
 @BOTH
 @given(case=cases())
-def test_makes_room_with_nothing_to_spare_and_leaves_the_tree_alone(fair: bool, case: Case) -> None:
+def test_victims_are_minimal_and_the_tree_is_unchanged(fair: bool, case: Case) -> None:
     ledger = case.ledger()
     before = used(ledger.tree)
-    assume(not fits(ledger.node(case.ask.queue), case.ask.amounts, borrow=True))
-    found = decide(case, ledger, fair=fair)
+    assume(not fits(ledger.node(case.request.queue), case.request.amounts, borrow=True))
+    victims = decide(case, ledger, fair=fair)
     assert used(ledger.tree) == before
-    for each in found:
-        ledger.release(each.workload.name)
-    if found:
+    for victim in victims:
+        ledger.release(victim.workload.name)
+    if victims:
         # A classical decision is made with borrowing or without it; a fair one always with it.
         assert any(
-            _minimal(case, ledger, found, borrow=borrow) for borrow in ((True,) if fair else (True, False))
+            _minimal(case, ledger, victims, borrow=borrow) for borrow in ((True,) if fair else (True, False))
         )
 
 
-def _minimal(case: Case, ledger: QuotaLedger, found: Sequence[PreemptionTarget], *, borrow: bool) -> bool:
+def _minimal(case: Case, ledger: QuotaLedger, victims: Sequence[PreemptionTarget], *, borrow: bool) -> bool:
     """Whether all of these make room, and returning any one of them does not."""
-    node = ledger.node(case.ask.queue)
-    if not fits(node, case.ask.amounts, borrow=borrow):
+    node = ledger.node(case.request.queue)
+    if not fits(node, case.request.amounts, borrow=borrow):
         return False
-    for each in found:
-        ledger.admit(each.workload)
-        still = fits(node, case.ask.amounts, borrow=borrow)
-        ledger.release(each.workload.name)
+    for victim in victims:
+        ledger.admit(victim.workload)
+        still = fits(node, case.request.amounts, borrow=borrow)
+        ledger.release(victim.workload.name)
         if still:
             return False
     return True
@@ -269,31 +271,31 @@ def _minimal(case: Case, ledger: QuotaLedger, found: Sequence[PreemptionTarget],
 
 @BOTH
 @given(case=cases())
-def test_nothing_within_its_quota_is_taken_from_another_queue(fair: bool, case: Case) -> None:
+def test_no_victim_in_another_queue_within_its_quota(fair: bool, case: Case) -> None:
     ledger = case.ledger()
-    for each in decide(case, ledger, fair=fair):
-        if each.workload.queue != case.ask.queue:
-            assert ledger.node(each.workload.queue).over_quota(case.needed)
-            assert each.reason is not Reason.IN_QUEUE
+    for target in decide(case, ledger, fair=fair):
+        if target.workload.queue != case.request.queue:
+            assert ledger.node(target.workload.queue).over_quota(case.needed)
+            assert target.reason is not Reason.IN_QUEUE
 
 
 @BOTH
 @given(case=cases(), seed=st.integers(min_value=0, max_value=99))
-def test_the_order_in_which_things_are_given_does_not_matter(fair: bool, case: Case, seed: int) -> None:
+def test_order_of_the_inputs_changes_no_victim(fair: bool, case: Case, seed: int) -> None:
     other = Case(
         Random(seed).sample(case.cohorts, len(case.cohorts)),
         Random(seed).sample(case.queues, len(case.queues)),
         Random(seed).sample(case.workloads, len(case.workloads)),
-        case.ask,
+        case.request,
         case.needed,
         case.strategies,
     )
-    one, two = decide(case, case.ledger(), fair=fair), decide(other, other.ledger(), fair=fair)
-    assert one == two
+    first, second = decide(case, case.ledger(), fair=fair), decide(other, other.ledger(), fair=fair)
+    assert first == second
 
 
 @given(case=cases())
-def test_usage_kept_is_usage_added_up(case: Case) -> None:
+def test_cached_usage_equals_the_computed_sum(case: Case) -> None:
     ledger, world = case.ledger(), case.world()
     for removed in [None, *case.workloads]:
         if removed is not None:
@@ -302,8 +304,8 @@ def test_usage_kept_is_usage_added_up(case: Case) -> None:
         for node in (*ledger.tree.queues.values(), *ledger.tree.cohorts.values()):
             assert share(node).order == world.share(node.name)
             for key in KEYS:
-                distance, root = naive_assign.level(world, node.name, key, case.ask.priority + 2)
-                assert node.level(key, case.ask.priority + 2) == (distance, not root)
+                distance, root = naive_assign.level(world, node.name, key, case.request.priority + 2)
+                assert node.level(key, case.request.priority + 2) == (distance, not root)
                 assert node.uses(key) == world.used(node.name, key)
                 assert node.quota(key) == world.subtree(node.name, key)
                 assert node.available(key) == world.available(node.name, key)
@@ -313,31 +315,31 @@ def test_usage_kept_is_usage_added_up(case: Case) -> None:
 
 
 @BOTH
-@given(case=cases(), asked=st.lists(st.integers(min_value=0, max_value=6), min_size=5, max_size=5))
-def test_a_round_promises_nothing_twice(fair: bool, case: Case, asked: list[int]) -> None:
-    """All quota that a round admits or makes room for is there once its victims are gone."""
+@given(case=cases(), sizes=st.lists(st.integers(min_value=0, max_value=6), min_size=5, max_size=5))
+def test_round_grants_no_quota_twice(fair: bool, case: Case, sizes: list[int]) -> None:
+    """All quota that a round admits or makes room for is free once its victims are gone."""
     groups = (FlavorGroup(frozenset(("cpu",)), ("a",)), FlavorGroup(frozenset(("gpu",)), ("a", "b")))
-    queues = [replace(each, groups=groups) for each in case.queues]
+    queues = [replace(queue, groups=groups) for queue in case.queues]
     ledger = QuotaLedger(Tree(queues, case.cohorts))
-    for each in case.workloads:
-        if fits(ledger.node(each.queue), each.usage, borrow=True):
-            ledger.admit(each)
+    for workload in case.workloads:
+        if fits(ledger.node(workload.queue), workload.usage, borrow=True):
+            ledger.admit(workload)
     heads = [
         Head(
-            name=f"new-{each.name}",
-            queue=each.name,
+            name=f"new-{queue.name}",
+            queue=queue.name,
             pod_sets=(PodSetRequest(requests={"gpu": size}),),
             priority=1,
         )
-        for each, size in zip(queues, asked, strict=False)
+        for queue, size in zip(queues, sizes, strict=False)
     ]
     before = used(ledger.tree)
     decisions = decide_round(
         ledger, heads, SharingRules(flavors=FLAVORS, fair=fair, strategies=case.strategies)
     )
     assert used(ledger.tree) == before
-    assert sorted(each.head.name for each in decisions) == [each.name for each in heads]
-    victims = [target.workload.name for each in decisions for target in each.targets]
+    assert sorted(decision.head.name for decision in decisions) == [head.name for head in heads]
+    victims = [target.workload.name for decision in decisions for target in decision.targets]
     assert len(victims) == len(set(victims))
     for name in victims:
         ledger.release(name)
@@ -351,10 +353,10 @@ def test_a_round_promises_nothing_twice(fair: bool, case: Case, asked: list[int]
 @given(case=cases())
 def test_admissions_within_available_quota_stay_within_every_limit(case: Case) -> None:
     ledger = QuotaLedger(Tree(case.queues, case.cohorts))
-    for each in case.workloads:
-        node = ledger.node(each.queue)
-        if all(value <= node.available(key) for key, value in each.usage.items()):
-            ledger.admit(each)
+    for workload in case.workloads:
+        node = ledger.node(workload.queue)
+        if all(value <= node.available(key) for key, value in workload.usage.items()):
+            ledger.admit(workload)
     for node in (*ledger.tree.queues.values(), *ledger.tree.cohorts.values()):
         for key in KEYS:
             quota = node.quotas.get(key, Quota())

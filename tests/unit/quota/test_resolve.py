@@ -18,7 +18,7 @@ KNOWN = (
 
 @pytest.mark.covers("OME-074")
 @pytest.mark.parametrize(
-    ("given", "found"),
+    ("given", "expected"),
     [
         ("a/gpu", Reserved("a", "gpu")),
         ("b/gpu", Reserved("b", "gpu")),
@@ -27,13 +27,13 @@ KNOWN = (
         ("alone", Reserved("a", "alone")),
     ],
 )
-def test_a_name_means_one_reservation(given: str, found: Reserved) -> None:
-    assert resolve(given, KNOWN) == found
+def test_name_resolves_to_one_reservation(given: str, expected: Reserved) -> None:
+    assert resolve(given, KNOWN) == expected
 
 
 @pytest.mark.covers("OME-074")
 @pytest.mark.parametrize(
-    ("given", "reason", "says"),
+    ("given", "reason", "text"),
     [
         ("gpu", "ReservationAmbiguous", "a/gpu or b/gpu"),
         ("c/gpu", "ReservationNotFound", "CapacityReservation gpu in namespace 'c'"),
@@ -47,8 +47,8 @@ def test_a_name_means_one_reservation(given: str, found: Reserved) -> None:
         ("", "ReservationNotNamed", "write namespace/name"),
     ],
 )
-def test_unresolved_name_reports_the_reason(given: str, reason: str, says: str) -> None:
-    found = resolve(given, KNOWN)
-    assert isinstance(found, UnresolvedName)
-    assert found.reason == reason
-    assert says in found.message
+def test_unresolved_name_reports_the_reason(given: str, reason: str, text: str) -> None:
+    resolution = resolve(given, KNOWN)
+    assert isinstance(resolution, UnresolvedName)
+    assert resolution.reason == reason
+    assert text in resolution.message

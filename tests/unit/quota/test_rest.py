@@ -11,20 +11,19 @@ from broker.quota.assign import SharingRules
 from broker.quota.entitled import AdmissionPhase, ClusterRequest, entitle
 from broker.quota.flavors import PodSetRequest
 from broker.quota.model import Preemption, Queue
-from broker.quota.slot_model import Promise, SlotHolder
-from broker.quota.slot_model import SlotRequest as SlotWant
+from broker.quota.slot_model import PendingSlots, SlotHolder, SlotRequest
 from broker.quota.slots import SlotTree
 from tests.unit.quota.builders import RULES, queue, quota, workload
 from tests.unit.quota.rounds import TYPES, Dedicated, Job, Reservation, Setting, World
 from tests.unit.quota.rules import check
-from tests.unit.quota.test_slots import holder, lot, member
+from tests.unit.quota.test_slots import holder, member, owned_slots
 from tests.unit.quota.worlds import setting
 
 P5 = "p5.48xlarge"
 ANY = {"reclaimWithinCohort": "Any"}
 LOWER = {**ANY, "borrowWithinCohort": {"policy": "LowerPriority"}}
 WITHIN = {"withinClusterQueue": "LowerPriority"}
-# Worlds that once did not come to rest, or drained one twice, and some of every kind.
+# Worlds that once did not come to rest, or drained a holder twice, and some of every kind.
 SEEDS = (
     *(20096, 20180, 20235, 20415, 20534, 20617, 20698, 20738, 20977, 21201, 21548, 21662),
     *(30001, 30544, 31044, 31074, 31685, 40821, 41126, 42448, 51441, 60460, 70812, 91232, 100848, 3001476),
@@ -54,12 +53,12 @@ def rest(setting: Setting) -> World:
 def at(world: World) -> dict[str, str]:
     """The EC2 reservation of each job's claim; empty for one that waits."""
     return {
-        each.name.rpartition(".")[0] or each.name: each.labels.get(names.RESERVATION_ID, "")
-        for each in world.claims.list()
+        claim.name.rpartition(".")[0] or claim.name: claim.labels.get(names.RESERVATION_ID, "")
+        for claim in world.claims.list()
     }
 
 
-def want(name: str, queue: str, gpus: int, **more: object) -> ClusterRequest:
+def cluster_request(name: str, queue: str, gpus: int, **more: object) -> ClusterRequest:
     pods = PodSetRequest(requests={"gpu": gpus})
     return ClusterRequest(**{"name": name, "queue": queue, "pods": pods, **more})  # type: ignore[arg-type]
 
@@ -85,28 +84,32 @@ def test_a_world_is_not_always_at_rest() -> None:
     )
     for _ in range(4):
         world.round()
-    assert [(each.victim, each.preemptor) for each in world.drains] == [("b0", "a0")]
+    assert [(drain.victim, drain.preemptor) for drain in world.drains] == [("b0", "a0")]
     world.drains *= 2
-    assert [each for each in check(world) if each.startswith("drained twice")] != []
+    assert [violation for violation in check(world) if violation.startswith("drained twice")] != []
 
 
 @pytest.mark.covers("SAF-30")
 def test_request_is_admitted_if_its_only_victims_got_quota_in_the_same_decision() -> None:
     """Round 1 lends a0 the quota that b1, the second of its queue, reclaims in round 2."""
     queues = [queue("a", quota(0), "c"), queue("b", quota(16), "c", preemption=RECLAIMS)]
-    wants = [want("a0", "a", 8), want("b0", "b", 8, priority=1), want("b1", "b", 8)]
-    found = entitle(queues, [], holders=(), wants=wants, rules=RULES)
-    assert {name: each.phase for name, each in found.decisions.items()} == {
+    requests = [
+        cluster_request("a0", "a", 8),
+        cluster_request("b0", "b", 8, priority=1),
+        cluster_request("b1", "b", 8),
+    ]
+    result = entitle(queues, [], holders=(), requests=requests, rules=RULES)
+    assert {name: decision.phase for name, decision in result.decisions.items()} == {
         "a0": AdmissionPhase.WAITING,
         "b0": AdmissionPhase.ADMITTED,
         "b1": AdmissionPhase.ADMITTED,
     }
-    assert found.evictions == {}
+    assert result.evictions == {}
 
 
 @pytest.mark.covers("SAF-30")
 def test_nothing_is_evicted_for_a_request_that_loses_its_quota_in_the_same_decision() -> None:
-    """v would leave for c0 first, which b1 then beats; b1 fits without that."""
+    """v would be evicted for c0 first, but b1 outranks c0 and fits without an eviction."""
     higher = Preemption(within="LowerPriority", reclaim="Any", borrow="LowerPriority")
     queues = [
         queue("c", quota(0), "c", preemption=higher),
@@ -114,12 +117,16 @@ def test_nothing_is_evicted_for_a_request_that_loses_its_quota_in_the_same_decis
         queue("b", quota(16), "c", preemption=RECLAIMS),
     ]
     held = [workload("v", "d", 8, priority=0)]
-    wants = [want("c0", "c", 16, priority=5), want("b0", "b", 8, priority=1), want("b1", "b", 8)]
-    found = entitle(queues, [], holders=held, wants=wants, rules=RULES)
-    standings = {name: each.phase for name, each in found.decisions.items()}
-    assert standings["b0"] is AdmissionPhase.ADMITTED
-    assert {each.preemptor for each in found.evictions.values()} <= {
-        name for name, each in standings.items() if each is AdmissionPhase.PREEMPTING
+    requests = [
+        cluster_request("c0", "c", 16, priority=5),
+        cluster_request("b0", "b", 8, priority=1),
+        cluster_request("b1", "b", 8),
+    ]
+    result = entitle(queues, [], holders=held, requests=requests, rules=RULES)
+    phases = {name: decision.phase for name, decision in result.decisions.items()}
+    assert phases["b0"] is AdmissionPhase.ADMITTED
+    assert {eviction.preemptor for eviction in result.evictions.values()} <= {
+        name for name, phase in phases.items() if phase is AdmissionPhase.PREEMPTING
     }
 
 
@@ -164,7 +171,7 @@ def test_freed_slot_goes_to_the_borrower_it_was_freed_for_not_to_the_owner() -> 
         )
     )
     assert at(world)["c0"] == "cr-a"
-    assert [(each.victim, each.preemptor) for each in world.drains] == [("b0", "c0")]
+    assert [(drain.victim, drain.preemptor) for drain in world.drains] == [("b0", "c0")]
 
 
 @pytest.mark.covers("SAF-32")
@@ -179,13 +186,13 @@ def test_no_claim_drains_a_cluster_that_the_plan_then_puts_first(within: str) ->
             clusters=[Dedicated(name="x", draws="a", count=1, priority=5)],
         )
     )
-    drained = [(each.victim, each.preemptor) for each in world.drains]
+    drained = [(drain.victim, drain.preemptor) for drain in world.drains]
     assert drained == ([("cluster x", "w")] if within == "LowerPriority" else [])
     assert at(world)["w"] == ("cr-a" if within == "LowerPriority" else "")
 
 
 @pytest.mark.covers("SAF-32")
-def test_claim_and_cluster_of_one_plan_are_ranked_as_one_would_preempt_the_other() -> None:
+def test_claim_and_cluster_of_one_plan_are_ranked_as_for_preemption() -> None:
     """The claim comes when the cluster's own are planned: nothing is launched to be drained at once."""
     world = rest(
         Setting(
@@ -200,19 +207,25 @@ def test_claim_and_cluster_of_one_plan_are_ranked_as_one_would_preempt_the_other
 
 
 @pytest.mark.covers("SAF-33")
-def test_borrower_that_may_not_be_disturbed_counts_against_the_lending_limit() -> None:
-    firm = holder("b0", "b", non_preemptible=True)
-    lends = SlotTree([lot("a", 3, lend=1)], [member("a"), member("b"), member("c")], [firm])
-    (made,) = lends.lots.values()
-    assert (lends.quota(made), lends.room(made), lends.lendable(made)) == (2, 2, 0)
+def test_non_preemptible_borrower_counts_against_the_lending_limit() -> None:
+    non_preemptible = holder("b0", "b", non_preemptible=True)
+    lends = SlotTree(
+        [owned_slots("a", 3, lend=1)], [member("a"), member("b"), member("c")], [non_preemptible]
+    )
+    (slot_pool,) = lends.slot_pools.values()
+    assert (lends.quota(slot_pool), lends.room(slot_pool), lends.lendable(slot_pool)) == (2, 2, 0)
     # Nor is it reclaimed: only the slot of the other borrower is.
-    full = SlotTree([lot("a", 3)], [member("a"), member("b")], [firm, holder("b1", "b"), holder("a0", "a")])
-    asks = [SlotWant(name=f"w{n}", queue="a", odcr_ids=("cr-a",)) for n in range(3)]
-    assert [each.holder.name for each in full.reclaim(asks)] == ["b1"]
+    full = SlotTree(
+        [owned_slots("a", 3)],
+        [member("a"), member("b")],
+        [non_preemptible, holder("b1", "b"), holder("a0", "a")],
+    )
+    requests = [SlotRequest(name=f"w{n}", queue="a", odcr_ids=("cr-a",)) for n in range(3)]
+    assert [victim.holder.name for victim in full.reclaim(requests)] == ["b1"]
 
 
 @pytest.mark.covers("SAF-33")
-def test_no_second_slot_is_lent_beside_one_that_may_not_be_disturbed() -> None:
+def test_no_second_slot_is_lent_beside_a_non_preemptible_borrower() -> None:
     world = rest(
         Setting(
             reservations=[reservation("a", 3, lending={P5: 1}), reservation("b", 0), reservation("c", 0)],
@@ -225,31 +238,33 @@ def test_no_second_slot_is_lent_beside_one_that_may_not_be_disturbed() -> None:
 
 @pytest.mark.covers("SAF-34")
 @pytest.mark.parametrize("later", [False, True])
-def test_promise_of_a_cluster_leaves_the_slot_requested_by_its_own_claim(later: bool) -> None:
+def test_pending_slots_of_a_cluster_exclude_the_slot_requested_by_its_own_claim(later: bool) -> None:
     """Two slots, one of them lent; the cluster holds quota for three, and one of its claims requests a
     slot."""
 
-    def made(asking: int) -> SlotTree:
-        promise = Promise(cluster="x", queue="a", flavor="f", count=2, later=later, asking=asking)
+    def slots_with(requesting: int) -> SlotTree:
+        promise = PendingSlots(
+            cluster="x", queue="a", flavor="f", count=2, nominated=later, requesting=requesting
+        )
         return SlotTree(
-            [lot("a", 2)],
+            [owned_slots("a", 2)],
             [member("a"), member("b")],
             [
                 SlotHolder(name="b0", queue="b", odcr_id="cr-a"),
                 SlotHolder(name="x-0", queue="a", odcr_id="cr-a", cluster="x"),
             ],
-            promises=[promise],
+            pending_slots=[promise],
         )
 
-    assert made(0).quota(made(0).lots["a", "f"]) == 0
-    asks = made(1)
-    assert asks.quota(asks.lots["a", "f"]) == 1
-    (victim,) = asks.reclaim([SlotWant(name="x-1", queue="a", odcr_ids=("cr-a",))])
+    assert slots_with(0).quota(slots_with(0).slot_pools["a", "f"]) == 0
+    requesting_slots = slots_with(1)
+    assert requesting_slots.quota(requesting_slots.slot_pools["a", "f"]) == 1
+    (victim,) = requesting_slots.reclaim([SlotRequest(name="x-1", queue="a", odcr_ids=("cr-a",))])
     assert victim.holder.name == "b0"
 
 
 @pytest.mark.covers("SAF-34")
-def test_cluster_that_can_never_be_whole_has_its_lent_slot_back() -> None:
+def test_cluster_that_can_never_be_whole_reclaims_its_lent_slot() -> None:
     """Quota for three, two slots, one of them lent: the claims of the cluster that wait do not hide it."""
     world = rest(
         Setting(
@@ -259,30 +274,30 @@ def test_cluster_that_can_never_be_whole_has_its_lent_slot_back() -> None:
             clusters=[Dedicated(name="x", draws="a", count=1, round=3, grows=6, then=3)],
         )
     )
-    assert [(each.victim, each.preemptor) for each in world.drains] != []
+    assert [(drain.victim, drain.preemptor) for drain in world.drains] != []
     assert sum(id_ == "cr-a" for name, id_ in at(world).items() if name.startswith("x-")) == 2
 
 
 @pytest.mark.covers("SAF-35")
 def test_nominated_request_comes_before_one_of_higher_priority() -> None:
     queues: list[Queue] = [queue("a", quota(8), "c", preemption=RECLAIMS), queue("b", quota(0), "c")]
-    leaving = workload("v", "b", 8, evicted=True)
-    wants = [want("x", "a", 8), want("y", "a", 8, priority=9)]
+    terminating = workload("v", "b", 8, evicted=True)
+    requests = [cluster_request("x", "a", 8), cluster_request("y", "a", 8, priority=9)]
 
-    def standings(rules: SharingRules, nominated: tuple[str, ...]) -> dict[str, AdmissionPhase]:
-        for held in ([leaving], []):
-            found = entitle(queues, [], holders=held, wants=wants, rules=rules, nominated=nominated)
-            assert found.evictions == {}
-        return {name: each.phase for name, each in found.decisions.items()}
+    def phases(rules: SharingRules, nominated: tuple[str, ...]) -> dict[str, AdmissionPhase]:
+        for held in ([terminating], []):
+            result = entitle(queues, [], holders=held, requests=requests, rules=rules, nominated=nominated)
+            assert result.evictions == {}
+        return {name: decision.phase for name, decision in result.decisions.items()}
 
-    assert standings(RULES, ("x",))["x"] is AdmissionPhase.ADMITTED
-    assert standings(RULES, ())["y"] is AdmissionPhase.ADMITTED
+    assert phases(RULES, ("x",))["x"] is AdmissionPhase.ADMITTED
+    assert phases(RULES, ())["y"] is AdmissionPhase.ADMITTED
 
 
 @pytest.mark.covers("SAF-35")
 @pytest.mark.parametrize("priority", [1, 9])
 def test_room_made_for_a_cluster_is_given_to_no_later_claim(priority: int) -> None:
-    """j0 leaves for the cluster; j1 comes in the next round, of the same reservation."""
+    """j0 is evicted for the cluster; j1 of the same reservation arrives in the next round."""
     world = rest(
         Setting(
             reservations=[reservation("a", 2, rule={"withinClusterQueue": "LowerPriority"})],
@@ -292,12 +307,12 @@ def test_room_made_for_a_cluster_is_given_to_no_later_claim(priority: int) -> No
         )
     )
     assert sorted(name for name, id_ in at(world).items() if id_) == ["x-x-cluste-0", "x-x-cluste-1"]
-    assert [(each.victim, each.preemptor) for each in world.drains] == [("j0", "x")]
+    assert [(drain.victim, drain.preemptor) for drain in world.drains] == [("j0", "x")]
 
 
 @pytest.mark.covers("SAF-35")
 def test_room_made_for_a_cluster_that_borrows_is_not_taken_by_the_owner() -> None:
-    """a2 leaves the owner's slot for the cluster, which waits for two others; the owner's claim comes."""
+    """a2 frees the owner's slot for the cluster, which waits for two others; the owner's claim follows."""
     world = rest(
         Setting(
             reservations=[
@@ -375,14 +390,14 @@ def test_nominated_gang_keeps_the_slot_that_is_freed_first() -> None:
 
 
 def test_worlds_are_of_every_kind() -> None:
-    made = [setting(seed) for seed in range(40)]
-    assert any(len({flavor for _, flavor, _ in each.slots.values()}) == len(TYPES) for each in made)
-    jobs = [one for each in made for one in each.jobs]
-    assert any(one.gang for one in jobs) and any(one.non_preemptible for one in jobs)
-    assert any(one.fallback for one in jobs) and any(each.clusters for each in made)
+    cases = [setting(seed) for seed in range(40)]
+    assert any(len({flavor for _, flavor, _ in case.slots.values()}) == len(TYPES) for case in cases)
+    jobs = [job for case in cases for job in case.jobs]
+    assert any(job.gang for job in jobs) and any(job.non_preemptible for job in jobs)
+    assert any(job.fallback for job in jobs) and any(case.clusters for case in cases)
 
 
-def test_a_claim_takes_an_idle_slot_elsewhere_if_its_victim_does_not_leave() -> None:
+def test_claim_takes_an_idle_slot_elsewhere_if_its_victim_does_not_terminate() -> None:
     """A PodDisruptionBudget may hold up the drain for as long as it likes."""
     world = World(
         Setting(

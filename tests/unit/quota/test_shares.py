@@ -41,11 +41,11 @@ def test_weight_of_zero_is_infinite_only_if_the_node_borrows(
         [QuotaCohort(name="c")],
     )
     tree.queues["a"].add(used)
-    found = share(tree.queues["a"])
-    assert found.published == published
-    # The largest of all only where it is infinite.
+    node_share = share(tree.queues["a"])
+    assert node_share.published == published
+    # The largest of all only if it is infinite.
     tree.queues["b"].add({CPU: 20})
-    assert (found.order > share(tree.queues["b"]).order) is (published is None)
+    assert (node_share.order > share(tree.queues["b"]).order) is (published is None)
 
 
 @pytest.mark.covers("SAF-36")
@@ -74,7 +74,7 @@ def test_fair_sharing_is_a_setting(fair: str, drained: list[tuple[str, str, str]
     )
     for _ in range(20):
         world.round()
-    assert [(each.victim, each.preemptor, each.reason) for each in world.drains] == drained
+    assert [(drain.victim, drain.preemptor, drain.reason) for drain in world.drains] == drained
 
 
 @pytest.mark.covers("SAF-36")

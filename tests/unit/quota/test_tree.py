@@ -29,7 +29,7 @@ def test_a_lending_limit_keeps_the_rest_for_the_queue() -> None:
     assert world.tree.queues["a"].available(GPU) == 5
 
 
-def test_of_two_limits_each_is_of_its_own_part() -> None:
+def test_lending_and_borrowing_limits_bound_separate_parts() -> None:
     """Six are the queue's own; it may reclaim all of its lent quota, and three more."""
     world = ledger(queue("a", quota(10, borrow=3, lend=4), "c"), queue("b", 20, "c"))
     node = world.node("a")
@@ -65,7 +65,7 @@ def test_a_cohort_s_own_quota_is_a_pool_beside_its_members() -> None:
     assert tree.queues["a"].available(GPU) == 18
 
 
-def test_the_distance_borrowed_is_the_height_of_the_subtree_that_has_it() -> None:
+def test_borrowing_distance_is_the_height_of_the_lending_subtree() -> None:
     tree = ledger(
         cohort("root", 100),
         cohort("middle", 2, "root"),
@@ -91,9 +91,9 @@ def test_queues_under_a_cycle_are_inactive_and_report_it() -> None:
         QuotaLedger(tree).node("a")
 
 
-def test_a_queue_that_is_not_there_is_named() -> None:
-    with pytest.raises(LookupError, match="queue nobody: there is no such queue"):
-        ledger(queue("a", 1)).node("nobody")
+def test_unknown_queue_is_named_in_the_error() -> None:
+    with pytest.raises(LookupError, match="queue absent: there is no such queue"):
+        ledger(queue("a", 1)).node("absent")
 
 
 def test_a_workload_holds_quota_once() -> None:
@@ -125,8 +125,8 @@ def test_cohort_share_is_relative_to_the_lendable_quota_of_its_parent() -> None:
 
 @pytest.mark.parametrize("weight", [0, 1])
 def test_borrower_of_unlendable_quota_has_share_zero_but_borrows(weight: float) -> None:
-    found = share(ledger(queue("a", 0, "c", weight=weight), workload("w", "a", 3)).node("a"))
-    assert (found.value, found.borrows, found.weightless) == (0, True, False)
+    node_share = share(ledger(queue("a", 0, "c", weight=weight), workload("w", "a", 3)).node("a"))
+    assert (node_share.value, node_share.borrows, node_share.weightless) == (0, True, False)
 
 
 def test_shares_count_against_the_parents_lendable_quota_not_the_roots() -> None:
@@ -181,15 +181,15 @@ def test_of_equal_parts_the_first_resource_by_name_is_dominant() -> None:
     world.admit(
         AdmittedWorkload(name="w", queue="a", usage={GPU: 1, SPOT: 1, FlavorResource("h100", "cpu"): 4})
     )
-    found = share(world.node("a"))
-    assert (found.value, found.resource) == (500.0, "cpu")
+    node_share = share(world.node("a"))
+    assert (node_share.value, node_share.resource) == (500.0, "cpu")
 
 
 def test_lendable_amount_of_a_resource_covers_every_flavor_of_the_tree() -> None:
     far = QuotaCohort(name="root", quotas={GPU: quota(4), SPOT: quota(5)})
     world = ledger(far, cohort("left", parent="root"), queue("a", 0, "left"), workload("w", "a", 3))
-    found = share(world.node("a"))
-    assert (found.value, found.published) == (3 * 1000 / 9, 334)
+    node_share = share(world.node("a"))
+    assert (node_share.value, node_share.published) == (3 * 1000 / 9, 334)
 
 
 def test_cohort_has_no_preemption_rules() -> None:
@@ -210,7 +210,7 @@ def test_quota_kept_in_a_cohort_is_not_borrowed_from_outside() -> None:
     assert [node.level(GPU, value) for value in (4, 6, 7)] == [(1, True), (2, True), (3, False)]
 
 
-def test_a_cohort_keeps_of_all_that_is_below_it() -> None:
+def test_lending_limit_of_a_cohort_applies_to_its_subtree() -> None:
     """A lending limit applies to the subtree's quota, not to the cohort's own alone."""
     kept = QuotaCohort(name="c", parent="root", quotas={GPU: quota(1, lend=2)})
     world = ledger(cohort("root"), kept, queue("inside", 4, "c"), queue("outside", 0, "root"))

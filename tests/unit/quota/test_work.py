@@ -26,7 +26,7 @@ LINEAR = 2.4  # for twice as many; reading every queue for each head would give 
 
 
 def calls(work: Callable[[], object]) -> int:
-    """How many functions are called."""
+    """The number of function calls."""
     count = 0
 
     def counted(_frame: FrameType, event: str, _arg: Any) -> None:
@@ -42,7 +42,7 @@ def calls(work: Callable[[], object]) -> int:
 
 
 def heads(ledger: QuotaLedger) -> list[Head]:
-    """One in each queue: within its quota, or beyond it; some queues borrow, others lend."""
+    """A head in each queue, within its quota or beyond it; some queues borrow, others lend."""
     return [
         Head(
             name=f"head-{number:04}",
@@ -61,8 +61,8 @@ def heads(ledger: QuotaLedger) -> list[Head]:
 def test_round_grows_with_its_queues(fair: bool, full: bool) -> None:
     def work(many: int) -> int:
         ledger = admitted(1, many, 20 * many) if full else QuotaLedger(Tree(queues(1, many)))
-        rules, asked = replace(RULES, fair=fair), heads(ledger)
-        return calls(lambda: decide(ledger, asked, rules))
+        rules, waiting = replace(RULES, fair=fair), heads(ledger)
+        return calls(lambda: decide(ledger, waiting, rules))
 
     assert work(MANY) < LINEAR * work(FEW)
 
@@ -70,7 +70,7 @@ def test_round_grows_with_its_queues(fair: bool, full: bool) -> None:
 def slots(
     many: int, *, shared: bool
 ) -> tuple[Sequence[OwnedSlots], Sequence[Member], Sequence[SlotHolder], Sequence[SlotRequest]]:
-    """Each queue owns four slots, of which it lends two; or one owns a slot for each borrower.
+    """Each queue owns four slots, of which it lends two; or one queue owns a slot for each borrower.
 
     Then the owners reclaim theirs.
     """
@@ -84,29 +84,29 @@ def slots(
         for number in range(many)
     ]
     if shared:
-        lots = [OwnedSlots(owner="q0000", flavor="f", slots={"cr": many - 1}, quota=many)]
+        owned = [OwnedSlots(owner="q0000", flavor="f", slots={"cr": many - 1}, quota=many)]
         holders = [
             SlotHolder(name=f"h{n:04}", queue=f"q{n:04}", odcr_id="cr", priority=n % 3, since=float(n % 101))
             for n in range(1, many)
         ]
-        wants = [
+        requests = [
             SlotRequest(name=f"w{n:04}", queue="q0000", odcr_ids=("cr",), priority=2)
             for n in range(many // 2)
         ]
-        return lots, members, holders, wants
-    lots, holders = lent_slots(many)
-    wants = [
+        return owned, members, holders, requests
+    owned, holders = lent_slots(many)
+    requests = [
         SlotRequest(name=f"w{n:04}", queue=f"q{n:04}", odcr_ids=(f"cr-{n:04}",), priority=2)
         for n in range(many)
     ]
-    return lots, members, holders, wants
+    return owned, members, holders, requests
 
 
 @pytest.mark.covers("SAF-38")
 @pytest.mark.parametrize("shared", [False, True], ids=["each its own", "all of one"])
 def test_decision_about_slots_grows_with_its_queues(shared: bool) -> None:
     def work(many: int) -> int:
-        lots, members, holders, wants = slots(many, shared=shared)
-        return calls(lambda: SlotTree(lots, members, holders).reclaim(wants))
+        owned, members, holders, requests = slots(many, shared=shared)
+        return calls(lambda: SlotTree(owned, members, holders).reclaim(requests))
 
     assert work(MANY) < LINEAR * work(FEW)

@@ -19,14 +19,14 @@ def setting(seed: int) -> Setting:
     flavors = FLAVORS[: random.choice((1, 1, 2))]
     reservations = [_reservation(random, name, flavors) for name in "abcd"[: random.choice((1, 2, 2, 3, 4))]]
     slots: dict[str, tuple[str, str, int]] = {}
-    for one in reservations:
-        for flavor in one.nominal:
+    for reservation in reservations:
+        for flavor in reservation.nominal:
             # Usually the quota's amount, in one block or in two; sometimes more, less, or none.
-            count = max(0, one.nominal[flavor] + random.choice((0, 0, 0, 0, -1, 1)))
+            count = max(0, reservation.nominal[flavor] + random.choice((0, 0, 0, 0, -1, 1)))
             parts = [count] if count < 2 or random.random() < 0.6 else [1, count - 1]
             for number, part in enumerate(parts):
                 if part:
-                    slots[f"cr-{one.name}{flavor[:2]}{number}"] = (one.name, flavor, part)
+                    slots[f"cr-{reservation.name}{flavor[:2]}{number}"] = (reservation.name, flavor, part)
     if random.random() < 0.15:
         slots["cr-open"] = ("", random.choice(flavors), random.choice((1, 2)))
     jobs = [
@@ -37,7 +37,7 @@ def setting(seed: int) -> Setting:
 
 
 def _reservation(random: Random, name: str, flavors: tuple[str, ...]) -> Reservation:
-    some = [each for each in flavors if random.random() < 0.85] or [flavors[0]]
+    chosen = [flavor for flavor in flavors if random.random() < 0.85] or [flavors[0]]
     rule: dict[str, Any] = {}
     if reclaim := random.choice(("Any", "Any", "LowerPriority", "Never", "")):
         rule["reclaimWithinCohort"] = reclaim
@@ -47,14 +47,14 @@ def _reservation(random: Random, name: str, flavors: tuple[str, ...]) -> Reserva
         rule["borrowWithinCohort"] = {"policy": "LowerPriority"} | (
             {"maxPriorityThreshold": random.choice((0, 1))} if random.random() < 0.4 else {}
         )
-    nominal = {each: random.choice((0, 1, 1, 2, 2, 3)) for each in some}
+    nominal = {flavor: random.choice((0, 1, 1, 2, 2, 3)) for flavor in chosen}
     cohort = random.choice(("ml",) * 8 + ("other", ""))
     return Reservation(
         name=name,
         nominal=nominal,
         cohort=cohort,
         borrows=bool(cohort) and random.random() < 0.8,
-        borrowing=_limits(random, dict.fromkeys(some, 2)) if cohort else {},
+        borrowing=_limits(random, dict.fromkeys(chosen, 2)) if cohort else {},
         lending=_limits(random, nominal) if cohort else {},
         rule=rule,
     )
@@ -62,16 +62,16 @@ def _reservation(random: Random, name: str, flavors: tuple[str, ...]) -> Reserva
 
 def _limits(random: Random, most: Mapping[str, int]) -> Mapping[str, int]:
     return {
-        each: random.randint(0, count) for each, count in most.items() if count and random.random() < 0.25
+        flavor: random.randint(0, count) for flavor, count in most.items() if count and random.random() < 0.25
     }
 
 
 def _jobs(
     random: Random, number: int, reservations: list[Reservation], flavors: tuple[str, ...]
 ) -> list[Job]:
-    one = random.choice(reservations)
+    reservation = random.choice(reservations)
     common: dict[str, Any] = {
-        "draws": one.name,
+        "draws": reservation.name,
         "flavors": [random.choice(flavors)] if random.random() < 0.6 else [*flavors],
         "priority": random.choice((0, 0, 1, 2)),
         "round": random.choice((0, 0, 1, 3, 6, LAST)),
@@ -82,8 +82,8 @@ def _jobs(
         gang = f"gang-{number}"
         fallback = random.random() < 0.15
         return [
-            Job(name=f"j{number}-{each}", gang=gang, gang_size=size, fallback=fallback, **common)
-            for each in range(size)
+            Job(name=f"j{number}-{member}", gang=gang, gang_size=size, fallback=fallback, **common)
+            for member in range(size)
         ]
     return [
         Job(

@@ -30,8 +30,8 @@ def holders(*clusters: Json) -> Holders:
 
 
 @pytest.mark.covers("OME-058", "OME-075")
-def test_who_holds_and_who_waits_is_told_by_reservation() -> None:
-    found = holders(
+def test_holding_and_waiting_clusters_are_listed_by_reservation() -> None:
+    by_reservation = holders(
         cluster("holds", "a/gpu", holds="a/gpu"),
         cluster("waits", "a/gpu", state="CREATING"),
         cluster("failed", "pool", state="FAILED", detail="too large"),
@@ -39,22 +39,24 @@ def test_who_holds_and_who_waits_is_told_by_reservation() -> None:
         cluster("lost", "nowhere", state="FAILED", detail="no such"),
         cluster("moves", "b/gpu", holds="a/gpu", state="UPDATING"),
     )
-    said = {
-        reserved: [(each.name, each.healthy, each.why) for each in listed]
-        for reserved, listed in found.items()
+    shown = {
+        reserved: [(holder.name, holder.healthy, holder.why) for holder in listed]
+        for reserved, listed in by_reservation.items()
     }
-    assert said == {
+    assert shown == {
         A: [("holds", True, ""), ("moves", True, ""), ("waits", True, "")],
         POOL: [("failed", False, "too large")],
     }
-    usage = {each.name: dict(each.usage) for each in found[A]}
+    usage = {holder.name: dict(holder.usage) for holder in by_reservation[A]}
     amounts = {FlavorResource("h100", GPU): 8, FlavorResource("h100", "cpu"): 2000}
     assert usage == {"holds": amounts, "moves": amounts, "waits": {}}
-    assert B not in found
+    assert B not in by_reservation
 
 
-def test_what_kueue_counts_already_is_told_apart() -> None:
-    found = holders(cluster("queued", "a/gpu", holds="a/gpu"), cluster("old", "a/gpu", holds="a/gpu"))
+def test_clusters_that_kueue_counts_are_excluded() -> None:
+    by_reservation = holders(
+        cluster("queued", "a/gpu", holds="a/gpu"), cluster("old", "a/gpu", holds="a/gpu")
+    )
     queued = ((A.queue, "queued"), (B.queue, "old"), ("anyones", "old"))
-    assert [each.name for each in unqueued(found, queued)[A]] == ["old"]
-    assert [each.name for each in found[A]] == ["old", "queued"]
+    assert [holder.name for holder in unqueued(by_reservation, queued)[A]] == ["old"]
+    assert [holder.name for holder in by_reservation[A]] == ["old", "queued"]

@@ -39,7 +39,7 @@ from broker.reservations.conditions import (
     transition,
 )
 from broker.reservations.desired import FlavorCount
-from broker.reservations.odcr_status import OdcrSnapshot, OdcrStatus, purchase_troubles, remedies
+from broker.reservations.odcr_status import OdcrSnapshot, OdcrStatus, purchase_failures, remedies
 from broker.reservations.ownership import Ownership, ReservationProblem
 from providers.model import Odcr
 
@@ -75,10 +75,10 @@ def facts(
     supplied: Amounts = NOMINAL, allocatable: Amounts | None = None, **more: object
 ) -> ReservationFacts:
     share = HardwareShare(supplied=supplied, allocatable=supplied if allocatable is None else allocatable)
-    made = ReservationFacts(
+    default = ReservationFacts(
         judged=SPEC, nominal=NOMINAL, limit=NOMINAL, share=share, deciding=frozenset({GPU})
     )
-    return replace(made, **more)  # type: ignore[arg-type]
+    return replace(default, **more)  # type: ignore[arg-type]
 
 
 def holder(name: str, kind: HolderKind = "Workload", *, why: str = "", gpus: int = 8) -> ReservationHolder:
@@ -90,12 +90,12 @@ def holder(name: str, kind: HolderKind = "Workload", *, why: str = "", gpus: int
 HALF = {GPU: 32, MEMORY: 16 * TI}
 
 
-def told(
+def updates_of(
     known: ReservationFacts, state: State = "Active", *, was_ready: bool = True
 ) -> dict[str, ConditionUpdate]:
     obstacle = next(obstacles(known), None)
-    said = condition_updates(known, state, obstacle, first=False, was_ready=was_ready)
-    return {each.type: each for each in said}
+    updates = condition_updates(known, state, obstacle, first=False, was_ready=was_ready)
+    return {update.type: update for update in updates}
 
 
 @pytest.mark.parametrize(
@@ -108,33 +108,35 @@ def told(
         ({"supplied": HALF}, "InsufficientCapacity"),
     ],
 )
-def test_a_wrong_annotation_is_told_beside_whatever_else_is_wrong(more: dict[str, Any], reason: str) -> None:
-    troubles = (
+def test_an_invalid_annotation_is_reported_beside_any_other_problem(
+    more: dict[str, Any], reason: str
+) -> None:
+    failures = (
         WorkFailure(reason="InvalidAnnotation", message="sizing is Max"),
         WorkFailure(reason="UnknownAnnotation", message="tenant means nothing"),
     )
-    known = facts(**more, troubles=troubles)
+    known = facts(**more, failures=failures)
     obstacle = next(obstacles(known))
     assert obstacle.reason == reason
     line = detail(
         "Failed", obstacle, condition_updates(known, "Failed", obstacle, first=False, was_ready=False), known
     )
-    for each in troubles:
-        assert line.count(each.said) == 1
-        assert obstacle.message.count(each.said) == 1
+    for failure in failures:
+        assert line.count(failure.text) == 1
+        assert obstacle.message.count(failure.text) == 1
 
 
 @pytest.mark.covers("OME-063", "OME-064", "OME-065", "OME-066")
-def test_what_is_well_is_said_in_omes_own_words() -> None:
-    said = told(facts())
-    assert {name: (each.status, each.reason, each.message) for name, each in said.items()} == {
+def test_a_healthy_reservation_has_omes_messages() -> None:
+    updates = updates_of(facts())
+    assert {name: (update.status, update.reason, update.message) for name, update in updates.items()} == {
         "Ready": ("True", "ReservationActive", "Capacity reservation is active and healthy"),
         "ResourcesSufficient": (
             "True",
             "CapacityAvailable",
             "Sufficient resources available for allocation",
         ),
-        "ResourcesProvisioned": ("True", "CapacityProvisioned", "what the spec asks for is there"),
+        "ResourcesProvisioned": ("True", "CapacityProvisioned", "the capacity of the spec exists"),
         "DACAssociationsHealthy": ("True", "AllDACsHealthy", "All associated DACs are in healthy state"),
         "WorkloadsHealthy": (
             "True",
@@ -142,7 +144,7 @@ def test_what_is_well_is_said_in_omes_own_words() -> None:
             "All associated workloads are in healthy state",
         ),
     }
-    assert detail("Active", None, tuple(said.values()), facts()) == "Active"
+    assert detail("Active", None, tuple(updates.values()), facts()) == "Active"
 
 
 @pytest.mark.covers("OME-064")
@@ -154,11 +156,12 @@ def test_what_is_well_is_said_in_omes_own_words() -> None:
     ],
     ids=["no room", "queue"],
 )
-def test_what_says_nothing_of_resources_leaves_them_sufficient(known: ReservationFacts) -> None:
-    said = told(known, "Failed")
-    assert (said["Ready"].status, said["ResourcesSufficient"].status) == ("False", "True")
+def test_problems_of_quota_and_queue_leave_resources_sufficient(known: ReservationFacts) -> None:
+    updates = updates_of(known, "Failed")
+    assert (updates["Ready"].status, updates["ResourcesSufficient"].status) == ("False", "True")
     assert (
-        told(replace(known, share=facts(HALF).share))["ResourcesSufficient"].reason == "InsufficientCapacity"
+        updates_of(replace(known, share=facts(HALF).share))["ResourcesSufficient"].reason
+        == "InsufficientCapacity"
     )
 
 
@@ -170,18 +173,16 @@ def test_what_says_nothing_of_resources_leaves_them_sufficient(known: Reservatio
         (holder("team/a", why="evicted"), "True", "False"),
         (holder("a", "NodeClaim", why="gone"), "True", "False"),
     ],
-    ids=lambda each: each.kind if isinstance(each, ReservationHolder) else each,
+    ids=lambda value: value.kind if isinstance(value, ReservationHolder) else value,
 )
-def test_each_kind_of_user_is_told_of_in_its_own_condition(
-    ill: ReservationHolder, dacs: str, workloads: str
-) -> None:
+def test_each_kind_of_user_has_its_own_condition(ill: ReservationHolder, dacs: str, workloads: str) -> None:
     well = (holder("b", "DedicatedAICluster"), holder("team/b"))
-    said = told(facts(holders=(ill, *well)))
-    assert said["DACAssociationsHealthy"].status == dacs
-    assert said["WorkloadsHealthy"].status == workloads
-    assert said["Ready"].status == "True"
-    told_of = said["DACAssociationsHealthy" if dacs == "False" else "WorkloadsHealthy"].message
-    assert told_of == f"{ill.name}: {ill.why}"
+    updates = updates_of(facts(holders=(ill, *well)))
+    assert updates["DACAssociationsHealthy"].status == dacs
+    assert updates["WorkloadsHealthy"].status == workloads
+    assert updates["Ready"].status == "True"
+    message = updates["DACAssociationsHealthy" if dacs == "False" else "WorkloadsHealthy"].message
+    assert message == f"{ill.name}: {ill.why}"
 
 
 OUT = {GPU: 56, MEMORY: 14 * TI}
@@ -195,7 +196,7 @@ DRY = {GPU: 64, MEMORY: 15 * TI}
         (facts(HALF), "ResourcesSufficient", "InsufficientCapacity", "there are 32 of 64 nvidia.com/gpu"),
         (facts(DRY), "ResourcesSufficient", "ResourceRatioUnsatisfiable", "there are 15Ti of 16Ti memory"),
         (
-            facts(NOMINAL, OUT, outs=("node ip-1 is cordoned",)),
+            facts(NOMINAL, OUT, out_of_service=("node ip-1 is cordoned",)),
             "ResourcesSufficient",
             "HardwareUnavailable",
             "can be used now 56 of 64 nvidia.com/gpu; node ip-1 is cordoned",
@@ -229,7 +230,7 @@ DRY = {GPU: 64, MEMORY: 15 * TI}
         (
             facts(
                 HALF,
-                troubles=(
+                failures=(
                     WorkFailure(
                         reason="CloudReservationPending",
                         message="InsufficientInstanceCapacity: no p5 in us-east-1a",
@@ -242,13 +243,13 @@ DRY = {GPU: 64, MEMORY: 15 * TI}
             "InsufficientInstanceCapacity: no p5",
         ),
         (
-            facts(HALF, troubles=(WorkFailure(reason="SpendingCapReached", message="--buy-dollars is 0"),)),
+            facts(HALF, failures=(WorkFailure(reason="SpendingCapReached", message="--buy-dollars is 0"),)),
             "Ready",
             "InsufficientCapacity",
             "there are 32 of 64 nvidia.com/gpu; SpendingCapReached: --buy-dollars is 0",
         ),
         (
-            facts(HALF, troubles=(WorkFailure(reason="PurchaseSkipped", message="flavor h100: why"),)),
+            facts(HALF, failures=(WorkFailure(reason="PurchaseSkipped", message="flavor h100: why"),)),
             "ResourcesSufficient",
             "InsufficientCapacity",
             "there are 32 of 64 nvidia.com/gpu; PurchaseSkipped: flavor h100: why",
@@ -260,7 +261,7 @@ DRY = {GPU: 64, MEMORY: 15 * TI}
             "there are 32 of 64 nvidia.com/gpu; the broker buys none: set it to Manage",
         ),
         (
-            facts(NOMINAL, OUT, outs=("node ip-1 is cordoned",)),
+            facts(NOMINAL, OUT, out_of_service=("node ip-1 is cordoned",)),
             "ResourcesSufficient",
             "HardwareUnavailable",
             "node ip-1 is cordoned; it counts again once it can be used: uncordon the nodes",
@@ -269,7 +270,7 @@ DRY = {GPU: 64, MEMORY: 15 * TI}
             facts(taken={GPU: 8}, takers=("n-1", "n-2")),
             "ResourcesSufficient",
             "HardwareInUse",
-            "8 of 64 nvidia.com/gpu are used by others: what runs on n-1, n-2 draws from another reservation",
+            "8 of 64 nvidia.com/gpu are used by others: pods on n-1, n-2 draw from another reservation",
         ),
         (
             facts(taken={GPU: 8}, queue=QueueState(active=True)),
@@ -309,14 +310,16 @@ DRY = {GPU: 64, MEMORY: 15 * TI}
         ),
         (
             facts(
-                hindered=(WorkFailure(reason="ObjectConflict", message="LocalQueue r is there: delete it"),)
+                queue_failures=(
+                    WorkFailure(reason="ObjectConflict", message="LocalQueue r is there: delete it"),
+                )
             ),
             "WorkloadsHealthy",
             "ObjectConflict",
             "LocalQueue r is there: delete it",
         ),
         (
-            facts(hindered=(WorkFailure(reason="QueueStopped", message="annotation x is Hold"),)),
+            facts(queue_failures=(WorkFailure(reason="QueueStopped", message="annotation x is Hold"),)),
             "WorkloadsHealthy",
             "QueueStopped",
             "annotation x is Hold",
@@ -329,24 +332,24 @@ DRY = {GPU: 64, MEMORY: 15 * TI}
         ),
     ],
 )
-def test_what_is_amiss_has_its_reason_and_a_way_out(
+def test_each_problem_has_its_reason_and_a_remedy(
     known: ReservationFacts, type_: str, reason: str, words: str
 ) -> None:
-    said = told(known, "Creating" if type_ == "Ready" else "Active", was_ready=False)
-    assert (said[type_].status, said[type_].reason) == ("False", reason)
-    assert words in said[type_].message
+    updates = updates_of(known, "Creating" if type_ == "Ready" else "Active", was_ready=False)
+    assert (updates[type_].status, updates[type_].reason) == ("False", reason)
+    assert words in updates[type_].message
     assert reason in REASONS[type_]
-    assert words in detail("Active", next(obstacles(known), None), tuple(said.values()), known)
+    assert words in detail("Active", next(obstacles(known), None), tuple(updates.values()), known)
 
 
-def asked(state: OdcrStatus) -> tuple[Sequence[str], list[str]]:
+def remedies_and_reasons(state: OdcrStatus) -> tuple[Sequence[str], list[str]]:
     """The remedies for a reservation with this state, and the reasons of its obstacles."""
-    return remedies(state, Reserved("a", "r")), [each.reason for each in purchase_troubles(state)]
+    return remedies(state, Reserved("a", "r")), [failure.reason for failure in purchase_failures(state)]
 
 
-def test_where_nothing_is_bought_it_is_said_what_would_buy_or_bring_it() -> None:
+def test_a_reservation_that_buys_nothing_names_the_remedies() -> None:
     short = {"h100": FlavorCount(wanted=8, obtained=4)}
-    counted, way = asked(OdcrStatus(flavors=short))[0]
+    counted, way = remedies_and_reasons(OdcrStatus(flavors=short))[0]
     assert counted == "flavor h100: 4 of 8 instances are in EC2 reservations of its own"
     for named in (
         "annotation capacity-broker.io/reservation-policy is Observe: set it to Manage",
@@ -357,11 +360,11 @@ def test_where_nothing_is_bought_it_is_said_what_would_buy_or_bring_it() -> None
     ):
         assert named in way
     no_type = ReservationProblem(reason="FlavorWithoutInstanceType", message="flavor h100: no type")
-    assert asked(OdcrStatus(problems=(no_type,)))[0][0] == "flavor h100: no type"
+    assert remedies_and_reasons(OdcrStatus(problems=(no_type,)))[0][0] == "flavor h100: no type"
     # If the broker buys, the obstacle's own message has the remedy.
     cap = ReservationProblem(reason="SpendingCapReached", message="8 more")
     managed = OdcrStatus(managed=True, flavors=short, problems=(cap,))
-    assert asked(managed) == ([], ["InsufficientCapacity", "SpendingCapReached"])
+    assert remedies_and_reasons(managed) == ([], ["InsufficientCapacity", "SpendingCapReached"])
 
 
 @pytest.mark.covers("CAP-04", "OME-021")
@@ -371,19 +374,21 @@ def test_where_nothing_is_bought_it_is_said_what_would_buy_or_bring_it() -> None
         ("InstancesRunning", "", "instances still run in cr-1"),
         ("GroupUnreadable", "", "instances still run in cr-1"),
         ("ReservationNotDescribed", "", "instances still run in cr-1"),
-        ("FlavorUnmatched", "", "its EC2 reservations are looked at"),
+        ("FlavorUnmatched", "", "its EC2 reservations are being checked"),
         ("FlavorUnmatched", "1 of 2", "1 of 2"),
     ],
 )
-def test_what_a_deleted_one_waits_for_in_ec2_is_said(reason: str, detail: str, waits_for: str) -> None:
+def test_a_deleted_reservation_names_the_ec2_state_that_it_waits_for(
+    reason: str, detail: str, waits_for: str
+) -> None:
     reads = ReservationReads(Client(InProcessTransport(Cluster())), clock=FakeClock())
-    told_ = ReservationProblem(reason=reason, message="instances still run in cr-1")
-    state = OdcrStatus(managed=True, problems=(told_,), detail=detail)
+    problem = ReservationProblem(reason=reason, message="instances still run in cr-1")
+    state = OdcrStatus(managed=True, problems=(problem,), detail=detail)
     odcrs = OdcrSnapshot(ownership=Ownership(), statuses={Reserved("a", "r"): state})
     views = ReservationViews(reads=reads)
     snapshot = Snapshot(version=1, reservations={}, odcrs=odcrs)
-    one = CapacityReservation.decode({"metadata": {"name": "r", "namespace": "a", "uid": "u"}})
-    assert views.left(one, snapshot) == [waits_for]
+    reservation = CapacityReservation.decode({"metadata": {"name": "r", "namespace": "a", "uid": "u"}})
+    assert views.remaining(reservation, snapshot) == [waits_for]
 
 
 @pytest.mark.covers("OME-068")
@@ -392,41 +397,43 @@ def test_reasons_are_words_without_spaces() -> None:
         assert all(re.fullmatch("([A-Z][A-Za-z0-9]*)", reason) for reason in reasons)
 
 
-def test_what_is_odd_about_a_queue_and_keeps_nobody_out_is_the_detail_alone() -> None:
-    known = facts(hindered=(WorkFailure(reason="AnnotationInvalid", message="annotation x is 'y': write z"),))
-    said = told(known)
-    assert {each.status for each in said.values()} == {"True"}
+def test_a_harmless_problem_of_a_queue_is_only_in_the_detail() -> None:
+    known = facts(
+        queue_failures=(WorkFailure(reason="AnnotationInvalid", message="annotation x is 'y': write z"),)
+    )
+    updates = updates_of(known)
+    assert {update.status for update in updates.values()} == {"True"}
     assert (
-        detail("Active", None, tuple(said.values()), known)
+        detail("Active", None, tuple(updates.values()), known)
         == "AnnotationInvalid: annotation x is 'y': write z"
     )
 
 
 @pytest.mark.covers("OME-067")
-def test_all_conditions_are_there_from_the_first_write_and_none_is_true() -> None:
-    said = condition_updates(facts(), "Creating", None, first=True, was_ready=False)
-    assert {each.type for each in said} == set(RESERVATION_CONDITIONS)
-    assert {each.status for each in said} == {"False", "Unknown"}
+def test_the_first_write_has_all_conditions_and_none_is_true() -> None:
+    updates = condition_updates(facts(), "Creating", None, first=True, was_ready=False)
+    assert {update.type for update in updates} == set(RESERVATION_CONDITIONS)
+    assert {update.status for update in updates} == {"False", "Unknown"}
 
 
-def test_an_update_is_served_by_what_was_there_before_and_a_deletion_says_what_is_left() -> None:
-    assert told(facts(HALF), "Updating")["Ready"].reason == "ReservationUpdating"
-    assert told(facts(HALF), "Updating", was_ready=False)["Ready"].status == "False"
-    gone = facts(left=("ClusterQueue a--r",))
-    said = told(gone, "Deleting")
-    assert (said["Ready"].status, said["Ready"].reason) == ("False", "Deleting")
+def test_an_updating_reservation_stays_ready_and_a_deleted_one_names_the_remaining_objects() -> None:
+    assert updates_of(facts(HALF), "Updating")["Ready"].reason == "ReservationUpdating"
+    assert updates_of(facts(HALF), "Updating", was_ready=False)["Ready"].status == "False"
+    gone = facts(remaining=("ClusterQueue a--r",))
+    updates = updates_of(gone, "Deleting")
+    assert (updates["Ready"].status, updates["Ready"].reason) == ("False", "Deleting")
     assert detail("Deleting", None, (), gone) == "Deleting: ClusterQueue a--r"
 
 
 @pytest.mark.covers("OME-022")
 @pytest.mark.parametrize("state", ["Creating", "Active", "Updating", "Deleting", "Failed"])
-def test_where_nothing_is_amiss_the_detail_is_the_state(state: State) -> None:
-    assert detail(state, None, tuple(told(facts()).values()), facts()) == state
+def test_without_a_problem_the_detail_is_the_state(state: State) -> None:
+    assert detail(state, None, tuple(updates_of(facts()).values()), facts()) == state
 
 
 def write(before: ReservationStatus, known: ReservationFacts, state: State, now: datetime = NOW) -> Any:
     obstacle = next(obstacles(known), None)
-    said = condition_updates(known, state, obstacle, first=False, was_ready=True)
+    updates = condition_updates(known, state, obstacle, first=False, was_ready=True)
     odcr = Odcr(
         id="cr-1",
         instance_type="p5.48xlarge",
@@ -441,8 +448,8 @@ def write(before: ReservationStatus, known: ReservationFacts, state: State, now:
         before,
         3,
         state,
-        said,
-        detail(state, obstacle, said, known),
+        updates,
+        detail(state, obstacle, updates, known),
         known,
         [("h100", odcr)],
         "arn:aws:resource-groups:us-east-1:1:group/x",
@@ -452,7 +459,7 @@ def write(before: ReservationStatus, known: ReservationFacts, state: State, now:
 
 
 @pytest.mark.covers("OME-024", "OME-025", "OME-026", "OME-044", "OME-056")
-def test_amounts_as_people_write_them_by_flavor_and_resource() -> None:
+def test_amounts_are_quantities_by_flavor_and_resource() -> None:
     known = facts(
         NOMINAL,
         OUT,
@@ -468,20 +475,20 @@ def test_amounts_as_people_write_them_by_flavor_and_resource() -> None:
             holder("team/train"),
         ),
     )
-    made = write(ReservationStatus(), known, "Active")
-    assert made["capacity"] == [
+    body = write(ReservationStatus(), known, "Active")
+    assert body["capacity"] == [
         {
             "name": "h100",
             "resources": [{"name": "memory", "total": "16Ti"}, {"name": "nvidia.com/gpu", "total": "64"}],
         }
     ]
-    assert made["allocatable"] == [
+    assert body["allocatable"] == [
         {
             "name": "h100",
             "resources": [{"name": "memory", "total": "14Ti"}, {"name": "nvidia.com/gpu", "total": "56"}],
         }
     ]
-    assert made["allocated"] == [
+    assert body["allocated"] == [
         {
             "name": "h100",
             "resources": [
@@ -490,7 +497,7 @@ def test_amounts_as_people_write_them_by_flavor_and_resource() -> None:
             ],
         }
     ]
-    assert made["associationUsages"] == [
+    assert body["associationUsages"] == [
         {
             "name": "prod",
             "usage": [
@@ -508,7 +515,7 @@ def test_amounts_as_people_write_them_by_flavor_and_resource() -> None:
             "usage": [{"name": "h100", "resources": [{"name": "nvidia.com/gpu", "total": "8"}]}],
         },
     ]
-    assert made["summary"] == {
+    assert body["summary"] == {
         "gpuTotal": 64,
         "gpuAllocated": 72,
         "gpuBorrowed": 8,
@@ -523,22 +530,22 @@ def test_use_above_the_quota_is_borrowed_only_in_a_cohort(cohort: str, borrowed:
     """Quota that was lowered below its use lends nothing to a reservation outside a cohort."""
     known = facts(NOMINAL, OUT, limit={GPU: 64}, used={GPU: 72}, holders=(holder("team/train"),))
     judged = replace(known.judged, spec=known.judged.spec.model_copy(update={"cohort": cohort}))
-    made = write(ReservationStatus(), replace(known, judged=judged), "Active")
-    (used,) = made["allocated"][0]["resources"]
+    body = write(ReservationStatus(), replace(known, judged=judged), "Active")
+    (used,) = body["allocated"][0]["resources"]
     assert (used["total"], used.get("borrowed")) == ("72", borrowed)
-    assert made["summary"]["gpuBorrowed"] == (8 if borrowed else 0)
+    assert body["summary"]["gpuBorrowed"] == (8 if borrowed else 0)
 
 
 @pytest.mark.covers("OME-024")
-def test_a_quota_without_end_is_written_as_the_most_that_a_field_holds() -> None:
+def test_unlimited_quota_is_written_as_the_maximum_of_the_field() -> None:
     endless = {GPU: UNLIMITED, MEMORY: 0}
-    made = write(ReservationStatus(), facts({}, nominal=endless), "Active")
-    (flavor,) = made["capacity"]
+    body = write(ReservationStatus(), facts({}, nominal=endless), "Active")
+    (flavor,) = body["capacity"]
     assert flavor["resources"] == [
         {"name": "memory", "total": "0"},
         {"name": "nvidia.com/gpu", "total": str(MOST)},
     ]
-    assert made["summary"]["gpuTotal"] == MOST
+    assert body["summary"]["gpuTotal"] == MOST
 
 
 @pytest.mark.covers("CAP-08")
@@ -558,14 +565,14 @@ def test_a_shared_reservation_is_shown_with_its_owner_and_kind() -> None:
 
 
 @pytest.mark.covers("OME-069", "OME-097")
-def test_the_same_is_not_written_and_times_move_with_the_status_alone() -> None:
-    made = write(ReservationStatus(), facts(), "Active")
-    before = ReservationStatus.model_validate(made)
+def test_an_equal_status_is_not_written_and_only_a_new_status_moves_the_time() -> None:
+    body = write(ReservationStatus(), facts(), "Active")
+    before = ReservationStatus.model_validate(body)
     later = NOW + timedelta(hours=1)
     assert status.same(before, write(before, facts(), "Active", later))
     worse = write(before, facts(NOMINAL, OUT), "Active", later)
     assert not status.same(before, worse)
-    times = {each["type"]: each["lastTransitionTime"] for each in worse["conditions"]}
+    times = {condition["type"]: condition["lastTransitionTime"] for condition in worse["conditions"]}
     assert times.pop("ResourcesSufficient") == "2026-11-21T13:00:00Z"
     assert set(times.values()) == {"2026-11-21T12:00:00Z"}
     # Another reason with the same status changes no transition time.
@@ -577,21 +584,22 @@ def test_the_same_is_not_written_and_times_move_with_the_status_alone() -> None:
     )
 
 
-def test_what_others_use_is_not_free_and_can_be_used_all_the_same() -> None:
-    made = write(ReservationStatus(), facts(used={GPU: 16}, taken={GPU: 8}), "Active")
+def test_capacity_used_by_others_is_allocatable_but_not_free() -> None:
+    body = write(ReservationStatus(), facts(used={GPU: 16}, taken={GPU: 8}), "Active")
     amounts = {
-        what: {e["name"]: e["total"] for e in made[what][0]["resources"]} for what in ("free", "allocatable")
+        field: {e["name"]: e["total"] for e in body[field][0]["resources"]}
+        for field in ("free", "allocatable")
     }
     assert (amounts["free"]["nvidia.com/gpu"], amounts["allocatable"]["nvidia.com/gpu"]) == ("40", "64")
 
 
-def test_what_is_no_more_is_a_difference() -> None:
-    made = write(ReservationStatus(), facts(used={GPU: 8}, holders=(holder("a/b"),)), "Active")
-    before = ReservationStatus.model_validate(made)
+def test_a_removed_amount_is_a_difference() -> None:
+    body = write(ReservationStatus(), facts(used={GPU: 8}, holders=(holder("a/b"),)), "Active")
+    before = ReservationStatus.model_validate(body)
     assert not status.same(before, write(before, facts(), "Active"))
 
 
-def test_more_users_than_an_object_holds_are_added_up() -> None:
+def test_users_beyond_the_limit_are_summed() -> None:
     many = [(f"w/{n:05}", {GPU: 1}) for n in range(status.MOST_USERS + 500)]
     shown = status.users(many)
     assert len(shown) == status.MOST_USERS + 1
@@ -601,16 +609,16 @@ def test_more_users_than_an_object_holds_are_added_up() -> None:
     }
 
 
-def test_the_resources_that_decide() -> None:
+def test_accelerators_decide_the_size_if_there_are_any() -> None:
     assert deciding(NOMINAL, largest=False) == {GPU}
     assert deciding(NOMINAL, largest=True) == {GPU, MEMORY}
     assert deciding({GPU: 0, MEMORY: 1}, largest=False) == {MEMORY}
-    # A flavor without accelerators is sized by its own resources, whatever other flavors have.
+    # A flavor without accelerators is sized by its own resources, independent of other flavors.
     assert deciding({**NOMINAL, CPUS: 64_000}, largest=False) == {GPU, CPUS}
 
 
 @pytest.mark.covers("OME-018", "OME-033")
-def test_a_group_without_accelerators_is_missed_by_itself() -> None:
+def test_a_missing_flavor_without_accelerators_is_reported() -> None:
     nominal = {**NOMINAL, CPUS: 64_000}
     known = facts({**NOMINAL, CPUS: 32_000}, nominal=nominal, deciding=deciding(nominal, largest=False))
     (obstacle,) = obstacles(known)
@@ -633,10 +641,10 @@ def test_event_of_an_active_reservation_names_its_machines_before_its_purchase()
     bought = WorkFailure(
         reason="CloudReservationPending", message="0 of 2 instances are reserved", pending=True
     )
-    full = facts(troubles=(bought,))
+    full = facts(failures=(bought,))
     assert next(obstacles(full), None) is None
     updates = condition_updates(full, "Active", None, first=False, was_ready=False)
     assert transition("Active", None, detail("Active", None, updates, full)) == (
-        "machines for the whole quota are there; CloudReservationPending: 0 of 2 instances are reserved"
+        "machines for the whole quota exist; CloudReservationPending: 0 of 2 instances are reserved"
     )
     assert transition("Active", None, "Active") == "Active"

@@ -75,5 +75,5 @@ def test_notices(reservation: Odcr, expected: timedelta | None) -> None:
         ([plain(90), block(90, ultraserver=True)], 20),
     ],
 )
-def test_when_to_look_again(reservations: list[Odcr], expected: float | None) -> None:
+def test_the_next_time_of_interest(reservations: list[Odcr], expected: float | None) -> None:
     assert next_moment(reservations, NOW) == (None if expected is None else NOW + minutes(expected))

@@ -29,23 +29,23 @@ EARLIER = NOW - timedelta(hours=3)
     ],
 )
 def test_since(before: int, since: datetime | None, available: int, expected: datetime | None) -> None:
-    one = odcr("cr-1", total=4, free=available)
-    assert idle_since(one, before=before, since=since, now=NOW) == expected
+    reservation = odcr("cr-1", total=4, free=available)
+    assert idle_since(reservation, before=before, since=since, now=NOW) == expected
 
 
-def test_what_is_not_active_idles_nothing() -> None:
-    one = replace(odcr("cr-1", total=4, free=4), state="pending")
-    assert one.idle == 0
-    assert idle_since(one, before=4, since=EARLIER, now=NOW) is None
-    assert idle_cost(one, TYPES["p5.48xlarge"]) == 0
+def test_an_inactive_reservation_has_no_idle_slots() -> None:
+    reservation = replace(odcr("cr-1", total=4, free=4), state="pending")
+    assert reservation.idle == 0
+    assert idle_since(reservation, before=4, since=EARLIER, now=NOW) is None
+    assert idle_cost(reservation, TYPES["p5.48xlarge"]) == 0
 
 
-def test_a_slot_costs_its_types_price_and_nobody_knows_an_unknown_one() -> None:
-    one = odcr("cr-1", total=4, free=3)
+def test_an_idle_slot_costs_its_types_price_or_is_unknown() -> None:
+    reservation = odcr("cr-1", total=4, free=3)
     priced = replace(TYPES["p5.48xlarge"], on_demand_price=2.5)
-    assert idle_cost(one, priced) == 7.5
-    assert idle_cost(one, replace(priced, on_demand_price=None)) is None
-    assert idle_cost(one, None) is None
+    assert idle_cost(reservation, priced) == 7.5
+    assert idle_cost(reservation, replace(priced, on_demand_price=None)) is None
+    assert idle_cost(reservation, None) is None
 
 
 @pytest.mark.covers("SAF-11")
@@ -60,10 +60,10 @@ def test_a_slot_costs_its_types_price_and_nobody_knows_an_unknown_one() -> None:
         ({"owner_id": "999988887777", "billing_owner_id": "111122223333"}, 7.5),
     ],
 )
-def test_idle_cost_is_what_this_account_is_billed_for(more: dict[str, Any], cost: float) -> None:
-    one = odcr("cr-1", total=4, free=3, **more)
+def test_idle_cost_counts_only_what_this_account_pays(more: dict[str, Any], cost: float) -> None:
+    reservation = odcr("cr-1", total=4, free=3, **more)
     priced = replace(TYPES["p5.48xlarge"], on_demand_price=2.5)
-    assert idle_cost(one, priced, account="111122223333") == cost
+    assert idle_cost(reservation, priced, account="111122223333") == cost
 
 
 @pytest.mark.covers("SAF-08")
@@ -75,13 +75,13 @@ def test_idle_slot_costs_the_price_of_its_platform_and_tenancy() -> None:
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=30))
-def test_as_many_have_idled_at_every_look_since(looks: list[int]) -> None:
+def test_idle_since_holds_for_every_observation(observations: list[int]) -> None:
     before, since = 0, None
-    for n, available in enumerate(looks):
+    for n, available in enumerate(observations):
         now = NOW + timedelta(minutes=n)
-        one = odcr("cr-1", total=4, free=available)
-        since, before = idle_since(one, before=before, since=since, now=now), available
+        reservation = odcr("cr-1", total=4, free=available)
+        since, before = idle_since(reservation, before=before, since=since, now=now), available
         if since is not None:
             first = int((since - NOW).total_seconds()) // 60
-            assert min(looks[first : n + 1]) >= available
+            assert min(observations[first : n + 1]) >= available
         assert (since is None) == (available == 0)

@@ -65,7 +65,7 @@ def reserved(type_: str = "default", interruptible: str = "false") -> dict[str, 
         pytest.param(
             replace(RUNNING, lifecycle="spot"), None, {**BARE, CAPACITY_TYPE: "spot"}, id="spot stays spot"
         ),
-        pytest.param(INSIDE, None, None, id="counted in one that nobody described"),
+        pytest.param(INSIDE, None, None, id="counted in one that is not described"),
         pytest.param(replace(RUNNING, described=False), None, None, id="launched, not described yet"),
         pytest.param(replace(RUNNING, state="shutting-down"), None, None, id="ends"),
         pytest.param(replace(RUNNING, state="terminated"), None, None, id="has ended"),
@@ -80,21 +80,23 @@ def reserved(type_: str = "default", interruptible: str = "false") -> dict[str, 
     ],
 )
 def test_labels(instance: Instance, reservation: Odcr | None, labels: dict[str, str | None] | None) -> None:
-    found = instance_labels(instance, reservation)
-    assert (found and found.labels) == labels
+    derived = instance_labels(instance, reservation)
+    assert (derived and derived.labels) == labels
 
 
 @pytest.mark.parametrize(
     ("instance", "reservation", "contradicted"),
     [
-        pytest.param(INSIDE, odcr("cr-1", state="cancelled"), True, id="said to run in what is over"),
-        pytest.param(RUNNING, None, False, id="said to run in none"),
-        pytest.param(INSIDE, odcr("cr-1"), False, id="said to run in what lasts"),
+        pytest.param(INSIDE, odcr("cr-1", state="cancelled"), True, id="runs in an ended reservation"),
+        pytest.param(RUNNING, None, False, id="runs in no reservation"),
+        pytest.param(INSIDE, odcr("cr-1"), False, id="runs in an active reservation"),
     ],
 )
-def test_two_answers_may_contradict(instance: Instance, reservation: Odcr | None, contradicted: bool) -> None:
-    found = instance_labels(instance, reservation)
-    assert found is not None and found.contradicted is contradicted
+def test_a_contradiction_of_instance_and_reservation_is_detected(
+    instance: Instance, reservation: Odcr | None, contradicted: bool
+) -> None:
+    derived = instance_labels(instance, reservation)
+    assert derived is not None and derived.contradicted is contradicted
 
 
 IN_ONE, IN_ANOTHER = reserved(), {**reserved(), RESERVATION_ID: "cr-2"}
@@ -115,7 +117,9 @@ ON_DEMAND = {CAPACITY_TYPE: "on-demand"}
         ({}, BARE, None),
     ],
 )
-def test_what_has_become_of_a_node(before: dict[str, str], after: Any, change: str | None) -> None:
+def test_changes_of_a_nodes_labels_are_classified(
+    before: dict[str, str], after: Any, change: str | None
+) -> None:
     assert InstanceLabels(labels=after).change(before) == change
 
 
@@ -142,15 +146,15 @@ odcrs = st.none() | st.builds(
 
 
 @given(instance=instances, reservation=odcrs, before=labels)
-def test_all_three_labels_or_none_and_nothing_else_is_touched(
+def test_reservation_labels_are_all_set_or_none_and_others_are_unchanged(
     instance: Instance, reservation: Odcr | None, before: dict[str, str]
 ) -> None:
-    found = instance_labels(instance, reservation)
-    if found is None:
+    derived = instance_labels(instance, reservation)
+    if derived is None:
         return
-    after = {key: value for key, value in (before | found.lacking(before)).items() if value is not None}
+    after = {key: value for key, value in (before | derived.lacking(before)).items() if value is not None}
     three = [key in after for key in LABELS if key != CAPACITY_TYPE]
     assert all(three) if after[CAPACITY_TYPE] == "reserved" else not any(three)
     assert after.get("team") == before.get("team")
-    assert found.lacking({k: str(v) for k, v in after.items()}) == {}
-    assert found.change({k: str(v) for k, v in after.items()}) is None
+    assert derived.lacking({k: str(v) for k, v in after.items()}) == {}
+    assert derived.change({k: str(v) for k, v in after.items()}) is None

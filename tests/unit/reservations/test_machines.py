@@ -12,7 +12,7 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.model import Inventory
 from broker.quota.usage import Reserved
-from broker.reservations.machines import MachineReader, expires, slots, why
+from broker.reservations.machines import MachineReader, expires, node_problem, slots
 from broker.reservations.ownership import Ownership
 from providers.model import Gpu, InstanceType, Odcr
 
@@ -56,7 +56,7 @@ def odcr(total: int = 4, available: int = 4, **more: Any) -> Odcr:
 
 @pytest.mark.covers("OME-029")
 @pytest.mark.parametrize(
-    ("seen", "out"),
+    ("given", "out"),
     [
         (node(), ""),
         (node(taints=[{"key": "team", "value": "a", "effect": "NoExecute"}]), ""),
@@ -67,12 +67,12 @@ def odcr(total: int = 4, available: int = 4, **more: Any) -> Odcr:
         (Node.decode({"metadata": {"name": "n"}}), "node n is not ready"),
     ],
 )
-def test_a_node_is_out_when_it_is_cordoned_or_not_ready_and_not_by_a_taint(seen: Node, out: str) -> None:
-    assert why(seen) == out
+def test_a_node_is_out_of_service_if_cordoned_or_not_ready(given: Node, out: str) -> None:
+    assert node_problem(given) == out
 
 
 @pytest.mark.covers("OME-030")
-def test_accelerators_of_no_flavor_or_of_two_alike_are_told_and_count_in_none() -> None:
+def test_accelerators_of_no_or_several_flavors_are_unattributed() -> None:
     eight = {GPU: "8", "cpu": "1001m", "memory": "1500m"}
     flavors = {"h100": {"sort": "h100"}, "twin": {"sort": "h100"}, "a100": {"sort": "a100"}}
     ended = odcr(id="cr-2", state="expired")
@@ -92,26 +92,28 @@ def test_accelerators_of_no_flavor_or_of_two_alike_are_told_and_count_in_none() 
     ]
     hardware = MachineReader(starting_seconds=LIMIT.total_seconds())
     for _ in range(2):  # the kept results are the same
-        seen = hardware.look(nodes, [], inventory, held, flavors, {P5.name: P5}, NOW)
-        assert [(each.name, each.flavor, each.resources) for each in seen.machines] == [
+        result = hardware.read(nodes, [], inventory, held, flavors, {P5.name: P5}, NOW)
+        assert [(machine.name, machine.flavor, machine.resources) for machine in result.machines] == [
             ("a", "a100", {GPU: 8, "cpu": 1001, "memory": 1}),
             ("g", "a100", {GPU: 8, "cpu": 1001, "memory": 1}),
         ]
-        assert seen.unattributed == {
+        assert result.unattributed == {
             (GPU, "several flavors"): 16,
             (GPU, "no flavor"): 8,
             ("aws.amazon.com/neuron", "no flavor"): 4,
         }
-        assert seen.tied == {"h100": ("b", "c"), "twin": ("b", "c")}
+        assert result.tied == {"h100": ("b", "c"), "twin": ("b", "c")}
 
 
-def counted(one: Odcr, nodes: list[Node], joining: int = 0) -> tuple[int, int, list[str]]:
+def counted(reservation: Odcr, nodes: list[Node], joining: int = 0) -> tuple[int, int, list[str]]:
     """All GPUs, the usable GPUs, and the reasons for the others."""
-    found = list(slots(one, "h100", OWNER, P5, nodes, joining, NOW, starting=LIMIT))
-    assert {machine.owner for machine in found} <= {OWNER}
-    total = sum(each.resources["nvidia.com/gpu"] * each.count for each in found)
-    usable = sum(each.resources["nvidia.com/gpu"] * each.count for each in found if not each.out)
-    return total, usable, [each.out for each in found if each.out]
+    machines = list(slots(reservation, "h100", OWNER, P5, nodes, joining, NOW, starting=LIMIT))
+    assert {machine.owner for machine in machines} <= {OWNER}
+    total = sum(slot.resources["nvidia.com/gpu"] * slot.count for slot in machines)
+    usable = sum(
+        slot.resources["nvidia.com/gpu"] * slot.count for slot in machines if not slot.out_of_service
+    )
+    return total, usable, [slot.out_of_service for slot in machines if slot.out_of_service]
 
 
 STARTING = {names.REGISTERED: "true"}
@@ -119,7 +121,7 @@ STARTING = {names.REGISTERED: "true"}
 
 @pytest.mark.covers("CAP-07")
 @pytest.mark.parametrize(
-    ("one", "nodes", "joining", "usable"),
+    ("reservation", "nodes", "joining", "usable"),
     [
         (odcr(), [], 0, 32),
         # A launch changes nothing: a slot is taken, its claim waits for the node, the node comes up.
@@ -135,8 +137,10 @@ STARTING = {names.REGISTERED: "true"}
         (odcr(end=NOW + timedelta(hours=5)), [], 0, 32),
     ],
 )
-def test_slots_count_whole(one: Odcr, nodes: list[Node], joining: int, usable: int) -> None:
-    total, can, outs = counted(one, nodes, joining)
+def test_slots_count_as_whole_instances(
+    reservation: Odcr, nodes: list[Node], joining: int, usable: int
+) -> None:
+    total, can, outs = counted(reservation, nodes, joining)
     assert (total, can) == (32, usable)
     assert bool(outs) == (usable < 32)
 
@@ -144,12 +148,18 @@ def test_slots_count_whole(one: Odcr, nodes: list[Node], joining: int, usable: i
 @pytest.mark.covers("CAP-07")
 @pytest.mark.parametrize("state", ["active", "scheduled", "pending", "assessing", "failed"])
 def test_only_an_active_reservation_has_slots(state: str) -> None:
-    one = odcr(state=state)
-    held = Ownership(odcrs={OWNER: {"h100": (one,)}}, owner={one.id: OWNER}, flavor={one.id: "h100"})
-    inventory = Inventory(odcrs={one.id: one})
+    reservation = odcr(state=state)
+    held = Ownership(
+        odcrs={OWNER: {"h100": (reservation,)}},
+        owner={reservation.id: OWNER},
+        flavor={reservation.id: "h100"},
+    )
+    inventory = Inventory(odcrs={reservation.id: reservation})
     hardware = MachineReader(starting_seconds=LIMIT.total_seconds())
-    seen = hardware.look([], [], inventory, held, {"h100": {}}, {P5.name: P5}, NOW)
-    assert sum(each.count for each in seen.machines if not each.out) == (4 if state == "active" else 0)
+    result = hardware.read([], [], inventory, held, {"h100": {}}, {P5.name: P5}, NOW)
+    assert sum(machine.count for machine in result.machines if not machine.out_of_service) == (
+        4 if state == "active" else 0
+    )
 
 
 @pytest.mark.covers("OME-029")
@@ -166,12 +176,16 @@ def test_only_an_active_reservation_has_slots(state: str) -> None:
 def test_a_taken_slot_counts_while_its_instance_is_about_to_be_a_node(
     claims: list[dict[str, Any]], usable: int
 ) -> None:
-    one = odcr(available=3)
-    held = Ownership(odcrs={OWNER: {"h100": (one,)}}, owner={one.id: OWNER}, flavor={one.id: "h100"})
-    made = [
+    reservation = odcr(available=3)
+    held = Ownership(
+        odcrs={OWNER: {"h100": (reservation,)}},
+        owner={reservation.id: OWNER},
+        flavor={reservation.id: "h100"},
+    )
+    node_claims = [
         NodeClaim.decode(
             {
-                "metadata": {"name": "c", "labels": {names.RESERVATION_ID: one.id}}
+                "metadata": {"name": "c", "labels": {names.RESERVATION_ID: reservation.id}}
                 | ({"deletionTimestamp": NOW.isoformat()} if status.pop("going", False) else {}),
                 "status": status,
             }
@@ -179,8 +193,17 @@ def test_a_taken_slot_counts_while_its_instance_is_about_to_be_a_node(
         for status in map(dict, claims)
     ]
     hardware = MachineReader(starting_seconds=LIMIT.total_seconds())
-    seen = hardware.look([], made, Inventory(odcrs={one.id: one}), held, {}, {P5.name: P5}, NOW)
-    assert sum(each.resources[GPU] * each.count for each in seen.machines if not each.out) == usable
+    result = hardware.read(
+        [], node_claims, Inventory(odcrs={reservation.id: reservation}), held, {}, {P5.name: P5}, NOW
+    )
+    assert (
+        sum(
+            machine.resources[GPU] * machine.count
+            for machine in result.machines
+            if not machine.out_of_service
+        )
+        == usable
+    )
 
 
 @pytest.mark.parametrize(
@@ -193,17 +216,17 @@ def test_a_taken_slot_counts_while_its_instance_is_about_to_be_a_node(
         ("True", LIMIT, STARTING | {names.INITIALIZED: "true"}, ""),
     ],
 )
-def test_a_node_that_is_never_initialized_counts_for_a_time_only(
+def test_an_uninitialized_node_counts_only_for_a_time(
     ready: str, age: timedelta, labels: dict[str, str], out: str
 ) -> None:
-    one = odcr(total=1, available=0)
-    (found,) = slots(
-        one, "h100", OWNER, P5, [node(ready=ready, age=age, labels=labels)], 0, NOW, starting=LIMIT
+    reservation = odcr(total=1, available=0)
+    (machine,) = slots(
+        reservation, "h100", OWNER, P5, [node(ready=ready, age=age, labels=labels)], 0, NOW, starting=LIMIT
     )
-    assert found.out == out
+    assert machine.out_of_service == out
 
 
-def test_a_block_is_given_up_when_its_nodes_drain_and_others_ten_minutes_before_their_end() -> None:
+def test_a_block_is_out_of_service_when_its_nodes_drain_and_others_ten_minutes_before_their_end() -> None:
     soon = NOW + timedelta(minutes=35)
     assert expires(odcr(reservation_type="capacity-block", end=soon), NOW)
     assert not expires(odcr(end=soon), NOW)

@@ -41,8 +41,8 @@ def claimant(
     flavors = flavors or (M5,)
     return OwnershipClaim(
         reserved=reserved,
-        flavor_names=tuple(each.name for each in flavors),
-        flavors={each.name: each for each in flavors},
+        flavor_names=tuple(flavor.name for flavor in flavors),
+        flavors={flavor.name: flavor for flavor in flavors},
         ids=frozenset(filter(None, ids.split(","))),
         group_arn=group,
         created=NOW - minutes(age),
@@ -53,11 +53,11 @@ def tagged(id_: str = "cr-1", reserved: Reserved = A, tags: Mapping[str, str] | 
     return odcr(id_, tags={TAG_RESERVATION: str(reserved), **(tags or {})})
 
 
-def made(id_: str = "cr-1", reserved: Reserved = A, cluster: str = "blue") -> Odcr:
+def bought(id_: str = "cr-1", reserved: Reserved = A, cluster: str = "blue") -> Odcr:
     return tagged(id_, reserved, {TAG_MANAGED: BROKER, TAG_CLUSTER: cluster})
 
 
-def look(
+def resolved(
     odcrs: list[Odcr],
     *claimants: OwnershipClaim,
     group: tuple[str, ...] | None = None,
@@ -79,51 +79,53 @@ def look(
     )
 
 
-def reasons(found: Ownership, reserved: Reserved = A) -> list[str]:
-    return [each.reason for each in found.problems.get(reserved, ())]
+def reasons(ownership: Ownership, reserved: Reserved = A) -> list[str]:
+    return [problem.reason for problem in ownership.problems.get(reserved, ())]
 
 
 @pytest.mark.parametrize(
-    ("there", "who", "group"),
+    ("reservation", "claim", "group"),
     [
         (tagged(), claimant(), None),
         (odcr("cr-1"), claimant(ids="cr-1"), None),
         (odcr("cr-1"), claimant(group=GROUP), ("cr-1",)),
         # Three ways to name the same reservation are one claim.
         (tagged(), claimant(ids="cr-1", group=GROUP), ("cr-1",)),
-        (made(), claimant(), None),
+        (bought(), claimant(), None),
         (tagged(reserved=EVERYBODY), claimant(EVERYBODY), None),
     ],
 )
-def test_by_tag_by_id_and_by_group(there: Odcr, who: OwnershipClaim, group: tuple[str, ...] | None) -> None:
-    found = look([there], who, group=group)
-    assert found.odcrs == {who.reserved: {"m5": (there,)}}
-    assert (found.owner, found.flavor) == ({"cr-1": who.reserved}, {"cr-1": "m5"})
-    assert found.problems == {}
+def test_a_reservation_is_claimed_by_tag_by_id_or_by_group(
+    reservation: Odcr, claim: OwnershipClaim, group: tuple[str, ...] | None
+) -> None:
+    ownership = resolved([reservation], claim, group=group)
+    assert ownership.odcrs == {claim.reserved: {"m5": (reservation,)}}
+    assert (ownership.owner, ownership.flavor) == ({"cr-1": claim.reserved}, {"cr-1": "m5"})
+    assert ownership.problems == {}
 
 
-def test_what_has_ended_or_names_nobody_is_nobodys() -> None:
-    found = look(
+def test_ended_and_unclaimed_reservations_have_no_owner() -> None:
+    ownership = resolved(
         [
             replace(tagged("cr-1"), state="cancelled"),
             tagged("cr-2", Reserved("team-a", "other")),
             odcr("cr-3"),
-            made("cr-4", cluster="green"),
+            bought("cr-4", cluster="green"),
             tagged("cr-5", tags={TAG_CLUSTER: "green"}),
         ]
     )
-    assert found == Ownership()
+    assert ownership == Ownership()
 
 
 @pytest.mark.covers("SAF-54")
-def test_of_two_claims_the_older_stands_and_a_holder_keeps_what_it_has() -> None:
+def test_the_older_of_two_claims_wins_and_a_holder_keeps_its_reservation() -> None:
     young, old = claimant(A, group=GROUP, age=1), claimant(B, ids="cr-1", age=2)
     for holders, holder, other in (({}, B, A), ({"cr-1": A}, A, B), ({"cr-1": EVERYBODY}, B, A)):
-        found = look([odcr("cr-1")], young, old, group=("cr-1",), holders=holders)
-        assert found.owner == {"cr-1": holder}
-        assert found.refused == {"cr-1": (other,)}
-        assert (reasons(found, holder), reasons(found, other)) == ([], ["ReservationDisputed"])
-        assert f"cr-1 belongs to {holder} and stays with it" in found.problems[other][0].message
+        ownership = resolved([odcr("cr-1")], young, old, group=("cr-1",), holders=holders)
+        assert ownership.owner == {"cr-1": holder}
+        assert ownership.refused == {"cr-1": (other,)}
+        assert (reasons(ownership, holder), reasons(ownership, other)) == ([], ["ReservationDisputed"])
+        assert f"cr-1 belongs to {holder} and stays with it" in ownership.problems[other][0].message
 
 
 @pytest.mark.covers("SAF-54")
@@ -138,19 +140,21 @@ def test_of_two_claims_the_older_stands_and_a_holder_keeps_what_it_has() -> None
         (("*",), True),
     ],
 )
-@pytest.mark.parametrize("who", [claimant(ids="cr-1"), claimant(group=GROUP)], ids=["id", "group"])
+@pytest.mark.parametrize("claim", [claimant(ids="cr-1"), claimant(group=GROUP)], ids=["id", "group"])
 def test_annotation_adopts_only_what_the_operators_list_allows(
-    entries: tuple[str, ...], adopted: bool, who: OwnershipClaim
+    entries: tuple[str, ...], adopted: bool, claim: OwnershipClaim
 ) -> None:
     adopters = Adopters.parse(entries)
-    found = look([odcr("cr-1")], who, group=("cr-1",), adopters=adopters)
-    assert found.owner == ({"cr-1": A} if adopted else {})
-    assert found.refused == ({} if adopted else {"cr-1": (A,)})
-    assert reasons(found) == ([] if adopted else ["AdoptionNotAllowed"])
-    assert adopted or "--adopt-by-annotation allow namespace team-a" in found.problems[A][0].message
+    ownership = resolved([odcr("cr-1")], claim, group=("cr-1",), adopters=adopters)
+    assert ownership.owner == ({"cr-1": A} if adopted else {})
+    assert ownership.refused == ({} if adopted else {"cr-1": (A,)})
+    assert reasons(ownership) == ([] if adopted else ["AdoptionNotAllowed"])
+    assert adopted or "--adopt-by-annotation allow namespace team-a" in ownership.problems[A][0].message
     # A claim that is not allowed never blocks the holder, whichever is older.
     holder = claimant(B, ids="cr-1", age=-1)
-    both = look([odcr("cr-1")], who, holder, group=("cr-1",), adopters=Adopters.parse(("team-b", "team-c")))
+    both = resolved(
+        [odcr("cr-1")], claim, holder, group=("cr-1",), adopters=Adopters.parse(("team-b", "team-c"))
+    )
     assert both.owner == {"cr-1": B} and reasons(both, B) == []
 
 
@@ -170,18 +174,18 @@ def test_annotation_adopts_only_what_the_operators_list_allows(
 def test_tag_on_a_group_of_this_cluster_adopts_its_members_without_a_list(
     tag: Reserved, cluster: Mapping[str, str], adopted: bool
 ) -> None:
-    who, tags = claimant(group=GROUP), {TAG_RESERVATION: str(tag), **cluster}
-    found = look([odcr("cr-1")], who, group=("cr-1",), group_tags=tags, adopters=Adopters())
-    assert found.owner == ({"cr-1": A} if adopted else {})
+    claim, tags = claimant(group=GROUP), {TAG_RESERVATION: str(tag), **cluster}
+    ownership = resolved([odcr("cr-1")], claim, group=("cr-1",), group_tags=tags, adopters=Adopters())
+    assert ownership.owner == ({"cr-1": A} if adopted else {})
     if not adopted:
-        (told,) = found.problems[A]
-        assert told.reason == "AdoptionNotAllowed"
-        theirs = f"is of cluster {cluster.get(TAG_CLUSTER, '')!r}" in told.message
-        assert theirs == bool(cluster)
-        assert cluster.get(TAG_CLUSTER_UID, "") in told.message
+        (problem,) = ownership.problems[A]
+        assert problem.reason == "AdoptionNotAllowed"
+        names_the_cluster = f"is of cluster {cluster.get(TAG_CLUSTER, '')!r}" in problem.message
+        assert names_the_cluster == bool(cluster)
+        assert cluster.get(TAG_CLUSTER_UID, "") in problem.message
         # The operator's list has precedence.
-        found = look([odcr("cr-1")], who, group=("cr-1",), group_tags=tags, adopters=ALL_ADOPTERS)
-        assert found.owner == {"cr-1": A}
+        ownership = resolved([odcr("cr-1")], claim, group=("cr-1",), group_tags=tags, adopters=ALL_ADOPTERS)
+        assert ownership.owner == {"cr-1": A}
 
 
 @pytest.mark.parametrize("entry", ["team-a=", "=cr-1", "team-a=i-1"])
@@ -190,17 +194,19 @@ def test_wrong_entry_of_the_list_names_the_option(entry: str) -> None:
         Adopters.parse([entry])
 
 
-@pytest.mark.parametrize("there", [made("cr-1", A), tagged("cr-1", A)], ids=["bought", "tagged by people"])
-def test_what_names_one_in_its_tag_stays_with_it_whoever_names_it(there: Odcr) -> None:
-    found = look([there], claimant(A), claimant(B, ids="cr-1"))
-    assert found.owner == {"cr-1": A} and found.refused == {}
-    assert "belongs to team-a/gpus and stays with it" in found.problems[B][0].message
-    assert reasons(found, B) == ["ReservationDisputed"]
-    assert reasons(found, A) == []
+@pytest.mark.parametrize(
+    "reservation", [bought("cr-1", A), tagged("cr-1", A)], ids=["bought", "tagged by people"]
+)
+def test_a_tagged_reservation_stays_with_its_tag(reservation: Odcr) -> None:
+    ownership = resolved([reservation], claimant(A), claimant(B, ids="cr-1"))
+    assert ownership.owner == {"cr-1": A} and ownership.refused == {}
+    assert "belongs to team-a/gpus and stays with it" in ownership.problems[B][0].message
+    assert reasons(ownership, B) == ["ReservationDisputed"]
+    assert reasons(ownership, A) == []
 
 
 @pytest.mark.parametrize(
-    ("there", "flavors", "flavor", "reason"),
+    ("reservation", "flavors", "flavor", "reason"),
     [
         # The tag is an explicit choice, even if type and zone differ.
         (tagged(tags={TAG_FLAVOR: "p5"}), (P5, M5), "p5", ""),
@@ -211,24 +217,28 @@ def test_what_names_one_in_its_tag_stays_with_it_whoever_names_it(there: Odcr) -
         (tagged(tags={TAG_FLAVOR: "m5-too"}), (M5, replace(M5, name="m5-too")), "m5-too", ""),
     ],
 )
-def test_in_which_flavor(there: Odcr, flavors: tuple[InstanceFlavor, ...], flavor: str, reason: str) -> None:
-    found = look([there], claimant(A, *flavors))
-    assert found.flavor.get("cr-1", "") == flavor
-    assert [*found.of(A)] == ([flavor] if flavor else [])
-    assert reasons(found) == ([reason] if reason else [])
-    assert found.owner == {"cr-1": A}  # owned in any case: no other may take it
+def test_a_reservation_belongs_to_its_tagged_or_matching_flavor(
+    reservation: Odcr, flavors: tuple[InstanceFlavor, ...], flavor: str, reason: str
+) -> None:
+    ownership = resolved([reservation], claimant(A, *flavors))
+    assert ownership.flavor.get("cr-1", "") == flavor
+    assert [*ownership.of(A)] == ([flavor] if flavor else [])
+    assert reasons(ownership) == ([reason] if reason else [])
+    assert ownership.owner == {"cr-1": A}  # owned in any case: no other may take it
 
 
 @pytest.mark.parametrize(
-    ("odcrs", "who", "reason"),
+    ("odcrs", "claim", "reason"),
     [
         ([], claimant(ids="cr-9"), "ReservationNotFound"),
         ([replace(odcr("cr-9"), state="expired")], claimant(ids="cr-9"), "ReservationNotFound"),
         ([], claimant(group=GROUP), "GroupNotFound"),
     ],
 )
-def test_what_is_named_and_not_there(odcrs: list[Odcr], who: OwnershipClaim, reason: str) -> None:
-    assert reasons(look(odcrs, who)) == [reason]
+def test_a_named_reservation_that_does_not_exist_is_a_problem(
+    odcrs: list[Odcr], claim: OwnershipClaim, reason: str
+) -> None:
+    assert reasons(resolved(odcrs, claim)) == [reason]
 
 
 @given(
@@ -239,36 +249,43 @@ def test_what_is_named_and_not_there(odcrs: list[Odcr], who: OwnershipClaim, rea
     st.sets(st.integers(0, 5)),
     st.sets(st.integers(0, 5)),
 )
-def test_nothing_is_lost_or_counted_twice(
-    there: list[tuple[Reserved | None, bool, str]], ids: set[int], members: set[int]
+def test_no_reservation_is_lost_or_counted_twice(
+    specs: list[tuple[Reserved | None, bool, str]], ids: set[int], members: set[int]
 ) -> None:
     odcrs = []
-    for number, (whose, managed, cluster) in enumerate(there):
-        tags = {TAG_RESERVATION: str(whose)} if whose else {}
+    for number, (tagged_owner, managed, cluster) in enumerate(specs):
+        tags = {TAG_RESERVATION: str(tagged_owner)} if tagged_owner else {}
         tags |= {TAG_MANAGED: BROKER} if managed else {}
         tags |= {TAG_CLUSTER: cluster} if cluster else {}
         odcrs.append(odcr(f"cr-{number}", tags=tags))
-    found = look(
+    ownership = resolved(
         odcrs,
         claimant(A, ids=",".join(f"cr-{number}" for number in ids)),
         claimant(B, group=GROUP),
         group=tuple(f"cr-{number}" for number in members),
     )
-    held = [each.id for by_flavor in found.odcrs.values() for some in by_flavor.values() for each in some]
+    held = [
+        reservation.id
+        for by_flavor in ownership.odcrs.values()
+        for reservations in by_flavor.values()
+        for reservation in reservations
+    ]
     assert len(held) == len(set(held))
-    for number, (whose, managed, cluster) in enumerate(there):
+    for number, (tagged_owner, managed, cluster) in enumerate(specs):
         id_ = f"cr-{number}"
         if managed and cluster == "blue":
-            assert found.owner.get(id_) == whose
-        claims = {each for each, named in ((A, number in ids), (B, number in members)) if named}
-        claims |= {whose} if whose and cluster in ("", "blue") else set()
+            assert ownership.owner.get(id_) == tagged_owner
+        claims = {claimed_by for claimed_by, named in ((A, number in ids), (B, number in members)) if named}
+        claims |= {tagged_owner} if tagged_owner and cluster in ("", "blue") else set()
         if not claims:
-            assert id_ not in found.owner and id_ not in found.refused
+            assert id_ not in ownership.owner and id_ not in ownership.refused
 
 
-def test_a_group_that_could_not_be_read_is_not_called_missing() -> None:
-    found = resolve_ownership([], {}, [claimant(group=GROUP)], cluster="blue", unread={GROUP: "EC2 was busy"})
-    assert [(each.reason, each.message) for each in found.problems[A]] == [
+def test_an_unreadable_group_is_not_reported_missing() -> None:
+    ownership = resolve_ownership(
+        [], {}, [claimant(group=GROUP)], cluster="blue", unread={GROUP: "EC2 was busy"}
+    )
+    assert [(problem.reason, problem.message) for problem in ownership.problems[A]] == [
         ("GroupUnreadable", "EC2 was busy")
     ]
-    assert reasons(look([], claimant(group=GROUP))) == ["GroupNotFound"]
+    assert reasons(resolved([], claimant(group=GROUP))) == ["GroupNotFound"]

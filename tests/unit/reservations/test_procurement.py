@@ -45,8 +45,8 @@ GPU = "nvidia.com/gpu"
 TEAM, OTHER = Reserved("team", "gpus"), Reserved("team", "more")
 RICH = Caps(dollars=1e9)
 TYPES = {
-    each.name: each
-    for each in (
+    instance_type.name: instance_type
+    for instance_type in (
         type_("p5.48xlarge", vcpus=192, memory_gib=2048, gpus=8, price=100.0),
         type_("p5.4xlarge", vcpus=16, memory_gib=256, gpus=1, price=13.0),
         type_("p4d.24xlarge", vcpus=96, memory_gib=1152, gpus=8),
@@ -58,17 +58,17 @@ A, B, C = ZONES
 H100 = InstanceFlavor(name="h100", instance_types=(P5,), zones=(A, B))
 
 
-def wish(
+def desired(
     gpus: int = 64, flavor: InstanceFlavor = H100, reserved: Reserved = TEAM, **more: Any
 ) -> DesiredCapacity:
-    ask = FlavorDemand(flavor=flavor, nominal={GPU: float(gpus)})
-    asks = more.pop("asks", {flavor.name: ask})
-    names = more.pop("flavor_names", tuple(asks))
+    demand = FlavorDemand(flavor=flavor, nominal={GPU: float(gpus)})
+    demands = more.pop("demands", {flavor.name: demand})
+    names = more.pop("flavor_names", tuple(demands))
     more = {"groups": False, "minimum": 1, **more}
-    return DesiredCapacity(reserved=reserved, asks=asks, flavor_names=names, **more)
+    return DesiredCapacity(reserved=reserved, demands=demands, flavor_names=names, **more)
 
 
-def ours(
+def managed(
     id_: str, count: int, *, used: int = 0, zone: str = A, kind: str = P5, flavor: str = "h100", **more: Any
 ) -> Odcr:
     tags = {
@@ -82,7 +82,7 @@ def ours(
     return odcr(id_, kind, zone, total=count, free=count - used, tags=tags, **more)
 
 
-def theirs(id_: str, count: int, *, zone: str = A, kind: str = P5, **more: Any) -> Odcr:
+def foreign(id_: str, count: int, *, zone: str = A, kind: str = P5, **more: Any) -> Odcr:
     return odcr(id_, kind, zone, total=count, free=count, tags={TAG_RESERVATION: str(TEAM)}, **more)
 
 
@@ -97,8 +97,8 @@ def lost(id_: str, total: int, *, reserved: Reserved = TEAM, **more: Any) -> Hel
 
 
 def planned(
-    *wishes: DesiredCapacity,
-    there: tuple[Odcr, ...] = (),
+    *capacities: DesiredCapacity,
+    odcrs: tuple[Odcr, ...] = (),
     refusals: Refusals | None = None,
     caps: Caps = RICH,
     debits: Mapping[str, int] | None = None,
@@ -109,17 +109,19 @@ def planned(
 ) -> ProcurementPlan:
     claimants = [
         OwnershipClaim(
-            reserved=each.reserved,
-            flavor_names=each.flavor_names,
-            flavors={name: ask.flavor for name, ask in each.asks.items()},
+            reserved=capacity.reserved,
+            flavor_names=capacity.flavor_names,
+            flavors={name: demand.flavor for name, demand in capacity.demands.items()},
         )
-        for each in wishes
+        for capacity in capacities
     ]
-    inventory = Inventory(odcrs={each.id: each for each in there}, debits=debits or {}, described=now)
+    inventory = Inventory(
+        odcrs={reservation.id: reservation for reservation in odcrs}, debits=debits or {}, described=now
+    )
     return plan(
-        wishes,
+        capacities,
         inventory,
-        resolve_ownership(there, {}, claimants, cluster="blue"),
+        resolve_ownership(odcrs, {}, claimants, cluster="blue"),
         types=types,
         refusals=refusals or Refusals(),
         caps=caps,
@@ -130,16 +132,16 @@ def planned(
     )
 
 
-def buys(found: ProcurementPlan) -> list[tuple[str, str, int]]:
-    return [(each.instance_type, each.zone, each.count) for each in found.purchases]
+def buys(procurement: ProcurementPlan) -> list[tuple[str, str, int]]:
+    return [(purchase.instance_type, purchase.zone, purchase.count) for purchase in procurement.purchases]
 
 
-def changes(found: ProcurementPlan) -> dict[str, int]:
-    return {each.odcr_id: each.count for each in found.changes}
+def changes(procurement: ProcurementPlan) -> dict[str, int]:
+    return {change.odcr_id: change.count for change in procurement.changes}
 
 
-def reasons(found: ProcurementPlan, reserved: Reserved = TEAM) -> list[str]:
-    return [each.reason for each in found.outlooks[reserved].problems]
+def reasons(procurement: ProcurementPlan, reserved: Reserved = TEAM) -> list[str]:
+    return [problem.reason for problem in procurement.statuses[reserved].problems]
 
 
 def refused(*given: tuple[str, str, int], code: str = "InsufficientInstanceCapacity") -> Refusals:
@@ -148,79 +150,83 @@ def refused(*given: tuple[str, str, int], code: str = "InsufficientInstanceCapac
         "InstanceLimitExceeded": ErrorClass.QUOTA,
         "Unsupported": ErrorClass.UNSUPPORTED,
     }[code]
-    found = Refusals()
+    refusals_ = Refusals()
     for kind, zone, count in given:
-        found = found.record(kind, zone, count, ProviderError(code, "no", class_=class_), NOW)
-    return found
+        refusals_ = refusals_.record(kind, zone, count, ProviderError(code, "no", class_=class_), NOW)
+    return refusals_
 
 
 # ---- buying
 
 
 @pytest.mark.parametrize(
-    ("there", "bought"),
+    ("odcrs", "bought"),
     [
         ((), [(P5, A, 8)]),
-        ((ours("cr-1", 8),), []),
-        ((theirs("cr-1", 8),), []),
-        # Held capacity is not bought again, whatever its source and state.
-        ((theirs("cr-1", 5), ours("cr-2", 2, zone=B)), [(P5, A, 1)]),
-        ((ours("cr-1", 8, state="pending"),), []),
-        ((theirs("cr-1", 8, state="scheduled"),), []),
-        ((theirs("cr-1", 8, reservation_type="capacity-block"),), []),
-        ((ours("cr-1", 8, state="cancelled"),), [(P5, A, 8)]),
+        ((managed("cr-1", 8),), []),
+        ((foreign("cr-1", 8),), []),
+        # Held capacity of any source and state is not bought again.
+        ((foreign("cr-1", 5), managed("cr-2", 2, zone=B)), [(P5, A, 1)]),
+        ((managed("cr-1", 8, state="pending"),), []),
+        ((foreign("cr-1", 8, state="scheduled"),), []),
+        ((foreign("cr-1", 8, reservation_type="capacity-block"),), []),
+        ((managed("cr-1", 8, state="cancelled"),), [(P5, A, 8)]),
         # A block in state unavailable serves no claim, and will not recover by itself.
-        ((theirs("cr-1", 8, reservation_type="capacity-block", state="unavailable"),), [(P5, A, 8)]),
-        ((replace(ours("cr-1", 8), tags={}),), [(P5, A, 8)]),
+        ((foreign("cr-1", 8, reservation_type="capacity-block", state="unavailable"),), [(P5, A, 8)]),
+        ((replace(managed("cr-1", 8), tags={}),), [(P5, A, 8)]),
     ],
 )
-def test_what_is_lacking_is_bought_once(there: tuple[Odcr, ...], bought: list[tuple[str, str, int]]) -> None:
-    assert buys(planned(wish(), there=there)) == bought
+def test_missing_capacity_is_bought_once(odcrs: tuple[Odcr, ...], bought: list[tuple[str, str, int]]) -> None:
+    assert buys(planned(desired(), odcrs=odcrs)) == bought
 
 
 @pytest.mark.covers("CAP-03")
 @pytest.mark.parametrize(
-    ("label", "there"),
+    ("label", "odcrs"),
     [
         (("karpenter.k8s.aws/capacity-reservation-id", "cr-9"), ()),
         (("karpenter.k8s.aws/capacity-reservation-type", "capacity-block"), ()),
         (("karpenter.k8s.aws/capacity-reservation-interruptible", "true"), ()),
         (("karpenter.k8s.aws/instance-tenancy", "dedicated"), ()),
         # A zone's name means another zone in another account: one reservation is enough to detect that.
-        (("topology.k8s.aws/zone-id", "use1-az9"), (ours("cr-1", 8),)),
+        (("topology.k8s.aws/zone-id", "use1-az9"), (managed("cr-1", 8),)),
     ],
 )
-def test_what_would_never_be_of_the_flavor_is_not_bought(
-    label: tuple[str, str], there: tuple[Odcr, ...]
+def test_a_purchase_that_could_not_serve_its_flavor_is_skipped(
+    label: tuple[str, str], odcrs: tuple[Odcr, ...]
 ) -> None:
     pinned = replace(H100, labels=dict([label]))
-    found = planned(wish(flavor=pinned), there=there)
-    assert (buys(found), reasons(found)) == ([], ["PurchaseSkipped"])
-    (told,) = found.outlooks[TEAM].problems
-    assert (there[0].id if there else label[1]) in told.message
+    procurement = planned(desired(flavor=pinned), odcrs=odcrs)
+    assert (buys(procurement), reasons(procurement)) == ([], ["PurchaseSkipped"])
+    (problem,) = procurement.statuses[TEAM].problems
+    assert (odcrs[0].id if odcrs else label[1]) in problem.message
     # A foreign reservation that has the label serves it.
-    block = theirs("cr-9", 8, reservation_type="capacity-block", interruptible=True, zone_id="use1-az9")
-    assert label[0].endswith("tenancy") or not reasons(planned(wish(flavor=pinned), there=(block,)))
+    block = foreign("cr-9", 8, reservation_type="capacity-block", interruptible=True, zone_id="use1-az9")
+    assert label[0].endswith("tenancy") or not reasons(planned(desired(flavor=pinned), odcrs=(block,)))
 
 
 @pytest.mark.covers("SAF-09")
-@pytest.mark.parametrize(("label", "asked"), [("default", "dedicated"), ("dedicated", "default")])
-def test_tenancy_that_no_claim_of_the_flavor_could_use_is_not_bought(label: str, asked: Any) -> None:
+@pytest.mark.parametrize(("label", "tenancy"), [("default", "dedicated"), ("dedicated", "default")])
+def test_a_tenancy_that_no_claim_could_use_is_not_bought(label: str, tenancy: Any) -> None:
     pinned = replace(H100, labels={"karpenter.k8s.aws/instance-tenancy": label})
-    found = planned(wish(flavor=pinned, terms=PurchaseSpec(tenancy=asked)))
-    (told,) = found.outlooks[TEAM].problems
-    assert not buys(found)
-    assert "nothing could use it" in told.message and asked in told.message and label in told.message
+    procurement = planned(desired(flavor=pinned, terms=PurchaseSpec(tenancy=tenancy)))
+    (problem,) = procurement.statuses[TEAM].problems
+    assert not buys(procurement)
+    assert (
+        "nothing could use it" in problem.message and tenancy in problem.message and label in problem.message
+    )
 
 
-def test_a_flavor_may_say_what_all_that_is_bought_is() -> None:
+def test_a_flavor_label_that_every_purchase_has_is_allowed() -> None:
     plain = replace(H100, labels={"karpenter.k8s.aws/capacity-reservation-type": "default"})
-    assert buys(planned(wish(flavor=plain))) == [(P5, A, 8)]
+    assert buys(planned(desired(flavor=plain))) == [(P5, A, 8)]
 
 
-def test_more_of_a_reservation_that_is_there_is_the_same_reservation_larger() -> None:
-    found = planned(wish(), there=(ours("cr-1", 5, zone=A), ours("cr-2", 1, zone=A, state="pending")))
-    assert found.purchases == (
+def test_an_existing_reservation_grows() -> None:
+    procurement = planned(
+        desired(), odcrs=(managed("cr-1", 5, zone=A), managed("cr-2", 1, zone=A, state="pending"))
+    )
+    assert procurement.purchases == (
         Purchase(reserved=TEAM, flavor="h100", instance_type=P5, zone=A, count=2, odcr_id="cr-1", total=7),
     )
 
@@ -237,92 +243,92 @@ def test_more_of_a_reservation_that_is_there_is_the_same_reservation_larger() ->
         (((P5, A, 1), (P5, B, 1)), None),
     ],
 )
-def test_refused_it_is_asked_in_the_next_zone_then_for_half(
+def test_a_refused_purchase_tries_the_next_zone_then_half_the_count(
     before: tuple[tuple[str, str, int], ...], bought: tuple[str, str, int] | None
 ) -> None:
-    found = planned(wish(), refusals=refused(*before))
-    assert buys(found) == ([bought] if bought else [])
+    procurement = planned(desired(), refusals=refused(*before))
+    assert buys(procurement) == ([bought] if bought else [])
     if bought is None:
-        assert found.again == NOW + minutes(3)
-        count = found.outlooks[TEAM].counts["h100"]
+        assert procurement.retry_at == NOW + minutes(3)
+        count = procurement.statuses[TEAM].counts["h100"]
         assert (count.wanted, count.obtained, count.code) == (8, 0, "InsufficientInstanceCapacity")
-        later = planned(wish(), refusals=refused(*before), now=NOW + minutes(3))
+        later = planned(desired(), refusals=refused(*before), now=NOW + minutes(3))
         assert buys(later) == [(P5, A, 8)]
 
 
 @pytest.mark.covers("CAP-05")
-def test_it_is_asked_again_when_the_first_of_the_refusals_ends() -> None:
+def test_a_purchase_is_retried_when_the_first_refusal_expires() -> None:
     no = ProviderError("InsufficientInstanceCapacity", "no", class_=ErrorClass.CAPACITY)
     given = refused((P5, A, 1)).record(P5, B, 1, no, NOW + minutes(1))
-    found = planned(wish(), refusals=given, now=NOW + minutes(2))
-    assert (buys(found), found.again) == ([], NOW + minutes(3))
+    procurement = planned(desired(), refusals=given, now=NOW + minutes(2))
+    assert (buys(procurement), procurement.retry_at) == ([], NOW + minutes(3))
 
 
 @pytest.mark.covers("CAP-04")
 @pytest.mark.parametrize(("named", "ended"), [(("h100",), {"cr-2": 0}), (("h100", "gone"), {})])
-def test_nothing_is_given_back_while_a_flavor_means_nothing(
+def test_nothing_is_cancelled_while_a_flavor_is_unresolved(
     named: tuple[str, ...], ended: dict[str, int]
 ) -> None:
     """A reservation that fits no flavor today may belong to the flavor without a ResourceFlavor."""
-    there = (ours("cr-1", 8), ours("cr-2", 1, kind="m5.xlarge", flavor="old"))
-    assert changes(planned(wish(flavor_names=named, cancels=True), there=there)) == ended
+    odcrs = (managed("cr-1", 8), managed("cr-2", 1, kind="m5.xlarge", flavor="old"))
+    assert changes(planned(desired(flavor_names=named, cancels=True), odcrs=odcrs)) == ended
 
 
 @pytest.mark.covers("CAP-05")
-def test_what_was_obtained_is_kept_and_shown_while_the_rest_is_refused() -> None:
-    there = (ours("cr-1", 4, zone=B),)
-    found = planned(wish(), there=there, refusals=refused((P5, A, 1), (P5, B, 1)))
-    assert not found.steps
-    count = found.outlooks[TEAM].counts["h100"]
+def test_a_partial_purchase_is_kept_while_the_rest_is_refused() -> None:
+    odcrs = (managed("cr-1", 4, zone=B),)
+    procurement = planned(desired(), odcrs=odcrs, refusals=refused((P5, A, 1), (P5, B, 1)))
+    assert not procurement.steps
+    count = procurement.statuses[TEAM].counts["h100"]
     assert (count.wanted, count.obtained, count.pending) == (8, 4, 0)
     assert count.code == "InsufficientInstanceCapacity"
 
 
-def test_an_accounts_limit_holds_in_every_zone_and_for_fewer_it_may_not() -> None:
-    found = planned(wish(), refusals=refused((P5, A, 8), code="InstanceLimitExceeded"))
-    assert buys(found) == [(P5, A, 4)]
-    found = planned(wish(), refusals=refused((P5, A, 1), code="InstanceLimitExceeded"))
-    assert buys(found) == []
-    assert found.outlooks[TEAM].counts["h100"].code == "InstanceLimitExceeded"
+def test_an_account_limit_applies_to_every_zone_and_fewer_are_tried() -> None:
+    procurement = planned(desired(), refusals=refused((P5, A, 8), code="InstanceLimitExceeded"))
+    assert buys(procurement) == [(P5, A, 4)]
+    procurement = planned(desired(), refusals=refused((P5, A, 1), code="InstanceLimitExceeded"))
+    assert buys(procurement) == []
+    assert procurement.statuses[TEAM].counts["h100"].code == "InstanceLimitExceeded"
 
 
-def test_a_zone_that_has_not_the_type_is_not_asked_for_fewer() -> None:
-    assert buys(planned(wish(), refusals=refused((P5, A, 8), code="Unsupported"))) == [(P5, B, 8)]
+def test_a_zone_without_the_type_is_skipped() -> None:
+    assert buys(planned(desired(), refusals=refused((P5, A, 8), code="Unsupported"))) == [(P5, B, 8)]
 
 
 def test_types_of_a_flavor_are_tried_in_order_and_count_alike() -> None:
     flavor = InstanceFlavor(name="h100", instance_types=(P5, SMALL), zones=(A,))
-    assert buys(planned(wish(20, flavor))) == [(P5, A, 3)]
-    assert buys(planned(wish(20, flavor), refusals=refused((P5, A, 1)))) == [(SMALL, A, 20)]
-    there = (ours("cr-1", 2),)
-    assert buys(planned(wish(20, flavor), there=there, refusals=refused((P5, A, 1)))) == [(SMALL, A, 4)]
+    assert buys(planned(desired(20, flavor))) == [(P5, A, 3)]
+    assert buys(planned(desired(20, flavor), refusals=refused((P5, A, 1)))) == [(SMALL, A, 20)]
+    odcrs = (managed("cr-1", 2),)
+    assert buys(planned(desired(20, flavor), odcrs=odcrs, refusals=refused((P5, A, 1)))) == [(SMALL, A, 4)]
 
 
-def test_one_call_adds_no_more_than_ec2_takes() -> None:
-    assert buys(planned(wish(8 * 1500))) == [(P5, A, MOST)]
+def test_a_purchase_is_limited_to_ec2s_maximum() -> None:
+    assert buys(planned(desired(8 * 1500))) == [(P5, A, MOST)]
 
 
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ({"held": "no"}, "PurchaseSkipped"),
+        ({"on_hold": "no"}, "PurchaseSkipped"),
         ({"refused": "no"}, "PurchaseRefused"),
         ({"frozen": "no"}, "PurchaseSkipped"),
         ({"terms": PurchaseSpec(end=NOW)}, "PurchaseSkipped"),
         ({"ready": False}, None),
     ],
 )
-def test_nothing_is_bought_while_it_must_wait(more: dict[str, Any], reason: str | None) -> None:
-    found = planned(wish(**more))
-    assert not found.steps
-    assert reasons(found) == ([reason] if reason else [])
+def test_a_reservation_on_hold_buys_nothing(more: dict[str, Any], reason: str | None) -> None:
+    procurement = planned(desired(**more))
+    assert not procurement.steps
+    assert reasons(procurement) == ([reason] if reason else [])
 
 
-def test_a_ratio_that_no_count_serves_buys_by_the_accelerator_and_says_so() -> None:
-    ask = FlavorDemand(flavor=H100, nominal={GPU: 64.0, "memory": 32 * 2.0**40})
-    found = planned(wish(asks={"h100": ask}))
-    assert buys(found) == [(P5, A, 8)]
-    assert reasons(found) == ["ResourceRatioUnsatisfiable"]
+def test_an_unsatisfiable_ratio_buys_by_the_accelerator_and_is_reported() -> None:
+    demand = FlavorDemand(flavor=H100, nominal={GPU: 64.0, "memory": 32 * 2.0**40})
+    procurement = planned(desired(demands={"h100": demand}))
+    assert buys(procurement) == [(P5, A, 8)]
+    assert reasons(procurement) == ["ResourceRatioUnsatisfiable"]
 
 
 # ---- caps
@@ -330,7 +336,7 @@ def test_a_ratio_that_no_count_serves_buys_by_the_accelerator_and_says_so() -> N
 
 @pytest.mark.covers("CAP-02")
 @pytest.mark.parametrize(
-    ("caps", "there", "bought", "says"),
+    ("caps", "odcrs", "bought", "message"),
     [
         (
             Caps(),
@@ -346,37 +352,40 @@ def test_a_ratio_that_no_count_serves_buys_by_the_accelerator_and_says_so() -> N
         # All purchases of the broker count, for every reservation and in every state.
         (
             Caps(dollars=800.0),
-            (ours("cr-1", 5, reserved=OTHER),),
+            (managed("cr-1", 5, reserved=OTHER),),
             [(P5, A, 3)],
             "500.00 dollars an hour are spent in all, and --buy-dollars is 800: set it to 1300.00",
         ),
-        (Caps(dollars=800.0), (ours("cr-1", 8, reserved=OTHER, state="pending"),), [], "--buy-dollars"),
+        (Caps(dollars=800.0), (managed("cr-1", 8, reserved=OTHER, state="pending"),), [], "--buy-dollars"),
         (
             Caps(dollars=1e9, instances_each=3),
-            (ours("cr-1", 5, reserved=OTHER),),
+            (managed("cr-1", 5, reserved=OTHER),),
             [(P5, A, 3)],
             "--buy-instances-each is 3",
         ),
         # Foreign reservations are not the broker's spending, and ended ones no longer count.
-        (Caps(dollars=300.0), (theirs("cr-1", 5), ours("cr-2", 9, state="cancelled")), [(P5, A, 3)], ""),
+        (Caps(dollars=300.0), (foreign("cr-1", 5), managed("cr-2", 9, state="cancelled")), [(P5, A, 3)], ""),
     ],
 )
-def test_nothing_is_bought_beyond_the_caps_and_the_reason_has_the_numbers(
-    caps: Caps, there: tuple[Odcr, ...], bought: list[tuple[str, str, int]], says: str
+def test_caps_limit_purchases_and_the_message_has_the_numbers(
+    caps: Caps, odcrs: tuple[Odcr, ...], bought: list[tuple[str, str, int]], message: str
 ) -> None:
-    found = planned(wish(), there=there, caps=caps)
-    assert buys(found) == bought
-    (told,) = found.outlooks[TEAM].problems or (None,)
-    assert (told.reason if told else "", bool(told)) == ("SpendingCapReached" if says else "", bool(says))
-    if told:
-        assert says in told.message
-        assert f"8 more {P5} are wanted for 800.00 dollars an hour, 100.00 each, and " in told.message
-        assert f" {sum(each[2] for each in bought)} may be bought: " in told.message
+    procurement = planned(desired(), odcrs=odcrs, caps=caps)
+    assert buys(procurement) == bought
+    (problem,) = procurement.statuses[TEAM].problems or (None,)
+    assert (problem.reason if problem else "", bool(problem)) == (
+        "SpendingCapReached" if message else "",
+        bool(message),
+    )
+    if problem:
+        assert message in problem.message
+        assert f"8 more {P5} are wanted for 800.00 dollars an hour, 100.00 each, and " in problem.message
+        assert f" {sum(purchase[2] for purchase in bought)} may be bought: " in problem.message
 
 
 @pytest.mark.covers("USR-05")
 @pytest.mark.parametrize(
-    ("gpus", "minimum", "there", "bought"),
+    ("gpus", "minimum", "odcrs", "bought"),
     [
         (64, None, (), []),
         (64, 4, (), []),
@@ -385,28 +394,30 @@ def test_nothing_is_bought_beyond_the_caps_and_the_reason_has_the_numbers(
         (24, None, (), [(P5, A, 3)]),
         (8, None, (), [(P5, A, 1)]),
         # Held instances count toward the minimum, and more of them is a purchase as any other.
-        (64, None, (theirs("cr-1", 6),), [(P5, A, 2)]),
-        (64, None, (theirs("cr-1", 4),), []),
-        (64, 7, (theirs("cr-1", 4),), [(P5, A, 3)]),
-        (64, 8, (theirs("cr-1", 4),), []),
+        (64, None, (foreign("cr-1", 6),), [(P5, A, 2)]),
+        (64, None, (foreign("cr-1", 4),), []),
+        (64, 7, (foreign("cr-1", 4),), [(P5, A, 3)]),
+        (64, 8, (foreign("cr-1", 4),), []),
     ],
 )
-def test_goal_beyond_a_cap_is_bought_in_part_only_from_the_minimum_on(
-    gpus: int, minimum: int | None, there: tuple[Odcr, ...], bought: list[tuple[str, str, int]]
+def test_a_goal_beyond_a_cap_is_bought_in_part_only_from_the_minimum(
+    gpus: int, minimum: int | None, odcrs: tuple[Odcr, ...], bought: list[tuple[str, str, int]]
 ) -> None:
-    found = planned(wish(gpus, minimum=minimum), there=there, caps=Caps(dollars=350.0))
-    assert buys(found) == bought
-    wanted = gpus // 8 - sum(each.total for each in there)
-    if wanted > 3:
-        (told,) = found.outlooks[TEAM].problems
-        assert told.reason == "SpendingCapReached"
-        whole = f"{wanted} more {P5} are wanted for {wanted}00.00 dollars an hour, 100.00 each, and 3 may be"
-        assert whole in told.message
-        has = sum(each.total for each in there)
+    procurement = planned(desired(gpus, minimum=minimum), odcrs=odcrs, caps=Caps(dollars=350.0))
+    assert buys(procurement) == bought
+    missing = gpus // 8 - sum(reservation.total for reservation in odcrs)
+    if missing > 3:
+        (problem,) = procurement.statuses[TEAM].problems
+        assert problem.reason == "SpendingCapReached"
+        whole = (
+            f"{missing} more {P5} are wanted for {missing}00.00 dollars an hour, 100.00 each, and 3 may be"
+        )
+        assert whole in problem.message
+        has = sum(reservation.total for reservation in odcrs)
         way = f'or allow a part by annotation capacity-broker.io/minimum: "{has + 3}"'
-        assert (way in told.message) != bool(bought)
+        assert (way in problem.message) != bool(bought)
     else:
-        assert reasons(found) == []
+        assert reasons(procurement) == []
 
 
 _OPTION = re.compile(r"--buy-([a-z-]+) is [0-9.]+(?:, so buying is off)?: set it to ([0-9.]+)")
@@ -421,115 +432,122 @@ _OPTION = re.compile(r"--buy-([a-z-]+) is [0-9.]+(?:, so buying is off)?: set it
         Caps(dollars=700.0, dollars_namespace=350.0, instances_each=3),
     ],
 )
-def test_purchase_is_made_when_every_cap_is_what_one_message_says(caps: Caps) -> None:
-    there = (ours("cr-1", 2, reserved=OTHER),)
-    (told,) = planned(wish(), there=there, caps=caps).outlooks[TEAM].problems
-    raised = {name.replace("-", "_"): float(value) for name, value in _OPTION.findall(told.message)}
+def test_the_message_names_every_cap_to_raise(caps: Caps) -> None:
+    odcrs = (managed("cr-1", 2, reserved=OTHER),)
+    (problem,) = planned(desired(), odcrs=odcrs, caps=caps).statuses[TEAM].problems
+    raised = {name.replace("-", "_"): float(value) for name, value in _OPTION.findall(problem.message)}
     assert len(raised) > 1
-    found = planned(wish(), there=there, caps=replace(caps, **raised))
-    assert (buys(found), reasons(found, TEAM)) == ([(P5, A, 8)], [])
+    procurement = planned(desired(), odcrs=odcrs, caps=replace(caps, **raised))
+    assert (buys(procurement), reasons(procurement, TEAM)) == ([(P5, A, 8)], [])
     for name in raised:  # each of them was needed
         left = {other: value for other, value in raised.items() if other != name}
-        assert reasons(planned(wish(), there=there, caps=replace(caps, **left)), TEAM)
+        assert reasons(planned(desired(), odcrs=odcrs, caps=replace(caps, **left)), TEAM)
 
 
-def test_a_cap_is_for_all_together_and_the_first_come_first() -> None:
-    found = planned(wish(), wish(reserved=OTHER), caps=Caps(dollars=1000.0))
-    assert [(each.reserved, each.count) for each in found.purchases] == [(TEAM, 8), (OTHER, 2)]
-    assert reasons(found, TEAM) == [] and reasons(found, OTHER) == ["SpendingCapReached"]
+def test_a_cap_is_shared_and_the_first_reservation_buys_first() -> None:
+    procurement = planned(desired(), desired(reserved=OTHER), caps=Caps(dollars=1000.0))
+    assert [(purchase.reserved, purchase.count) for purchase in procurement.purchases] == [
+        (TEAM, 8),
+        (OTHER, 2),
+    ]
+    assert reasons(procurement, TEAM) == [] and reasons(procurement, OTHER) == ["SpendingCapReached"]
 
 
 @pytest.mark.covers("SAF-23")
 @pytest.mark.parametrize("caps", [Caps(dollars=1000.0), Caps(dollars=1e9, instances=10)])
 @pytest.mark.parametrize(
-    ("there", "wishes", "left"),
+    ("odcrs", "others", "left"),
     [
         ((), (), 2),  # its object is deleted under Retain, or set to Observe: it has no demand left
-        ((), (wish(reserved=OTHER, held="no"),), 2),
-        ((), (wish(16, reserved=OTHER),), 2),  # its quota was lowered
-        ((ours("cr-1", 8, reserved=OTHER, bought_by="p-1"),), (), 2),  # shown: it counts once
-        ((ours("cr-1", 5, reserved=OTHER),), (), 0),  # a different purchase
+        ((), (desired(reserved=OTHER, on_hold="no"),), 2),
+        ((), (desired(16, reserved=OTHER),), 2),  # its quota was lowered
+        ((managed("cr-1", 8, reserved=OTHER, bought_by="p-1"),), (), 2),  # shown: it counts once
+        ((managed("cr-1", 5, reserved=OTHER),), (), 0),  # a different purchase
     ],
 )
-def test_purchase_that_ec2_does_not_show_counts_whatever_happens_to_its_object(
-    there: tuple[Odcr, ...], wishes: tuple[DesiredCapacity, ...], left: int, caps: Caps
+def test_a_purchase_that_ec2_does_not_show_counts_toward_the_caps(
+    odcrs: tuple[Odcr, ...], others: tuple[DesiredCapacity, ...], left: int, caps: Caps
 ) -> None:
     sent = intent("p-1", 8, reserved=OTHER, at=NOW - minutes(40))
-    found = planned(wish(), *wishes, there=there, caps=caps, intents=[sent])
-    bought = [each.count for each in found.purchases if each.reserved == TEAM]
+    procurement = planned(desired(), *others, odcrs=odcrs, caps=caps, intents=[sent])
+    bought = [purchase.count for purchase in procurement.purchases if purchase.reserved == TEAM]
     assert bought == ([left] if left else [])
-    (told,) = found.outlooks[TEAM].problems
-    assert told.reason == "SpendingCapReached"
-    assert ("with 8 that EC2 does not show and may have" in told.message) == (not there or left == 0)
+    (problem,) = procurement.statuses[TEAM].problems
+    assert problem.reason == "SpendingCapReached"
+    assert ("with 8 that EC2 does not show and may have" in problem.message) == (not odcrs or left == 0)
 
 
 @pytest.mark.covers("SAF-23")
 @pytest.mark.parametrize(
-    ("asked", "repeated"),
+    ("capacity", "repeated"),
     [
-        (wish(), True),
-        (wish(80), True),  # more is wanted: the sent amount, then the rest
-        (wish(32), False),  # less is wanted
-        (wish(terms=PurchaseSpec(match_criteria="open")), False),
-        (wish(held="no"), False),
-        (wish(flavor=replace(H100, zones=(B,))), False),
+        (desired(), True),
+        (desired(80), True),  # the demand grew: the sent amount, then the rest
+        (desired(32), False),  # the demand fell
+        (desired(terms=PurchaseSpec(match_criteria="open")), False),
+        (desired(on_hold="no"), False),
+        (desired(flavor=replace(H100, zones=(B,))), False),
     ],
 )
-def test_purchase_of_unknown_fate_is_sent_again_only_as_it_was_and_only_if_wanted(
-    asked: DesiredCapacity, repeated: bool
+def test_a_purchase_of_unknown_result_is_resent_unchanged_only_if_still_desired(
+    capacity: DesiredCapacity, repeated: bool
 ) -> None:
     sent = intent("p-1", 8)
-    found = planned(asked, intents=[sent])
-    assert found.purchases == ((sent,) if repeated else ())
-    assert reasons(found) == ([] if repeated else ["PurchaseSkipped"])
-    if not repeated and not asked.held:  # EC2 would show it by now: the wanted amount is bought beside it
-        later = planned(asked, intents=[sent], now=NOW + LATEST_VISIBLE)
-        assert [type(each) for each in later.purchases] == [Purchase]
-    poor = planned(asked, intents=[sent], caps=Caps(dollars=1e9, instances=7))
+    procurement = planned(capacity, intents=[sent])
+    assert procurement.purchases == ((sent,) if repeated else ())
+    assert reasons(procurement) == ([] if repeated else ["PurchaseSkipped"])
+    if not repeated and not capacity.on_hold:  # EC2 would show it by now: the demand is bought beside it
+        later = planned(capacity, intents=[sent], now=NOW + LATEST_VISIBLE)
+        assert [type(purchase) for purchase in later.purchases] == [Purchase]
+    poor = planned(capacity, intents=[sent], caps=Caps(dollars=1e9, instances=7))
     assert poor.purchases == (), "the cap was lowered meanwhile"
 
 
 @pytest.mark.covers("SAF-23")
-def test_growth_of_unknown_fate_counts_until_it_is_shown() -> None:
+def test_growth_of_unknown_result_counts_until_ec2_shows_it() -> None:
     sent = intent("p-1", 6, odcr_id="cr-1", total=8)
-    small, grown = ours("cr-1", 2), ours("cr-1", 8)
-    (purchase,) = planned(wish(), there=(small,), intents=[sent]).purchases
+    small, grown = managed("cr-1", 2), managed("cr-1", 8)
+    (purchase,) = planned(desired(), odcrs=(small,), intents=[sent]).purchases
     assert purchase == sent
     ten = Caps(dollars=1e9, instances=10)
-    other = wish(reserved=OTHER)
-    for there, intents in (((small,), [sent]), ((grown,), [sent]), ((grown,), [])):
-        found = planned(wish(16), other, there=there, intents=intents, caps=ten)
-        assert [each.count for each in found.purchases if each.reserved == OTHER] == [2]
+    other = desired(reserved=OTHER)
+    for odcrs, intents in (((small,), [sent]), ((grown,), [sent]), ((grown,), [])):
+        procurement = planned(desired(16), other, odcrs=odcrs, intents=intents, caps=ten)
+        assert [bought.count for bought in procurement.purchases if bought.reserved == OTHER] == [2]
 
 
 @pytest.mark.covers("SAF-07")
-def test_what_was_held_and_is_not_described_is_not_bought_again_and_counts() -> None:
+def test_a_held_reservation_that_ec2_does_not_describe_counts_and_is_not_bought_again() -> None:
     gone = lost("cr-9", 8)
-    found = planned(wish(), wish(reserved=OTHER), lost=[gone], caps=Caps(dollars=1e9, instances=10))
-    assert [(each.reserved, each.count) for each in found.purchases] == [(OTHER, 2)]
-    (told,) = found.outlooks[TEAM].problems
-    assert told.reason == "PurchaseSkipped"
-    assert "cr-9 was held and EC2 does not describe it at all" in told.message
+    procurement = planned(
+        desired(), desired(reserved=OTHER), lost=[gone], caps=Caps(dollars=1e9, instances=10)
+    )
+    assert [(purchase.reserved, purchase.count) for purchase in procurement.purchases] == [(OTHER, 2)]
+    (problem,) = procurement.statuses[TEAM].problems
+    assert problem.reason == "PurchaseSkipped"
+    assert "cr-9 was held and EC2 does not describe it at all" in problem.message
     # Under another flavor's name it would still be bought again; another type is not the same.
-    renamed = wish(flavor=replace(H100, name="hopper"))
+    renamed = desired(flavor=replace(H100, name="hopper"))
     assert reasons(planned(renamed, lost=[gone])) == ["PurchaseSkipped"]
     small = InstanceFlavor(name="small", instance_types=(SMALL,), zones=(A,))
-    assert buys(planned(wish(1, small), lost=[gone])) == [(SMALL, A, 1)]
+    assert buys(planned(desired(1, small), lost=[gone])) == [(SMALL, A, 1)]
     # A deleted reservation under Cancel stays until it is returned: no other object would return it.
     for policy, record, stays in (
         (True, gone, True),
         (False, gone, False),
         (True, replace(gone, bought=False), False),
     ):
-        ended = wish(deleted=True, cancels=policy, groups=True)
-        found = planned(ended, lost=[record])
-        assert found.outlooks[TEAM].settled is not stays
-        assert reasons(found) == (["ReservationNotDescribed"] if stays else [])
-        assert not stays or found.outlooks[TEAM].problems[0].message.startswith("cr-9 was held and EC2")
+        ended = desired(deleted=True, cancels=policy, groups=True)
+        procurement = planned(ended, lost=[record])
+        assert procurement.statuses[TEAM].deletable is not stays
+        assert reasons(procurement) == (["ReservationNotDescribed"] if stays else [])
+        assert not stays or procurement.statuses[TEAM].problems[0].message.startswith("cr-9 was held and EC2")
     # A foreign reservation was never the broker's spending.
-    theirs_ = lost("cr-9", 8, bought=False)
-    found = planned(wish(), wish(reserved=OTHER), lost=[theirs_], caps=Caps(dollars=1e9, instances=10))
-    assert [(each.reserved, each.count) for each in found.purchases] == [(OTHER, 8)]
+    unmanaged = lost("cr-9", 8, bought=False)
+    procurement = planned(
+        desired(), desired(reserved=OTHER), lost=[unmanaged], caps=Caps(dollars=1e9, instances=10)
+    )
+    assert [(purchase.reserved, purchase.count) for purchase in procurement.purchases] == [(OTHER, 8)]
 
 
 @pytest.mark.covers("SAF-55")
@@ -539,18 +557,18 @@ def test_caps_hold_for_each_namespace() -> None:
         (Caps(dollars=1e9, dollars_namespace=1000.0), "--buy-dollars-namespace is 1000"),
         (Caps(dollars=1e9, instances_namespace=10), "--buy-instances-namespace is 10"),
     ):
-        found = planned(wish(), wish(reserved=OTHER), wish(reserved=elsewhere), caps=caps)
-        assert [(each.reserved, each.count) for each in found.purchases] == [
+        procurement = planned(desired(), desired(reserved=OTHER), desired(reserved=elsewhere), caps=caps)
+        assert [(purchase.reserved, purchase.count) for purchase in procurement.purchases] == [
             (TEAM, 8),
             (OTHER, 2),
             (elsewhere, 8),
         ]
-        (told,) = found.outlooks[OTHER].problems
-        assert option in told.message and "in namespace team" in told.message
+        (problem,) = procurement.statuses[OTHER].problems
+        assert option in problem.message and "in namespace team" in problem.message
         # Capacity left by a deleted object of the namespace counts, by the tag of its purchase.
-        left = (ours("cr-1", 9, reserved=Reserved("team", "deleted")),)
-        assert [each.count for each in planned(wish(), there=left, caps=caps).purchases] == [1]
-    assert buys(planned(wish(), lost=[lost("cr-9", 9, reserved=OTHER)], caps=caps)) == [(P5, A, 1)]
+        left = (managed("cr-1", 9, reserved=Reserved("team", "deleted")),)
+        assert [purchase.count for purchase in planned(desired(), odcrs=left, caps=caps).purchases] == [1]
+    assert buys(planned(desired(), lost=[lost("cr-9", 9, reserved=OTHER)], caps=caps)) == [(P5, A, 1)]
 
 
 @pytest.mark.covers("SAF-08")
@@ -559,42 +577,44 @@ def test_caps_hold_for_each_namespace() -> None:
 )
 def test_price_is_that_of_platform_and_tenancy(terms: PurchaseSpec) -> None:
     plain = InstanceFlavor(name="cpu", instance_types=("m5.xlarge",), zones=(A,))
-    asked = wish(
-        asks={"cpu": FlavorDemand(flavor=plain, nominal={"cpu": 40.0})},
+    capacity = desired(
+        demands={"cpu": FlavorDemand(flavor=plain, nominal={"cpu": 40.0})},
         terms=terms,
     )
     caps = Caps(dollars=2.0)
-    assert buys(planned(replace(asked, terms=PurchaseSpec()), caps=caps)) == [("m5.xlarge", A, 10)]
-    found = planned(asked, caps=caps)
-    assert (buys(found), reasons(found)) == ([], ["PriceUnknown"])
-    (told,) = found.outlooks[TEAM].problems
-    assert terms.platform in told.message or terms.tenancy in told.message
+    assert buys(planned(replace(capacity, terms=PurchaseSpec()), caps=caps)) == [("m5.xlarge", A, 10)]
+    procurement = planned(capacity, caps=caps)
+    assert (buys(procurement), reasons(procurement)) == ([], ["PriceUnknown"])
+    (problem,) = procurement.statuses[TEAM].problems
+    assert terms.platform in problem.message or terms.tenancy in problem.message
     known = {terms.platform: {str(terms.tenancy): 0.5}}
     types = TYPES | {"m5.xlarge": replace(TYPES["m5.xlarge"], other_prices=known)}
-    assert buys(planned(asked, caps=caps, types=types)) == [("m5.xlarge", A, 4)]
+    assert buys(planned(capacity, caps=caps, types=types)) == [("m5.xlarge", A, 4)]
     # Held capacity of an unknown price does not count as free.
-    held = ours("cr-1", 1, kind="m5.xlarge", reserved=OTHER, platform=terms.platform, tenancy=terms.tenancy)
-    assert reasons(planned(wish(), there=(held,))) == ["PriceUnknown"]
+    held = managed(
+        "cr-1", 1, kind="m5.xlarge", reserved=OTHER, platform=terms.platform, tenancy=terms.tenancy
+    )
+    assert reasons(planned(desired(), odcrs=(held,))) == ["PriceUnknown"]
 
 
-def test_what_has_no_known_price_is_not_bought_under_a_cap_in_dollars() -> None:
+def test_a_type_without_a_price_is_not_bought_under_a_cap_in_dollars() -> None:
     flavor = InstanceFlavor(name="a100", instance_types=(P4,), zones=(A,))
-    found = planned(wish(8, flavor))
-    assert (buys(found), reasons(found)) == ([], ["PriceUnknown"])
-    assert buys(planned(wish(8, flavor), caps=Caps(dollars=float("inf")))) == [(P4, A, 1)]
+    procurement = planned(desired(8, flavor))
+    assert (buys(procurement), reasons(procurement)) == ([], ["PriceUnknown"])
+    assert buys(planned(desired(8, flavor), caps=Caps(dollars=float("inf")))) == [(P4, A, 1)]
 
 
-def test_what_is_held_at_an_unknown_price_is_not_held_for_nothing() -> None:
-    there = (ours("cr-1", 1, kind=P4, reserved=OTHER),)
-    found = planned(wish(), there=there)
-    assert (buys(found), reasons(found)) == ([], ["PriceUnknown"])
-    assert P4 in found.outlooks[TEAM].problems[0].message
+def test_a_held_reservation_without_a_price_blocks_purchases_under_a_cap_in_dollars() -> None:
+    odcrs = (managed("cr-1", 1, kind=P4, reserved=OTHER),)
+    procurement = planned(desired(), odcrs=odcrs)
+    assert (buys(procurement), reasons(procurement)) == ([], ["PriceUnknown"])
+    assert P4 in procurement.statuses[TEAM].problems[0].message
     # It belongs to another object, so a cap for each object still holds; without a cap in dollars no price is
     # needed.
-    assert buys(planned(wish(), there=there, caps=Caps(dollars=float("inf"), dollars_each=1e9)))
-    mine = (ours("cr-1", 1, kind=P4),)
-    assert not buys(planned(wish(), there=mine, caps=Caps(dollars=float("inf"), dollars_each=1e9)))
-    assert buys(planned(wish(), there=there, caps=Caps(dollars=float("inf"))))
+    assert buys(planned(desired(), odcrs=odcrs, caps=Caps(dollars=float("inf"), dollars_each=1e9)))
+    own = (managed("cr-1", 1, kind=P4),)
+    assert not buys(planned(desired(), odcrs=own, caps=Caps(dollars=float("inf"), dollars_each=1e9)))
+    assert buys(planned(desired(), odcrs=odcrs, caps=Caps(dollars=float("inf"))))
 
 
 @pytest.mark.parametrize(
@@ -602,185 +622,193 @@ def test_what_is_held_at_an_unknown_price_is_not_held_for_nothing() -> None:
     [
         ({}, RICH, None, True),
         ({}, RICH, refused((P5, A, 1), (P5, B, 1)), True),
-        ({"refused": "EC2 said no"}, RICH, None, True),
+        ({"refused": "EC2 refused it"}, RICH, None, True),
         ({"ready": False}, RICH, None, True),
         ({}, Caps(), None, False),
-        ({"held": "no room"}, RICH, None, False),
+        ({"on_hold": "no room"}, RICH, None, False),
         ({"frozen": "not understood"}, RICH, None, False),
         ({"terms": PurchaseSpec(end=NOW)}, RICH, None, False),
     ],
 )
-def test_only_what_is_asked_for_is_being_bought(
+def test_a_reservation_counts_as_buying_only_while_a_purchase_can_follow(
     more: dict[str, Any], caps: Caps, refusals: Refusals | None, buying: bool
 ) -> None:
-    count = planned(wish(**more), caps=caps, refusals=refusals).outlooks[TEAM].counts["h100"]
+    count = planned(desired(**more), caps=caps, refusals=refusals).statuses[TEAM].counts["h100"]
     assert (count.wanted, count.obtained, count.buying) == (8, 0, buying)
 
 
-def test_what_is_there_and_begins_later_is_being_bought_and_an_unavailable_block_is_not() -> None:
+def test_a_scheduled_reservation_counts_as_buying_and_an_unavailable_block_does_not() -> None:
     for state, pending in (("scheduled", 8), ("unavailable", 0)):
-        found = planned(wish(), there=(theirs("cr-1", 8, state=state),), caps=Caps())
-        count = found.outlooks[TEAM].counts["h100"]
+        procurement = planned(desired(), odcrs=(foreign("cr-1", 8, state=state),), caps=Caps())
+        count = procurement.statuses[TEAM].counts["h100"]
         assert (count.obtained, count.pending, count.buying) == (0, pending, pending > 0)
 
 
-def test_while_one_is_named_and_not_adopted_nothing_is_bought_for_the_flavors_that_it_fits() -> None:
+def test_a_named_reservation_that_is_not_adopted_blocks_purchases_of_its_flavors() -> None:
     a100 = InstanceFlavor(name="a100", instance_types=("m5.xlarge",), zones=(A,))
-    asks = {
+    demands = {
         "h100": FlavorDemand(flavor=H100, nominal={GPU: 8.0}),
         "a100": FlavorDemand(flavor=a100, nominal={"cpu": 4.0}),
     }
-    both = (wish(asks=asks), wish(8, reserved=OTHER))
-    there = (odcr("cr-1", P5, A, total=1, free=1),)
+    both = (desired(demands=demands), desired(8, reserved=OTHER))
+    odcrs = (odcr("cr-1", P5, A, total=1, free=1),)
     claimants = [
         OwnershipClaim(
-            reserved=each.reserved,
-            flavor_names=each.flavor_names,
-            flavors={name: ask.flavor for name, ask in each.asks.items()},
+            reserved=capacity.reserved,
+            flavor_names=capacity.flavor_names,
+            flavors={name: demand.flavor for name, demand in capacity.demands.items()},
             ids=frozenset({"cr-1"}),
         )
-        for each in both
+        for capacity in both
     ]
-    found = plan(
+    procurement = plan(
         both,
-        Inventory(odcrs={"cr-1": there[0]}, described=NOW),
-        resolve_ownership(there, {}, claimants, cluster="blue"),
+        Inventory(odcrs={"cr-1": odcrs[0]}, described=NOW),
+        resolve_ownership(odcrs, {}, claimants, cluster="blue"),
         types=TYPES,
         refusals=Refusals(),
         caps=RICH,
         cluster="blue",
         now=NOW,
     )
-    assert [(each.reserved, each.flavor) for each in found.purchases] == [(TEAM, "a100")]
+    assert [(purchase.reserved, purchase.flavor) for purchase in procurement.purchases] == [(TEAM, "a100")]
     for reserved in (TEAM, OTHER):
-        (told,) = found.outlooks[reserved].problems
-        assert told.reason == "PurchaseSkipped" and "cr-1" in told.message
+        (problem,) = procurement.statuses[reserved].problems
+        assert problem.reason == "PurchaseSkipped" and "cr-1" in problem.message
 
 
 # ---- less, changed, none
 
 
 @pytest.mark.parametrize("more", [{}, {"deleted": True, "cancels": True}, {"terms": PurchaseSpec(end=NOW)}])
-def test_nothing_at_all_is_changed_of_what_is_not_understood(more: dict[str, Any]) -> None:
-    there = (ours("cr-1", 8), ours("cr-2", 2, zone=C))
-    asked = wish(16, groups=True, frozen="the annotation is not understood", **more)
-    assert planned(replace(asked, frozen=""), there=there).steps
-    found = planned(asked, there=there)
-    assert not found.steps and not found.outlooks[TEAM].settled
-    assert "the annotation is not understood" in found.outlooks[TEAM].problems[0].message
+def test_a_frozen_reservation_is_not_changed(more: dict[str, Any]) -> None:
+    odcrs = (managed("cr-1", 8), managed("cr-2", 2, zone=C))
+    capacity = desired(16, groups=True, frozen="the annotation is not understood", **more)
+    assert planned(replace(capacity, frozen=""), odcrs=odcrs).steps
+    procurement = planned(capacity, odcrs=odcrs)
+    assert not procurement.steps and not procurement.statuses[TEAM].deletable
+    assert "the annotation is not understood" in procurement.statuses[TEAM].problems[0].message
 
 
 @pytest.mark.covers("CAP-04")
 @pytest.mark.parametrize(
-    ("there", "debits", "left"),
+    ("odcrs", "debits", "left"),
     [
-        ((ours("cr-1", 8),), {}, {"cr-1": 2}),
-        ((ours("cr-1", 8, used=5),), {}, {"cr-1": 5}),
+        ((managed("cr-1", 8),), {}, {"cr-1": 2}),
+        ((managed("cr-1", 8, used=5),), {}, {"cr-1": 5}),
         # A launch that EC2 does not count yet is included.
-        ((ours("cr-1", 8, used=5),), {"cr-1": 1}, {"cr-1": 6}),
-        ((ours("cr-1", 8, used=8),), {}, {}),
+        ((managed("cr-1", 8, used=5),), {"cr-1": 1}, {"cr-1": 6}),
+        ((managed("cr-1", 8, used=8),), {}, {}),
         # The last choice for a purchase is the first to go.
-        ((ours("cr-1", 2), ours("cr-2", 2, zone=B)), {}, {"cr-2": 0}),
-        ((ours("cr-1", 2), ours("cr-2", 3, zone=B, used=1)), {}, {"cr-2": 1, "cr-1": 1}),
+        ((managed("cr-1", 2), managed("cr-2", 2, zone=B)), {}, {"cr-2": 0}),
+        ((managed("cr-1", 2), managed("cr-2", 3, zone=B, used=1)), {}, {"cr-2": 1, "cr-1": 1}),
         # Foreign reservations are never changed, but count.
-        ((theirs("cr-1", 8), ours("cr-2", 3)), {}, {"cr-2": 0}),
+        ((foreign("cr-1", 8), managed("cr-2", 3)), {}, {"cr-2": 0}),
         # A reservation that is not active yet serves no claim: the other stays until then.
-        ((theirs("cr-1", 8, state="scheduled"), ours("cr-2", 2)), {}, {}),
+        ((foreign("cr-1", 8, state="scheduled"), managed("cr-2", 2)), {}, {}),
     ],
 )
-def test_what_is_too_much_is_given_back_never_below_what_runs(
-    there: tuple[Odcr, ...], debits: dict[str, int], left: dict[str, int]
+def test_excess_is_cancelled_never_below_usage(
+    odcrs: tuple[Odcr, ...], debits: dict[str, int], left: dict[str, int]
 ) -> None:
-    found = planned(wish(16), there=there, debits=debits)
-    assert (changes(found), buys(found)) == (left, [])
+    procurement = planned(desired(16), odcrs=odcrs, debits=debits)
+    assert (changes(procurement), buys(procurement)) == (left, [])
 
 
 @pytest.mark.covers("CAP-04")
 @pytest.mark.parametrize(
     "stray",
     [
-        ours("cr-old", 2, zone=C),
-        ours("cr-old", 2, kind=P4),
-        ours("cr-old", 2, platform="Windows"),
-        ours("cr-old", 2, tenancy="dedicated"),
-        ours("cr-old", 2, match_criteria="open"),
+        managed("cr-old", 2, zone=C),
+        managed("cr-old", 2, kind=P4),
+        managed("cr-old", 2, platform="Windows"),
+        managed("cr-old", 2, tenancy="dedicated"),
+        managed("cr-old", 2, match_criteria="open"),
     ],
     ids=["zone", "type", "platform", "tenancy", "criteria"],
 )
-def test_what_is_to_be_otherwise_is_made_new_before_the_old_goes(stray: Odcr) -> None:
-    found = planned(wish(16), there=(stray,), caps=Caps(dollars=float("inf")))  # one price is unknown
-    assert (buys(found), changes(found)) == ([(P5, A, 2)], {})
-    assert found.outlooks[TEAM].counts["h100"].obtained == 0
-    found = planned(wish(16), there=(stray, ours("cr-new", 2, state="pending")))
-    assert not found.steps
-    found = planned(wish(16), there=(stray, ours("cr-new", 2)))
-    assert changes(found) == {"cr-old": 0}
+def test_a_replacement_is_bought_before_the_old_reservation_is_cancelled(stray: Odcr) -> None:
+    procurement = planned(
+        desired(16), odcrs=(stray,), caps=Caps(dollars=float("inf"))
+    )  # one price is unknown
+    assert (buys(procurement), changes(procurement)) == ([(P5, A, 2)], {})
+    assert procurement.statuses[TEAM].counts["h100"].obtained == 0
+    procurement = planned(desired(16), odcrs=(stray, managed("cr-new", 2, state="pending")))
+    assert not procurement.steps
+    procurement = planned(desired(16), odcrs=(stray, managed("cr-new", 2)))
+    assert changes(procurement) == {"cr-old": 0}
     running = replace(stray, available=1)
-    assert changes(planned(wish(16), there=(running, ours("cr-new", 2)))) == {"cr-old": 1}
+    assert changes(planned(desired(16), odcrs=(running, managed("cr-new", 2)))) == {"cr-old": 1}
 
 
-def test_ends_are_kept_in_place() -> None:
+def test_end_dates_are_updated_in_place() -> None:
     end = NOW + timedelta(days=7)
-    found = planned(wish(16, terms=PurchaseSpec(end=end)), there=(ours("cr-1", 2),))
-    assert [(each.odcr_id, each.count, each.end) for each in found.changes] == [("cr-1", 2, end)]
-    there = (ours("cr-1", 2, end=end + timedelta(milliseconds=5)),)
-    assert not planned(wish(16, terms=PurchaseSpec(end=end)), there=there).steps
-    found = planned(wish(16), there=there)
-    assert [(each.odcr_id, each.end) for each in found.changes] == [("cr-1", None)]
-    assert not planned(wish(16, terms=PurchaseSpec(end=NOW)), there=(ours("cr-1", 2, end=NOW),)).steps
+    procurement = planned(desired(16, terms=PurchaseSpec(end=end)), odcrs=(managed("cr-1", 2),))
+    assert [(change.odcr_id, change.count, change.end) for change in procurement.changes] == [
+        ("cr-1", 2, end)
+    ]
+    odcrs = (managed("cr-1", 2, end=end + timedelta(milliseconds=5)),)
+    assert not planned(desired(16, terms=PurchaseSpec(end=end)), odcrs=odcrs).steps
+    procurement = planned(desired(16), odcrs=odcrs)
+    assert [(change.odcr_id, change.end) for change in procurement.changes] == [("cr-1", None)]
+    assert not planned(desired(16, terms=PurchaseSpec(end=NOW)), odcrs=(managed("cr-1", 2, end=NOW),)).steps
 
 
-def test_a_flavor_that_means_nothing_today_is_left_as_it_is() -> None:
-    lost = wish(asks={}, flavor_names=("h100",), cancels=True)
-    assert not planned(lost, there=(ours("cr-1", 8),)).steps
-    impossible = wish(8, InstanceFlavor(name="h100", instance_types=("m5.xlarge",), zones=(A,)), cancels=True)
-    assert not planned(impossible, there=(ours("cr-1", 8),)).steps
-
-
-@pytest.mark.covers("CAP-04")
-@pytest.mark.parametrize("asked", [wish(0), wish(asks={}, flavor_names=())], ids=["zero", "no flavor"])
-def test_scaled_to_nothing_it_is_given_back_only_where_the_policy_says_so(asked: DesiredCapacity) -> None:
-    there = (ours("cr-1", 8), theirs("cr-2", 4))
-    kept = planned(asked, there=there)
-    assert not kept.steps and "Retained" in reasons(kept)
-    assert changes(planned(replace(asked, cancels=True), there=there)) == {"cr-1": 0}
-
-
-def test_a_flavor_that_is_gone_stays_until_what_is_there_instead_is_active() -> None:
-    old = ours("cr-1", 2, flavor="a100", kind=P4, zone=C)
-    assert changes(planned(wish(16, cancels=True), there=(old,))) == {}
-    assert changes(planned(wish(16, cancels=True), there=(old, ours("cr-2", 2)))) == {"cr-1": 0}
+def test_an_unresolved_flavor_is_left_unchanged() -> None:
+    lost = desired(demands={}, flavor_names=("h100",), cancels=True)
+    assert not planned(lost, odcrs=(managed("cr-1", 8),)).steps
+    impossible = desired(
+        8, InstanceFlavor(name="h100", instance_types=("m5.xlarge",), zones=(A,)), cancels=True
+    )
+    assert not planned(impossible, odcrs=(managed("cr-1", 8),)).steps
 
 
 @pytest.mark.covers("CAP-04")
 @pytest.mark.parametrize(
-    ("there", "cancels", "left", "settled"),
+    "capacity", [desired(0), desired(demands={}, flavor_names=())], ids=["zero", "no flavor"]
+)
+def test_a_reservation_scaled_to_zero_is_cancelled_only_under_its_policy(capacity: DesiredCapacity) -> None:
+    odcrs = (managed("cr-1", 8), foreign("cr-2", 4))
+    kept = planned(capacity, odcrs=odcrs)
+    assert not kept.steps and "Retained" in reasons(kept)
+    assert changes(planned(replace(capacity, cancels=True), odcrs=odcrs)) == {"cr-1": 0}
+
+
+def test_a_removed_flavor_stays_until_its_replacement_is_active() -> None:
+    old = managed("cr-1", 2, flavor="a100", kind=P4, zone=C)
+    assert changes(planned(desired(16, cancels=True), odcrs=(old,))) == {}
+    assert changes(planned(desired(16, cancels=True), odcrs=(old, managed("cr-2", 2)))) == {"cr-1": 0}
+
+
+@pytest.mark.covers("CAP-04")
+@pytest.mark.parametrize(
+    ("odcrs", "cancels", "left", "deletable"),
     [
         ((), True, {}, True),
-        ((ours("cr-1", 8),), False, {}, True),
-        ((ours("cr-1", 8), theirs("cr-2", 1)), True, {"cr-1": 0}, False),
-        ((ours("cr-1", 8, used=3),), True, {"cr-1": 3}, False),
-        ((ours("cr-1", 3, used=3),), True, {}, False),
-        ((ours("cr-1", 3, state="cancelled"), theirs("cr-2", 1)), True, {}, True),
+        ((managed("cr-1", 8),), False, {}, True),
+        ((managed("cr-1", 8), foreign("cr-2", 1)), True, {"cr-1": 0}, False),
+        ((managed("cr-1", 8, used=3),), True, {"cr-1": 3}, False),
+        ((managed("cr-1", 3, used=3),), True, {}, False),
+        ((managed("cr-1", 3, state="cancelled"), foreign("cr-2", 1)), True, {}, True),
     ],
 )
-def test_deleted_it_is_given_back_only_where_the_policy_says_so(
-    there: tuple[Odcr, ...], cancels: bool, left: dict[str, int], settled: bool
+def test_a_deleted_reservation_is_cancelled_only_under_its_policy(
+    odcrs: tuple[Odcr, ...], cancels: bool, left: dict[str, int], deletable: bool
 ) -> None:
-    found = planned(wish(deleted=True, cancels=cancels, groups=True), there=there)
-    assert (changes(found), buys(found)) == (left, [])
-    assert found.outlooks[TEAM].settled is settled
-    if there and there[0].available < there[0].total and cancels:
-        assert reasons(found) == ["InstancesRunning"]
+    procurement = planned(desired(deleted=True, cancels=cancels, groups=True), odcrs=odcrs)
+    assert (changes(procurement), buys(procurement)) == (left, [])
+    assert procurement.statuses[TEAM].deletable is deletable
+    if odcrs and odcrs[0].available < odcrs[0].total and cancels:
+        assert reasons(procurement) == ["InstancesRunning"]
 
 
-def test_deleted_it_is_not_done_while_a_purchase_may_still_appear_or_its_group_is_there() -> None:
-    gone = wish(deleted=True, cancels=True, groups=True)
-    assert not planned(gone, intents=[intent("p-1", 1)]).outlooks[TEAM].settled
-    assert not planned(replace(gone, groups=False)).outlooks[TEAM].settled
-    found = planned(replace(gone, group=ReservationGroup(arn=GROUP, name="g")))
-    assert not found.outlooks[TEAM].settled
-    assert found.regroups == (GroupChange(reserved=TEAM, drop=True),)
+def test_a_deleted_reservation_stays_while_a_purchase_may_appear_or_its_group_exists() -> None:
+    gone = desired(deleted=True, cancels=True, groups=True)
+    assert not planned(gone, intents=[intent("p-1", 1)]).statuses[TEAM].deletable
+    assert not planned(replace(gone, groups=False)).statuses[TEAM].deletable
+    procurement = planned(replace(gone, group=ReservationGroup(arn=GROUP, name="g")))
+    assert not procurement.statuses[TEAM].deletable
+    assert procurement.regroups == (GroupChange(reserved=TEAM, drop=True),)
 
 
 # ---- groups
@@ -788,35 +816,35 @@ def test_deleted_it_is_not_done_while_a_purchase_may_still_appear_or_its_group_i
 
 @pytest.mark.covers("CAP-03")
 @pytest.mark.parametrize(
-    ("members", "there", "step"),
+    ("members", "odcrs", "step"),
     [
         (None, (), None),
-        (None, (ours("cr-1", 8),), GroupChange(reserved=TEAM, make=True)),
-        (("cr-1",), (ours("cr-1", 8),), None),
-        ((), (ours("cr-1", 7), theirs("cr-2", 1)), GroupChange(reserved=TEAM, join=("cr-1", "cr-2"))),
+        (None, (managed("cr-1", 8),), GroupChange(reserved=TEAM, make=True)),
+        (("cr-1",), (managed("cr-1", 8),), None),
+        ((), (managed("cr-1", 7), foreign("cr-2", 1)), GroupChange(reserved=TEAM, join=("cr-1", "cr-2"))),
         # Added by hand: it does not belong to the reservation.
-        (("cr-1", "cr-9"), (ours("cr-1", 8), odcr("cr-9")), GroupChange(reserved=TEAM, leave=("cr-9",))),
+        (("cr-1", "cr-9"), (managed("cr-1", 8), odcr("cr-9")), GroupChange(reserved=TEAM, leave=("cr-9",))),
         # EC2 removes ended reservations by itself.
-        (("cr-1", "cr-8", "cr-7"), (ours("cr-1", 8), ours("cr-8", 1, state="cancelled")), None),
+        (("cr-1", "cr-8", "cr-7"), (managed("cr-1", 8), managed("cr-8", 1, state="cancelled")), None),
     ],
 )
-def test_the_group_has_just_what_the_reservation_holds(
-    members: tuple[str, ...] | None, there: tuple[Odcr, ...], step: GroupChange | None
+def test_the_group_has_exactly_the_held_reservations(
+    members: tuple[str, ...] | None, odcrs: tuple[Odcr, ...], step: GroupChange | None
 ) -> None:
     group = None if members is None else ReservationGroup(arn=GROUP, name="g", member_ids=members)
-    found = planned(wish(groups=True, group=group), there=there)
-    assert found.regroups == ((step,) if step else ())
-    assert planned(wish(groups=False), there=there).regroups == ()
+    procurement = planned(desired(groups=True, group=group), odcrs=odcrs)
+    assert procurement.regroups == ((step,) if step else ())
+    assert planned(desired(groups=False), odcrs=odcrs).regroups == ()
 
 
-def test_a_plan_that_has_nothing_to_do_has_no_step() -> None:
-    assert not planned(wish(), there=(ours("cr-1", 8),)).steps
-    assert planned(wish()).steps
+def test_a_satisfied_plan_has_no_step() -> None:
+    assert not planned(desired(), odcrs=(managed("cr-1", 8),)).steps
+    assert planned(desired()).steps
 
 
 @pytest.mark.covers("CAP-04", "CAP-06")
 @pytest.mark.parametrize(
-    ("cluster", "uid", "made"),
+    ("cluster", "uid", "own"),
     [
         ("blue", "uid-of-this", True),
         ("green", "uid-of-this", True),  # the cluster was renamed
@@ -826,13 +854,13 @@ def test_a_plan_that_has_nothing_to_do_has_no_step() -> None:
         (None, None, False),
     ],
 )
-def test_only_what_this_clusters_broker_made_is_its_to_change(
-    cluster: str | None, uid: str | None, made: bool
+def test_only_reservations_of_this_clusters_broker_are_changed(
+    cluster: str | None, uid: str | None, own: bool
 ) -> None:
-    one = ours("cr-1", 8)
-    tags = {key: value for key, value in one.tags.items() if key != TAG_CLUSTER}
+    reservation = managed("cr-1", 8)
+    tags = {key: value for key, value in reservation.tags.items() if key != TAG_CLUSTER}
     tags |= {TAG_CLUSTER: cluster} if cluster else {}
     tags |= {TAG_CLUSTER_UID: uid} if uid else {}
-    one = replace(one, tags=tags, ownership=Owner("blue", "uid-of-this").judge(tags))
-    assert made_here(one, "blue") is made
-    assert not made_here(replace(one, tags={**tags, TAG_MANAGED: "terraform"}), "blue")
+    reservation = replace(reservation, tags=tags, ownership=Owner("blue", "uid-of-this").judge(tags))
+    assert made_here(reservation, "blue") is own
+    assert not made_here(replace(reservation, tags={**tags, TAG_MANAGED: "terraform"}), "blue")

@@ -1,4 +1,4 @@
-"""The plan of procurement keeps its promises, whatever happens around it.
+"""The procurement plan keeps its invariants under any changes around it.
 
 A small EC2 carries out plan after plan: its capacity in each place is finite, foreign instances take and
 leave slots, and users cancel reservations and change quotas. After every step: foreign reservations are
@@ -46,8 +46,8 @@ from tests.unit.capacity.builders import NOW, ZONES, type_
 CLUSTER = "blue"
 GPU = "nvidia.com/gpu"
 TYPES = {
-    each.name: each
-    for each in (
+    instance_type.name: instance_type
+    for instance_type in (
         type_("p5.48xlarge", vcpus=192, memory_gib=2048, gpus=8, price=100.0),
         type_("p5.4xlarge", vcpus=16, memory_gib=256, gpus=1, price=13.0),
     )
@@ -105,7 +105,7 @@ class Ec2:
 
     def change(self, change: OdcrChange) -> None:
         odcr = self.odcrs[change.odcr_id]
-        assert odcr.id not in self.foreign, "somebody else's"
+        assert odcr.id not in self.foreign, "it is foreign"
         used = odcr.total - odcr.available
         assert change.count >= used, f"{used} run in {odcr.id}"
         back = odcr.total - change.count
@@ -116,7 +116,7 @@ class Ec2:
     def alive(self) -> list[Odcr]:
         return [odcr for odcr in self.odcrs.values() if odcr.state not in ENDED_STATES]
 
-    def ours(self) -> list[Odcr]:
+    def managed(self) -> list[Odcr]:
         return [odcr for odcr in self.alive() if odcr.id not in self.foreign]
 
 
@@ -139,10 +139,10 @@ class World:
             )
             for team, quota in self.quotas.items()
         ]
-        wishes = [
+        capacities = [
             DesiredCapacity(
                 reserved=team,
-                asks={
+                demands={
                     n: FlavorDemand(flavor=self.flavors[n], nominal={GPU: float(g)}) for n, g in quota.items()
                 },
                 flavor_names=tuple(quota),
@@ -155,7 +155,7 @@ class World:
         ]
         holdings = resolve_ownership(self.ec2.odcrs.values(), {}, claimants, cluster=CLUSTER)
         return plan(
-            wishes,
+            capacities,
             Inventory(odcrs=dict(self.ec2.odcrs), described=self.now),
             holdings,
             types=TYPES,
@@ -166,7 +166,7 @@ class World:
             intents=self.intents,
         )
 
-    def settle(self) -> None:
+    def run_plans(self) -> None:
         """Plan after plan until no step is left."""
         for _ in range(200):
             planned = self.plan()
@@ -178,7 +178,7 @@ class World:
             had = self.served()
             for change in planned.changes:
                 self.ec2.change(change)
-            assert all(self.served()[asked] >= served for asked, served in had.items()), "needed, given back"
+            assert all(self.served()[key] >= served for key, served in had.items()), "needed, given back"
             if not planned.steps:
                 return
         raise AssertionError("plans without end")
@@ -200,7 +200,7 @@ class World:
         self.refusals = self.refusals.record(kind, zone, count, error, self.now)
 
     def held(self, team: Reserved, flavor: str) -> int:
-        """The GPUs held for a flavor in its places, whatever their source."""
+        """The GPUs of any source that are held for a flavor in its places."""
         return sum(
             odcr.total * TYPES[odcr.instance_type].gpus[0].count
             for odcr in self.ec2.alive()
@@ -223,14 +223,14 @@ class World:
         }
 
     def spent(self) -> float:
-        held = [(odcr.instance_type, odcr.total) for odcr in self.ec2.ours()]
+        held = [(odcr.instance_type, odcr.total) for odcr in self.ec2.managed()]
         held += [(intent.instance_type, intent.count) for intent in self.intents]
         return sum(count * (TYPES[name].on_demand_price or 0) for name, count in held)
 
     def each_within(self, planned: ProcurementPlan) -> None:
         for purchase in planned.purchases:
             team = str(purchase.reserved)
-            count = sum(odcr.total for odcr in self.ec2.ours() if odcr.tags[TAG_RESERVATION] == team)
+            count = sum(odcr.total for odcr in self.ec2.managed() if odcr.tags[TAG_RESERVATION] == team)
             assert count <= self.caps.instances_each
 
 
@@ -241,7 +241,7 @@ steps = st.one_of(
     st.tuples(st.just("room"), st.sampled_from(PLACES), st.integers(0, 8)),
     st.tuples(st.just("run"), st.integers(0, 5), st.integers(0, 6)),
     st.tuples(st.just("cancel by hand"), st.integers(0, 5)),
-    st.tuples(st.just("somebody makes"), st.sampled_from(TEAMS), st.sampled_from(PLACES[:3])),
+    st.tuples(st.just("foreign purchase"), st.sampled_from(TEAMS), st.sampled_from(PLACES[:3])),
     st.tuples(st.just("policy"), st.booleans()),
     st.tuples(st.just("lost reply"), st.sampled_from(TEAMS), st.sampled_from(PLACES), st.integers(0, 3)),
     st.tuples(st.just("delete"), st.sampled_from(TEAMS)),
@@ -249,8 +249,8 @@ steps = st.one_of(
 )
 
 
-def happen(world: World, what: tuple[object, ...]) -> None:
-    kind, *rest = what
+def happen(world: World, event: tuple[object, ...]) -> None:
+    kind, *rest = event
     alive = world.ec2.alive()
     match kind, rest:
         case "quota", [Reserved() as team, str(flavor), int(gpus)]:
@@ -267,9 +267,9 @@ def happen(world: World, what: tuple[object, ...]) -> None:
         case "cancel by hand", [int(at)] if alive:
             odcr = alive[at % len(alive)]
             world.ec2.odcrs[odcr.id] = replace(odcr, state="cancelled", available=0)
-        case "somebody makes", [Reserved() as team, (str(name), str(zone))]:
-            made = world.ec2.make(name, zone, 1, {TAG_RESERVATION: str(team)})
-            world.ec2.foreign |= {made.id}
+        case "foreign purchase", [Reserved() as team, (str(name), str(zone))]:
+            foreign = world.ec2.make(name, zone, 1, {TAG_RESERVATION: str(team)})
+            world.ec2.foreign |= {foreign.id}
         case "policy", [bool(cancels)]:
             world.cancels = cancels
         case "lost reply", [Reserved() as team, (str(name), str(zone)), int(count)]:
@@ -281,7 +281,7 @@ def happen(world: World, what: tuple[object, ...]) -> None:
                 instance_type=name,
                 zone=zone,
                 count=count,
-                match_criteria="open",  # the wanted terms differ, so it is not sent again
+                match_criteria="open",  # the desired terms differ, so it is not sent again
             )
             world.intents = (sent,) if count else ()
         case "delete", [Reserved() as team]:
@@ -296,36 +296,40 @@ def happen(world: World, what: tuple[object, ...]) -> None:
     st.sampled_from([100.0, 450.0, 1e6]),
     st.sampled_from([3.0, float("inf")]),
 )
-def test_nothing_is_bought_twice_or_beyond_the_caps_and_nothing_foreign_or_used_is_touched(
-    happens: list[tuple[object, ...]], dollars: float, each: float
+def test_no_purchase_repeats_or_exceeds_the_caps_and_no_foreign_or_used_slot_is_cancelled(
+    events: list[tuple[object, ...]], dollars: float, instances_each: float
 ) -> None:
-    world = World(ec2=Ec2(room=dict.fromkeys(PLACES, 3)), caps=Caps(dollars=dollars, instances_each=each))
-    for what in happens:
-        happen(world, what)
-        world.settle()
+    world = World(
+        ec2=Ec2(room=dict.fromkeys(PLACES, 3)), caps=Caps(dollars=dollars, instances_each=instances_each)
+    )
+    for event in events:
+        happen(world, event)
+        world.run_plans()
         assert world.plan().purchases == ()
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 80), st.dictionaries(st.sampled_from(PLACES), st.integers(0, 6)))
-def test_what_ec2_has_of_a_flavor_is_all_obtained(gpus: int, room: dict[Place, int]) -> None:
+def test_all_available_capacity_of_a_flavor_is_obtained(gpus: int, room: dict[Place, int]) -> None:
     """After one round of plans: the quota is served, or no place of the flavor has an instance left."""
     world = World(ec2=Ec2(room=dict.fromkeys(PLACES, 0) | room), caps=Caps(dollars=1e9))
     world.quotas[TEAMS[0]] = {"any": gpus}
-    world.settle()
+    world.run_plans()
     left = sum(world.ec2.room[place] for place in FLAVORS["any"].places(TYPES))
     assert world.held(TEAMS[0], "any") >= gpus or left == 0
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 6), st.integers(0, 6))
-def test_a_flavor_in_another_zone_is_had_there_before_it_is_given_back_here(count: int, room: int) -> None:
+def test_a_flavor_that_moves_to_another_zone_is_bought_there_before_it_is_cancelled(
+    count: int, room: int
+) -> None:
     world = World(ec2=Ec2(room=dict.fromkeys(PLACES, count)), caps=Caps(dollars=1e9))
-    here, there = ZONES[:2]
+    old, new = ZONES[:2]
     world.quotas[TEAMS[0]] = {"big": 8 * count}
-    world.settle()
-    world.ec2.room[BIG, there] = room
-    world.flavors["big"] = replace(FLAVORS["big"], zones=(there,))
-    world.settle()
-    zones = {each: sum(o.total for o in world.ec2.ours() if o.zone == each) for each in (here, there)}
-    assert zones == {here: 0 if room >= count else count, there: min(room, count)}
+    world.run_plans()
+    world.ec2.room[BIG, new] = room
+    world.flavors["big"] = replace(FLAVORS["big"], zones=(new,))
+    world.run_plans()
+    zones = {zone: sum(o.total for o in world.ec2.managed() if o.zone == zone) for zone in (old, new)}
+    assert zones == {old: 0 if room >= count else count, new: min(room, count)}

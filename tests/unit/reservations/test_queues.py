@@ -33,15 +33,17 @@ def quotas(*, limit: str | None = None, lend: str | None = None, memory: str | N
 def queue(spec: Json, namespace: str = "team") -> Queue:
     judged = judge(ReservationSpec.model_validate(spec))
     assert not judged.problems
-    ((found,), _) = queues({Reserved(namespace, "gpu"): judged.spec})
-    return found
+    ((cluster_queue,), _) = queues({Reserved(namespace, "gpu"): judged.spec})
+    return cluster_queue
 
 
 @pytest.mark.covers("OME-034", "OME-036", "OME-042")
-def test_limits_are_those_of_each_resource_of_each_flavor() -> None:
-    found = queue({**quotas(limit="32", lend="8", memory="1Ti"), "cohort": "c", "allowBorrowing": True})
-    assert (found.name, found.cohort) == ("team--gpu", "c")
-    assert found.quotas == {
+def test_each_resource_of_each_flavor_has_its_limits() -> None:
+    cluster_queue = queue(
+        {**quotas(limit="32", lend="8", memory="1Ti"), "cohort": "c", "allowBorrowing": True}
+    )
+    assert (cluster_queue.name, cluster_queue.cohort) == ("team--gpu", "c")
+    assert cluster_queue.quotas == {
         GPU: Quota(nominal=64, borrowing_limit=32, lending_limit=8),
         MEMORY: Quota(nominal=16 << 40, borrowing_limit=1 << 40),
     }
@@ -49,7 +51,7 @@ def test_limits_are_those_of_each_resource_of_each_flavor() -> None:
 
 
 @pytest.mark.covers("OME-042")
-def test_every_group_and_every_flavor_of_it_counts_in_their_order() -> None:
+def test_groups_and_flavors_keep_their_order() -> None:
     def flavor(name: str, **quota: str) -> Json:
         return {"name": name, "resources": [{"name": n, "nominalQuota": v} for n, v in quota.items()]}
 
@@ -57,12 +59,12 @@ def test_every_group_and_every_flavor_of_it_counts_in_their_order() -> None:
         {"coveredResources": ["gpu"], "flavors": [flavor("h100", gpu="500m"), flavor("a100", gpu="1e1")]},
         {"coveredResources": ["cpu", "memory"], "flavors": [flavor("plain", cpu="500m", memory="1Ki")]},
     ]
-    found = queue({"resourceGroups": groups})
-    assert [({*each.resources}, each.flavors) for each in found.groups] == [
+    cluster_queue = queue({"resourceGroups": groups})
+    assert [({*group.resources}, group.flavors) for group in cluster_queue.groups] == [
         ({"gpu"}, ("h100", "a100")),
         ({"cpu", "memory"}, ("plain",)),
     ]
-    assert {str(key): quota.nominal for key, quota in found.quotas.items()} == {
+    assert {str(key): quota.nominal for key, quota in cluster_queue.quotas.items()} == {
         "h100/gpu": 1,  # part of one is a whole one
         "a100/gpu": 10,
         "plain/cpu": 500,
@@ -72,17 +74,15 @@ def test_every_group_and_every_flavor_of_it_counts_in_their_order() -> None:
 
 @pytest.mark.covers("OME-037", "OME-038", "OME-041")
 @pytest.mark.parametrize(("allowed", "limit"), [(True, None), (False, 0), (None, 0)])
-def test_who_may_borrow_and_says_no_limit_has_none_and_others_borrow_nothing(
-    allowed: bool | None, limit: int | None
-) -> None:
-    said = {} if allowed is None else {"allowBorrowing": allowed}
-    found = queue({**quotas(), "cohort": "c", **said})
-    assert {each.borrowing_limit for each in found.quotas.values()} == {limit}
+def test_without_allow_borrowing_the_borrowing_limit_is_zero(allowed: bool | None, limit: int | None) -> None:
+    spec = {} if allowed is None else {"allowBorrowing": allowed}
+    cluster_queue = queue({**quotas(), "cohort": "c", **spec})
+    assert {quota.borrowing_limit for quota in cluster_queue.quotas.values()} == {limit}
 
 
 @pytest.mark.covers("OME-046", "OME-047", "OME-048", "OME-049", "OME-050")
 @pytest.mark.parametrize(
-    ("rule", "made"),
+    ("rule", "expected"),
     [
         (None, Preemption(within="LowerPriority", reclaim="Never")),
         ({"reclaimWithinCohort": "Any"}, Preemption(within="LowerPriority", reclaim="Any")),
@@ -104,16 +104,16 @@ def test_who_may_borrow_and_says_no_limit_has_none_and_others_borrow_nothing(
         ),
     ],
 )
-def test_the_preemption_rule_is_kueues_and_defaults_are_the_documented_ones(
-    rule: Json | None, made: Preemption
+def test_the_preemption_rule_has_kueues_policies_and_defaults(
+    rule: Json | None, expected: Preemption
 ) -> None:
-    assert queue({**quotas(), **({"preemptionRule": rule} if rule else {})}).preemption == made
+    assert queue({**quotas(), **({"preemptionRule": rule} if rule else {})}).preemption == expected
 
 
 @pytest.mark.covers("OME-043")
 def test_a_cluster_wide_reservation_of_a_cohort_is_its_members_pool() -> None:
     pool = judge(ReservationSpec.model_validate({**quotas(), "cohort": "c", "allowBorrowing": True})).spec
     team = judge(ReservationSpec.model_validate({**quotas(), "cohort": "c", "allowBorrowing": True})).spec
-    made, cohorts = queues({Reserved("", "pool"): pool, Reserved("team", "gpu"): team})
-    tree = Tree(made, cohorts)
+    cluster_queues, cohorts = queues({Reserved("", "pool"): pool, Reserved("team", "gpu"): team})
+    tree = Tree(cluster_queues, cohorts)
     assert tree.queues["team--gpu"].potential(GPU) == 128

@@ -37,7 +37,9 @@ P5 = "p5.48xlarge"
 TEAM = Reserved("ml", "training")
 
 
-def one(annotations: dict[str, str] | None = None, gpus: str = "16", **more: Any) -> CapacityReservation:
+def reservation(
+    annotations: dict[str, str] | None = None, gpus: str = "16", **more: Any
+) -> CapacityReservation:
     quota = {"name": "h100", "resources": [{"name": GPU, "nominalQuota": gpus}]}
     metadata = {
         "name": "training",
@@ -69,15 +71,15 @@ def reading(
     **more: Any,
 ) -> ParsedReservation:
     known = {"h100": {INSTANCE_TYPE: P5, ZONE: ZONES[0]}} if flavors is None else flavors
-    made = one(annotations, **more)
-    return read(made, judge(made.spec), catalog(known).instances(TYPES, ()), cost_labels=("team", "owner"))
+    obj = reservation(annotations, **more)
+    return read(obj, judge(obj.spec), catalog(known).instances(TYPES, ()), cost_labels=("team", "owner"))
 
 
 @pytest.mark.covers("CAP-02")
-def test_an_object_that_says_nothing_is_watched_and_what_is_bought_is_kept() -> None:
-    found = reading()
-    assert (found.managed, found.wish.cancels, found.problems) == (False, False, ())
-    terms = found.wish.terms
+def test_an_object_without_annotations_is_observed_and_retained() -> None:
+    parsed = reading()
+    assert (parsed.managed, parsed.desired.cancels, parsed.problems) == (False, False, ())
+    terms = parsed.desired.terms
     assert (terms.match_criteria, terms.platform, terms.tenancy, terms.end) == (
         "targeted",
         "Linux/UNIX",
@@ -89,13 +91,17 @@ def test_an_object_that_says_nothing_is_watched_and_what_is_bought_is_kept() -> 
         names.TAG_RESERVATION: "ml/training",
         names.TAG_MANAGED: "capacity-broker",
     }
-    (ask,) = found.wish.asks.values()
-    assert (ask.nominal, ask.flavor.instance_types, ask.flavor.zones) == ({GPU: 16.0}, (P5,), ZONES[:1])
+    (demand,) = parsed.desired.demands.values()
+    assert (demand.nominal, demand.flavor.instance_types, demand.flavor.zones) == (
+        {GPU: 16.0},
+        (P5,),
+        ZONES[:1],
+    )
 
 
 @pytest.mark.covers("CAP-02", "CAP-03", "OME-095")
-def test_what_the_annotations_say() -> None:
-    found = reading(
+def test_annotations_set_policy_purchase_and_adoption() -> None:
+    parsed = reading(
         {
             names.RESERVATION_POLICY: "Manage",
             names.DELETION_POLICY: " Cancel ",
@@ -109,17 +115,17 @@ def test_what_the_annotations_say() -> None:
         },
         spec={"compartmentID": "acme"},
     )
-    terms = found.wish.terms
-    assert (found.managed, found.wish.cancels) == (True, True)
+    terms = parsed.desired.terms
+    assert (parsed.managed, parsed.desired.cancels) == (True, True)
     assert (terms.match_criteria, terms.tenancy, terms.platform) == ("open", "dedicated", "Windows")
     assert terms.end == datetime(2027, 1, 31, tzinfo=UTC)
     assert terms.tags[names.TAG_COMPARTMENT] == "acme"
-    assert found.wish.asks["h100"].sizing == "largest"
-    assert (found.claimant.ids, found.claimant.group_arn) == (frozenset({"cr-1", "cr-2"}), GROUP)
+    assert parsed.desired.demands["h100"].sizing == "largest"
+    assert (parsed.claimant.ids, parsed.claimant.group_arn) == (frozenset({"cr-1", "cr-2"}), GROUP)
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "says"),
+    ("key", "value", "message"),
     [
         (names.RESERVATION_POLICY, "manage", "'manage': write Observe or Manage"),
         (names.DELETION_POLICY, "Delete", "'Delete': write Retain or Cancel"),
@@ -137,17 +143,17 @@ def test_what_the_annotations_say() -> None:
         (names.ADOPT_GROUP, "own", "such as arn:aws:resource-groups:us-east-1:123456789012:group/NAME"),
     ],
 )
-def test_an_annotation_that_is_not_understood_is_told_and_nothing_is_changed(
-    key: str, value: str, says: str
+def test_an_invalid_annotation_is_a_problem_and_freezes_the_reservation(
+    key: str, value: str, message: str
 ) -> None:
-    found = reading({names.RESERVATION_POLICY: "Manage"} | {key: value})
-    (problem,) = found.problems
+    parsed = reading({names.RESERVATION_POLICY: "Manage"} | {key: value})
+    (problem,) = parsed.problems
     assert problem.reason == "InvalidAnnotation"
-    assert key in problem.message and says in problem.message
-    assert found.wish.frozen
-    assert not found.wish.cancels
-    assert not found.claimant.group_arn  # no call to AWS about it
-    assert found.managed is (key != names.RESERVATION_POLICY)
+    assert key in problem.message and message in problem.message
+    assert parsed.desired.frozen
+    assert not parsed.desired.cancels
+    assert not parsed.claimant.group_arn  # no call to AWS about it
+    assert parsed.managed is (key != names.RESERVATION_POLICY)
 
 
 @pytest.mark.parametrize(
@@ -161,46 +167,49 @@ def test_an_annotation_that_is_not_understood_is_told_and_nothing_is_changed(
         ("example.com/reservation-policy", False),
     ],
 )
-def test_a_misspelt_annotation_is_told_and_about_buying_nothing_is_done(key: str, nothing_done: bool) -> None:
-    found = reading({names.RESERVATION_POLICY: "Manage", key: "x"})
-    told = {each.reason: each.message for each in found.problems}
-    ours = key.startswith("capacity-broker.io/")
-    assert list(told) == (["UnknownAnnotation"] if ours else [])
-    assert not ours or f"annotation {key} means nothing on a CapacityReservation" in told["UnknownAnnotation"]
-    assert bool(found.wish.frozen) == nothing_done
+def test_a_misspelt_annotation_is_a_problem_and_freezes_purchases(key: str, nothing_done: bool) -> None:
+    parsed = reading({names.RESERVATION_POLICY: "Manage", key: "x"})
+    messages = {problem.reason: problem.message for problem in parsed.problems}
+    own_key = key.startswith("capacity-broker.io/")
+    assert list(messages) == (["UnknownAnnotation"] if own_key else [])
+    assert (
+        not own_key
+        or f"annotation {key} means nothing on a CapacityReservation" in messages["UnknownAnnotation"]
+    )
+    assert bool(parsed.desired.frozen) == nothing_done
 
 
-def test_a_flavor_that_is_not_there_and_a_spec_with_a_problem_ask_for_nothing() -> None:
-    found = reading(flavors={})
-    assert (found.wish.asks, found.wish.flavor_names) == ({}, ("h100",))
-    assert [each.reason for each in found.problems] == ["FlavorNotFound"]
-    assert reading(spec={"allowBorrowing": True}).wish.asks == {}
+def test_a_missing_flavor_or_an_invalid_spec_gives_no_demand() -> None:
+    parsed = reading(flavors={})
+    assert (parsed.desired.demands, parsed.desired.flavor_names) == ({}, ("h100",))
+    assert [problem.reason for problem in parsed.problems] == ["FlavorNotFound"]
+    assert reading(spec={"allowBorrowing": True}).desired.demands == {}
 
 
-def test_without_kueue_a_flavor_is_the_type_that_it_is_named_after() -> None:
-    look = FlavorCatalog().instances(TYPES, ZONES[1:])
-    found = look("m5.large")
-    assert getattr(found, "zones", None) == ZONES[1:]
-    assert getattr(look("h100"), "reason", "") == "InstanceTypeUnknown"
+def test_without_kueue_a_flavor_is_the_type_of_its_name() -> None:
+    flavor_of = FlavorCatalog().instances(TYPES, ZONES[1:])
+    flavor = flavor_of("m5.large")
+    assert getattr(flavor, "zones", None) == ZONES[1:]
+    assert getattr(flavor_of("h100"), "reason", "") == "InstanceTypeUnknown"
 
 
-def test_without_its_finalizer_an_object_could_go_unseen() -> None:
-    assert reading().wish.ready
-    assert not reading(finalizers=[]).wish.ready
+def test_an_object_without_its_finalizer_is_not_ready() -> None:
+    assert reading().desired.ready
+    assert not reading(finalizers=[]).desired.ready
 
 
 class Api:
     """Resource Groups, with a count of its calls."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.requests = 0
         self.answer: ReservationGroup | ProviderError = ReservationGroup(arn=GROUP, name="gpus")
 
     def account_id(self) -> str:
         return "111122223333"
 
     def group(self, arn: str) -> ReservationGroup:
-        self.asked += 1
+        self.requests += 1
         if isinstance(self.answer, ProviderError):
             raise self.answer
         return self.answer
@@ -211,61 +220,66 @@ def groups(cluster: str = "blue") -> tuple[Groups, Api]:
     return Groups(api, region="us-east-1", cluster=cluster), api
 
 
-def test_a_groups_name_follows_from_cluster_and_object_and_is_one_that_aws_takes() -> None:
-    found, _ = groups()
-    assert found.name(TEAM) == "capacity-broker.blue.ml--training"
-    assert found.name(Reserved("", "shared")) == "capacity-broker.blue.shared"
-    long = found.name(Reserved("n" * 63, "r" * 200))
-    assert len(long) == LONGEST and long != found.name(Reserved("n" * 63, "r" * 201))
+def test_a_groups_name_is_valid_and_follows_from_cluster_and_object() -> None:
+    group_reader, _ = groups()
+    assert group_reader.name(TEAM) == "capacity-broker.blue.ml--training"
+    assert group_reader.name(Reserved("", "shared")) == "capacity-broker.blue.shared"
+    long = group_reader.name(Reserved("n" * 63, "r" * 200))
+    assert len(long) == LONGEST and long != group_reader.name(Reserved("n" * 63, "r" * 201))
     assert groups("a/b")[0].name(TEAM) != groups("a-b")[0].name(TEAM)
     like = "arn:aws-cn:ec2:cn-north-1:1:capacity-reservation/cr-1"
-    assert found.arn(TEAM, like=like).startswith("arn:aws-cn:resource-groups:us-east-1:111122223333:group/")
+    assert group_reader.arn(TEAM, sample_arn=like).startswith(
+        "arn:aws-cn:resource-groups:us-east-1:111122223333:group/"
+    )
 
 
-def test_a_group_is_read_again_after_a_while_and_what_is_unknown_is_not_none() -> None:
-    found, api = groups()
-    assert found.look(GROUP, NOW) == found.look(GROUP, NOW + EVERY - minutes(1)) == api.answer
-    assert api.asked == 1
-    found.look(GROUP, NOW + EVERY)
-    assert api.asked == 2
-    found.forget(GROUP)
+def test_a_group_is_read_again_after_a_while_and_an_error_is_not_a_missing_group() -> None:
+    group_reader, api = groups()
+    assert group_reader.read(GROUP, NOW) == group_reader.read(GROUP, NOW + EVERY - minutes(1)) == api.answer
+    assert api.requests == 1
+    group_reader.read(GROUP, NOW + EVERY)
+    assert api.requests == 2
+    group_reader.forget(GROUP)
     api.answer = ProviderError("NotFoundException", "none", class_=ErrorClass.NOT_FOUND)
-    assert found.look(GROUP, NOW + EVERY) is None
-    found.forget(GROUP)
+    assert group_reader.read(GROUP, NOW + EVERY) is None
+    group_reader.forget(GROUP)
     api.answer = ProviderError("Throttling", "later", class_=ErrorClass.THROTTLING)
     with pytest.raises(ProviderError):
-        found.look(GROUP, NOW + EVERY)
+        group_reader.read(GROUP, NOW + EVERY)
 
 
-def test_a_group_that_people_name_keeps_the_members_last_read() -> None:
-    found, api = groups()
-    first = found.named(GROUP, NOW)
+def test_a_named_group_keeps_its_last_members_during_errors() -> None:
+    group_reader, api = groups()
+    first = group_reader.named(GROUP, NOW)
     api.answer = ProviderError("AccessDenied", "no", class_=ErrorClass.PERMISSION)
-    assert found.named(GROUP, NOW + EVERY) == first
+    assert group_reader.named(GROUP, NOW + EVERY) == first
     with pytest.raises(ProviderError):
         groups_never_read, refusing = groups()
         refusing.answer = api.answer
         groups_never_read.named(GROUP, NOW)
     # A group that is gone has no members, and later errors do not restore any.
     api.answer = ProviderError("NotFoundException", "none", class_=ErrorClass.NOT_FOUND)
-    assert found.named(GROUP, NOW + EVERY) is None
+    assert group_reader.named(GROUP, NOW + EVERY) is None
     api.answer = ProviderError("Throttling", "later", class_=ErrorClass.THROTTLING)
     with pytest.raises(ProviderError):
-        found.named(GROUP, NOW + 2 * EVERY)
+        group_reader.named(GROUP, NOW + 2 * EVERY)
 
 
 def shown(*odcrs: Odcr, at: datetime = NOW) -> Inventory:
-    return Inventory(odcrs={each.id: each for each in odcrs}, described=at)
+    return Inventory(odcrs={reservation.id: reservation for reservation in odcrs}, described=at)
 
 
-def test_what_was_done_is_in_every_description_until_ec2_must_show_it() -> None:
+def test_changes_are_assumed_until_ec2_must_show_them() -> None:
     recent = AssumptionStore(FakeClock())
     recent.purchases.assume("cr-new", odcr("cr-new", total=2, free=2), at=NOW)
     recent.changes.assume("cr-1", (5, UNCHANGED), at=NOW)
     recent.changes.assume("cr-2", (0, UNCHANGED), at=NOW)
     late = shown(odcr("cr-1", total=8, free=4), odcr("cr-2"), at=NOW + minutes(1))
-    seen = recent.shown(late).odcrs
-    assert {id_: (each.total, each.available, each.state) for id_, each in seen.items()} == {
+    odcrs = recent.shown(late).odcrs
+    assert {
+        id_: (reservation.total, reservation.available, reservation.state)
+        for id_, reservation in odcrs.items()
+    } == {
         "cr-new": (2, 2, "active"),
         "cr-1": (5, 1, "active"),
         "cr-2": (1, 1, "cancelled"),
@@ -277,39 +291,39 @@ def test_what_was_done_is_in_every_description_until_ec2_must_show_it() -> None:
     assert recent.shown(after) == after
 
 
-def test_what_was_made_counts_until_ec2_has_shown_it_or_would_have_forgotten_it() -> None:
+def test_a_purchase_is_assumed_until_ec2_shows_it_or_it_expires() -> None:
     recent = AssumptionStore(FakeClock())
     recent.purchases.assume("cr-new", odcr("cr-new", total=2, free=2), at=NOW)
     assert "cr-new" in recent.shown(shown(at=NOW + UNSHOWN - minutes(1))).odcrs
     assert "cr-new" not in recent.shown(shown(at=NOW + UNSHOWN)).odcrs
 
 
-def test_a_slot_is_idle_only_as_long_as_it_was_seen_so() -> None:
+def test_a_slot_is_idle_only_as_long_as_every_observation_has_it_idle() -> None:
     tags = {names.TAG_MANAGED: "capacity-broker", names.TAG_CLUSTER: "blue"}
     idle = IdleTracker(ttl=timedelta(minutes=60), cluster="blue")
 
     def at(minute: int, free: int) -> int:
         now = NOW + minutes(minute)
-        there = odcr("cr-1", total=8, free=free, tags=tags)
-        idle.see(shown(there, odcr("cr-2", total=9, free=9)), now)
-        return idle.over([there, odcr("cr-2")], now)
+        reservation = odcr("cr-1", total=8, free=free, tags=tags)
+        idle.observe(shown(reservation, odcr("cr-2", total=9, free=9)), now)
+        return idle.expired([reservation, odcr("cr-2")], now)
 
     assert [at(0, 8), at(30, 5), at(59, 8), at(60, 8)] == [0, 0, 0, 5]
     assert [at(61, 0), at(62, 8), at(121, 8), at(122, 8)] == [0, 0, 0, 8]
     never = IdleTracker(ttl=timedelta(0), cluster="blue")
-    never.see(shown(odcr("cr-1", tags=tags)), NOW)
-    assert never.over([odcr("cr-1")], NOW + timedelta(days=9)) == 0
+    never.observe(shown(odcr("cr-1", tags=tags)), NOW)
+    assert never.expired([odcr("cr-1")], NOW + timedelta(days=9)) == 0
 
 
-def test_deleted_object_may_go_only_when_a_pass_has_seen_just_that_object() -> None:
-    assert (NO_ODCRS.known, NO_ODCRS.may_go(TEAM)) == (False, False)
-    settled = OdcrSnapshot(settled={TEAM: "u-1"})
-    assert [settled.may_go(TEAM, uid=uid) for uid in ("", "u-1", "u-2")] == [True, True, False]
+def test_a_deleted_object_is_deletable_only_after_a_pass_over_its_uid() -> None:
+    assert (NO_ODCRS.known, NO_ODCRS.is_deletable(TEAM)) == (False, False)
+    deletable = OdcrSnapshot(deletable={TEAM: "u-1"})
+    assert [deletable.is_deletable(TEAM, uid=uid) for uid in ("", "u-1", "u-2")] == [True, True, False]
     later = OdcrSnapshot(ownership=Ownership())
-    assert (later.known, later.may_go(TEAM)) == (True, False)
+    assert (later.known, later.is_deletable(TEAM)) == (True, False)
 
 
-def test_only_a_change_of_ownership_makes_a_new_snapshot() -> None:
+def test_only_a_change_of_ownership_gives_a_new_snapshot() -> None:
     reads = ReservationReads(Client(InProcessTransport(Cluster())), clock=FakeClock())
     changes: list[int] = []
     reads.snapshots.on_odcrs(lambda: changes.append(reads.snapshot().version))
@@ -321,7 +335,9 @@ def test_only_a_change_of_ownership_makes_a_new_snapshot() -> None:
     assert (before.odcrs.known, after.odcrs.known) == (False, True)
 
 
-def test_a_cluster_wide_reservation_is_named_alone() -> None:
-    made = ClusterCapacityReservation.decode({"metadata": {"name": "shared"}, "spec": one().spec.wire()})
-    found = read(made, judge(made.spec), FlavorCatalog().instances(TYPES, ()))
-    assert found.wish.terms.tags[names.TAG_RESERVATION] == "shared"
+def test_a_cluster_wide_reservation_is_tagged_by_its_name_alone() -> None:
+    obj = ClusterCapacityReservation.decode(
+        {"metadata": {"name": "shared"}, "spec": reservation().spec.wire()}
+    )
+    parsed = read(obj, judge(obj.spec), FlavorCatalog().instances(TYPES, ()))
+    assert parsed.desired.terms.tags[names.TAG_RESERVATION] == "shared"

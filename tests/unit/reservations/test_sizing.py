@@ -25,8 +25,8 @@ TI = 2.0**40
 GI = 2.0**30
 ZONE_ID = "topology.k8s.aws/zone-id"
 TYPES = {
-    each.name: each
-    for each in (
+    instance_type.name: instance_type
+    for instance_type in (
         type_("p5.48xlarge", vcpus=192, memory_gib=2048, gpus=8, price=98.32, zones=ZONES[:2]),
         type_("p5.4xlarge", vcpus=16, memory_gib=256, gpus=1, price=12.29, zones=ZONES[1:]),
         type_("p4d.24xlarge", vcpus=96, memory_gib=1152, gpus=8, price=32.77),
@@ -59,17 +59,17 @@ def flavor(*types: str, zones: tuple[str, ...] = ZONES, **labels: str) -> Instan
         ),
     ],
 )
-def test_what_the_labels_of_a_flavor_mean(
+def test_labels_of_a_flavor_give_types_and_zones(
     labels: dict[str, str], configured: tuple[str, ...], types: tuple[str, ...], zones: tuple[str, ...]
 ) -> None:
-    found = flavor_of("f", labels, TYPES, configured)
-    assert isinstance(found, InstanceFlavor), found
-    assert (found.instance_types, found.zones) == (types, zones)
+    resolved = flavor_of("f", labels, TYPES, configured)
+    assert isinstance(resolved, InstanceFlavor), resolved
+    assert (resolved.instance_types, resolved.zones) == (types, zones)
 
 
 @pytest.mark.covers("CAP-01")
 @pytest.mark.parametrize(
-    ("labels", "reason", "says"),
+    ("labels", "reason", "message"),
     [
         ({"team": "blue"}, "FlavorWithoutInstanceType", INSTANCE_TYPE),
         ({"kubernetes.io/arch": "amd64"}, "FlavorWithoutInstanceType", INSTANCE_TYPE),
@@ -89,13 +89,11 @@ def test_what_the_labels_of_a_flavor_mean(
         ({INSTANCE_TYPE: "m5.large", "karpenter.sh/capacity-type": "spot"}, "FlavorNotReserved", "'spot'"),
     ],
 )
-def test_a_flavor_that_means_nothing_says_what_to_mend(
-    labels: dict[str, str], reason: str, says: str
-) -> None:
-    found = flavor_of("f", labels, TYPES)
-    assert isinstance(found, FlavorProblem)
-    assert found.reason == reason
-    assert says in found.message and found.message.startswith("flavor f: ")
+def test_an_unresolved_flavor_names_the_remedy(labels: dict[str, str], reason: str, message: str) -> None:
+    problem = flavor_of("f", labels, TYPES)
+    assert isinstance(problem, FlavorProblem)
+    assert problem.reason == reason
+    assert message in problem.message and problem.message.startswith("flavor f: ")
 
 
 @pytest.mark.covers("CAP-01")
@@ -115,7 +113,7 @@ def test_a_flavor_that_means_nothing_says_what_to_mend(
         ("m5.large", {"cpu": 2, "example.com/licence": 5}, 1, {}),
     ],
 )
-def test_instances_by_the_accelerator_and_what_they_lack(
+def test_the_accelerator_sets_the_count_and_other_resources_may_be_missing(
     kind: str, nominal: dict[str, float], count: int, missing: dict[str, float]
 ) -> None:
     sized = size(flavor(kind), nominal, TYPES)
@@ -124,7 +122,7 @@ def test_instances_by_the_accelerator_and_what_they_lack(
     assert (sized.reason == "ResourceRatioUnsatisfiable") == bool(missing)
 
 
-def test_a_ratio_that_no_count_serves_is_told_with_its_numbers() -> None:
+def test_an_unsatisfiable_ratio_is_reported_with_its_numbers() -> None:
     sized = size(flavor("p4d.24xlarge"), {GPU: 32, "memory": 8 * TI}, TYPES)
     assert sized.message == (
         "flavor f: 32 of nvidia.com/gpu are 4 p4d.24xlarge. memory: quota 8Ti, they have 4.5Ti, 3.5Ti too few"
@@ -134,7 +132,7 @@ def test_a_ratio_that_no_count_serves_is_told_with_its_numbers() -> None:
     assert none.message == "flavor f: m5.large has no nvidia.com/gpu"
 
 
-def test_sized_by_the_largest_it_has_all() -> None:
+def test_sizing_by_the_largest_covers_every_resource() -> None:
     sized = size(flavor("p4d.24xlarge"), {GPU: 32, "memory": 8 * TI, "cpu": 512}, TYPES, sizing="largest")
     assert (sized.count, sized.by, sized.missing) == (8, "memory", {})
 
@@ -148,7 +146,7 @@ def test_each_type_of_a_flavor_has_a_count_of_its_own() -> None:
     st.sampled_from(sorted(TYPES)),
     st.dictionaries(st.sampled_from([GPU, "cpu", "memory"]), st.floats(0, 1e6), max_size=3),
 )
-def test_what_is_counted_is_served_by_no_fewer(kind: str, nominal: dict[str, float]) -> None:
+def test_the_count_is_the_smallest_that_serves(kind: str, nominal: dict[str, float]) -> None:
     exact = needed(TYPES[kind], nominal)
     sized = size(flavor(kind), nominal, TYPES)
     assert sized.count - 1 < exact <= sized.count
@@ -159,7 +157,7 @@ def test_what_is_counted_is_served_by_no_fewer(kind: str, nominal: dict[str, flo
 
 
 @pytest.mark.parametrize(
-    ("labels", "there", "admitted"),
+    ("labels", "reservation", "admitted"),
     [
         ({}, odcr("cr-1", "m5.large", ZONES[0]), True),
         ({}, odcr("cr-1", "m5.xlarge", ZONES[0]), False),
@@ -174,12 +172,14 @@ def test_what_is_counted_is_served_by_no_fewer(kind: str, nominal: dict[str, flo
         ({ZONE_ID: "use1-azb"}, odcr("cr-1", "m5.large", ZONES[0]), False),
     ],
 )
-def test_which_reservations_a_flavor_admits(labels: dict[str, str], there: Odcr, admitted: bool) -> None:
-    assert replace(flavor("m5.large"), labels=labels).admits(there) is admitted
+def test_a_flavor_admits_matching_reservations(
+    labels: dict[str, str], reservation: Odcr, admitted: bool
+) -> None:
+    assert replace(flavor("m5.large"), labels=labels).admits(reservation) is admitted
 
 
-def test_a_zone_by_its_id() -> None:
-    made = flavor("m5.large", zones=("use1-aza",))
-    assert made.admits(odcr("cr-1", "m5.large", ZONES[0]))
+def test_a_zone_can_be_given_by_its_id() -> None:
+    zoned = flavor("m5.large", zones=("use1-aza",))
+    assert zoned.admits(odcr("cr-1", "m5.large", ZONES[0]))
     assert is_zone_id("use1-az4") and is_zone_id("apne2-az1") and not is_zone_id("us-east-1a")
     assert [*flavor("m5.large", zones=("use1-az4",)).places(TYPES)] == [("m5.large", "use1-az4")]

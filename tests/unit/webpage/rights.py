@@ -36,10 +36,10 @@ class Reviews:
             user = self.tokens.get(spec["token"], "")
             status = {"authenticated": bool(user), "user": {"username": user, "groups": ["people"]}}
         else:
-            asked = spec["resourceAttributes"]
-            wanted = {(asked["resource"], asked["namespace"]), (asked["resource"], "")}
+            attributes = spec["resourceAttributes"]
+            granting = {(attributes["resource"], attributes["namespace"]), (attributes["resource"], "")}
             subjects = (spec["user"], *spec["groups"])
-            status = {"allowed": any(wanted & self.rights.get(name, set()) for name in subjects)}
+            status = {"allowed": any(granting & self.rights.get(name, set()) for name in subjects)}
         return Reply(status=201, body=orjson.dumps({"spec": spec, "status": status}))
 
     def stream(self, request: Request, *, timeout: float) -> Stream:

@@ -59,14 +59,14 @@ def two_namespaces() -> LiveState:
     )
 
 
-def asked(access: PageAccess, path: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
+def get_page(access: PageAccess, path: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
     with page(history(), two_namespaces(), access) as url:
         return get(url + path, **headers)
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/changes", "/nowhere"])
 @pytest.mark.covers("CAP-16")
-def test_without_a_proof_of_identity_no_path_answers(path: str) -> None:
+def test_without_proof_of_identity_every_path_is_denied(path: str) -> None:
     for rules, headers in (
         (PROXY, {}),
         (TOKENS, {}),
@@ -74,9 +74,9 @@ def test_without_a_proof_of_identity_no_path_answers(path: str) -> None:
         (TOKENS, {"Authorization": "Basic YTpi"}),
         (TOKENS, {"X-Forwarded-User": "ana"}),
     ):
-        answer = asked(guarded(Reviews(), rules), path, headers)
+        answer = get_page(guarded(Reviews(), rules), path, headers)
         assert answer.status == 401 and "team" not in answer.data.decode(), (rules, headers)
-    forged = asked(
+    forged = get_page(
         guarded(Reviews({"ana": {ALL_TEAMS, *CLUSTER}}), ELSEWHERE), path, {"X-Forwarded-User": "ana"}
     )
     assert forged.status == 403 and "team" not in forged.data.decode()
@@ -127,7 +127,7 @@ def signed_in(reviews: Reviews, user: str = "ana") -> tuple[PageAccess, dict[str
 @pytest.mark.covers("CAP-16")
 def test_a_person_sees_only_the_namespaces_that_they_may_read(path: str) -> None:
     access, headers = signed_in(Reviews({"ana": {TEAM}}))
-    shown = asked(access, path, headers).data.decode()
+    shown = get_page(access, path, headers).data.decode()
     hidden = (SECRET, "hush", "Hush", "131313", "train-1", "cr-1", "cr-2", "165.12", "p5.48xlarge", "down")
     assert [word for word in hidden if word in shown and word not in path] == []
     if path == "/reservations":
@@ -175,7 +175,7 @@ def test_a_proxys_group_has_its_rights() -> None:
     assert all(s["groups"][-1] == "system:authenticated" for s in reviews.seen)
 
 
-def test_a_right_that_is_taken_away_is_gone_after_half_a_minute() -> None:
+def test_a_revoked_right_ends_after_half_a_minute() -> None:
     reviews = Reviews({"ana": {ALL_TEAMS, *CLUSTER}}, {"t": "ana"})
     clock = FakeClock()
     with page(history(), two_namespaces(), guarded(reviews, TOKENS, clock)) as url:
@@ -190,15 +190,15 @@ def test_a_right_that_is_taken_away_is_gone_after_half_a_minute() -> None:
         assert get(url, Authorization="Bearer t").status == 401
 
 
-def test_nothing_is_shown_while_the_api_server_does_not_answer() -> None:
+def test_the_page_is_denied_while_the_api_server_is_unavailable() -> None:
     for rules, headers in ((PROXY, {"X-Forwarded-User": "ana"}), (TOKENS, {"Authorization": "Bearer t"})):
-        answer = asked(guarded(Reviews(broken=True), rules), "/", headers)
+        answer = get_page(guarded(Reviews(broken=True), rules), "/", headers)
         assert answer.status == 503 and "team" not in answer.data.decode()
 
 
 def test_without_authentication_the_page_answers_to_this_machine_alone() -> None:
-    assert asked(OPEN, "/", {}).status == 200
-    assert asked(OPEN, "/", {"Host": "evil.example"}).status == 403
+    assert get_page(OPEN, "/", {}).status == 200
+    assert get_page(OPEN, "/", {"Host": "evil.example"}).status == 403
 
 
 WEB = {"web": True, "cluster_name": "blue", "cluster_endpoint": "https://blue.example", "cluster_ca": "LS0="}
@@ -220,7 +220,9 @@ WEB = {"web": True, "cluster_name": "blue", "cluster_endpoint": "https://blue.ex
     ],
 )
 @pytest.mark.covers("CAP-16")
-def test_a_page_that_others_reach_is_refused_at_start(given: dict[str, str], named: tuple[str, ...]) -> None:
+def test_a_reachable_page_without_authentication_is_refused_at_start(
+    given: dict[str, str], named: tuple[str, ...]
+) -> None:
     nothing: object = None
     with pytest.raises(BadOptions) as refused:
         serve(Settings(**WEB, **given), nothing, nothing)  # type: ignore[arg-type]

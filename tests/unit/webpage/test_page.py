@@ -117,16 +117,16 @@ def test_the_page_is_read_only_and_serves_no_other_name() -> None:
         assert get(url, Host="evil.example").status == 403
         assert get(f"{url}/changes", Host="evil.example").status == 403
         assert get(f"{url}/static/../server.py").status == 404
-        assert get(f"{url}/claims/nobody").status == 404
+        assert get(f"{url}/claims/unknown").status == 404
 
 
 @pytest.mark.covers("CAP-16")
-def test_nothing_is_loaded_from_elsewhere() -> None:
+def test_pages_load_only_their_own_files() -> None:
     with page(filled(), state()) as url:
         for path in PATHS:
             shown = body(url + path)
             loaded = re.findall(r'(?:src|href|hx-get|action)="([^"]*)"', shown)
-            assert [each for each in loaded if not each.startswith(("/", "#"))] == []
+            assert [url_ for url_ in loaded if not url_.startswith(("/", "#"))] == []
             assert "style=" not in shown and not re.search(r"<script(?! src)", shown)
 
 
@@ -147,7 +147,7 @@ def test_the_heat_map_counts_refusals_by_pool_and_time() -> None:
         assert shown.count('class="heat-5"') == 1
 
 
-def test_a_short_pool_has_its_chance_and_expected_wait() -> None:
+def test_a_short_pool_shows_its_chance_and_expected_wait() -> None:
     store = HistoryStore()
     recent = [
         refusal(n, at=NOW - timedelta(minutes=60 - 5 * n), pool=pool)
@@ -192,7 +192,7 @@ def test_a_group_is_shown_by_its_name_without_a_link() -> None:
 @pytest.mark.parametrize(
     "path", ["/nowhere", "/odcrs/arn%3Aaws/training", "/odcrs/cr-404", "/claims/train-9"]
 )
-def test_a_missing_page_looks_like_the_others(path: str) -> None:
+def test_a_missing_page_has_the_common_layout(path: str) -> None:
     with page(filled(), state()) as url:
         answer = get(url + path)
         assert answer.status == 404 and "/static/page.css" in answer.data.decode()
@@ -224,7 +224,7 @@ def test_the_newest_shortages_are_first() -> None:
         assert len(times) > 40 and times == sorted(times, reverse=True)
 
 
-def test_one_is_singular() -> None:
+def test_a_count_of_one_is_singular() -> None:
     with page(filled(), state()) as url:
         shown = re.sub(r"<[^>]+>", "", body(url))
         assert "1 pool is short" in shown and "1 claim waits" in shown
@@ -242,7 +242,7 @@ def test_one_is_singular() -> None:
         ("/shortages", ""),
     ],
 )
-def test_a_filter_that_is_not_understood_is_reported(path: str, unknown: str) -> None:
+def test_an_invalid_filter_is_reported(path: str, unknown: str) -> None:
     with page(filled(), state()) as url:
         shown = body(url + path)
         assert (
@@ -257,14 +257,14 @@ def member(namespace: str, cohort: str, odcrs: tuple[str, ...] = ()) -> Reservat
 
 def cells(shown: str) -> list[list[str]]:
     """The texts of the tables' rows."""
-    found = re.findall(r"<tr role=\"row\">\s*<td(.*?)</tr>", shown, re.DOTALL)
+    row_html = re.findall(r"<tr role=\"row\">\s*<td(.*?)</tr>", shown, re.DOTALL)
     return [
         [" ".join(re.sub(r"<[^>]+>", " ", f"<td{cell}").split()) for cell in row.split("<td")]
-        for row in found
+        for row in row_html
     ]
 
 
-def test_a_cohort_shows_its_members_and_who_lends_to_whom() -> None:
+def test_a_cohort_shows_its_members_and_loans() -> None:
     members = [
         member("team", "all", ("cr-1",)),
         member("other", "all"),
@@ -288,11 +288,11 @@ def test_a_cohort_shows_its_members_and_who_lends_to_whom() -> None:
         assert "lonely/gpus" in chosen and "team/gpus" not in chosen and "1 member<" in chosen
 
 
-def test_a_loan_names_nothing_outside_of_the_scope() -> None:
+def test_a_loan_hides_names_outside_of_the_scope() -> None:
     members = [member("team", "all"), member("other", "all")]
     loans = [loan("team/gpus", "other/gpus", ("train-9",)), loan("x/gpus", "other/gpus", ("train-8",))]
     live = replace(state(), reservations=members, loans=loans)
-    seen = visible(live, VisibleScope(cluster=False, namespaces=frozenset({"team"})))
-    assert [(row.lender, row.borrower, row.borrower_url, row.claims) for row in seen.loans] == [
+    scoped = visible(live, VisibleScope(cluster=False, namespaces=frozenset({"team"})))
+    assert [(row.lender, row.borrower, row.borrower_url, row.claims) for row in scoped.loans] == [
         ("team/gpus", ELSEWHERE, "", ())
     ]

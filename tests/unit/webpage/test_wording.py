@@ -42,11 +42,11 @@ def test_a_pool_is_named_by_type_zone_and_reservation() -> None:
         (Scope("subnet", "subnet-1"), "subnet subnet-1"),
     ],
 )
-def test_a_shortage_is_named_in_words(scope: Scope, name: str) -> None:
+def test_a_shortage_has_a_description(scope: Scope, name: str) -> None:
     assert scope_name(scope.kind, scope.key) == name and "arn:" not in name
 
 
-def test_each_class_of_shortage_has_a_way_out() -> None:
+def test_each_class_of_shortage_has_a_remedy() -> None:
     assert len({*WAYS_OUT.values()}) == len(WAYS_OUT)
-    assert all(way_out(str(each)) == text for each, text in WAYS_OUT.items())
+    assert all(way_out(str(error_class)) == text for error_class, text in WAYS_OUT.items())
     assert "explain claim" in way_out("") and "explain claim" in way_out("new")

@@ -104,12 +104,12 @@ def page(store: HistoryStore, live: LiveState | None = None, access: PageAccess 
     store.open()
     recorder = HistoryRecorder(store, clock=CLOCK)
     recorder.forecast()
-    made = WebPage(recorder, lambda: live, access, clock=CLOCK, host="127.0.0.1", port=0)
-    made.start()
+    web_page = WebPage(recorder, lambda: live, access, clock=CLOCK, host="127.0.0.1", port=0)
+    web_page.start()
     try:
-        yield made.url
+        yield web_page.url
     finally:
-        made.close()
+        web_page.close()
         store.close()
 
 

@@ -182,9 +182,9 @@ def test_a_new_group_of_an_old_name_is_empty(client: Any, fake: FakeEc2) -> None
 
 def names(client: Any, *filters: tuple[str, list[str]]) -> list[str]:
     reply = client.list_groups(Filters=[{"Name": name, "Values": values} for name, values in filters])
-    found = [entry["GroupName"] for entry in reply["GroupIdentifiers"]]
-    assert found == [entry["Name"] for entry in reply["Groups"]], "the old and the new list agree"
-    return found
+    group_names = [entry["GroupName"] for entry in reply["GroupIdentifiers"]]
+    assert group_names == [entry["Name"] for entry in reply["Groups"]], "the old and the new list agree"
+    return group_names
 
 
 def test_list_groups_by_filter(client: Any) -> None:

@@ -83,7 +83,7 @@ def test_invalid_member_fails_alone(client: Any, fake: FakeEc2, stranger: str, c
     assert listed(client, "training") == [good]
 
 
-def test_grouping_statuses_tell_the_last_action_on_each_resource(client: Any, fake: FakeEc2) -> None:
+def test_grouping_status_is_the_last_action_on_the_resource(client: Any, fake: FakeEc2) -> None:
     group_arn = make_pool(client)
     first, second = fake.reserve("cr-1"), fake.reserve("cr-2")
     client.group_resources(Group="training", ResourceArns=[first, second, arn("cr-nowhere")])
@@ -157,7 +157,7 @@ def test_a_reservation_that_ends_leaves_its_groups(client: Any, fake: FakeEc2, e
     assert listed(client, "training") == [other]
 
 
-def test_ec2_can_ask_for_members_and_groups(client: Any, fake: FakeEc2) -> None:
+def test_ec2_can_read_members_and_groups(client: Any, fake: FakeEc2) -> None:
     training, inference = make_pool(client, "training"), make_pool(client, "inference")
     odcr = fake.reserve("cr-1")
     for name in ("training", "inference"):
@@ -172,7 +172,7 @@ def test_ec2_can_ask_for_members_and_groups(client: Any, fake: FakeEc2) -> None:
         groups.members(ACCOUNT, REGION, "nowhere")
 
 
-def test_ec2_hears_of_every_change_of_membership(client: Any, fake: FakeEc2) -> None:
+def test_every_membership_change_reaches_ec2(client: Any, fake: FakeEc2) -> None:
     make_pool(client)
     odcr = fake.reserve("cr-1")
     client.group_resources(Group="training", ResourceArns=[arn("cr-nowhere")])

@@ -45,7 +45,7 @@ def reservation_of(ec2: Any, instance: str) -> str | None:
     return shown.get("CapacityReservationId")
 
 
-def test_both_services_tell_of_one_membership(aws: Aws, ec2: Any) -> None:
+def test_both_services_report_the_same_membership(aws: Aws, ec2: Any) -> None:
     first, second = aws.reserve(ec2), aws.reserve(ec2)
     training, inference = aws.group("training", first, second), aws.group("inference", first)
     assert members(aws, training) == [first, second]
@@ -65,13 +65,13 @@ def test_a_pending_member_is_listed_and_launched_into_only_later(aws: Aws, ec2: 
         answer = groups.group_resources(Group="training", ResourceArns=[arn])
         assert (answer["Succeeded"], answer["Pending"]) == ([], [{"ResourceArn": arn}])
     status = groups.list_grouping_statuses(Group="training")["GroupingStatuses"]
-    assert [each["Status"] for each in status] == ["IN_PROGRESS"]
+    assert [entry["Status"] for entry in status] == ["IN_PROGRESS"]
     assert members(aws, "training") == groups_of(ec2, odcr) == []
     assert reservation_of(ec2, launch_into(ec2, group)) is None
     aws.control.advance(60)
     assert members(aws, "training") == [odcr]
     status = groups.list_grouping_statuses(Group="training")["GroupingStatuses"]
-    assert [each["Status"] for each in status] == ["SUCCESS"]
+    assert [entry["Status"] for entry in status] == ["SUCCESS"]
     assert groups.group_resources(Group="training", ResourceArns=[arn])["Succeeded"] == [arn]
 
 
@@ -100,13 +100,13 @@ def test_an_instance_follows_its_group(aws: Aws, ec2: Any) -> None:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_another_accounts_reservation_joins_only_when_shared(aws: Aws, ec2: Any, shared: bool) -> None:
-    made = aws.control.reservation(
+    odcr = aws.control.reservation(
         **OTHERS,
         shared_with=["123456789012"] if shared else [],
     )
-    arn = f"arn:aws:ec2:{REGION}:222222222222:capacity-reservation/{made['CapacityReservationId']}"
-    mine = arn.replace("222222222222", "123456789012")
+    arn = f"arn:aws:ec2:{REGION}:222222222222:capacity-reservation/{odcr['CapacityReservationId']}"
+    own_arn = arn.replace("222222222222", "123456789012")
     aws.group("training")
-    reply = aws.client("resource-groups").group_resources(Group="training", ResourceArns=[arn, mine])
+    reply = aws.client("resource-groups").group_resources(Group="training", ResourceArns=[arn, own_arn])
     assert reply["Succeeded"] == ([arn] if shared else [])
     assert [failure["ErrorCode"] for failure in reply["Failed"]] == ["RESOURCE_NOT_FOUND"] * (2 - shared)

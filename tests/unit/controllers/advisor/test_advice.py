@@ -1,4 +1,4 @@
-"""Selector terms as values: their owner, the wanted terms, and the end of the broker's control."""
+"""Selector terms as values: their owner, the desired terms, and the end of the broker's control."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.reservation_spec import CapacityReservationSpec, CapacityReservationTarget
 from broker.capacity.model import Misfit, Resolved
 from broker.controllers.advisor.conditions import advised, allowed, conditions_patch, yielded
-from broker.controllers.advisor.pools import beyond_reserved, class_of, of_karpenter, without_reserved
+from broker.controllers.advisor.pools import beyond_reserved, class_of, karpenter_pools, without_reserved
 from broker.controllers.advisor.terms import (
-    FORGOTTEN,
     MOST,
     OPEN,
     PATIENCE,
+    REMOVAL_MEMORY,
     TAG_KEY,
     Advice,
     Record,
     Term,
     advise,
-    asked,
+    checked,
     load,
-    noticed,
+    request_of,
     same,
     split,
     tag_key,
@@ -60,7 +60,7 @@ def odcr(number: int, owner: str = ACCOUNT) -> Odcr:
     )
 
 
-def found(own: int, foreign: int = 0) -> Resolved:
+def resolved(own: int, foreign: int = 0) -> Resolved:
     return Resolved(
         usable=tuple(odcr(n) for n in range(own)) + tuple(odcr(n + 500, OTHER) for n in range(foreign))
     )
@@ -70,13 +70,15 @@ def users(count: int) -> list[Term]:
     return [{"tags": {"team": f"t-{n}"}} for n in range(count)]
 
 
-def advice(spec: CapacityReservationSpec | None, what: Resolved, theirs: list[Term], **more: Any) -> Any:
-    return advise(spec, what, theirs, tag=TAG, account_id=ACCOUNT, **more)
+def advice(
+    spec: CapacityReservationSpec | None, reservations: Resolved, user_terms: list[Term], **more: Any
+) -> Any:
+    return advise(spec, reservations, user_terms, tag=TAG, account_id=ACCOUNT, **more)
 
 
 @pytest.mark.covers("KRP-31")
 @pytest.mark.parametrize(
-    ("own", "foreign", "theirs", "form", "by_tag", "by_id", "left_out"),
+    ("own", "foreign", "user_terms", "form", "by_tag", "by_id", "left_out"),
     [
         (30, 0, 0, "ids", 0, 30, 0),
         (31, 0, 0, "tag", 31, 0, 0),
@@ -88,20 +90,20 @@ def advice(spec: CapacityReservationSpec | None, what: Resolved, theirs: list[Te
         (2, 0, 29, "tag", 2, 0, 0),
     ],
 )
-def test_ids_while_they_fit_else_one_tag_and_the_ids_of_other_accounts(
-    own: int, foreign: int, theirs: int, form: str, by_tag: int, by_id: int, left_out: int
+def test_terms_are_ids_if_they_fit_else_one_tag_and_foreign_ids(
+    own: int, foreign: int, user_terms: int, form: str, by_tag: int, by_id: int, left_out: int
 ) -> None:
-    made = advice(GROUP, found(own, foreign), users(theirs))
-    assert made.form == form
-    assert len(made.by_tag) == by_tag
-    assert len([term for term in made.terms if "id" in term]) == by_id
-    assert len(made.left_out) == left_out
-    assert (TAG in made.terms) is (form == "tag")
+    result = advice(GROUP, resolved(own, foreign), users(user_terms))
+    assert result.form == form
+    assert len(result.by_tag) == by_tag
+    assert len([term for term in result.terms if "id" in term]) == by_id
+    assert len(result.left_out) == left_out
+    assert (TAG in result.terms) is (form == "tag")
 
 
 @pytest.mark.covers("KRP-31")
 @pytest.mark.parametrize(
-    ("spec", "theirs", "terms"),
+    ("spec", "user_terms", "terms"),
     [
         (None, [], ()),
         (preference("none"), [], ()),
@@ -113,78 +115,80 @@ def test_ids_while_they_fit_else_one_tag_and_the_ids_of_other_accounts(
         (GROUP, [TAG], ()),
     ],
 )
-def test_the_terms_of_each_spec(spec: CapacityReservationSpec | None, theirs: list[Term], terms: Any) -> None:
-    assert advice(spec, found(2), theirs).terms == terms
+def test_the_terms_of_each_spec(
+    spec: CapacityReservationSpec | None, user_terms: list[Term], terms: Any
+) -> None:
+    assert advice(spec, resolved(2), user_terms).terms == terms
 
 
 @pytest.mark.covers("KRP-31")
-def test_a_list_that_is_full_has_no_room_for_the_open_term() -> None:
-    made = advice(preference("open"), found(2), users(MOST))
-    assert (made.form, made.terms, made.left_out) == ("open", (), ("open",))
-    made = advice(preference("open"), found(2), users(MOST - 1))
-    assert (made.form, made.terms, made.left_out) == ("open", (OPEN,), ())
+def test_a_full_list_has_no_room_for_the_open_term() -> None:
+    result = advice(preference("open"), resolved(2), users(MOST))
+    assert (result.form, result.terms, result.left_out) == ("open", (), ("open",))
+    result = advice(preference("open"), resolved(2), users(MOST - 1))
+    assert (result.form, result.terms, result.left_out) == ("open", (OPEN,), ())
 
 
-def test_what_starts_soon_and_what_karpenter_drains_itself_stay_selected() -> None:
+def test_pending_and_ending_reservations_stay_selected() -> None:
     ending = Misfit(id="cr-777", reason="CapacityBlockEnding", message="")
     gone = Misfit(id="cr-888", reason="ReservationExpired", message="")
-    what = Resolved(usable=(odcr(1),), pending=(odcr(2),), misfits=(ending, gone))
-    assert [term["id"] for term in advice(GROUP, what, []).terms] == ["cr-001", "cr-002", "cr-777"]
+    reservations = Resolved(usable=(odcr(1),), pending=(odcr(2),), misfits=(ending, gone))
+    assert [term["id"] for term in advice(GROUP, reservations, []).terms] == ["cr-001", "cr-002", "cr-777"]
 
 
-def test_those_that_cannot_be_tagged_are_given_by_id() -> None:
-    made = advice(GROUP, found(31), [], untaggable={"cr-004"})
-    assert made.terms == (TAG, {"id": "cr-004"}) and len(made.by_tag) == 30
+def test_untaggable_reservations_are_selected_by_id() -> None:
+    result = advice(GROUP, resolved(31), [], untaggable={"cr-004"})
+    assert result.terms == (TAG, {"id": "cr-004"}) and len(result.by_tag) == 30
 
 
 TERMS = st.lists(st.sampled_from([*({"id": f"cr-{n:03}"} for n in range(6)), *users(4), OPEN]), max_size=12)
 
 
 @pytest.mark.covers("KRP-31")
-@given(theirs=TERMS, count=st.integers(0, 40), foreign=st.integers(0, 40), before=st.integers(0, 40))
-def test_users_terms_always_stay_and_ours_are_always_known(
-    theirs: list[Term], count: int, foreign: int, before: int
+@given(user_terms=TERMS, count=st.integers(0, 40), foreign=st.integers(0, 40), before=st.integers(0, 40))
+def test_user_terms_always_stay_and_recorded_terms_are_always_known(
+    user_terms: list[Term], count: int, foreign: int, before: int
 ) -> None:
-    """Whatever the set was and becomes, the list holds a user's entries and the record's, 30 at most."""
-    record, listed = Record(), theirs
-    for what in (found(before), found(count, foreign), Resolved()):
-        mine, gone = split(listed, record)
-        assert mine == theirs and gone == []
-        made = advice(GROUP, what, mine)
-        listed = [*mine, *made.terms]
-        record = load(written(Record(asked=ARN), made.terms).dump()) or Record()
+    """For any earlier and later set, the list holds a user's entries and the record's, 30 at most."""
+    record, listed = Record(), user_terms
+    for reservations in (resolved(before), resolved(count, foreign), Resolved()):
+        kept, gone = split(listed, record)
+        assert kept == user_terms and gone == []
+        result = advice(GROUP, reservations, kept)
+        listed = [*kept, *result.terms]
+        record = load(written(Record(request=ARN), result.terms).dump()) or Record()
         assert len(listed) <= MOST
-        assert listed[: len(theirs)] == theirs
-        assert not [term for term in made.terms if term in theirs]
-        covered = {term.get("id") for term in listed} | {*made.by_tag} | {*made.left_out}
-        assert {o.id for o in what.usable} <= covered
-    assert same(listed, theirs)
+        assert listed[: len(user_terms)] == user_terms
+        assert not [term for term in result.terms if term in user_terms]
+        covered = {term.get("id") for term in listed} | {*result.by_tag} | {*result.left_out}
+        assert {o.id for o in reservations.usable} <= covered
+    assert same(listed, user_terms)
 
 
-def test_a_term_of_ours_that_a_user_repeats_is_the_user_s_from_then_on() -> None:
-    record = Record(terms=({"id": "cr-000"},), asked=ARN)
-    mine, gone = split([{"id": "cr-000"}, {"id": "cr-000"}], record)
-    assert mine == [{"id": "cr-000"}] and gone == []
-    assert advice(GROUP, found(1), mine).terms == ()
+def test_a_recorded_term_that_a_user_repeats_becomes_the_users() -> None:
+    record = Record(terms=({"id": "cr-000"},), request=ARN)
+    kept, gone = split([{"id": "cr-000"}, {"id": "cr-000"}], record)
+    assert kept == [{"id": "cr-000"}] and gone == []
+    assert advice(GROUP, resolved(1), kept).terms == ()
 
 
 @pytest.mark.covers("KRP-31")
-def test_removals_are_counted_only_near_each_other_and_for_one_ask() -> None:
+def test_removals_are_counted_only_within_a_time_and_for_one_request() -> None:
     term: Term = {"id": "cr-000"}
-    record = Record(terms=(term,), asked="a", at=timestamp(NOW))
+    record = Record(terms=(term,), request="a", at=timestamp(NOW))
     for count in range(1, PATIENCE + 1):
-        record = noticed(record, [term], asked_for="a", now=NOW)
+        record = checked(record, [term], request="a", now=NOW)
         assert record.removed == count
     assert record.yielded
-    assert noticed(record, [term], asked_for="a", now=NOW) == record
-    assert not noticed(record, [term], asked_for="b", now=NOW).yielded
-    once = Record(terms=(term,), asked="a", removed=2, at=timestamp(NOW))
-    assert noticed(once, [term], asked_for="a", now=NOW + FORGOTTEN + timedelta(seconds=1)).removed == 1
-    assert noticed(once, [], asked_for="a", now=NOW) == once
+    assert checked(record, [term], request="a", now=NOW) == record
+    assert not checked(record, [term], request="b", now=NOW).yielded
+    once = Record(terms=(term,), request="a", removed=2, at=timestamp(NOW))
+    assert checked(once, [term], request="a", now=NOW + REMOVAL_MEMORY + timedelta(seconds=1)).removed == 1
+    assert checked(once, [], request="a", now=NOW) == once
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"terms": 3}', '{"terms": ["x"]}', '"x"', "null"])
-def test_a_record_that_cannot_be_read_is_none(text: str | None) -> None:
+def test_an_unreadable_record_is_none(text: str | None) -> None:
     assert load(text) is None
 
 
@@ -193,22 +197,22 @@ def test_an_empty_record_is_a_record() -> None:
 
 
 @pytest.mark.covers("KRP-31")
-def test_what_a_record_says_is_read_back_by_any_broker() -> None:
-    whole = Record(terms=({"id": "cr-1"},), asked=ARN, removed=2, by="argocd", at=timestamp(NOW))
+def test_a_record_round_trips() -> None:
+    whole = Record(terms=({"id": "cr-1"},), request=ARN, removed=2, by="argocd", at=timestamp(NOW))
     assert load(whole.dump()) == whole
     assert written(whole, []) == replace(whole, terms=())  # the removing manager is kept
     assert written(replace(whole, removed=0), []) == Record()
 
 
 @pytest.mark.covers("KRP-31")
-def test_what_somebody_removed_is_noticed() -> None:
-    record = Record(terms=({"id": "cr-1"}, {"id": "cr-2"}), asked=ARN)
+def test_a_removed_term_is_detected() -> None:
+    record = Record(terms=({"id": "cr-1"}, {"id": "cr-2"}), request=ARN)
     assert split([*users(1), {"id": "cr-2"}], record) == (users(1), [{"id": "cr-1"}])
 
 
 @given(st.text("abc-", min_size=1, max_size=100), st.text("abc-.", min_size=1, max_size=253))
 @example("c" * 100, "x" * 252)
-def test_a_tag_fits_ec2_and_begins_as_its_cluster_s_do(cluster: str, node_class: str) -> None:
+def test_a_tag_fits_ec2_and_has_its_clusters_prefix(cluster: str, node_class: str) -> None:
     key = tag_key(cluster, node_class)
     assert len(key) <= TAG_KEY and key.startswith(tag_prefix(cluster))
     assert tag_key(cluster, node_class + "x") != key
@@ -220,11 +224,11 @@ def test_the_tag_of_a_class_names_it() -> None:
 
 
 @pytest.mark.covers("KRP-31")
-def test_a_record_names_what_was_asked_for() -> None:
+def test_a_record_names_the_request() -> None:
     by_id = CapacityReservationSpec(
         capacity_reservation_target=CapacityReservationTarget(capacity_reservation_id="cr-1")
     )
-    assert [*map(asked, (preference("None"), by_id, GROUP))] == ["none", "cr-1", ARN]
+    assert [*map(request_of, (preference("None"), by_id, GROUP))] == ["none", "cr-1", ARN]
 
 
 def node_pool(*requirements: dict[str, Any], group: str = "karpenter.k8s.aws", **labels: str) -> NodePool:
@@ -232,7 +236,9 @@ def node_pool(*requirements: dict[str, Any], group: str = "karpenter.k8s.aws", *
         "metadata": {"labels": labels},
         "spec": {
             "nodeClassRef": {"group": group, "kind": "EC2NodeClass", "name": "gpu"},
-            "requirements": [{"key": "karpenter.sh/capacity-type", **each} for each in requirements],
+            "requirements": [
+                {"key": "karpenter.sh/capacity-type", **requirement} for requirement in requirements
+            ],
         },
     }
     return NodePool.decode({"metadata": {"name": "p"}, "spec": {"template": template}})
@@ -282,23 +288,23 @@ def test_pools_that_allow_more_than_reserved(values: list[str], beyond: list[str
         ([], ["a"], True, "MoreThanReserved", "NodePool a: karpenter.sh/capacity-type allows more"),
     ],
 )
-def test_a_class_is_told_which_pools_leave_its_reservations_idle(
+def test_the_condition_names_pools_that_leave_reservations_idle(
     without: list[str], beyond: list[str], only: bool, reason: str, words: str
 ) -> None:
-    said = allowed(without, beyond, only=only)
-    assert (said.type, said.status, said.reason) == (
+    update = allowed(without, beyond, only=only)
+    assert (update.type, update.status, update.reason) == (
         names.RESERVED_ALLOWED,
         "True" if reason == "Allowed" else "False",
         reason,
     )
-    assert words in said.message
+    assert words in update.message
 
 
 @pytest.mark.covers("KRP-31")
 @pytest.mark.parametrize(
-    ("made", "more", "status", "reason", "words"),
+    ("result", "more", "status", "reason", "words"),
     [
-        (Advice(form="none"), {}, "True", "NotRequested", "asks for no reservation"),
+        (Advice(form="none"), {}, "True", "NotRequested", "requests no reservation"),
         (Advice(form="open"), {}, "True", "OpenTerm", "every open reservation"),
         (Advice(form="ids"), {"usable": 0}, "True", "NothingToSelect", "no reservation is usable"),
         (Advice(form="ids"), {}, "True", "TermsWritten", "selects 3 reservations by id"),
@@ -314,42 +320,42 @@ def test_a_class_is_told_which_pools_leave_its_reservations_idle(
         ),
     ],
 )
-def test_what_became_of_the_terms_is_said(
-    made: Advice, more: dict[str, Any], status: str, reason: str, words: str
+def test_the_condition_reports_the_written_terms(
+    result: Advice, more: dict[str, Any], status: str, reason: str, words: str
 ) -> None:
-    said = advised(made, **{"usable": 3, **more})
-    assert (said.type, said.status, said.reason) == (names.RESERVATIONS_ADVISED, status, reason)
-    assert words in said.message
+    update = advised(result, **{"usable": 3, **more})
+    assert (update.type, update.status, update.reason) == (names.RESERVATIONS_ADVISED, status, reason)
+    assert words in update.message
 
 
 @pytest.mark.covers("KRP-31")
-def test_a_list_that_others_keep_is_offered_the_term() -> None:
-    said = yielded(TAG, "argocd", held=False)
-    assert (said.status, said.reason) == ("False", "ListKeptByOthers")
-    assert "argocd removed" in said.message and orjson.dumps(TAG).decode() in said.message
+def test_a_list_of_another_manager_gets_the_term_as_advice() -> None:
+    update = yielded(TAG, "argocd", held=False)
+    assert (update.status, update.reason) == ("False", "ListKeptByOthers")
+    assert "argocd removed" in update.message and orjson.dumps(TAG).decode() in update.message
     assert yielded(TAG, "argocd", held=True).status == "True"
 
 
 @pytest.mark.covers("KRP-31")
-def test_conditions_are_written_when_they_change_and_go_when_nothing_is_to_be_said() -> None:
-    theirs = {"type": "Ready", "status": "True", "reason": "Ready", "message": ""}
-    node_class = EC2NodeClass.decode({"metadata": {"name": "gpu"}, "status": {"conditions": [theirs]}})
-    told = [advised(Advice(form="open"), usable=0)]
-    first = conditions_patch(node_class, told, now=NOW)
+def test_conditions_are_written_only_on_change_and_removed_when_obsolete() -> None:
+    ready = {"type": "Ready", "status": "True", "reason": "Ready", "message": ""}
+    node_class = EC2NodeClass.decode({"metadata": {"name": "gpu"}, "status": {"conditions": [ready]}})
+    updates = [advised(Advice(form="open"), usable=0)]
+    first = conditions_patch(node_class, updates, now=NOW)
     assert first is not None
     assert [c["type"] for c in first["conditions"]] == ["Ready", names.RESERVATIONS_ADVISED]
     then = EC2NodeClass.decode({"metadata": {"name": "gpu"}, "status": first})
-    assert conditions_patch(then, told, now=NOW + timedelta(hours=1)) is None
+    assert conditions_patch(then, updates, now=NOW + timedelta(hours=1)) is None
     last = conditions_patch(then, [], now=NOW)
     assert last is not None and [c["type"] for c in last["conditions"]] == ["Ready"]
     assert conditions_patch(node_class, [], now=NOW) is None
 
 
-def test_only_karpenter_s_pools_are_looked_at() -> None:
+def test_only_karpenters_pools_are_read() -> None:
     going = node_pool()
     going = NodePool.decode(
         {**going.wire(), "metadata": {"name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z"}}
     )
     both = [going, node_pool(group="capacity-broker.io"), node_pool()]
-    assert of_karpenter(both, "gpu") == [node_pool()] and of_karpenter(both, "web") == []
+    assert karpenter_pools(both, "gpu") == [node_pool()] and karpenter_pools(both, "web") == []
     assert class_of(node_pool()) == "gpu" and class_of(node_pool(group="capacity-broker.io")) == ""

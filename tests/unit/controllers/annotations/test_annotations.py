@@ -28,7 +28,7 @@ KNOWN = [Reserved("ml", "gpus"), Reserved("", "pool")]
 
 
 @pytest.mark.parametrize(
-    ("kind", "key", "says"),
+    ("kind", "key", "message"),
     [
         ("CapacityReservation", "reservation-polcy", "write capacity-broker.io/reservation-policy if that"),
         ("ClusterCapacityReservation", "deletionpolicy", "write capacity-broker.io/deletion-policy if that"),
@@ -50,48 +50,46 @@ KNOWN = [Reserved("ml", "gpus"), Reserved("", "pool")]
         ("NodeClaim", "attempt", "NodeClaim knows "),
     ],
 )
-def test_an_annotation_that_means_nothing_is_named_with_the_nearest_that_does(
-    kind: str, key: str, says: str
-) -> None:
-    (found,) = misspelt(kind, {f"capacity-broker.io/{key}": "x", "example.com/mine": "y"})
-    assert found.message.startswith(f"annotation capacity-broker.io/{key} means nothing on a {kind}: ")
-    assert says in found.message
-    assert not any(f"{names.BROKER}/{own}" in found.message for own in ("buying", "attempts"))
+def test_an_unknown_annotation_is_reported_with_the_nearest_name(kind: str, key: str, message: str) -> None:
+    (problem,) = misspelt(kind, {f"capacity-broker.io/{key}": "x", "example.com/mine": "y"})
+    assert problem.message.startswith(f"annotation capacity-broker.io/{key} means nothing on a {kind}: ")
+    assert message in problem.message
+    assert not any(f"{names.BROKER}/{own}" in problem.message for own in ("buying", "attempts"))
 
 
-def test_every_annotation_that_is_known_means_something_on_its_kind() -> None:
+def test_every_known_annotation_is_valid_on_its_kind() -> None:
     for kind, known in names.ANNOTATIONS.items():
         assert misspelt(kind, dict.fromkeys(known, "")) == ()
 
 
-class Told:
-    """The reporter over caches of one object each; `says` returns its events, by reason."""
+class ReporterBench:
+    """The reporter over caches of one object each; `events` gives its events by reason."""
 
-    def __init__(self, *there: Object, known: list[Reserved] | None = None) -> None:
+    def __init__(self, *objs: Object, known: list[Reserved] | None = None) -> None:
         self.client = Client(InProcessTransport(Cluster()))
         self.recorder = Recorder(self.client, "test", FakeClock())
         self.known = KNOWN if known is None else known
-        self.caches: dict[str, Cache[Any]] = {kind: Cache(type(one)) for kind, one in _by_kind(there).items()}
-        self.teller = AnnotationReporter(self.caches, lambda: self.known, recorder=self.recorder)
-        for one in there:
-            self.see(one)
+        self.caches: dict[str, Cache[Any]] = {kind: Cache(type(obj)) for kind, obj in _by_kind(objs).items()}
+        self.reporter = AnnotationReporter(self.caches, lambda: self.known, recorder=self.recorder)
+        for obj in objs:
+            self.see(obj)
 
-    def see(self, one: Object) -> None:
-        self.caches[one.KIND.kind].observe({"apiVersion": one.KIND.api_version, **one.wire()})
-        self.teller.run([(one.KIND.kind, one.key)])
+    def see(self, obj: Object) -> None:
+        self.caches[obj.KIND.kind].observe({"apiVersion": obj.KIND.api_version, **obj.wire()})
+        self.reporter.run([(obj.KIND.kind, obj.key)])
 
-    def says(self) -> dict[str, tuple[str, int]]:
+    def events(self) -> dict[str, tuple[str, int]]:
         self.recorder.flush()
-        events = [Event.decode(each) for each in self.client.list(Event.KIND)[0]]
-        assert {each.type for each in events} <= {"Warning"}
-        return {each.reason: (each.message, each.count) for each in events}
+        events = [Event.decode(raw) for raw in self.client.list(Event.KIND)[0]]
+        assert {event.type for event in events} <= {"Warning"}
+        return {event.reason: (event.message, event.count) for event in events}
 
 
-def _by_kind(there: tuple[Object, ...]) -> dict[str, Object]:
-    return {one.KIND.kind: one for one in there}
+def _by_kind(objs: tuple[Object, ...]) -> dict[str, Object]:
+    return {obj.KIND.kind: obj for obj in objs}
 
 
-def one(model: type[Object], annotations: dict[str, str], version: int = 1, **more: Any) -> Any:
+def obj_of(model: type[Object], annotations: dict[str, str], version: int = 1, **more: Any) -> Any:
     namespace = {"namespace": "default"} if model.KIND.namespaced else {}
     meta = {"name": "it", "uid": "u-1", "resourceVersion": str(version), "annotations": annotations}
     return model.decode({"metadata": {**meta, **namespace, **more.pop("meta", {})}, **more})
@@ -100,25 +98,25 @@ def one(model: type[Object], annotations: dict[str, str], version: int = 1, **mo
 @pytest.mark.parametrize(
     "model", [CapacityReservation, ClusterCapacityReservation, DedicatedAICluster, EC2NodeClass, NodeClaim]
 )
-def test_each_kind_is_told_once_by_a_warning(model: type[Object]) -> None:
-    told = Told(one(model, {"capacity-broker.io/mispelt": "x"}))
-    told.see(one(model, {"capacity-broker.io/mispelt": "x", "example.com/a": "b"}, 2))
-    ((reason, (message, count)),) = told.says().items()
+def test_each_kind_gets_a_single_warning(model: type[Object]) -> None:
+    bench = ReporterBench(obj_of(model, {"capacity-broker.io/mispelt": "x"}))
+    bench.see(obj_of(model, {"capacity-broker.io/mispelt": "x", "example.com/a": "b"}, 2))
+    ((reason, (message, count)),) = bench.events().items()
     assert (reason, count) == ("UnknownAnnotation", 1)
     assert "annotation capacity-broker.io/mispelt means nothing" in message
 
 
-def test_what_is_mended_and_broken_again_is_told_again() -> None:
+def test_a_problem_that_recurs_is_reported_again() -> None:
     wrong = {"capacity-broker.io/mispelt": "x"}
-    told = Told(one(EC2NodeClass, wrong))
-    told.see(one(EC2NodeClass, {}, 2))
-    told.see(one(EC2NodeClass, wrong, 3))
-    assert told.says()["UnknownAnnotation"][1] == 2
+    bench = ReporterBench(obj_of(EC2NodeClass, wrong))
+    bench.see(obj_of(EC2NodeClass, {}, 2))
+    bench.see(obj_of(EC2NodeClass, wrong, 3))
+    assert bench.events()["UnknownAnnotation"][1] == 2
 
 
-def test_a_claim_that_draws_from_nothing_is_told_the_nearest_name() -> None:
-    told = Told(one(NodeClaim, {names.DRAWS_FROM: "ml/gpu"}))
-    message, _ = told.says()["ReservationNotFound"]
+def test_a_claim_of_an_unknown_reservation_gets_the_nearest_name() -> None:
+    bench = ReporterBench(obj_of(NodeClaim, {names.DRAWS_FROM: "ml/gpu"}))
+    message, _ = bench.events()["ReservationNotFound"]
     assert message == (
         "annotation capacity-broker.io/draws-from is 'ml/gpu': there is no CapacityReservation gpu in "
         "namespace 'ml': write ml/gpus if that is meant, or make it; until then no slot that belongs to a "
@@ -126,25 +124,25 @@ def test_a_claim_that_draws_from_nothing_is_told_the_nearest_name() -> None:
     )
 
 
-def test_who_draws_is_told_when_the_reservation_goes_and_not_while_it_is_there() -> None:
-    told = Told(one(NodeClaim, {names.DRAWS_FROM: "ml/gpus"}))
-    assert told.says() == {}
-    told.known = []
-    told.teller.run([DRAWING])
-    assert list(told.says()) == ["ReservationNotFound"]
+def test_a_claim_is_warned_once_its_reservation_is_gone() -> None:
+    bench = ReporterBench(obj_of(NodeClaim, {names.DRAWS_FROM: "ml/gpus"}))
+    assert bench.events() == {}
+    bench.known = []
+    bench.reporter.run([DRAWING])
+    assert list(bench.events()) == ["ReservationNotFound"]
 
 
-def test_a_dedicated_clusters_claims_are_told_on_the_cluster() -> None:
+def test_claims_of_a_dedicated_cluster_get_no_warning() -> None:
     labels = {"labels": {names.DEDICATED: "prod"}}
-    assert Told(one(NodeClaim, {names.DRAWS_FROM: "gone"}, meta=labels)).says() == {}
+    assert ReporterBench(obj_of(NodeClaim, {names.DRAWS_FROM: "gone"}, meta=labels)).events() == {}
 
 
 def pool(own: dict[str, str], template: dict[str, str]) -> Any:
-    return one(NodePool, own, spec={"template": {"metadata": {"annotations": template}, "spec": {}}})
+    return obj_of(NodePool, own, spec={"template": {"metadata": {"annotations": template}, "spec": {}}})
 
 
 @pytest.mark.parametrize(
-    ("seen", "reason", "says"),
+    ("node_pool", "reason", "message"),
     [
         (pool({}, {names.DRAWS_FROM: "ml/gpus"}), "", ""),
         (pool({}, {names.DRAWS_FROM: "pol"}), "ReservationNotFound", "write pool if that is meant"),
@@ -166,14 +164,16 @@ def pool(own: dict[str, str], template: dict[str, str]) -> Any:
         ),
     ],
 )
-def test_of_a_pool_its_template_decides(seen: NodePool, reason: str, says: str) -> None:
-    told = Told(seen).says()
-    assert list(told) == ([reason] if reason else [])
-    assert all(says in message for message, _ in told.values())
-    assert bool(user_annotations(seen))
+def test_annotations_for_claims_count_in_the_template_of_a_pool(
+    node_pool: NodePool, reason: str, message: str
+) -> None:
+    events = ReporterBench(node_pool).events()
+    assert list(events) == ([reason] if reason else [])
+    assert all(message in text for text, _ in events.values())
+    assert bool(user_annotations(node_pool))
 
 
-def test_a_namespace_draws_from_what_has_none() -> None:
-    assert Told(one(Namespace, {names.DRAWS_FROM: "pool"})).says() == {}
-    message, _ = Told(one(Namespace, {names.DRAWS_FROM: "gpus"})).says()["ReservationNotFound"]
+def test_a_namespace_draws_only_from_cluster_wide_reservations() -> None:
+    assert ReporterBench(obj_of(Namespace, {names.DRAWS_FROM: "pool"})).events() == {}
+    message, _ = ReporterBench(obj_of(Namespace, {names.DRAWS_FROM: "gpus"})).events()["ReservationNotFound"]
     assert "its workloads have no queue" in message

@@ -1,4 +1,4 @@
-"""A user that is gone leaves the status of its reservation one pass later, whatever its kind."""
+"""A deleted user of any kind leaves the status of its reservation one pass later."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ class World:
             install(self.client)
         else:
             (flavors,) = [
-                each
-                for each in definitions(("v1beta2",))
-                if each["spec"]["names"]["kind"] == "ResourceFlavor"
+                crd for crd in definitions(("v1beta2",)) if crd["spec"]["names"]["kind"] == "ResourceFlavor"
             ]
             self.client.create(crds.KIND, flavors)
         self.kueue = Kueue(transport)
@@ -103,13 +101,13 @@ class World:
                 assert informer.missing
         self.use.run()
         raw = self.client.get(CapacityReservation.KIND, "gpu", namespace="team")
-        return [each["name"] for each in raw["status"].get("associationUsages", ())]
+        return [usage["name"] for usage in raw["status"].get("associationUsages", ())]
 
     def begun(self) -> tuple[str, set[str], int]:
         """The state in the first write, the values of its conditions (none is True), and their number."""
-        said = self.client.get(CapacityReservation.KIND, "gpu", namespace="team")["status"]
-        told = [each["status"] for each in said["conditions"]]
-        return said["capacityReservationLifecycleState"], {*told}, len(told)
+        status_ = self.client.get(CapacityReservation.KIND, "gpu", namespace="team")["status"]
+        statuses = [condition["status"] for condition in status_["conditions"]]
+        return status_["capacityReservationLifecycleState"], {*statuses}, len(statuses)
 
     def status(self, kind: Kind, name: str, body: Json) -> None:
         self.client.patch(kind, name, {"status": body}, subresource="status")
@@ -153,15 +151,15 @@ def drawing(world: World) -> tuple[Kind, str, str | None]:
 
 @pytest.mark.covers("OME-056", "OME-061", "OME-067")
 @pytest.mark.parametrize(
-    ("user", "kueue", "told"),
+    ("user", "kueue", "expected"),
     [(dedicated, False, "one"), (queued, True, "team/one"), (drawing, False, "one")],
     ids=["cluster", "workload", "claim"],
 )
-def test_who_is_gone_is_gone_from_the_usages_one_pass_later(user: Any, kueue: bool, told: str) -> None:
+def test_a_deleted_user_leaves_the_usages_one_pass_later(user: Any, kueue: bool, expected: str) -> None:
     world = World(kueue=kueue)
     assert world.uses() == []
     assert world.begun() == ("Creating", {"False", "Unknown"}, 5)
     kind, name, namespace = user(world)
-    assert world.uses() == [told]
+    assert world.uses() == [expected]
     world.client.delete(kind, name, namespace=namespace)
     assert world.uses() == []

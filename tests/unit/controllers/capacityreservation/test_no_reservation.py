@@ -19,30 +19,30 @@ from broker.quota.usage import Reserved
 from broker.reservations.spec import Reservation
 
 
-class Unasked(JointFactsBuilder):
+class UnusedBuilder(JointFactsBuilder):
     """Fails when a snapshot is taken."""
 
     def __init__(self) -> None:
         self.alive: Collection[str] | None = None
 
-    def take(self, reservations: Sequence[Reservation], now: datetime, moment: float) -> JointFacts:
-        raise AssertionError("nobody asks what there is")
+    def build(self, reservations: Sequence[Reservation], now: datetime, moment: float) -> JointFacts:
+        raise AssertionError("no facts are needed")
 
     def forget(self, alive: Collection[str]) -> None:
         self.alive = alive
 
 
-def test_without_reservations_nothing_is_looked_at_and_figures_of_earlier_ones_go() -> None:
-    client, clock, look = Client(InProcessTransport(Cluster())), FakeClock(), Unasked()
-    keeper = ReservationController(
+def test_without_reservations_no_facts_are_built_and_old_metrics_are_removed() -> None:
+    client, clock, builder = Client(InProcessTransport(Cluster())), FakeClock(), UnusedBuilder()
+    controller = ReservationController(
         client,
         ReservationReads(client, clock=clock),
-        look,
+        builder,
         clock=clock,
         recorder=Recorder(client, "test", clock),
         limits=Limits(creating=600, updating=600),
     )
     show({Reserved("team", "gpu"): ReservationMetrics(state="Active")}, {("nvidia.com/gpu", "no flavor"): 8})
-    assert keeper.run() is None
+    assert controller.run() is None
     assert not [sample for table in TABLES for family in table.collect() for sample in family.samples]
-    assert look.alive is not None and not look.alive
+    assert builder.alive is not None and not builder.alive

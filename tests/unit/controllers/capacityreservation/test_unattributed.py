@@ -31,9 +31,9 @@ class World:
         for name in ("n", "m"):
             meta = {"name": name, "uid": name, "resourceVersion": "1", "labels": labels or {}}
             self.nodes.observe({"apiVersion": "v1", "kind": "Node", "metadata": meta})
-        self.keeper = UnattributedUsageReader(self.nodes, self.pods, steady_seconds=30.0)
+        self.reader = UnattributedUsageReader(self.nodes, self.pods, steady_seconds=30.0)
         self.woken = 0
-        self.keeper.on_change(self.wake)
+        self.reader.on_change(self.wake)
         self.version = 1
 
     def wake(self) -> None:
@@ -42,12 +42,12 @@ class World:
     def pod(self, gpus: int, *, name: str = "p", phase: str = "Running", node: str = "n") -> None:
         self.version += 1
         meta = {"name": name, "namespace": "x", "uid": name, "resourceVersion": str(self.version)}
-        asks = {"requests": {GPU: str(gpus)}} if gpus else {"requests": {"cpu": "1"}}
-        spec = {"nodeName": node, "containers": [{"name": "c", "resources": asks}]}
+        resources = {"requests": {GPU: str(gpus)}} if gpus else {"requests": {"cpu": "1"}}
+        spec = {"nodeName": node, "containers": [{"name": "c", "resources": resources}]}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
         self.pods.observe({**body, "status": {"phase": phase}})
 
-    def look(
+    def read(
         self,
         *holders: ReservationHolder,
         owner: Reserved | None = None,
@@ -59,15 +59,15 @@ class World:
             Machine(name=name, flavor="h100", resources={GPU: 8}, owner=owner if name == "n" else None)
             for name in ("n", "m")
         ]
-        found, _ = self.keeper.look(
+        usage, _ = self.reader.read(
             machines,
             [claim] if claim else [],
             holders,
-            kin=lambda given, where: given == "team/gpus" and where in (None, OWNER),
+            is_attributed=lambda given, where: given == "team/gpus" and where in (None, OWNER),
             kueue=kueue,
             moment=moment,
         )
-        return found
+        return usage
 
 
 def claim(*, annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None) -> NodeClaim:
@@ -77,9 +77,9 @@ def claim(*, annotations: dict[str, str] | None = None, labels: dict[str, str] |
 
 @pytest.mark.covers("OME-033", "CAP-07")
 @pytest.mark.parametrize(
-    ("owner", "mine", "gpus", "use"),
+    ("owner", "claim_", "gpus", "use"),
     [
-        # In a slot the instance is the usage, whatever runs on it.
+        # In a slot the instance is the usage, with or without pods.
         (OWNER, claim(annotations=DRAWS), 8, 0),
         (OWNER, claim(), 0, 8),
         (OWNER, claim(annotations={names.DRAWS_FROM: "typo"}), 0, 8),
@@ -94,14 +94,14 @@ def claim(*, annotations: dict[str, str] | None = None, labels: dict[str, str] |
         (None, claim(labels=DEDICATED), 8, 0),
     ],
 )
-def test_without_kueue_claims_say_whose_an_instance_is(
-    owner: Reserved | None, mine: NodeClaim | None, gpus: int, use: int
+def test_without_kueue_claims_attribute_an_instance(
+    owner: Reserved | None, claim_: NodeClaim | None, gpus: int, use: int
 ) -> None:
     world = World()
     world.pod(gpus)
-    found = world.look(owner=owner, claim=mine)
-    assert dict(found.use) == ({UnattributedKey(owner, KEY): use} if use else {})
-    where = found.where(owner or OWNER, ["h100"])
+    usage = world.read(owner=owner, claim=claim_)
+    assert dict(usage.use) == ({UnattributedKey(owner, KEY): use} if use else {})
+    where = usage.where(owner or OWNER, ["h100"])
     assert where == (("n",) if use else ())
 
 
@@ -113,39 +113,37 @@ def workload(gpus: int, kind: Any = "Workload") -> ReservationHolder:
 @pytest.mark.parametrize(
     ("running", "admitted", "use"), [(8, 8, 0), (8, 16, 0), (8, 6, 2), (8, 0, 8), (0, 8, 0)]
 )
-def test_with_kueue_it_is_what_runs_beyond_all_that_was_admitted(
-    running: int, admitted: int, use: int
-) -> None:
+def test_with_kueue_usage_beyond_the_admitted_is_unattributed(running: int, admitted: int, use: int) -> None:
     world = World()
     world.pod(running)
     holders = [workload(admitted), workload(8, "DedicatedAICluster")]
-    found = world.look(*holders, owner=OWNER, claim=claim(), kueue=True)
-    assert dict(found.use) == ({UnattributedKey(None, KEY): use} if use else {})
-    assert found.anywhere
+    usage = world.read(*holders, owner=OWNER, claim=claim(), kueue=True)
+    assert dict(usage.use) == ({UnattributedKey(None, KEY): use} if use else {})
+    assert usage.anywhere
 
 
-def test_nodes_of_dedicated_clusters_are_theirs() -> None:
+def test_nodes_of_dedicated_clusters_are_attributed() -> None:
     world = World(labels=DEDICATED)
     world.pod(8)
-    assert not world.look(kueue=True).use and not world.look(owner=OWNER).use
+    assert not world.read(kueue=True).use and not world.read(owner=OWNER).use
 
 
-def test_what_ends_and_begins_counts_once_it_has_lasted() -> None:
+def test_a_change_counts_only_after_it_lasted() -> None:
     world = World()
-    assert not world.look(moment=0.0).use
+    assert not world.read(moment=0.0).use
     world.pod(8)
-    assert not world.look(moment=10.0).use
-    assert not world.look(moment=39.0).use
-    assert world.look(moment=40.0).use == {UnattributedKey(None, KEY): 8}
+    assert not world.read(moment=10.0).use
+    assert not world.read(moment=39.0).use
+    assert world.read(moment=40.0).use == {UnattributedKey(None, KEY): 8}
     world.pod(8, phase="Succeeded")
-    assert world.look(moment=50.0).use
+    assert world.read(moment=50.0).use
     world.pod(8, name="next")
-    assert world.look(moment=90.0).use == {UnattributedKey(None, KEY): 8}, (
+    assert world.read(moment=90.0).use == {UnattributedKey(None, KEY): 8}, (
         "another of the same took its place"
     )
 
 
-def test_only_pods_with_accelerators_are_heard_of() -> None:
+def test_only_pods_with_accelerators_wake_the_reader() -> None:
     world = World()
     world.pod(0)
     assert world.woken == 0

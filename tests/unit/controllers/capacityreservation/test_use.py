@@ -6,7 +6,7 @@ import pytest
 
 from broker.apis.kueue import ClusterQueue, Workload
 from broker.controllers.capacityreservation.throttle import UsageThrottle
-from broker.controllers.capacityreservation.views import shows
+from broker.controllers.capacityreservation.views import status_inputs
 from broker.kube.controller import Result
 from broker.reservations.workloads import counts_as
 
@@ -26,7 +26,7 @@ class Runs:
 
 
 @pytest.mark.covers("SAF-76")
-def test_a_change_is_looked_at_at_once_and_those_that_follow_together() -> None:
+def test_the_first_change_runs_at_once_and_later_ones_together() -> None:
     runs = Runs()
     use = UsageThrottle(runs)
     assert use.changed()
@@ -42,7 +42,7 @@ def test_a_change_is_looked_at_at_once_and_those_that_follow_together() -> None:
 @pytest.mark.parametrize(
     ("again", "after"), [(None, 1.0), (Result(requeue_after=0.0), 0.0), (Result(requeue_after=60.0), 1.0)]
 )
-def test_a_loop_that_wants_to_run_earlier_does(again: Result | None, after: float) -> None:
+def test_an_earlier_requeue_is_kept(again: Result | None, after: float) -> None:
     use = UsageThrottle(Runs(again))
     assert use.run() == again
     use.changed()
@@ -79,7 +79,7 @@ HOLDS = ("QuotaReserved", "True", "QuotaReserved")
         (None, True),
     ],
 )
-def test_only_what_counts_for_the_reservation_makes_it_look(new: Workload | None, changes: bool) -> None:
+def test_only_relevant_changes_of_a_workload_trigger_a_pass(new: Workload | None, changes: bool) -> None:
     assert (counts_as(workload(HOLDS)) != counts_as(new)) is changes
 
 
@@ -89,8 +89,8 @@ def queue(
     meta: Json = {"name": "q", "uid": "u"}
     if deleted:
         meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    said = {"type": "Active", "status": active, "reason": "Ready"}
-    status: Json = {"pendingWorkloads": pending, "reservingWorkloads": holds, "conditions": [said]}
+    condition = {"type": "Active", "status": active, "reason": "Ready"}
+    status: Json = {"pendingWorkloads": pending, "reservingWorkloads": holds, "conditions": [condition]}
     return ClusterQueue.decode({"metadata": meta, "spec": spec, "status": status})
 
 
@@ -105,7 +105,7 @@ def queue(
         (queue(deleted=True, holds=3), queue(deleted=True, holds=2), True),
     ],
 )
-def test_what_kueue_counts_in_a_queue_makes_no_look(
+def test_counts_of_kueue_in_a_queue_trigger_no_pass(
     old: ClusterQueue, new: ClusterQueue | None, changes: bool
 ) -> None:
-    assert (shows(old) != shows(new)) is changes
+    assert (status_inputs(old) != status_inputs(new)) is changes

@@ -25,47 +25,47 @@ def profile(**spec: Any) -> DedicatedAIClusterProfile:
     return DedicatedAIClusterProfile.decode({"metadata": {"name": "p"}, "spec": spec})
 
 
-def good(one: DedicatedAICluster, of: DedicatedAIClusterProfile | None = None) -> ClusterDemand:
-    found = cluster_demand(one, of)
-    assert isinstance(found, ClusterDemand)
-    return found
+def demand_of(dac: DedicatedAICluster, of: DedicatedAIClusterProfile | None = None) -> ClusterDemand:
+    demand = cluster_demand(dac, of)
+    assert isinstance(demand, ClusterDemand)
+    return demand
 
 
 @pytest.mark.covers("OME-003", "OME-058")
-def test_resources_are_the_total_whatever_count_and_profile_say() -> None:
-    asked = {GPU: 32, "memory": "8Ti", "cpu": 512}
-    found = good(cluster(profile="p", count=4, resources={"requests": asked}), profile())
-    assert found.requests == {GPU: 32, "memory": 8 << 40, "cpu": 512000}
+def test_resources_override_count_and_profile() -> None:
+    requests = {GPU: 32, "memory": "8Ti", "cpu": 512}
+    demand = demand_of(cluster(profile="p", count=4, resources={"requests": requests}), profile())
+    assert demand.requests == {GPU: 32, "memory": 8 << 40, "cpu": 512000}
 
 
 @pytest.mark.covers("OME-077")
-def test_without_resources_it_is_the_profile_so_many_times() -> None:
-    found = good(cluster(profile="p", count=4), profile())
-    assert found.requests == {GPU: 32, "memory": 4 * 216 << 30, "cpu": 512000}
-    assert good(cluster(profile="p"), profile(count=2)).requests[GPU] == 16
-    assert good(cluster(profile="p", count=0), profile(count=2)).requests[GPU] == 16
-    assert good(cluster(profile="p", count=3), profile(count=2)).requests[GPU] == 24
-    assert good(cluster(profile="p", count=3), profile(count=2)).requests[GPU] == 24
+def test_without_resources_the_profile_is_multiplied_by_the_count() -> None:
+    demand = demand_of(cluster(profile="p", count=4), profile())
+    assert demand.requests == {GPU: 32, "memory": 4 * 216 << 30, "cpu": 512000}
+    assert demand_of(cluster(profile="p"), profile(count=2)).requests[GPU] == 16
+    assert demand_of(cluster(profile="p", count=0), profile(count=2)).requests[GPU] == 16
+    assert demand_of(cluster(profile="p", count=3), profile(count=2)).requests[GPU] == 24
+    assert demand_of(cluster(profile="p", count=3), profile(count=2)).requests[GPU] == 24
 
 
 def test_a_limit_without_a_request_is_a_request() -> None:
-    assert good(cluster(resources={"limits": {GPU: 8}})).requests == {GPU: 8}
+    assert demand_of(cluster(resources={"limits": {GPU: 8}})).requests == {GPU: 8}
 
 
-def test_each_field_is_the_clusters_or_the_profiles_as_a_whole() -> None:
-    theirs = profile(
+def test_a_field_of_the_cluster_replaces_the_profiles() -> None:
+    defaults = profile(
         count=1,
         nodeSelector={"a": "1", "b": "2"},
         tolerations=[{"key": "x", "operator": "Exists"}],
         priorityClassName="low",
         affinity=AFFINITY,
     )
-    inherited = good(cluster(profile="p"), theirs)
+    inherited = demand_of(cluster(profile="p"), defaults)
     assert inherited.node_selector == {"a": "1", "b": "2"}
-    assert [each.key for each in inherited.tolerations] == ["x"]
+    assert [toleration.key for toleration in inherited.tolerations] == ["x"]
     assert inherited.priority_class == "low"
-    assert [each.key for term in inherited.pods.affinity for each in term] == ["topology.kubernetes.io/zone"]
-    mine = good(
+    assert [key.key for term in inherited.pods.affinity for key in term] == ["topology.kubernetes.io/zone"]
+    own = demand_of(
         cluster(
             profile="p",
             nodeSelector={"b": "3"},
@@ -73,17 +73,17 @@ def test_each_field_is_the_clusters_or_the_profiles_as_a_whole() -> None:
             priorityClassName="high",
             affinity={},
         ),
-        theirs,
+        defaults,
     )
-    assert mine.node_selector == {"b": "3"}
-    assert [each.key for each in mine.tolerations] == ["y"]
-    assert mine.priority_class == "high"
-    assert mine.pods.affinity == ()
+    assert own.node_selector == {"b": "3"}
+    assert [toleration.key for toleration in own.tolerations] == ["y"]
+    assert own.priority_class == "high"
+    assert own.pods.affinity == ()
 
 
 @pytest.mark.covers("OME-077")
 @pytest.mark.parametrize(
-    ("spec", "of", "reason", "says"),
+    ("spec", "of", "reason", "message"),
     [
         ({"count": 4}, None, "SizeUnknown", "set spec.resources.requests, or spec.profile and spec.count"),
         ({"profile": "p"}, {}, "SizeUnknown", "spec.count: neither the cluster nor"),
@@ -91,21 +91,21 @@ def test_each_field_is_the_clusters_or_the_profiles_as_a_whole() -> None:
         ({"profile": "p", "count": 1}, {"disabled": True}, "ProfileDisabled", "spec.disabled to false"),
         ({"resources": {"requests": {GPU: "-1"}}}, None, "SizeInvalid", "nvidia.com/gpu is negative"),
         ({"resources": {"requests": {GPU: "many"}}}, None, "SizeInvalid", "not a quantity: 'many'"),
-        ({"resources": {"requests": {GPU: "0"}}}, None, "SizeUnknown", "asks for nothing"),
+        ({"resources": {"requests": {GPU: "0"}}}, None, "SizeUnknown", "requests nothing"),
         (
             {"profile": "p", "count": 1},
             {"resources": {"requests": {}}},
             "SizeUnknown",
-            "DedicatedAIClusterProfile p asks for nothing",
+            "DedicatedAIClusterProfile p requests nothing",
         ),
     ],
 )
-def test_what_has_no_size_says_so(spec: Json, of: Json | None, reason: str, says: str) -> None:
-    found = cluster_demand(cluster(**spec), None if of is None else profile(**of))
-    assert isinstance(found, DemandError)
-    assert found.reason == reason
-    assert says in found.message
+def test_a_cluster_without_a_size_is_an_error(spec: Json, of: Json | None, reason: str, message: str) -> None:
+    error = cluster_demand(cluster(**spec), None if of is None else profile(**of))
+    assert isinstance(error, DemandError)
+    assert error.reason == reason
+    assert message in error.message
 
 
-def test_who_holds_quota_keeps_a_profile_that_is_disabled_now() -> None:
-    assert good(cluster(holds=True, profile="p", count=1), profile(disabled=True)).requests[GPU] == 8
+def test_a_cluster_with_quota_keeps_a_disabled_profile() -> None:
+    assert demand_of(cluster(holds=True, profile="p", count=1), profile(disabled=True)).requests[GPU] == 8

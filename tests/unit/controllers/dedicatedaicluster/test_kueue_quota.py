@@ -26,8 +26,8 @@ NEVER = AdmissionDecision(phase=AdmissionPhase.NEVER)
 def workload(
     gpus: int, *, at: int = 0, holds: bool = False, evicted: str = "", back: int = 0, why: str = ""
 ) -> Workload:
-    made = kueue_quota.body(
-        CLUSTER, at, {GPU: gpus}, namespace="team", queue="gpu", wanted=wanted(gpus), priority=0
+    raw = kueue_quota.body(
+        CLUSTER, at, {GPU: gpus}, namespace="team", queue="gpu", demand=demand_of(gpus), priority=0
     )
     conditions = []
     if holds:
@@ -42,28 +42,30 @@ def workload(
         status["admission"] = {"clusterQueue": "team--gpu", "podSetAssignments": [assigned]}
     if back:
         status["reclaimablePods"] = [{"name": "main", "count": back}]
-    return Workload.decode({**made, "status": status})
+    return Workload.decode({**raw, "status": status})
 
 
-def wanted(gpus: int) -> ClusterDemand:
+def demand_of(gpus: int) -> ClusterDemand:
     return ClusterDemand(requests={GPU: gpus})
 
 
 @given(
     st.dictionaries(
         st.sampled_from((GPU, CPU, MEMORY, "example.com/licence")), st.integers(1, 1 << 50), min_size=1
-    ).map(lambda found: {name: value % 5000 + 1 if name == GPU else value for name, value in found.items()})
+    ).map(
+        lambda amounts: {name: value % 5000 + 1 if name == GPU else value for name, value in amounts.items()}
+    )
 )
-def test_pieces_come_to_exactly_what_is_asked(amounts: dict[str, int]) -> None:
-    made = kueue_quota.pieces(amounts)
-    total = {name: sum(count * each.get(name, 0) for _, count, each in made) for name in amounts}
+def test_pod_sets_sum_up_to_the_amounts(amounts: dict[str, int]) -> None:
+    pod_sets = kueue_quota.pieces(amounts)
+    total = {name: sum(count * per_pod.get(name, 0) for _, count, per_pod in pod_sets) for name in amounts}
     assert total == amounts
-    assert all(count > 0 for _, count, _ in made)
-    assert all(each[GPU] == 1 for _, _, each in made if GPU in amounts)
+    assert all(count > 0 for _, count, _ in pod_sets)
+    assert all(per_pod[GPU] == 1 for _, _, per_pod in pod_sets if GPU in amounts)
 
 
 @pytest.mark.parametrize(
-    ("amounts", "made"),
+    ("amounts", "expected"),
     [
         ({GPU: 32, MEMORY: 8 << 40, CPU: 512000}, (("main", 32, {GPU: 1, MEMORY: 256 << 30, CPU: 16000}),)),
         ({GPU: 1}, (("main", 1, {GPU: 1}),)),
@@ -72,8 +74,8 @@ def test_pieces_come_to_exactly_what_is_asked(amounts: dict[str, int]) -> None:
         ({MEMORY: 100}, (("main", 1, {MEMORY: 100}),)),
     ],
 )
-def test_pieces_are_a_gpu_or_a_core(amounts: dict[str, int], made: object) -> None:
-    assert kueue_quota.pieces(amounts) == made
+def test_a_pod_is_a_gpu_or_a_core(amounts: dict[str, int], expected: object) -> None:
+    assert kueue_quota.pieces(amounts) == expected
 
 
 AMOUNTS = {GPU: 4096, CPU: 1 << 20, MEMORY: 1 << 45, "example.com/licence": 7}
@@ -88,17 +90,17 @@ SPEC = ClusterQueueSpec.model_validate(
 
 
 def admitted(amounts: dict[str, int], *, apart: bool, at: int = 0) -> Workload:
-    want = ClusterDemand(requests=amounts)
-    made = kueue_quota.body(
-        CLUSTER, at, amounts, namespace="team", queue="gpu", wanted=want, priority=0, apart=apart
+    demand = ClusterDemand(requests=amounts)
+    raw = kueue_quota.body(
+        CLUSTER, at, amounts, namespace="team", queue="gpu", demand=demand, priority=0, split=apart
     )
     assigned = [
-        {"name": each["name"], "flavors": dict.fromkeys(amounts, "h100"), "count": each["count"]}
-        for each in made["spec"]["podSets"]
+        {"name": pod_set["name"], "flavors": dict.fromkeys(amounts, "h100"), "count": pod_set["count"]}
+        for pod_set in raw["spec"]["podSets"]
     ]
     conditions = [{"type": "Admitted", "status": "True"}]
     admission = {"clusterQueue": "team--gpu", "podSetAssignments": assigned}
-    return Workload.decode({**made, "status": {"conditions": conditions, "admission": admission}})
+    return Workload.decode({**raw, "status": {"conditions": conditions, "admission": admission}})
 
 
 def after(workload: Workload, back: Mapping[str, int]) -> Workload:
@@ -114,21 +116,21 @@ def after(workload: Workload, back: Mapping[str, int]) -> Workload:
     st.lists(st.fixed_dictionaries(dict.fromkeys(AMOUNTS, st.floats(0, 1))), min_size=1, max_size=3),
     st.booleans(),
 )
-def test_kueue_counts_what_the_cluster_holds_after_every_step(
+def test_kueues_usage_equals_the_held_quota_after_every_step(
     amounts: dict[str, int], steps: list[dict[str, float]], apart: bool
 ) -> None:
-    mine, held = [admitted(amounts, apart=apart)], amounts
+    workloads, held = [admitted(amounts, apart=apart)], amounts
     for step in steps:
         needs = {name: int(value * step[name]) for name, value in held.items()}
-        wanted = {FlavorResource("h100", name): value for name, value in needs.items() if value}
-        kept = kueue_quota.kept(mine, wanted)
-        for each, back in kueue_quota.given_back(mine, kept):
-            mine[mine.index(each)] = after(each, back)
-        assert kueue_quota.usage(mine) == kept
-        assert all(kept.get(key, 0) >= value for key, value in wanted.items())
+        needed = {FlavorResource("h100", name): value for name, value in needs.items() if value}
+        kept = kueue_quota.counted_usage(workloads, needed)
+        for workload_, back in kueue_quota.given_back(workloads, kept):
+            workloads[workloads.index(workload_)] = after(workload_, back)
+        assert kueue_quota.usage(workloads) == kept
+        assert all(kept.get(key, 0) >= value for key, value in needed.items())
         if apart:  # all of it, but for less than a unit of a resource with more units than a set may have
-            assert all(value - wanted.get(key, 0) < 1 << 15 for key, value in kept.items())
-            assert all(kept[key] == value for key, value in wanted.items() if key.resource != MEMORY)
+            assert all(value - needed.get(key, 0) < 1 << 15 for key, value in kept.items())
+            assert all(kept[key] == value for key, value in needed.items() if key.resource != MEMORY)
         held = {name: kept.get(FlavorResource("h100", name), 0) for name in held}
 
 
@@ -142,82 +144,89 @@ def test_kueue_counts_what_the_cluster_holds_after_every_step(
         ({GPU: 8, "unknown": 1}, False),
     ],
 )
-def test_resources_are_apart_where_each_has_one_flavor(amounts: dict[str, int], apart: bool) -> None:
-    assert kueue_quota.can_be_apart(SPEC, amounts) is apart
+def test_resources_are_split_if_each_has_one_flavor(amounts: dict[str, int], apart: bool) -> None:
+    assert kueue_quota.can_split(SPEC, amounts) is apart
 
 
-def test_resources_are_not_apart_where_pods_are_counted() -> None:
+def test_resources_are_not_split_if_pods_are_counted() -> None:
     groups = SPEC.model_dump(by_alias=True, mode="json", exclude_none=True)["resourceGroups"]
     groups.append({"coveredResources": ["pods"], "flavors": [{"name": "p"}]})
     spec = ClusterQueueSpec.model_validate({"resourceGroups": groups})
-    assert not kueue_quota.can_be_apart(spec, {GPU: 8, MEMORY: 1 << 40})
+    assert not kueue_quota.can_split(spec, {GPU: 8, MEMORY: 1 << 40})
 
 
-def test_apart_pieces_come_to_exactly_what_is_asked() -> None:
+def test_split_pod_sets_sum_up_to_the_amounts() -> None:
     for amounts in ({GPU: 3, MEMORY: (8 << 40) + 5}, {MEMORY: (1 << 50) - 1}, {CPU: 1500}):
-        made = kueue_quota.pieces(amounts, apart=True)
-        assert {name: sum(n * each.get(name, 0) for _, n, each in made) for name in amounts} == amounts
-        assert all(0 < count <= 1 << 30 for _, count, _ in made)
-        assert len({name for name, _, _ in made}) == len(made)
+        pod_sets = kueue_quota.pieces(amounts, split=True)
+        assert {
+            name: sum(n * per_pod.get(name, 0) for _, n, per_pod in pod_sets) for name in amounts
+        } == amounts
+        assert all(0 < count <= 1 << 30 for _, count, _ in pod_sets)
+        assert len({name for name, _, _ in pod_sets}) == len(pod_sets)
 
 
-def test_it_has_quota_once_kueue_has_admitted_all_of_it() -> None:
-    assert kueue_quota.verdict([workload(16, holds=True)], wanted(16), None, None) == AdmissionDecision(
+def test_a_cluster_is_admitted_once_kueue_admitted_all_of_it() -> None:
+    assert kueue_quota.decision([workload(16, holds=True)], demand_of(16), None, None) == AdmissionDecision(
         phase=AdmissionPhase.ADMITTED, usage={KEY: 16}
     )
-    waits = kueue_quota.verdict([workload(16, why="insufficient quota")], wanted(16), None, None)
+    waits = kueue_quota.decision([workload(16, why="insufficient quota")], demand_of(16), None, None)
     assert waits == AdmissionDecision(
-        phase=AdmissionPhase.WAITING, why="Kueue says of Workload team/c-12345678-0: insufficient quota"
+        phase=AdmissionPhase.WAITING, why="Kueue reports for Workload team/c-12345678-0: insufficient quota"
     )
     both = [workload(8, holds=True), workload(8, at=1)]
-    grows = kueue_quota.verdict(both, wanted(16), {KEY: 8}, None)
+    grows = kueue_quota.decision(both, demand_of(16), {KEY: 8}, None)
     assert grows is not None
     assert grows.phase is AdmissionPhase.WAITING
-    assert kueue_quota.verdict(both, wanted(16), {KEY: 8}, NEVER) == NEVER
-    assert kueue_quota.verdict(both, wanted(8), {KEY: 8}, None) is None
-    assert kueue_quota.verdict([], wanted(8), {KEY: 8}, None) is None  # held from before Kueue was installed
+    assert kueue_quota.decision(both, demand_of(16), {KEY: 8}, NEVER) == NEVER
+    assert kueue_quota.decision(both, demand_of(8), {KEY: 8}, None) is None
+    assert (
+        kueue_quota.decision([], demand_of(8), {KEY: 8}, None) is None
+    )  # held from before Kueue was installed
 
 
-def test_growth_asks_for_the_rest_and_what_was_given_back_is_asked_for_anew() -> None:
-    assert kueue_quota.lacking([], wanted(16)) == {GPU: 16}
-    assert kueue_quota.lacking([workload(8, holds=True)], wanted(16)) == {GPU: 8}
-    assert kueue_quota.lacking([workload(16, holds=True, back=8)], wanted(16)) == {GPU: 8}
-    assert kueue_quota.lacking([workload(8, holds=True), workload(8, at=1)], wanted(16)) == {}
+def test_growth_requests_the_missing_and_the_returned_quota() -> None:
+    assert kueue_quota.lacking([], demand_of(16)) == {GPU: 16}
+    assert kueue_quota.lacking([workload(8, holds=True)], demand_of(16)) == {GPU: 8}
+    assert kueue_quota.lacking([workload(16, holds=True, back=8)], demand_of(16)) == {GPU: 8}
+    assert kueue_quota.lacking([workload(8, holds=True), workload(8, at=1)], demand_of(16)) == {}
 
 
-def test_what_waits_for_more_than_is_wanted_is_made_otherwise() -> None:
+def test_a_waiting_workload_over_the_demand_is_recreated() -> None:
     held, waits = workload(8, holds=True), workload(8, at=1)
-    assert kueue_quota.outdated([held, waits], wanted(16)) == []
-    assert kueue_quota.outdated([held, waits], wanted(12)) == [waits]
-    assert kueue_quota.outdated([workload(16, holds=True)], wanted(8)) == []
+    assert kueue_quota.outdated([held, waits], demand_of(16)) == []
+    assert kueue_quota.outdated([held, waits], demand_of(12)) == [waits]
+    assert kueue_quota.outdated([workload(16, holds=True)], demand_of(8)) == []
 
 
-def test_what_the_cluster_does_not_hold_any_more_is_given_back_the_last_first() -> None:
-    one, two = workload(16, holds=True), workload(8, at=1, holds=True)
-    assert [*kueue_quota.given_back([one, two], {KEY: 24})] == []
-    assert [*kueue_quota.given_back([one, two], {KEY: 16})] == [(two, {"main": 8})]
-    assert [*kueue_quota.given_back([one, two], {KEY: 8})] == [(two, {"main": 8}), (one, {"main": 8})]
-    again = workload(16, holds=True, back=4)
-    assert [*kueue_quota.given_back([again], {KEY: 8})] == [(again, {"main": 8})]
+def test_unheld_quota_is_returned_from_the_last_workload_first() -> None:
+    first, second = workload(16, holds=True), workload(8, at=1, holds=True)
+    assert [*kueue_quota.given_back([first, second], {KEY: 24})] == []
+    assert [*kueue_quota.given_back([first, second], {KEY: 16})] == [(second, {"main": 8})]
+    assert [*kueue_quota.given_back([first, second], {KEY: 8})] == [
+        (second, {"main": 8}),
+        (first, {"main": 8}),
+    ]
+    partial = workload(16, holds=True, back=4)
+    assert [*kueue_quota.given_back([partial], {KEY: 8})] == [(partial, {"main": 8})]
 
 
-def test_an_eviction_is_told_in_kueues_words() -> None:
+def test_an_eviction_has_kueues_reason_and_message() -> None:
     assert kueue_quota.eviction([workload(8, holds=True)]) is None
-    found = kueue_quota.eviction(
+    eviction = kueue_quota.eviction(
         [workload(8, holds=True), workload(8, at=1, holds=True, evicted="Deactivated")]
     )
-    assert found is not None
-    assert (found.reason, found.message) == (
+    assert eviction is not None
+    assert (eviction.reason, eviction.message) == (
         "Deactivated",
         "Workload team/c-12345678-1 is evicted: so",
     )
-    assert found.keeps == {KEY: 8}  # the quota that the other workload is admitted to
+    assert eviction.keeps == {KEY: 8}  # the quota that the other workload is admitted to
     alone = kueue_quota.eviction([workload(8, holds=True, evicted="Deactivated"), workload(8, at=1)])
     assert alone is not None and alone.keeps is None
     assert not kueue_quota.admitted(workload(8, holds=True, evicted="Preempted"))
 
 
-def test_an_eviction_of_what_was_never_admitted_is_not_the_clusters() -> None:
+def test_an_eviction_of_an_unadmitted_workload_does_not_evict_the_cluster() -> None:
     growth = workload(8, at=1, evicted="AdmissionCheck")
     assert growth.status.admission is not None  # a workload without a job keeps it
     assert kueue_quota.evicted(growth)
@@ -233,10 +242,10 @@ def test_annotations_of_a_workload_give_a_cluster_no_quota() -> None:
         {**honest.wire(), "metadata": {**honest.metadata.wire(), "annotations": annotations}}
     )
     assert kueue_quota.usage([forged]) == kueue_quota.usage([honest]) == {KEY: 8}
-    assert kueue_quota.left(forged) == {GPU: 8}
-    verdict = kueue_quota.verdict([forged], wanted(800), None, None)
-    assert verdict is not None and verdict.phase is AdmissionPhase.WAITING
+    assert kueue_quota.remaining(forged) == {GPU: 8}
+    decision = kueue_quota.decision([forged], demand_of(800), None, None)
+    assert decision is not None and decision.phase is AdmissionPhase.WAITING
     unreadable = honest.wire()
     [container] = unreadable["spec"]["podSets"][0]["template"]["spec"]["containers"]
     container["resources"]["requests"] = {GPU: "many"}
-    assert kueue_quota.left(Workload.decode(unreadable)) == {GPU: 0}
+    assert kueue_quota.remaining(Workload.decode(unreadable)) == {GPU: 0}

@@ -12,7 +12,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome_clusters import ClusterAffinity, DedicatedAICluster
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
-from broker.controllers.dedicatedaicluster.machines import claim, dedicated, mended, name, number
+from broker.controllers.dedicatedaicluster.machines import claim, dedicated, name, number, outdated
 from broker.controllers.dedicatedaicluster.sizes import sizes
 from broker.quota.usage import Reserved
 from broker.reservations.sizing import SizedQuota
@@ -35,9 +35,7 @@ SIZED = SizedQuota(
 
 @pytest.mark.parametrize("zones", ["", "us-east-1b, us-east-1a", " us-east-1a ,"])
 @pytest.mark.parametrize(("amount", "count"), [(1, 1), (8, 1), (9, 2), (0, 0)])
-def test_a_flavor_is_counted_in_whole_instances_where_they_are_offered(
-    zones: str, amount: int, count: int
-) -> None:
+def test_a_flavor_counts_whole_offered_instances(zones: str, amount: int, count: int) -> None:
     flavor = ResourceFlavor.decode({"spec": {"nodeLabels": {names.INSTANCE_TYPE: P5.name}}})
     types = {P5.name: replace(P5, zones=frozenset({"us-east-1a"}))}
     sized = sizes({"h100": flavor}, {}, types, Settings(buy_zones=zones))(None)("h100", {GPU: amount})
@@ -48,14 +46,14 @@ def cluster(named: str = "train") -> DedicatedAICluster:
     return DedicatedAICluster.decode({"metadata": {"name": named, "uid": "12345678-aaaa"}})
 
 
-def made(labels: Json, *, taints: tuple[Json, ...] = (), **more: Any) -> Json:
+def claim_body(labels: Json, *, taints: tuple[Json, ...] = (), **more: Any) -> Json:
     flavor = ResourceFlavor.decode(
         {"metadata": {"name": "h100"}, "spec": {"nodeLabels": labels, "nodeTaints": list(taints)}}
     )
     return claim(
         cluster(),
         3,
-        wanted=ClusterDemand(requests={GPU: 16}, **more),
+        demand=ClusterDemand(requests={GPU: 16}, **more),
         reserved=Reserved("team", "gpu"),
         flavor=flavor,
         sized=SIZED,
@@ -65,12 +63,12 @@ def made(labels: Json, *, taints: tuple[Json, ...] = (), **more: Any) -> Json:
     )
 
 
-def asked(body: Json) -> dict[str, list[str]]:
-    return {each["key"]: list(each["values"]) for each in body["spec"]["requirements"]}
+def requirements(body: Json) -> dict[str, list[str]]:
+    return {requirement["key"]: list(requirement["values"]) for requirement in body["spec"]["requirements"]}
 
 
 def test_a_claim_draws_from_the_reservation_and_takes_only_the_clusters_pods() -> None:
-    body = made(
+    body = claim_body(
         {names.INSTANCE_TYPE: "p5.48xlarge", names.ZONE: "us-east-1a", "team.example/sort": "h100"},
         taints=({"key": "gpu", "value": "yes", "effect": "NoSchedule"},),
     )
@@ -82,12 +80,12 @@ def test_a_claim_draws_from_the_reservation_and_takes_only_the_clusters_pods() -
         names.PRIORITY: "7",
     }
     assert body["metadata"]["ownerReferences"][0]["uid"] == "12345678-aaaa"
-    assert asked(body) == {
+    assert requirements(body) == {
         names.INSTANCE_TYPE: ["p5.48xlarge"],
         names.ZONE: ["us-east-1a"],
         names.CAPACITY_TYPE: ["reserved"],
     }
-    assert [(each["key"], each.get("value")) for each in body["spec"]["taints"]] == [
+    assert [(taint["key"], taint.get("value")) for taint in body["spec"]["taints"]] == [
         (names.DEDICATED, "train"),
         ("gpu", "yes"),
     ]
@@ -95,22 +93,22 @@ def test_a_claim_draws_from_the_reservation_and_takes_only_the_clusters_pods() -
     NodeClaim.decode(body)
 
 
-def test_of_types_those_of_which_as_many_are_needed_will_do() -> None:
-    assert asked(made({}))[names.INSTANCE_TYPE] == ["p5.48xlarge", "p5e.48xlarge"]
+def test_types_with_the_same_count_are_accepted() -> None:
+    assert requirements(claim_body({}))[names.INSTANCE_TYPE] == ["p5.48xlarge", "p5e.48xlarge"]
 
 
-def test_the_flavor_or_the_cluster_may_say_another_capacity_type() -> None:
-    assert asked(made({names.CAPACITY_TYPE: "on-demand"}))[names.CAPACITY_TYPE] == ["on-demand"]
-    selected = made({}, node_selector={names.CAPACITY_TYPE: "on-demand", "own": "label"})
-    assert asked(selected)[names.CAPACITY_TYPE] == ["on-demand"]
+def test_flavor_or_cluster_may_set_another_capacity_type() -> None:
+    assert requirements(claim_body({names.CAPACITY_TYPE: "on-demand"}))[names.CAPACITY_TYPE] == ["on-demand"]
+    selected = claim_body({}, node_selector={names.CAPACITY_TYPE: "on-demand", "own": "label"})
+    assert requirements(selected)[names.CAPACITY_TYPE] == ["on-demand"]
     assert selected["metadata"]["labels"]["own"] == "label"
     either = {"key": names.CAPACITY_TYPE, "operator": "In", "values": ["reserved", "on-demand"]}
     other = {"key": names.ZONE, "operator": "In", "values": ["us-east-1b"]}
     required = {"nodeSelectorTerms": [{"matchExpressions": [other]}, {"matchExpressions": [either]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-    body = made({names.ZONE: "us-east-1a"}, affinity=ClusterAffinity.model_validate(affinity))
-    assert asked(body)[names.CAPACITY_TYPE] == ["reserved", "on-demand"]
-    assert asked(body)[names.ZONE] == ["us-east-1a"]
+    body = claim_body({names.ZONE: "us-east-1a"}, affinity=ClusterAffinity.model_validate(affinity))
+    assert requirements(body)[names.CAPACITY_TYPE] == ["reserved", "on-demand"]
+    assert requirements(body)[names.ZONE] == ["us-east-1a"]
 
 
 @pytest.mark.parametrize(
@@ -123,17 +121,19 @@ def test_the_flavor_or_the_cluster_may_say_another_capacity_type() -> None:
         ("mended", {names.ZONE: "us-east-1b"}, "aws:///us-east-1a/i-1", False),
     ],
 )
-def test_what_is_not_launched_is_replaced_where_what_it_asks_for_was_mended(
+def test_an_unlaunched_claim_is_replaced_when_its_requirements_change(
     node_class: str, labels: Json, provider_id: str, replaced: bool
 ) -> None:
-    body = made({names.ZONE: "us-east-1a", "own": "label"}, node_selector={names.INSTANCE_TYPE: P5.name})
-    there = NodeClaim.decode({**body, "status": {"providerID": provider_id}})
+    body = claim_body(
+        {names.ZONE: "us-east-1a", "own": "label"}, node_selector={names.INSTANCE_TYPE: P5.name}
+    )
+    existing = NodeClaim.decode({**body, "status": {"providerID": provider_id}})
     flavor = ResourceFlavor.decode({"metadata": {"name": "h100"}, "spec": {"nodeLabels": labels}})
-    assert mended(there, flavor, node_class) is replaced
-    assert mended(there, None, "gpu") is False
+    assert outdated(existing, flavor, node_class) is replaced
+    assert outdated(existing, None, "gpu") is False
 
 
-def test_names_are_as_long_as_labels_may_be_and_tell_their_number() -> None:
+def test_names_fit_a_label_and_contain_their_number() -> None:
     long = cluster(f"{'a.very' * 40}")
     made_name = name(long, 12)
     assert len(made_name) <= 63

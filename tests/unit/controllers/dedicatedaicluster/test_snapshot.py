@@ -11,7 +11,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apiserver import Cluster
 from broker.controllers.dedicatedaicluster.controller import ClusterPass
 from broker.controllers.dedicatedaicluster.demand import DemandError
-from broker.controllers.dedicatedaicluster.snapshot import ClusterSnapshot, look
+from broker.controllers.dedicatedaicluster.snapshot import ClusterSnapshot, build_snapshot
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
@@ -44,7 +44,7 @@ def cluster(name: str, gpus: int, *, of: str = "team/gpu", holds: int = 0, **spe
     if holds:
         flavors = [{"name": "h100", "resources": [{"name": GPU, "total": holds}]}]
         status["admission"] = {"reservation": of, "reservedAt": "2026-01-01T00:00:00Z", "flavors": flavors}
-    asked = {"capacityReservationId": of, "resources": {"requests": {GPU: gpus}}, **spec}
+    fields = {"capacityReservationId": of, "resources": {"requests": {GPU: gpus}}, **spec}
     return {
         "metadata": {
             "name": name,
@@ -52,7 +52,7 @@ def cluster(name: str, gpus: int, *, of: str = "team/gpu", holds: int = 0, **spe
             "resourceVersion": "1",
             "creationTimestamp": "2026-01-01T00:00:00Z",
         },
-        "spec": asked,
+        "spec": fields,
         "status": status,
     }
 
@@ -75,13 +75,13 @@ def claim(
     )
 
 
-def world(
+def cluster_snapshot(
     *,
     reservations: list[Json],
     clusters: list[Json],
     claims: list[NodeClaim] | None = None,
-    firm: tuple[str, ...] = (),
-    home: tuple[str, ...] = (),
+    non_preemptible: tuple[str, ...] = (),
+    on_own_slots: tuple[str, ...] = (),
 ) -> ClusterSnapshot:
     reads = ReservationReads(Client(InProcessTransport(Cluster())), clock=FakeClock())
     flavor = {
@@ -91,27 +91,27 @@ def world(
     reads.reservations.cache.replace(reservations, 1)
     reads.clusters.cache.replace(clusters, 1)
     reads.flavors.cache.replace([flavor], 1)
-    return look(
+    return build_snapshot(
         reads.snapshot(),
         reads.profiles.cache,
         claims or [],
         priority=PRIORITIES.get,
-        firm=lambda claim: claim.name in firm,
-        home=lambda claim, _: claim.name in home,
+        non_preemptible=lambda claim: claim.name in non_preemptible,
+        on_own_slots=lambda claim, _: claim.name in on_own_slots,
     )
 
 
-def decided(found: ClusterSnapshot) -> JointDecision:
-    return decide(found.quota(), None, ())
+def joint_decision(snapshot: ClusterSnapshot) -> JointDecision:
+    return decide(snapshot.quota(), None, ())
 
 
-def standing(found: ClusterSnapshot, name: str) -> AdmissionPhase:
-    return decided(found).decisions[name].phase
+def phase_of(snapshot: ClusterSnapshot, name: str) -> AdmissionPhase:
+    return joint_decision(snapshot).decisions[name].phase
 
 
 @pytest.mark.covers("OME-051", "OME-052")
 def test_priority_is_the_clusters_class_or_its_reservations() -> None:
-    found = world(
+    snapshot = cluster_snapshot(
         reservations=[reservation("gpu", 8, priorityClassName="low")],
         clusters=[
             cluster("plain", 8),
@@ -119,76 +119,82 @@ def test_priority_is_the_clusters_class_or_its_reservations() -> None:
             cluster("unknown", 8, priorityClassName="none"),
         ],
     )
-    assert {each.cluster.name: each.priority for each in found.asking if each.want} == {
+    assert {entry.cluster.name: entry.priority for entry in snapshot.clusters if entry.request} == {
         "plain": 10,
         "urgent": 20,
     }
-    unknown = next(each.wanted for each in found.asking if each.cluster.name == "unknown")
+    unknown = next(entry.demand for entry in snapshot.clusters if entry.cluster.name == "unknown")
     assert isinstance(unknown, DemandError)
     assert unknown.reason == "PriorityClassNotFound"
     assert "no PriorityClass none: create it" in unknown.message
-    assert standing(found, "urgent") is AdmissionPhase.ADMITTED
-    assert standing(found, "plain") is AdmissionPhase.WAITING
+    assert phase_of(snapshot, "urgent") is AdmissionPhase.ADMITTED
+    assert phase_of(snapshot, "plain") is AdmissionPhase.WAITING
 
 
 @pytest.mark.parametrize(
     ("named", "remembered", "counts"),
     [("gone", 20, 20), ("gone", None, 0), ("low", 20, 10), ("", 20, 0)],
 )
-def test_who_holds_quota_keeps_its_priority_when_the_class_is_gone(
+def test_a_holder_keeps_its_priority_when_its_class_is_deleted(
     named: str, remembered: int | None, counts: int
 ) -> None:
     holder = cluster("one", 8, holds=8, priorityClassName=named)
     holder["status"]["admission"]["priority"] = remembered
-    found = world(reservations=[reservation("gpu", 8)], clusters=[holder])
-    (one,) = found.asking
-    assert one.priority == counts
-    assert not isinstance(one.wanted, DemandError)
+    snapshot = cluster_snapshot(reservations=[reservation("gpu", 8)], clusters=[holder])
+    (entry,) = snapshot.clusters
+    assert entry.priority == counts
+    assert not isinstance(entry.demand, DemandError)
 
 
-def test_nor_is_it_preempted_for_that() -> None:
+def test_a_holder_is_not_preempted_when_its_class_is_deleted() -> None:
     holder = cluster("one", 8, holds=8, priorityClassName="gone")
     holder["status"]["admission"]["priority"] = 20
     rule = {"withinClusterQueue": "LowerPriority"}
     lower = cluster("two", 8, priorityClassName="low")
-    found = world(reservations=[reservation("gpu", 8, preemptionRule=rule)], clusters=[holder, lower])
-    assert not decided(found).evictions
+    snapshot = cluster_snapshot(
+        reservations=[reservation("gpu", 8, preemptionRule=rule)], clusters=[holder, lower]
+    )
+    assert not joint_decision(snapshot).evictions
     # Nor if a missing profile or reservation leaves no priority.
     for changed in ({"profile": "gone", "resources": None}, {"capacityReservationId": "team/gone"}):
         holder["spec"] |= {"priorityClassName": ""} | changed
-        found = world(reservations=[reservation("gpu", 8, preemptionRule=rule)], clusters=[holder])
-        assert found.asking[0].priority == 20
+        snapshot = cluster_snapshot(
+            reservations=[reservation("gpu", 8, preemptionRule=rule)], clusters=[holder]
+        )
+        assert snapshot.clusters[0].priority == 20
 
 
 @pytest.mark.covers("OME-060", "OME-072")
-def test_what_clusters_and_claims_of_others_hold_is_not_given_again() -> None:
+def test_quota_held_by_clusters_and_claims_is_not_granted_again() -> None:
     own = claim("own", labels={names.DEDICATED: "holds"})
-    found = world(
+    snapshot = cluster_snapshot(
         reservations=[reservation("gpu", 32)],
         clusters=[cluster("holds", 8, holds=8), cluster("fits", 16), cluster("more", 8)],
-        claims=[own, claim("other"), claim("not-launched", launched=False), claim("lost", draws="nobody")],
+        claims=[own, claim("other"), claim("not-launched", launched=False), claim("lost", draws="unknown")],
     )
     # Of 32: 8 held, 8 by another's claim, and its part of the cpu quota follows from its GPUs.
-    assert [each.usage for each in found.others] == [{KEY: 8, FlavorResource("h100", "cpu"): 128000}]
-    assert standing(found, "fits") is AdmissionPhase.ADMITTED
-    assert standing(found, "more") is AdmissionPhase.WAITING
+    assert [holder.usage for holder in snapshot.other_holders] == [
+        {KEY: 8, FlavorResource("h100", "cpu"): 128000}
+    ]
+    assert phase_of(snapshot, "fits") is AdmissionPhase.ADMITTED
+    assert phase_of(snapshot, "more") is AdmissionPhase.WAITING
 
 
-def test_a_growth_without_instances_holds_its_quota_apart() -> None:
+def test_growth_without_instances_is_a_separate_holder() -> None:
     grown = cluster("grown", 16, holds=16)
     grown["status"]["dacLifecycleState"] = "UPDATING"
-    found = world(reservations=[reservation("gpu", 16)], clusters=[grown])
-    (one,) = found.asking
+    snapshot = cluster_snapshot(reservations=[reservation("gpu", 16)], clusters=[grown])
+    (entry,) = snapshot.clusters
 
-    def seen(launched: int) -> ClusterPass:
+    def pass_with(launched: int) -> ClusterPass:
         label = {names.DEDICATED: "grown"}
         claims = [claim(f"grown-{n}", launched=n < launched, labels=label) for n in range(2)]
-        for each in claims:
-            each.metadata.annotations[names.TAG_FLAVOR] = "h100"
+        for claim_ in claims:
+            claim_.metadata.annotations[names.TAG_FLAVOR] = "h100"
         return ClusterPass(
-            world=found,
+            snapshot=snapshot,
             claims={"grown": claims},
-            down=frozenset(),
+            unready_nodes=frozenset(),
             types={},
             size=lambda _: (
                 lambda _, amounts: SizedQuota(count=amounts[GPU] // 8, instance_type="p5.48xlarge")
@@ -196,23 +202,23 @@ def test_a_growth_without_instances_holds_its_quota_apart() -> None:
             owners={},
         )
 
-    assert seen(2).settled(one) is None
-    assert seen(0).settled(one) is None  # it leaves as a whole without draining any instance
-    assert seen(1).settled(one) == {KEY: 8}
-    parts = found.quota(settled=seen(1).settled).holders
-    assert [(each.name, each.usage) for each in parts] == [
+    assert pass_with(2).backed_quota(entry) is None
+    assert pass_with(0).backed_quota(entry) is None  # it leaves as a whole without draining any instance
+    assert pass_with(1).backed_quota(entry) == {KEY: 8}
+    parts = snapshot.quota(backed_quota=pass_with(1).backed_quota).holders
+    assert [(part.name, part.usage) for part in parts] == [
         ("grown", {KEY: 8}),
         ("grown (growth)", {KEY: 8}),
     ]
     grown["status"]["dacLifecycleState"] = "CREATING"
-    (one,) = world(reservations=[reservation("gpu", 16)], clusters=[grown]).asking
-    assert seen(1).settled(one) is None  # never whole, so it goes as a whole
+    (entry,) = cluster_snapshot(reservations=[reservation("gpu", 16)], clusters=[grown]).clusters
+    assert pass_with(1).backed_quota(entry) is None  # never whole, so it goes as a whole
 
 
 @pytest.mark.covers("OME-032", "OME-046")
-def test_a_claim_that_borrows_gives_way_to_who_is_entitled() -> None:
+def test_a_borrowing_claim_is_preempted_for_the_owner() -> None:
     sharing: Json = {"cohort": "c", "allowBorrowing": True}
-    found = world(
+    snapshot = cluster_snapshot(
         reservations=[
             reservation("gpu", 8, preemptionRule={"reclaimWithinCohort": "Any"}, **sharing),
             reservation("guest", 0, **sharing),
@@ -220,26 +226,26 @@ def test_a_claim_that_borrows_gives_way_to_who_is_entitled() -> None:
         clusters=[cluster("mine", 8)],
         claims=[claim("theirs", draws="team/guest")],
     )
-    made = decided(found)
-    assert [*made.evictions] == ["NodeClaim theirs"]
-    assert made.decisions["mine"].phase is AdmissionPhase.PREEMPTING
+    decision = joint_decision(snapshot)
+    assert [*decision.evictions] == ["NodeClaim theirs"]
+    assert decision.decisions["mine"].phase is AdmissionPhase.PREEMPTING
 
 
-def test_claims_that_are_not_to_be_asked_keep_their_quota_and_others_leave_instead() -> None:
+def test_a_non_preemptible_claim_keeps_its_quota_and_another_is_evicted() -> None:
     sharing: Json = {"cohort": "c", "allowBorrowing": True}
-    found = world(
+    snapshot = cluster_snapshot(
         reservations=[
             reservation("gpu", 16, preemptionRule={"reclaimWithinCohort": "Any"}, **sharing),
             reservation("guest", 0, **sharing),
         ],
         clusters=[cluster("mine", 8), cluster("second", 8)],
         claims=[claim("kept", draws="team/guest"), claim("leaves", draws="team/guest")],
-        firm=("kept",),
+        non_preemptible=("kept",),
     )
-    made = decided(found)
-    assert [*made.evictions] == ["NodeClaim leaves"]
-    assert made.decisions["mine"].phase is AdmissionPhase.PREEMPTING
-    assert made.decisions["second"].phase is AdmissionPhase.WAITING
+    decision = joint_decision(snapshot)
+    assert [*decision.evictions] == ["NodeClaim leaves"]
+    assert decision.decisions["mine"].phase is AdmissionPhase.PREEMPTING
+    assert decision.decisions["second"].phase is AdmissionPhase.WAITING
 
 
 @pytest.mark.covers("OME-049", "OME-054")
@@ -247,56 +253,56 @@ def test_claims_that_are_not_to_be_asked_keep_their_quota_and_others_leave_inste
     ("rule", "priority", "leaves"),
     [("LowerPriority", "high", ["NodeClaim plain"]), ("LowerPriority", "", []), ("Never", "high", [])],
 )
-def test_a_claim_in_a_slot_of_its_own_leaves_for_more_priority_of_its_own_reservation_alone(
+def test_a_claim_on_its_own_slot_is_preempted_only_by_its_own_reservation(
     rule: str, priority: str, leaves: list[str]
 ) -> None:
     sharing: Json = {
         "cohort": "c",
         "preemptionRule": {"withinClusterQueue": rule, "reclaimWithinCohort": "Any"},
     }
-    found = world(
+    snapshot = cluster_snapshot(
         reservations=[reservation("gpu", 8, **sharing), reservation("theirs", 8, **sharing)],
         clusters=[
             cluster("urgent", 8, priorityClassName=priority),
             cluster("outside", 16, of="team/theirs", priorityClassName="high"),
         ],
         claims=[claim("plain")],
-        home=("plain",),
+        on_own_slots=("plain",),
     )
-    assert [*decided(found).evictions] == leaves
+    assert [*joint_decision(snapshot).evictions] == leaves
 
 
 def test_a_claim_that_fell_back_to_on_demand_holds_no_quota() -> None:
     labels = {names.CAPACITY_TYPE: "on-demand"}
-    found = world(
+    snapshot = cluster_snapshot(
         reservations=[reservation("gpu", 8)],
         clusters=[cluster("one", 8)],
         claims=[claim("fell-back", labels=labels)],
     )
-    assert not found.others
-    assert standing(found, "one") is AdmissionPhase.ADMITTED
+    assert not snapshot.other_holders
+    assert phase_of(snapshot, "one") is AdmissionPhase.ADMITTED
 
 
-def test_a_cluster_that_names_no_reservation_is_left_alone_unless_it_has_something_of_ours() -> None:
+def test_a_cluster_without_a_reservation_is_ignored_unless_it_holds_quota_or_a_finalizer() -> None:
     kept = cluster("kept", 8, of="")
     kept["metadata"]["finalizers"] = [names.RESERVED_FINALIZER]
     holds = cluster("holds", 8, of="", holds=8)
     holds["status"]["admission"]["reservation"] = "team/gpu"
-    found = world(
+    snapshot = cluster_snapshot(
         reservations=[reservation("gpu", 8)],
         clusters=[cluster("alone", 8, of=""), cluster("lost", 8, of="team/none"), holds, kept],
     )
-    assert [each.cluster.name for each in found.asking] == ["holds", "kept", "lost"]
+    assert [entry.cluster.name for entry in snapshot.clusters] == ["holds", "kept", "lost"]
 
 
-def test_a_reservation_that_means_nothing_or_goes_gives_nothing_new() -> None:
+def test_an_invalid_or_deleted_reservation_grants_no_new_quota() -> None:
     gone = reservation("gpu", 8)
     gone["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x"]}
     broken = reservation("broken", 8, allowBorrowing=True)
-    found = world(
+    snapshot = cluster_snapshot(
         reservations=[gone, broken], clusters=[cluster("one", 8), cluster("two", 8, of="team/broken")]
     )
-    barred = {each.cluster.name: each.barred for each in found.asking}
+    barred = {entry.cluster.name: entry.barred for entry in snapshot.clusters}
     assert barred["one"] == "it is deleted"
     assert "spec.cohort is empty" in barred["two"]
-    assert not decided(found).decisions
+    assert not joint_decision(snapshot).decisions

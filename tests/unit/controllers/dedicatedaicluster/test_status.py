@@ -17,8 +17,8 @@ from broker.controllers.dedicatedaicluster.demand import ClusterDemand, DemandEr
 from broker.controllers.dedicatedaicluster.status import (
     ClusterFacts,
     ClusterStatus,
+    next_status,
     preempted,
-    settle,
     terminating,
 )
 from broker.kube.partial import PartialObject
@@ -94,11 +94,11 @@ def size(flavor: str, amounts: Mapping[str, int]) -> SizedQuota | FlavorProblem:
     return SizedQuota(count=-(-amounts[GPU] // 8), instance_type="p5.48xlarge")
 
 
-def settled(
-    one: DedicatedAICluster, *claims: NodeClaim, gpus: int = 16, sized: Any = size, **more: Any
+def status_of(
+    dac: DedicatedAICluster, *claims: NodeClaim, gpus: int = 16, sized: Any = size, **more: Any
 ) -> ClusterStatus:
-    facts: Json = {"wanted": ClusterDemand(requests={GPU: gpus}), "reserved": MINE, **more}
-    return settle(ClusterFacts(cluster=one, claims=claims, **facts), sized, now=NOW, wait=600)
+    facts: Json = {"demand": ClusterDemand(requests={GPU: gpus}), "reserved": MINE, **more}
+    return next_status(ClusterFacts(cluster=dac, claims=claims, **facts), sized, now=NOW, wait=600)
 
 
 def admitted(gpus: int) -> AdmissionDecision:
@@ -108,218 +108,222 @@ def admitted(gpus: int) -> AdmissionDecision:
 WAITING = AdmissionDecision(phase=AdmissionPhase.WAITING, shortfalls=(Shortfall(KEY, 16, 8),))
 
 
-def made(found: ClusterStatus) -> tuple[list[int], list[str]]:
-    return [at for at, _ in found.change.make], [each.name for each in found.change.end]
+def claim_changes(status: ClusterStatus) -> tuple[list[int], list[str]]:
+    return [at for at, _ in status.changes.create], [claim_.name for claim_ in status.changes.delete]
 
 
-def said(found: ClusterStatus) -> dict[str, tuple[str, str]]:
-    return {each.type: (each.status, each.reason) for each in found.said}
+def conditions_of(status: ClusterStatus) -> dict[str, tuple[str, str]]:
+    return {condition.type: (condition.status, condition.reason) for condition in status.conditions}
 
 
-def test_quota_comes_with_the_claims_that_it_pays_for() -> None:
-    found = settled(cluster(), verdict=admitted(16))
-    assert found.held == ClusterAdmission(reserved=MINE, since=NOW, usage={KEY: 16})
-    assert made(found) == ([0, 1], [])
-    assert (found.state, found.allocated, found.available) == ("CREATING", 16, 0)
-    assert said(found) == {"QuotaReserved": ("True", "QuotaReserved"), "Ready": ("False", "InstancesPending")}
+def test_quota_is_held_with_its_claims() -> None:
+    status = status_of(cluster(), decision=admitted(16))
+    assert status.held == ClusterAdmission(reserved=MINE, since=NOW, usage={KEY: 16})
+    assert claim_changes(status) == ([0, 1], [])
+    assert (status.state, status.allocated, status.available) == ("CREATING", 16, 0)
+    assert conditions_of(status) == {
+        "QuotaReserved": ("True", "QuotaReserved"),
+        "Ready": ("False", "InstancesPending"),
+    }
 
 
-def test_what_it_holds_is_written_with_its_priority_and_read_again() -> None:
-    found = settled(cluster(), verdict=admitted(16), priority=20)
-    assert found.held is not None
-    assert found.held.priority == 20
-    written = status_body.body(cluster(), found, now=NOW)
+def test_held_quota_and_priority_are_written_and_read_back() -> None:
+    status = status_of(cluster(), decision=admitted(16), priority=20)
+    assert status.held is not None
+    assert status.held.priority == 20
+    written = status_body.body(cluster(), status, now=NOW)
     assert written is not None
     assert written["admission"]["priority"] == 20
     again = DedicatedAICluster.decode({"metadata": {"name": "c"}, "spec": {}, "status": written})
-    assert held(again) == found.held
-    assert status_body.body(again, settled(again, priority=20), now=NOW) is None
-    changed = settled(again, priority=30)
+    assert held(again) == status.held
+    assert status_body.body(again, status_of(again, priority=20), now=NOW) is None
+    changed = status_of(again, priority=30)
     assert changed.held is not None
     assert changed.held.priority == 30
 
 
 @pytest.mark.covers("OME-078")
-def test_it_is_active_when_each_of_its_instances_is_ready() -> None:
-    found = settled(cluster(holds=16), claim(0), claim(1))
-    assert (found.state, found.detail, found.available) == ("ACTIVE", "ACTIVE", 16)
-    assert said(found)["Ready"] == ("True", "InstancesReady")
-    waits = settled(cluster(holds=16), claim(0), claim(1, ready=False, why="InsufficientCapacity"))
+def test_a_cluster_is_active_when_all_its_instances_are_ready() -> None:
+    status = status_of(cluster(holds=16), claim(0), claim(1))
+    assert (status.state, status.detail, status.available) == ("ACTIVE", "ACTIVE", 16)
+    assert conditions_of(status)["Ready"] == ("True", "InstancesReady")
+    waits = status_of(cluster(holds=16), claim(0), claim(1, ready=False, why="InsufficientCapacity"))
     assert (waits.state, waits.available) == ("CREATING", 8)
     assert waits.detail == "1 of 2 instances are ready; c-u-1: InsufficientCapacity: no slot"
 
 
-def test_a_node_that_is_not_ready_is_no_instance_that_is() -> None:
-    found = settled(cluster(holds=16, state="ACTIVE"), claim(0), claim(1), down={"n-1"})
-    assert (found.state, found.available) == ("UPDATING", 8)
-    assert found.detail == "1 of 2 instances are ready; node n-1 is not ready"
-    assert made(found) == ([], [])
+def test_an_instance_with_an_unready_node_is_not_ready() -> None:
+    status = status_of(cluster(holds=16, state="ACTIVE"), claim(0), claim(1), unready_nodes={"n-1"})
+    assert (status.state, status.available) == ("UPDATING", 8)
+    assert status.detail == "1 of 2 instances are ready; node n-1 is not ready"
+    assert claim_changes(status) == ([], [])
 
 
 def test_a_lost_instance_is_replaced_under_another_number() -> None:
-    found = settled(cluster(holds=16, state="ACTIVE"), claim(0), claim(1, deleting=True))
-    assert made(found) == ([2], [])
-    assert found.state == "UPDATING"
+    status = status_of(cluster(holds=16, state="ACTIVE"), claim(0), claim(1, deleting=True))
+    assert claim_changes(status) == ([2], [])
+    assert status.state == "UPDATING"
 
 
 @pytest.mark.covers("OME-073")
-def test_without_quota_nothing_is_asked_for() -> None:
-    never = settled(
-        cluster(), verdict=AdmissionDecision(phase=AdmissionPhase.NEVER, shortfalls=(Shortfall(KEY, 16, 8),))
+def test_without_quota_no_claim_is_created() -> None:
+    never = status_of(
+        cluster(), decision=AdmissionDecision(phase=AdmissionPhase.NEVER, shortfalls=(Shortfall(KEY, 16, 8),))
     )
-    assert (never.state, said(never)["QuotaReserved"]) == ("FAILED", ("False", "NotEnoughResources"))
+    assert (never.state, conditions_of(never)["QuotaReserved"]) == ("FAILED", ("False", "NotEnoughResources"))
     assert never.detail == (
-        "reservation team/gpu can never give it: 16 of nvidia.com/gpu wanted, 8 to be had in h100; ask for "
-        "less in spec.resources or spec.count, or raise nominalQuota of the reservation"
+        "reservation team/gpu can never grant it: 16 of nvidia.com/gpu requested, 8 available in h100; "
+        "request less in spec.resources or spec.count, or raise nominalQuota of the reservation"
     )
-    waits = settled(cluster(), verdict=WAITING)
-    assert (waits.state, waits.patience) == ("CREATING", 600)
-    assert "it goes on by itself when others give theirs back, or once nominalQuota is raised" in waits.detail
-    assert made(never) == made(waits) == ([], [])
+    waits = status_of(cluster(), decision=WAITING)
+    assert (waits.state, waits.requeue_after) == ("CREATING", 600)
+    assert "it continues by itself once other quota is released or nominalQuota is raised" in waits.detail
+    assert claim_changes(never) == claim_changes(waits) == ([], [])
 
 
 @pytest.mark.covers("OME-073", "OME-078")
-def test_who_waits_too_long_has_failed_and_waits_on() -> None:
-    early = settled(cluster(waits=599), verdict=WAITING)
-    assert (early.state, early.patience) == ("CREATING", 1)
-    late = settled(cluster(waits=600), verdict=WAITING)
-    assert (late.state, said(late)["QuotaReserved"]) == ("FAILED", ("False", "NotEnoughResources"))
-    assert late.patience is None
-    assert settled(cluster(waits=601, state="FAILED"), verdict=admitted(16)).state == "CREATING"
+def test_a_cluster_that_waits_too_long_fails_and_keeps_waiting() -> None:
+    early = status_of(cluster(waits=599), decision=WAITING)
+    assert (early.state, early.requeue_after) == ("CREATING", 1)
+    late = status_of(cluster(waits=600), decision=WAITING)
+    assert (late.state, conditions_of(late)["QuotaReserved"]) == ("FAILED", ("False", "NotEnoughResources"))
+    assert late.requeue_after is None
+    assert status_of(cluster(waits=601, state="FAILED"), decision=admitted(16)).state == "CREATING"
 
 
 @pytest.mark.parametrize(
-    ("more", "reason", "says"),
+    ("more", "reason", "message"),
     [
-        ({"wanted": DemandError("SizeUnknown", "say how large")}, "SizeUnknown", "say how large"),
+        ({"demand": DemandError("SizeUnknown", "set a size")}, "SizeUnknown", "set a size"),
         (
             {"reserved": UnresolvedName("ReservationNotFound", "there is none")},
             "ReservationNotFound",
             "spec.capacityReservationId: there is none",
         ),
-        ({"barred": "it is deleted"}, "ReservationInvalid", "team/gpu gives nothing: it is deleted"),
+        ({"barred": "it is deleted"}, "ReservationInvalid", "team/gpu grants nothing: it is deleted"),
     ],
 )
-def test_what_is_wrong_fails_who_holds_nothing_and_leaves_alone_who_does(
-    more: Json, reason: str, says: str
-) -> None:
-    found = settled(cluster(), **more)
-    assert (found.state, said(found)["QuotaReserved"]) == ("FAILED", ("False", reason))
-    assert says in found.detail
-    kept = settled(cluster(holds=16, state="ACTIVE"), claim(0), claim(1), **more)
+def test_an_invalid_cluster_fails_unless_it_holds_quota(more: Json, reason: str, message: str) -> None:
+    status = status_of(cluster(), **more)
+    assert (status.state, conditions_of(status)["QuotaReserved"]) == ("FAILED", ("False", reason))
+    assert message in status.detail
+    kept = status_of(cluster(holds=16, state="ACTIVE"), claim(0), claim(1), **more)
     assert (kept.state, kept.held) == ("UPDATING", held(cluster(holds=16)))
-    assert said(kept)["Ready"] == ("True", "InstancesReady")
+    assert conditions_of(kept)["Ready"] == ("True", "InstancesReady")
     assert "it keeps what it has" in kept.detail
-    assert made(kept) == ([], [])
+    assert claim_changes(kept) == ([], [])
 
 
-def test_growth_keeps_what_there_is_and_adds_to_it() -> None:
-    one = cluster(holds=8, state="ACTIVE")
-    waits = settled(one, claim(0), verdict=WAITING)
-    assert (waits.state, waits.held) == ("UPDATING", held(one))
-    assert made(waits) == ([], [])
-    grows = settled(one, claim(0), verdict=admitted(16))
+def test_growth_adds_to_the_existing_claims() -> None:
+    dac = cluster(holds=8, state="ACTIVE")
+    waits = status_of(dac, claim(0), decision=WAITING)
+    assert (waits.state, waits.held) == ("UPDATING", held(dac))
+    assert claim_changes(waits) == ([], [])
+    grows = status_of(dac, claim(0), decision=admitted(16))
     assert grows.held == ClusterAdmission(
         reserved=MINE, since=datetime(2025, 12, 31, tzinfo=UTC), usage={KEY: 16}
     )
-    assert made(grows) == ([1], [])
+    assert claim_changes(grows) == ([1], [])
 
 
-def test_less_quota_is_held_once_fewer_instances_are_there() -> None:
-    one = cluster(holds=16, state="ACTIVE")
-    ends = settled(one, claim(0), claim(1), gpus=8)
-    assert made(ends) == ([], ["c-u-1"])
-    assert ends.held == held(one)
-    draining = settled(one, claim(0), claim(1, deleting=True), gpus=8)
-    assert draining.held == held(one)
-    gone = settled(one, claim(0), gpus=8)
+def test_quota_is_reduced_after_the_instances_are_gone() -> None:
+    dac = cluster(holds=16, state="ACTIVE")
+    ends = status_of(dac, claim(0), claim(1), gpus=8)
+    assert claim_changes(ends) == ([], ["c-u-1"])
+    assert ends.held == held(dac)
+    draining = status_of(dac, claim(0), claim(1, deleting=True), gpus=8)
+    assert draining.held == held(dac)
+    gone = status_of(dac, claim(0), gpus=8)
     assert gone.held is not None
     assert (gone.held.usage, gone.state) == ({KEY: 8}, "ACTIVE")
 
 
-def test_of_too_many_the_ones_that_do_least_go_first() -> None:
+def test_of_excess_claims_the_least_useful_are_deleted_first() -> None:
     claims = (claim(0, ready=False), claim(1), claim(2))
-    assert made(settled(cluster(holds=24), *claims, gpus=16)) == ([], ["c-u-0"])
-    assert made(settled(cluster(holds=24), *claims, gpus=8)) == ([], ["c-u-0", "c-u-2"])
+    assert claim_changes(status_of(cluster(holds=24), *claims, gpus=16)) == ([], ["c-u-0"])
+    assert claim_changes(status_of(cluster(holds=24), *claims, gpus=8)) == ([], ["c-u-0", "c-u-2"])
 
 
 @pytest.mark.covers("OME-055")
-def test_who_is_preempted_gives_instances_back_then_quota_then_waits() -> None:
-    one = cluster(holds=16, state="ACTIVE")
-    first = settled(one, claim(0), claim(1), eviction=EVICTION)
-    assert made(first) == ([], ["c-u-0", "c-u-1"]) or made(first) == ([], ["c-u-1", "c-u-0"])
-    assert (first.state, first.held) == ("UPDATING", held(one))
-    assert said(first)["Preempted"] == ("True", "InCohortReclamation")
+def test_a_preempted_cluster_returns_instances_then_quota_and_waits() -> None:
+    dac = cluster(holds=16, state="ACTIVE")
+    first = status_of(dac, claim(0), claim(1), eviction=EVICTION)
+    assert claim_changes(first) == ([], ["c-u-0", "c-u-1"]) or claim_changes(first) == (
+        [],
+        ["c-u-1", "c-u-0"],
+    )
+    assert (first.state, first.held) == ("UPDATING", held(dac))
+    assert conditions_of(first)["Preempted"] == ("True", "InCohortReclamation")
     assert "preemptor path: /c/team--b; preemptee path: /c/team--gpu" in first.detail
     drains = cluster(holds=16, preempted=True)
     assert terminating(drains, MINE)
-    assert settled(drains, claim(0, deleting=True)).held == held(drains)
-    empty = settled(drains)
+    assert status_of(drains, claim(0, deleting=True)).held == held(drains)
+    empty = status_of(drains)
     assert empty.held is None
-    assert said(empty)["QuotaReserved"] == ("False", "InCohortReclamation")
+    assert conditions_of(empty)["QuotaReserved"] == ("False", "InCohortReclamation")
     waits = cluster(preempted=True, waits=0)
-    assert settled(waits, verdict=WAITING).state == "CREATING"
-    back = settled(waits, verdict=admitted(16))
-    assert said(back)["Preempted"] == ("False", "QuotaReserved")
+    assert status_of(waits, decision=WAITING).state == "CREATING"
+    back = status_of(waits, decision=admitted(16))
+    assert conditions_of(back)["Preempted"] == ("False", "QuotaReserved")
 
 
-def test_who_is_to_give_back_only_a_growth_keeps_the_rest() -> None:
-    one = cluster(holds=24, state="UPDATING")
-    some = replace(EVICTION, keeps={KEY: 8})
-    first = settled(one, claim(0), claim(1, ready=False), claim(2, ready=False), gpus=24, eviction=some)
-    assert sorted(made(first)[1]) == ["c-u-1", "c-u-2"]
-    assert (first.state, first.held) == ("UPDATING", held(one))
+def test_a_partial_eviction_keeps_the_rest() -> None:
+    dac = cluster(holds=24, state="UPDATING")
+    partial = replace(EVICTION, keeps={KEY: 8})
+    first = status_of(dac, claim(0), claim(1, ready=False), claim(2, ready=False), gpus=24, eviction=partial)
+    assert sorted(claim_changes(first)[1]) == ["c-u-1", "c-u-2"]
+    assert (first.state, first.held) == ("UPDATING", held(dac))
     assert "; it keeps 8 of nvidia.com/gpu in h100; " in first.detail
-    assert "Preempted" not in said(first)
-    gone = settled(one, claim(0), gpus=24, eviction=some)
+    assert "Preempted" not in conditions_of(first)
+    gone = status_of(dac, claim(0), gpus=24, eviction=partial)
     assert gone.held is not None
-    assert (gone.held.usage, made(gone)) == ({KEY: 8}, ([], []))
+    assert (gone.held.usage, claim_changes(gone)) == ({KEY: 8}, ([], []))
 
 
-def test_moved_to_another_reservation_it_leaves_the_first() -> None:
-    one = cluster(holds=16, state="ACTIVE")
-    found = settled(one, claim(0), reserved=Reserved("team", "other"))
-    assert (found.state, said(found)["Ready"][1]) == ("UPDATING", "ReservationChanged")
-    assert (made(found), found.held) == (([], ["c-u-0"]), held(one))
-    assert settled(one, reserved=Reserved("team", "other")).held is None
+def test_a_cluster_that_moves_releases_its_first_reservation() -> None:
+    dac = cluster(holds=16, state="ACTIVE")
+    status = status_of(dac, claim(0), reserved=Reserved("team", "other"))
+    assert (status.state, conditions_of(status)["Ready"][1]) == ("UPDATING", "ReservationChanged")
+    assert (claim_changes(status), status.held) == (([], ["c-u-0"]), held(dac))
+    assert status_of(dac, reserved=Reserved("team", "other")).held is None
 
 
-def test_deleted_it_goes_when_its_last_instance_has_gone() -> None:
-    first = settled(cluster(holds=16, deleting=True), claim(0), claim(1, deleting=True))
-    assert (first.state, first.over) == ("DELETING", False)
-    assert made(first) == ([], ["c-u-0"])
+def test_a_deleted_cluster_is_released_after_its_last_instance() -> None:
+    first = status_of(cluster(holds=16, deleting=True), claim(0), claim(1, deleting=True))
+    assert (first.state, first.releasable) == ("DELETING", False)
+    assert claim_changes(first) == ([], ["c-u-0"])
     assert "2 instances left" in first.detail
-    last = settled(cluster(holds=16, deleting=True))
-    assert (last.state, last.over, last.held) == ("DELETING", True, None)
-    assert settled(cluster(deleting=True)).over
+    last = status_of(cluster(holds=16, deleting=True))
+    assert (last.state, last.releasable, last.held) == ("DELETING", True, None)
+    assert status_of(cluster(deleting=True)).releasable
 
 
-def test_instances_of_a_lost_status_go_only_where_quota_was_decided_and_not_given() -> None:
+def test_instances_of_a_lost_status_are_deleted_only_after_quota_is_denied() -> None:
     unresolved = UnresolvedName("ReservationNotFound", "there is none")
-    assert made(settled(cluster(), claim(0), reserved=unresolved)) == ([], [])
-    assert made(settled(cluster(), claim(0), claim(1), verdict=admitted(16))) == ([], [])
-    assert made(settled(cluster(), claim(0), verdict=WAITING)) == ([], ["c-u-0"])
+    assert claim_changes(status_of(cluster(), claim(0), reserved=unresolved)) == ([], [])
+    assert claim_changes(status_of(cluster(), claim(0), claim(1), decision=admitted(16))) == ([], [])
+    assert claim_changes(status_of(cluster(), claim(0), decision=WAITING)) == ([], ["c-u-0"])
 
 
-def test_a_flavor_that_means_nothing_now_keeps_its_instances() -> None:
+def test_an_unresolved_flavor_keeps_its_instances() -> None:
     def lost(flavor: str, amounts: Mapping[str, int]) -> FlavorProblem:
         return FlavorProblem(flavor=flavor, reason="FlavorNotFound", message="make it")
 
-    found = settled(cluster(holds=16, state="ACTIVE"), claim(0), claim(1), sized=lost)
-    assert (found.state, found.detail) == ("FAILED", "make it")
-    assert (made(found), found.held) == (([], []), held(cluster(holds=16)))
+    status = status_of(cluster(holds=16, state="ACTIVE"), claim(0), claim(1), sized=lost)
+    assert (status.state, status.detail) == ("FAILED", "make it")
+    assert (claim_changes(status), status.held) == (([], []), held(cluster(holds=16)))
 
 
-def test_what_was_written_is_not_written_again() -> None:
-    one = cluster()
-    found = settled(one, verdict=admitted(16))
-    body = status_body.body(one, found, now=NOW)
+def test_an_equal_status_is_not_written_again() -> None:
+    dac = cluster()
+    status = status_of(dac, decision=admitted(16))
+    body = status_body.body(dac, status, now=NOW)
     assert body is not None
-    after = one.model_validate({**one.wire(), "status": body})
-    assert held(after) == found.held
+    after = dac.model_validate({**dac.wire(), "status": body})
+    assert held(after) == status.held
     later = NOW + timedelta(hours=1)
-    again = settle(
-        ClusterFacts(cluster=after, wanted=ClusterDemand(requests={GPU: 16}), reserved=MINE),
+    again = next_status(
+        ClusterFacts(cluster=after, demand=ClusterDemand(requests={GPU: 16}), reserved=MINE),
         size,
         now=later,
         wait=600,
@@ -327,33 +331,33 @@ def test_what_was_written_is_not_written_again() -> None:
     assert status_body.body(after, again, now=later) is None
 
 
-def test_claim_that_is_left_out_counts_as_one_that_stays() -> None:
+def test_a_left_out_claim_counts_as_existing() -> None:
     lost = PartialObject.of_object(claim(0), "poison", 0.0)
-    one = cluster(holds=16, state="ACTIVE")
-    found = settled(one, verdict=admitted(16), left_out=(lost,))
-    assert made(found) == ([1], [])
-    assert "c-u-0 is left out: poison" in found.detail
-    found = settled(one, claim(1), verdict=admitted(16), left_out=(lost,))
-    assert made(found) == ([], [])
-    found = settled(one, claim(1), gpus=8, left_out=(lost,))
-    assert made(found) == ([], ["c-u-1"])
-    assert found.held is not None and found.held.usage == {KEY: 16}
+    dac = cluster(holds=16, state="ACTIVE")
+    status = status_of(dac, decision=admitted(16), left_out=(lost,))
+    assert claim_changes(status) == ([1], [])
+    assert "c-u-0 is left out: poison" in status.detail
+    status = status_of(dac, claim(1), decision=admitted(16), left_out=(lost,))
+    assert claim_changes(status) == ([], [])
+    status = status_of(dac, claim(1), gpus=8, left_out=(lost,))
+    assert claim_changes(status) == ([], ["c-u-1"])
+    assert status.held is not None and status.held.usage == {KEY: 16}
     meaningless = FlavorProblem(flavor="h100", reason="FlavorNotFound", message="make it")
-    found = settled(one, claim(1), sized=lambda *_: meaningless, left_out=(lost,))
-    assert made(found) == ([], [])
-    found = settled(cluster(holds=16, deleting=True), left_out=(lost,))
-    assert not found.over and found.held is not None
+    status = status_of(dac, claim(1), sized=lambda *_: meaningless, left_out=(lost,))
+    assert claim_changes(status) == ([], [])
+    status = status_of(cluster(holds=16, deleting=True), left_out=(lost,))
+    assert not status.releasable and status.held is not None
 
 
 @pytest.mark.covers("SAF-59")
 @pytest.mark.parametrize("gpus", [8_000_000, 2**31 - 8, 2**63 - 1])
-def test_a_cluster_of_any_size_makes_no_more_claims_at_a_time_than_there_are_slots(gpus: int) -> None:
-    one = cluster(holds=gpus, state="ACTIVE")
+def test_new_claims_are_limited_to_the_free_slots(gpus: int) -> None:
+    dac = cluster(holds=gpus, state="ACTIVE")
     waiting = [claim(at, ready=False) for at in range(60)]
-    found = settled(one, *waiting, gpus=gpus, verdict=admitted(gpus), waiting=64)
-    assert [at for at, _ in found.change.make] == [60, 61, 62, 63]
+    status = status_of(dac, *waiting, gpus=gpus, decision=admitted(gpus), launch_limit=64)
+    assert [at for at, _ in status.changes.create] == [60, 61, 62, 63]
     running = [claim(at) for at in range(0, 200, 2)]
-    found = settled(one, *running, gpus=gpus, verdict=admitted(gpus), waiting=100)
-    assert [at for at, _ in found.change.make] == [*range(1, 200, 2)]
-    found = settled(one, *[claim(at, ready=False) for at in range(64)], gpus=gpus, verdict=admitted(gpus))
-    assert found.change.make == ()
+    status = status_of(dac, *running, gpus=gpus, decision=admitted(gpus), launch_limit=100)
+    assert [at for at, _ in status.changes.create] == [*range(1, 200, 2)]
+    status = status_of(dac, *[claim(at, ready=False) for at in range(64)], gpus=gpus, decision=admitted(gpus))
+    assert status.changes.create == ()

@@ -31,11 +31,11 @@ from tests.kueue.played import Kueue
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
 MINE = Reserved("team", "gpu")
-EMPTY = ClusterSnapshot(reservations={}, specs={}, flavors={}, asking=(), others=())
+EMPTY = ClusterSnapshot(reservations={}, specs={}, flavors={}, clusters=(), other_holders=())
 
 
 class Stage:
-    """A cluster that wants GPUs of a reservation, and its queue in namespace team with the broker's check."""
+    """A cluster that requests GPUs, and its reservation's queue in namespace team with the broker's check."""
 
     def __init__(self, reserved: Reserved = MINE) -> None:
         self.reserved = reserved
@@ -55,7 +55,7 @@ class Stage:
         self.reads.clusters.cache.replace([known], 1)
         self.queueing = ClusterQueueing(self.client, self.reads, self.clock)
 
-    def passes(self, *, wants: int, holds: int = 0) -> ClusterEviction | None:
+    def run_pass(self, *, gpus: int, holds: int = 0) -> ClusterEviction | None:
         """One pass over a cluster with this request and these held GPUs. Returns the eviction, if it must
         leave."""
         self.reads.workloads.read()
@@ -67,46 +67,46 @@ class Stage:
         cluster = DedicatedAICluster.decode(
             {"metadata": {"name": "c", "uid": "12345678-a"}, "spec": {}, "status": status}
         )
-        wanted = ClusterDemand(requests={GPU: wants})
-        one = ClusterState(
-            cluster=cluster, profile=None, wanted=wanted, reserved=self.reserved, held=held(cluster)
+        demand = ClusterDemand(requests={GPU: gpus})
+        state = ClusterState(
+            cluster=cluster, profile=None, demand=demand, reserved=self.reserved, held=held(cluster)
         )
-        self.queueing.look()
-        self.verdict, evicted = self.queueing.said(one, EMPTY)
-        settled = ClusterStatus(state="ACTIVE", detail="", said=(), held=one.held)
-        self.queueing.act(one, settled, evicted=evicted is not None and evicted.keeps is None)
+        self.queueing.refresh()
+        self.admission, evicted = self.queueing.decision(state, EMPTY)
+        status_ = ClusterStatus(state="ACTIVE", detail="", conditions=(), held=state.held)
+        self.queueing.update_workloads(state, status_, evicted=evicted is not None and evicted.keeps is None)
         return evicted
 
     def workloads(self) -> list[Workload]:
-        found = [Workload.decode(each) for each in self.client.list(Workload.KIND)[0]]
-        return sorted(found, key=lambda each: each.name)
+        listed = [Workload.decode(workload) for workload in self.client.list(Workload.KIND)[0]]
+        return sorted(listed, key=lambda workload: workload.name)
 
     def reserves(self, at: int, gpus: int) -> Workload:
-        (found,) = (each for each in self.workloads() if each.name.endswith(f"-{at}"))
+        (workload,) = (workload for workload in self.workloads() if workload.name.endswith(f"-{at}"))
         self.kueue.reserves(
-            found.name, self.reserved.queue, {"h100": {GPU: str(gpus)}}, namespace="team", pods=gpus
+            workload.name, self.reserved.queue, {"h100": {GPU: str(gpus)}}, namespace="team", pods=gpus
         )
-        return found
+        return workload
 
     def checked(self, workload: Workload, state: CheckState) -> None:
         """Applies the check's state as the broker does, then Kueue's reaction."""
         now = self.clock.now()
-        found = self.kueue.workload(workload.name, "team")
-        said = body(found, CHECK, CheckAnswer(state=state, message=""), now)
-        self.client.apply(Workload.KIND, said, subresource="status")
-        self.kueue.settles(workload.name, namespace="team")
+        current = self.kueue.workload(workload.name, "team")
+        body_ = body(current, CHECK, CheckAnswer(state=state, message=""), now)
+        self.client.apply(Workload.KIND, body_, subresource="status")
+        self.kueue.decides(workload.name, namespace="team")
 
     def parks(self, workload: Workload) -> None:
         """The check parks a workload that Kueue has evicted for it."""
-        now, found = self.clock.now(), self.kueue.workload(workload.name, "team")
-        said = parked_body(found, CHECK, "no room", now, now + timedelta(minutes=1))
-        self.client.apply(Workload.KIND, said, subresource="status")
+        now, current = self.clock.now(), self.kueue.workload(workload.name, "team")
+        body_ = parked_body(current, CHECK, "no room", now, now + timedelta(minutes=1))
+        self.client.apply(Workload.KIND, body_, subresource="status")
 
 
 @pytest.mark.covers("SAF-53")
 @pytest.mark.parametrize("namespace", ["team", "a-tenant"])
 @pytest.mark.parametrize("reserved", [MINE, Reserved("", "pool")], ids=str)
-def test_workload_outside_the_reservations_queues_is_no_clusters(reserved: Reserved, namespace: str) -> None:
+def test_a_workload_outside_of_the_reservations_queues_is_ignored(reserved: Reserved, namespace: str) -> None:
     """A tenant creates a Workload with the cluster as its owner, in a queue of its own that admits it.
     Otherwise the cluster would get instances for it, without quota of its reservation."""
     stage = Stage(reserved)
@@ -116,7 +116,7 @@ def test_workload_outside_the_reservations_queues_is_no_clusters(reserved: Reser
     # Marked like the broker's own queues, and first by name.
     local: Json = {"metadata": {"name": "anyones", "namespace": namespace, **mark(reserved)}}
     stage.client.create(LocalQueue.KIND, {**local, "spec": {"clusterQueue": "tenants"}})
-    stage.passes(wants=8)
+    stage.run_pass(gpus=8)
     (own,) = stage.workloads()
     assert (own.namespace, own.spec.queue_name) == ("team", "gpu")
     forged = stage.client.get(Workload.KIND, own.name, namespace=own.namespace)
@@ -126,108 +126,113 @@ def test_workload_outside_the_reservations_queues_is_no_clusters(reserved: Reser
     forged.pop("status", None)
     stage.client.create(Workload.KIND, forged)
     stage.kueue.reserves("forged", "tenants", {"h100": {GPU: "8"}}, namespace=namespace, pods=8)
-    stage.kueue.settles("forged", namespace=namespace)
+    stage.kueue.decides("forged", namespace=namespace)
     assert stage.kueue.workload("forged", namespace).status.admission is not None
-    stage.passes(wants=8)
-    assert stage.verdict is not None and stage.verdict.phase is not AdmissionPhase.ADMITTED
-    stage.passes(wants=0)
-    assert "forged" in {each.name for each in stage.workloads()}  # and it is not ended
+    stage.run_pass(gpus=8)
+    assert stage.admission is not None and stage.admission.phase is not AdmissionPhase.ADMITTED
+    stage.run_pass(gpus=0)
+    assert "forged" in {workload.name for workload in stage.workloads()}  # and it is not ended
 
 
 @pytest.mark.covers("SAF-70")
-def test_what_the_check_evicts_before_it_is_admitted_frees_its_quota_and_queues_again() -> None:
+def test_a_workload_that_the_check_evicts_frees_its_quota_and_is_requeued() -> None:
     stage = Stage()
-    stage.passes(wants=8)
+    stage.run_pass(gpus=8)
     stage.checked(first := stage.reserves(0, 8), "Ready")
-    stage.passes(wants=16, holds=8)
+    stage.run_pass(gpus=16, holds=8)
     stage.checked(growth := stage.reserves(1, 8), "Retry")
-    stage.passes(wants=16, holds=8)
+    stage.run_pass(gpus=16, holds=8)
     assert stage.kueue.counts(MINE.queue) == {
         ("h100", GPU): 16
     }  # until it is parked; otherwise it would return at once
     stage.parks(growth)
-    stage.passes(wants=16, holds=8)
+    stage.run_pass(gpus=16, holds=8)
     assert stage.kueue.counts(MINE.queue) == {("h100", GPU): 8}
-    assert [each.uid for each in stage.workloads()] == [first.uid, growth.uid]
-    assert stage.kueue.settles(growth.name, namespace="team") == "waits"
-    stage.passes(wants=16, holds=8)
+    assert [workload.uid for workload in stage.workloads()] == [first.uid, growth.uid]
+    assert stage.kueue.decides(growth.name, namespace="team") == "waits"
+    stage.run_pass(gpus=16, holds=8)
     released: Json = {"status": {"requeueState": {"requeueAt": None}}}
     stage.client.patch(Workload.KIND, growth.name, released, namespace="team", subresource="status")
-    assert stage.kueue.settles(growth.name, namespace="team") == "requeued"
+    assert stage.kueue.decides(growth.name, namespace="team") == "requeued"
     stage.checked(stage.reserves(1, 8), "Ready")
-    stage.passes(wants=16, holds=16)
-    assert [each.status.admission is not None for each in stage.workloads()] == [True, True]
+    stage.run_pass(gpus=16, holds=16)
+    assert [workload.status.admission is not None for workload in stage.workloads()] == [True, True]
 
 
-def test_a_growth_that_was_never_admitted_goes_alone() -> None:
+def test_only_an_unadmitted_growth_is_evicted() -> None:
     stage = Stage()
-    stage.passes(wants=8)
+    stage.run_pass(gpus=8)
     stage.checked(first := stage.reserves(0, 8), "Ready")
-    stage.passes(wants=16, holds=8)
+    stage.run_pass(gpus=16, holds=8)
     growth = stage.reserves(1, 8)
     stage.kueue.evicts(growth.name, "InCohortReclamation", "for another", namespace="team")
-    assert stage.passes(wants=16, holds=8) is None
-    assert [each.uid for each in stage.workloads()] == [first.uid]
-    stage.passes(wants=16, holds=8)
-    assert [each.status.admission is not None for each in stage.workloads()] == [True, False]
+    assert stage.run_pass(gpus=16, holds=8) is None
+    assert [workload.uid for workload in stage.workloads()] == [first.uid]
+    stage.run_pass(gpus=16, holds=8)
+    assert [workload.status.admission is not None for workload in stage.workloads()] == [True, False]
     # The same for its held quota.
     stage.kueue.evicts(first.name, "InCohortReclamation", "for another", namespace="team")
-    evicted = stage.passes(wants=16, holds=8)
+    evicted = stage.run_pass(gpus=16, holds=8)
     assert evicted is not None
     assert evicted.reason == "InCohortReclamation"
-    assert first.uid in {each.uid for each in stage.workloads()}  # until its instances are gone
+    assert first.uid in {workload.uid for workload in stage.workloads()}  # until its instances are gone
 
 
-def test_a_growth_that_kueue_evicts_gives_back_its_own_share_once_its_instances_are_gone() -> None:
+def test_an_evicted_growth_is_returned_after_its_instances_are_gone() -> None:
     stage = Stage()
-    stage.passes(wants=8)
+    stage.run_pass(gpus=8)
     stage.checked(first := stage.reserves(0, 8), "Ready")
-    stage.passes(wants=16, holds=8)
+    stage.run_pass(gpus=16, holds=8)
     stage.checked(growth := stage.reserves(1, 8), "Ready")
     stage.kueue.evicts(growth.name, "InCohortReclamation", "for another", namespace="team")
-    evicted = stage.passes(wants=16, holds=16)
+    evicted = stage.run_pass(gpus=16, holds=16)
     assert evicted is not None and evicted.keeps == {FlavorResource("h100", GPU): 8}
-    assert {each.uid for each in stage.workloads()} == {first.uid, growth.uid}
-    stage.passes(wants=16, holds=8)
-    assert [each.uid for each in stage.workloads()] == [first.uid]
-    assert stage.passes(wants=16, holds=8) is None
-    assert [each.status.admission is not None for each in stage.workloads()] == [True, False]
+    assert {workload.uid for workload in stage.workloads()} == {first.uid, growth.uid}
+    stage.run_pass(gpus=16, holds=8)
+    assert [workload.uid for workload in stage.workloads()] == [first.uid]
+    assert stage.run_pass(gpus=16, holds=8) is None
+    assert [workload.status.admission is not None for workload in stage.workloads()] == [True, False]
 
 
-def test_what_waits_for_its_check_is_made_otherwise_once_less_is_wanted() -> None:
+def test_a_waiting_workload_is_recreated_after_the_demand_falls() -> None:
     stage = Stage()
-    stage.passes(wants=8)
+    stage.run_pass(gpus=8)
     stage.checked(first := stage.reserves(0, 8), "Ready")
-    stage.passes(wants=24, holds=8)
+    stage.run_pass(gpus=24, holds=8)
     stage.reserves(1, 16)
-    stage.passes(wants=16, holds=8)
-    stage.passes(wants=16, holds=8)
-    assert [(each.uid == first.uid, each.spec.pod_sets[0].count) for each in stage.workloads()] == [
+    stage.run_pass(gpus=16, holds=8)
+    stage.run_pass(gpus=16, holds=8)
+    assert [
+        (workload.uid == first.uid, workload.spec.pod_sets[0].count) for workload in stage.workloads()
+    ] == [
         (True, 8),
         (False, 8),
     ]
 
 
-def test_kueue_need_not_wait_for_the_pods_of_who_has_none_once_it_is_admitted() -> None:
+def test_an_admitted_workload_is_reported_as_pods_ready() -> None:
     stage = Stage()
 
     def ready() -> list[str]:
-        (one,) = stage.workloads()
-        return [each.status for each in one.status.conditions if each.type == PODS_READY]
+        (workload,) = stage.workloads()
+        return [condition.status for condition in workload.status.conditions if condition.type == PODS_READY]
 
-    stage.passes(wants=8)
+    stage.run_pass(gpus=8)
     first = stage.reserves(0, 8)
-    stage.passes(wants=8)
+    stage.run_pass(gpus=8)
     assert ready() == []
     stage.checked(first, "Ready")
-    stage.passes(wants=8)
+    stage.run_pass(gpus=8)
     assert ready() == ["True"]
-    (told,) = stage.workloads()
-    assert [(each.name, each.state) for each in told.status.admission_checks] == [(CHECK, "Ready")]
-    stage.passes(wants=8, holds=8)
-    assert stage.workloads() == [told]  # once
+    (admitted,) = stage.workloads()
+    assert [(check.name, check.state) for check in admitted.status.admission_checks] == [(CHECK, "Ready")]
+    stage.run_pass(gpus=8, holds=8)
+    assert stage.workloads() == [admitted]  # once
     # A return in the same pass as the report is written all the same.
-    stage.passes(wants=16, holds=8)
+    stage.run_pass(gpus=16, holds=8)
     stage.checked(stage.reserves(1, 8), "Ready")
-    stage.passes(wants=8, holds=8)
-    assert [[each.count for each in one.status.reclaimable_pods] for one in stage.workloads()] == [[], [8]]
+    stage.run_pass(gpus=8, holds=8)
+    assert [[pods.count for pods in workload.status.reclaimable_pods] for workload in stage.workloads()] == [
+        [],
+        [8],
+    ]

@@ -55,35 +55,35 @@ def pod(node: str, gang: str) -> Pod:
         "a gang of claims with pods without a mark",
     ],
 )
-def test_gang_moves_only_with_all_its_homes(
+def test_a_gang_moves_only_with_all_its_nodes(
     claims: list[NodeClaim], pods: list[Pod], movable: str, moves: str
 ) -> None:
     nodes = [
-        ManagedNode(claim=each, pool=POOL, node=Node.decode({"metadata": {"name": each.name}}))
-        for each in claims
+        ManagedNode(claim=claim_, pool=POOL, node=Node.decode({"metadata": {"name": claim_.name}}))
+        for claim_ in claims
     ]
     now = datetime(2026, 11, 23, tzinfo=UTC)
-    world = DisruptionSnapshot(now=now, nodes=tuple(nodes), room=NodeOccupancy(pods=pods))
-    gangs = running_gangs(world, claims)
+    snapshot = DisruptionSnapshot(now=now, nodes=tuple(nodes), occupancy=NodeOccupancy(pods=pods))
+    gangs = running_gangs(snapshot, claims)
     candidates = [
         ReturnCandidate(
             uid=uid, name=uid, pool="any", saving=1.0, slots=("cr",), gang=min(gangs.of.get(uid, {""}))
         )
         for uid in movable
     ]
-    assert {each.uid for each in gangs.whole(candidates)} == set(moves)
+    assert {candidate.uid for candidate in gangs.whole(candidates)} == set(moves)
 
 
-def test_homes_that_other_pods_share_expire_alone() -> None:
+def test_shared_nodes_of_a_gang_expire_alone() -> None:
     claims = [claim(name) for name in "abcd"]
     nodes = tuple(
-        ManagedNode(claim=each, pool=POOL, node=Node.decode({"metadata": {"name": each.name}}))
-        for each in claims
+        ManagedNode(claim=claim_, pool=POOL, node=Node.decode({"metadata": {"name": claim_.name}}))
+        for claim_ in claims
     )
     pods = [pod("a", "g"), pod("b", "g"), pod("c", "g"), pod("c", ""), pod("d", "g"), pod("d", "h")]
-    world = DisruptionSnapshot(
-        now=datetime(2026, 11, 23, tzinfo=UTC), nodes=nodes, room=NodeOccupancy(pods=pods)
+    snapshot = DisruptionSnapshot(
+        now=datetime(2026, 11, 23, tzinfo=UTC), nodes=nodes, occupancy=NodeOccupancy(pods=pods)
     )
-    gangs = running_gangs(world, claims)
-    assert gangs.alone("a") == {"a", "b"}
+    gangs = running_gangs(snapshot, claims)
+    assert gangs.exclusive_hosts("a") == {"a", "b"}
     assert gangs.unit("a") == {"a", "b", "c", "d"}

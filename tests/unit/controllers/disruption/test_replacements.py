@@ -30,18 +30,18 @@ def requirements(count: int, least: dict[str, int]) -> dict[str, dict[str, Any]]
         labels={name: {FAMILY: "cheap" if name < "t080" else name} for name in types},
     )
     needed = demand(ManagedNode(claim=claim, pool=pool), ())
-    made = body(needed, name="new", places=places, move="m/1/Drifted")["spec"]["requirements"]
-    return {f"{each['key']} {each['operator']}": each for each in made}
+    listed = body(needed, name="new", places=places, move="m/1/Drifted")["spec"]["requirements"]
+    return {f"{requirement['key']} {requirement['operator']}": requirement for requirement in listed}
 
 
-def test_replacement_lists_the_types_that_min_values_needs() -> None:
-    found = requirements(100, {FAMILY: 3})
-    listed = found[f"{names.INSTANCE_TYPE} In"]["values"]
+def test_a_replacement_lists_enough_types_for_min_values() -> None:
+    by_key = requirements(100, {FAMILY: 3})
+    listed = by_key[f"{names.INSTANCE_TYPE} In"]["values"]
     assert len(listed) == 60 and listed[-2:] == ["t080", "t081"]
-    assert found[f"{FAMILY} Exists"]["minValues"] == 3
+    assert by_key[f"{FAMILY} Exists"]["minValues"] == 3
 
 
 def test_min_values_beyond_the_types_that_fit_are_lowered() -> None:
-    found = requirements(2, {FAMILY: 3, names.INSTANCE_TYPE: 5})
-    assert found[f"{FAMILY} Exists"]["minValues"] == 1
-    assert found[f"{names.INSTANCE_TYPE} Exists"]["minValues"] == 2
+    by_key = requirements(2, {FAMILY: 3, names.INSTANCE_TYPE: 5})
+    assert by_key[f"{FAMILY} Exists"]["minValues"] == 1
+    assert by_key[f"{names.INSTANCE_TYPE} Exists"]["minValues"] == 2

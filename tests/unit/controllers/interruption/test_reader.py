@@ -21,7 +21,7 @@ def message(name: str) -> QueueMessage:
 
 
 class Sqs:
-    """A queue that delivers a test's messages, and keeps each until it is settled."""
+    """A queue that delivers a test's messages, and keeps each until it is deleted."""
 
     def __init__(self, *names: str) -> None:
         self.held = [message(name) for name in names]
@@ -32,10 +32,10 @@ class Sqs:
         return [*self.held[:10]]
 
     def settle(self, queue: str, messages: Sequence[QueueMessage]) -> None:
-        self.held = [each for each in self.held if each not in messages]
+        self.held = [message for message in self.held if message not in messages]
 
     def left(self) -> list[str]:
-        return [each.receipt for each in self.held]
+        return [message.receipt for message in self.held]
 
 
 def reader(sqs: Sqs, take: Callable[[QueueMessage], None]) -> QueueReader:
@@ -43,65 +43,65 @@ def reader(sqs: Sqs, take: Callable[[QueueMessage], None]) -> QueueReader:
     return QueueReader(provider, "notices", take, clock=FakeClock(), synced=lambda: True, random=lambda: 0.0)
 
 
-def test_what_was_answered_is_settled() -> None:
+def test_handled_messages_are_deleted() -> None:
     sqs, taken = Sqs("a", "b"), []
     reader(sqs, lambda m: taken.append(m.receipt)).step()
     assert (taken, sqs.left()) == (["a", "b"], [])
 
 
 @pytest.mark.parametrize("refusal", [Conflict(409, "Conflict", "x"), Unavailable(503, "x", "x")])
-def test_a_message_whose_answer_failed_comes_back_and_the_others_do_not(refusal: Exception) -> None:
+def test_only_a_failed_message_is_redelivered(refusal: Exception) -> None:
     sqs, broken = Sqs("a", "b", "c"), ["b"]
 
-    def take(one: QueueMessage) -> None:
-        if one.receipt in broken:
+    def take(message: QueueMessage) -> None:
+        if message.receipt in broken:
             raise refusal
 
-    made = reader(sqs, take)
+    queue_reader = reader(sqs, take)
     with pytest.raises(type(refusal)):
-        made.step()
+        queue_reader.step()
     assert sqs.left() == ["b"]
     broken.clear()
-    made.step()
+    queue_reader.step()
     assert sqs.left() == []
 
 
-def test_a_message_that_meets_a_bug_does_not_stay_forever() -> None:
+def test_a_message_that_causes_a_panic_is_deleted() -> None:
     sqs = Sqs("a", "b")
 
-    def take(one: QueueMessage) -> None:
-        if one.receipt == "a":
-            raise KeyError(one.receipt)
+    def take(message: QueueMessage) -> None:
+        if message.receipt == "a":
+            raise KeyError(message.receipt)
 
     reader(sqs, take).step()
     assert sqs.left() == []
 
 
-def test_nothing_is_answered_after_the_end() -> None:
+def test_no_message_is_handled_after_the_stop() -> None:
     """The long poll may still return a message: it is left for the next leader."""
     sqs, taken = Sqs("a"), []
-    made = reader(sqs, lambda m: taken.append(m.receipt))
-    sqs.on_receive = made.stop
-    made.step()
+    queue_reader = reader(sqs, lambda m: taken.append(m.receipt))
+    sqs.on_receive = queue_reader.stop
+    queue_reader.step()
     assert (taken, sqs.left()) == ([], ["a"])
 
 
-def test_the_end_waits_for_an_answer_that_is_under_way() -> None:
+def test_the_stop_waits_for_the_current_message() -> None:
     sqs = Sqs("a")
     begun, go_on, done = threading.Event(), threading.Event(), []
 
-    def take(one: QueueMessage) -> None:
+    def take(message: QueueMessage) -> None:
         begun.set()
         go_on.wait()
-        done.append(one.receipt)
+        done.append(message.receipt)
 
-    made = reader(sqs, take)
-    acting = threading.Thread(target=made.step)
+    queue_reader = reader(sqs, take)
+    acting = threading.Thread(target=queue_reader.step)
     acting.start()
     begun.wait()
 
     def stop() -> None:
-        made.stop()
+        queue_reader.stop()
         done.append("stopped")
 
     stopped = threading.Thread(target=stop)
@@ -113,7 +113,7 @@ def test_the_end_waits_for_an_answer_that_is_under_way() -> None:
     assert sqs.left() == []
 
 
-def test_a_bug_on_an_object_leaves_that_object_out_and_the_message_is_answered_for_the_others() -> None:
+def test_a_message_is_handled_again_without_the_failing_object() -> None:
     sqs, poison, answered = Sqs("a"), ["claim"], []
 
     def take(message: QueueMessage) -> None:
@@ -126,7 +126,7 @@ def test_a_bug_on_an_object_leaves_that_object_out_and_the_message_is_answered_f
         poison.clear()
         return run()
 
-    made = reader(sqs, take)
-    made.isolate = isolate
-    made.step()
+    queue_reader = reader(sqs, take)
+    queue_reader.isolate = isolate
+    queue_reader.step()
     assert (answered, sqs.left()) == (["a"], [])

@@ -82,7 +82,7 @@ class World:
         self.clock = FakeClock()
         self.kueue = Kueue(self.transport, version=served[0], now=self.clock.now)
         self.client.create(Namespace.KIND, {"metadata": {"name": "team"}})
-        self.holdings: dict[Reserved, Mapping[str, tuple[Odcr, ...]]] = {}
+        self.owned_odcrs: dict[Reserved, Mapping[str, tuple[Odcr, ...]]] = {}
         self.others: dict[Reserved, tuple[ReservationHolder, ...]] = {}
         self.nodes: Cache[Node] = Cache(Node)
         self.claims: Cache[NodeClaim] = Cache(NodeClaim)
@@ -93,7 +93,7 @@ class World:
         self.flavor("h100", **{names.INSTANCE_TYPE: TYPE})
 
     def leads(self, settings: Settings | None = None) -> None:
-        """Starts a broker that knows only the API server's state."""
+        """Starts a broker that has only the API server's state."""
         self.reads.snapshots = SnapshotBuilder(
             self.reads.reservations,
             self.reads.cluster_reservations,
@@ -104,11 +104,11 @@ class World:
             self.reads.workloads,
             JudgedSpecs(strict=settings is not None and settings.strict),
         )
-        self.answerer = AdmissionCheckController(
+        self.controller = AdmissionCheckController(
             Client(self.transport),
             self.reads,
             cast(CapacityProvider, Types()),
-            others=lambda: self.others,
+            other_holders=lambda: self.others,
             settings=settings or Settings(),
             clock=self.clock,
             nodes=self.nodes,
@@ -139,7 +139,7 @@ class World:
         self.client.create(self.kind(ResourceFlavor), body)
 
     def holds(self, reserved: Reserved, *counts: int, state: str = "active", used: int = 0) -> None:
-        self.holdings[reserved] = {
+        self.owned_odcrs[reserved] = {
             "h100": tuple(
                 Odcr(
                     id=f"cr-{reserved.name}{n}",
@@ -153,7 +153,7 @@ class World:
             )
         }
 
-    def asks(
+    def submit(
         self,
         name: str,
         reserved: Reserved = A,
@@ -173,98 +173,103 @@ class World:
             self.client.create(self.kind(Workload), {"metadata": meta, "spec": spec})
         self.kueue.reserves(name, reserved.queue, {flavor: {GPU: str(gpus)}}, namespace="team")
 
-    def told(self, *workloads: str) -> list[str]:
+    def check_states(self, *workloads: str) -> list[str]:
         """Runs one pass. Returns the states of these workloads' checks."""
-        self.look()
-        self.answerer.run()
-        return [self.said(name).state for name in workloads]
+        self.read_all()
+        self.controller.run()
+        return [self.check_of(name).state for name in workloads]
 
-    def look(self) -> None:
+    def read_all(self) -> None:
         reads = self.reads
-        reads.snapshots.publish(OdcrSnapshot(ownership=Ownership(odcrs=dict(self.holdings))))
+        reads.snapshots.publish(OdcrSnapshot(ownership=Ownership(odcrs=dict(self.owned_odcrs))))
         for informer in (reads.workloads, reads.cluster_queues, reads.flavors, reads.cohorts):
             informer.read()
 
-    def said(self, name: str) -> AdmissionCheckState:
+    def check_of(self, name: str) -> AdmissionCheckState:
         checks = self.kueue.workload(name, "team").status.admission_checks
-        return next(each for each in checks if each.name == CHECK)
+        return next(check for check in checks if check.name == CHECK)
 
 
-def test_the_more_important_first_and_then_the_earlier() -> None:
+def test_higher_priority_first_then_the_earlier_workload() -> None:
     world = World()
     world.holds(A, 1)
-    world.asks("low")
-    world.asks("high", priority=10)
-    assert world.told("low", "high") == ["Retry", "Ready"]
+    world.submit("low")
+    world.submit("high", priority=10)
+    assert world.check_states("low", "high") == ["Retry", "Ready"]
 
 
-def test_what_is_told_so_is_taken_also_for_the_next_pass_and_a_new_broker() -> None:
+def test_a_ready_workload_keeps_its_instances_in_the_next_pass() -> None:
     world = World()
     world.holds(A, 2)
-    world.asks("one")
-    assert world.told("one") == ["Ready"]
-    world.asks("two")
-    world.asks("three")
-    assert sorted(world.told("two", "three")) == ["Ready", "Retry"]
+    world.submit("one")
+    assert world.check_states("one") == ["Ready"]
+    world.submit("two")
+    world.submit("three")
+    assert sorted(world.check_states("two", "three")) == ["Ready", "Retry"]
     world.kueue.finishes("one", namespace="team")
-    world.asks("four")
-    assert world.told("four") == ["Ready"]
+    world.submit("four")
+    assert world.check_states("four") == ["Ready"]
 
 
 @pytest.mark.covers("CAP-07")
 @pytest.mark.parametrize(
-    ("whose", "seconds", "told"),
-    [("nobody", 60.0, "Retry"), ("nobody", 30.0, "Ready"), ("node", 60.0, "Ready"), ("claim", 60.0, "Ready")],
+    ("attributed_by", "seconds", "expected"),
+    [
+        ("nothing", 60.0, "Retry"),
+        ("nothing", 30.0, "Ready"),
+        ("node", 60.0, "Ready"),
+        ("claim", 60.0, "Ready"),
+    ],
 )
-def test_what_a_stranger_runs_in_an_open_reservation_is_no_room(
-    whose: str, seconds: float, told: str
+def test_unattributed_instances_in_an_open_reservation_are_no_room(
+    attributed_by: str, seconds: float, expected: str
 ) -> None:
     world = World()
     world.holds(A, 1, used=1)
     meta = {"name": "n", "uid": "u", "resourceVersion": "1", "labels": {names.RESERVATION_ID: "cr-a0"}}
-    if whose == "node":
+    if attributed_by == "node":
         world.nodes.observe({"metadata": meta})
-    if whose == "claim":
+    if attributed_by == "claim":
         world.claims.observe({"metadata": meta, "status": {"providerID": "aws:///us-east-1a/i-1"}})
-    assert world.told() == []  # seen before any workload asks
+    assert world.check_states() == []  # observed before any workload is submitted
     world.clock.advance(seconds)
-    world.asks("one")
-    assert world.told("one") == [told]
-    said = "instances that are no nodes of this cluster have 1 more"
-    assert (said in world.said("one").message) == (told == "Retry")
+    world.submit("one")
+    assert world.check_states("one") == [expected]
+    message = "instances that are no nodes of this cluster have 1 more"
+    assert (message in world.check_of("one").message) == (expected == "Retry")
 
 
 @pytest.mark.parametrize("state", ["pending", "expired", "cancelled", "payment-pending"])
-def test_only_what_is_active_counts(state: str) -> None:
+def test_only_an_active_reservation_counts(state: str) -> None:
     world = World()
     world.holds(A, 4, state=state)
-    world.asks("one")
-    assert world.told("one") == ["Retry"]
+    world.submit("one")
+    assert world.check_states("one") == ["Retry"]
 
 
 @pytest.mark.covers("CAP-09")
-def test_idle_instances_of_the_cohort_are_for_who_may_borrow() -> None:
+def test_idle_instances_of_the_cohort_are_for_borrowers() -> None:
     world = World(a=True)
     world.holds(A, 1)
     world.holds(B, 1)
-    world.asks("first")
-    world.asks("second")
-    assert world.told("first", "second") == ["Ready", "Ready"]
+    world.submit("first")
+    world.submit("second")
+    assert world.check_states("first", "second") == ["Ready", "Ready"]
     # Karpenter and EC2 choose the reservation of the borrowed instance.
-    selectors = [each.node_selector for each in world.said("second").pod_set_updates]
+    selectors = [update.node_selector for update in world.check_of("second").pod_set_updates]
     assert selectors == [{names.CAPACITY_TYPE: "reserved"}]
-    world.asks("third")
-    assert world.told("third") == ["Retry"]
+    world.submit("third")
+    assert world.check_states("third") == ["Retry"]
     # B's own instance is for B first, whichever workload holds it: B's is Ready, and the borrower is drained.
-    world.asks("b", B)
-    assert world.told("b") == ["Ready"]
-    world.asks("b-too", B)
-    assert world.told("b-too") == ["Retry"]
+    world.submit("b", B)
+    assert world.check_states("b") == ["Ready"]
+    world.submit("b-too", B)
+    assert world.check_states("b-too") == ["Retry"]
 
 
 @pytest.mark.covers("SAF-73")
 @pytest.mark.parametrize(
-    ("parents", "told"),
+    ("parents", "expected"),
     [
         ({"ai": "org", "ml": "org"}, "Ready"),
         ({"ai": "org", "org": "all", "ml": "all"}, "Ready"),
@@ -275,15 +280,15 @@ def test_idle_instances_of_the_cohort_are_for_who_may_borrow() -> None:
         ({"ai": "org", "org": "ai", "ml": "org"}, "Retry"),  # a ring: Kueue admits nothing in it
     ],
 )
-def test_idle_instances_of_the_whole_cohort_tree_count(parents: Mapping[str, str], told: str) -> None:
+def test_idle_instances_of_the_whole_cohort_tree_count(parents: Mapping[str, str], expected: str) -> None:
     world = World(cohorts=("ai", "ml"), a=True)
     for name, parent in parents.items():
         world.client.create(world.kind(Cohort), {"metadata": {"name": name}, "spec": {"parentName": parent}})
     world.holds(B, 1)
-    world.asks("one")
-    assert world.told("one") == [told]
-    world.asks("two")
-    assert world.told("two") == ["Retry"]  # each instance once, in a tree too
+    world.submit("one")
+    assert world.check_states("one") == [expected]
+    world.submit("two")
+    assert world.check_states("two") == ["Retry"]  # each instance once, in a tree too
 
 
 @pytest.mark.covers("CAP-09")
@@ -295,7 +300,7 @@ def test_idle_instances_of_the_whole_cohort_tree_count(parents: Mapping[str, str
     ],
     ids=["deleted", "invalid"],
 )
-def test_who_lends_nothing_any_more_is_counted_for_nobody_else(change: dict[str, dict[str, Any]]) -> None:
+def test_a_deleted_or_invalid_lender_lends_nothing(change: dict[str, dict[str, Any]]) -> None:
     world = World(a=True)
     world.holds(B, 2)
     raw = world.reads.reservations.cache.get(B.name, B.namespace)
@@ -304,9 +309,9 @@ def test_who_lends_nothing_any_more_is_counted_for_nobody_else(change: dict[str,
     changed = {key: {**wire[key], **change.get(key, {})} for key in ("metadata", "spec")}
     changed["metadata"]["resourceVersion"] = "2"
     world.reads.reservations.cache.apply("MODIFIED", changed)
-    world.asks("a")
-    world.asks("b", B)
-    assert world.told("a", "b") == ["Retry", "Ready"]
+    world.submit("a")
+    world.submit("b", B)
+    assert world.check_states("a", "b") == ["Retry", "Ready"]
 
 
 @pytest.mark.covers("SAF-71")
@@ -319,66 +324,66 @@ def test_a_reservation_that_a_resource_quota_refuses_lends_nothing() -> None:
             "spec": {"hard": {"ome.io/capacity-reservations": "1"}},
         }
     )
-    world.asks("a")
-    world.asks("b", B)
-    assert world.told("a", "b") == ["Retry", "Ready"]
+    world.submit("a")
+    world.submit("b", B)
+    assert world.check_states("a", "b") == ["Retry", "Ready"]
 
 
 @pytest.mark.covers("CAP-07", "CAP-08")
-@pytest.mark.parametrize(("minutes", "told"), [(120, "Ready"), (20, "Retry")])
-def test_a_block_that_is_about_to_end_is_no_room(minutes: int, told: str) -> None:
+@pytest.mark.parametrize(("minutes", "expected"), [(120, "Ready"), (20, "Retry")])
+def test_a_block_that_ends_soon_is_no_room(minutes: int, expected: str) -> None:
     world = World()
     world.holds(A, 1)
-    (odcr,) = world.holdings[A]["h100"]
+    (odcr,) = world.owned_odcrs[A]["h100"]
     end = world.clock.now() + timedelta(minutes=minutes)
-    world.holdings[A] = {"h100": (replace(odcr, reservation_type="capacity-block", end=end),)}
-    world.asks("one")
-    assert world.told("one") == [told]
+    world.owned_odcrs[A] = {"h100": (replace(odcr, reservation_type="capacity-block", end=end),)}
+    world.submit("one")
+    assert world.check_states("one") == [expected]
 
 
-def test_who_may_not_borrow_keeps_to_what_is_its_own() -> None:
+def test_without_allow_borrowing_only_own_instances_count() -> None:
     world = World()
     world.holds(B, 3)
-    world.asks("a")
-    world.asks("b", B)
-    assert world.told("a", "b") == ["Retry", "Ready"]
-    assert "0 reserved instances are active, and they have no room" in world.said("a").message
+    world.submit("a")
+    world.submit("b", B)
+    assert world.check_states("a", "b") == ["Retry", "Ready"]
+    assert "0 reserved instances are active, and they have no room" in world.check_of("a").message
 
 
-def test_dedicated_clusters_have_their_instances() -> None:
+def test_dedicated_clusters_keep_their_instances() -> None:
     world = World()
     world.holds(A, 2)
     usage = {FlavorResource("h100", GPU): 8}
     world.others[A] = (ReservationHolder(kind="DedicatedAICluster", name="chat", reserved=A, usage=usage),)
-    world.asks("one")
-    world.asks("two")
-    assert sorted(world.told("one", "two")) == ["Ready", "Retry"]
+    world.submit("one")
+    world.submit("two")
+    assert sorted(world.check_states("one", "two")) == ["Ready", "Retry"]
 
 
-def test_a_flavor_that_is_nobodys_in_ec2_is_not_waited_for() -> None:
+def test_a_flavor_without_ec2_reservations_is_ready_at_once() -> None:
     world = World()
     world.flavor("on-demand", **{names.INSTANCE_TYPE: TYPE, names.CAPACITY_TYPE: "on-demand"})
     world.flavor("rack", rack="7")
-    world.asks("one", flavor="on-demand")
-    world.asks("two", flavor="rack")
-    assert world.told("one", "two") == ["Ready", "Ready"]
-    assert world.said("one").pod_set_updates == ()
+    world.submit("one", flavor="on-demand")
+    world.submit("two", flavor="rack")
+    assert world.check_states("one", "two") == ["Ready", "Ready"]
+    assert world.check_of("one").pod_set_updates == ()
 
 
-def test_a_question_is_answered_once() -> None:
+def test_a_check_is_written_once() -> None:
     world = World()
     world.holds(A, 1)
-    world.asks("one")
-    world.asks("two")
-    world.told()
+    world.submit("one")
+    world.submit("two")
+    world.check_states()
     before = [world.kueue.raw(Workload, name, "team") for name in ("one", "two")]
     for _ in range(3):
         world.clock.advance(1000)
-        world.told()
+        world.check_states()
     assert [world.kueue.raw(Workload, name, "team") for name in ("one", "two")] == before
 
 
-def test_a_queue_of_nobodys_reservation_is_told_once_what_to_do() -> None:
+def test_a_queue_without_a_reservation_stays_pending_with_a_remedy() -> None:
     world = World()
     world.client.create(
         world.kind(ClusterQueue),
@@ -387,23 +392,23 @@ def test_a_queue_of_nobodys_reservation_is_told_once_what_to_do() -> None:
             "spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": CHECK}]}},
         },
     )
-    world.asks("one", Reserved("", "theirs"))
-    assert world.told("one") == ["Pending"]
-    assert "ClusterQueue theirs is of no reservation" in world.said("one").message
+    world.submit("one", Reserved("", "theirs"))
+    assert world.check_states("one") == ["Pending"]
+    assert "ClusterQueue theirs is of no reservation" in world.check_of("one").message
     before = world.kueue.raw(Workload, "one", "team")
-    world.told()
+    world.check_states()
     assert world.kueue.raw(Workload, "one", "team") == before
 
 
-def test_an_answer_to_a_workload_that_has_changed_is_not_given() -> None:
+def test_a_decision_about_a_changed_workload_is_not_written() -> None:
     world = World()
     world.holds(A, 1)
-    world.asks("one")
-    world.look()
+    world.submit("one")
+    world.read_all()
     world.client.patch(world.kind(Workload), "one", {"metadata": {"labels": {"x": "y"}}}, namespace="team")
-    world.answerer.run()
-    assert world.said("one").state == "Pending"
-    assert world.told("one") == ["Ready"]
+    world.controller.run()
+    assert world.check_of("one").state == "Pending"
+    assert world.check_states("one") == ["Ready"]
 
 
 class Interrupted(InProcessTransport):
@@ -431,7 +436,7 @@ def test_kueue_may_be_upgraded_and_removed_while_the_broker_runs() -> None:
     client.create(ClusterQueue.KIND, {"metadata": {"name": "q"}, "spec": {}})
     informer.follow()
     assert informer.kind.version == "v1beta2"
-    assert [each.name for each in informer.cache.list()] == ["q"]
+    assert [queue.name for queue in informer.cache.list()] == ["q"]
     assert lists == ["v1beta1", "v1beta2"]
     for body in definitions(VERSIONS):
         client.delete(CRD, body["metadata"]["name"])
@@ -440,11 +445,11 @@ def test_kueue_may_be_upgraded_and_removed_while_the_broker_runs() -> None:
 
 
 @pytest.mark.covers("SAF-70")
-def test_retry_with_a_time_would_keep_the_quota_until_then() -> None:
+def test_kueue_keeps_the_quota_until_the_time_of_a_retry() -> None:
     """Kueue's handling of another controller's `requeueAfterSeconds`: the reason why the broker writes
     none."""
     world = World()
-    world.asks("one")
+    world.submit("one")
     entry = {
         "name": CHECK,
         "state": "Retry",
@@ -452,13 +457,13 @@ def test_retry_with_a_time_would_keep_the_quota_until_then() -> None:
         "lastTransitionTime": timestamp(world.clock.now()),
         "requeueAfterSeconds": 60,
     }
-    said: Json = {"metadata": {"name": "one", "namespace": "team"}, "status": {"admissionChecks": [entry]}}
-    world.client.apply(Workload.KIND, said, subresource="status")
+    body: Json = {"metadata": {"name": "one", "namespace": "team"}, "status": {"admissionChecks": [entry]}}
+    world.client.apply(Workload.KIND, body, subresource="status")
     for _ in range(2):
-        assert world.kueue.settles("one", namespace="team") == "waits"
+        assert world.kueue.decides("one", namespace="team") == "waits"
     assert world.kueue.counts(A.queue) == {("h100", GPU): 8}
     world.clock.advance(60)
-    assert world.kueue.settles("one", namespace="team") == "evicted"
+    assert world.kueue.decides("one", namespace="team") == "evicted"
 
 
 def parked(world: World, name: str) -> bool:
@@ -468,11 +473,11 @@ def parked(world: World, name: str) -> bool:
 
 def sent_back(world: World, name: str) -> None:
     """Refused, evicted, parked, and stopped by the reconciler of its job."""
-    assert world.told(name) == ["Retry"]
-    assert world.kueue.settles(name, namespace="team") == "evicted"
-    assert world.told(name) == ["Pending"]
+    assert world.check_states(name) == ["Retry"]
+    assert world.kueue.decides(name, namespace="team") == "evicted"
+    assert world.check_states(name) == ["Pending"]
     world.kueue.stops(name, namespace="team")
-    assert world.kueue.settles(name, namespace="team") == "waits"
+    assert world.kueue.decides(name, namespace="team") == "waits"
 
 
 @pytest.mark.covers("SAF-70")
@@ -481,93 +486,93 @@ def test_a_refused_workload_is_parked_without_quota_and_released_as_soon_as_ther
     served: tuple[str, ...],
 ) -> None:
     world = World(served=served)
-    world.asks("one")
+    world.submit("one")
     sent_back(world, "one")
     assert world.kueue.counts(A.queue) == {}
-    assert "flavor h100" in world.said("one").message and parked(world, "one")
+    assert "flavor h100" in world.check_of("one").message and parked(world, "one")
     before = world.kueue.raw(Workload, "one", "team")
-    world.told()
+    world.check_states()
     assert world.kueue.raw(Workload, "one", "team") == before
     world.holds(A, 1)
-    world.told()
+    world.check_states()
     assert not parked(world, "one")
-    assert world.kueue.settles("one", namespace="team") == "requeued"
-    world.told()  # it waits for quota now, and is not rejected again
-    world.asks("one")
-    assert world.told("one") == ["Ready"]
+    assert world.kueue.decides("one", namespace="team") == "requeued"
+    world.check_states()  # it waits for quota now, and is not rejected again
+    world.submit("one")
+    assert world.check_states("one") == ["Ready"]
 
 
 @pytest.mark.covers("SAF-70")
-def test_kueue_that_is_faster_than_the_broker_does_not_queue_a_refused_workload_again() -> None:
+def test_a_refused_workload_is_parked_even_if_kueue_reacts_first() -> None:
     world = World()
-    world.asks("one")
-    assert world.told("one") == ["Retry"]
-    assert world.kueue.settles("one", namespace="team") == "evicted"
+    world.submit("one")
+    assert world.check_states("one") == ["Retry"]
+    assert world.kueue.decides("one", namespace="team") == "evicted"
     world.kueue.stops("one", namespace="team")
-    assert world.kueue.settles("one", namespace="team") == "waits"
+    assert world.kueue.decides("one", namespace="team") == "waits"
     world.clock.advance(30)
-    assert world.told("one") == ["Pending"]
+    assert world.check_states("one") == ["Pending"]
     world.clock.advance(59)
-    assert world.kueue.settles("one", namespace="team") == "waits"
+    assert world.kueue.decides("one", namespace="team") == "waits"
     world.clock.advance(1)
-    world.told()
-    assert world.kueue.settles("one", namespace="team") == "requeued"
+    world.check_states()
+    assert world.kueue.decides("one", namespace="team") == "requeued"
 
 
 @pytest.mark.covers("SAF-70")
-def test_room_for_one_is_offered_to_one() -> None:
+def test_room_for_one_workload_releases_only_one() -> None:
     world = World()
     for name in ("low", "high"):
-        world.asks(name, priority=10 if name == "high" else 0)
+        world.submit(name, priority=10 if name == "high" else 0)
         sent_back(world, name)
     world.holds(A, 1)
-    world.told()
+    world.check_states()
     assert [parked(world, name) for name in ("low", "high")] == [True, False]
 
 
 @pytest.mark.covers("SAF-70")
-def test_a_parked_workload_asks_again_after_a_time_that_doubles() -> None:
+def test_a_parked_workload_is_retried_after_a_doubling_delay() -> None:
     world = World()
-    world.asks("one")
+    world.submit("one")
     for seconds in (60, 120, 240, 480, 600, 600):
         sent_back(world, "one")
         world.clock.advance(seconds - 1)
-        world.told()
+        world.check_states()
         assert parked(world, "one"), seconds
         world.clock.advance(1)
-        world.told()
+        world.check_states()
         assert not parked(world, "one"), seconds
-        assert world.kueue.settles("one", namespace="team") == "requeued"
-        world.asks("one")
+        assert world.kueue.decides("one", namespace="team") == "requeued"
+        world.submit("one")
 
 
 @pytest.mark.covers("SAF-70")
-def test_a_new_leader_asks_about_what_the_last_one_parked() -> None:
+def test_a_new_leader_releases_workloads_that_the_last_leader_parked() -> None:
     world = World()
-    world.asks("one")
+    world.submit("one")
     sent_back(world, "one")
     world.leads()
-    world.told()
-    assert world.kueue.settles("one", namespace="team") == "requeued"
-    world.asks("one")
+    world.check_states()
+    assert world.kueue.decides("one", namespace="team") == "requeued"
+    world.submit("one")
     sent_back(world, "one")
-    world.told()
+    world.check_states()
     assert parked(world, "one")
 
 
-def test_a_time_that_another_check_set_is_left_to_it() -> None:
+def test_a_requeue_time_of_another_check_is_kept() -> None:
     world = World()
-    world.asks("one")
-    assert world.told("one") == ["Retry"]
-    assert world.kueue.settles("one", namespace="team") == "evicted"
-    theirs: Json = {
+    world.submit("one")
+    assert world.check_states("one") == ["Retry"]
+    assert world.kueue.decides("one", namespace="team") == "evicted"
+    foreign: Json = {
         "status": {"requeueState": {"requeueAt": timestamp(world.clock.now() + timedelta(hours=1))}}
     }
-    world.kueue.client.patch(Workload.KIND, "one", theirs, namespace="team", subresource="status")
+    world.kueue.client.patch(Workload.KIND, "one", foreign, namespace="team", subresource="status")
     before = world.kueue.raw(Workload, "one", "team")
-    world.told()
+    world.check_states()
     world.holds(A, 1)
-    world.told()
+    world.check_states()
     assert world.kueue.raw(Workload, "one", "team") == before
 
 
@@ -575,12 +580,12 @@ def test_a_time_that_another_check_set_is_left_to_it() -> None:
 def test_a_dedicated_cluster_keeps_no_quota_while_it_waits() -> None:
     world = World()
     name = "one-12345678-0"
-    world.asks(name, labels={names.MANAGED_BY: BROKER, names.DEDICATED: "one"})
+    world.submit(name, labels={names.MANAGED_BY: BROKER, names.DEDICATED: "one"})
     sent_back(world, name)  # by the broker, which acts as the job of its own Workloads
     assert world.kueue.counts(A.queue) == {}
     world.holds(A, 1)
-    world.told()
-    assert world.kueue.settles(name, namespace="team") == "requeued"
+    world.check_states()
+    assert world.kueue.decides(name, namespace="team") == "requeued"
 
 
 def _put_right(world: World, reserved: Reserved, *, borrows: bool) -> None:
@@ -601,9 +606,9 @@ def _put_right(world: World, reserved: Reserved, *, borrows: bool) -> None:
 
 @pytest.mark.covers("SAF-39")
 @pytest.mark.parametrize("wrong", [A, B], ids=["borrower", "lender"])
-@pytest.mark.parametrize(("strict", "told"), [(False, "Ready"), (True, "Retry")])
-def test_a_reservation_that_strictness_refuses_lends_and_borrows_nothing(
-    wrong: Reserved, strict: bool, told: str
+@pytest.mark.parametrize(("strict", "expected"), [(False, "Ready"), (True, "Retry")])
+def test_a_reservation_that_is_invalid_under_strict_lends_and_borrows_nothing(
+    wrong: Reserved, strict: bool, expected: str
 ) -> None:
     """In the check, in launches and in quota: all use the same judgement."""
     world = World(a=True)
@@ -611,15 +616,15 @@ def test_a_reservation_that_strictness_refuses_lends_and_borrows_nothing(
     _put_right(world, wrong, borrows=wrong == A)
     settings = Settings(strict=strict)
     world.leads(settings)
-    world.asks("job", A)
-    assert world.told("job") == [told]
+    world.submit("job", A)
+    assert world.check_states("job") == [expected]
 
     def unknown(name: str) -> FlavorProblem:
         return FlavorProblem(flavor=name, reason="", message="")
 
-    one = world.reads.reservations.cache.get(wrong.name, wrong.namespace)
-    assert one is not None
+    reservation = world.reads.reservations.cache.get(wrong.name, wrong.namespace)
+    assert reservation is not None
     snapshot = world.reads.snapshot()
-    terms = reservation_slots(one, snapshot.judged(one), unknown, {})
+    terms = reservation_slots(reservation, snapshot.judged(reservation), unknown, {})
     specs, barred = snapshot.specs, snapshot.barred
     assert (bool(terms.barred), wrong in barred, wrong not in specs) == (strict, strict, strict)

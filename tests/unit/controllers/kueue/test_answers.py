@@ -25,15 +25,15 @@ EACH = {GPU: 8.0, "cpu": 192.0, "memory": 2048.0}
 
 
 def slots(count: int, odcr: str = "cr-1") -> InstanceSlots:
-    return InstanceSlots(odcr=odcr, count=count, each=EACH)
+    return InstanceSlots(odcr=odcr, count=count, resources=EACH)
 
 
 def pods(count: int, gpus: float, **more: float) -> PodGroup:
-    return PodGroup(count=count, each={GPU: gpus, **more})
+    return PodGroup(count=count, requests={GPU: gpus, **more})
 
 
 @pytest.mark.parametrize(
-    ("instances", "there", "asked", "fits"),
+    ("instances", "running", "groups", "fits"),
     [
         (1, [], [pods(1, 8)], True),
         (1, [], [pods(2, 8)], False),
@@ -45,19 +45,26 @@ def pods(count: int, gpus: float, **more: float) -> PodGroup:
         (0, [], [pods(1, 1)], False),
         (1, [pods(99, 8)], [pods(1, 1)], False),  # more pods run than there is room for
         (1, [], [pods(1, 8, memory=4096.0)], True),  # counted by the accelerator
-        (1, [], [PodGroup(count=1, each={"cpu": 193.0})], False),
-        (1, [], [PodGroup(count=1, each={"cpu": 100.0}), PodGroup(count=1, each={"cpu": 92.0})], True),
-        (1, [], [PodGroup(count=1, each={"tpu": 1.0})], False),
-        (1, [], [PodGroup(count=5, each={})], True),
+        (1, [], [PodGroup(count=1, requests={"cpu": 193.0})], False),
+        (
+            1,
+            [],
+            [PodGroup(count=1, requests={"cpu": 100.0}), PodGroup(count=1, requests={"cpu": 92.0})],
+            True,
+        ),
+        (1, [], [PodGroup(count=1, requests={"tpu": 1.0})], False),
+        (1, [], [PodGroup(count=5, requests={})], True),
     ],
 )
-def test_pods_fit_instances(instances: int, there: list[PodGroup], asked: list[PodGroup], fits: bool) -> None:
+def test_pods_fit_instances(
+    instances: int, running: list[PodGroup], groups: list[PodGroup], fits: bool
+) -> None:
     room = InstanceRoom([slots(instances)])
-    room.fill(there)
-    assert (room.place(asked) is not None) is fits
+    room.fill(running)
+    assert (room.place(groups) is not None) is fits
 
 
-def test_small_pods_share_an_instance_so_that_whole_ones_stay() -> None:
+def test_small_pods_share_an_instance() -> None:
     room = InstanceRoom([slots(2)])
     assert room.place([pods(1, 2)]) is not None
     assert room.place([pods(1, 2)]) is not None
@@ -68,21 +75,21 @@ SIZES = st.lists(st.tuples(st.integers(1, 4), st.sampled_from([1.0, 2.0, 4.0, 8.
 
 
 @given(SIZES, st.integers(0, 6))
-def test_what_does_not_fit_takes_nothing(asked: Sequence[tuple[int, float]], instances: int) -> None:
+def test_pods_that_do_not_fit_take_no_room(sizes: Sequence[tuple[int, float]], instances: int) -> None:
     room = InstanceRoom([slots(instances)])
-    placed = room.place([pods(count, size) for count, size in asked])
-    wanted = sum(count * size for count, size in asked)
+    placed = room.place([pods(count, size) for count, size in sizes])
+    needed = sum(count * size for count, size in sizes)
     # Sizes that divide each other leave no gaps: it fits if and only if the sum does.
-    assert (placed is not None) is (wanted <= 8 * instances)
-    left = 8 * instances - (wanted if placed is not None else 0)
+    assert (placed is not None) is (needed <= 8 * instances)
+    left = 8 * instances - (needed if placed is not None else 0)
     assert room.place([pods(int(left), 1.0)] if left else []) is not None
     assert room.place([pods(1, 1.0)]) is None
 
 
 @given(SIZES, st.integers(1, 6))
-def test_what_is_given_back_is_there_again(asked: Sequence[tuple[int, float]], instances: int) -> None:
+def test_freed_room_is_available_again(sizes: Sequence[tuple[int, float]], instances: int) -> None:
     room = InstanceRoom([slots(instances)])
-    room.free(room.fill([pods(count, size) for count, size in asked]))
+    room.free(room.fill([pods(count, size) for count, size in sizes]))
     assert room.place([pods(instances, 8.0)]) is not None
 
 
@@ -99,9 +106,9 @@ def workload(
     )
 
 
-def test_what_is_asked_is_by_flavor_and_pod() -> None:
-    found = demands(workload({GPU: "16", "cpu": "4"}, {GPU: "h100", "cpu": "small"}, count=2))
-    assert found == {"h100": (pods(2, 8),), "small": (PodGroup(count=2, each={"cpu": 2.0}),)}
+def test_demand_is_by_flavor_and_pod() -> None:
+    by_flavor = demands(workload({GPU: "16", "cpu": "4"}, {GPU: "h100", "cpu": "small"}, count=2))
+    assert by_flavor == {"h100": (pods(2, 8),), "small": (PodGroup(count=2, requests={"cpu": 2.0}),)}
     assert demands(workload({}, {}, count=0)) == {}
 
 
@@ -123,59 +130,59 @@ PINNED = RESERVED | {names.RESERVATION_ID: "cr-1"}
         (ONE, {"h100": PINNED}, {}, None),
     ],
 )
-def test_ready_says_where_the_pods_go(
+def test_ready_selects_the_nodes_of_the_pods(
     used: Mapping[str, list[InstanceSlots]], labels: Json, template: Json, added: Json | None
 ) -> None:
-    one = workload({GPU: "8"}, {GPU: "h100"}, **template)
-    answer = ready(one, used, labels)
+    workload_ = workload({GPU: "8"}, {GPU: "h100"}, **template)
+    answer = ready(workload_, used, labels)
     assert answer.state == "Ready"
     assert answer.updates == ({"main": added} if added else {})
 
 
-def test_where_one_pod_set_is_told_where_to_go_all_are_named() -> None:
+def test_an_update_of_a_pod_set_names_all_pod_sets() -> None:
     """Kueue's webhook refuses an answer with fewer updates than pod sets."""
     raw = workload({GPU: "8"}, {GPU: "h100"}).model_dump(by_alias=True)
     raw["spec"]["podSets"] = [{"name": name, "count": 1} for name in ("driver", "main")]
     driver = {"name": "driver", "flavors": {"cpu": "small"}, "resourceUsage": {"cpu": "1"}, "count": 1}
     raw["status"]["admission"]["podSetAssignments"] += (driver,)
-    two = Workload.decode(raw)
-    answer = ready(two, ONE, {})
+    workload_ = Workload.decode(raw)
+    answer = ready(workload_, ONE, {})
     assert answer.updates == {"driver": {}, "main": PINNED}
-    (entry,) = body(two, "check", answer, NOW)["status"]["admissionChecks"]
+    (entry,) = body(workload_, "check", answer, NOW)["status"]["admissionChecks"]
     assert entry["podSetUpdates"] == [{"name": "driver"}, {"name": "main", "nodeSelector": PINNED}]
-    assert not ready(two, {}, {}).updates
+    assert not ready(workload_, {}, {}).updates
 
 
-def test_retry_names_no_time_to_come_since_kueue_would_keep_the_quota_until_then() -> None:
+def test_retry_has_no_future_time() -> None:
     answer = retry(["flavor h100: no room"])
-    made = body(workload({GPU: "8"}, {GPU: "h100"}), "check", answer, NOW)
-    (said,) = made["status"]["admissionChecks"]
-    assert (said["state"], said["message"]) == ("Retry", "flavor h100: no room")
-    assert "requeueAfterSeconds" not in said
-    assert made["status"]["requeueState"] == {"requeueAt": timestamp(NOW - SKEW)}
+    body_ = body(workload({GPU: "8"}, {GPU: "h100"}), "check", answer, NOW)
+    (check,) = body_["status"]["admissionChecks"]
+    assert (check["state"], check["message"]) == ("Retry", "flavor h100: no room")
+    assert "requeueAfterSeconds" not in check
+    assert body_["status"]["requeueState"] == {"requeueAt": timestamp(NOW - SKEW)}
 
 
 @pytest.mark.parametrize(
     ("retried", "seconds"), [(0, 60), (1, 60), (2, 120), (4, 480), (5, 600), (10_000, 600)]
 )
-def test_a_workload_is_parked_longer_each_time(retried: int, seconds: int) -> None:
+def test_the_delay_of_a_parked_workload_doubles_up_to_a_limit(retried: int, seconds: int) -> None:
     assert backoff(retried) == seconds
 
 
-def test_what_is_sent_is_of_the_workload_that_was_decided_about() -> None:
-    one = workload({GPU: "8"}, {GPU: "h100"})
-    said = body(one, "check", ready(one, ONE, {}), NOW)
-    assert said["metadata"] == {"name": "w", "namespace": "team", "uid": "u", "resourceVersion": "7"}
-    (entry,) = said["status"]["admissionChecks"]
+def test_a_decision_is_written_at_the_version_of_its_workload() -> None:
+    workload_ = workload({GPU: "8"}, {GPU: "h100"})
+    body_ = body(workload_, "check", ready(workload_, ONE, {}), NOW)
+    assert body_["metadata"] == {"name": "w", "namespace": "team", "uid": "u", "resourceVersion": "7"}
+    (entry,) = body_["status"]["admissionChecks"]
     assert entry["podSetUpdates"] == [{"name": "main", "nodeSelector": PINNED}]
     assert "requeueAfterSeconds" not in entry
-    (waits,) = body(one, "check", pending("x"), NOW)["status"]["admissionChecks"]
+    (waits,) = body(workload_, "check", pending("x"), NOW)["status"]["admissionChecks"]
     assert waits["state"] == "Pending" and "podSetUpdates" not in waits
 
 
-def test_what_is_missing_is_said_with_numbers() -> None:
-    said = shortage("h100", [pods(2, 8, memory=5.0)], [slots(1), slots(2, "cr-2")], borrows=True)
-    assert said == (
+def test_a_shortage_is_described_with_its_numbers() -> None:
+    message = shortage("h100", [pods(2, 8, memory=5.0)], [slots(1), slots(2, "cr-2")], borrows=True)
+    assert message == (
         "flavor h100: 3 reserved instances are active, and it and its cohort's idle ones have no room for "
         "2 pods of 8 nvidia.com/gpu"
     )
@@ -202,5 +209,5 @@ def cohorts(**parents: str) -> Cache[Cohort]:
         ({"ai": "all", "all": "top", "top": "all"}, ("all", "top", "all")),
     ],
 )
-def test_cohorts_that_are_each_others_parents(parents: dict[str, str], ring: tuple[str, ...]) -> None:
+def test_a_cycle_of_cohorts_is_detected(parents: dict[str, str], ring: tuple[str, ...]) -> None:
     assert cycle("ai", cohorts(**parents)) == ring

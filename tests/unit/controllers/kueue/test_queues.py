@@ -56,7 +56,7 @@ TWICE = [SPEC["resourceGroups"][0], SPEC["resourceGroups"][0] | {"coveredResourc
 
 
 class World:
-    """One reservation on the embedded API server; `keeps` reads and reconciles."""
+    """One reservation on the embedded API server; `reconcile` reads and reconciles."""
 
     def __init__(self) -> None:
         transport = InProcessTransport(Cluster())
@@ -70,14 +70,14 @@ class World:
         self.start()
 
     def start(self) -> None:
-        """Starts a broker that knows only the API server's state."""
+        """Starts a broker that has only the API server's state."""
         client = Client(self.tap)
         clock = FakeClock()
         self.reads = ReservationReads(client, clock=clock)
         self.views = ReservationViews(reads=self.reads)
         self.check = AdmissionCheckReconciler(client, self.reads, clock=clock)
         self.recorder = Recorder(client, "test", clock)
-        self.keeper = QueueController(
+        self.controller = QueueController(
             client, self.reads, self.check, settings=Settings(), recorder=self.recorder
         )
 
@@ -94,14 +94,14 @@ class World:
     def flavor(self) -> None:
         self.client.create(ResourceFlavor.KIND, {"metadata": {"name": "h100"}, "spec": {}})
 
-    def look(self) -> None:
+    def read_all(self) -> None:
         for informer in self.reads.named.values():
             informer.read()
 
-    def keeps(self) -> None:
-        self.look()
-        self.check.keep(wanted=True)
-        self.keeper.reconcile(KEY)
+    def reconcile(self) -> None:
+        self.read_all()
+        self.check.keep(used=True)
+        self.controller.reconcile(KEY)
 
     def writes(self) -> int:
         return len(self.tap.writes())
@@ -109,17 +109,17 @@ class World:
     def at_rest(self) -> bool:
         """Whether another pass writes nothing."""
         before = self.writes()
-        self.keeps()
+        self.reconcile()
         return self.writes() == before
 
     def queue(self) -> ClusterQueue:
-        found = self.kueue.queue(QUEUE)
-        assert found is not None
-        return found
+        queue = self.kueue.queue(QUEUE)
+        assert queue is not None
+        return queue
 
     def spec(self) -> Json:
-        found: Json = self.kueue.raw(ClusterQueue, QUEUE)["spec"]
-        return found
+        spec_: Json = self.kueue.raw(ClusterQueue, QUEUE)["spec"]
+        return spec_
 
     def local(self) -> LocalQueue:
         return LocalQueue.decode(self.kueue.raw(LocalQueue, "gpu", "team"))
@@ -127,10 +127,10 @@ class World:
     def events(self) -> dict[str, str]:
         """The last message of each reason."""
         self.recorder.flush()
-        return {each["reason"]: each["message"] for each in self.client.list(Event.KIND)[0]}
+        return {event["reason"]: event["message"] for event in self.client.list(Event.KIND)[0]}
 
     def problems(self) -> list[str]:
-        return [each.reason for each in self.reported()]
+        return [problem.reason for problem in self.reported()]
 
 
 @pytest.fixture
@@ -138,24 +138,24 @@ def world() -> World:
     return World()
 
 
-def test_a_queue_that_an_earlier_broker_named_otherwise_goes_and_its_quota_counts_once(
+def test_a_queue_with_an_old_name_is_replaced(
     world: World,
 ) -> None:
     world.reserve()
-    world.keeps()
+    world.reconcile()
     meta = {"name": "named-before", **mark(TEAM)}
     world.client.create(ClusterQueue.KIND, {"metadata": meta, "spec": world.spec()})
     world.client.create(ClusterQueue.KIND, {"metadata": {"name": "somebodys"}, "spec": world.spec()})
-    world.keeps()
-    there, _ = world.client.list(ClusterQueue.KIND)
-    assert sorted(each["metadata"]["name"] for each in there) == ["somebodys", QUEUE]
+    world.reconcile()
+    remaining, _ = world.client.list(ClusterQueue.KIND)
+    assert sorted(queue["metadata"]["name"] for queue in remaining) == ["somebodys", QUEUE]
     assert world.at_rest()
 
 
 @pytest.mark.covers("OME-097")
-def test_what_is_so_already_is_not_written_by_a_new_broker_either(world: World) -> None:
+def test_a_new_broker_writes_only_differences(world: World) -> None:
     world.reserve(cohort="ai", allowBorrowing=True)
-    world.keeps()
+    world.reconcile()
     assert world.spec()["cohortName"] == "ai"
     assert world.at_rest()
     world.kueue.takes(QUEUE)
@@ -165,7 +165,7 @@ def test_what_is_so_already_is_not_written_by_a_new_broker_either(world: World) 
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3, 4, 5, 6])
-def test_a_crash_after_any_write_is_made_good(world: World, lost: int) -> None:
+def test_a_crash_after_any_write_is_recovered(world: World, lost: int) -> None:
     world.reserve(cohort="ai")
     left = iter(range(lost - 1))
 
@@ -174,30 +174,33 @@ def test_a_crash_after_any_write_is_made_good(world: World, lost: int) -> None:
 
     world.tap.lose(chosen, times=1)
     try:
-        world.keeps()
+        world.reconcile()
     except Unavailable:
         world.start()
     world.tap.heal()
     # Until it is complete, the queue admits only workloads that the reservation allows.
-    found = world.kueue.queue(QUEUE)
-    assert found is None or found.spec.stop_policy == "Hold" or found.spec.namespace_selector is not None
-    world.keeps()
+    queue = world.kueue.queue(QUEUE)
+    assert queue is None or queue.spec.stop_policy == "Hold" or queue.spec.namespace_selector is not None
+    world.reconcile()
     assert world.queue().spec.stop_policy == "None"
     assert world.local().spec.stop_policy == "None"
     assert world.at_rest()
 
 
 @pytest.mark.covers("OME-082")
-def test_what_is_set_by_hand_beside_the_spec_goes_and_what_is_nobodys_stays(world: World) -> None:
+def test_manual_edits_are_reverted_and_foreign_checks_stay(world: World) -> None:
     world.reserve()
-    world.keeps()
+    world.reconcile()
     edits: Json = {"cohortName": "theirs", "stopPolicy": "HoldAndDrain"}
     edits["admissionChecksStrategy"] = {"admissionChecks": [{"name": CHECK}, {"name": "theirs"}]}
     world.client.patch(ClusterQueue.KIND, QUEUE, {"spec": edits})
-    world.keeps()
+    world.reconcile()
     spec = world.spec()
     assert "cohortName" not in spec and spec["stopPolicy"] == "None"
-    assert [each["name"] for each in spec["admissionChecksStrategy"]["admissionChecks"]] == [CHECK, "theirs"]
+    assert [check["name"] for check in spec["admissionChecksStrategy"]["admissionChecks"]] == [
+        CHECK,
+        "theirs",
+    ]
     assert world.at_rest()
     assert world.events() == {
         "EditReverted": f"ClusterQueue {QUEUE} was edited by hand and is again as the reservation has it: "
@@ -220,98 +223,98 @@ def test_a_queue_is_held_by_an_annotation_of_its_reservation(
 ) -> None:
     world.flavor()
     world.reserve()
-    world.keeps()
+    world.reconcile()
     world.edit({"metadata": {"annotations": {names.STOP_POLICY: chosen}}})
-    world.keeps()
+    world.reconcile()
     assert (world.spec()["stopPolicy"], world.problems()) == (stops, problems)
     assert world.at_rest()
     # Kueue reports that it is stopped, and the reservation itself has no problem.
     assert world.kueue.judges(QUEUE) == ("Stopped" if problems else "Ready")
-    world.look()
+    world.read_all()
     assert (state := world.views.queue(TEAM, world.reads.snapshot())) is not None and state.active
     assert set(world.events()) == set(problems), "a change of the annotation is no hand edit"
     world.edit({"metadata": {"annotations": {names.STOP_POLICY: None}}})
-    world.keeps()
+    world.reconcile()
     assert (world.spec()["stopPolicy"], world.problems()) == ("None", [])
 
 
 @pytest.mark.covers("OME-034", "OME-037")
-def test_a_cohort_that_is_left_is_left_with_its_limits(world: World) -> None:
+def test_leaving_a_cohort_removes_its_limits(world: World) -> None:
     world.reserve(cohort="ai")
-    world.keeps()
+    world.reconcile()
     (quota,) = world.spec()["resourceGroups"][0]["flavors"][0]["resources"]
     assert quota["borrowingLimit"] == "0"
     world.edit({"spec": {"cohort": None}})
-    world.keeps()
+    world.reconcile()
     (quota,) = world.spec()["resourceGroups"][0]["flavors"][0]["resources"]
     assert "cohortName" not in world.spec() and quota == QUOTA
     assert "cohort" not in world.queue().labels
     assert world.at_rest()
 
 
-def test_a_spec_that_became_invalid_stops_the_queue_as_it_was(world: World) -> None:
+def test_an_invalid_spec_holds_the_unchanged_queue(world: World) -> None:
     world.reserve()
-    world.keeps()
+    world.reconcile()
     groups = world.spec()["resourceGroups"]
     world.edit({"spec": {"resourceGroups": TWICE}})
-    world.keeps()
+    world.reconcile()
     assert world.spec()["stopPolicy"] == "Hold"
     assert world.spec()["resourceGroups"] == groups
     assert world.at_rest()
     world.edit({"spec": SPEC})
-    world.keeps()
+    world.reconcile()
     assert world.spec()["stopPolicy"] == "None"
 
 
-def test_a_local_queue_that_leads_elsewhere_is_made_anew(world: World) -> None:
+def test_a_local_queue_to_another_cluster_queue_is_recreated(world: World) -> None:
     world.reserve()
-    world.keeps()
+    world.reconcile()
     raw = world.kueue.raw(LocalQueue, "gpu", "team")
     meta = {key: raw["metadata"][key] for key in ("name", "namespace", "labels", "annotations")}
     world.client.delete(LocalQueue.KIND, "gpu", namespace="team")
     world.client.create(LocalQueue.KIND, {"metadata": meta, "spec": {"clusterQueue": "elsewhere"}})
-    world.keeps()
+    world.reconcile()
     assert world.local().spec.cluster_queue == QUEUE
     assert world.at_rest()
 
 
 @pytest.mark.covers("OME-082")
-def test_a_strangers_local_queue_is_left_alone(world: World) -> None:
+def test_a_foreign_local_queue_is_left_unchanged(world: World) -> None:
     body = {"metadata": {"name": "gpu", "namespace": "team"}, "spec": {"clusterQueue": "theirs"}}
     world.client.create(LocalQueue.KIND, body)
     world.reserve()
-    world.keeps()
+    world.reconcile()
     assert world.local().spec.cluster_queue == "theirs"
     assert world.problems() == ["ObjectConflict"]
     assert world.queue().spec.stop_policy == "None"
     world.edit({"metadata": {"finalizers": None}})
     world.client.delete(CapacityReservation.KIND, "gpu", namespace="team")
-    world.keeps()
+    world.reconcile()
     assert world.local().spec.cluster_queue == "theirs"
     assert world.kueue.queue(QUEUE) is None
     assert world.problems() == []
 
 
 @pytest.mark.covers("OME-043", "OME-079", "OME-082")
-def test_a_shared_reservation_has_a_queue_in_each_namespace_that_says_so(world: World) -> None:
+def test_a_shared_reservation_has_a_queue_in_each_annotated_namespace(world: World) -> None:
     world.reserve()
-    world.keeps()
+    world.reconcile()
     world.client.patch(Namespace.KIND, "team", {"metadata": {"annotations": {names.DRAWS_FROM: "gpu"}}})
-    for name, said in (("red", "gpu"), ("green", "gpu"), ("blue", "gpu"), ("other", "gpus")):
-        meta = {"name": name, "annotations": {names.DRAWS_FROM: said}}
+    for name, drawn in (("red", "gpu"), ("green", "gpu"), ("blue", "gpu"), ("other", "gpus")):
+        meta = {"name": name, "annotations": {names.DRAWS_FROM: drawn}}
         world.client.create(Namespace.KIND, {"metadata": meta})
     world.client.create(ClusterCapacityReservation.KIND, {"metadata": {"name": "gpu"}, "spec": SPEC})
     shared = Reserved("", "gpu")
 
     def queues() -> dict[str, Reserved | None]:
-        world.keeps()
-        world.keeper.reconcile("gpu")
-        found = [LocalQueue.decode(each) for each in world.client.list(LocalQueue.KIND)[0]]
-        return {each.namespace: owner_of(each) for each in found}
+        world.reconcile()
+        world.controller.reconcile("gpu")
+        locals_ = [LocalQueue.decode(raw) for raw in world.client.list(LocalQueue.KIND)[0]]
+        return {local.namespace: owner_of(local) for local in locals_}
 
     # In `team` the reservation of that namespace, which uses the name, keeps it.
     assert queues() == {"team": TEAM, "red": shared, "green": shared, "blue": shared}
-    assert [each.reason for each in world.reported(shared)] == ["ObjectConflict"]
+    assert [problem.reason for problem in world.reported(shared)] == ["ObjectConflict"]
     assert world.local().spec.cluster_queue == QUEUE and world.problems() == []
     world.client.patch(Namespace.KIND, "red", {"metadata": {"annotations": None}})
     world.client.delete(Namespace.KIND, "blue")  # which waits for its content
@@ -320,21 +323,21 @@ def test_a_shared_reservation_has_a_queue_in_each_namespace_that_says_so(world: 
     assert queues() == {"team": TEAM, "green": shared} and world.writes() == before
 
 
-def test_names_that_read_the_same_are_queues_of_their_own(world: World) -> None:
+def test_similar_names_give_different_queues(world: World) -> None:
     world.client.create(Namespace.KIND, {"metadata": {"name": "team--x"}})
     world.reserve()
     other = {"name": "x--gpu", "namespace": "team"}
     world.client.create(CapacityReservation.KIND, {"metadata": other, "spec": SPEC})
     third = {"name": "gpu", "namespace": "team--x"}
     world.client.create(CapacityReservation.KIND, {"metadata": third, "spec": SPEC})
-    world.keeps()
-    world.keeper.reconcile("team/x--gpu")
-    world.keeper.reconcile("team--x/gpu")
-    made = [Reserved("team", "gpu"), Reserved("team", "x--gpu"), Reserved("team--x", "gpu")]
-    assert [world.reported(each) for each in made] == [()] * 3
-    queues = [world.kueue.queue(queue_name(each)) for each in made]
-    assert [owner_of(each) if each else None for each in queues] == made
-    assert next(each.name for each in queues if each) == "team--gpu"
+    world.reconcile()
+    world.controller.reconcile("team/x--gpu")
+    world.controller.reconcile("team--x/gpu")
+    owners = [Reserved("team", "gpu"), Reserved("team", "x--gpu"), Reserved("team--x", "gpu")]
+    assert [world.reported(owner) for owner in owners] == [()] * 3
+    queues = [world.kueue.queue(queue_name(owner)) for owner in owners]
+    assert [owner_of(queue) if queue else None for queue in queues] == owners
+    assert next(queue.name for queue in queues if queue) == "team--gpu"
     # The only ClusterCapacityReservation with the name of another's queue.
     assert Reserved("", "team--gpu").queue.startswith("team--gpu-")
 
@@ -348,64 +351,64 @@ def test_names_that_read_the_same_are_queues_of_their_own(world: World) -> None:
     ],
 )
 @pytest.mark.covers("OME-021")
-def test_a_deleted_reservation_takes_its_queues_with_it(
+def test_a_deleted_reservation_deletes_its_queues(
     world: World, policy: str, deletion: str, stop: str
 ) -> None:
     world.reserve()
-    said = {names.RESERVATION_POLICY: policy, names.DELETION_POLICY: deletion}
-    world.edit({"metadata": {"annotations": said}})
-    world.keeps()
+    annotations = {names.RESERVATION_POLICY: policy, names.DELETION_POLICY: deletion}
+    world.edit({"metadata": {"annotations": annotations}})
+    world.reconcile()
     world.kueue.takes(QUEUE)
     held: Json = {"metadata": {"finalizers": ["test/held"]}}
     world.client.patch(LocalQueue.KIND, "gpu", held, namespace="team")
     world.client.delete(CapacityReservation.KIND, "gpu", namespace="team")
-    world.keeps()
+    world.reconcile()
     queue = world.queue()
     assert queue.deleting and queue.spec.stop_policy == stop
     assert world.at_rest()
-    assert world.views.queues_left(TEAM) == [f"ClusterQueue {QUEUE}", "LocalQueue team/gpu"]
+    assert world.views.remaining_queues(TEAM) == [f"ClusterQueue {QUEUE}", "LocalQueue team/gpu"]
     world.client.patch(LocalQueue.KIND, "gpu", {"metadata": {"finalizers": None}}, namespace="team")
-    world.look()
-    assert world.views.queues_left(TEAM) == [f"ClusterQueue {QUEUE}"]
+    world.read_all()
+    assert world.views.remaining_queues(TEAM) == [f"ClusterQueue {QUEUE}"]
     # If it is created again under the same name, it waits for the old queue's end.
     world.edit({"metadata": {"finalizers": None}})
     world.reserve()
-    world.keeps()
+    world.reconcile()
     assert world.problems() == ["QueueTerminating"]
     world.kueue.releases(QUEUE)
-    world.keeps()
+    world.reconcile()
     assert world.queue().spec.stop_policy == "None"
     assert world.problems() == []
 
 
-def test_a_namespace_that_ends_while_its_reservation_is_used(world: World) -> None:
+def test_a_terminating_namespace_of_a_used_reservation(world: World) -> None:
     world.reserve()
-    world.keeps()
+    world.reconcile()
     world.kueue.takes(QUEUE)
     world.client.delete(Namespace.KIND, "team")
     # A namespace's content ends in any order, and no object can be created there any more.
     world.client.delete(LocalQueue.KIND, "gpu", namespace="team")
-    world.keeps()
-    (told,) = world.reported()
-    assert told.reason == "QueueRefused" and "because it is being terminated" in told.message
+    world.reconcile()
+    (problem,) = world.reported()
+    assert problem.reason == "QueueRefused" and "because it is being terminated" in problem.message
     assert not world.queue().deleting
     world.client.delete(CapacityReservation.KIND, "gpu", namespace="team")
-    world.keeps()
+    world.reconcile()
     assert world.queue().deleting and world.queue().spec.stop_policy == "Hold"
     assert world.problems() == [] and world.at_rest()
-    assert world.views.queues_left(TEAM) == [f"ClusterQueue {QUEUE}"]
+    assert world.views.remaining_queues(TEAM) == [f"ClusterQueue {QUEUE}"]
     world.kueue.releases(QUEUE)
-    world.keeps()
-    assert world.views.queues_left(TEAM) == [] and world.kueue.queue(QUEUE) is None
+    world.reconcile()
+    assert world.views.remaining_queues(TEAM) == [] and world.kueue.queue(QUEUE) is None
 
 
-def test_a_deleted_reservation_drains_nobody_while_a_dedicated_cluster_holds_quota_of_it(
+def test_a_deleted_reservation_does_not_drain_while_a_dedicated_cluster_holds_its_quota(
     world: World,
 ) -> None:
     world.reserve()
-    said = {names.RESERVATION_POLICY: "Manage", names.DELETION_POLICY: "Cancel"}
-    world.edit({"metadata": {"annotations": said}})
-    world.keeps()
+    annotations = {names.RESERVATION_POLICY: "Manage", names.DELETION_POLICY: "Cancel"}
+    world.edit({"metadata": {"annotations": annotations}})
+    world.reconcile()
     world.kueue.takes(QUEUE)
     spec = {"capacityReservationId": KEY, "resources": {"requests": {GPU: 8}}}
     world.client.create(DedicatedAICluster.KIND, {"metadata": {"name": "one"}, "spec": spec})
@@ -413,53 +416,53 @@ def test_a_deleted_reservation_drains_nobody_while_a_dedicated_cluster_holds_quo
     body: Json = {"status": {"admission": held}}
     world.client.patch(DedicatedAICluster.KIND, "one", body, subresource="status")
     world.client.delete(CapacityReservation.KIND, "gpu", namespace="team")
-    world.keeps()
+    world.reconcile()
     assert world.queue().deleting and world.queue().spec.stop_policy == "Hold"
     world.client.delete(DedicatedAICluster.KIND, "one")
-    world.keeps()
+    world.reconcile()
     assert world.queue().spec.stop_policy == "HoldAndDrain"
 
 
-def test_the_check_stays_until_the_last_queue_of_the_brokers_that_names_it_is_gone(world: World) -> None:
+def test_the_check_stays_until_the_last_queue_that_names_it_is_gone(world: World) -> None:
     world.reserve()
-    world.keeps()
+    world.reconcile()
     world.kueue.takes(QUEUE)
     world.edit({"metadata": {"finalizers": None}})
     world.client.delete(CapacityReservation.KIND, "gpu", namespace="team")
-    world.keeps()
-    world.check.keep(wanted=False)
+    world.reconcile()
+    world.check.keep(used=False)
     check = AdmissionCheck.decode(world.kueue.raw(AdmissionCheck, CHECK))
     assert world.queue().deleting and not check.deleting
     world.kueue.releases(QUEUE)
-    world.look()
-    world.check.keep(wanted=False)
+    world.read_all()
+    world.check.keep(used=False)
     with pytest.raises(NotFound):
         world.client.get(AdmissionCheck.KIND, CHECK)
 
 
-def test_a_check_that_is_being_deleted_is_asked_and_told(world: World) -> None:
+def test_a_terminating_check_stays_in_the_queue_and_is_reported(world: World) -> None:
     world.reserve()
-    world.look()
-    world.check.keep(wanted=True)
+    world.read_all()
+    world.check.keep(used=True)
     world.client.patch(AdmissionCheck.KIND, CHECK, {"metadata": {"finalizers": ["kueue.x-k8s.io/in-use"]}})
     world.client.delete(AdmissionCheck.KIND, CHECK)
-    world.keeps()
+    world.reconcile()
     assert names_check(world.queue())
     assert world.problems() == ["AdmissionCheckTerminating"]
     assert world.at_rest()
 
 
 @pytest.mark.covers("SAF-75")
-def test_a_check_of_another_controller_that_is_being_deleted_is_no_conflict(world: World) -> None:
+def test_a_terminating_check_of_another_controller_is_no_conflict(world: World) -> None:
     meta = {"name": CHECK, "finalizers": ["kueue.x-k8s.io/in-use"]}
     body = {"metadata": meta, "spec": {"controllerName": "somebody.else/check"}}
     world.client.create(AdmissionCheck.KIND, body)
     world.client.delete(AdmissionCheck.KIND, CHECK)
     world.reserve()
-    world.keeps()
+    world.reconcile()
     assert world.problems() == ["AdmissionCheckTerminating"]
     world.client.patch(AdmissionCheck.KIND, CHECK, {"metadata": {"finalizers": None}})
-    world.keeps()
+    world.reconcile()
     assert world.problems() == [] and names_check(world.queue())
 
 
@@ -488,7 +491,7 @@ OTHERS = mark(Reserved("other", "gpu"))
     ("model", "kubectl"),
     [(ClusterQueue, f"clusterqueues {QUEUE}"), (LocalQueue, "localqueues gpu -n team")],
 )
-def test_a_queue_that_lost_its_mark_is_told_apart_from_anothers(
+def test_a_queue_that_lost_its_mark_is_not_reported_as_foreign(
     world: World,
     model: type[ClusterQueue | LocalQueue],
     kubectl: str,
@@ -499,32 +502,32 @@ def test_a_queue_that_lost_its_mark_is_told_apart_from_anothers(
 ) -> None:
     name, namespace = (QUEUE, None) if model is ClusterQueue else ("gpu", "team")
     world.reserve()
-    world.keeps()
+    world.reconcile()
     marks = {
         "labels": {names.MANAGED_BY: labels.get(names.MANAGED_BY)},
         "annotations": {names.TAG_RESERVATION: annotations.get(names.TAG_RESERVATION)},
     }
     world.client.patch(model.KIND, name, {"metadata": marks}, namespace=namespace)
-    world.keeps()
+    world.reconcile()
     (problem,) = world.reported()
     assert (problem.reason, words.format(kubectl) in problem.message) == (reason, True), problem.message
     assert world.at_rest()
     # Follows the advice in the message.
     world.client.patch(model.KIND, name, {"metadata": MARKED}, namespace=namespace)
-    world.keeps()
+    world.reconcile()
     assert world.problems() == []
 
 
 @pytest.mark.covers("SAF-75")
-def test_a_foreign_queue_that_is_being_deleted_is_waited_for(world: World) -> None:
+def test_a_terminating_foreign_queue_is_waited_for(world: World) -> None:
     meta = {"name": QUEUE, "finalizers": ["kueue.x-k8s.io/resource-in-use"]}
     world.client.create(ClusterQueue.KIND, {"metadata": meta, "spec": {}})
     world.client.delete(ClusterQueue.KIND, QUEUE)
     world.reserve()
-    world.keeps()
+    world.reconcile()
     assert world.problems() == ["QueueTerminating"]
     world.kueue.releases(QUEUE)
-    world.keeps()
+    world.reconcile()
     assert world.problems() == [] and owner_of(world.queue()) == TEAM
 
 
@@ -546,7 +549,7 @@ WEBHOOK = 'failed calling webhook "vclusterqueue.kb.io": connection refused'
     ],
 )
 @pytest.mark.parametrize("kind", ["clusterqueues", "localqueues", "admissionchecks"])
-def test_the_reservation_names_what_kueue_refused(
+def test_the_reservation_reports_a_refusal_of_kueue(
     world: World, kind: str, error: ApiError, reason: str, again: float
 ) -> None:
     def fails(_: Any) -> None:
@@ -554,94 +557,94 @@ def test_the_reservation_names_what_kueue_refused(
 
     world.tap.on(lambda request: request.method == "POST" and kind in request.path, fails, times=-1)
     world.reserve()
-    world.look()
+    world.read_all()
     with suppress(ApiError):
-        world.check.keep(wanted=True)
-    waits = world.keeper.reconcile(KEY)
+        world.check.keep(used=True)
+    waits = world.controller.reconcile(KEY)
     (problem,) = world.reported()
     assert (problem.reason, error.message in problem.message) == (reason, True), problem.message
     assert waits is not None and waits.requeue_after == again
     assert world.events()[reason] == problem.message
     world.tap.heal()
-    world.keeps()
+    world.reconcile()
     assert world.problems() == []
 
 
 @pytest.mark.covers("SAF-75")
-def test_what_kueue_refuses_of_a_queue_that_is_held_is_named_too(world: World) -> None:
+def test_a_refused_write_to_a_held_queue_is_reported(world: World) -> None:
     world.reserve()
-    world.keeps()
+    world.reconcile()
     world.edit({"spec": {"resourceGroups": TWICE}})
 
     def fails(_: Any) -> None:
         raise Unavailable(500, "InternalError", WEBHOOK)
 
     world.tap.on(lambda request: request.method == "PATCH", fails, times=-1)
-    world.keeps()
+    world.reconcile()
     assert world.problems() == ["KueueUnavailable"]
     world.tap.heal()
-    world.keeps()
+    world.reconcile()
     assert world.problems() == [] and world.spec()["stopPolicy"] == "Hold"
 
 
-def test_the_check_of_another_controller_is_asked_by_nobody(world: World) -> None:
+def test_no_queue_names_the_check_of_another_controller(world: World) -> None:
     body = {"metadata": {"name": CHECK}, "spec": {"controllerName": "somebody.else/check"}}
     world.client.create(AdmissionCheck.KIND, body)
     world.reserve()
-    world.keeps()
+    world.reconcile()
     assert "admissionChecksStrategy" not in world.spec()
     assert world.problems() == ["ObjectConflict"]
     check = AdmissionCheck.decode(world.kueue.raw(AdmissionCheck, CHECK))
     assert check.spec.controller_name == "somebody.else/check" and not check.status.conditions
 
 
-def test_no_queue_asks_a_check_that_is_not_active(world: World) -> None:
+def test_a_queue_is_created_only_after_the_check_is_active(world: World) -> None:
     world.reserve()
-    world.look()
-    world.keeper.reconcile(KEY)
+    world.read_all()
+    world.controller.reconcile(KEY)
     assert world.kueue.queue(QUEUE) is None
-    world.keeps()
+    world.reconcile()
     assert world.kueue.judges(QUEUE) == "FlavorNotFound"  # and not AdmissionCheckInactive
     check = AdmissionCheck.decode(world.kueue.raw(AdmissionCheck, CHECK))
-    said = condition(check.status.conditions, ACTIVE)
-    assert check.spec.controller_name == CONTROLLER and said is not None and said.status == "True"
+    active = condition(check.status.conditions, ACTIVE)
+    assert check.spec.controller_name == CONTROLLER and active is not None and active.status == "True"
     # If another client sets it to False, the broker corrects it.
-    status = {"status": {"conditions": [{**said.wire(), "status": "False"}]}}
+    status = {"status": {"conditions": [{**active.wire(), "status": "False"}]}}
     world.client.patch(AdmissionCheck.KIND, CHECK, status, subresource="status")
-    world.keeps()
+    world.reconcile()
     check = AdmissionCheck.decode(world.kueue.raw(AdmissionCheck, CHECK))
-    said = condition(check.status.conditions, ACTIVE)
-    assert said is not None and said.status == "True"
+    active = condition(check.status.conditions, ACTIVE)
+    assert active is not None and active.status == "True"
 
 
 @pytest.mark.parametrize(
-    ("chosen", "asks", "problems"),
+    ("chosen", "checks", "problems"),
     [("Off", False, []), ("Hold", True, []), ("never", True, ["AnnotationInvalid"])],
 )
-def test_whether_workloads_wait_for_instances(
-    world: World, chosen: str, asks: bool, problems: list[str]
+def test_the_admission_annotation_sets_the_check(
+    world: World, chosen: str, checks: bool, problems: list[str]
 ) -> None:
     world.reserve()
     world.edit({"metadata": {"annotations": {names.ADMISSION: chosen}}})
-    world.keeps()
-    assert ("admissionChecksStrategy" in world.spec()) is asks
+    world.reconcile()
+    assert ("admissionChecksStrategy" in world.spec()) is checks
     assert world.problems() == problems
     world.edit({"metadata": {"annotations": {names.ADMISSION: "Off"}}})
-    world.keeps()
+    world.reconcile()
     assert "admissionChecksStrategy" not in world.spec()
 
 
-def test_cohorts_that_are_each_others_parents_are_told(world: World) -> None:
+def test_a_cycle_of_cohorts_is_reported(world: World) -> None:
     for name, parent in (("ai", "all"), ("all", "ai")):
         world.client.create(Cohort.KIND, {"metadata": {"name": name}, "spec": {"parentName": parent}})
     world.reserve(cohort="ai")
-    world.keeps()
+    world.reconcile()
     (problem,) = world.reported()
     assert problem.reason == "CohortCycle" and "ai in all in ai" in problem.message
 
 
 @pytest.mark.covers("OME-010")
-def test_what_kueue_refuses_is_told_in_its_words_and_done_once_it_is_taken(world: World) -> None:
+def test_a_refusal_of_kueue_is_reported_in_its_words_until_it_accepts(world: World) -> None:
     """The limits of a ClusterQueue differ between Kueue's versions."""
     definition = world.client.get(crds.KIND, "clusterqueues.kueue.x-k8s.io")
     for version in definition["spec"]["versions"]:
@@ -649,35 +652,35 @@ def test_what_kueue_refuses_is_told_in_its_words_and_done_once_it_is_taken(world
         spec["resourceGroups"]["items"]["properties"]["flavors"]["maxItems"] = 1
     world.client.update(crds.KIND, definition)
     world.reserve()
-    world.keeps()
+    world.reconcile()
     twice = {**SPEC["resourceGroups"][0]}
     twice["flavors"] = [{"name": name, "resources": [QUOTA]} for name in ("h100", "h200")]
     world.edit({"spec": {"resourceGroups": [twice]}})
     for _ in range(2):
-        world.keeps()
-        (told,) = world.reported()
-        assert told.reason == "QueueRefused" and "Too many: 2" in told.message
-        assert [each.name for each in world.queue().spec.resource_groups[0].flavors] == ["h100"]
+        world.reconcile()
+        (problem,) = world.reported()
+        assert problem.reason == "QueueRefused" and "Too many: 2" in problem.message
+        assert [flavor.name for flavor in world.queue().spec.resource_groups[0].flavors] == ["h100"]
     world.recorder.flush()
-    events = [Event.decode(each) for each in world.client.list(Event.KIND)[0]]
-    assert {each.reason for each in events} == {"QueueRefused"}  # and no event blames a manual edit
+    events = [Event.decode(raw) for raw in world.client.list(Event.KIND)[0]]
+    assert {event.reason for event in events} == {"QueueRefused"}  # and no event blames a manual edit
     world.edit({"spec": SPEC})
-    world.keeps()
+    world.reconcile()
     assert world.reported() == () and world.at_rest()
 
 
-def test_a_priority_class_is_kueues_before_kubernetes(world: World) -> None:
+def test_a_workload_priority_class_precedes_a_priority_class(world: World) -> None:
     for model, name, value in (
         (PriorityClass, "both", 1),
         (WorkloadPriorityClass, "both", 2),
         (PriorityClass, "pods", 3),
     ):
         world.client.create(model.KIND, {"metadata": {"name": name}, "value": value})
-    world.look()
+    world.read_all()
     assert [world.reads.priority(name) for name in ("both", "pods", "none")] == [2, 3, None]
 
 
-def test_without_kueue_nothing_is_written_and_nobody_waits() -> None:
+def test_without_kueue_nothing_is_written_and_the_reads_are_synced() -> None:
     cluster = Cluster()
     client = Client(InProcessTransport(cluster), field_manager="test")
     for body in OME:
@@ -689,4 +692,4 @@ def test_without_kueue_nothing_is_written_and_nobody_waits() -> None:
         with suppress(NotFound):
             informer.read()
     assert reads.synced() and reads.cluster_queues.missing
-    assert not reads.kueue and not views.queues_left(TEAM) and reads.snapshot().workload_holders == {}
+    assert not reads.kueue and not views.remaining_queues(TEAM) and reads.snapshot().workload_holders == {}

@@ -16,7 +16,7 @@ from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_rules import judge
 from broker.controllers.kueue.render import (
     CHECK,
-    NOBODY,
+    NO_NAMESPACES,
     cluster_queue,
     differs,
     leftover,
@@ -44,11 +44,11 @@ def reservation(
     return CapacityReservation.decode({"metadata": meta | {"namespace": namespace}, "spec": spec})
 
 
-def rendered(one: Reservation, *, default_cohort: str = "", **options: Any) -> Json:
-    judged = judge(one.spec, default_cohort=default_cohort)
+def rendered(reservation_: Reservation, *, default_cohort: str = "", **options: Any) -> Json:
+    judged = judge(reservation_.spec, default_cohort=default_cohort)
     assert not judged.problems
-    options.setdefault("namespaces", [one.namespace] if one.namespace else [])
-    return cluster_queue(one, judged.spec, **options)
+    options.setdefault("namespaces", [reservation_.namespace] if reservation_.namespace else [])
+    return cluster_queue(reservation_, judged.spec, **options)
 
 
 def limits(body: Json) -> Json:
@@ -58,7 +58,7 @@ def limits(body: Json) -> Json:
 
 @pytest.mark.covers("OME-034", "OME-035", "OME-036", "OME-037", "OME-038", "OME-039", "OME-041")
 @pytest.mark.parametrize(
-    ("allow", "cohort", "borrow", "queue_cohort", "said"),
+    ("allow", "cohort", "borrow", "queue_cohort", "expected"),
     [
         (True, "ai", "32", "ai", {"borrowingLimit": "32"}),
         (True, "ai", None, "ai", {}),
@@ -71,29 +71,29 @@ def limits(body: Json) -> Json:
         (False, "", "32", None, {}),
     ],
 )
-def test_who_may_borrow_what(
-    allow: bool | None, cohort: str, borrow: str | None, queue_cohort: str | None, said: Json
+def test_borrowing_follows_cohort_and_allow_borrowing(
+    allow: bool | None, cohort: str, borrow: str | None, queue_cohort: str | None, expected: Json
 ) -> None:
     given_: Json = {} if allow is None else {"allowBorrowing": allow}
     quota = {} if borrow is None else {"borrowingLimit": borrow}
     body = rendered(reservation(quota=quota, cohort=cohort, **given_), default_cohort="serving")
     assert body["spec"].get("cohortName") == queue_cohort
-    assert limits(body) == said
+    assert limits(body) == expected
 
 
 @pytest.mark.covers("OME-040", "OME-005")
-def test_lending_is_said_whether_it_borrows_or_not() -> None:
+def test_the_lending_limit_is_set_with_or_without_borrowing() -> None:
     body = rendered(reservation(quota={"lendingLimit": "16"}, cohort="ai"))
     assert limits(body) == {"borrowingLimit": "0", "lendingLimit": "16"}
     assert limits(rendered(reservation(quota={"lendingLimit": "16"}))) == {}
 
 
 @pytest.mark.covers("OME-042", "OME-080")
-def test_the_groups_are_those_of_the_reservation_in_their_order() -> None:
+def test_groups_keep_the_order_of_the_reservation() -> None:
     def flavor(name: str, *amounts: str) -> Json:
         resources = [
-            {"name": each, "nominalQuota": amount, "borrowingLimit": f"{n}"}
-            for n, (each, amount) in enumerate(zip((GPU, "cpu", "memory"), amounts, strict=True))
+            {"name": resource, "nominalQuota": amount, "borrowingLimit": f"{n}"}
+            for n, (resource, amount) in enumerate(zip((GPU, "cpu", "memory"), amounts, strict=True))
         ]
         return {"name": name, "resources": resources}
 
@@ -108,7 +108,7 @@ def test_the_groups_are_those_of_the_reservation_in_their_order() -> None:
 
 
 @pytest.mark.covers("OME-012", "OME-014")
-def test_a_covered_resource_without_quota_is_zero_of_it() -> None:
+def test_a_covered_resource_without_quota_has_zero_quota() -> None:
     groups = [
         {
             "coveredResources": ["cpu", GPU],
@@ -170,10 +170,10 @@ def test_a_covered_resource_without_quota_is_zero_of_it() -> None:
         ),
     ],
 )
-def test_whom_it_preempts(rule: Json | None, reclaim: str, within: str, borrow: Json) -> None:
+def test_the_preemption_rule_is_rendered(rule: Json | None, reclaim: str, within: str, borrow: Json) -> None:
     given_: Json = {} if rule is None else {"preemptionRule": rule}
-    said = rendered(reservation(cohort="ai", **given_))["spec"]["preemption"]
-    assert said == {
+    preemption = rendered(reservation(cohort="ai", **given_))["spec"]["preemption"]
+    assert preemption == {
         "reclaimWithinCohort": reclaim,
         "withinClusterQueue": within,
         "borrowWithinCohort": borrow,
@@ -181,19 +181,19 @@ def test_whom_it_preempts(rule: Json | None, reclaim: str, within: str, borrow: 
 
 
 @pytest.mark.covers("OME-079", "OME-080")
-def test_only_the_namespaces_that_are_bound_get_in() -> None:
-    one = rendered(reservation())["spec"]["namespaceSelector"]
+def test_only_bound_namespaces_are_selected() -> None:
+    own = rendered(reservation())["spec"]["namespaceSelector"]
     values = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["team"]}
-    assert one == {"matchExpressions": [values]}
+    assert own == {"matchExpressions": [values]}
     many = rendered(reservation(namespace=""), namespaces=["b", "a", "b"])["spec"]["namespaceSelector"]
     assert many["matchExpressions"][0]["values"] == ["a", "b"]
     none = rendered(reservation(namespace=""), namespaces=[])["spec"]["namespaceSelector"]
-    assert none == NOBODY and none  # neither null nor the empty selector, which admits every namespace
+    assert none == NO_NAMESPACES and none  # neither null nor the empty selector, which admits every namespace
 
 
-def test_only_what_has_no_namespace_owns_its_queues() -> None:
+def test_only_a_cluster_wide_reservation_owns_its_queues() -> None:
     owned = rendered(reservation(namespace=""))["metadata"]
-    assert [each["uid"] for each in owned["ownerReferences"]] == ["u-1"]
+    assert [owner["uid"] for owner in owned["ownerReferences"]] == ["u-1"]
     held = rendered(reservation())["metadata"]
     assert "ownerReferences" not in held
     assert held["labels"][names.MANAGED_BY] == "capacity-broker"
@@ -201,14 +201,14 @@ def test_only_what_has_no_namespace_owns_its_queues() -> None:
 
 
 @pytest.mark.covers("OME-045")
-def test_labels_hold_what_labels_can_hold() -> None:
+def test_labels_have_only_valid_values() -> None:
     labels = rendered(reservation("n" * 100, cohort="c" * 100))["metadata"]["labels"]
     assert labels == {names.MANAGED_BY: "capacity-broker"}
     labels = rendered(reservation(cohort="ai"))["metadata"]["labels"]
     assert (labels["cohort"], labels["capacity-reservation"]) == ("ai", "gpu")
 
 
-def test_a_check_is_asked_where_it_is_named_and_the_queue_stops_when_told() -> None:
+def test_check_and_stop_policy_are_rendered() -> None:
     body = rendered(reservation(), check=CHECK, stop="HoldAndDrain")["spec"]
     assert body["admissionChecksStrategy"] == {"admissionChecks": [{"name": CHECK}]}
     assert body["stopPolicy"] == "HoldAndDrain"
@@ -220,16 +220,16 @@ NAME = st.from_regex(re.compile(r"[a-z0-9]([-a-z0-9]{0,80}[a-z0-9])?"), fullmatc
 
 
 @given(NAME, NAME)
-def test_a_queues_name_fits_a_label_and_tells_reservations_apart(namespace: str, name: str) -> None:
-    made = queue_name(Reserved(namespace[:63].rstrip("-"), name))
-    assert len(made) <= 63
-    assert re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", made)
-    assert queue_name(Reserved(namespace[:63].rstrip("-"), name + "x" * 60)) != made
+def test_a_queues_name_fits_a_label_and_is_unique(namespace: str, name: str) -> None:
+    name_ = queue_name(Reserved(namespace[:63].rstrip("-"), name))
+    assert len(name_) <= 63
+    assert re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", name_)
+    assert queue_name(Reserved(namespace[:63].rstrip("-"), name + "x" * 60)) != name_
 
 
 def test_a_long_name_keeps_its_head() -> None:
-    made = short("a" * 62 + "--b")
-    assert made.startswith("a" * 54 + "-") and len(made) == 63
+    shortened = short("a" * 62 + "--b")
+    assert shortened.startswith("a" * 54 + "-") and len(shortened) == 63
     assert short("team--gpu") == "team--gpu"
     assert short("a" * 63) == "a" * 63
     assert short("a" * 70 + "b") != short("a" * 70 + "c")
@@ -238,13 +238,13 @@ def test_a_long_name_keeps_its_head() -> None:
     assert re.fullmatch("a{52}-[0-9a-f]{8}", short("a" * 52 + "--" + "b" * 20))
 
 
-def test_what_takes_the_name_admits_nobody_and_says_whose_it_is() -> None:
-    one = reservation()
-    first = skeleton(rendered(one), Reserved("team", "gpu"))
-    made = ClusterQueue.decode(first)
-    assert owner_of(made) == Reserved("team", "gpu")
+def test_a_skeleton_holds_the_queue_and_names_its_owner() -> None:
+    reservation_ = reservation()
+    first = skeleton(rendered(reservation_), Reserved("team", "gpu"))
+    queue = ClusterQueue.decode(first)
+    assert owner_of(queue) == Reserved("team", "gpu")
     assert first["spec"] == {"stopPolicy": "Hold"}
-    local = skeleton(local_queue(one, "team"), Reserved("team", "gpu"))
+    local = skeleton(local_queue(reservation_, "team"), Reserved("team", "gpu"))
     assert local["spec"] == {"stopPolicy": "Hold", "clusterQueue": "team--gpu"}
     assert owner_of(ClusterQueue.decode({"metadata": {"name": "team--gpu"}})) is None
 
@@ -253,20 +253,22 @@ PREEMPTION = rendered(reservation())["spec"]["preemption"]
 GROUPS_OF_65 = rendered(reservation(quota={"nominalQuota": "65"}))["spec"]["resourceGroups"]
 
 
-def observed(wanted: Json, **spec: Any) -> ClusterQueue:
-    body = wanted | {"spec": {**wanted["spec"], **spec}}
+def observed(desired: Json, **spec: Any) -> ClusterQueue:
+    body = desired | {"spec": {**desired["spec"], **spec}}
     return ClusterQueue.decode(body)
 
 
 @pytest.mark.covers("OME-006", "OME-097")
-def test_the_same_by_meaning_is_no_difference() -> None:
-    wanted = rendered(reservation(quota={"nominalQuota": "1k"}, cohort="ai"), check=CHECK)
+def test_an_equivalent_spec_is_no_difference() -> None:
+    desired = rendered(reservation(quota={"nominalQuota": "1k"}, cohort="ai"), check=CHECK)
     groups = rendered(reservation(quota={"nominalQuota": 1000}, cohort="ai"))["spec"]["resourceGroups"]
-    assert not differs(observed(wanted), wanted)
-    assert not differs(observed(wanted, resourceGroups=groups), wanted)
-    # Another controller's check beside ours, and fields that the broker does not set, stay.
+    assert not differs(observed(desired), desired)
+    assert not differs(observed(desired, resourceGroups=groups), desired)
+    # Another controller's check beside the broker's, and fields that the broker does not set, stay.
     checks = {"admissionChecks": [{"name": CHECK}, {"name": "theirs"}]}
-    assert not differs(observed(wanted, admissionChecksStrategy=checks, fairSharing={"weight": "2"}), wanted)
+    assert not differs(
+        observed(desired, admissionChecksStrategy=checks, fairSharing={"weight": "2"}), desired
+    )
 
 
 @pytest.mark.covers("OME-082")
@@ -290,44 +292,44 @@ def test_the_same_by_meaning_is_no_difference() -> None:
     ],
     ids=lambda edit: next(iter(edit)),
 )
-def test_a_hand_edit_is_a_difference(edit: Json) -> None:
-    wanted = rendered(reservation(cohort="ai"), check=CHECK)
-    assert differs(observed(wanted, **edit), wanted)
+def test_a_manual_edit_is_a_difference(edit: Json) -> None:
+    desired = rendered(reservation(cohort="ai"), check=CHECK)
+    assert differs(observed(desired, **edit), desired)
 
 
-def test_what_was_set_beside_the_broker_is_taken_away() -> None:
-    wanted = rendered(reservation())
+def test_fields_that_the_broker_does_not_set_are_removed() -> None:
+    desired = rendered(reservation())
     threshold = {"policy": "Never", "maxPriorityThreshold": 7}
-    edited = observed(wanted, cohortName="others", preemption={"borrowWithinCohort": threshold})
-    assert leftover(edited, wanted) == {
+    edited = observed(desired, cohortName="others", preemption={"borrowWithinCohort": threshold})
+    assert leftover(edited, desired) == {
         "cohortName": None,
         "preemption": {"borrowWithinCohort": {"maxPriorityThreshold": None}},
     }
-    assert leftover(observed(wanted), wanted) == {}
+    assert leftover(observed(desired), desired) == {}
 
 
 def test_a_local_queue_that_is_stopped_by_hand_differs() -> None:
-    wanted = local_queue(reservation(), "team")
-    assert not differs(LocalQueue.decode(wanted), wanted)
-    stopped = wanted | {"spec": {**wanted["spec"], "stopPolicy": "Hold"}}
-    assert differs(LocalQueue.decode(stopped), wanted)
+    desired = local_queue(reservation(), "team")
+    assert not differs(LocalQueue.decode(desired), desired)
+    stopped = desired | {"spec": {**desired["spec"], "stopPolicy": "Hold"}}
+    assert differs(LocalQueue.decode(stopped), desired)
 
 
 @pytest.mark.covers("OME-080")
-def test_the_older_version_says_the_same_in_its_own_words() -> None:
-    wanted = rendered(reservation(cohort="ai"), check=CHECK)
-    old = cluster_queue_spec(wanted["spec"], "v1beta1")
+def test_the_older_version_is_equivalent() -> None:
+    desired = rendered(reservation(cohort="ai"), check=CHECK)
+    old = cluster_queue_spec(desired["spec"], "v1beta1")
     assert old["cohort"] == "ai" and "cohortName" not in old
     assert old["flavorFungibility"] == {"whenCanBorrow": "Borrow", "whenCanPreempt": "TryNextFlavor"}
-    assert cluster_queue_spec(wanted["spec"], "v1beta2") == wanted["spec"]
-    assert not differs(ClusterQueue.decode(wanted | {"spec": old}), wanted)
+    assert cluster_queue_spec(desired["spec"], "v1beta2") == desired["spec"]
+    assert not differs(ClusterQueue.decode(desired | {"spec": old}), desired)
 
 
 SEARCH = st.sampled_from(["MayStopSearch", "TryNextFlavor"])
 
 
 @given(cohort=st.text(max_size=5), borrow=SEARCH, preempt=SEARCH)
-def test_there_and_back_is_the_same(cohort: str, borrow: str, preempt: str) -> None:
+def test_versions_round_trip(cohort: str, borrow: str, preempt: str) -> None:
     spec = {"cohortName": cohort, "flavorFungibility": {"whenCanBorrow": borrow, "whenCanPreempt": preempt}}
     read = ClusterQueue.decode({"spec": cluster_queue_spec(spec, "v1beta1")})
     assert read.spec == ClusterQueue.decode({"spec": spec}).spec
@@ -336,4 +338,4 @@ def test_there_and_back_is_the_same(cohort: str, borrow: str, preempt: str) -> N
 def test_a_plain_list_of_checks_is_read_as_rules() -> None:
     read = ClusterQueue.decode(read_cluster_queue({"spec": {"admissionChecks": ["theirs"]}}))
     strategy = read.spec.admission_checks_strategy
-    assert strategy is not None and [each.name for each in strategy.admission_checks] == ["theirs"]
+    assert strategy is not None and [check.name for check in strategy.admission_checks] == ["theirs"]

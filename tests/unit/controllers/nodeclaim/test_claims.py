@@ -13,7 +13,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import Object
 from broker.capacity.model import Attempt, Outcome, Pool, Skipped
 from broker.controllers.nodeclaim import ownership, status
-from broker.controllers.nodeclaim.report import Reporter, limit, short, would_take
+from broker.controllers.nodeclaim.report import Reporter, limit, reservations_full, would_take
 from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned, priority_of
 from broker.kube.cache import Cache
@@ -103,7 +103,7 @@ def requirement(key: str, operator: str, *values: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_what_is_written_wrongly_names_field_value_and_way_out(
+def test_an_invalid_claim_names_field_value_and_remedy(
     more: dict[str, Any], reason: str, words: tuple[str, ...]
 ) -> None:
     with pytest.raises(BadClaim) as refused:
@@ -118,31 +118,36 @@ def test_what_is_written_wrongly_names_field_value_and_way_out(
     [("7", 7), (" -7 ", -7), ("+7", 7)]
     + [(text, None) for text in ("", "--7", "-", "7.0", "1_000", "\u00b3", "\u0667", "9" * 5000)],
 )
-def test_a_priority_is_read_in_one_way(text: str, priority: int | None) -> None:
+def test_a_priority_is_a_whole_number(text: str, priority: int | None) -> None:
     """If it is not a number, an existing claim counts with 0: it may have been written after the launch."""
-    one = claim(metadata={"annotations": {names.PRIORITY: text}})
-    assert priority_of(one) == (priority or 0)
+    claim_ = claim(metadata={"annotations": {names.PRIORITY: text}})
+    assert priority_of(claim_) == (priority or 0)
     if priority is None:
         with pytest.raises(BadClaim, match="write a whole number"):
-            planned(one, template="")
+            planned(claim_, template="")
     else:
-        assert planned(one, template="").priority == priority
+        assert planned(claim_, template="").priority == priority
 
 
 def test_a_claim_is_planned_in_base_units() -> None:
-    wanted = planned(
+    planned_ = planned(
         claim(
             metadata={"annotations": {names.PRIORITY: "-7", names.GANG: "g", names.GANG_SIZE: "4"}},
             spec={"resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}},
         ),
         template="t",
     )
-    assert dict(wanted.requests) == {"cpu": 0.5, "memory": 2**30}
-    assert (wanted.priority, wanted.gang, wanted.template, wanted.node_class) == (-7, "g", "t", "by-id")
-    assert wanted.gang_size == 4
+    assert dict(planned_.requests) == {"cpu": 0.5, "memory": 2**30}
+    assert (planned_.priority, planned_.gang, planned_.template, planned_.node_class) == (
+        -7,
+        "g",
+        "t",
+        "by-id",
+    )
+    assert planned_.gang_size == 4
 
 
-def test_only_claims_whose_nodes_are_told_the_same_share_a_template() -> None:
+def test_claims_with_equal_node_settings_share_a_template() -> None:
     plain = template_key(claim())
     assert template_key(claim(metadata={"name": "other", "annotations": {"a": "b"}})) == plain
     assert template_key(claim(metadata={"labels": {"team": "a"}})) != plain
@@ -153,16 +158,16 @@ def test_only_claims_whose_nodes_are_told_the_same_share_a_template() -> None:
 
 @pytest.mark.covers("KRP-26")
 @pytest.mark.parametrize(
-    ("take_over", "alive", "theirs"),
+    ("take_over", "alive", "taken_over"),
     [(False, False, False), (False, True, False), (True, True, False), (True, False, True)],
 )
-def test_karpenters_claims_are_taken_over_only_when_asked_and_it_is_gone(
-    take_over: bool, alive: bool, theirs: bool
+def test_karpenters_claims_are_taken_over_only_on_request_and_after_its_end(
+    take_over: bool, alive: bool, taken_over: bool
 ) -> None:
     groups = ownership.groups(take_over=take_over, karpenter_alive=alive)
     assert ownership.owned(claim(), groups=groups)
     ref = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "x"}
-    assert ownership.owned(claim(spec={"nodeClassRef": ref}), groups=groups) is theirs
+    assert ownership.owned(claim(spec={"nodeClassRef": ref}), groups=groups) is taken_over
     stranger = {"group": "else.example", "kind": "EC2NodeClass", "name": "x"}
     assert not ownership.owned(claim(spec={"nodeClassRef": stranger}), groups=groups)
 
@@ -170,11 +175,13 @@ def test_karpenters_claims_are_taken_over_only_when_asked_and_it_is_gone(
 LAUNCHED = ConditionUpdate(type=names.LAUNCHED, status="True", reason="Launched")
 
 
-def applied(one: NodeClaim, body: dict[str, Any]) -> NodeClaim:
+def applied(before: NodeClaim, body: dict[str, Any]) -> NodeClaim:
     """The claim after the API server applied the body: only the broker's conditions are replaced."""
-    theirs = [c.wire() for c in one.status.conditions if c.type not in status.BROKER_CONDITIONS]
-    mine = body["status"]
-    return NodeClaim.decode({**one.wire(), "status": {**mine, "conditions": [*theirs, *mine["conditions"]]}})
+    foreign = [c.wire() for c in before.status.conditions if c.type not in status.BROKER_CONDITIONS]
+    written = body["status"]
+    return NodeClaim.decode(
+        {**before.wire(), "status": {**written, "conditions": [*foreign, *written["conditions"]]}}
+    )
 
 
 RESERVED_POOL = Pool(
@@ -185,7 +192,7 @@ PLAIN_POOL = Pool(capacity_type="on-demand", instance_type="p5.48xlarge", zone="
 
 @pytest.mark.covers("KRP-24")
 @pytest.mark.parametrize(
-    ("pool", "outcome", "code", "class_", "said"),
+    ("pool", "outcome", "code", "class_", "expected"),
     [
         (RESERVED_POOL, Outcome.LAUNCHED, "", None, ("True", "Available")),
         (RESERVED_POOL, Outcome.ADOPTED, "", None, ("True", "Available")),
@@ -212,54 +219,54 @@ PLAIN_POOL = Pool(capacity_type="on-demand", instance_type="p5.48xlarge", zone="
         (PLAIN_POOL, Outcome.SKIPPED, "BackingOff", ErrorClass.CAPACITY, None),
     ],
 )
-def test_only_what_concerns_reservations_turns_their_condition(
-    pool: Pool, outcome: Outcome, code: str, class_: ErrorClass | None, said: tuple[str, str] | None
+def test_only_attempts_in_reservations_change_their_condition(
+    pool: Pool, outcome: Outcome, code: str, class_: ErrorClass | None, expected: tuple[str, str] | None
 ) -> None:
     attempt = Attempt(claim="c", node_class="n", pool=pool, outcome=outcome, at=NOW, code=code, class_=class_)
-    found = limit(attempt)
-    assert (found and (found.type, found.status, found.reason)) == (
-        said and (names.CAPACITY_RESERVATION, *said)
+    update = limit(attempt)
+    assert (update and (update.type, update.status, update.reason)) == (
+        expected and (names.CAPACITY_RESERVATION, *expected)
     )
     passed = Skipped(pool=pool, reason=code, message="", class_=class_)
     if outcome is Outcome.SKIPPED:
-        assert short([passed]) is (said is not None)
+        assert reservations_full([passed]) is (expected is not None)
 
 
-def test_a_status_says_all_that_is_ours_and_nothing_of_others() -> None:
-    theirs = {"type": "ConsistentStateFound", "status": "True", "reason": "x", "message": ""}
-    one = claim(status={"providerID": "aws:///a/i-1", "conditions": [theirs]})
-    body = status.body(one, LAUNCHED, now=NOW)
+def test_a_status_body_has_all_conditions_of_the_broker_and_no_others() -> None:
+    foreign = {"type": "ConsistentStateFound", "status": "True", "reason": "x", "message": ""}
+    claim_ = claim(status={"providerID": "aws:///a/i-1", "conditions": [foreign]})
+    body = status.body(claim_, LAUNCHED, now=NOW)
     assert body is not None
     assert body["metadata"] == {"name": "train-0", "uid": "u-1"}
     assert body["status"]["providerID"] == "aws:///a/i-1"
     assert {c["type"] for c in body["status"]["conditions"]} == {names.LAUNCHED, names.READY}
 
 
-def test_the_same_again_is_no_write_and_moves_no_time() -> None:
-    one = claim()
-    first = status.body(one, LAUNCHED, now=NOW)
+def test_an_equal_status_is_not_written_and_keeps_its_time() -> None:
+    claim_ = claim()
+    first = status.body(claim_, LAUNCHED, now=NOW)
     assert first is not None
-    one = applied(one, first)
-    assert status.body(one, LAUNCHED, now=LATER) is None
+    claim_ = applied(claim_, first)
+    assert status.body(claim_, LAUNCHED, now=LATER) is None
     reworded = ConditionUpdate(type=names.LAUNCHED, status="True", reason="Launched", message="again")
-    second = status.body(one, reworded, now=LATER)
+    second = status.body(claim_, reworded, now=LATER)
     assert second is not None
     times = {c["type"]: c["lastTransitionTime"] for c in second["status"]["conditions"]}
     assert times[names.LAUNCHED] == "2026-11-21T03:00:00Z"
 
 
-def test_ready_is_the_three_steps_together() -> None:
-    one = claim()
+def test_a_claim_is_ready_after_all_three_steps() -> None:
+    claim_ = claim()
     for step, expected in (
         (names.LAUNCHED, ("Unknown", "NotRegistered")),
         (names.REGISTERED_CONDITION, ("Unknown", "NotInitialized")),
         (names.INITIALIZED_CONDITION, ("True", "Ready")),
     ):
-        body = status.body(one, ConditionUpdate(type=step, status="True", reason=step), now=NOW)
+        body = status.body(claim_, ConditionUpdate(type=step, status="True", reason=step), now=NOW)
         assert body is not None
         ready = next(c for c in body["status"]["conditions"] if c["type"] == names.READY)
         assert (ready["status"], ready["reason"]) == expected
-        one = applied(one, body)
+        claim_ = applied(claim_, body)
 
 
 def pod(**spec: Any) -> Pod:
@@ -289,15 +296,15 @@ def pod(**spec: Any) -> Pod:
         (pod(containers=[{"name": "c", "resources": {"requests": {"cpu": "9"}}}]), False),
     ],
 )
-def test_a_pod_is_told_of_a_claim_that_would_take_it(waiting: Pod, takes: bool) -> None:
-    one = claim(
+def test_a_pod_is_matched_to_a_claim_that_would_take_it(waiting: Pod, takes: bool) -> None:
+    claim_ = claim(
         metadata={"labels": {"team": "a"}},
         spec={
             "requirements": [requirement("zone", "In", "z1", "z2")],
             "resources": {"requests": {"cpu": "4"}},
         },
     )
-    assert would_take(one, waiting) is takes
+    assert would_take(claim_, waiting) is takes
 
 
 @pytest.mark.parametrize(
@@ -311,13 +318,13 @@ def test_a_pod_is_told_of_a_claim_that_would_take_it(waiting: Pod, takes: bool) 
     ],
 )
 def test_taints_of_the_claim_keep_pods_off(toleration: dict[str, str], takes: bool) -> None:
-    one = claim(spec={"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]})
-    assert not would_take(one, pod())
-    assert would_take(one, pod(tolerations=[toleration])) is takes
+    claim_ = claim(spec={"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]})
+    assert not would_take(claim_, pod())
+    assert would_take(claim_, pod(tolerations=[toleration])) is takes
     assert would_take(claim(spec={"taints": [{"key": "old", "effect": "PreferNoSchedule"}]}), pod())
 
 
-class Told:
+class EventList:
     """A recorder."""
 
     def __init__(self) -> None:
@@ -328,12 +335,12 @@ class Told:
 
 
 @pytest.mark.covers("KRP-24")
-def test_a_claim_and_its_pods_hear_of_a_refusal_with_the_requests_id() -> None:
-    pods, told = Cache(Pod), Told()
+def test_events_of_a_refusal_are_on_the_claim_and_its_pods_with_the_request_id() -> None:
+    pods, recorded = Cache(Pod), EventList()
     pods.replace([{**pod().wire(), "metadata": {"name": n, "namespace": "default"}} for n in "pq"], 1)
-    recorder: Any = told
-    nobody: Any = None
-    reporter = Reporter(nobody, Cache(NodeClaim), Cache(NodePool), pods, clock=FakeClock(), recorder=recorder)
+    recorder: Any = recorded
+    unused: Any = None
+    reporter = Reporter(unused, Cache(NodeClaim), Cache(NodePool), pods, clock=FakeClock(), recorder=recorder)
     refused = Attempt(
         claim="train-0",
         node_class="n",
@@ -343,14 +350,14 @@ def test_a_claim_and_its_pods_hear_of_a_refusal_with_the_requests_id() -> None:
         request_id="1-2",
     )
     named = claim(metadata={"annotations": {names.PODS: "default/q, default/gone,"}})
-    reporter.say(named, "Warning", "Full", "no slot", [refused])
-    assert told.events == [
+    reporter.record_event(named, "Warning", "Full", "no slot", [refused])
+    assert recorded.events == [
         ("train-0", "Warning", "Full", "no slot (AWS request 1-2)"),
         ("q", "Warning", "Full", "NodeClaim train-0: no slot (AWS request 1-2)"),
     ]
-    told.events.clear()
-    reporter.say(claim(), "Warning", "Full", "no slot")
-    assert [name for name, *_ in told.events] == ["train-0", "p", "q"]
-    told.events.clear()
-    reporter.say(claim(), "Normal", "Launched", "instance i-1")
-    assert told.events == [("train-0", "Normal", "Launched", "instance i-1")]
+    recorded.events.clear()
+    reporter.record_event(claim(), "Warning", "Full", "no slot")
+    assert [name for name, *_ in recorded.events] == ["train-0", "p", "q"]
+    recorded.events.clear()
+    reporter.record_event(claim(), "Normal", "Launched", "instance i-1")
+    assert recorded.events == [("train-0", "Normal", "Launched", "instance i-1")]

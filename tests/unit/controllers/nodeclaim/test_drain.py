@@ -65,12 +65,12 @@ def toleration(**fields: str) -> dict[str, Any]:
         (pod(**toleration(operator="Exists", effect="NoExecute")), True),
     ],
 )
-def test_which_pods_hold_a_drain_up(given: Pod, waited_for: bool) -> None:
-    assert bool(drain.left([given], NOW)) is waited_for
+def test_pods_that_block_a_drain(given: Pod, waited_for: bool) -> None:
+    assert bool(drain.remaining([given], NOW)) is waited_for
 
 
 @pytest.mark.covers("KRP-23")
-def test_those_who_serve_others_go_last_and_each_group_when_the_one_before_is_gone() -> None:
+def test_pods_are_evicted_in_groups_and_critical_pods_last() -> None:
     pods = [
         pod("d", priorityClassName="system-node-critical", owner="DaemonSet"),
         pod("c", priorityClassName=CRITICAL),
@@ -79,17 +79,17 @@ def test_those_who_serve_others_go_last_and_each_group_when_the_one_before_is_go
         pod("a2", owner="ReplicaSet", priorityClassName="high"),
     ]
     order = []
-    while waiting := drain.left(pods, NOW):
+    while waiting := drain.remaining(pods, NOW):
         now_going = drain.evictable(waiting, NOW)
-        order.append([each.name for each in now_going])
-        pods = [each for each in pods if each not in now_going]
+        order.append([pod_.name for pod_ in now_going])
+        pods = [pod_ for pod_ in pods if pod_ not in now_going]
     assert order == [["a", "a2"], ["b"], ["c"], ["d"]]
 
 
 @pytest.mark.covers("KRP-23")
-def test_nobody_goes_while_one_of_the_group_before_still_ends() -> None:
-    waiting = drain.left([pod("ends", ended=-20), pod("critical", priorityClassName=CRITICAL)], NOW)
-    assert [each.name for each in waiting] == ["ends", "critical"]
+def test_no_pod_is_evicted_while_an_earlier_group_terminates() -> None:
+    waiting = drain.remaining([pod("ends", ended=-20), pod("critical", priorityClassName=CRITICAL)], NOW)
+    assert [pod_.name for pod_ in waiting] == ["ends", "critical"]
     assert drain.evictable(waiting, NOW) == []
     assert drain.evictable([], NOW) == []
 
@@ -120,8 +120,8 @@ def test_nobody_goes_while_one_of_the_group_before_still_ends() -> None:
         (pod(keep=f"{'9' * 400}h", age=1), False),
     ],
 )
-def test_who_says_do_not_disrupt_is_waited_for_and_not_evicted(given: Pod, stays: bool) -> None:
-    waiting = drain.left([given], NOW)
+def test_a_do_not_disrupt_pod_is_waited_for_and_not_evicted(given: Pod, stays: bool) -> None:
+    waiting = drain.remaining([given], NOW)
     assert waiting == [given]
     assert drain.evictable(waiting, NOW) == ([] if stays else [given])
     assert drain.kept(given, NOW) is stays

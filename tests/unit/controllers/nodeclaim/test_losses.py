@@ -1,4 +1,4 @@
-"""Claims that were missing together stay until each is listed again or deleted, whatever the later counts."""
+"""Claims that were missing together stay until all are listed again or deleted, for any later counts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class World:
         self.tap = Tap(InProcessTransport(defined()))
         self.client, self.clock = Client(self.tap), FakeClock()
         self.claims: Cache[NodeClaim] = Cache(NodeClaim)
-        self.nodes: Cache[Node] = Cache(Node, indexes={BY_PROVIDER_ID: lambda each: [each.spec.provider_id]})
+        self.nodes: Cache[Node] = Cache(Node, indexes={BY_PROVIDER_ID: lambda node: [node.spec.provider_id]})
         self.ended: set[str] = set()
         self.count = 0
         self.losses = self.process()
@@ -48,17 +48,17 @@ class World:
             self.nodes,
             clock=self.clock,
             recorder=Recorder(self.client, "test", self.clock),
-            end=lambda each, _: self.ended.add(each.name),
+            end=lambda claim_, _: self.ended.add(claim_.name),
         )
 
     def join(self, count: int) -> None:
         registered = ConditionUpdate(type=names.REGISTERED_CONDITION, status="True", reason="Registered")
         for number in range(self.count, self.count + count):
             body = claim(f"c-{number}", node_class="gpu", types=("m5.large",), capacity=(ON_DEMAND,))
-            made = NodeClaim.decode(self.client.create(NodeClaim.KIND, body))
-            self.claims.observe(self.client.get(NodeClaim.KIND, made.name))
+            created = NodeClaim.decode(self.client.create(NodeClaim.KIND, body))
+            self.claims.observe(self.client.get(NodeClaim.KIND, created.name))
             fields = {"providerID": f"aws:///us-east-1a/i-{number}"}
-            write(self.client, self.claims, made, registered, now=self.clock.now(), fields=fields)
+            write(self.client, self.claims, created, registered, now=self.clock.now(), fields=fields)
         self.count += count
 
     def delete(self, name: str) -> None:
@@ -67,11 +67,11 @@ class World:
         assert gone is not None
         self.claims.apply("DELETED", {**gone.wire(), "kind": "NodeClaim"})
 
-    def look(self, *missing: str, recent: tuple[str, ...] = ()) -> None:
+    def list_instances(self, *missing: str, recent: tuple[str, ...] = ()) -> None:
         """One listing without these; `recent` are missing for less time than EC2 may need to list an
         instance."""
         claims = self.claims.list()
-        self.losses.settle(
+        self.losses.end_lost(
             Missing(
                 unlisted=tuple(c for c in claims if c.name in missing),
                 recent=tuple(c for c in claims if c.name in recent),
@@ -81,51 +81,55 @@ class World:
         )
 
     def kept(self) -> set[str]:
-        says = {c.name: condition(c.status.conditions, names.INSTANCE_LISTED) for c in self.claims.list()}
-        return {name for name, said in says.items() if said is not None and said.reason == MASS_LOSS}
+        conditions = {
+            c.name: condition(c.status.conditions, names.INSTANCE_LISTED) for c in self.claims.list()
+        }
+        return {
+            name for name, listed in conditions.items() if listed is not None and listed.reason == MASS_LOSS
+        }
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    made = World()
-    yield made
-    made.losses.close()
+    environment = World()
+    yield environment
+    environment.losses.close()
 
 
-def test_new_claims_do_not_end_those_that_were_missing_together(world: World) -> None:
-    world.look(*MISSING)
+def test_new_claims_do_not_end_claims_that_were_missing_together(world: World) -> None:
+    world.list_instances(*MISSING)
     assert world.kept() == {*MISSING}
     world.join(3)
-    world.look(*MISSING)
+    world.list_instances(*MISSING)
     assert world.kept() == {*MISSING} and not world.ended
     world.losses = world.process()
-    world.look(recent=MISSING)
-    world.look(*MISSING)
+    world.list_instances(recent=MISSING)
+    world.list_instances(*MISSING)
     assert world.kept() == {*MISSING} and not world.ended
 
 
-def test_stop_ends_when_each_claim_is_listed_again_or_deleted(world: World) -> None:
-    world.look(*MISSING)
+def test_the_stop_ends_when_all_claims_are_listed_again_or_deleted(world: World) -> None:
+    world.list_instances(*MISSING)
     world.delete("c-0")
-    world.look(*MISSING[1:], "c-9")  # a claim that is missing meanwhile is judged with the others
+    world.list_instances(*MISSING[1:], "c-9")  # a claim that is missing meanwhile is judged with the others
     assert world.kept() == {*MISSING[1:], "c-9"}
-    world.look("c-9")
+    world.list_instances("c-9")
     assert world.kept() == {"c-9"} and not world.ended
-    world.look()
+    world.list_instances()
     assert not world.kept() and not world.ended
-    world.look("c-9")
+    world.list_instances("c-9")
     assert world.ended == {"c-9"}
 
 
-def test_stop_holds_while_its_condition_cannot_be_written(world: World) -> None:
+def test_the_stop_holds_while_its_condition_cannot_be_written(world: World) -> None:
     world.tap.lose(status_of("nodeclaims"))
-    world.look(*MISSING)
+    world.list_instances(*MISSING)
     assert not world.kept()
     world.tap.heal()
-    world.look(*MISSING[:FEW])
+    world.list_instances(*MISSING[:FEW])
     assert world.kept() == {*MISSING[:FEW]} and not world.ended
 
 
-def test_claims_that_ec2_may_show_yet_count_with_those_that_it_should_show(world: World) -> None:
-    world.look(*MISSING[:FEW], recent=("c-9",))
+def test_recently_missing_claims_count_as_missing(world: World) -> None:
+    world.list_instances(*MISSING[:FEW], recent=("c-9",))
     assert world.kept() == {*MISSING[:FEW], "c-9"} and not world.ended

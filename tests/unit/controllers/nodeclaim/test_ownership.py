@@ -29,42 +29,46 @@ def lease(*, holder: str = "karpenter-0", renewed: float = 0.0, lasts: int = 15)
 
 @pytest.mark.covers("KRP-26")
 @pytest.mark.parametrize("left", [[], [lease(holder="")]], ids=["not there", "given back"])
-def test_what_nobody_holds_may_be_between_two_holders(left: list[Lease]) -> None:
-    seen = LeaseHolders()
-    assert seen.alive([lease()], now=0.0)
-    assert [seen.alive(left, now=now) for now in (1.0, 15.9, 16.0)] == [True, True, False]
-    assert seen.alive([lease(renewed=17.0)], now=17.0)
-    assert seen.alive(left, now=18.0)
+def test_a_lease_without_a_holder_counts_for_its_duration(left: list[Lease]) -> None:
+    holders = LeaseHolders()
+    assert holders.alive([lease()], now=0.0)
+    assert [holders.alive(left, now=now) for now in (1.0, 15.9, 16.0)] == [True, True, False]
+    assert holders.alive([lease(renewed=17.0)], now=17.0)
+    assert holders.alive(left, now=18.0)
 
 
 @pytest.mark.covers("KRP-26")
 @given(renewed=st.floats(-1e8, 1e8))
-def test_one_that_stays_as_it_is_is_alive_for_its_duration_whatever_it_says(renewed: float) -> None:
-    seen = LeaseHolders()
-    assert [seen.alive([lease(renewed=renewed)], now=now) for now in (0.0, 14.9, 15.0)] == [True, True, False]
+def test_an_unchanged_lease_is_alive_for_its_duration_with_any_renew_time(renewed: float) -> None:
+    holders = LeaseHolders()
+    assert [holders.alive([lease(renewed=renewed)], now=now) for now in (0.0, 14.9, 15.0)] == [
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.covers("KRP-26")
-def test_the_lease_says_how_long_it_lasts() -> None:
-    seen = LeaseHolders()
-    assert [seen.alive([lease(lasts=60)], now=now) for now in (0.0, 59.0, 60.0)] == [True, True, False]
-    seen = LeaseHolders()
-    assert [seen.alive([lease(lasts=0)], now=now) for now in (0.0, 14.0, 15.0)] == [True, True, False]
+def test_the_duration_is_that_of_the_lease() -> None:
+    holders = LeaseHolders()
+    assert [holders.alive([lease(lasts=60)], now=now) for now in (0.0, 59.0, 60.0)] == [True, True, False]
+    holders = LeaseHolders()
+    assert [holders.alive([lease(lasts=0)], now=now) for now in (0.0, 14.0, 15.0)] == [True, True, False]
 
 
 @pytest.mark.covers("KRP-26")
 @given(skew=st.floats(-1e8, 1e8), steps=st.lists(st.floats(0.1, 14.9), max_size=20))
-def test_one_that_is_renewed_is_never_gone(skew: float, steps: list[float]) -> None:
-    seen, now = LeaseHolders(), 0.0
+def test_a_renewed_lease_is_always_alive(skew: float, steps: list[float]) -> None:
+    holders, now = LeaseHolders(), 0.0
     for step in steps:
         now += step
-        assert seen.alive([lease(renewed=now + skew)], now=now)
+        assert holders.alive([lease(renewed=now + skew)], now=now)
 
 
 @pytest.mark.covers("KRP-26")
-def test_what_was_heard_since_the_last_look_counts_at_once() -> None:
-    seen = LeaseHolders()
-    assert [seen.alive([lease()], now=now) for now in (0.0, 15.0)] == [True, False]
-    assert not seen.moved([lease()])
-    assert seen.moved([lease(renewed=1.0)])
-    assert not seen.moved([lease(holder="", renewed=2.0)])
+def test_a_renewal_since_the_last_read_counts_at_once() -> None:
+    holders = LeaseHolders()
+    assert [holders.alive([lease()], now=now) for now in (0.0, 15.0)] == [True, False]
+    assert not holders.moved([lease()])
+    assert holders.moved([lease(renewed=1.0)])
+    assert not holders.moved([lease(holder="", renewed=2.0)])

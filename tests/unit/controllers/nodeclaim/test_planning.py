@@ -26,14 +26,14 @@ def _every_level() -> Iterator[None]:
     structlog.configure(**before)
 
 
-def told(seconds: float, claims: Sequence[Claim], world: Inventory) -> tuple[Plan, Mapping[str, Any]]:
-    of: NodeClass = node_class(Selection(preference="open"), world)
+def plan_and_log(seconds: float, claims: Sequence[Claim], stock: Inventory) -> tuple[Plan, Mapping[str, Any]]:
+    launch_class: NodeClass = node_class(Selection(preference="open"), stock)
     with capture_logs() as logs:
-        made = solved(
+        plan = solved(
             claims,
-            {of.name: of},
+            {launch_class.name: launch_class},
             TYPES,
-            world,
+            stock,
             Shortages(),
             NOW,
             launched={},
@@ -41,16 +41,16 @@ def told(seconds: float, claims: Sequence[Claim], world: Inventory) -> tuple[Pla
             clock=FakeClock(),
         )
     (line,) = logs
-    return made, line
+    return plan, line
 
 
 def unproven() -> float:
     return REGISTRY.get_sample_value("capacity_broker_plan_not_proven_total", {"solver": "greedy"}) or 0.0
 
 
-def test_an_optimal_plan_is_told_with_its_solver() -> None:
+def test_an_optimal_plan_is_logged_with_its_solver() -> None:
     before = unproven()
-    _, line = told(5.0, [claim("c0"), claim("c1")], inventory(odcr("cr-1")))
+    _, line = plan_and_log(5.0, [claim("c0"), claim("c1")], inventory(odcr("cr-1")))
     assert (line["event"], line["log_level"]) == ("planned", "info")
     assert (line["solver"], line["optimal"], line["gap"]) == ("min-cost flow", True, 0.0)
     assert (line["launches"], line["reserved"], line["waiting"]) == (2, 1, 0)
@@ -58,16 +58,16 @@ def test_an_optimal_plan_is_told_with_its_solver() -> None:
     assert REGISTRY.get_sample_value("capacity_broker_plan_gap") == 0.0
 
 
-def test_a_plan_without_time_is_a_warning_that_says_how_far_it_may_be_off() -> None:
-    world = inventory(odcr("cr-1"), odcr("cr-2", "m5.2xlarge"))
+def test_a_plan_without_time_logs_a_warning_with_its_gap() -> None:
+    stock = inventory(odcr("cr-1"), odcr("cr-2", "m5.2xlarge"))
     # The first takes the slot that the second needs, although it could use the other.
     claims = [
         claim("any", kinds=["reserved"], priority=1),
         claim("picky", kinds=["reserved"], types=["m5.xlarge"]),
     ]
     before = unproven()
-    made, line = told(0.0, claims, world)
-    assert [each.claim.name for each in made.assignments] == ["any"]
+    plan, line = plan_and_log(0.0, claims, stock)
+    assert [assignment.claim.name for assignment in plan.assignments] == ["any"]
     assert (line["log_level"], line["solver"], line["optimal"], line["gap"]) == (
         "warning",
         "greedy",
@@ -77,13 +77,13 @@ def test_a_plan_without_time_is_a_warning_that_says_how_far_it_may_be_off() -> N
     assert "too many for 0 s" in line["note"]
     assert unproven() == before + 1
     assert REGISTRY.get_sample_value("capacity_broker_plan_gap") == 0.5
-    told(5.0, claims, world)
+    plan_and_log(5.0, claims, stock)
     assert REGISTRY.get_sample_value("capacity_broker_plan_gap") == 0.0
 
 
 @pytest.mark.covers("KRP-20")
-def test_a_plan_in_a_hurry_goes_beyond_no_reservation() -> None:
-    world = inventory(odcr("cr-1", free=2), odcr("cr-2", free=3, total=3), debits={"cr-2": 1})
+def test_a_plan_without_time_respects_the_reservations() -> None:
+    stock = inventory(odcr("cr-1", free=2), odcr("cr-2", free=3, total=3), debits={"cr-2": 1})
     claims = [claim(f"c{number}", kinds=["reserved"]) for number in range(6)]
-    made, _ = told(0.0, claims, world)
-    assert len(made.assignments) == 4
+    plan, _ = plan_and_log(0.0, claims, stock)
+    assert len(plan.assignments) == 4

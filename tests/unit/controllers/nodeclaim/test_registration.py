@@ -58,20 +58,20 @@ ROWS: tuple[tuple[str, dict[str, Any], str], ...] = (
         {"taints": [taint("readiness.k8s.io/network", "NoSchedule")]},
         "KnownEphemeralTaintsExist",
     ),
-    ("somebody-elses", {"taints": [taint("example.com/gpu", "NoSchedule")]}, "Initialized"),
+    ("foreign-taint", {"taints": [taint("example.com/gpu", "NoSchedule")]}, "Initialized"),
     ("without-the-resource", {"allocatable": {"cpu": "4"}}, "ResourceNotRegistered"),
     ("none-of-the-resource", {"allocatable": {"cpu": "4", GPU: "0"}}, "ResourceNotRegistered"),
-    ("nothing-asked", {"allocatable": {"cpu": "4"}, "requests": {"cpu": "1", GPU: "0"}}, "Initialized"),
+    ("no-request", {"allocatable": {"cpu": "4"}, "requests": {"cpu": "1", GPU: "0"}}, "Initialized"),
 )
 
 
 @pytest.mark.covers("KRP-23")
-def test_a_node_takes_pods_when_it_is_ready_and_has_lost_what_kept_them_off() -> None:
+def test_a_node_is_initialized_when_ready_and_without_startup_taints() -> None:
     client, clock = Client(InProcessTransport(defined())), FakeClock()
     claims: Cache[NodeClaim] = Cache(
-        NodeClaim, indexes={BY_PROVIDER_ID: lambda each: [each.status.provider_id]}
+        NodeClaim, indexes={BY_PROVIDER_ID: lambda claim: [claim.status.provider_id]}
     )
-    nodes: Cache[Node] = Cache(Node, indexes={BY_PROVIDER_ID: lambda each: [each.spec.provider_id]})
+    nodes: Cache[Node] = Cache(Node, indexes={BY_PROVIDER_ID: lambda node: [node.spec.provider_id]})
 
     def nominate(claim: NodeClaim, node: str) -> None:
         raise AssertionError(f"{node} was registered before, and nominated for the pods of {claim.name} then")
@@ -79,17 +79,21 @@ def test_a_node_takes_pods_when_it_is_ready_and_has_lost_what_kept_them_off() ->
     recorder = Recorder(client, "test", clock)
     joining = Registration(client, claims, nodes, clock=clock, recorder=recorder, nominate=nominate)
 
-    found = {}
+    reasons = {}
     for name, more, _ in ROWS:
         claims.observe(_claim(client, name, more))
         nodes.observe(_node(client, name, more))
         joining.reconcile(NodeClaim.decode(client.get(NodeClaim.KIND, name)))
-        seen = NodeClaim.decode(client.get(NodeClaim.KIND, name))
-        (said,) = [each for each in seen.status.conditions if each.type == names.INITIALIZED_CONDITION]
+        reconciled = NodeClaim.decode(client.get(NodeClaim.KIND, name))
+        (initialized,) = [
+            condition
+            for condition in reconciled.status.conditions
+            if condition.type == names.INITIALIZED_CONDITION
+        ]
         labelled = client.get(Node.KIND, name)["metadata"]["labels"].get(names.INITIALIZED) == "true"
-        assert labelled is (said.status == "True"), name
-        found[name] = said.reason
-    assert found == {name: reason for name, _, reason in ROWS}
+        assert labelled is (initialized.status == "True"), name
+        reasons[name] = initialized.reason
+    assert reasons == {name: reason for name, _, reason in ROWS}
 
 
 def _claim(client: Client, name: str, more: dict[str, Any]) -> Any:

@@ -58,10 +58,10 @@ class Ec2:
     """A provider that records the parameters of user data."""
 
     def __init__(self) -> None:
-        self.asked: tuple[str, Bootstrap, str] | None = None
+        self.received: tuple[str, Bootstrap, str] | None = None
 
     def user_data(self, *, family: str, bootstrap: Bootstrap, custom: str) -> str:
-        self.asked = family, bootstrap, custom
+        self.received = family, bootstrap, custom
         return "the user data"
 
     def instance_types(self) -> Mapping[str, InstanceType]:
@@ -102,7 +102,7 @@ def claim(**requests: str) -> NodeClaim:
     )
 
 
-def made(one: NodeClaim, of: LaunchClass, ec2: Ec2) -> Template:
+def template_of(claim_: NodeClaim, of: LaunchClass, ec2: Ec2) -> Template:
     pool = Pool(capacity_type="reserved", instance_type="p5.48xlarge", zone="us-east-1a", reservation="cr-1")
     group = LaunchGroup(
         node_class="training",
@@ -111,16 +111,16 @@ def made(one: NodeClaim, of: LaunchClass, ec2: Ec2) -> Template:
         target=TARGET,
         image=Image(id="ami-7"),
         overrides=(Override(instance_type="p5.48xlarge", zone="us-east-1a", subnet_id="subnet-1"),),
-        assignments=(Assignment(claim=planned(one, template=""), option=Option(pool=pool)),),
+        assignments=(Assignment(claim=planned(claim_, template=""), option=Option(pool=pool)),),
     )
     provider: Any = ec2
-    return template(of, group, one, provider=provider, cluster=CLUSTER)
+    return template(of, group, claim_, provider=provider, cluster=CLUSTER)
 
 
 @pytest.mark.covers("KRP-14")
-def test_a_template_holds_everything_that_its_class_says() -> None:
+def test_a_template_has_all_fields_of_its_class() -> None:
     ec2 = Ec2()
-    assert made(claim(), ready(), ec2) == Template(
+    assert template_of(claim(), ready(), ec2) == Template(
         image_id="ami-7",
         user_data="the user data",
         security_group_ids=("sg-1", "sg-2"),
@@ -143,7 +143,7 @@ def test_a_template_holds_everything_that_its_class_says() -> None:
         target=TARGET,
         tags={"team": "ml"},
     )
-    assert ec2.asked == (
+    assert ec2.received == (
         "Bottlerocket",
         Bootstrap(
             cluster_name="blue",
@@ -160,26 +160,30 @@ def test_a_template_holds_everything_that_its_class_says() -> None:
 
 
 @pytest.mark.covers("KRP-14")
-def test_what_a_class_leaves_open_is_ec2s_default() -> None:
-    found = made(claim(), ready({"placementGroupSelector": {"id": "pg-1"}}), Ec2())
-    assert (found.placement_group, found.placement_group_id) == ("", "pg-1")
-    assert (found.connection_tracking, found.associate_public_ip, found.ipv4_prefix_count) == (
+def test_unset_fields_of_a_class_are_ec2s_defaults() -> None:
+    template_ = template_of(claim(), ready({"placementGroupSelector": {"id": "pg-1"}}), Ec2())
+    assert (template_.placement_group, template_.placement_group_id) == ("", "pg-1")
+    assert (template_.connection_tracking, template_.associate_public_ip, template_.ipv4_prefix_count) == (
         None,
         None,
         None,
     )
-    assert (found.metadata, found.detailed_monitoring, found.interfaces) == (MetadataOptions(), False, ())
+    assert (template_.metadata, template_.detailed_monitoring, template_.interfaces) == (
+        MetadataOptions(),
+        False,
+        (),
+    )
 
 
 @pytest.mark.covers("KRP-14")
-def test_who_asks_for_efa_gets_one_on_each_network_card_of_the_type() -> None:
-    assert made(claim(**{EFA: "1"}), ready(), Ec2()).interfaces == tuple(
+def test_an_efa_request_gets_one_on_each_network_card() -> None:
+    assert template_of(claim(**{EFA: "1"}), ready(), Ec2()).interfaces == tuple(
         NetworkInterface(card=card, device=device, kind="efa") for card, device in ((0, 0), (1, 1), (2, 1))
     )
 
 
 @pytest.mark.covers("KRP-14")
-def test_instances_carry_the_classs_tags_and_the_marks_by_which_they_are_ours() -> None:
+def test_instances_have_the_tags_of_class_and_broker() -> None:
     assert instance_tags(ready(), launch="l-1", cluster="blue") == {
         "team": "ml",
         "capacity-broker.io/cluster": "blue",
@@ -202,7 +206,7 @@ class Kept:
 
 
 @pytest.mark.covers("KRP-13")
-def test_a_template_goes_with_its_class_at_once_and_else_after_a_day_without_use() -> None:
+def test_a_template_is_deleted_with_its_class_or_after_a_day_without_use() -> None:
     clock = FakeClock()
     long_ago = clock.now() - timedelta(days=9)
     old = TemplateRef(name="old", owner="gpu", created=long_ago)

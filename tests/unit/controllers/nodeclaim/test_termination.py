@@ -22,7 +22,7 @@ from tests.support.definitions import defined
 
 
 @pytest.mark.covers("KRP-23", "KRP-25")
-def test_a_claim_that_got_its_instance_meanwhile_keeps_its_finalizer() -> None:
+def test_a_claim_that_gets_an_instance_meanwhile_keeps_its_finalizer() -> None:
     """The launch loop writes the providerID between the read of the claim and the removal of its
     finalizer."""
     client, clock = Client(InProcessTransport(defined())), FakeClock()
@@ -33,7 +33,7 @@ def test_a_claim_that_got_its_instance_meanwhile_keeps_its_finalizer() -> None:
     metadata = {"name": "c-0", "finalizers": [names.TERMINATION_FINALIZER]}
     client.create(NodeClaim.KIND, {"metadata": metadata, "spec": spec})
     client.delete(NodeClaim.KIND, "c-0")
-    seen = NodeClaim.decode(client.get(NodeClaim.KIND, "c-0"))
+    stale = NodeClaim.decode(client.get(NodeClaim.KIND, "c-0"))
     launched = {"status": {"providerID": "aws:///us-east-1a/i-1"}}
     client.patch(NodeClaim.KIND, "c-0", launched, subresource="status")
 
@@ -46,7 +46,7 @@ def test_a_claim_that_got_its_instance_meanwhile_keeps_its_finalizer() -> None:
         launching=lambda _uid: False,
         freed=lambda: None,
     )
-    termination.reconcile(seen)
+    termination.reconcile(stale)
 
     kept = NodeClaim.decode(client.get(NodeClaim.KIND, "c-0"))
     assert kept.metadata.finalizers == (names.TERMINATION_FINALIZER,)

@@ -1,4 +1,4 @@
-"""Since when a claim's pods wait: the annotation counts only within what Kubernetes itself shows."""
+"""The time since which a claim's pods wait: the annotation counts only within the times of Kubernetes."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def at(minute: int) -> str:
     ],
     ids=["none", "carried", "before the pods", "newer pods", "no pod known", "future", "no time"],
 )
-def test_wait_of_the_claims_before_is_believed_within_the_life_of_the_pods(
+def test_waiting_since_counts_only_within_the_life_of_the_pods(
     text: str | None, pods: dict[str, int], minute: int
 ) -> None:
     carried = {names.WAITING_SINCE: text} if text is not None else {}
     meta = {"name": "c", "creationTimestamp": at(30), "annotations": {names.PODS: "n/a,n/b", **carried}}
-    there = {
-        key: Pod.decode({"metadata": {"name": key[2:], "namespace": "n", "creationTimestamp": at(made)}})
-        for key, made in pods.items()
+    existing = {
+        key: Pod.decode({"metadata": {"name": key[2:], "namespace": "n", "creationTimestamp": at(created)}})
+        for key, created in pods.items()
     }
-    assert waiting_since(NodeClaim.decode({"metadata": meta}), there.get) == decode_time(at(minute))
+    assert waiting_since(NodeClaim.decode({"metadata": meta}), existing.get) == decode_time(at(minute))

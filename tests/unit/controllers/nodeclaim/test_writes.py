@@ -36,9 +36,9 @@ class World:
     def __init__(self) -> None:
         self.tap = Tap(InProcessTransport(defined()))
         self.client = Client(self.tap)
-        made = claim("c-0", node_class="gpu", types=("m5.large",), capacity=(RESERVED,))
+        body = claim("c-0", node_class="gpu", types=("m5.large",), capacity=(RESERVED,))
         self.claims: Cache[NodeClaim] = Cache(NodeClaim)
-        self.first = NodeClaim.decode(self.client.create(NodeClaim.KIND, made))
+        self.first = NodeClaim.decode(self.client.create(NodeClaim.KIND, body))
         self.claims.observe(self.client.get(NodeClaim.KIND, "c-0"))
 
     def write(self, change: ConditionUpdate, fields: dict[str, Any] | None = None) -> None:
@@ -48,9 +48,9 @@ class World:
     def agrees(self) -> None:
         now = NodeClaim.decode(self.client.get(NodeClaim.KIND, "c-0"))
         for change in (RECLAIMS, LIMITED):
-            said = condition(now.status.conditions, change.type)
-            assert said is not None, f"{change.type} was taken away again"
-            assert (said.status, said.reason) == (change.status, change.reason)
+            written = condition(now.status.conditions, change.type)
+            assert written is not None, f"{change.type} was taken away again"
+            assert (written.status, written.reason) == (change.status, change.reason)
         assert now.status.provider_id == ID
 
 
@@ -59,13 +59,13 @@ def world() -> World:
     return World()
 
 
-def test_who_writes_from_an_older_copy_takes_nothing_away(world: World) -> None:
+def test_a_write_from_an_older_copy_removes_no_condition(world: World) -> None:
     world.write(LIMITED, {"providerID": ID})
     world.write(RECLAIMS)
     world.agrees()
 
 
-def test_who_writes_meanwhile_has_his_turn_after(world: World) -> None:
+def test_concurrent_writes_are_serialized(world: World) -> None:
     other = threading.Thread(target=world.write, args=(RECLAIMS,))
     sent = threading.Event()
 

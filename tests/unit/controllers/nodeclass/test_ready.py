@@ -78,7 +78,7 @@ class World:
         self.cache: Cache[EC2NodeClass] = Cache(EC2NodeClass)
         inventory = InventoryCache(cast(Any, self.ec2), clock=clock, groups=tuple)
         inventory.refresh()
-        self.told: list[str] = []
+        self.changed: list[str] = []
         self.controller = NodeClassController(
             ControllerContext(client=self.client, recorder=Recorder(self.client, "test", clock), clock=clock),
             cast(Any, self.ec2),
@@ -86,11 +86,11 @@ class World:
             self.cache,
             describe=inventory.refresh,
         )
-        self.controller.on_change(self.told.append)
+        self.controller.on_change(self.changed.append)
         self.create()
 
     def create(self) -> None:
-        terms = [{"id": each.id} for each in self.ec2.odcrs]
+        terms = [{"id": reservation.id} for reservation in self.ec2.odcrs]
         spec = SPEC | ({"capacityReservationSelectorTerms": terms} if terms else {})
         self.client.create(EC2NodeClass.KIND, {"metadata": {"name": "gpu"}, "spec": spec})
         self.see()
@@ -121,14 +121,14 @@ def odcr(id_: str, **more: Any) -> Odcr:
 
 
 @pytest.mark.covers("KRP-09")
-def test_under_karpenter_s_own_definition_the_conditions_say_it_once() -> None:
+def test_under_karpenters_definition_only_the_condition_reports_reservations() -> None:
     starts = datetime(2027, 1, 1, tzinfo=UTC)
     world = World(odcr("cr-1"), odcr("cr-2", state="scheduled", start=starts), karpenters_crd=True)
     world.controller.reconcile("gpu")
     world.see()
     status = world.client.get(EC2NodeClass.KIND, "gpu")["status"]
-    told = {each["type"]: each for each in status["conditions"]}[names.RESERVATIONS_RESOLVED]
-    assert (told["status"], told["message"]) == (
+    resolved = {entry["type"]: entry for entry in status["conditions"]}[names.RESERVATIONS_RESOLVED]
+    assert (resolved["status"], resolved["message"]) == (
         "True",
         "1 usable with 1 of 2 slots free; cr-2 is scheduled until 2027-01-01T00:00:00Z",
     )
@@ -137,22 +137,22 @@ def test_under_karpenter_s_own_definition_the_conditions_say_it_once() -> None:
     assert [verb for verb, _ in world.tap.log[before:] if verb != "GET"] == []
 
 
-def test_a_class_that_was_edited_is_resolved_before_it_is_launched_from() -> None:
+def test_an_edited_class_is_resolved_before_it_launches() -> None:
     world = World()
     world.controller.reconcile("gpu")
     assert world.controller.ready("gpu").source.spec.user_data == ""
-    world.told.clear()
+    world.changed.clear()
     world.edit({"spec": {"userData": "echo new"}})
     with pytest.raises(Unresolved) as refused:
         world.controller.ready("gpu")
     assert refused.value.passing
     world.controller.reconcile("gpu")
     assert world.controller.ready("gpu").source.spec.user_data == "echo new"
-    assert world.told == ["gpu"]  # waiting claims are processed
+    assert world.changed == ["gpu"]  # waiting claims are processed
 
 
 @pytest.mark.covers("KRP-04")
-def test_an_annotation_that_turns_invalid_holds_at_once() -> None:
+def test_an_annotation_that_becomes_invalid_stops_launches_at_once() -> None:
     world = World()
     world.controller.reconcile("gpu")
     world.edit({"metadata": {"annotations": {names.RESERVATION_SPEC: "{}}"}}})
@@ -160,7 +160,7 @@ def test_an_annotation_that_turns_invalid_holds_at_once() -> None:
         world.controller.ready("gpu")
 
 
-def test_a_class_made_again_under_its_name_is_looked_up_anew() -> None:
+def test_a_recreated_class_is_resolved_again() -> None:
     """Both have generation 1."""
     world = World()
     world.controller.reconcile("gpu")
@@ -171,7 +171,7 @@ def test_a_class_made_again_under_its_name_is_looked_up_anew() -> None:
     assert [subnet.id for subnet in world.controller.ready("gpu").plan.subnets] == ["subnet-2"]
 
 
-def test_a_refusal_that_repeats_is_written_once() -> None:
+def test_a_repeated_refusal_is_written_once() -> None:
     world = World()
     for request in ("r-1", "r-2"):
         world.ec2.refused = ProviderError(

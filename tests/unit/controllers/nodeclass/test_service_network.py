@@ -16,7 +16,7 @@ WIDER = {"added": ("172.16.0.0/12",), **DEFAULT}
 
 
 @pytest.mark.parametrize(
-    ("ranges", "first", "found"),
+    ("ranges", "first", "expected"),
     [
         (DEFAULT, "172.20.0.1", "172.20.0.0/16"),
         (DEFAULT, "", "172.20.0.0/16"),
@@ -30,10 +30,10 @@ WIDER = {"added": ("172.16.0.0/12",), **DEFAULT}
     ],
 )
 @pytest.mark.covers("SAF-17")
-def test_the_range_is_the_clusters(ranges: dict[str, tuple[str, ...]], first: str, found: str) -> None:
+def test_the_range_is_the_clusters(ranges: dict[str, tuple[str, ...]], first: str, expected: str) -> None:
     at = ip_address(first) if first else None
-    assert service_range(ranges, at, None) == ip_network(found)
-    assert service_range(ranges, at, ip_network(found)) == ip_network(found)
+    assert service_range(ranges, at, None) == ip_network(expected)
+    assert service_range(ranges, at, ip_network(expected)) == ip_network(expected)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_the_range_is_the_clusters(ranges: dict[str, tuple[str, ...]], first: st
     ],
 )
 @pytest.mark.covers("SAF-17")
-def test_another_range_than_the_clusters_is_refused_with_both(
+def test_a_range_that_is_not_the_clusters_is_refused(
     ranges: dict[str, tuple[str, ...]], first: str, configured: str
 ) -> None:
     with pytest.raises(Unresolved, match=configured) as refused:
@@ -57,27 +57,27 @@ def test_another_range_than_the_clusters_is_refused_with_both(
     assert refused.value.reason == MISMATCH
 
 
-def test_a_configured_range_stands_where_the_cluster_shows_only_its_first_address() -> None:
+def test_a_configured_range_is_used_if_only_the_first_address_is_known() -> None:
     wide = ip_network("172.20.0.0/14")
     assert service_range({}, ip_address("172.20.0.1"), wide) == wide
 
 
 @pytest.mark.parametrize("first", ["", "10.0.0.129"])
 @pytest.mark.covers("SAF-17")
-def test_a_range_that_cannot_be_known_is_not_made_up(first: str) -> None:
+def test_an_unknown_range_is_an_error(first: str) -> None:
     with pytest.raises(Unresolved) as refused:
         service_range({}, ip_address(first) if first else None, None)
     assert refused.value.reason == UNKNOWN
 
 
 @pytest.mark.covers("SAF-17")
-def test_no_guess_is_shipped_and_a_setting_that_is_no_range_is_refused() -> None:
+def test_there_is_no_default_range_and_an_invalid_setting_is_refused() -> None:
     assert Settings().service_range is None
     for text in ("10.100.0.1/16", "10.100", "10.100.0.0/33"):
         with pytest.raises(ValueError, match="--service-cidr"):
             _ = Settings(service_cidr=text).service_range
 
 
-def test_the_family_is_the_ranges() -> None:
+def test_the_address_family_is_that_of_the_range() -> None:
     assert ServiceNetwork(range="fd00::/108").ipv6
     assert not ServiceNetwork(range="10.0.0.0/24").ipv6

@@ -34,9 +34,9 @@ def node_class(**more: Any) -> EC2NodeClass:
     )
 
 
-def resolved(source: EC2NodeClass, found: Resolved, chosen: Selection | None = None) -> LaunchClass:
+def resolved(source: EC2NodeClass, outcome: Resolved, chosen: Selection | None = None) -> LaunchClass:
     return LaunchClass(
-        plan=NodeClass(name="training", selection=chosen or Selection(reservation_id=ID), resolved=found),
+        plan=NodeClass(name="training", selection=chosen or Selection(reservation_id=ID), resolved=outcome),
         surroundings=Surroundings(
             subnets=(Subnet(id="subnet-1", zone="us-east-1a"),),
             security_groups=(SecurityGroup(id="sg-1"),),
@@ -55,12 +55,12 @@ def patch(
 
 
 def condition(status: dict[str, Any], type_: str) -> tuple[str, str, str]:
-    found = next(c for c in status["conditions"] if c["type"] == type_)
-    return found["status"], found["reason"], found["message"]
+    entry = next(c for c in status["conditions"] if c["type"] == type_)
+    return entry["status"], entry["reason"], entry["message"]
 
 
 @pytest.mark.covers("KRP-09")
-def test_what_was_resolved_is_shown_with_its_counts_and_end() -> None:
+def test_a_resolved_reservation_is_shown_with_its_counts_and_end() -> None:
     odcr = Odcr(
         id=ID,
         instance_type="p5.48xlarge",
@@ -93,7 +93,7 @@ def test_what_was_resolved_is_shown_with_its_counts_and_end() -> None:
 
 @pytest.mark.covers("KRP-09")
 @pytest.mark.parametrize(
-    ("found", "chosen", "expected"),
+    ("resolution", "chosen", "expected"),
     [
         (Resolved(), Selection(preference="none"), ("True", "NotRequested")),
         (Resolved(), Selection(), ("True", "NotRequested")),
@@ -107,9 +107,9 @@ def test_what_was_resolved_is_shown_with_its_counts_and_end() -> None:
     ],
 )
 def test_the_condition_is_false_with_a_reason_when_nothing_is_usable(
-    found: Resolved, chosen: Selection, expected: tuple[str, str]
+    resolution: Resolved, chosen: Selection, expected: tuple[str, str]
 ) -> None:
-    status = patch(node_class(), resolved(node_class(), found, chosen))
+    status = patch(node_class(), resolved(node_class(), resolution, chosen))
     assert condition(status, names.RESERVATIONS_RESOLVED)[:2] == expected
 
 
@@ -122,18 +122,18 @@ def test_a_misfit_is_shown_with_its_id_and_ec2s_code() -> None:
     message = condition(status, names.RESERVATIONS_RESOLVED)[2]
     assert ID in message
     assert "InvalidCapacityReservationId.NotFound" in message
-    said = {"id": ID, "reason": misfit.reason, "message": "gone"}
-    assert status["capacityReservationMisfits"] == [{**said, "code": misfit.code}]
+    row = {"id": ID, "reason": misfit.reason, "message": "gone"}
+    assert status["capacityReservationMisfits"] == [{**row, "code": misfit.code}]
     many = Resolved(misfits=tuple(replace(misfit, id=f"cr-{n}", code="") for n in range(10)))
     status = patch(node_class(), resolved(node_class(), many))
-    assert status["capacityReservationMisfits"][9] == {**said, "id": "cr-9"}
+    assert status["capacityReservationMisfits"][9] == {**row, "id": "cr-9"}
     message = condition(status, names.RESERVATIONS_RESOLVED)[2]
     assert message.endswith("; cr-7: gone; and 2 more")
 
 
 @pytest.mark.covers("KRP-09")
 def test_karpenters_conditions_and_entries_stay() -> None:
-    theirs = {"type": "AMIsReady", "status": "True", "reason": "AMIsReady", "message": ""}
+    condition_ = {"type": "AMIsReady", "status": "True", "reason": "AMIsReady", "message": ""}
     other = {
         "id": "cr-0ther",
         "availabilityZone": "us-east-1b",
@@ -143,7 +143,7 @@ def test_karpenters_conditions_and_entries_stay() -> None:
     }
     source = node_class(
         spec={"capacityReservationSelectorTerms": [{"id": "cr-0ther"}]},
-        status={"conditions": [theirs], "capacityReservations": [other, {**other, "id": ID}]},
+        status={"conditions": [condition_], "capacityReservations": [other, {**other, "id": ID}]},
     )
     status = patch(source, resolved(source, Resolved(usable=(ODCR,))))
     assert condition(status, "AMIsReady") == ("True", "AMIsReady", "")
@@ -151,10 +151,10 @@ def test_karpenters_conditions_and_entries_stay() -> None:
 
 
 @pytest.mark.covers("KRP-08", "KRP-09")
-def test_what_is_about_to_start_is_shown_as_pending() -> None:
+def test_a_reservation_that_starts_soon_is_shown_as_pending() -> None:
     soon = replace(ODCR, id="cr-1", state="scheduled", start=NOW + timedelta(hours=2))
-    found = Resolved(usable=(ODCR, replace(ODCR, id="cr-2", start=NOW)), pending=(soon,))
-    status = patch(node_class(), resolved(node_class(), found, Selection(preference="open")))
+    resolution = Resolved(usable=(ODCR, replace(ODCR, id="cr-2", start=NOW)), pending=(soon,))
+    status = patch(node_class(), resolved(node_class(), resolution, Selection(preference="open")))
     assert {row["id"]: row["state"] for row in status["capacityReservations"]} == {
         ID: "active",
         "cr-1": "pending",
@@ -166,7 +166,7 @@ def test_what_is_about_to_start_is_shown_as_pending() -> None:
 
 
 @pytest.mark.covers("KRP-09")
-def test_where_karpenter_keeps_the_list_the_condition_says_it_all() -> None:
+def test_if_karpenter_owns_the_list_the_condition_has_the_details() -> None:
     ready = {"type": "CapacityReservationsReady", "status": "True", "reason": "Ready", "message": ""}
     source = node_class(status={"conditions": [ready]})
     ends = replace(ODCR, id="cr-2", end=NOW + timedelta(hours=1))
@@ -179,7 +179,7 @@ def test_where_karpenter_keeps_the_list_the_condition_says_it_all() -> None:
 
 
 @pytest.mark.covers("KRP-09")
-def test_the_list_stays_as_it_was_while_aws_cannot_be_asked() -> None:
+def test_the_list_is_kept_while_aws_is_unavailable() -> None:
     source = node_class()
     outcome = Unresolved("RequestLimitExceeded", "slow down")
     status = status_patch(source, outcome, limit=None, now=NOW, keep=True)
@@ -189,30 +189,30 @@ def test_the_list_stays_as_it_was_while_aws_cannot_be_asked() -> None:
 
 @pytest.mark.covers("KRP-09")
 @pytest.mark.parametrize(
-    ("chosen", "asked"),
+    ("chosen", "described"),
     [
         (Selection(preference="open"), "preference open"),
         (Selection(group_arn="arn:aws:resource-groups:us-east-1:123456789012:group/gpus"), "group gpus"),
         (Selection(terms=(ReservationTerm(tags={"a": "b"}),)), "capacityReservationSelectorTerms"),
     ],
 )
-def test_what_finds_nothing_is_named(chosen: Selection, asked: str) -> None:
+def test_a_selection_without_a_result_is_named(chosen: Selection, described: str) -> None:
     status = patch(node_class(), resolved(node_class(), Resolved(), chosen))
     assert condition(status, names.RESERVATIONS_RESOLVED) == (
         "False",
         "ReservationsNotFound",
-        f"{asked} finds no reservation in this region",
+        f"{described} finds no reservation in this region",
     )
 
 
-def test_without_terms_an_old_entry_of_ours_goes() -> None:
+def test_without_terms_an_old_entry_is_removed() -> None:
     old = {"id": "cr-0ld", "availabilityZone": "z", "instanceType": "t", "ownerID": "123456789012"}
     source = node_class(status={"capacityReservations": [old]})
     status = patch(source, resolved(source, Resolved(usable=(ODCR,))))
     assert [row["id"] for row in status["capacityReservations"]] == [ID]
 
 
-def test_the_same_again_changes_nothing() -> None:
+def test_an_equal_result_changes_nothing() -> None:
     source = node_class()
     status = patch(source, resolved(source, Resolved(usable=(ODCR,))))
     source = node_class(status=status)
@@ -226,8 +226,8 @@ def test_the_same_again_changes_nothing() -> None:
 
 
 @pytest.mark.covers("KRP-24")
-def test_the_limit_is_written_when_it_turns_and_not_at_each_claim() -> None:
-    def told(message: str, reason: str = "LimitExceeded") -> ConditionUpdate:
+def test_the_limit_is_written_only_when_its_status_changes() -> None:
+    def limit_update(message: str, reason: str = "LimitExceeded") -> ConditionUpdate:
         return ConditionUpdate(
             type=names.CAPACITY_RESERVATION,
             status="True" if reason == "Available" else "False",
@@ -237,11 +237,11 @@ def test_the_limit_is_written_when_it_turns_and_not_at_each_claim() -> None:
 
     source = node_class()
     outcome = resolved(source, Resolved(usable=(ODCR,)))
-    first = patch(source, outcome, limit=told("claim-1"))
+    first = patch(source, outcome, limit=limit_update("claim-1"))
     assert condition(first, names.CAPACITY_RESERVATION) == ("False", "LimitExceeded", "claim-1")
-    second = patch(node_class(status=first), outcome, limit=told("claim-2"))
+    second = patch(node_class(status=first), outcome, limit=limit_update("claim-2"))
     assert condition(second, names.CAPACITY_RESERVATION)[2] == "claim-1"
-    third = patch(node_class(status=second), outcome, limit=told("claim-3", "Available"))
+    third = patch(node_class(status=second), outcome, limit=limit_update("claim-3", "Available"))
     assert condition(third, names.CAPACITY_RESERVATION) == ("True", "Available", "claim-3")
 
 
@@ -258,7 +258,7 @@ def test_the_limit_is_written_when_it_turns_and_not_at_each_claim() -> None:
         ({}, '{"capacityReservationTarget": {}}', ("annotations", "capacityReservationTarget is empty")),
     ],
 )
-def test_an_invalid_spec_selects_nothing_and_says_which_field(
+def test_an_invalid_spec_selects_nothing_and_names_the_field(
     spec: dict[str, Any], annotation: str | None, words: tuple[str, ...]
 ) -> None:
     source = node_class(spec=spec, annotations={names.RESERVATION_SPEC: annotation} if annotation else {})
@@ -283,7 +283,7 @@ def test_the_field_wins_over_the_annotation() -> None:
     assert selection(alone) == Selection(preference="open")
 
 
-def test_volumes_are_the_classs_own_or_its_familys_in_whole_gib() -> None:
+def test_volumes_are_those_of_class_or_family_in_whole_gib() -> None:
     assert [d.volume_size_gib for d in block_devices(node_class(), "Bottlerocket")] == [4, 20]
     assert block_devices(node_class(), "Custom") == ()
     own = node_class(
@@ -292,7 +292,7 @@ def test_volumes_are_the_classs_own_or_its_familys_in_whole_gib() -> None:
     assert [d.volume_size_gib for d in block_devices(own, "AL2023")] == [94]
 
 
-def test_the_root_volume_and_how_fast_a_snapshot_is_fetched_are_the_classs_to_say() -> None:
+def test_the_class_sets_the_root_volume_and_the_initialization_rate() -> None:
     ebs = {"volumeSize": "80Gi", "snapshotID": "snap-1", "volumeInitializationRate": 200}
     own = node_class(
         spec={
@@ -302,14 +302,14 @@ def test_the_root_volume_and_how_fast_a_snapshot_is_fetched_are_the_classs_to_sa
             ]
         }
     )
-    found = block_devices(own, "AL2023")
-    assert [(d.device_name, d.root, d.initialization_rate) for d in found] == [
+    devices = block_devices(own, "AL2023")
+    assert [(d.device_name, d.root, d.initialization_rate) for d in devices] == [
         ("/dev/xvda", False, None),
         ("/dev/xvdz", True, 200),
     ]
 
 
-def test_kubelet_thresholds_are_amounts_or_shares() -> None:
+def test_kubelet_thresholds_are_amounts_or_percentages() -> None:
     settings = kubelet(
         node_class(
             spec={

@@ -1,4 +1,4 @@
-"""A Koordinator reservation whose Node cannot be read keeps its room; one whose Node is gone ends."""
+"""A Koordinator reservation whose Node cannot be read keeps its room; a reservation without a Node ends."""
 
 from __future__ import annotations
 

@@ -34,19 +34,19 @@ def test_the_claims_of_a_block_are_deleted_in_time(world: World, ultraserver: bo
     world.claim("in", labels=inside("cr-1"))
     world.claim("other", labels=inside("cr-2"))
     world.described(block(world, 180, ultraserver=ultraserver), odcr("cr-2"))
-    asked = after(world, 0)
-    assert asked is not None and 180 - drain - 0.1 <= asked <= 180 - drain
-    after(world, asked - 0.2)
+    requested = after(world, 0)
+    assert requested is not None and 180 - drain - 0.1 <= requested <= 180 - drain
+    after(world, requested - 0.2)
     assert world.api.writes == []
     after(world, 0.3)
     assert world.api.writes == [("delete", "nodeclaims", "in")]
-    assert world.told.of("CapacityBlockEnding") == ["in"]
+    assert world.recorded.of("CapacityBlockEnding") == ["in"]
     after(world, 5)
     assert world.api.writes == [("delete", "nodeclaims", "in")]
 
 
 @pytest.mark.covers("KRP-29")
-def test_a_claim_that_cannot_be_deleted_keeps_no_other_from_draining(world: World) -> None:
+def test_a_claim_that_cannot_be_deleted_does_not_block_other_drains(world: World) -> None:
     for name in ("a", "b"):
         world.claim(name, labels=inside("cr-1"))
     world.described(block(world, 30))
@@ -57,7 +57,7 @@ def test_a_claim_that_cannot_be_deleted_keeps_no_other_from_draining(world: Worl
 
 
 @pytest.mark.covers("KRP-29")
-def test_claims_and_classes_are_told_of_an_end_once_a_notice(world: World) -> None:
+def test_claims_and_classes_get_one_event_per_notice(world: World) -> None:
     world.claim("in", labels=inside("cr-1"))
     world.claim("other", labels=inside("cr-2"))
     world.node_class("gpu")
@@ -65,46 +65,46 @@ def test_claims_and_classes_are_told_of_an_end_once_a_notice(world: World) -> No
     world.users = {"cr-1": ["gpu", "deleted"]}
     world.described(ending(world, 90), ending(world, 3000, "cr-2"))
     assert after(world, 0) == 30
-    assert world.told.events == []
+    assert world.recorded.events == []
     assert after(world, 30) == 50
-    assert sorted(world.told.of("ReservationEnding")) == ["gpu", "in"]
+    assert sorted(world.recorded.of("ReservationEnding")) == ["gpu", "in"]
     after(world, 1)
-    assert len(world.told.events) == 2
+    assert len(world.recorded.events) == 2
     world.claim("new", labels=inside("cr-1"))
     after(world, 1)
-    assert world.told.of("ReservationEnding")[2:] == ["new"]
+    assert world.recorded.of("ReservationEnding")[2:] == ["new"]
     after(world, 50)
-    assert sorted(world.told.of("ReservationEnding")[3:]) == ["gpu", "in", "new"]
-    assert all("less than 10 minutes" in message for *_, message in world.told.events[3:])
+    assert sorted(world.recorded.of("ReservationEnding")[3:]) == ["gpu", "in", "new"]
+    assert all("less than 10 minutes" in message for *_, message in world.recorded.events[3:])
     assert world.api.writes == []
 
 
 @pytest.mark.covers("KRP-29")
-def test_an_end_that_is_put_off_is_told_anew(world: World) -> None:
+def test_a_postponed_end_is_announced_again(world: World) -> None:
     world.claim("in", labels=inside("cr-1"))
     world.described(ending(world, 30))
     after(world, 0)
     world.described(ending(world, 600))
     after(world, 0)
-    assert len(world.told.events) == 1
+    assert len(world.recorded.events) == 1
     after(world, 560)
-    assert len(world.told.events) == 2
+    assert len(world.recorded.events) == 2
 
 
 @pytest.mark.covers("KRP-29")
-def test_what_follows_the_end_is_said(world: World) -> None:
+def test_the_event_names_the_consequence_of_the_end(world: World) -> None:
     world.claim("a", labels=inside("cr-1"))
     world.claim("b", labels=inside("cr-2"))
     world.described(ending(world, 30), ending(world, 30, "cr-2", interruptible=True))
     after(world, 0)
-    said = {name: message for name, _, message in world.told.events}
-    assert "run on as On-Demand Instances" in said["a"]
-    assert "modify-capacity-reservation --capacity-reservation-id cr-1" in said["a"]
-    assert "EC2 terminates its instances" in said["b"]
+    messages = {name: message for name, _, message in world.recorded.events}
+    assert "run on as On-Demand Instances" in messages["a"]
+    assert "modify-capacity-reservation --capacity-reservation-id cr-1" in messages["a"]
+    assert "EC2 terminates its instances" in messages["b"]
 
 
 @pytest.mark.covers("KRP-29")
-def test_the_seconds_to_the_end_are_a_metric_that_needs_no_pass(world: World) -> None:
+def test_the_seconds_to_the_end_are_a_metric_without_a_pass(world: World) -> None:
     def left(id_: str, type_: str = "default") -> float | None:
         labels = {
             "odcr": id_,

@@ -20,14 +20,14 @@ def test_claim_and_node_lose_all_three_labels(world: World) -> None:
     world.claim("a", labels=inside("cr-1"))
     world.described(odcr("cr-1", state="cancelled"))
     world.listed(instance("a"))
-    world.standing.run()
+    world.labeller.run()
     assert world.labels(world.claims, "a") == world.labels(world.nodes, "node-a") == OUTSIDE
     assert world.api.writes == BOTH
-    assert world.told.of("DemotedToOnDemand") == ["a"]
-    assert "On-Demand Instance: reservation cr-1 is cancelled" in world.told.events[0][-1]
-    world.standing.run()
+    assert world.recorded.of("DemotedToOnDemand") == ["a"]
+    assert "On-Demand Instance: reservation cr-1 is cancelled" in world.recorded.events[0][-1]
+    world.labeller.run()
     assert world.api.writes == BOTH
-    assert world.told.of("DemotedToOnDemand") == ["a"]
+    assert world.recorded.of("DemotedToOnDemand") == ["a"]
 
 
 @pytest.mark.covers("KRP-27")
@@ -36,9 +36,9 @@ def test_a_label_that_another_demotion_left_is_removed(world: World) -> None:
     world.claim("a", labels=left)
     world.described()
     world.listed(instance("a"))
-    world.standing.run()
+    world.labeller.run()
     assert world.labels(world.claims, "a") == world.labels(world.nodes, "node-a") == OUTSIDE
-    assert world.told.events == []
+    assert world.recorded.events == []
 
 
 @pytest.mark.covers("KRP-28")
@@ -46,10 +46,10 @@ def test_a_claim_that_ec2_counts_in_a_reservation_is_promoted(world: World) -> N
     world.claim("a", labels=OUTSIDE)
     world.described(odcr("cr-1"))
     world.listed(instance("a", "cr-1"))
-    world.standing.run()
+    world.labeller.run()
     assert world.labels(world.claims, "a") == world.labels(world.nodes, "node-a") == inside("cr-1")
-    assert world.told.of("PromotedToReserved") == ["a"]
-    assert world.told.events[0][-1] == "EC2 counts instance i-a in reservation cr-1 now"
+    assert world.recorded.of("PromotedToReserved") == ["a"]
+    assert world.recorded.events[0][-1] == "EC2 counts instance i-a in reservation cr-1 now"
 
 
 @pytest.mark.covers("KRP-27", "KRP-28")
@@ -58,9 +58,9 @@ def test_thousands_of_claims_cost_the_same_two_calls(world: World) -> None:
         world.claim(f"c-{number}", labels=inside("cr-1"))
     world.described(odcr("cr-1", state="cancelled"))
     world.listed(*(instance(f"c-{number}") for number in range(30)))
-    world.standing.run()
+    world.labeller.run()
     assert world.ec2.calls == ["reservations", "instances"]
-    assert len(world.told.of("DemotedToOnDemand")) == 30
+    assert len(world.recorded.of("DemotedToOnDemand")) == 30
 
 
 @pytest.mark.parametrize(
@@ -72,11 +72,11 @@ def test_thousands_of_claims_cost_the_same_two_calls(world: World) -> None:
         pytest.param(instance("b"), id="not listed"),
     ],
 )
-def test_where_ec2_has_not_said_nothing_is_written(world: World, shown: object) -> None:
+def test_labels_are_unchanged_while_ec2_has_no_description(world: World, shown: object) -> None:
     world.claim("a", labels=inside("cr-1"))
     world.described(odcr("cr-1"))
     world.listed(shown)  # type: ignore[arg-type]
-    world.standing.run()
+    world.labeller.run()
     assert world.api.writes == [] and world.relisted == 0
 
 
@@ -86,25 +86,25 @@ def test_where_ec2_has_not_said_nothing_is_written(world: World, shown: object) 
     [((odcr("cr-1"),), "cr-1 counts it no longer"), ((), "cr-1 is gone")],
     ids=["lasts", "gone"],
 )
-def test_what_an_active_reservation_counts_no_longer_is_told_after_its_next_description(
+def test_a_demotion_is_written_after_the_next_description(
     world: World, then: tuple[Odcr, ...], why: str
 ) -> None:
     world.claim("a", labels=inside("cr-1"))
     world.described(odcr("cr-1"))
     world.listed(instance("a"))
-    world.standing.run()
+    world.labeller.run()
     assert world.api.writes == []
     world.described(*then)
-    world.standing.run()
+    world.labeller.run()
     assert world.labels(world.claims, "a") == OUTSIDE
-    assert world.told.events[0][-1].endswith(why)
+    assert world.recorded.events[0][-1].endswith(why)
 
 
-def test_before_both_were_described_nothing_is_written(world: World) -> None:
+def test_labels_are_unchanged_before_both_descriptions(world: World) -> None:
     world.claim("a", labels=inside("cr-1"))
-    world.standing.run()
+    world.labeller.run()
     world.listed(instance("a"))
-    world.standing.run()
+    world.labeller.run()
     assert world.api.writes == []
 
 
@@ -112,36 +112,34 @@ def test_before_both_were_described_nothing_is_written(world: World) -> None:
     "listed",
     [pytest.param([instance("a", "cr-1")], id="listed before"), pytest.param([], id="launched since")],
 )
-def test_where_the_instances_of_an_ended_reservation_went_is_asked_first(
-    world: World, listed: list[object]
-) -> None:
+def test_instances_of_an_ended_reservation_are_listed_again_first(world: World, listed: list[object]) -> None:
     world.claim("a", labels=inside("cr-1"))
     world.listed(*listed)  # type: ignore[arg-type]
     world.described(odcr("cr-1", state="expired"), odcr("cr-2"))
-    world.standing.run()
+    world.labeller.run()
     assert world.api.writes == [] and world.relisted == 1
     world.ec2.listed = [instance("a", "cr-2")]
     world.clock.advance(1)
     world.view.refresh()  # its placement is in doubt
-    world.standing.run()
+    world.labeller.run()
     assert world.labels(world.claims, "a") == inside("cr-2")
-    assert world.told.of("ReservationChanged") == ["a"] and world.relisted == 1
-    assert "cr-2 now, no longer in cr-1" in world.told.events[0][-1]
+    assert world.recorded.of("ReservationChanged") == ["a"] and world.relisted == 1
+    assert "cr-2 now, no longer in cr-1" in world.recorded.events[0][-1]
 
 
-def test_an_ended_reservation_that_ec2_goes_on_naming_is_over(world: World) -> None:
+def test_an_ended_reservation_counts_as_ended_although_ec2_names_it(world: World) -> None:
     world.claim("a", labels=inside("cr-1"))
     world.described(odcr("cr-1", state="expired"))
     world.listed(instance("a", "cr-1"))
-    world.standing.run()
+    world.labeller.run()
     assert world.labels(world.claims, "a") == OUTSIDE
 
 
-def test_karpenters_claims_are_karpenters(world: World) -> None:
+def test_karpenters_claims_are_unchanged(world: World) -> None:
     world.claim("a", labels=inside("cr-1"), group="karpenter.k8s.aws")
     world.described(odcr("cr-1", state="cancelled"))
     world.listed(instance("a"))
-    world.standing.run()
+    world.labeller.run()
     assert world.api.writes == []
 
 
@@ -150,43 +148,41 @@ def test_karpenters_claims_are_karpenters(world: World) -> None:
     [None, {"labels": inside("cr-1")}, {"deletionTimestamp": "2026-01-01T00:00:00Z"}],
     ids=["none", "not registered", "going"],
 )
-def test_a_node_that_has_not_joined_gets_its_labels_when_it_does(
-    world: World, metadata: dict[str, Any] | None
-) -> None:
+def test_a_node_gets_its_labels_after_it_joined(world: World, metadata: dict[str, Any] | None) -> None:
     world.claim("a", labels=inside("cr-1"), node=metadata is not None)
     if metadata is not None:
         raw = world.api.objects["nodes", "node-a"]
         world.api.put(Node.KIND, {**raw, "metadata": raw["metadata"] | metadata})
     world.described(odcr("cr-1", state="cancelled"))
     world.listed(instance("a"))
-    world.standing.run()
+    world.labeller.run()
     assert world.api.writes == BOTH[:1]
 
 
-def test_one_that_cannot_be_written_keeps_nobody_waiting(world: World) -> None:
+def test_a_failed_write_does_not_block_other_claims(world: World) -> None:
     for name in ("a", "b", "c"):
         world.claim(name, labels=inside("cr-1"))
     world.described(odcr("cr-1", state="cancelled"))
     world.listed(*map(instance, ("a", "b", "c")))
     world.api.refusals = {"a": Forbidden(403, "Forbidden", "no"), "b": NotFound(404, "NotFound", "gone")}
     with pytest.raises(Forbidden):
-        world.standing.run()
+        world.labeller.run()
     assert world.labels(world.claims, "c") == world.labels(world.nodes, "node-c") == OUTSIDE
     world.api.refusals = {}
-    world.standing.run()
+    world.labeller.run()
     assert world.labels(world.claims, "a") == world.labels(world.nodes, "node-a") == OUTSIDE
 
 
-def test_a_node_left_behind_is_finished_later_and_told_once(world: World) -> None:
+def test_an_unfinished_node_is_written_later_with_a_single_event(world: World) -> None:
     world.claim("a", labels=inside("cr-1"))
     world.described(odcr("cr-1", state="cancelled"))
     world.listed(instance("a"))
     world.api.refusals = {"node-a": Unavailable(0, "Lost", "the API server went away")}
     with pytest.raises(Unavailable):
-        world.standing.run()
+        world.labeller.run()
     assert world.labels(world.claims, "a") == OUTSIDE
     assert world.labels(world.nodes, "node-a") == inside("cr-1")
     world.api.refusals = {}
-    world.standing.run()
+    world.labeller.run()
     assert world.labels(world.nodes, "node-a") == OUTSIDE
-    assert world.told.of("DemotedToOnDemand") == ["a"]
+    assert world.recorded.of("DemotedToOnDemand") == ["a"]

@@ -48,9 +48,9 @@ def client() -> Client:
 
 
 def loaded(client: Client) -> PurchaseLedger:
-    made = PurchaseLedger(client)
-    made.load()
-    return made
+    ledger = PurchaseLedger(client)
+    ledger.load()
+    return ledger
 
 
 def stored(client: Client) -> ConfigMap:
@@ -93,14 +93,14 @@ def test_released_slots_are_forgotten_with_the_object_or_its_generation(client: 
 
 
 @pytest.mark.covers("SAF-07")
-def test_operator_lets_a_lost_reservation_go_by_removing_its_key(client: Client) -> None:
+def test_an_operator_releases_a_lost_reservation_by_removing_its_key(client: Client) -> None:
     ledger = loaded(client)
     ledger.keep([INTENT], {HELD.id: HELD, "cr-2": replace(HELD, id="cr-2")}, {})
     ledger.flush()
     client.patch(ConfigMap.KIND, LEDGER, {"data": {"cr-1": None}}, namespace=NAMESPACE)
     ledger.load()
     assert ledger.held.keys() == {"cr-1", "cr-2"}, "it is read once"
-    ledger.load(again=True)
+    ledger.load(refresh=True)
     assert ([*ledger.held], len(ledger.intents)) == (["cr-2"], 1)
 
 
@@ -116,7 +116,7 @@ def test_operator_lets_a_lost_reservation_go_by_removing_its_key(client: Client)
         ("released-u-1", '{"generation": 3, "flavors": {"h100": "x"}}'),
     ],
 )
-def test_entry_that_is_not_understood_stops_buying_and_is_named(client: Client, key: str, text: str) -> None:
+def test_an_unreadable_entry_stops_buying_and_is_named(client: Client, key: str, text: str) -> None:
     client.create(ConfigMap.KIND, {"metadata": {"name": LEDGER, "namespace": NAMESPACE}, "data": {key: text}})
     ledger = PurchaseLedger(client)
     for _ in range(2):
@@ -125,13 +125,13 @@ def test_entry_that_is_not_understood_stops_buying_and_is_named(client: Client, 
         assert problem is not None and f"entry '{key}' of ConfigMap kube-system/{LEDGER}" in str(problem)
     ledger.keep([INTENT], {}, {})
     ledger.flush()
-    assert stored(client).data[key] == text, "it is kept for a person to look at"
+    assert stored(client).data[key] == text, "it is kept for a person"
     client.patch(ConfigMap.KIND, LEDGER, {"data": {key: None}}, namespace=NAMESPACE)
     ledger.load()
     assert ledger.problem() is None
 
 
-def test_record_of_a_newer_version_is_understood_without_its_new_field(client: Client) -> None:
+def test_a_record_of_a_newer_version_is_read_without_its_new_field(client: Client) -> None:
     first = loaded(client)
     first.keep([INTENT], {}, {})
     first.flush()
@@ -143,7 +143,7 @@ def test_record_of_a_newer_version_is_understood_without_its_new_field(client: C
     assert second.intents == {INTENT.attempt_id: INTENT}
 
 
-def test_an_attempt_id_is_another_for_each_object_generation_moment_and_call() -> None:
+def test_an_attempt_id_is_unique_for_object_generation_time_and_call() -> None:
     call = {"count": 2, "tags": {"a": "1", "b": "2"}}
     first = attempt_id("u-1", 3, NOW, call)
     assert first == attempt_id("u-1", 3, NOW, {"tags": {"b": "2", "a": "1"}, "count": 2})

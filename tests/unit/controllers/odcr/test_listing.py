@@ -10,20 +10,20 @@ from providers.model import ErrorClass, Instance, ProviderError
 from tests.unit.controllers.odcr.world import World, instance
 
 
-def test_readers_hear_of_each_listing_and_see_all_of_it(world: World) -> None:
-    heard: list[set[str]] = []
+def test_readers_are_notified_after_each_listing(world: World) -> None:
+    listings: list[set[str]] = []
     world.view.on_listing(
-        lambda: heard.append(set(world.view.listing.instances if world.view.listing else ()))
+        lambda: listings.append(set(world.view.listing.instances if world.view.listing else ()))
     )
     world.listed(instance("a"))
     world.view.put([instance("new")])
     world.view.drop(["i-a"])
     assert world.view.listing is not None and set(world.view.listing.instances) == {"i-a"}
     world.listed(instance("a"), instance("b"))
-    assert heard == [{"i-a"}, {"i-a", "i-b"}]
+    assert listings == [{"i-a"}, {"i-a", "i-b"}]
 
 
-def test_a_doubt_that_comes_while_ec2_answers_asks_again(world: World) -> None:
+def test_a_doubt_during_a_listing_causes_another_listing(world: World) -> None:
     def answers(ids: object = None) -> Sequence[Instance]:
         world.ec2.calls.append("instances")
         if len(world.ec2.calls) == 1:
@@ -36,7 +36,7 @@ def test_a_doubt_that_comes_while_ec2_answers_asks_again(world: World) -> None:
     assert world.ec2.calls == ["instances"] * 2
 
 
-def test_a_listing_that_failed_is_asked_for_again(world: World) -> None:
+def test_a_failed_listing_is_repeated(world: World) -> None:
     world.listed(instance("a"))
 
     def refuses(ids: object = None) -> Sequence[Instance]:
@@ -54,25 +54,25 @@ def test_a_listing_that_failed_is_asked_for_again(world: World) -> None:
     assert set(world.view.listing.instances) == {"i-b"}
 
 
-def test_what_ec2_does_not_show_yet_is_looked_for_again_soon(world: World) -> None:
+def test_an_instance_that_ec2_does_not_show_yet_is_listed_again_soon(world: World) -> None:
     world.listed()
     world.view.put([instance("new", described=False, launched=world.clock.now())])
     world.view.doubt()
     world.view.refresh()
-    asked = len(world.ec2.calls)
+    calls = len(world.ec2.calls)
     world.clock.advance(4)
     world.view.refresh()
-    assert len(world.ec2.calls) == asked
+    assert len(world.ec2.calls) == calls
     world.ec2.listed = [instance("new")]
     world.clock.advance(1)
     world.view.refresh()
-    assert len(world.ec2.calls) == asked + 1
+    assert len(world.ec2.calls) == calls + 1
     world.clock.advance(59)
     world.view.refresh()
-    assert len(world.ec2.calls) == asked + 1
+    assert len(world.ec2.calls) == calls + 1
 
 
-def test_an_orphan_is_looked_at_when_its_grace_time_ends(world: World) -> None:
+def test_an_orphan_is_due_when_its_grace_time_ends(world: World) -> None:
     world.listed(instance("a"))
     assert world.view.due() == 60
     assert world.view.orphans([])

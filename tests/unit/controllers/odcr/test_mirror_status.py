@@ -10,7 +10,7 @@ import pytest
 
 from broker.capacity.model import Resolved
 from broker.controllers.nodeclass.resolve import Unresolved
-from broker.controllers.odcr.mirror_status import shown, source, unsettled, users
+from broker.controllers.odcr.mirror_status import source, status_of, temporarily_unresolved, users
 from tests.unit.capacity.builders import TYPES, odcr
 
 
@@ -47,9 +47,9 @@ def test_source(tags: Mapping[str, str], expected: str) -> None:
         ({"free": 3, "type_name": "unheard.of"}, ""),
     ],
 )
-def test_idle_slots_cost_what_on_demand_costs(given: dict[str, Any], cost: str) -> None:
-    each = odcr("cr-1", **given)
-    assert shown(each, TYPES.get(each.instance_type), ()).idle_cost_per_hour == cost
+def test_idle_slots_cost_the_on_demand_price(given: dict[str, Any], cost: str) -> None:
+    reservation = odcr("cr-1", **given)
+    assert status_of(reservation, TYPES.get(reservation.instance_type), ()).idle_cost_per_hour == cost
 
 
 @pytest.mark.parametrize(
@@ -61,32 +61,32 @@ def test_idle_slots_cost_what_on_demand_costs(given: dict[str, Any], cost: str) 
     ],
 )
 def test_kind(given: dict[str, Any], kind: str) -> None:
-    assert shown(odcr("cr-1", **given), None, ()).reservation_type == kind
+    assert status_of(odcr("cr-1", **given), None, ()).reservation_type == kind
 
 
-def test_times_are_whole_seconds_as_kubernetes_keeps_them() -> None:
+def test_times_are_whole_seconds() -> None:
     end = datetime(2027, 1, 1, 12, 0, 0, 999, tzinfo=UTC)
-    made = shown(odcr("cr-1", end=end), None, ())
-    assert made.end == end.replace(microsecond=0)
-    assert type(made).model_validate(made.wire()) == made
+    status = status_of(odcr("cr-1", end=end), None, ())
+    assert status.end == end.replace(microsecond=0)
+    assert type(status).model_validate(status.wire()) == status
 
 
 @pytest.mark.covers("KRP-10")
-def test_classes_use_what_they_launch_into_now_or_soon() -> None:
-    found: Mapping[str, Resolved] = {
+def test_classes_use_their_usable_and_pending_reservations() -> None:
+    resolved: Mapping[str, Resolved] = {
         "a": Resolved(usable=(odcr("cr-1"),), pending=(odcr("cr-2"),)),
         "b": Resolved(usable=(odcr("cr-1"),)),
     }
 
     def of(name: str) -> Resolved:
-        if name not in found:
+        if name not in resolved:
             raise Unresolved("NodeClassNotReady", "no subnets")
-        return found[name]
+        return resolved[name]
 
     assert users(["b", "broken", "a"], of) == {"cr-1": ["a", "b"], "cr-2": ["a"]}
 
 
-def test_a_class_whose_trouble_passes_uses_what_it_used() -> None:
+def test_a_temporarily_unresolved_class_is_listed() -> None:
     troubles = {
         "new": Unresolved("NodeClassNotReady", "not resolved yet", passing=True),
         "broken": Unresolved("NodeClassInvalid", "no subnets"),
@@ -95,4 +95,4 @@ def test_a_class_whose_trouble_passes_uses_what_it_used() -> None:
     def of(name: str) -> Resolved:
         raise troubles[name]
 
-    assert unsettled(troubles, of) == {"new"}
+    assert temporarily_unresolved(troubles, of) == {"new"}

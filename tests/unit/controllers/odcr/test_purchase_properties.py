@@ -1,6 +1,6 @@
 """Spending stays within the caps in any sequence of objects, annotations, lost replies, lag and restarts.
 
-The real provisioner runs against the embedded API server and a small EC2 of this test. Only this EC2 knows
+The real provisioner runs against the embedded API server and a small EC2 of this test. Only this EC2 has
 the truth: it includes purchases with lost replies, and those that EC2 does not describe yet. After each step
 EC2's bill is within every cap, unless an operator lowered a cap below the held amount. Nothing is bought in
 place of reservations that EC2 no longer describes, and foreign reservations are never owned. The sequences
@@ -68,7 +68,7 @@ TYPES: Mapping[str, InstanceType] = {
 PRICES = {(BIG, "Linux/UNIX"): 100.0, (BIG, "Windows"): 300.0, (SMALL, "Linux/UNIX"): 13.0}
 NAMESPACES, NAMES = ("default", "kube-public"), ("a", "b", "c", "d")
 BEGAN = datetime(2026, 11, 22, 12, tzinfo=UTC)
-STRANGERS = Odcr(
+FOREIGN = Odcr(
     id="cr-strangers",
     instance_type=BIG,
     zone=ZONE,
@@ -89,8 +89,11 @@ ANNOTATIONS: Sequence[dict[str, str]] = (
     MANAGE | {names.DELETION_POLICY: "Cancel"},
     MANAGE | {names.MATCH_CRITERIA: "open"},
     MANAGE | FORGED,
-    MANAGE | FORGED | {names.ADOPT_IDS: f"{STRANGERS.id},cr-00001"},
-    *(MANAGE | {names.PLATFORM: each} for each in ("Windows", "SUSE Linux", "Windows with SQL Server")),
+    MANAGE | FORGED | {names.ADOPT_IDS: f"{FOREIGN.id},cr-00001"},
+    *(
+        MANAGE | {names.PLATFORM: platform}
+        for platform in ("Windows", "SUSE Linux", "Windows with SQL Server")
+    ),
     MANAGE | {names.TENANCY: "dedicated"},
     {names.RESERVATION_POLICY: "Observe"},
 )
@@ -108,7 +111,7 @@ class Ec2:
     """The truth about reservations, and the part of it that EC2 describes."""
 
     now: datetime = BEGAN
-    odcrs: dict[str, Odcr] = field(default_factory=lambda: {STRANGERS.id: STRANGERS})
+    odcrs: dict[str, Odcr] = field(default_factory=lambda: {FOREIGN.id: FOREIGN})
     tokens: dict[str, tuple[OdcrRequest, str]] = field(default_factory=dict)
     lag: timedelta = timedelta(minutes=10)
     hidden: set[str] = field(default_factory=set)
@@ -144,7 +147,7 @@ class Ec2:
         if request.token in self.tokens:
             before, id_ = self.tokens[request.token]
             assert before == request, "another request under the same token"
-            # EC2 replays the result of a call that it carried out before: no capacity is asked for again.
+            # EC2 replays the result of a call that it carried out before: no more capacity is requested.
             while self.faults[-1:] == ["refused"]:
                 self.faults.pop()
             if self._fault():
@@ -242,7 +245,7 @@ class Purchases(RuleBasedStateMachine):
     def restart(self) -> None:
         self.published = NO_ODCRS
         self.assumed = AssumptionStore(cast("Any", self))
-        self.keeper = OdcrProvisioner(
+        self.provisioner = OdcrProvisioner(
             ControllerContext(
                 client=self.client,
                 recorder=cast("Any", SimpleNamespace(event=lambda *_, **__: None)),
@@ -260,18 +263,23 @@ class Purchases(RuleBasedStateMachine):
         self.published = odcrs
 
     def snapshot(self) -> Inventory:
-        return Inventory(odcrs={each.id: each for each in self.ec2.reservations()}, described=self.ec2.now)
+        return Inventory(
+            odcrs={reservation.id: reservation for reservation in self.ec2.reservations()},
+            described=self.ec2.now,
+        )
 
     @rule(times=st.integers(1, 3), kill=st.booleans())
     def work(self, times: int, kill: bool) -> None:
         for _ in range(times):
             try:
-                self.keeper.run()
+                self.provisioner.run()
             except (ProviderError, ApiError):
                 continue
-            for each in map(CapacityReservation.decode, self.client.list(CapacityReservation.KIND)[0]):
-                if self.published.may_go(Reserved(each.namespace, each.name), uid=each.uid):
-                    self.release(each.namespace, each.name)
+            for reservation in map(CapacityReservation.decode, self.client.list(CapacityReservation.KIND)[0]):
+                if self.published.is_deletable(
+                    Reserved(reservation.namespace, reservation.name), uid=reservation.uid
+                ):
+                    self.release(reservation.namespace, reservation.name)
         if kill:
             self.restart()
 
@@ -301,7 +309,7 @@ class Purchases(RuleBasedStateMachine):
         kill=st.booleans(),
         annotations=st.sampled_from(ANNOTATIONS),
     )
-    def ask(
+    def reserve(
         self,
         name: str,
         namespace: str = NAMESPACES[0],
@@ -335,19 +343,19 @@ class Purchases(RuleBasedStateMachine):
         annotations=st.sampled_from([MANAGE, MANAGE, *ANNOTATIONS]),
         kill=st.booleans(),
     )
-    def loses_what_it_asked(
+    def lose_a_reply(
         self, name: str, namespace: str, fate: str, annotations: Mapping[str, str], kill: bool
     ) -> None:
         """The purchase is made and its reply is lost, then the object changes, and all others request the
         maximum."""
-        self.ask(name, namespace, annotations=annotations, faults=["answer lost"], kill=kill)
+        self.reserve(name, namespace, annotations=annotations, faults=["answer lost"], kill=kill)
         FATES[fate](self, name, namespace)
-        self.all_ask(namespace)
+        self.reserve_all(namespace)
 
     @rule(namespace=st.sampled_from(NAMESPACES))
-    def all_ask(self, namespace: str) -> None:
+    def reserve_all(self, namespace: str) -> None:
         for name in NAMES[1:]:
-            self.ask(name, namespace)
+            self.reserve(name, namespace)
 
     @rule(namespace=st.sampled_from(NAMESPACES), name=st.sampled_from(NAMES), traceless=st.booleans())
     def delete(self, namespace: str, name: str, traceless: bool = True) -> None:
@@ -380,19 +388,27 @@ class Purchases(RuleBasedStateMachine):
         """Hides all that the broker has seen. A purchase that EC2 does not show within an hour counts as
         never made."""
         self.work(1, kill=False)
-        shown = [each for each in self.ec2.reservations() if each.id != STRANGERS.id]
-        self.ec2.hidden = {each.id for each in shown} if hidden else set()
-        mine = [_of(each) for each in shown if each.state not in ENDED_STATES] if hidden else []
-        self.gone = {key: self.bought(key) for key in mine}
+        shown = [reservation for reservation in self.ec2.reservations() if reservation.id != FOREIGN.id]
+        self.ec2.hidden = {reservation.id for reservation in shown} if hidden else set()
+        purchases = (
+            [_of(reservation) for reservation in shown if reservation.state not in ENDED_STATES]
+            if hidden
+            else []
+        )
+        self.gone = {key: self.bought(key) for key in purchases}
 
     def bought(self, key: tuple[str, str]) -> int:
         """The billed instances of an object and flavor."""
         alive = [odcr for odcr in self.ec2.odcrs.values() if odcr.state not in ENDED_STATES]
-        return sum(odcr.total for odcr in alive if odcr.id != STRANGERS.id and _of(odcr) == key)
+        return sum(odcr.total for odcr in alive if odcr.id != FOREIGN.id and _of(odcr) == key)
 
     @rule(number=st.integers(0, 5))
     def cancelled_by_hand(self, number: int) -> None:
-        alive = [each for each in self.ec2.odcrs.values() if each.state == "active" and each != STRANGERS]
+        alive = [
+            reservation
+            for reservation in self.ec2.odcrs.values()
+            if reservation.state == "active" and reservation != FOREIGN
+        ]
         if alive:
             odcr = alive[number % len(alive)]
             self.ec2.odcrs[odcr.id] = replace(odcr, state="cancelled", available=0)
@@ -404,30 +420,30 @@ class Purchases(RuleBasedStateMachine):
     # ---- the rule
 
     @invariant()
-    def nothing_is_bought_in_place_of_what_is_not_described(self) -> None:
+    def undescribed_reservations_are_not_replaced(self) -> None:
         for key, had in self.gone.items():
             assert self.bought(key) <= had, key
 
     @invariant()
-    def what_strangers_made_stays_theirs(self) -> None:
-        assert self.ec2.odcrs[STRANGERS.id] == STRANGERS
-        assert STRANGERS.id not in self.published.owned.owner
+    def foreign_reservations_stay_unowned(self) -> None:
+        assert self.ec2.odcrs[FOREIGN.id] == FOREIGN
+        assert FOREIGN.id not in self.published.owned.owner
 
     @invariant()
     def nothing_is_spent_beyond_a_cap(self) -> None:
         caps = self.settings.caps
         spent: dict[Scope, tuple[float, float]] = {}
         for odcr in self.ec2.odcrs.values():
-            if odcr.state in ENDED_STATES or odcr.id == STRANGERS.id:
+            if odcr.state in ENDED_STATES or odcr.id == FOREIGN.id:
                 continue
-            each = PRICES.get((odcr.instance_type, odcr.platform))
-            assert each is not None, f"{odcr.id} was bought at an unknown price"
+            price = PRICES.get((odcr.instance_type, odcr.platform))
+            assert price is not None, f"{odcr.id} was bought at an unknown price"
             assert odcr.platform in self.settings.buy_platforms and odcr.tenancy == "default"
             namespace, _, name = odcr.tags[names.TAG_RESERVATION].rpartition("/")
             scopes: tuple[Scope, ...] = ((), (namespace,), (namespace, name))
             for scope in scopes:
                 dollars, instances = spent.get(scope, (0.0, 0.0))
-                spent[scope] = (dollars + odcr.total * each, instances + odcr.total)
+                spent[scope] = (dollars + odcr.total * price, instances + odcr.total)
         limits = {
             0: (caps.dollars, caps.instances),
             1: (caps.dollars_namespace, caps.instances_namespace),
@@ -446,8 +462,8 @@ def _of(odcr: Odcr) -> tuple[str, str]:
     return odcr.tags[names.TAG_RESERVATION], odcr.tags[names.TAG_FLAVOR]
 
 
-def _gives_back(world: Purchases, name: str, namespace: str) -> None:
-    world.ask(name, namespace, annotations=ANNOTATIONS[1])
+def _cancel(world: Purchases, name: str, namespace: str) -> None:
+    world.reserve(name, namespace, annotations=ANNOTATIONS[1])
     world.delete(namespace, name, traceless=False)
 
 
@@ -457,11 +473,13 @@ FATES: Mapping[str, Callable[[Purchases, str, str], None]] = {
     "broker restarts": lambda world, _name, _namespace: world.restart(),
     "deleted without a trace": lambda world, name, namespace: world.delete(namespace, name),
     "deleted, kept": lambda world, name, namespace: world.delete(namespace, name, traceless=False),
-    "deleted, given back": lambda world, name, namespace: _gives_back(world, name, namespace),
-    "wants none": lambda world, name, namespace: world.ask(name, namespace, instances=0),
-    "wants another type": lambda world, name, namespace: world.ask(name, namespace, flavor=SMALL),
-    "observes": lambda world, name, namespace: world.ask(name, namespace, annotations=ANNOTATIONS[-1]),
-    "wants open ones": lambda world, name, namespace: world.ask(name, namespace, annotations=ANNOTATIONS[2]),
+    "deleted, given back": lambda world, name, namespace: _cancel(world, name, namespace),
+    "demands none": lambda world, name, namespace: world.reserve(name, namespace, instances=0),
+    "demands another type": lambda world, name, namespace: world.reserve(name, namespace, flavor=SMALL),
+    "observes": lambda world, name, namespace: world.reserve(name, namespace, annotations=ANNOTATIONS[-1]),
+    "demands open criteria": lambda world, name, namespace: world.reserve(
+        name, namespace, annotations=ANNOTATIONS[2]
+    ),
 }
 
 
@@ -480,17 +498,17 @@ def billed(world: Purchases, *scope: str) -> float:
 @pytest.mark.covers("SAF-23")
 @pytest.mark.parametrize("kill", [False, True], ids=["", "killed"])
 @pytest.mark.parametrize("fate", FATES)
-def test_lost_purchase_counts_whatever_becomes_of_its_object(fate: str, kill: bool) -> None:
+def test_a_purchase_with_a_lost_reply_counts_for_any_fate_of_its_object(fate: str, kill: bool) -> None:
     world = begun()
-    world.ask("a", faults=["answer lost"], kill=kill)
+    world.reserve("a", faults=["answer lost"], kill=kill)
     assert billed(world) == 100.0
     FATES[fate](world, "a", NAMESPACES[0])
     if kill:
         world.restart()
-    world.all_ask(NAMESPACES[0])
+    world.reserve_all(NAMESPACES[0])
     spent = billed(world, NAMESPACES[0])
     assert 100.0 <= spent <= 200.0  # the rest is bought; a new process also counts unseen returns
-    world.all_ask(NAMESPACES[1])
+    world.reserve_all(NAMESPACES[1])
     assert billed(world, NAMESPACES[1]) == 200.0
     world.time_passes(31)
     world.work(2, kill=False)
@@ -501,23 +519,23 @@ def test_lost_purchase_counts_whatever_becomes_of_its_object(fate: str, kill: bo
 def test_namespace_spends_its_own_cap_and_leaves_the_rest_to_others() -> None:
     world = begun()
     for namespace in NAMESPACES:
-        world.all_ask(namespace)
+        world.reserve_all(namespace)
         assert billed(world, namespace) == 200.0
 
 
 @pytest.mark.covers("SAF-08")
 @pytest.mark.parametrize("platform", ["SUSE Linux", "Windows with SQL Server"])
-def test_what_has_no_known_price_is_not_bought_under_a_cap_in_dollars(platform: str) -> None:
+def test_a_platform_without_a_price_is_not_bought_under_a_cap_in_dollars(platform: str) -> None:
     world = begun(platforms=f"Linux/UNIX,{platform}")
-    world.ask("a", annotations=MANAGE | {names.PLATFORM: platform})
+    world.reserve("a", annotations=MANAGE | {names.PLATFORM: platform})
     assert billed(world) == 0.0
 
 
 @pytest.mark.covers("SAF-07")
 @pytest.mark.parametrize("kill", [False, True], ids=["", "killed"])
-def test_nothing_is_bought_in_place_of_what_vanished(kill: bool) -> None:
+def test_vanished_reservations_are_not_replaced(kill: bool) -> None:
     world = begun(dollars=1600.0)  # the cap leaves room for another
-    world.ask("a", instances=1)
+    world.reserve("a", instances=1)
     world.shows_late(0)
     world.hides(hidden=True)
     assert world.gone == {(f"{NAMESPACES[0]}/a", BIG): 1}
@@ -525,7 +543,7 @@ def test_nothing_is_bought_in_place_of_what_vanished(kill: bool) -> None:
     acts: Sequence[Callable[[], None]] = (
         lambda: world.work(1, kill=kill),
         lambda: world.delete(NAMESPACES[0], "a"),
-        lambda: world.ask("a", instances=3),
+        lambda: world.reserve("a", instances=3),
     )
     for act in acts:
         act()
@@ -541,17 +559,17 @@ def test_nothing_is_bought_in_place_of_what_vanished(kill: bool) -> None:
 @pytest.mark.parametrize("mark", FORGED)
 def test_forged_mark_changes_nothing(mark: str) -> None:
     world = begun()
-    world.ask("a", annotations=MANAGE | {mark: FORGED[mark]})
+    world.reserve("a", annotations=MANAGE | {mark: FORGED[mark]})
     world.work(2, kill=True)
     assert billed(world) == 100.0
-    world.ask("b")
+    world.reserve("b")
     assert billed(world) == 200.0
-    world.ask("c", annotations=MANAGE | {names.ADOPT_IDS: STRANGERS.id})
-    world.what_strangers_made_stays_theirs()
+    world.reserve("c", annotations=MANAGE | {names.ADOPT_IDS: FOREIGN.id})
+    world.foreign_reservations_stay_unowned()
 
 
 @pytest.mark.covers("SAF-55")
-def test_nobody_spends_more_than_the_caps() -> None:
+def test_no_sequence_spends_more_than_the_caps() -> None:
     run_state_machine_as_test(
         Purchases,
         settings=settings(

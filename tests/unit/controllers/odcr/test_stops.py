@@ -27,8 +27,8 @@ class Recorded:
     def __init__(self) -> None:
         self.events: list[tuple[str, ...]] = []
 
-    def event(self, one: Object, type_: str, reason: str, message: str, **_: Any) -> None:
-        self.events.append((one.name, type_, reason, message))
+    def event(self, obj: Object, type_: str, reason: str, message: str, **_: Any) -> None:
+        self.events.append((obj.name, type_, reason, message))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ class Recorded:
         ([[NOT_ALLOWED, NO_ID], [NOT_ALLOWED, NO_ID]], [NOT_ALLOWED, NO_ID]),
     ],
 )
-def test_stop_of_buying_or_adopting_is_one_event_for_each_change(
+def test_a_stop_of_buying_or_adopting_gives_one_event_per_change(
     passes: list[list[ReservationProblem]], warned: list[ReservationProblem]
 ) -> None:
     recorded = Recorded()
@@ -59,4 +59,4 @@ def test_stop_of_buying_or_adopting_is_one_event_for_each_change(
     for problems in passes:
         stops.report(TRAINING, problems)
         stops.end_pass()
-    assert recorded.events == [("training", "Warning", each.reason, each.message) for each in warned]
+    assert recorded.events == [("training", "Warning", problem.reason, problem.message) for problem in warned]

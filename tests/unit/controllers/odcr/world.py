@@ -85,7 +85,7 @@ class Api:
         self.writes.append((verb, kind.plural, name))
 
 
-class Told:
+class RecordedEvents:
     """A recorder."""
 
     def __init__(self) -> None:
@@ -95,25 +95,25 @@ class Told:
         self.events.append((obj.name, reason, message))
 
     def of(self, reason: str) -> list[str]:
-        return [name for name, said, _ in self.events if said == reason]
+        return [name for name, event_reason, _ in self.events if event_reason == reason]
 
 
 class World:
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.ec2, self.told = Ec2(self.clock), Told()
+        self.ec2, self.recorded = Ec2(self.clock), RecordedEvents()
         self.claims = Cache(NodeClaim)
         self.classes = Cache(EC2NodeClass)
         self.nodes = Cache(Node, indexes={BY_PROVIDER_ID: lambda n: [n.spec.provider_id]})
         self.api = Api({"nodeclaims": self.claims, "nodes": self.nodes, "ec2nodeclasses": self.classes})
         provider: Any = self.ec2
         client: Any = self.api
-        recorder: Any = self.told
+        recorder: Any = self.recorded
         self.inventory = InventoryCache(provider, clock=self.clock, groups=lambda: ())
         self.view = InstanceView(provider, clock=self.clock, grace=timedelta(seconds=30), check=lambda: None)
         self.relisted = 0
         self.users: dict[str, list[str]] = {}
-        self.standing = InstanceLabelController(
+        self.labeller = InstanceLabelController(
             ControllerContext(client=client, recorder=recorder, clock=self.clock),
             ClaimCaches(
                 claims=self.claims,
@@ -184,10 +184,10 @@ class World:
     # ---- the results
 
     def labels(self, cache: Cache[T], name: str) -> dict[str, str]:
-        found = cache.get(name)
-        assert found is not None
+        obj = cache.get(name)
+        assert obj is not None
         keys = (names.CAPACITY_TYPE, *names.RESERVATION_LABELS)
-        return {key: found.labels[key] for key in keys if key in found.labels}
+        return {key: obj.labels[key] for key in keys if key in obj.labels}
 
 
 def instance(claim: str, reservation: str = "", **more: Any) -> Instance:

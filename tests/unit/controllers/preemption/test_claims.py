@@ -35,7 +35,7 @@ def claim(*, annotations: Any = None, grace: str | None = None, odcr: str = "") 
 
 
 @pytest.mark.parametrize(
-    ("one", "owned", "node", "pod", "phase", "expected"),
+    ("claim_", "owned", "node", "pod", "phase", "expected"),
     [
         (claim(), True, {}, {}, "Running", False),
         (claim(), False, {}, {}, "Running", True),
@@ -47,11 +47,11 @@ def claim(*, annotations: Any = None, grace: str | None = None, odcr: str = "") 
         (claim(grace="1h"), False, {}, {}, "Running", True),
     ],
 )
-def test_claims_of_another_launcher_and_what_is_not_to_be_disrupted(
-    one: NodeClaim, owned: bool, node: Any, pod: Any, phase: str, expected: bool
+def test_foreign_and_do_not_disrupt_claims_are_non_preemptible(
+    claim_: NodeClaim, owned: bool, node: Any, pod: Any, phase: str, expected: bool
 ) -> None:
-    nodes = Cache(Node, indexes={BY_PROVIDER_ID: lambda each: (each.spec.provider_id,)})
-    pods = Cache(Pod, indexes={BY_NODE: lambda each: (each.spec.node_name,)})
+    nodes = Cache(Node, indexes={BY_PROVIDER_ID: lambda node_: (node_.spec.provider_id,)})
+    pods = Cache(Pod, indexes={BY_NODE: lambda pod_: (pod_.spec.node_name,)})
     version = {"resourceVersion": "1", "uid": "u"}
     nodes.replace(
         [{"metadata": {"name": "n", "annotations": node, **version}, "spec": {"providerID": "aws:///a/i-1"}}],
@@ -59,12 +59,12 @@ def test_claims_of_another_launcher_and_what_is_not_to_be_disrupted(
     )
     meta = {"name": "p", "namespace": "default", "annotations": pod, **version}
     pods.replace([{"metadata": meta, "spec": {"nodeName": "n"}, "status": {"phase": phase}}], 1)
-    assert non_preemptible(one, claim_caches(nodes=nodes, pods=pods, owns=lambda _: owned)) is expected
+    assert non_preemptible(claim_, claim_caches(nodes=nodes, pods=pods, owns=lambda _: owned)) is expected
 
 
-def test_claim_whose_node_is_left_out_is_spared_unless_a_grace_period_bounds_its_drain() -> None:
-    nodes = Cache(Node, indexes={BY_PROVIDER_ID: lambda each: (each.spec.provider_id,)})
-    pods = Cache(Pod, indexes={BY_NODE: lambda each: (each.spec.node_name,)})
+def test_a_claim_with_a_left_out_node_is_non_preemptible_without_a_grace_period() -> None:
+    nodes = Cache(Node, indexes={BY_PROVIDER_ID: lambda node: (node.spec.provider_id,)})
+    pods = Cache(Pod, indexes={BY_NODE: lambda pod: (pod.spec.node_name,)})
     version = {"resourceVersion": "1", "uid": "u"}
     caches = claim_caches(nodes=nodes, pods=pods)
     nodes.replace([{"metadata": {"name": "n", **version}, "spec": {"providerID": "aws:///a/i-1"}}], 1)
@@ -77,5 +77,5 @@ def test_claim_whose_node_is_left_out_is_spared_unless_a_grace_period_bounds_its
 @pytest.mark.parametrize(
     ("odcr", "expected"), [("cr-a", False), ("cr-b", True), ("cr-x", False), ("", False)]
 )
-def test_who_borrows_is_in_a_slot_that_is_known_to_be_anothers(odcr: str, expected: bool) -> None:
+def test_a_claim_borrows_only_on_a_slot_of_another_owner(odcr: str, expected: bool) -> None:
     assert borrows(claim(odcr=odcr), MINE, {"cr-a": MINE, "cr-b": THEIRS}) is expected

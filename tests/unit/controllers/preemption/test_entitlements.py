@@ -38,7 +38,7 @@ class World:
         self.clock = FakeClock()
         self.reads = ReservationReads(self.client, clock=self.clock)
         assumed = AssumptionStore(self.clock)
-        self.entitler = EntitlementReader(
+        self.reader = EntitlementReader(
             SlotSnapshotBuilder(
                 self.reads,
                 claim_caches(),
@@ -66,34 +66,37 @@ class World:
 
 
 @pytest.mark.parametrize("installed", [False, True])
-def test_where_there_is_no_reservation_no_launch_waits_for_any_other_kind(installed: bool) -> None:
+def test_without_reservations_no_launch_waits_for_other_kinds(installed: bool) -> None:
     world = World(installed=installed)
-    assert not world.entitler.known()
+    assert not world.reader.known()
     world.read(RESERVATIONS)
-    assert world.entitler.known()
+    assert world.reader.known()
 
 
-def test_where_there_is_one_launches_wait_until_it_is_known_whose_slots_are_whose() -> None:
+def test_with_a_reservation_launches_wait_until_ownership_is_known() -> None:
     world = World(installed=True)
     world.reserve()
     world.read(RESERVATIONS)
-    assert not world.entitler.known()
+    assert not world.reader.known()
     world.read(world.reads.named)
-    assert not world.entitler.known()
+    assert not world.reader.known()
     world.reads.snapshots.publish(OdcrSnapshot(ownership=Ownership()))
-    assert world.entitler.known()
+    assert world.reader.known()
 
 
-def test_what_cannot_be_read_holds_launches_up_for_a_time_and_is_said_once() -> None:
+def test_unreadable_kinds_pause_launches_for_a_time_and_are_logged_once() -> None:
     world = World(installed=True)
     with capture_logs() as logs:
-        assert not world.entitler.known()  # no error yet
+        assert not world.reader.known()  # no error yet
         assert not logs
         world.reads.reservations.error = "403 Forbidden"
-        assert not world.entitler.known()
-        assert not world.entitler.known()
+        assert not world.reader.known()
+        assert not world.reader.known()
         world.clock.advance(PATIENCE.total_seconds() + 1)
-        assert world.entitler.known()
-        assert world.entitler.known()
-    assert [each["event"].partition(": ")[2] for each in logs] == ["launches wait", "launches go on without"]
-    assert {each["unread"]["capacityreservations"] for each in logs} == {"403 Forbidden"}
+        assert world.reader.known()
+        assert world.reader.known()
+    assert [entry["event"].partition("; ")[2] for entry in logs] == [
+        "launches are paused",
+        "launches continue without it",
+    ]
+    assert {entry["unread"]["capacityreservations"] for entry in logs} == {"403 Forbidden"}

@@ -45,7 +45,7 @@ def preemptor(client: Client, clock: FakeClock, claims: Cache[NodeClaim]) -> Pre
     return Preemptor(client, claims, AssumptionStore(clock), recorder=recorder, wake=lambda: None)
 
 
-def test_one_that_may_not_be_deleted_keeps_no_other_from_leaving() -> None:
+def test_a_claim_that_cannot_be_deleted_does_not_block_other_evictions() -> None:
     client, clock = Guarded(InProcessTransport(Cluster()), field_manager="test"), FakeClock()
     for body in crds.load():
         client.create(crds.KIND, body)
@@ -55,9 +55,9 @@ def test_one_that_may_not_be_deleted_keeps_no_other_from_leaving() -> None:
     why = Eviction(reason=Reason.RECLAIM, preemptor="prod", preemptor_path="/ml/a", preemptee_path="/ml/b")
     decided = JointDecision(evictions={f"{CLAIM}guarded-a": why, f"{CLAIM}leaves-b": why})
     with pytest.raises(Forbidden, match="guarded-a is not to be deleted"):
-        preemptor(client, clock, claims).act(decided)
-    there, _ = client.list(NodeClaim.KIND)
-    assert [each["metadata"]["name"] for each in there] == ["guarded-a"]
+        preemptor(client, clock, claims).evict(decided)
+    remaining, _ = client.list(NodeClaim.KIND)
+    assert [raw["metadata"]["name"] for raw in remaining] == ["guarded-a"]
 
 
 class NominatedClaim:
@@ -76,14 +76,14 @@ class NominatedClaim:
 
     @property
     def claim(self) -> NodeClaim:
-        found = self.claims.get("owner")
-        assert found is not None
-        return found
+        owner = self.claims.get("owner")
+        assert owner is not None
+        return owner
 
     def waits(self) -> None:
-        slot = NominatedSlot(lot=SlotPool("a", "h100"), odcr_ids=("cr-1",), queue="a")
+        slot = NominatedSlot(slot_pool=SlotPool("a", "h100"), odcr_ids=("cr-1",), queue="a")
         unplaced = Unplaced(claim=self.planned, reason="ReclaimingSlots", message="")
-        self.preemptor.planned(Plan(unplaced=(unplaced,), awaited={self.planned.uid: slot}))
+        self.preemptor.planned(Plan(unplaced=(unplaced,), nominated={self.planned.uid: slot}))
 
     def launches(self) -> None:
         pool = Pool(
@@ -120,9 +120,9 @@ class NominatedClaim:
     def condition(self) -> tuple[str, str]:
         """The reason and the message of the cleared condition; empty while the claim is nominated."""
         self.preemptor.clear()
-        found = condition(self.claim.status.conditions, names.RECLAIMING)
-        assert found is not None
-        return (found.reason, found.message) if found.status == "False" else NOMINATED
+        reclaiming = condition(self.claim.status.conditions, names.RECLAIMING)
+        assert reclaiming is not None
+        return (reclaiming.reason, reclaiming.message) if reclaiming.status == "False" else NOMINATED
 
 
 NOMINATED = "", ""
@@ -159,7 +159,7 @@ def test_cleared_nomination_names_the_slot_in_every_order_of_writes(
 
 
 @pytest.mark.covers("USR-02")
-def test_slot_is_named_after_a_restart_forgot_the_launch() -> None:
+def test_the_slot_is_named_although_a_restart_lost_the_launch() -> None:
     nominated = NominatedClaim()
     nominated.launches()
     nominated.restarts()

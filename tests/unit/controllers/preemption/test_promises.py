@@ -11,10 +11,10 @@ import pytest
 from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.controllers.preemption.promises import cluster_holdings, nominations, promises
+from broker.controllers.preemption.promises import cluster_holdings, nominations, pending_slots
 from broker.quota.model import FlavorResource
 from broker.quota.resolve import ReservationNames
-from broker.quota.slot_model import Promise
+from broker.quota.slot_model import PendingSlots
 from broker.quota.usage import Reserved
 from broker.reservations.cluster_admission import ClusterAdmission
 from broker.reservations.sizing import SizedQuota
@@ -33,8 +33,8 @@ def cluster(*, holds: int = 0, preempted: bool = False, deleting: bool = False) 
         flavors = [{"name": "h100", "resources": [{"name": GPU, "total": 8 * holds}]}]
         status["admission"] = {"reservation": str(MINE), "flavors": flavors}
     if preempted:
-        said = {"type": names.PREEMPTED, "status": "True", "reason": "InClusterQueue"}
-        status["conditions"] = [said | {"lastTransitionTime": "2026-01-01T00:00:00Z"}]
+        preempted_ = {"type": names.PREEMPTED, "status": "True", "reason": "InClusterQueue"}
+        status["conditions"] = [preempted_ | {"lastTransitionTime": "2026-01-01T00:00:00Z"}]
     spec = {"capacityReservationId": str(MINE)}
     return DedicatedAICluster.decode({"metadata": meta, "spec": spec, "status": status})
 
@@ -45,40 +45,44 @@ def gives(count: int) -> Mapping[str, ClusterAdmission]:
     return {"u": held} if count else {}
 
 
-def promised(one: DedicatedAICluster, *, admitted: int = 0, later: int = 0, spared: bool = False) -> set[Any]:
+def pending_counts(
+    cluster_: DedicatedAICluster, *, admitted: int = 0, later: int = 0, non_preemptible: bool = False
+) -> set[Any]:
     def size(_: str, amounts: Mapping[str, int]) -> SizedQuota:
         return SizedQuota(count=amounts[GPU] // 8, instance_type="p5.48xlarge")
 
-    those = cluster_holdings(
-        [one],
+    holdings = cluster_holdings(
+        [cluster_],
         (),
         by_name=ReservationNames([MINE]),
         flavors=[FLAVOR],
         sizes=lambda _: size,
-        settled=(),
+        counted_claims=(),
         admitted=gives(admitted),
-        later=gives(later),
+        nominated_quota=gives(later),
     )
-    found: Sequence[Promise] = promises(those, usage={}, gone=(), spared=spared)
-    found = [*found, *nominations(those, usage={}, gone=())]
-    return {(each.count, each.later) for each in found}
+    pending: Sequence[PendingSlots] = pending_slots(
+        holdings, usage={}, evicted=(), non_preemptible=non_preemptible
+    )
+    pending = [*pending, *nominations(holdings, usage={}, evicted=())]
+    return {(slots.count, slots.nominated) for slots in pending}
 
 
 @pytest.mark.parametrize("preempted", [False, True])
-def test_what_a_cluster_was_admitted_to_a_moment_ago_is_promised_also_where_it_was_preempted_before(
+def test_newly_admitted_quota_is_pending_even_after_a_preemption(
     preempted: bool,
 ) -> None:
-    assert promised(cluster(preempted=preempted), admitted=2) == {(2, False)}
-    assert promised(cluster(preempted=preempted), later=2) == {(2, True)}
-    assert promised(cluster(preempted=preempted)) == set()
+    assert pending_counts(cluster(preempted=preempted), admitted=2) == {(2, False)}
+    assert pending_counts(cluster(preempted=preempted), later=2) == {(2, True)}
+    assert pending_counts(cluster(preempted=preempted)) == set()
 
 
-def test_who_leaves_is_promised_nothing() -> None:
-    assert promised(cluster(holds=2)) == {(2, False)}
-    assert promised(cluster(holds=2, preempted=True)) == set()
-    assert promised(cluster(holds=2, deleting=True)) == set()
-    assert promised(cluster(deleting=True), admitted=2) == set()
+def test_a_terminating_cluster_has_no_pending_slots() -> None:
+    assert pending_counts(cluster(holds=2)) == {(2, False)}
+    assert pending_counts(cluster(holds=2, preempted=True)) == set()
+    assert pending_counts(cluster(holds=2, deleting=True)) == set()
+    assert pending_counts(cluster(deleting=True), admitted=2) == set()
 
 
-def test_a_growth_that_others_leave_for_is_promised_beside_what_is_held() -> None:
-    assert promised(cluster(holds=1), later=3) == {(1, False), (2, True)}
+def test_nominated_growth_is_pending_beside_the_held_quota() -> None:
+    assert pending_counts(cluster(holds=1), later=3) == {(1, False), (2, True)}

@@ -10,7 +10,7 @@ import pytest
 
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_rules import judge
-from broker.controllers.assumed import SETTLE, UnattributedSlots
+from broker.controllers.assumed import CONVERGENCE, UnattributedSlots
 from broker.reservations.desired import FlavorDemand
 from broker.reservations.sizing import InstanceFlavor
 from broker.reservations.slot_quota import SlotQuota, slot_quota
@@ -18,7 +18,7 @@ from broker.reservations.slots import ReservationSlots, reservation_slots
 from providers.model import Gpu, InstanceType
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
-LATER = NOW + SETTLE
+LATER = NOW + CONVERGENCE
 GPU = "nvidia.com/gpu"
 P5 = InstanceType(
     name="p5.48xlarge",
@@ -30,12 +30,12 @@ P5 = InstanceType(
 )
 
 
-def test_a_slot_that_nobody_explains_is_a_strangers_only_after_a_while() -> None:
-    seen = UnattributedSlots()
-    assert seen.count({"cr-1": 2}, NOW) == {"cr-1": 0}
-    assert seen.count({"cr-1": 3}, LATER) == {"cr-1": 2}
-    assert seen.count({"cr-1": 0}, LATER) == {}
-    assert seen.count({"cr-1": 1}, LATER) == {"cr-1": 0}
+def test_an_unexplained_slot_is_unattributed_only_after_a_while() -> None:
+    unattributed = UnattributedSlots()
+    assert unattributed.count({"cr-1": 2}, NOW) == {"cr-1": 0}
+    assert unattributed.count({"cr-1": 3}, LATER) == {"cr-1": 2}
+    assert unattributed.count({"cr-1": 0}, LATER) == {}
+    assert unattributed.count({"cr-1": 1}, LATER) == {"cr-1": 0}
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ def test_quota_and_limits_in_instances(
     expected: SlotQuota,
 ) -> None:
     flavor = InstanceFlavor(name="h100", instance_types=("p5.48xlarge",), zones=("us-east-1a",))
-    ask = FlavorDemand(flavor=flavor, nominal=nominal)
-    assert slot_quota(ask, {"p5.48xlarge": P5}, borrowing=borrowing, lending=lending) == expected
+    demand = FlavorDemand(flavor=flavor, nominal=nominal)
+    assert slot_quota(demand, {"p5.48xlarge": P5}, borrowing=borrowing, lending=lending) == expected
 
 
-def said(deleted: bool = False, **spec: Any) -> ReservationSlots:
+def slots_of(deleted: bool = False, **spec: Any) -> ReservationSlots:
     """The slots of a reservation for eight H100 machines."""
     quota = {"name": GPU, "nominalQuota": "64", "borrowingLimit": "16", "lendingLimit": "8"}
     plain = {"name": "cpu", "nominalQuota": "384", "borrowingLimit": "1000", "lendingLimit": "0"}
@@ -69,32 +69,32 @@ def said(deleted: bool = False, **spec: Any) -> ReservationSlots:
         {"coveredResources": ["cpu"], "flavors": [{"name": "plain", "resources": [plain]}]},
     ]
     meta = {"name": "r", "namespace": "a", "uid": "u"} | ({"deletionTimestamp": NOW} if deleted else {})
-    one = CapacityReservation.decode({"metadata": meta, "spec": {"resourceGroups": groups, **spec}})
+    reservation = CapacityReservation.decode({"metadata": meta, "spec": {"resourceGroups": groups, **spec}})
 
     def flavor(name: str) -> InstanceFlavor:
         return InstanceFlavor(name=name, instance_types=("p5.48xlarge",), zones=("us-east-1a",))
 
-    return reservation_slots(one, judge(one.spec), flavor, {"p5.48xlarge": P5})
+    return reservation_slots(reservation, judge(reservation.spec), flavor, {"p5.48xlarge": P5})
 
 
 @pytest.mark.covers("OME-036", "OME-037", "OME-040", "OME-042")
-def test_who_may_borrow_and_lend_how_many_slots_of_each_flavor() -> None:
-    both = said(cohort="c", allowBorrowing=True)
+def test_borrowing_and_lending_limits_are_counted_in_slots() -> None:
+    both = slots_of(cohort="c", allowBorrowing=True)
     assert both.flavors == {
         "h100": SlotQuota(quota=8, borrowing_limit=2, lending_limit=1),
         "plain": SlotQuota(quota=2, borrowing_limit=5, lending_limit=0),
     }
     assert both.member.borrowing_limit == {"h100": 2, "plain": 5}
-    lends = said(cohort="c")
-    assert {name: each.lending_limit for name, each in lends.flavors.items()} == {"h100": 1, "plain": 0}
+    lends = slots_of(cohort="c")
+    assert {name: quota.lending_limit for name, quota in lends.flavors.items()} == {"h100": 1, "plain": 0}
     assert (lends.member.cohort, lends.member.borrowing_limit) == ("c", {})
-    alone = said()
+    alone = slots_of()
     assert (alone.member.cohort, alone.member.borrowing_limit) == ("", {})
-    assert {each.quota for each in alone.flavors.values()} == {8, 2}
+    assert {quota.quota for quota in alone.flavors.values()} == {8, 2}
 
 
-def test_what_is_deleted_or_not_valid_entitles_to_nothing() -> None:
-    assert said(deleted=True).barred == "it is being deleted"
-    wrong = said(allowBorrowing=True)
+def test_a_deleted_or_invalid_reservation_grants_no_slots() -> None:
+    assert slots_of(deleted=True).barred == "it is being deleted"
+    wrong = slots_of(allowBorrowing=True)
     assert wrong.barred.startswith("its spec is not valid: spec.allowBorrowing is true")
     assert wrong.flavors == {} and wrong.member.cohort == ""

@@ -90,7 +90,7 @@ def test_lesson_ends_with_its_class_and_a_while_after_its_node(
     assert known.room(SORT, ESTIMATE, {}) == learned
 
 
-def test_newest_node_is_believed() -> None:
+def test_the_newest_node_counts() -> None:
     nodes = [node("new", created=9), node("old", created=1, room={"memory": "6000"})]
     known = RoomLearner().observe(nodes, [claim("new"), claim("old")], [], 1, classes={}, now=NOW)
     assert known.room(SORT, ESTIMATE, {}) == {}

@@ -40,9 +40,9 @@ class World:
         self._apply(self.nodes, {"metadata": meta, "spec": spec, "status": {"allocatable": {"cpu": cpu}}})
 
     def delete(self, cache: Cache[Any], key: str) -> None:
-        if (found := cache.find(key)) is not None:
+        if (obj := cache.find(key)) is not None:
             self._version += 1
-            meta = {"name": found.name, "namespace": found.namespace, "resourceVersion": str(self._version)}
+            meta = {"name": obj.name, "namespace": obj.namespace, "resourceVersion": str(self._version)}
             cache.apply("DELETED", {"metadata": meta})
 
     def _apply(self, cache: Cache[Any], body: Json) -> None:
@@ -83,7 +83,7 @@ def change(world: World, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_view_equals_one_that_is_read_anew(seed: int) -> None:
+def test_a_view_equals_a_fresh_view(seed: int) -> None:
     world, rng = World(), random.Random(seed)
     for _ in range(40):
         for _ in range(rng.choice((1, 1, 3))):
@@ -94,7 +94,7 @@ def test_view_equals_one_that_is_read_anew(seed: int) -> None:
         assert shown(world.view) == shown(fresh)
 
 
-def test_only_changes_that_may_make_room_count_as_such() -> None:
+def test_only_changes_that_may_free_room_count() -> None:
     world = World()
     world.node("a")
     world.pod("p-0", node="a")
@@ -114,7 +114,7 @@ def test_only_changes_that_may_make_room_count_as_such() -> None:
     assert world.view.freed == before + 2
 
 
-def test_failed_update_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_update_starts_over(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.node("a")
     world.view.update()

@@ -27,12 +27,12 @@ def owner(uid: str, *, assumed: bool = False, **requests: int) -> HoldOwner:
     return HoldOwner(uid, requests, assumed)
 
 
-def state(of: Hold, *owners: HoldOwner) -> HoldState:
-    return HoldState(of, {item.uid: item for item in owners})
+def state(hold: Hold, *owners: HoldOwner) -> HoldState:
+    return HoldState(hold, {item.uid: item for item in owners})
 
 
-def link(of: Hold, by: HoldOwner, node: str = "n") -> HoldLink:
-    return HoldLink(of.id, node, by)
+def link(hold: Hold, owner: HoldOwner, node: str = "n") -> HoldLink:
+    return HoldLink(hold.id, node, owner)
 
 
 def request(

@@ -51,7 +51,7 @@ def test_a_restricted_owner_takes_reserved_resources_from_the_hold_only() -> Non
     assert reasons == ["Reservation(s) Insufficient cpu"]
 
 
-def test_a_whole_hold_is_replaced_whatever_the_sizes() -> None:
+def test_whole_hold_is_replaced_for_any_size() -> None:
     kept = state(hold(cpu=2, consumption=WHOLE))
     assert not lacks({"cpu": 1}, kept, room(4, 4))
     assert not lacks({"cpu": 3}, kept, room(4, 3))

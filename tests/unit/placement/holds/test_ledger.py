@@ -52,7 +52,7 @@ def test_forgetting_an_owner_undoes_its_assumption() -> None:
     assert before.forget("gone", "a") is before
 
 
-def test_strangers_do_not_fit_into_kept_room() -> None:
+def test_other_pods_do_not_fit_into_held_room() -> None:
     kept = hold(cpu=3)
     node = NodeInfo(name="n", allocatable={"cpu": 4, "pods": 2})
     snapshot = PlacementSnapshot.of([node], ledger(kept).placeholders())
@@ -61,7 +61,7 @@ def test_strangers_do_not_fit_into_kept_room() -> None:
     assert [reason.message for reason in rejected] == ["Insufficient cpu"]
 
 
-# ---- whatever happens, in any order
+# ---- any events, in any order
 
 
 @dataclass
@@ -94,7 +94,7 @@ class OneNode:
         if self.free(amount):
             self.holds[kept.id] = kept
 
-    def stranger(self, requests: dict[str, int]) -> None:
+    def unmatched_pod(self, requests: dict[str, int]) -> None:
         self.number += 1
         if self.free(requests):
             self.pods[f"p{self.number}"] = requests
@@ -113,8 +113,8 @@ class OneNode:
     def bound(self, choice: int) -> None:
         if self.links:
             uid = sorted(self.links)[choice % len(self.links)]
-            found = self.links[uid]
-            self.links[uid] = found._replace(owner=found.owner._replace(assumed=False))
+            link = self.links[uid]
+            self.links[uid] = link._replace(owner=link.owner._replace(assumed=False))
 
     def failed(self, choice: int) -> None:
         assumed = sorted(uid for uid, item in self.links.items() if item.owner.assumed)
@@ -144,7 +144,7 @@ CHOICE = st.integers(0, 9)
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("reserve"), AMOUNTS, st.sampled_from([*Consumption]), st.booleans()),
-        st.tuples(st.just("stranger"), AMOUNTS),
+        st.tuples(st.just("unmatched_pod"), AMOUNTS),
         st.tuples(st.just("owner"), AMOUNTS, CHOICE),
         *(st.tuples(st.just(step), CHOICE) for step in ("bound", "failed", "ended", "released")),
     ),

@@ -1,4 +1,4 @@
-"""Which holds a pod may take: owners, affinity, taints, closure, exact requests, index."""
+"""The holds that a pod may take: owners, affinity, taints, closure, exact requests, index."""
 
 from __future__ import annotations
 

@@ -31,20 +31,20 @@ def test_no_node_is_oversubscribed(amount: int, pods: list[tuple[int, str, bool]
     nodes = [NodeInfo(name=name, allocatable={"cpu": CAPACITY, "pods": 6}) for name in ("m", "n")]
     snapshot = PlacementSnapshot.of(nodes, bound)
     open_ = [RunningPod(info) for info, (_, _, may) in zip(bound, pods, strict=True) if may]
-    found = pre_allocate(pod("r", amount), open_, snapshot, {"cpu": amount}, several=several)
-    if not found.node:
-        assert set(found.fits.reasons) == {"m", "n"}
+    result = pre_allocate(pod("r", amount), open_, snapshot, {"cpu": amount}, several=several)
+    if not result.node:
+        assert set(result.fits.reasons) == {"m", "n"}
         return
-    assert found.pods
-    assert several or len(found.pods) == 1
-    assert all(info.node_name == found.node for info in found.pods)
-    kept = hold(cpu=amount, node=found.node, consumption=Consumption.SHARED)
-    links = [HoldLink(kept.id, found.node, HoldOwner(info.uid, info.requests)) for info in found.pods]
+    assert result.pods
+    assert several or len(result.pods) == 1
+    assert all(info.node_name == result.node for info in result.pods)
+    kept = hold(cpu=amount, node=result.node, consumption=Consumption.SHARED)
+    links = [HoldLink(kept.id, result.node, HoldOwner(info.uid, info.requests)) for info in result.pods]
     state = HoldLedger.of((kept,), links, NOW).states[kept.id]
     assert state.used["cpu"] <= amount
-    there = [info.requests for info in bound if info.node_name == found.node]
-    if sum(requests["cpu"] for requests in there) <= CAPACITY and len(there) <= 6:
-        taken = occupied(there, [state])
+    present = [info.requests for info in bound if info.node_name == result.node]
+    if sum(requests["cpu"] for requests in present) <= CAPACITY and len(present) <= 6:
+        taken = occupied(present, [state])
         assert taken.get("cpu", 0) <= CAPACITY
         assert taken["pods"] <= 6
 
@@ -54,5 +54,5 @@ def test_a_node_with_pods_that_are_bound_already_comes_first() -> None:
     first, second = pod("first", 2, "a"), pod("second", 2, "b")
     snapshot = PlacementSnapshot.of(nodes, (first, second))
     running = [RunningPod(first), RunningPod(second, bound=True)]
-    found = pre_allocate(pod("r", 4), running, snapshot, {"cpu": 4})
-    assert (found.node, found.pods) == ("b", (second,))
+    result = pre_allocate(pod("r", 4), running, snapshot, {"cpu": 4})
+    assert (result.node, result.pods) == ("b", (second,))

@@ -22,7 +22,7 @@ EMPTY_FLEET = answer("CreateFleet", "<fleetId>fleet-1</fleetId>")
 
 @pytest.mark.covers("KRP-34")
 @pytest.mark.parametrize("status", [500, 503])
-def test_insufficient_capacity_is_asked_once_though_it_is_a_server_error(status: int) -> None:
+def test_insufficient_capacity_is_not_retried_although_it_is_a_server_error(status: int) -> None:
     aws = provider()
     wire = Wire(aws)
     wire.reply("CreateFleet", (status, refusal("InsufficientInstanceCapacity", request_id="r-9")))
@@ -37,7 +37,7 @@ def test_insufficient_capacity_is_asked_once_though_it_is_a_server_error(status:
     "code",
     ["ReservationCapacityExceeded", "VcpuLimitExceeded", "UnauthorizedOperation", "InvalidFleetConfig"],
 )
-def test_a_refusal_is_asked_once(code: str) -> None:
+def test_a_refused_call_is_not_retried(code: str) -> None:
     aws = provider()
     wire = Wire(aws)
     wire.reply("CreateFleet", (400, refusal(code)))
@@ -57,7 +57,9 @@ def test_a_refusal_is_asked_once(code: str) -> None:
     ],
     ids=["throttled", "internal", "unavailable", "not-aws", "reply-lost"],
 )
-def test_trouble_is_repeated_with_the_same_token_after_a_wait(trouble: tuple[int, str] | Exception) -> None:
+def test_a_transient_error_is_retried_with_the_same_token_after_a_wait(
+    trouble: tuple[int, str] | Exception,
+) -> None:
     clock = ManualClock()
     aws = provider(clock)
     wire = Wire(aws)
@@ -73,7 +75,7 @@ def test_trouble_is_repeated_with_the_same_token_after_a_wait(trouble: tuple[int
     ("code", "class_"),
     [("RequestLimitExceeded", ErrorClass.THROTTLING), ("InternalError", ErrorClass.TRANSIENT)],
 )
-def test_trouble_that_lasts_is_raised_with_its_class(code: str, class_: ErrorClass) -> None:
+def test_a_persistent_error_is_raised_with_its_class(code: str, class_: ErrorClass) -> None:
     aws = provider()
     wire = Wire(aws)
     wire.reply("CreateFleet", (503, refusal(code)))
@@ -84,7 +86,7 @@ def test_trouble_that_lasts_is_raised_with_its_class(code: str, class_: ErrorCla
 
 
 @pytest.mark.covers("KRP-34")
-def test_throttling_inside_an_answer_is_throttling_and_the_next_call_waits() -> None:
+def test_throttling_inside_a_response_delays_the_next_call() -> None:
     clock = ManualClock()
     aws = provider(clock)
     wire = Wire(aws)
@@ -101,7 +103,7 @@ def test_throttling_inside_an_answer_is_throttling_and_the_next_call_waits() -> 
 
 
 @pytest.mark.covers("KRP-11")
-def test_a_thousand_reservations_a_page_and_never_a_call_an_id() -> None:
+def test_reservations_are_read_in_pages_of_a_thousand() -> None:
     aws = provider()
     wire = Wire(aws)
     first = answer(
@@ -139,7 +141,7 @@ def test_calls_throttles_and_times_are_counted() -> None:
     assert value("capacity_broker_aws_call_seconds_count") == 2
 
 
-def test_an_unknown_profile_says_so_at_the_start() -> None:
+def test_an_unknown_profile_is_an_error_at_start() -> None:
     with pytest.raises(ProviderError, match="no-such-profile") as caught:
         provider(profile="no-such-profile")
     assert caught.value.class_ is ErrorClass.PERMISSION

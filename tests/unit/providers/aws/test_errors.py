@@ -80,9 +80,7 @@ DOCUMENTED = {
 @pytest.mark.covers("KRP-18")
 @pytest.mark.parametrize(("code", "class_"), sorted(DOCUMENTED.items()))
 @pytest.mark.parametrize("status", [0, 400, 500, 503])
-def test_a_documented_code_has_its_class_whatever_the_status(
-    code: str, class_: ErrorClass, status: int
-) -> None:
+def test_a_documented_code_has_its_class_for_any_status(code: str, class_: ErrorClass, status: int) -> None:
     assert errors.classify(code, status) is class_
 
 
@@ -90,7 +88,7 @@ def test_a_documented_code_has_its_class_whatever_the_status(
 @pytest.mark.parametrize(
     "code", ["VcpuLimitExceeded", "InsufficientFreeAddressesInSubnet", "RequestLimitExceeded"]
 )
-def test_quota_subnet_and_rate_say_nothing_about_a_reservation(code: str) -> None:
+def test_quota_subnet_and_rate_errors_do_not_mark_a_reservation(code: str) -> None:
     assert errors.classify(code) not in (
         ErrorClass.RESERVATION_FULL,
         ErrorClass.RESERVATION_GONE,
@@ -162,7 +160,7 @@ def test_an_unknown_code_is_classed_by_its_name_then_its_status(
         ("InvalidParameterValue", "Value (x) for parameter imageId is invalid.", ErrorClass.CONFIGURATION),
     ],
 )
-def test_where_one_code_says_several_things_the_words_decide(
+def test_the_message_decides_the_class_of_an_ambiguous_code(
     code: str, message: str, class_: ErrorClass
 ) -> None:
     assert errors.classify(code, 400, message=message) is class_
@@ -172,7 +170,7 @@ def test_where_one_code_says_several_things_the_words_decide(
 
 
 @given(st.text(), st.integers(0, 599))
-def test_anything_has_a_class(code: str, status: int) -> None:
+def test_any_code_has_a_class(code: str, status: int) -> None:
     assert errors.classify(code, status) in ErrorClass
 
 
@@ -190,7 +188,7 @@ def test_the_request_id_the_code_and_the_operation_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("caught", "class_", "said"),
+    ("caught", "class_", "message"),
     [
         (sdk.NoCredentialsError(), ErrorClass.PERMISSION, "AWS_PROFILE"),
         (sdk.ProfileNotFound(profile="gpu"), ErrorClass.PERMISSION, "gpu"),
@@ -204,35 +202,35 @@ def test_the_request_id_the_code_and_the_operation_are_kept() -> None:
         (sdk.NoRegionError(), ErrorClass.CONFIGURATION, "region"),
     ],
 )
-def test_what_the_sdk_raises_itself_is_classed_and_says_the_way_out(
-    caught: Exception, class_: ErrorClass, said: str
+def test_errors_of_the_sdk_have_a_class_and_a_remedy(
+    caught: Exception, class_: ErrorClass, message: str
 ) -> None:
     error = errors.translate(caught, operation="DescribeSubnets")
     assert error.class_ is class_
-    assert said in str(error)
+    assert message in str(error)
     assert error.request_id == ""
 
 
 @pytest.mark.parametrize("code", ["ExpiredToken", "ExpiredTokenException", "RequestExpired"])
-def test_expired_credentials_say_how_to_renew_them(code: str) -> None:
+def test_expired_credentials_name_the_command_that_renews_them(code: str) -> None:
     caught = sdk.ClientError({"Error": {"Code": code, "Message": "The security token is expired"}}, "X")
     error = errors.translate(caught, operation="X")
     assert error.class_ is ErrorClass.PERMISSION
     assert "renew" in error.message and "The security token is expired" in error.message
 
 
-def test_a_refusal_for_want_of_a_permission_reads_the_same_each_time() -> None:
+def test_a_permission_error_has_a_stable_message() -> None:
     """EC2 adds an encoded text that differs in each call."""
 
-    def said(sealed: str) -> str:
+    def text_of(sealed: str) -> str:
         message = f"You are not authorized. Encoded authorization failure message: {sealed}"
         caught = sdk.ClientError({"Error": {"Code": "UnauthorizedOperation", "Message": message}}, "X")
         return str(errors.translate(caught, operation="CreateFleet"))
 
-    assert said("k3xJ") == said("9fQz")
-    assert said("k3xJ").endswith("You are not authorized.")
+    assert text_of("k3xJ") == text_of("9fQz")
+    assert text_of("k3xJ").endswith("You are not authorized.")
 
 
-def test_what_is_no_exception_of_the_sdk_is_not_swallowed() -> None:
+def test_other_exceptions_are_not_swallowed() -> None:
     with pytest.raises(TypeError):
         errors.translate(KeyError("x"), operation="X")

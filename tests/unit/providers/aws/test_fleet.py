@@ -34,9 +34,7 @@ pools = st.builds(
 
 @pytest.mark.covers("KRP-21")
 @given(st.lists(pools, min_size=1, max_size=9), st.integers(1, 1000))
-def test_one_call_for_all_instances_and_never_two_entries_of_a_type_and_zone(
-    overrides: list[Override], count: int
-) -> None:
+def test_a_fleet_is_one_call_with_one_entry_per_type_and_zone(overrides: list[Override], count: int) -> None:
     launch = request(overrides=tuple(overrides), count=count)
     distinct = {(o.instance_type, o.zone) for o in overrides}
     if len(distinct) < len(overrides):
@@ -60,7 +58,7 @@ def test_duplicate_pools_are_refused_before_the_call() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"token": ""}, "token"),
         ({"overrides": ()}, "at least one pool"),
@@ -69,8 +67,8 @@ def test_duplicate_pools_are_refused_before_the_call() -> None:
         ({"count": 2, "minimum": 3}, "minimum"),
     ],
 )
-def test_a_request_that_ec2_would_refuse_is_not_sent(changes: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_request_that_ec2_would_refuse_is_not_sent(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         fleet_request(request(**changes), cluster="blue")
 
 
@@ -90,7 +88,7 @@ def test_each_market_has_its_capacity_type(market: str, capacity: str, options: 
     assert {key for key in built if key.endswith("Options")} == options
 
 
-def test_priorities_are_kept_else_the_lowest_price_wins() -> None:
+def test_without_priorities_the_lowest_price_wins() -> None:
     plain = fleet_request(request(), cluster="blue")
     assert plain["OnDemandOptions"] == {"AllocationStrategy": "lowest-price"}
     ranked = fleet_request(
@@ -140,18 +138,18 @@ def test_karpenters_cluster_tag_is_never_set() -> None:
 
 
 @given(st.text(min_size=1, max_size=200))
-def test_any_token_becomes_one_that_ec2_takes(token: str) -> None:
-    made = client_token(token)
-    assert made.isascii() and 1 <= len(made) <= 64
-    assert made == client_token(token)
+def test_any_token_becomes_a_valid_client_token(token: str) -> None:
+    accepted = client_token(token)
+    assert accepted.isascii() and 1 <= len(accepted) <= 64
+    assert accepted == client_token(token)
 
 
 @given(st.text(min_size=65, max_size=90), st.text(min_size=65, max_size=90))
-def test_long_tokens_stay_distinct(one: str, other: str) -> None:
-    assert (client_token(one) == client_token(other)) == (one == other)
+def test_long_tokens_stay_distinct(token: str, other: str) -> None:
+    assert (client_token(token) == client_token(other)) == (token == other)
 
 
-def test_a_token_that_was_used_for_something_else_is_a_mistake_of_the_request() -> None:
+def test_a_token_of_another_request_is_a_configuration_error() -> None:
     aws = provider()
     wire = Wire(aws)
     wire.reply("CreateFleet", (400, refusal("IdempotentParameterMismatch")))
@@ -183,7 +181,7 @@ def described(*ids: str, reservation: str = "") -> str:
 
 
 @pytest.mark.covers("KRP-33")
-def test_the_reservation_is_what_ec2_describes() -> None:
+def test_the_reservation_is_that_of_ec2s_description() -> None:
     aws = provider()
     wire = Wire(aws)
     wire.reply("CreateFleet", (200, FLEET))
@@ -192,7 +190,7 @@ def test_the_reservation_is_what_ec2_describes() -> None:
     assert [(i.id, i.reservation_id) for i in result.instances] == [("i-1", "cr-7"), ("i-2", "cr-7")]
 
 
-def test_an_instance_that_is_not_described_yet_is_looked_for_again() -> None:
+def test_an_instance_that_is_not_described_yet_is_described_again() -> None:
     clock = ManualClock()
     aws = provider(clock)
     wire = Wire(aws)
@@ -232,7 +230,7 @@ def test_instances_are_not_lost_when_describing_them_fails(code: str) -> None:
 
 
 @pytest.mark.covers("KRP-22")
-def test_below_the_minimum_nothing_is_left() -> None:
+def test_below_the_minimum_no_instance_stays() -> None:
     aws = provider()
     wire = Wire(aws)
     wire.reply("CreateFleet", (200, FLEET))
@@ -244,19 +242,19 @@ def test_below_the_minimum_nothing_is_left() -> None:
 
 
 @pytest.mark.parametrize("where", ["call", "inside"])
-def test_after_a_template_is_gone_it_is_made_again(where: str) -> None:
+def test_a_deleted_template_is_created_again(where: str) -> None:
     aws = provider()
     wire = Wire(aws)
     template = Template(image_id="ami-1")
     name = template_name(template, owner="gpu", cluster="blue")
-    made = answer(
+    created = answer(
         "CreateLaunchTemplate",
         "<launchTemplate><launchTemplateId>lt-1</launchTemplateId>"
         f"<launchTemplateName>{name}</launchTemplateName></launchTemplate>",
     )
     code = "InvalidLaunchTemplateName.NotFoundException"
     inside = answer("CreateFleet", f"<errorSet><item><errorCode>{code}</errorCode></item></errorSet>")
-    wire.reply("CreateLaunchTemplate", (200, made))
+    wire.reply("CreateLaunchTemplate", (200, created))
     wire.reply("CreateFleet", (400, refusal(code)) if where == "call" else (200, inside))
     ref = aws.ensure_template(template, owner="gpu")
     if where == "call":
@@ -273,14 +271,14 @@ def test_after_a_template_is_gone_it_is_made_again(where: str) -> None:
 
 @pytest.mark.covers("KRP-18")
 @pytest.mark.parametrize("code", ["InstanceLimitExceeded", "InvalidParameterValue", "SomethingNew"])
-def test_a_full_spread_placement_group_is_full_in_that_zone_alone(code: str) -> None:
+def test_a_spread_placement_group_is_full_only_in_its_zone(code: str) -> None:
     """No limit of the account, and no mistake of the class: another zone may take the instance."""
-    said = (
+    message = (
         "You've reached the limit of instances in this spread placement group. A spread placement group can "
         "have up to seven instances per Availability Zone."
     )
     aws = provider()
-    refused = f"<item><errorCode>{code}</errorCode><errorMessage>{said}</errorMessage></item>"
+    refused = f"<item><errorCode>{code}</errorCode><errorMessage>{message}</errorMessage></item>"
     Wire(aws).reply("CreateFleet", (200, answer("CreateFleet", f"<errorSet>{refused}</errorSet>")))
     (error,) = aws.launch(request()).errors
     assert (error.code, error.class_) == (code, ErrorClass.SPREAD_FULL)

@@ -65,11 +65,11 @@ def test_equal_content_has_one_name(template: Template) -> None:
 
 @pytest.mark.covers("KRP-13")
 @given(templates, templates)
-def test_other_content_has_another_name(one: Template, other: Template) -> None:
+def test_other_content_has_another_name(first: Template, second: Template) -> None:
     def content(template: Template) -> Template:
         return dataclasses.replace(template, security_group_ids=tuple(sorted(template.security_group_ids)))
 
-    assert (name(one) == name(other)) == (content(one) == content(other))
+    assert (name(first) == name(second)) == (content(first) == content(second))
 
 
 def test_no_two_classes_or_clusters_share_a_template() -> None:
@@ -104,22 +104,22 @@ def test_no_two_classes_or_clusters_share_a_template() -> None:
     ],
 )
 def test_a_target_always_goes_with_reservations_only(target: ReservationTarget, data: object) -> None:
-    made = template_data(Template(image_id="ami-1", target=target))
-    assert made.get("CapacityReservationSpecification") == data
+    data_ = template_data(Template(image_id="ami-1", target=target))
+    assert data_.get("CapacityReservationSpecification") == data
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("target", "message"),
     [
         (ReservationTarget(preference="none", reservation_id="cr-1"), "preference none with target cr-1"),
         (ReservationTarget(preference="open", group_arn=GROUP), "preference open with target arn:"),
         (ReservationTarget(reservation_id="cr-1", group_arn=GROUP), "not both"),
     ],
 )
-def test_what_ec2_rejects_is_never_built(target: ReservationTarget, said: str) -> None:
+def test_a_template_that_ec2_rejects_is_never_sent(target: ReservationTarget, message: str) -> None:
     aws = provider()
     wire = Wire(aws)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         aws.ensure_template(Template(image_id="ami-1", target=target), owner="gpu")
     assert wire.sent == []
 
@@ -207,7 +207,7 @@ def test_everything_of_the_class_reaches_ec2() -> None:
 
 
 @pytest.mark.covers("KRP-14")
-def test_what_a_class_leaves_open_is_not_said() -> None:
+def test_unset_fields_of_a_class_are_not_sent() -> None:
     plain = template_data(Template(image_id="ami-1"))
     assert plain.keys() == {"ImageId", "MetadataOptions", "Monitoring", "Placement"}
     assert (plain["Monitoring"], plain["Placement"]) == ({"Enabled": False}, {"Tenancy": "default"})
@@ -217,9 +217,9 @@ def test_what_a_class_leaves_open_is_not_said() -> None:
         http_put_response_hop_limit=5,
         http_protocol_ipv6="enabled",
     )
-    said = template_data(Template(image_id="ami-1", metadata=other))["MetadataOptions"]
-    assert (said["HttpEndpoint"], said["HttpTokens"]) == ("disabled", "optional")
-    assert (said["HttpPutResponseHopLimit"], said["HttpProtocolIpv6"]) == (5, "enabled")
+    options = template_data(Template(image_id="ami-1", metadata=other))["MetadataOptions"]
+    assert (options["HttpEndpoint"], options["HttpTokens"]) == ("disabled", "optional")
+    assert (options["HttpPutResponseHopLimit"], options["HttpProtocolIpv6"]) == (5, "enabled")
 
 
 def test_a_public_address_moves_the_groups_to_the_interface() -> None:
@@ -250,7 +250,7 @@ def test_each_efa_is_an_interface_on_a_card_of_its_own() -> None:
 
 
 @pytest.mark.covers("KRP-14")
-def test_what_has_no_address_is_asked_for_none() -> None:
+def test_an_interface_without_an_address_requests_none() -> None:
     data = template_data(
         Template(
             image_id="ami-1",
@@ -283,13 +283,13 @@ def test_what_has_no_address_is_asked_for_none() -> None:
         ),
     ],
 )
-def test_what_only_an_interface_has_makes_one(content: Any, field: str, value: object) -> None:
+def test_a_field_of_interfaces_creates_an_interface(content: Any, field: str, value: object) -> None:
     (interface,) = template_data(Template(image_id="ami-1", **content))["NetworkInterfaces"]
-    asked: Any = interface
-    assert (asked["DeviceIndex"], asked[field]) == (0, value)
+    sent: Any = interface
+    assert (sent["DeviceIndex"], sent[field]) == (0, value)
 
 
-def test_a_group_by_id_and_virtual_machines_inside() -> None:
+def test_a_placement_group_by_id_and_nested_virtualization() -> None:
     data = template_data(
         Template(image_id="ami-1", placement_group_id="pg-1", nested_virtualization="enabled")
     )
@@ -325,7 +325,7 @@ OWN_TAGS = (
 )
 
 
-def test_a_template_that_is_there_already_is_adopted() -> None:
+def test_an_existing_template_is_adopted() -> None:
     aws = provider()
     wire = Wire(aws)
     template = Template(image_id="ami-1")
@@ -337,7 +337,7 @@ def test_a_template_that_is_there_already_is_adopted() -> None:
     assert wire.count("CreateLaunchTemplate") == 1
 
 
-def test_a_foreign_template_of_the_same_name_is_not_taken() -> None:
+def test_a_foreign_template_of_the_same_name_is_not_adopted() -> None:
     aws = provider()
     wire = Wire(aws)
     template = Template(image_id="ami-1")
@@ -364,7 +364,7 @@ def test_a_template_with_a_foreign_name_is_neither_listed_nor_deleted() -> None:
 @pytest.mark.parametrize(
     "code", ["InvalidLaunchTemplateId.NotFound", "InvalidLaunchTemplateName.NotFoundException"]
 )
-def test_deleting_what_is_gone_is_success(ref: TemplateRef, code: str) -> None:
+def test_deleting_a_deleted_template_succeeds(ref: TemplateRef, code: str) -> None:
     aws = provider()
     wire = Wire(aws)
     wire.reply("DeleteLaunchTemplate", (400, refusal(code)))

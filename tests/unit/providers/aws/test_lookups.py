@@ -64,7 +64,7 @@ ROOT = "/aws/service/eks/optimized-ami/1.32/amazon-linux-2023"
         ),
     ],
 )
-def test_an_alias_is_what_aws_publishes(alias: str, parameters: dict[str, str]) -> None:
+def test_an_alias_names_the_images_that_aws_publishes(alias: str, parameters: dict[str, str]) -> None:
     assert dict(published(alias, kubernetes_version="1.32")) == parameters
 
 
@@ -75,7 +75,7 @@ def test_a_version_of_al2023_names_the_image() -> None:
 
 
 @pytest.mark.parametrize("alias", ["al2023", "ubuntu@latest", "@latest", "al2023@"])
-def test_a_bad_alias_says_how_to_write_one(alias: str) -> None:
+def test_an_invalid_alias_names_the_valid_form(alias: str) -> None:
     with pytest.raises(ProviderError, match="al2023@latest") as caught:
         published(alias, kubernetes_version="1.32")
     assert caught.value.class_ is ErrorClass.CONFIGURATION
@@ -97,11 +97,11 @@ def test_no_term_ever_selects_everything(chosen: list[Selector]) -> None:
     queries = list(of_terms(chosen, what="subnetSelectorTerms", id_name="subnet-id", name=""))
     assert all(queries)
     assert len(queries) <= max(1, len(chosen))
-    asked = {value for query in queries for one in query for value in one.get("Values", [])}
-    assert {term.id for term in chosen if term.id} <= asked
+    values = {value for query in queries for filter_ in query for value in filter_.get("Values", [])}
+    assert {term.id for term in chosen if term.id} <= values
 
 
-def test_a_star_asks_for_the_key_alone_and_fields_are_anded() -> None:
+def test_a_star_filters_by_the_key_alone_and_fields_are_combined() -> None:
     (query,) = of_terms(
         [Selector(id="subnet-1", tags={"any": "*", "env": "prod"})], what="x", id_name="subnet-id", name=""
     )
@@ -120,13 +120,13 @@ def test_plain_ids_are_one_call() -> None:
 
 
 @given(st.lists(st.integers(), max_size=50), st.integers(1, 20))
-def test_batches_lose_nothing(items: list[int], size: int) -> None:
+def test_batches_contain_every_item(items: list[int], size: int) -> None:
     cut = list(batches(items, size))
     assert [item for batch in cut for item in batch] == items
     assert all(1 <= len(batch) <= size for batch in cut)
 
 
-def test_a_value_is_loaded_again_when_it_is_too_old() -> None:
+def test_an_expired_value_is_loaded_again() -> None:
     clock = ManualClock()
     cache: TtlCache[str, int] = TtlCache(ttl=60, monotonic=clock.monotonic)
     loads = iter(range(9))
@@ -139,14 +139,14 @@ def test_a_value_is_loaded_again_when_it_is_too_old() -> None:
     assert cache.get("k", lambda: next(loads)) == 2
 
 
-def test_a_failed_load_is_not_remembered() -> None:
+def test_a_failed_load_is_not_cached() -> None:
     cache: TtlCache[str, int] = TtlCache(ttl=60, monotonic=lambda: 0.0)
     with pytest.raises(ZeroDivisionError):
         cache.get("k", lambda: 1 // 0)
     assert cache.get("k", lambda: 7) == 7
 
 
-def test_callers_at_the_same_moment_cause_one_load() -> None:
+def test_concurrent_callers_cause_a_single_load() -> None:
     cache: TtlCache[str, int] = TtlCache(ttl=60, monotonic=lambda: 0.0)
     loads = []
     together = threading.Barrier(6)
@@ -155,11 +155,11 @@ def test_callers_at_the_same_moment_cause_one_load() -> None:
         loads.append(1)
         return 1
 
-    def ask() -> None:
+    def read_value() -> None:
         together.wait(60)
         cache.get("k", load)
 
-    threads = [threading.Thread(target=ask) for _ in range(6)]
+    threads = [threading.Thread(target=read_value) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -193,13 +193,13 @@ def test_pods_are_limited_by_the_default_network_card() -> None:
       </networkCards></networkInfo>"""
     wire.reply("DescribeInstanceTypes", (200, _types("m5.large", body)))
     wire.reply("DescribeInstanceTypeOfferings", (200, OFFERED))
-    made = aws.instance_types()["m5.large"]
-    assert made.max_pods == 3 * 9 + 2
-    assert made.zones == {"us-east-1b"}
-    assert made.on_demand_price == 0.096
+    type_ = aws.instance_types()["m5.large"]
+    assert type_.max_pods == 3 * 9 + 2
+    assert type_.zones == {"us-east-1b"}
+    assert type_.on_demand_price == 0.096
 
 
-def test_types_are_asked_for_once_an_hour() -> None:
+def test_types_are_read_once_an_hour() -> None:
     clock = ManualClock()
     aws = provider(clock)
     wire = Wire(aws)
@@ -229,10 +229,10 @@ def test_a_placement_group_by_its_name() -> None:
     aws = provider()
     wire = Wire(aws)
     arn = "arn:aws:ec2:us-east-1:123456789012:placement-group/ring"
-    said = {"groupId": "pg-1", "groupName": "ring", "groupArn": arn, "strategy": "cluster"}
-    item = "".join(("<item>", *(f"<{key}>{value}</{key}>" for key, value in said.items()), "</item>"))
-    found = f"<placementGroupSet>{item}</placementGroupSet>"
-    wire.reply("DescribePlacementGroups", (200, answer("DescribePlacementGroups", found)))
+    fields = {"groupId": "pg-1", "groupName": "ring", "groupArn": arn, "strategy": "cluster"}
+    item = "".join(("<item>", *(f"<{key}>{value}</{key}>" for key, value in fields.items()), "</item>"))
+    body = f"<placementGroupSet>{item}</placementGroupSet>"
+    wire.reply("DescribePlacementGroups", (200, answer("DescribePlacementGroups", body)))
     assert aws.placement_group(name="ring") == PlacementGroup(arn=arn, strategy="cluster")
     assert aws.placement_group(id_="pg-1").arn == arn
     assert wire.of("DescribePlacementGroups")[-1]["GroupId.1"] == "pg-1"
@@ -269,19 +269,19 @@ ARM = InstanceType(name="m6g.large", vcpus=2, memory_mib=1, architecture="arm64"
         ("none-or-neuron", {"m5.large", "g4ad.xlarge", "trn1.2xlarge"}),
     ],
 )
-def test_an_image_serves_types_with_the_devices_that_it_drives(
+def test_an_image_serves_types_with_supported_devices(
     accelerator: Accelerator | None, served: set[str]
 ) -> None:
     image = Image(id="ami-1", accelerator=accelerator)
     assert {t.name for t in (CPU, GPU, AMD, NEURON, ARM) if image.serves(t)} == served
 
 
-def _parameters(*found: str) -> dict[str, Any]:
-    return {"Parameters": [{"Name": name, "Value": f"ami-{n}"} for n, name in enumerate(found)]}
+def _parameters(*parameter_names: str) -> dict[str, Any]:
+    return {"Parameters": [{"Name": name, "Value": f"ami-{n}"} for n, name in enumerate(parameter_names)]}
 
 
 @pytest.mark.covers("KRP-14")
-def test_an_alias_gives_the_published_images_and_what_each_is_for() -> None:
+def test_an_alias_gives_the_published_images_with_their_accelerators() -> None:
     clock = ManualClock()
     aws = provider(clock)
     wire = Wire(aws)
@@ -292,21 +292,23 @@ def test_an_alias_gives_the_published_images_and_what_each_is_for() -> None:
     )
     wire.reply("DescribeImages", (200, answer("DescribeImages", f"<imagesSet>{images}</imagesSet>")))
     with Stubber(aws._aws.ssm) as ssm:
-        asked = {"Names": names}
-        ssm.add_response("get_parameters", _parameters(*names[:3]), asked)
-        found = {image.id: image for image in aws.images([Selector(alias="al2023@latest")])}
+        params = {"Names": names}
+        ssm.add_response("get_parameters", _parameters(*names[:3]), params)
+        images_by_id = {image.id: image for image in aws.images([Selector(alias="al2023@latest")])}
         aws.images([Selector(alias="al2023@latest")])
         clock.advance(3600)
-        ssm.add_response("get_parameters", _parameters(names[0]), asked)
+        ssm.add_response("get_parameters", _parameters(names[0]), params)
         assert aws.images([Selector(alias="al2023@latest")])
-    assert [(found[i].architecture, found[i].accelerator) for i in ("ami-0", "ami-1", "ami-2")] == [
+    assert [
+        (images_by_id[i].architecture, images_by_id[i].accelerator) for i in ("ami-0", "ami-1", "ami-2")
+    ] == [
         ("amd64", "none"),
         ("arm64", "none"),
         ("amd64", "nvidia"),
     ]
 
 
-def test_an_alias_that_aws_does_not_publish_says_what_was_looked_for() -> None:
+def test_an_unpublished_alias_names_the_parameters() -> None:
     aws = provider()
     with Stubber(aws._aws.ssm) as ssm:
         ssm.add_response("get_parameters", _parameters())
@@ -317,9 +319,9 @@ def test_an_alias_that_aws_does_not_publish_says_what_was_looked_for() -> None:
 
 @pytest.mark.covers("KRP-14")
 @pytest.mark.parametrize(
-    "asked", ["/golden", "/golden:7", "arn:aws-cn:ssm:cn-north-1:123456789012:parameter/golden"]
+    "parameter_name", ["/golden", "/golden:7", "arn:aws-cn:ssm:cn-north-1:123456789012:parameter/golden"]
 )
-def test_a_parameter_is_found_by_name_by_version_and_by_arn(asked: str) -> None:
+def test_a_parameter_is_found_by_name_by_version_and_by_arn(parameter_name: str) -> None:
     aws = provider()
     wire = Wire(aws)
     images = "<item><imageId>ami-7</imageId></item>"
@@ -327,8 +329,8 @@ def test_a_parameter_is_found_by_name_by_version_and_by_arn(asked: str) -> None:
     with Stubber(aws._aws.ssm) as ssm:
         # SSM returns the bare name, however the parameter was requested.
         parameter = {"Name": "/golden", "Value": "ami-7", "Version": 7}
-        ssm.add_response("get_parameters", {"Parameters": [parameter]}, {"Names": [asked]})
-        assert [image.id for image in aws.images([Selector(ssm_parameter=asked)])] == ["ami-7"]
+        ssm.add_response("get_parameters", {"Parameters": [parameter]}, {"Names": [parameter_name]})
+        assert [image.id for image in aws.images([Selector(ssm_parameter=parameter_name)])] == ["ami-7"]
         ssm.add_response("get_parameters", {"Parameters": []})
         with pytest.raises(ProviderError, match="'/other' does not exist in us-east-1") as caught:
             aws.images([Selector(ssm_parameter="/other")])
@@ -336,7 +338,7 @@ def test_a_parameter_is_found_by_name_by_version_and_by_arn(asked: str) -> None:
 
 
 @pytest.mark.covers("KRP-29")
-def test_a_reservation_of_ultraservers_is_known_by_its_launch_status() -> None:
+def test_a_reservation_of_ultraservers_is_recognized_by_its_launch_status() -> None:
     item: Any = {"CapacityReservationId": "cr-1", "ReservationType": "capacity-block"}
     assert not odcr(item).ultraserver
     item["LaunchStatus"] = "launchable"
@@ -362,13 +364,11 @@ def test_a_reservation_of_ultraservers_is_known_by_its_launch_status() -> None:
         ("Windows with SQL Server Web", "Windows with SQL Server Web"),
     ],
 )
-def test_an_image_is_matched_under_the_name_that_reservations_have_for_its_platform(
-    details: str, reserved: str
-) -> None:
+def test_an_image_is_matched_by_the_platform_name_of_reservations(details: str, reserved: str) -> None:
     assert platform(details) == reserved
 
 
-def test_deprecated_images_come_last_and_a_bare_name_is_not_looked_for_everywhere() -> None:
+def test_deprecated_images_come_last_and_a_bare_name_is_read_from_known_owners_only() -> None:
     clock = ManualClock()
     aws = provider(clock)
     wire = Wire(aws)
@@ -381,8 +381,8 @@ def test_deprecated_images_come_last_and_a_bare_name_is_not_looked_for_everywher
         "<platformDetails>SQL Server Web</platformDetails></item>"
     )
     wire.reply("DescribeImages", (200, answer("DescribeImages", f"<imagesSet>{images}</imagesSet>")))
-    found = aws.images([Selector(name="node-*")])
-    assert [(i.id, i.deprecated, i.platform) for i in found] == [
+    selected = aws.images([Selector(name="node-*")])
+    assert [(i.id, i.deprecated, i.platform) for i in selected] == [
         ("ami-3-mid", False, "Linux with SQL Server Web"),
         ("ami-1-old", False, "Linux/UNIX"),
         ("ami-2-new", True, "Linux/UNIX"),
@@ -393,8 +393,8 @@ def test_deprecated_images_come_last_and_a_bare_name_is_not_looked_for_everywher
     aws.images([Selector(name="node-*", owner="123456789012")])
     assert wire.sent[1]["Owner.1"] == "123456789012" and "Owner.2" not in wire.sent[1]
     aws.images([Selector(id="ami-9"), Selector(tags={"team": "ml"})])
-    asked = [{key: value for key, value in sent.items() if "Value" in key} for sent in wire.sent[2:]]
-    assert asked == [
+    filters = [{key: value for key, value in sent.items() if "Value" in key} for sent in wire.sent[2:]]
+    assert filters == [
         {"Filter.1.Value.1": "ami-9", "Filter.2.Value.1": "available"},
         {"Filter.1.Value.1": "ml", "Filter.2.Value.1": "available"},
     ]

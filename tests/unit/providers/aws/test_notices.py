@@ -53,7 +53,7 @@ ONE, OTHER, CR = "i-0123456789abcdef0", "i-0fedcba9876543210", "cr-0123456789abc
         (events.event("EC2 AMI State Change", {}), NoticeKind.OTHER, (), ()),
     ],
 )
-def test_each_shape(
+def test_each_notice_format_is_read(
     body: str, kind: NoticeKind, instances: tuple[str, ...], reservations: tuple[str, ...]
 ) -> None:
     notice = parse(body)
@@ -85,7 +85,7 @@ def test_each_shape(
         ),
     ],
 )
-def test_what_is_wrong_is_said(body: str, words: str) -> None:
+def test_an_invalid_notice_is_reported(body: str, words: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse(body)
     assert words in str(caught.value)

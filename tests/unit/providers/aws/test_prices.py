@@ -49,7 +49,7 @@ def product(name: str, price: str, currency: str = "USD") -> str:
     )
 
 
-def asked(family: str, tenancy: str, **more: Any) -> dict[str, Any]:
+def products_request(family: str, tenancy: str, **more: Any) -> dict[str, Any]:
     fields = PRODUCT | {"regionCode": "us-east-1", "productFamily": family, "tenancy": tenancy}
     return {
         "ServiceCode": "AmazonEC2",
@@ -65,13 +65,17 @@ def listed(aws: AwsProvider, *pages: list[str]) -> Stubber:
     for number, page in enumerate(pages):
         following = {"NextToken": str(number + 1)} if number + 1 < len(pages) else {}
         more = {"NextToken": str(number)} if number else {}
-        stub.add_response("get_products", {"PriceList": page, **following}, asked(*FAMILIES[0], **more))
-    stub.add_response("get_products", {"PriceList": [product("c5.metal", "4.08")]}, asked(*FAMILIES[1]))
+        stub.add_response(
+            "get_products", {"PriceList": page, **following}, products_request(*FAMILIES[0], **more)
+        )
+    stub.add_response(
+        "get_products", {"PriceList": [product("c5.metal", "4.08")]}, products_request(*FAMILIES[1])
+    )
     return stub
 
 
-def wired(made: AwsProvider) -> Wire:
-    wire = Wire(made)
+def wired(aws: AwsProvider) -> Wire:
+    wire = Wire(aws)
     wire.reply("DescribeInstanceTypes", (200, TYPES))
     wire.reply("DescribeInstanceTypeOfferings", (200, OFFERED))
     wire.reply("DescribeSpotPriceHistory", (200, spot(("m5.large", "us-east-1a", "0.0371"))))
@@ -80,9 +84,9 @@ def wired(made: AwsProvider) -> Wire:
 
 @pytest.fixture
 def aws() -> AwsProvider:
-    made = provider()
-    wired(made)
-    return made
+    provider_ = provider()
+    wired(provider_)
+    return provider_
 
 
 @pytest.mark.parametrize(
@@ -93,7 +97,7 @@ def test_shipped_prices(kind: str, price: float) -> None:
     assert PRICES["us-east-1"][kind] == price
 
 
-def test_before_a_refresh_the_shipped_table_holds_and_unknown_is_unknown(aws: AwsProvider) -> None:
+def test_before_a_refresh_prices_are_those_of_the_shipped_table(aws: AwsProvider) -> None:
     types = aws.instance_types()
     assert (types["m5.large"].on_demand_price, types["m5.large"].spot_prices) == (0.096, {})
     assert types["x99.large"].on_demand_price is None
@@ -120,10 +124,10 @@ def test_a_refresh_brings_the_list_s_prices_and_each_zone_s_spot_price(aws: AwsP
         "c5.metal": 4.08,
     }
     assert types["m5.large"].spot_prices == {"us-east-1a": 0.0371}
-    assert before["m5.large"].on_demand_price == 0.096, "what was handed out is not changed"
+    assert before["m5.large"].on_demand_price == 0.096, "a returned table is not changed"
 
 
-def test_an_isolated_vpc_asks_for_spot_prices_alone() -> None:
+def test_an_isolated_vpc_reads_only_spot_prices() -> None:
     aws = provider(catalog=CatalogSources(isolated_vpc=True))
     wired(aws)
     with Stubber(aws._aws.pricing):  # any call would be an error
@@ -132,7 +136,7 @@ def test_an_isolated_vpc_asks_for_spot_prices_alone() -> None:
     assert aws.instance_types()["m5.large"].spot_prices == {"us-east-1a": 0.0371}
 
 
-def test_what_cannot_be_had_stays_and_the_rest_is_refreshed(aws: AwsProvider) -> None:
+def test_unavailable_prices_stay_and_the_others_are_refreshed(aws: AwsProvider) -> None:
     with Stubber(aws._aws.pricing) as stub:
         stub.add_client_error("get_products", "AccessDeniedException", "pricing:GetProducts", 403)
         with pytest.raises(ProviderError, match="pricing:GetProducts") as caught:
@@ -151,7 +155,7 @@ def test_without_spot_prices_the_list_is_still_read() -> None:
     assert aws.instance_types()["m5.large"].on_demand_price == 0.09
 
 
-def test_a_price_of_nothing_or_in_other_money_is_no_price(aws: AwsProvider) -> None:
+def test_a_zero_price_or_another_currency_is_ignored(aws: AwsProvider) -> None:
     """The list has rows with price zero for capacity that is paid elsewhere."""
     page = [product("m5.large", "0.0000000000"), product("x99.large", "3", "CNY")]
     with listed(aws, page):
@@ -161,17 +165,17 @@ def test_a_price_of_nothing_or_in_other_money_is_no_price(aws: AwsProvider) -> N
 
 
 @pytest.mark.parametrize(
-    ("region", "found"),
+    ("region", "api_region"),
     [("eu-west-1", "us-east-1"), ("us-gov-west-1", "us-east-1"), ("cn-north-1", "cn-northwest-1")],
 )
-def test_the_price_list_answers_in_a_region_of_its_own(region: str, found: str) -> None:
-    assert price_list_region(region) == found
+def test_the_price_list_has_its_own_regions(region: str, api_region: str) -> None:
+    assert price_list_region(region) == api_region
     aws = AwsProvider(cluster="blue", region=region, clock=ManualClock(), endpoint_url="http://127.0.0.1:1")
-    assert aws._aws.pricing.meta.region_name == found
+    assert aws._aws.pricing.meta.region_name == api_region
 
 
 @pytest.mark.covers("SAF-08")
-def test_prices_are_by_platform_and_tenancy_and_unknown_where_the_list_has_none() -> None:
+def test_prices_are_by_platform_and_tenancy_and_may_be_unknown() -> None:
     offers = {
         ("Windows with SQL Server Standard", "default"),
         ("Linux/UNIX", "dedicated"),
@@ -194,12 +198,14 @@ def test_prices_are_by_platform_and_tenancy_and_unknown_where_the_list_has_none(
             (bare | windows | licensed, []),
         ):
             fields = PRODUCT | {"regionCode": "us-east-1"} | more
-            filters = {each["Field"]: each["Value"] for each in asked("", "")["Filters"]} | fields
-            wanted = asked("", "") | {
+            filters = {
+                filter_["Field"]: filter_["Value"] for filter_ in products_request("", "")["Filters"]
+            } | fields
+            request = products_request("", "") | {
                 "Filters": [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in filters.items()]
             }
-            wanted["Filters"].sort(key=lambda each: _ORDER.index(each["Field"]))
-            stub.add_response("get_products", {"PriceList": products}, wanted)
+            request["Filters"].sort(key=lambda filter_: _ORDER.index(filter_["Field"]))
+            stub.add_response("get_products", {"PriceList": products}, request)
         aws.refresh_prices()
         stub.assert_no_pending_responses()
     type_ = aws.instance_types()["m5.large"]

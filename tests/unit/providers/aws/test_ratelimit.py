@@ -37,7 +37,7 @@ rates = st.builds(Rate, st.integers(1, 100), st.floats(0.15, 20))
 
 
 @given(rates, st.lists(st.floats(0, 5), max_size=60))
-def test_in_no_span_of_time_are_more_sent_than_the_bucket_allows(rate: Rate, gaps: list[float]) -> None:
+def test_no_time_span_has_more_calls_than_the_bucket_allows(rate: Rate, gaps: list[float]) -> None:
     clock = ManualClock()
     bucket = TokenBucket(rate, monotonic=clock.monotonic)
     sent = []
@@ -78,23 +78,23 @@ def test_instances_are_counted_besides_calls() -> None:
     assert limiter.wait("TerminateInstances", resources=500) == pytest.approx(25)
 
 
-def test_after_a_refusal_for_the_rate_the_bucket_starts_from_nothing() -> None:
+def test_after_throttling_the_bucket_is_empty() -> None:
     clock = ManualClock()
     limiter = RateLimiter(monotonic=clock.monotonic, sleep=clock.sleep)
     limiter.throttled("CreateFleet")
     assert limiter.wait("CreateFleet") == pytest.approx(1 / WRITE.rate)
 
 
-def test_many_threads_get_the_burst_once() -> None:
+def test_threads_share_the_burst() -> None:
     clock = ManualClock()
     bucket = TokenBucket(READ, monotonic=clock.monotonic)
     waits: list[float] = []
 
-    def ask() -> None:
+    def reserve() -> None:
         for _ in range(25):
             waits.append(bucket.reserve())
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
+    threads = [threading.Thread(target=reserve) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,4 +1,4 @@
-"""The reduced SDK knows all calls of the provider, and each call as AWS describes it."""
+"""The reduced SDK has all calls of the provider, each as AWS describes it."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ def _described(shape: Shape | None, seen: frozenset[str] = frozenset()) -> Any:
     return shape.type_name, shape.name, shape.serialization, shape.metadata, parts, others
 
 
-def test_the_operations_that_are_kept_are_those_that_are_called() -> None:
+def test_only_called_operations_are_kept() -> None:
     called = {(service, method) for service, method in CALLED.findall(_sources())}
     kept = {(service, xform_name(name)) for service, names in USED.items() for name in names}
     assert kept == called
 
 
 @pytest.mark.parametrize("service", USED)
-def test_an_operation_is_described_as_the_sdk_describes_it(service: str) -> None:
+def test_an_operation_equals_that_of_the_sdk(service: str) -> None:
     whole, lean = botocore.session.Session(), botocore.session.Session()
     paths = tuple(whole.get_component("data_loader").search_paths)
     lean.register_component("data_loader", lean_loader(paths))
-    model, ours = whole.get_service_model(service), lean.get_service_model(service)
-    assert set(ours.operation_names) == set(USED[service])
-    assert ours.metadata == model.metadata
+    model, reduced = whole.get_service_model(service), lean.get_service_model(service)
+    assert set(reduced.operation_names) == set(USED[service])
+    assert reduced.metadata == model.metadata
     for name in USED[service]:
-        expected, found = model.operation_model(name), ours.operation_model(name)
-        assert found.http == expected.http
-        assert _described(found.input_shape) == _described(expected.input_shape)
-        assert _described(found.output_shape) == _described(expected.output_shape)
+        expected, actual = model.operation_model(name), reduced.operation_model(name)
+        assert actual.http == expected.http
+        assert _described(actual.input_shape) == _described(expected.input_shape)
+        assert _described(actual.output_shape) == _described(expected.output_shape)
 
 
-def test_a_file_that_is_not_there_is_none() -> None:
+def test_a_missing_file_is_none() -> None:
     assert LeanFiles().load_file("/nowhere/ec2/2016-11-15/service-2") is None

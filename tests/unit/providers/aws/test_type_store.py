@@ -43,25 +43,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("types")
 
 
-@given(kept=st.lists(types, max_size=3, unique_by=lambda each: each.name))
-def test_what_is_written_is_read_back(folder: Path, kept: list[InstanceType]) -> None:
+@given(kept=st.lists(types, max_size=3, unique_by=lambda type_: type_.name))
+def test_saved_types_are_read_back(folder: Path, kept: list[InstanceType]) -> None:
     store = TypeStore(folder, ttl=HOUR)
-    wanted = {each.name: each for each in kept}
-    store.save(PLACE, wanted, now=START)
-    assert store.load(PLACE, now=START) == wanted
+    by_name = {type_.name: type_ for type_ in kept}
+    store.save(PLACE, by_name, now=START)
+    assert store.load(PLACE, now=START) == by_name
 
 
 M5 = {"m5.large": InstanceType(name="m5.large", vcpus=2, memory_mib=8192)}
 
 
-def test_another_account_region_or_endpoint_is_another_place(tmp_path: Path) -> None:
+def test_each_account_region_and_endpoint_has_its_own_file(tmp_path: Path) -> None:
     store = TypeStore(tmp_path, ttl=HOUR)
     store.save(PLACE, M5, now=START)
     for other in (("", *PLACE[1:]), (PLACE[0], "eu-west-1", PLACE[2]), (*PLACE[:2], "210987654321")):
         assert store.load(other, now=START) is None
 
 
-def test_an_hour_later_they_are_fetched_again(tmp_path: Path) -> None:
+def test_types_are_read_again_after_an_hour(tmp_path: Path) -> None:
     store = TypeStore(tmp_path, ttl=HOUR)
     store.save(PLACE, M5, now=START)
     assert store.load(PLACE, now=START + timedelta(seconds=3599)) == M5
@@ -72,7 +72,7 @@ def test_an_hour_later_they_are_fetched_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"at": "soon"}', '{"at": 1767225600, "types": [{"name": 1}]}']
 )
-def test_a_file_that_somebody_damaged_is_a_miss(tmp_path: Path, text: str) -> None:
+def test_a_damaged_file_is_a_miss(tmp_path: Path, text: str) -> None:
     store = TypeStore(tmp_path, ttl=HOUR)
     store.save(PLACE, M5, now=START)
     (file,) = tmp_path.iterdir()
@@ -82,7 +82,7 @@ def test_a_file_that_somebody_damaged_is_a_miss(tmp_path: Path, text: str) -> No
     assert store.load(PLACE, now=START) == M5
 
 
-def test_a_folder_that_cannot_be_made_stops_nobody(tmp_path: Path) -> None:
+def test_an_unwritable_folder_does_not_stop_the_provider(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     store = TypeStore(blocked / "caches", ttl=HOUR)
@@ -90,9 +90,9 @@ def test_a_folder_that_cannot_be_made_stops_nobody(tmp_path: Path) -> None:
     assert store.load(PLACE, now=START) is None
 
 
-def test_where_caches_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_folder() == tmp_path / "capacity-broker"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", "/home/somebody")
-    assert default_folder() == Path("/home/somebody/.cache/capacity-broker")
+    monkeypatch.setenv("HOME", "/home/user")
+    assert default_folder() == Path("/home/user/.cache/capacity-broker")

@@ -30,13 +30,13 @@ def parts(text: str) -> list[tuple[str, str]]:
     message = email.message_from_bytes(text.encode())
     assert message.get_content_type() == "multipart/mixed"
     assert message["MIME-Version"] == "1.0"
-    found = []
+    content = []
     for part in message.walk():
         if not part.is_multipart():
             payload = part.get_payload(decode=True)
             assert isinstance(payload, bytes)
-            found.append((part.get_content_type(), payload.decode()))
-    return found
+            content.append((part.get_content_type(), payload.decode()))
+    return content
 
 
 def al2023(custom: str = "", bootstrap: Bootstrap = NODE) -> list[tuple[str, str]]:
@@ -44,7 +44,7 @@ def al2023(custom: str = "", bootstrap: Bootstrap = NODE) -> list[tuple[str, str
 
 
 @pytest.mark.covers("KRP-14")
-def test_what_nobody_said_is_not_in_the_node_config() -> None:
+def test_unset_fields_are_not_in_the_node_config() -> None:
     ((_, text),) = al2023(bootstrap=Bootstrap(cluster_name="blue", endpoint="https://api.example"))
     assert yaml.safe_load(text)["spec"] == {
         "cluster": {"name": "blue", "apiServerEndpoint": "https://api.example"}
@@ -70,14 +70,14 @@ def test_what_nobody_said_is_not_in_the_node_config() -> None:
     ],
     ids=["as written", "with its charset", "without one"],
 )
-def test_one_part_with_headers_is_a_part(headers: str, body: str, text: str) -> None:
+def test_a_single_part_with_headers_is_a_part(headers: str, body: str, text: str) -> None:
     first, last = al2023(f"{headers}\n\n{body}\n")
     assert first == ("text/x-shellscript", text)
     assert last[0] == "application/node.eks.aws"
 
 
 @pytest.mark.covers("KRP-14")
-def test_al2023_is_a_node_config_that_nodeadm_reads() -> None:
+def test_al2023_gives_a_node_config_for_nodeadm() -> None:
     ((kind, text),) = al2023()
     assert kind == "application/node.eks.aws"
     assert yaml.safe_load(text) == {
@@ -106,7 +106,7 @@ def test_al2023_is_a_node_config_that_nodeadm_reads() -> None:
     }
 
 
-def test_al2023_makes_one_disk_of_the_instance_store_if_asked() -> None:
+def test_al2023_combines_the_instance_store_on_request() -> None:
     bootstrap = Bootstrap(cluster_name="blue", endpoint="https://api", instance_store_raid0=True)
     ((_, text),) = al2023(bootstrap=bootstrap)
     assert yaml.safe_load(text)["spec"]["instance"] == {"localStorage": {"strategy": "RAID0"}}
@@ -119,7 +119,7 @@ def test_al2023_makes_one_disk_of_the_instance_store_if_asked() -> None:
         ("apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\n", "application/node.eks.aws"),
     ],
 )
-def test_al2023_takes_a_script_or_a_node_config_as_it_is(custom: str, kind: str) -> None:
+def test_al2023_accepts_a_script_or_a_node_config_unchanged(custom: str, kind: str) -> None:
     added, generated = al2023(custom)
     assert generated[0] == "application/node.eks.aws"
     assert added[0] == kind
@@ -133,15 +133,15 @@ def test_al2023_keeps_every_part_of_the_users_archive_in_order_before_its_own() 
         "--B\nContent-Type: application/node.eks.aws\n\nkind: NodeConfig\n"
         "--B\nContent-Type: text/x-shellscript\n\n#!/bin/sh\necho 2\n--B--\n"
     )
-    found = al2023(custom)
-    assert [kind for kind, _ in found] == [
+    content = al2023(custom)
+    assert [kind for kind, _ in content] == [
         "text/x-shellscript",
         "application/node.eks.aws",
         "text/x-shellscript",
         "application/node.eks.aws",
     ]
-    assert [text.split()[-1] for _, text in found[:-1]] == ["1", "NodeConfig", "2"]
-    assert found[-1] == al2023()[0], "nodeadm takes what comes last: the node's own settings hold"
+    assert [text.split()[-1] for _, text in content[:-1]] == ["1", "NodeConfig", "2"]
+    assert content[-1] == al2023()[0], "nodeadm uses the last part: the node's own settings"
 
 
 def _archive_of(headers: str, content: str) -> str:
@@ -161,12 +161,12 @@ def _archive_of(headers: str, content: str) -> str:
     ],
 )
 def test_al2023_keeps_letters_of_every_language(headers: str, content: str) -> None:
-    made = user_data(family="AL2023", bootstrap=NODE, custom=_archive_of(headers, content))
-    assert "echo 'Grüße, 東京'" in made
+    user_data_ = user_data(family="AL2023", bootstrap=NODE, custom=_archive_of(headers, content))
+    assert "echo 'Grüße, 東京'" in user_data_
 
 
 @pytest.mark.parametrize("charset", ["utf-8", "no-such-charset"])
-def test_a_part_that_is_no_text_is_refused(charset: str) -> None:
+def test_a_binary_part_is_refused(charset: str) -> None:
     headers = f'; charset="{charset}"\nContent-Transfer-Encoding: base64'
     custom = _archive_of(headers, base64.b64encode(b"\xff\xfe\xff").decode())
     with pytest.raises(ProviderError, match="is no text"):
@@ -174,7 +174,7 @@ def test_a_part_that_is_no_text_is_refused(charset: str) -> None:
 
 
 @pytest.mark.parametrize("broken", ["no boundary", "no parts"])
-def test_a_broken_archive_says_what_is_wrong(broken: str) -> None:
+def test_a_broken_archive_is_refused_with_its_problem(broken: str) -> None:
     header = "Content-Type: multipart/mixed" + ('; boundary="B"' if broken == "no parts" else "")
     with pytest.raises(ProviderError, match="boundary") as caught:
         al2023(f"MIME-Version: 1.0\n{header}\n\nnothing\n")
@@ -184,9 +184,9 @@ def test_a_broken_archive_says_what_is_wrong(broken: str) -> None:
 @given(st.text(st.characters(codec="ascii", categories=("L", "N", "P", "Z")), max_size=40))
 def test_no_script_breaks_out_of_its_part(line: str) -> None:
     script = f"#!/bin/sh\n{line}\n--//\n--//--\nlast"
-    found = al2023(script)
-    assert len(found) == 2
-    assert found[0][1] == script
+    content = al2023(script)
+    assert len(content) == 2
+    assert content[0][1] == script
 
 
 def bottlerocket(custom: str = "", bootstrap: Bootstrap = NODE) -> dict[str, object]:
@@ -194,7 +194,7 @@ def bottlerocket(custom: str = "", bootstrap: Bootstrap = NODE) -> dict[str, obj
 
 
 @pytest.mark.covers("KRP-14")
-def test_bottlerocket_is_settings_that_its_api_takes() -> None:
+def test_bottlerocket_gives_settings_of_its_api() -> None:
     assert bottlerocket() == {
         "settings": {
             "kubernetes": {
@@ -214,7 +214,7 @@ def test_bottlerocket_is_settings_that_its_api_takes() -> None:
     }
 
 
-def test_bottlerocket_keeps_the_users_settings_and_overrules_what_the_node_class_decides() -> None:
+def test_bottlerocket_keeps_the_users_settings_except_those_of_the_node_class() -> None:
     custom = """
 [settings.host-containers.admin]
 enabled = true
@@ -239,7 +239,7 @@ old = ["x:NoSchedule"]
     assert "old" not in kubernetes["node-taints"]
 
 
-def test_bottlerocket_writes_false_and_leaves_out_what_is_empty() -> None:
+def test_bottlerocket_writes_false_and_omits_empty_values() -> None:
     bootstrap = Bootstrap(
         cluster_name="blue",
         endpoint="e",
@@ -251,7 +251,7 @@ def test_bottlerocket_writes_false_and_leaves_out_what_is_empty() -> None:
     }
 
 
-def test_bottlerocket_mounts_the_instance_store_if_asked() -> None:
+def test_bottlerocket_mounts_the_instance_store_on_request() -> None:
     bootstrap = Bootstrap(cluster_name="blue", endpoint="e", instance_store_raid0=True)
     settings = bottlerocket(bootstrap=bootstrap)["settings"]
     assert isinstance(settings, dict)
@@ -261,19 +261,19 @@ def test_bottlerocket_mounts_the_instance_store_if_asked() -> None:
 
 
 @pytest.mark.parametrize("custom", ["#!/bin/sh\necho no", "[settings", "settings = 3"])
-def test_bottlerocket_refuses_what_is_not_its_toml(custom: str) -> None:
+def test_bottlerocket_refuses_invalid_toml(custom: str) -> None:
     with pytest.raises(ProviderError, match="userData") as caught:
         bottlerocket(custom)
     assert caught.value.class_ is ErrorClass.CONFIGURATION
 
 
 @pytest.mark.covers("KRP-14")
-def test_custom_is_the_users_text_untouched() -> None:
+def test_custom_is_the_users_text_unchanged() -> None:
     text = "anything\r\n at all \n"
     assert user_data(family="Custom", bootstrap=NODE, custom=text) == text
 
 
-def test_an_unknown_family_names_those_that_there_are() -> None:
+def test_an_unknown_family_is_refused_with_the_known_families() -> None:
     with pytest.raises(ProviderError, match="'AL2' is not known: use AL2023, Bottlerocket or Custom"):
         user_data(family="AL2", bootstrap=NODE, custom="")
 
@@ -284,6 +284,6 @@ def test_a_malformed_taint_is_named(taint: str) -> None:
         al2023(bootstrap=Bootstrap(cluster_name="blue", endpoint="e", taints=(taint,)))
 
 
-def test_more_than_ec2_takes_is_refused_with_both_sizes() -> None:
+def test_user_data_over_ec2s_limit_is_refused_with_both_sizes() -> None:
     with pytest.raises(ProviderError, match=str(LARGEST)):
         user_data(family="Custom", bootstrap=NODE, custom="x" * (LARGEST + 1))

@@ -69,7 +69,7 @@ def test_a_namespace_borrows_what_others_leave_up_to_its_max() -> None:
     assert totals.refusal("b", {"cpu": 8}) is ElasticRefusal.OVER_TOTAL_MIN
 
 
-def test_a_composite_counts_once_however_many_namespaces_it_has() -> None:
+def test_composite_counts_once_for_all_its_namespaces() -> None:
     totals = ElasticTotals.of([quota("composite", of="x y z", cpu=4, used=1), quota("a", cpu=2)])
     assert totals.unused_min() == {"cpu": 5}
     assert totals.refusal("y", {"cpu": 5}) is None
@@ -107,8 +107,8 @@ def without(*enough: str) -> Any:
 
 
 def chosen(totals: ElasticTotals, preemptor: ElasticPod, *pods: ElasticPod, fits: Any) -> list[str] | None:
-    found = victims(totals, preemptor, pods, fits)
-    return None if found is None else [item.name for item in found]
+    evicted = victims(totals, preemptor, pods, fits)
+    return None if evicted is None else [item.name for item in evicted]
 
 
 BORROWED = {"borrowed": True}
@@ -188,9 +188,9 @@ def test_no_pod_within_the_quota_of_another_is_evicted(rows: list[tuple[int, lis
         ]
         shares.append(quota(name, cpu=min_, used=sum(sizes)))
     totals = ElasticTotals.of(shares)
-    found = victims(totals, pod("p", "ns0", cpu), pods, lambda _: True)
-    assert all(item.borrowed for item in found or () if item.namespace != "ns0")
+    evicted = victims(totals, pod("p", "ns0", cpu), pods, lambda _: True)
+    assert all(item.borrowed for item in evicted or () if item.namespace != "ns0")
     after = totals
-    for item in found or ():
+    for item in evicted or ():
         after = after.with_usage(item.namespace, item.requests, -1)
-    assert found is None or after.refusal("ns0", {"cpu": cpu}) is None
+    assert evicted is None or after.refusal("ns0", {"cpu": cpu}) is None

@@ -38,7 +38,7 @@ def cluster(**spec: Any) -> Json:
 
 
 @dataclass
-class There:
+class FakeReads:
     """The objects of a cluster, for rules that read them."""
 
     reserved: Sequence[Json] = ()
@@ -54,7 +54,7 @@ class There:
 
     def reservations(self, namespace: str) -> Sequence[CapacityReservation]:
         self._fail()
-        return [CapacityReservation.decode(each) for each in self.reserved]
+        return [CapacityReservation.decode(obj) for obj in self.reserved]
 
     def elastic_quotas(self) -> Sequence[Quota]:
         self._fail()
@@ -72,12 +72,12 @@ class There:
 
 
 def review(new: Json | None, old: Json | None = None, **more: Any) -> Json:
-    one = new or old or {}
-    meta = one.get("metadata", {})
+    obj = new or old or {}
+    meta = obj.get("metadata", {})
     request = {
         "uid": "u-1",
         "operation": "CREATE" if old is None else "UPDATE" if new else "DELETE",
-        "kind": {"group": "ome.io", "version": "v1beta1", "kind": one.get("kind")},
+        "kind": {"group": "ome.io", "version": "v1beta1", "kind": obj.get("kind")},
         "name": meta.get("name"),
         "namespace": meta.get("namespace"),
         "object": new,
@@ -87,10 +87,12 @@ def review(new: Json | None, old: Json | None = None, **more: Any) -> Json:
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
 
 
-def asked(new: Json | None, old: Json | None = None, *, there: There | None = None, **rules: Any) -> Json:
+def response_to(
+    new: Json | None, old: Json | None = None, *, reads: FakeReads | None = None, **rules: Any
+) -> Json:
     """The `response` to the review of a create, update or delete."""
-    answered = answer(review(new, old), Rules(reads=there or There(), **rules))
-    assert (answered["apiVersion"], answered["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
-    found: Json = answered["response"]
-    assert found["uid"] == "u-1"
-    return found
+    result = answer(review(new, old), Rules(reads=reads or FakeReads(), **rules))
+    assert (result["apiVersion"], result["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    response: Json = result["response"]
+    assert response["uid"] == "u-1"
+    return response
