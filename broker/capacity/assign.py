@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from broker.capacity.allocation import allocate
-from broker.capacity.borrowing import Borrowed, allocate_borrowed
+from broker.capacity.borrowing import allocate_borrowed
+from broker.capacity.borrowing_model import Borrowed
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.gang_hold import (
     HoldingGang,

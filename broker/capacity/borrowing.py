@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain, repeat
-from typing import Literal, NamedTuple
+from typing import Literal
 
+from broker.capacity.borrowing_model import AllocationState, Borrowed, PoolAvailability, SlotChoices
 from broker.capacity.entitlement import (
     Borrower,
     Entitlements,
@@ -28,57 +29,11 @@ from broker.capacity.entitlement import (
     SlotAvailability,
     SlotPool,
 )
-from broker.capacity.flow import Flow, FlowState
+from broker.capacity.flow import Flow
 from broker.capacity.model import Claim, Inventory
 from broker.capacity.option_catalog import CandidateOptions
 from broker.capacity.problem import ClaimDemand, in_rank_order
 from broker.quota.candidates import below_threshold, outranked
-
-
-class _Kind(NamedTuple):
-    """Takers with equal choices: slots of a flavor that others lend to a queue."""
-
-    queue: str
-    flavor: str
-    slots: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class _PoolAvailability:
-    """The rest of a slot pool's availability in this plan.
-
-    `promised`: slots of claims for which quota is held, and that find neither a slot nor a victim.
-    """
-
-    quota: int
-    room: int
-    lendable: int
-    promised: int = 0
-
-
-class _AllocationState(NamedTuple):
-    """The state that `BorrowAllocator` restores if a gang cannot be whole."""
-
-    flow: FlowState[_Kind, str]
-    remaining: dict[SlotPool, _PoolAvailability]
-    borrow: dict[SlotPool, int]
-    borrowers: dict[SlotPool, list[Borrower]]
-    kept: Counter[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Borrowed:
-    """The result for the claims (by uid) that the plan so far gave no slot.
-
-    `allocated`: the reservation of each claim that has a slot now; `whole`: gangs that launch thereby;
-    `nominated`: the slots that claims wait to get back; `kept`: the reservation of each claim that keeps a
-    slot while its gang waits.
-    """
-
-    allocated: Mapping[str, str] = field(default_factory=dict)
-    whole: frozenset[str] = frozenset()
-    nominated: Mapping[str, NominatedSlot] = field(default_factory=dict)
-    kept: Mapping[str, str] = field(default_factory=dict)
 
 
 def allocate_borrowed(
@@ -180,12 +135,12 @@ class BorrowAllocator:
         }
         self._kept: Counter[str] = Counter()
         self._lendable = frozenset(slot for slots in edges.values() for slot in slots)
-        self._flow: Flow[_Kind, str] = Flow(
+        self._flow: Flow[SlotChoices, str] = Flow(
             edges, {slot: inventory.free(slot) - self._allocated[slot] for slot in self._lendable}
         )
         for slot_pool in self._remaining:
             self._close(slot_pool)
-        self._borrowing: dict[_Kind, list[str]] = defaultdict(list)
+        self._borrowing: dict[SlotChoices, list[str]] = defaultdict(list)
         self._own: dict[str, str] = {}
         self._whole: set[str] = set()
         self._nominated: dict[str, NominatedSlot] = {}
@@ -224,14 +179,14 @@ class BorrowAllocator:
         reachable = candidates.borrowable or candidates.own or candidates.lenders
         return bool(reachable) or self._demands[uid].gang in self._absent
 
-    def _after(self, slot_pool: SlotPool, availability: SlotAvailability) -> _PoolAvailability:
+    def _after(self, slot_pool: SlotPool, availability: SlotAvailability) -> PoolAvailability:
         """A slot pool's availability after the slots that claims got in the plan so far."""
         taken, lent_count = (
             sum(self._allocated[odcr_id] for odcr_id in self._ids[slot_pool]),
             self._lent_counts[slot_pool],
         )
         room = availability.room - taken
-        return _PoolAvailability(
+        return PoolAvailability(
             quota=availability.quota - taken + lent_count,
             room=room,
             lendable=min(availability.lendable - lent_count, room),
@@ -249,14 +204,14 @@ class BorrowAllocator:
         borrowed = self._flow.holds(odcr_id) if odcr_id in self._lendable else 0
         return self._inventory.free(odcr_id) - self._allocated[odcr_id] - self._kept[odcr_id] - borrowed
 
-    def _kinds_of(self, uid: str, slot_pool: SlotPool | None = None) -> tuple[_Kind, ...]:
+    def _kinds_of(self, uid: str, slot_pool: SlotPool | None = None) -> tuple[SlotChoices, ...]:
         """One kind for each flavor, so that every borrowing limit holds. `slot_pool`: only this one."""
         flavors: dict[str, list[str]] = defaultdict(list)
         for slot in self._candidates[uid].borrowable:
             if slot_pool in (None, self._entitlements.slot_pools[slot]):
                 flavors[self._entitlements.slot_pools[slot].flavor].append(slot)
         queue = self._entitlements.draws.get(uid, "")
-        return tuple(_Kind(queue, flavor, tuple(slots)) for flavor, slots in flavors.items())
+        return tuple(SlotChoices(queue, flavor, tuple(slots)) for flavor, slots in flavors.items())
 
     def _in_quota(self, uid: str) -> bool:
         slot_pools = {self._entitlements.slot_pools[odcr_id] for odcr_id in self._candidates[uid].own}
@@ -265,7 +220,7 @@ class BorrowAllocator:
     def _take(self, gang: str, uids: Sequence[str]) -> bool:
         """Takes slots for these claims now; for a gang, for all its claims that need one."""
         before = self._save() if gang else None
-        borrowed: list[tuple[_Kind, str]] = []
+        borrowed: list[tuple[SlotChoices, str]] = []
         own: dict[str, str] = {}
         for uid in uids:
             if gang and (slot := self._keep(uid)):
@@ -321,7 +276,7 @@ class BorrowAllocator:
             self._borrowing[kind].append(uid)
             self._nominated.pop(uid, None)
 
-    def _borrow_slot(self, uid: str, kinds: Sequence[_Kind] | None = None) -> _Kind | None:
+    def _borrow_slot(self, uid: str, kinds: Sequence[SlotChoices] | None = None) -> SlotChoices | None:
         for kind in kinds if kinds is not None else self._at_first.get(uid, self._kinds[uid]):
             limit = SlotPool(kind.queue, kind.flavor)
             if self._borrow.get(limit, 0) > 0 and self._flow.add(kind):
@@ -430,13 +385,13 @@ class BorrowAllocator:
                 if odcr_id in self._lendable:
                     self._flow.narrow(odcr_id, 0)
 
-    def _save(self) -> _AllocationState:
+    def _save(self) -> AllocationState:
         remaining = {slot_pool: replace(availability) for slot_pool, availability in self._remaining.items()}
-        return _AllocationState(
+        return AllocationState(
             self._flow.state(), remaining, dict(self._borrow), dict(self._borrowers), Counter(self._kept)
         )
 
-    def _restore(self, saved: _AllocationState) -> None:
+    def _restore(self, saved: AllocationState) -> None:
         flow, self._remaining, self._borrow, self._borrowers, self._kept = saved
         self._flow.restore(flow)
 

@@ -15,7 +15,6 @@ broker's own.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import compress
@@ -29,11 +28,10 @@ from broker.capacity.class_catalog import (
     ClassCatalog,
     LiveReservation,
     Offering,
-    class_catalog,
     named,
     offering_options,
 )
-from broker.capacity.model import Claim, Inventory, NodeClass, Option, Pool, Skipped
+from broker.capacity.model import Claim, NodeClass, Option, Pool
 from broker.capacity.requirements import Requirements, stable
 from broker.capacity.type_filter import Mask
 from broker.capacity.types import (
@@ -46,19 +44,17 @@ from broker.capacity.types import (
     WELL_KNOWN,
     ZONE,
     ZONE_ID,
-    fits,
-    lacking,
 )
-from providers.model import CapacityType, InstanceType, Odcr
+from providers.model import CapacityType, Odcr
 
-_ORDER: Final[tuple[CapacityType, ...]] = ("reserved", "spot", "on-demand")
+ORDER: Final[tuple[CapacityType, ...]] = ("reserved", "spot", "on-demand")
 
 # Labels of the zone and the capacity type; the type alone decides the rest.
-_PLACE_KEYS: Final = frozenset(
+PLACE_KEYS: Final = frozenset(
     {CAPACITY_TYPE, RESERVATION_ID, RESERVATION_INTERRUPTIBLE, RESERVATION_TYPE, REGION, ZONE, ZONE_ID}
 )
 _ODCR_KEYS: Final = frozenset({RESERVATION_ID, RESERVATION_INTERRUPTIBLE, RESERVATION_TYPE})
-_TYPE_KEYS: Final = WELL_KNOWN - _PLACE_KEYS
+TYPE_KEYS: Final = WELL_KNOWN - PLACE_KEYS
 
 # Returns the owner of a reservation that the claim may use; None if it may not.
 OwnerOf = Callable[[Odcr], str | None]
@@ -68,7 +64,7 @@ def capacity_types(requirements: Requirements) -> tuple[CapacityType, ...]:
     """The capacity types that a claim accepts, in the order in which they are tried."""
     if CAPACITY_TYPE not in requirements:
         return ("reserved", "on-demand")
-    return tuple(kind for kind in _ORDER if requirements.allows(CAPACITY_TYPE, kind))
+    return tuple(kind for kind in ORDER if requirements.allows(CAPACITY_TYPE, kind))
 
 
 def tenancy(requirements: Requirements) -> str:
@@ -97,24 +93,11 @@ def _any_odcr(requirements: Requirements) -> bool:
     return not any(key in requirements for key in _ODCR_KEYS)
 
 
-def options(
-    claim: Claim,
-    node_class: NodeClass,
-    types: Mapping[str, InstanceType],
-    inventory: Inventory,
-    now: datetime,
-) -> tuple[tuple[Option, ...], tuple[Skipped, ...]]:
-    """The claim's options in order, and the reservations of its class that are none, each with the reason."""
-    known = class_catalog(node_class.of_tenancy(tenancy(claim.requirements)), types, inventory, now)
-    suitable_types = suitable(claim.requirements, claim.requests, known)
-    return choose(claim.requirements, suitable_types, known), tuple(misfits(claim, suitable_types, known))
-
-
 def suitable(
     requirements: Requirements, requests: Mapping[str, float], known: ClassCatalog
 ) -> tuple[CandidateType, ...]:
     """The types that have room for the requests and labels that satisfy the requirements, in any zone."""
-    mask = known.type_filter.matches_labels(requirements, among=_TYPE_KEYS) & known.type_filter.fits(requests)
+    mask = known.type_filter.matches_labels(requirements, among=TYPE_KEYS) & known.type_filter.fits(requests)
     return tuple(compress(known.candidates.values(), mask.tolist()))
 
 
@@ -229,7 +212,7 @@ def _offered(
         zones = {
             zone
             for zone, labels in known.zones.items()
-            if not requirements.unmet({**labels, CAPACITY_TYPE: kind}, among=_PLACE_KEYS)
+            if not requirements.unmet({**labels, CAPACITY_TYPE: kind}, among=PLACE_KEYS)
         }
         masks[kind] = known.unreserved[kind].among(types, zones)
     return masks
@@ -251,26 +234,6 @@ def unreserved_kinds(requirements: Requirements, node_class: NodeClass) -> tuple
     ):
         return ()
     return tuple(kind for kind in capacity_types(requirements) if kind != "reserved")
-
-
-def misfits(claim: Claim, suitable_types: Sequence[CandidateType], known: ClassCatalog) -> Iterator[Skipped]:
-    """The reservations of the class that the claim cannot use, each with the reason."""
-    kinds = capacity_types(claim.requirements)
-    names = {candidate.type.name for candidate in suitable_types}
-    for odcr in known.node_class.resolved.pending:
-        starts = f", starts at {odcr.start:%Y-%m-%dT%H:%M:%SZ}" if odcr.start else ""
-        yield _skip(odcr, "ReservationPending", f"reservation {odcr.id} is {odcr.state}{starts}")
-    for live in known.reserved:
-        odcr = live.odcr
-        if "reserved" not in kinds:
-            yield _skip(odcr, "CapacityTypeMismatch", _takes(claim, kinds))
-        elif odcr.instance_type not in names:
-            problem = mismatch(claim, odcr.instance_type, known)
-            yield _skip(odcr, "InstanceTypeMismatch", f"{odcr.instance_type}: {problem}")
-        elif live.problem:
-            yield _skip(odcr, *live.problem)
-        elif mismatch_text := claim.requirements.accepts(live.labels, among=_PLACE_KEYS):
-            yield _skip(odcr, "RequirementsMismatch", mismatch_text)
 
 
 def offered(
@@ -316,13 +279,6 @@ def offered(
     )
 
 
-def _takes(claim: Claim, kinds: Sequence[CapacityType]) -> str:
-    if kinds:
-        return f"the claim accepts only {' or '.join(kinds)}"
-    requirement = claim.requirements.describe(CAPACITY_TYPE)
-    return f"{CAPACITY_TYPE} of the claim is {requirement}, which leaves none of {', '.join(_ORDER)}"
-
-
 def matching_reservations(
     claim: Claim, suitable_types: Sequence[CandidateType], known: ClassCatalog
 ) -> Iterator[tuple[Pool, str]]:
@@ -332,8 +288,8 @@ def matching_reservations(
     names = {candidate.type.name for candidate in suitable_types}
     for live in known.reserved:
         fits_in = live.odcr.instance_type in names and not live.problem
-        if fits_in and not claim.requirements.unmet(live.labels, among=_PLACE_KEYS):
-            yield _pool(live.odcr), live.odcr.id
+        if fits_in and not claim.requirements.unmet(live.labels, among=PLACE_KEYS):
+            yield pool_of(live.odcr), live.odcr.id
 
 
 def soon(
@@ -345,39 +301,8 @@ def soon(
     names = {candidate.type.name for candidate in suitable_types}
     for live, by in known.soon:
         fits_in = live.odcr.instance_type in names and not live.problem
-        if fits_in and not requirements.unmet(live.labels, among=_PLACE_KEYS):
+        if fits_in and not requirements.unmet(live.labels, among=PLACE_KEYS):
             yield live.odcr, by
-
-
-def mismatch(claim: Claim, instance_type: str, known: ClassCatalog) -> str:
-    """Why a type does not match a claim."""
-    candidate = known.candidates.get(instance_type)
-    if candidate is None:
-        exclusion = known.imageless.get(instance_type) or known.unfit.get(instance_type)
-        return exclusion or "EC2 does not describe this instance type here"
-    return (
-        claim.requirements.accepts(candidate.labels, among=_TYPE_KEYS)
-        or fits(claim.requests, candidate.allocatable)
-        or "it matches"
-    )
-
-
-def dropped(claim: Claim, known: ClassCatalog) -> dict[str, int]:
-    """The number of types that each requirement (with its remaining values) and each request excludes.
-
-    The largest number comes first.
-    """
-    left_out = {"image": len(known.imageless), "the class": len(known.unfit)}
-    counts = Counter({key: count for key, count in left_out.items() if count})
-    for candidate in known.candidates.values():
-        counts.update(claim.requirements.unmet(candidate.labels, among=_TYPE_KEYS))
-        counts.update(f"requests of {name}" for name in lacking(claim.requests, candidate.allocatable))
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    requirements = claim.requirements
-    return {
-        f"{key} ({requirements.describe(key)})" if key in requirements else key: count
-        for key, count in ordered
-    }
 
 
 def _reserved(
@@ -394,12 +319,12 @@ def _reserved(
                 good = [
                     live
                     for live in place.reservations
-                    if not requirements.unmet(live.labels, among=_PLACE_KEYS)
+                    if not requirements.unmet(live.labels, among=PLACE_KEYS)
                 ]
                 type_options += _by_owner(good, place, known, owner_of)
                 continue
             if place.zone not in zones:
-                zones[place.zone] = not requirements.unmet(place.reservations[0].labels, among=_PLACE_KEYS)
+                zones[place.zone] = not requirements.unmet(place.reservations[0].labels, among=PLACE_KEYS)
             if zones[place.zone]:
                 type_options += (
                     place.options
@@ -432,11 +357,7 @@ def _soonest(option: Option) -> tuple[datetime, Pool]:
     return option.ends or FOREVER, option.pool
 
 
-def _skip(odcr: Odcr, reason: str, message: str) -> Skipped:
-    return Skipped(pool=_pool(odcr), reason=reason, message=message)
-
-
-def _pool(odcr: Odcr) -> Pool:
+def pool_of(odcr: Odcr) -> Pool:
     return Pool(
         capacity_type="reserved", instance_type=odcr.instance_type, zone=odcr.zone, reservation=odcr.id
     )

@@ -14,9 +14,10 @@ from typing import Final
 
 from broker.capacity.class_catalog import ClassCatalog
 from broker.capacity.entitlement import RECLAIMING, Entitlements, NominatedSlot
+from broker.capacity.mismatches import dropped, misfits
 from broker.capacity.model import Claim, GangHold, Inventory, NodeClass, Option, Skipped, Unplaced
 from broker.capacity.option_catalog import CandidateOptions
-from broker.capacity.options import dropped, misfits, possible_values, too_dear, unreserved_kinds
+from broker.capacity.options import possible_values, too_dear, unreserved_kinds
 from broker.capacity.types import INSTANCE_TYPE, ZONE
 from broker.text import counted, nearest
 from providers.model import Odcr

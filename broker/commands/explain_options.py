@@ -20,6 +20,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.answers import launched, scopes, spilled
 from broker.capacity.entitlement import NO_ENTITLEMENTS
+from broker.capacity.mismatches import misfits
 from broker.capacity.model import (
     LAUNCH_DEFAULTS,
     Attempt,
@@ -32,7 +33,6 @@ from broker.capacity.model import (
     Skipped,
 )
 from broker.capacity.option_catalog import OptionCatalog
-from broker.capacity.options import misfits
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortage, Shortages
 from broker.commands.decision import decided, unplanned

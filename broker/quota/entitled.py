@@ -350,7 +350,7 @@ class _AdmissionRound:
             self.outbid.add(name)
             for victim, eviction in self._evictions.items():
                 if eviction.preemptor == name:  # its victims now leave for the new holder of its room
-                    path_ = path(self._later.node(for_.queue))
+                    path_ = self._later.node(for_.queue).path_text
                     self._evictions[victim] = replace(eviction, preemptor=for_.name, preemptor_path=path_)
             if self._decisions[name].phase is AdmissionPhase.ADMITTED:
                 self._now.queues[target.workload.queue].remove(target.workload.usage)
@@ -361,8 +361,8 @@ class _AdmissionRound:
         self._evictions[name] = Eviction(
             reason=target.reason,
             preemptor=for_.name,
-            preemptor_path=path(self._later.node(for_.queue)),
-            preemptee_path=path(self._later.node(target.workload.queue)),
+            preemptor_path=self._later.node(for_.queue).path_text,
+            preemptee_path=self._later.node(target.workload.queue).path_text,
         )
 
     def _waiting(self, decision: HeadDecision) -> AdmissionDecision:
@@ -416,9 +416,3 @@ def held_of(usage: Amounts) -> dict[str, int]:
     for key, value in usage.items():
         amounts[key.resource] = amounts.get(key.resource, 0) + value
     return amounts
-
-
-def path(node: QuotaNode) -> str:
-    """The path from the root down to the queue, as Kueue writes it into the condition of a preempted
-    workload."""
-    return "/" + "/".join(ancestor.name for ancestor in (*reversed([*node.path()]), node))

@@ -26,11 +26,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
 
 from broker.quota.candidates import fits
 from broker.quota.classical import preempt
-from broker.quota.entitled import path
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import (
     UNLIMITED,
@@ -38,11 +36,11 @@ from broker.quota.model import (
     Amounts,
     FlavorResource,
     Queue,
-    Quota,
     QuotaCohort,
     QuotaRequest,
     Reason,
 )
+from broker.quota.slot_amounts import limit_key, pool_key, queue_of, slot_amounts
 from broker.quota.slot_model import (
     CLAIM,
     Member,
@@ -56,9 +54,6 @@ from broker.quota.slot_model import (
     victim_order,
 )
 from broker.quota.tree import QuotaNode, Tree
-
-_SLOTS: Final = "slots"
-_BORROWED: Final = "borrowed slots"
 
 
 class SlotTree:
@@ -108,7 +103,10 @@ class SlotTree:
         for slot_pool in self.slot_pools.values():
             self._owned[slot_pool.owner].append(slot_pool)
         self._peers: dict[QuotaNode, frozenset[str]] = {}
-        self._tree = Tree([*map(self._queue, self._members.values())], cohorts)
+        self._tree = Tree(
+            [*(queue_of(member, self._owned.get(member.name, ())) for member in self._members.values())],
+            cohorts,
+        )
         self.inactive: Mapping[str, str] = self._tree.inactive
         self._ledger = QuotaLedger(self._tree)
         self._takers: dict[tuple[str, str], list[SlotHolder]] = defaultdict(list)
@@ -136,24 +134,24 @@ class SlotTree:
             self._tree.queues.get(slot_pool.owner),
             self._non_preemptible[slot_pool.owner, slot_pool.flavor],
         )
-        return 0 if node is None else max(0, slot_pool.nominal - node.uses(_key(slot_pool)) - fixed)
+        return 0 if node is None else max(0, slot_pool.nominal - node.uses(pool_key(slot_pool)) - fixed)
 
     def room(self, slot_pool: OwnedSlots) -> int:
         """The number of further slots available at all. Negative if more is held or pending than exists."""
         node = self._tree.queues.get(slot_pool.owner)
-        return 0 if node is None else node.available(_key(slot_pool))
+        return 0 if node is None else node.available(pool_key(slot_pool))
 
     def lendable(self, slot_pool: OwnedSlots) -> int:
         """The number of further slots for all borrowers together. Negative as `room` is."""
         node = self._tree.queues.get(slot_pool.owner)
-        return 0 if node is None or node.parent is None else node.parent.available(_key(slot_pool))
+        return 0 if node is None or node.parent is None else node.parent.available(pool_key(slot_pool))
 
     def borrowable(self, queue: str, flavor: str) -> int:
         """The number of further slots of others for a queue."""
         if self._members[queue].borrowing_limit.get(flavor, 0) is None:
             return UNLIMITED
         node = self._tree.queues.get(queue)
-        return 0 if node is None else max(0, node.available(_limit(queue, flavor)))
+        return 0 if node is None else max(0, node.available(limit_key(queue, flavor)))
 
     def peers(self, queue: str) -> frozenset[str]:
         """The queues of its cohort tree, including itself; none for a queue that may not borrow."""
@@ -204,7 +202,7 @@ class SlotTree:
             if holder.name in self._taken or holder.odcr_id not in request.odcr_ids:
                 continue
             released = self._ledger.release(holder.name)
-            amounts = self._amounts(request.queue, slot_pool, holder.odcr_id)
+            amounts = slot_amounts(self._members[request.queue], slot_pool, holder.odcr_id)
             if fits(self._tree.queues[request.queue], amounts, borrow=slot_pool.owner != request.queue):
                 self._taken.add(holder.name)
                 self._admit(request, slot_pool, holder.odcr_id)
@@ -221,14 +219,14 @@ class SlotTree:
         for odcr_id, slot_pool in reach:
             if fits(
                 node,
-                self._amounts(request.queue, slot_pool, odcr_id),
+                slot_amounts(self._members[request.queue], slot_pool, odcr_id),
                 borrow=slot_pool.owner != request.queue,
             ):
                 self._admit(request, slot_pool, odcr_id)
                 return None
         best: tuple[VictimRank, AdmittedWorkload, Reason, str, OwnedSlots] | None = None
         for odcr_id, slot_pool in reach:
-            amounts = self._amounts(request.queue, slot_pool, odcr_id)
+            amounts = slot_amounts(self._members[request.queue], slot_pool, odcr_id)
             quota_request = QuotaRequest(
                 queue=request.queue, amounts=amounts, priority=request.priority, queued=request.queued
             )
@@ -254,13 +252,13 @@ class SlotTree:
             holder=next((holder for holder in held if holder.odcr_id == odcr_id), held[0]),
             request=request,
             reason=reason,
-            preemptor_path=path(node),
-            preemptee_path=path(self._tree.queues[target.queue]),
+            preemptor_path=node.path_text,
+            preemptee_path=self._tree.queues[target.queue].path_text,
         )
 
     def _admit(self, request: SlotRequest, slot_pool: OwnedSlots, odcr_id: str) -> None:
         name = f"request/{request.name}"  # no object's name contains a slash
-        usage = self._amounts(request.queue, slot_pool, odcr_id)
+        usage = slot_amounts(self._members[request.queue], slot_pool, odcr_id)
         self._ledger.admit(
             AdmittedWorkload(
                 name=name, queue=request.queue, usage=usage, priority=request.priority, non_preemptible=True
@@ -270,7 +268,7 @@ class SlotTree:
     def _count(self, holder: SlotHolder, slot_pool: OwnedSlots, count: int) -> None:
         """Counts slots of a pool as held, by a claim or by a cluster as a whole."""
         self._takers[slot_pool.owner, slot_pool.flavor] += [holder] * count
-        amounts = dict.fromkeys(self._amounts(holder.queue, slot_pool, holder.odcr_id), count)
+        amounts = dict.fromkeys(slot_amounts(self._members[holder.queue], slot_pool, holder.odcr_id), count)
         if holder.non_preemptible and not holder.terminating:
             self._non_preemptible[slot_pool.owner, slot_pool.flavor] += (
                 count if holder.queue != slot_pool.owner else 0
@@ -321,7 +319,7 @@ class SlotTree:
             )
             if node is None or slot_pool is None:
                 continue
-            changes.append((node, self._amounts(request.queue, slot_pool, ""), {}))
+            changes.append((node, slot_amounts(self._members[request.queue], slot_pool, ""), {}))
             non_preemptible[slot_pool.owner, slot_pool.flavor] += slot_pool.owner != request.queue
             for holder in self._terminating_for.get(f"{CLAIM}{request.name}", ())[:1]:
                 usage = self._ledger.workloads[holder.name].usage
@@ -382,7 +380,7 @@ class SlotTree:
 
     def _count_requesting(self, pending: PendingSlots, slot_pool: OwnedSlots, count: int) -> None:
         node = self._tree.queues[pending.queue]
-        amounts = dict.fromkeys(self._amounts(pending.queue, slot_pool, ""), abs(count))
+        amounts = dict.fromkeys(slot_amounts(self._members[pending.queue], slot_pool, ""), abs(count))
         (node.add if count > 0 else node.remove)(amounts)
 
     def _take_terminating(self, pending: PendingSlots) -> int:
@@ -411,41 +409,6 @@ class SlotTree:
             served += 1
         return served
 
-    def _queue(self, member: Member) -> Queue:
-        quotas: dict[FlavorResource, Quota] = {}
-        for slot_pool in self._owned.get(member.name, ()):
-            quotas[_key(slot_pool)] = Quota(nominal=slot_pool.nominal, lending_limit=slot_pool.lending_limit)
-            quotas |= {_place(id_): Quota(nominal=count) for id_, count in slot_pool.slots.items()}
-        for flavor, limit in member.borrowing_limit.items():
-            if limit is not None:
-                quotas[_limit(member.name, flavor)] = Quota(nominal=limit, lending_limit=0)
-        return Queue(name=member.name, cohort=member.cohort, quotas=quotas, preemption=member.preemption)
-
-    def _amounts(self, queue: str, slot_pool: OwnedSlots, odcr_id: str) -> Amounts:
-        """The quota of a slot for a queue: in the pool, in the EC2 reservation, and in the borrowing limit
-        if it borrows."""
-        amounts = {_key(slot_pool): 1}
-        if odcr_id:
-            amounts[_place(odcr_id)] = 1
-        if (
-            slot_pool.owner != queue
-            and self._members[queue].borrowing_limit.get(slot_pool.flavor, 0) is not None
-        ):
-            amounts[_limit(queue, slot_pool.flavor)] = 1
-        return amounts
-
 
 def _sum(amounts: Amounts, more: Amounts) -> dict[FlavorResource, int]:
     return {key: amounts.get(key, 0) + more.get(key, 0) for key in {**amounts, **more}}
-
-
-def _key(slot_pool: OwnedSlots) -> FlavorResource:
-    return FlavorResource(f"{slot_pool.owner}/{slot_pool.flavor}", _SLOTS)
-
-
-def _place(odcr_id: str) -> FlavorResource:
-    return FlavorResource(odcr_id, _SLOTS)
-
-
-def _limit(queue: str, flavor: str) -> FlavorResource:
-    return FlavorResource(f"{queue}/{flavor}", _BORROWED)

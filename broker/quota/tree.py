@@ -62,6 +62,12 @@ class QuotaNode:
     def __repr__(self) -> str:
         return f"<{'cohort' if self.queue is None else 'queue'} {self.name}>"
 
+    @property
+    def path_text(self) -> str:
+        """The path from the root to this node, as Kueue writes it into the condition of a preempted
+        workload."""
+        return "/" + "/".join(node.name for node in (*reversed([*self.path()]), self))
+
     def path(self) -> Iterator[QuotaNode]:
         """The ancestors, from the parent to the root."""
         node = self.parent

@@ -43,7 +43,6 @@ from broker.reservations.ownership import Ownership, ReservationProblem, resolve
 from broker.reservations.procurement import observed, plan
 from broker.reservations.purchases import held_now, missing, still_open
 from broker.reservations.reading import ParsedReservation, read
-from broker.reservations.spec import Reservation
 from broker.settings import Settings
 from broker.text import group_name
 from providers.base import CapacityProvider
@@ -180,7 +179,7 @@ class OdcrProvisioner:
                 holders={id_: record.reserved for id_, record in self._ledger.held.items()},
             )
 
-        ownership = bisected(resolve, [*readings.values()], _object)
+        ownership = bisected(resolve, [*readings.values()], lambda reading: reading.reservation)
         refusals = self._reads.snapshot().refusals
         self._ungrouped = {}
         sample_arn = next((odcr.arn for odcr in inventory.odcrs.values() if odcr.arn), "")
@@ -249,7 +248,7 @@ class OdcrProvisioner:
                 lost=missing(self._ledger.held, inventory.odcrs),
             )
 
-        return bisected(planned, managed, _object)
+        return bisected(planned, managed, lambda reading: reading.reservation)
 
     def _desired(
         self,
@@ -412,12 +411,7 @@ class OdcrProvisioner:
         self._publish_odcrs(odcrs)
 
 
-def _object(reading: ParsedReservation) -> Reservation:
-    return reading.reservation
-
-
 def _age(reading: ParsedReservation) -> tuple[datetime, Reserved]:
     """The oldest reservation first."""
-    return reading.reservation.metadata.creation_timestamp or datetime.max.replace(
-        tzinfo=UTC
-    ), reading.reserved
+    created = reading.reservation.metadata.creation_timestamp
+    return created or datetime.max.replace(tzinfo=UTC), reading.reserved

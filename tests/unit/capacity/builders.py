@@ -7,8 +7,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from broker.capacity.class_catalog import class_catalog
 from broker.capacity.matching import resolve_class
-from broker.capacity.model import Claim, Inventory, NodeClass, Option, Plan, Pool, Selection
+from broker.capacity.mismatches import misfits
+from broker.capacity.model import Claim, Inventory, NodeClass, Option, Plan, Pool, Selection, Skipped
+from broker.capacity.options import choose, suitable, tenancy
 from broker.capacity.plan import plan
 from broker.capacity.requirements import Requirements
 from broker.capacity.shortages import Shortages
@@ -220,3 +223,16 @@ def instance(
         reservation_id=reservation,
         **{"state": "running", **more},
     )
+
+
+def options(
+    claim: Claim,
+    node_class: NodeClass,
+    types: Mapping[str, InstanceType],
+    inventory: Inventory,
+    now: datetime,
+) -> tuple[tuple[Option, ...], tuple[Skipped, ...]]:
+    """The claim's options in order, and the reservations of its class that are none, each with the reason."""
+    known = class_catalog(node_class.of_tenancy(tenancy(claim.requirements)), types, inventory, now)
+    suitable_types = suitable(claim.requirements, claim.requests, known)
+    return choose(claim.requirements, suitable_types, known), tuple(misfits(claim, suitable_types, known))

@@ -8,8 +8,8 @@ import pytest
 
 from broker.capacity.compatibility import incompatibility
 from broker.capacity.model import Selection
-from broker.capacity.options import options
 from providers.launch import NetworkInterface
+from tests.unit.capacity.builders import options
 
 from .builders import NOW, claim, inventory, node_class, odcr, type_
 

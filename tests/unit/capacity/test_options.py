@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from broker.capacity.model import Claim, Inventory, ReservationTerm, Selection
-from broker.capacity.options import options
 from providers.model import Image
+from tests.unit.capacity.builders import options
 
 from .builders import GROUP, NOW, TYPES, claim, inventory, minutes, node_class, odcr, planned, type_
 

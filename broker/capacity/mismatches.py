@@ -1,0 +1,77 @@
+"""Why a claim's class has no option in a reservation, or of a type: each with the reason.
+
+Invariant: a reservation or a type has a reason here exactly if `options` makes no option of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from broker.capacity.class_catalog import CandidateType, ClassCatalog
+from broker.capacity.model import Claim, Skipped
+from broker.capacity.options import ORDER, PLACE_KEYS, TYPE_KEYS, capacity_types, pool_of
+from broker.capacity.types import CAPACITY_TYPE, fits, lacking
+from providers.model import CapacityType, Odcr
+
+
+def misfits(claim: Claim, suitable_types: Sequence[CandidateType], known: ClassCatalog) -> Iterator[Skipped]:
+    """The reservations of the class that the claim cannot use, each with the reason."""
+    kinds = capacity_types(claim.requirements)
+    names = {candidate.type.name for candidate in suitable_types}
+    for odcr in known.node_class.resolved.pending:
+        starts = f", starts at {odcr.start:%Y-%m-%dT%H:%M:%SZ}" if odcr.start else ""
+        yield _skip(odcr, "ReservationPending", f"reservation {odcr.id} is {odcr.state}{starts}")
+    for live in known.reserved:
+        odcr = live.odcr
+        if "reserved" not in kinds:
+            yield _skip(odcr, "CapacityTypeMismatch", _takes(claim, kinds))
+        elif odcr.instance_type not in names:
+            problem = mismatch(claim, odcr.instance_type, known)
+            yield _skip(odcr, "InstanceTypeMismatch", f"{odcr.instance_type}: {problem}")
+        elif live.problem:
+            yield _skip(odcr, *live.problem)
+        elif mismatch_text := claim.requirements.accepts(live.labels, among=PLACE_KEYS):
+            yield _skip(odcr, "RequirementsMismatch", mismatch_text)
+
+
+def _takes(claim: Claim, kinds: Sequence[CapacityType]) -> str:
+    if kinds:
+        return f"the claim accepts only {' or '.join(kinds)}"
+    requirement = claim.requirements.describe(CAPACITY_TYPE)
+    return f"{CAPACITY_TYPE} of the claim is {requirement}, which leaves none of {', '.join(ORDER)}"
+
+
+def mismatch(claim: Claim, instance_type: str, known: ClassCatalog) -> str:
+    """Why a type does not match a claim."""
+    candidate = known.candidates.get(instance_type)
+    if candidate is None:
+        exclusion = known.imageless.get(instance_type) or known.unfit.get(instance_type)
+        return exclusion or "EC2 does not describe this instance type here"
+    return (
+        claim.requirements.accepts(candidate.labels, among=TYPE_KEYS)
+        or fits(claim.requests, candidate.allocatable)
+        or "it matches"
+    )
+
+
+def dropped(claim: Claim, known: ClassCatalog) -> dict[str, int]:
+    """The number of types that each requirement (with its remaining values) and each request excludes.
+
+    The largest number comes first.
+    """
+    left_out = {"image": len(known.imageless), "the class": len(known.unfit)}
+    counts = Counter({key: count for key, count in left_out.items() if count})
+    for candidate in known.candidates.values():
+        counts.update(claim.requirements.unmet(candidate.labels, among=TYPE_KEYS))
+        counts.update(f"requests of {name}" for name in lacking(claim.requests, candidate.allocatable))
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    requirements = claim.requirements
+    return {
+        f"{key} ({requirements.describe(key)})" if key in requirements else key: count
+        for key, count in ordered
+    }
+
+
+def _skip(odcr: Odcr, reason: str, message: str) -> Skipped:
+    return Skipped(pool=pool_of(odcr), reason=reason, message=message)
