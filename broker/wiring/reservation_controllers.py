@@ -16,7 +16,6 @@ from broker.controllers.capacityreservation.controller import ReservationControl
 from broker.controllers.capacityreservation.facts import JointFactsBuilder
 from broker.controllers.capacityreservation.throttle import UsageThrottle
 from broker.controllers.capacityreservation.unattributed import UnattributedUsageReader
-from broker.controllers.capacityreservation.views import ReservationViews
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.kueue.admission import AdmissionCheckController
 from broker.controllers.kueue.check import AdmissionCheckReconciler
@@ -32,10 +31,9 @@ from broker.reservations.machines import MachineReader
 
 @dataclass(frozen=True, kw_only=True)
 class ReservationControllers:
-    """The controllers, and the views that they share. `use` runs the controller of statuses."""
+    """The controllers, and the reads that they share. `use` runs the controller of statuses."""
 
     reads: ReservationReads
-    views: ReservationViews
     unattributed: UnattributedUsageReader
     use: UsageThrottle
     provisioner: OdcrProvisioner
@@ -50,12 +48,10 @@ def reservation_controllers(
     shared: ReservationDependencies, *, classes: Cache[EC2NodeClass]
 ) -> ReservationControllers:
     reads, settings = shared.reads, shared.settings
-    views = ReservationViews(reads=reads)
-    status, unattributed = _status(shared, views)
+    status, unattributed = _status(shared)
     check = AdmissionCheckReconciler(shared.client, reads, clock=shared.clock)
     return ReservationControllers(
         reads=reads,
-        views=views,
         unattributed=unattributed,
         use=UsageThrottle(status.run),
         provisioner=OdcrProvisioner(
@@ -89,7 +85,7 @@ def reservation_controllers(
 
 
 def _status(
-    shared: ReservationDependencies, views: ReservationViews
+    shared: ReservationDependencies,
 ) -> tuple[ReservationController, UnattributedUsageReader]:
     settings = shared.settings
     unattributed = UnattributedUsageReader(
@@ -101,7 +97,6 @@ def _status(
         shared.caches.nodes,
         shared.caches.claims,
         shared.inventory,
-        views,
         unattributed,
         MachineReader(starting_seconds=settings.reservation_creating_seconds),
     )

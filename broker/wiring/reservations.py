@@ -15,7 +15,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.kueue import Workload
 from broker.apis.meta import Object
 from broker.controllers.annotations.reporter import DRAWING, Key, user_annotations
-from broker.controllers.capacityreservation.views import status_inputs
+from broker.controllers.capacityreservation.related_objects import status_inputs
 from broker.controllers.dedicatedaicluster.controller import is_unready_cluster_node
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclaim.instances import InstanceView

@@ -19,8 +19,8 @@ from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.ome_rules import JudgedSpec
+from broker.controllers.capacityreservation.related_objects import holders_of, queue_state, remaining
 from broker.controllers.capacityreservation.unattributed import IsAttributed, UnattributedUsageReader
-from broker.controllers.capacityreservation.views import ReservationViews
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube import bisection
@@ -89,7 +89,6 @@ class JointFactsBuilder:
         nodes: Cache[Node],
         claims: Cache[NodeClaim],
         inventory: InventoryCache,
-        views: ReservationViews,
         unattributed: UnattributedUsageReader,
         hardware: MachineReader,
     ) -> None:
@@ -98,7 +97,6 @@ class JointFactsBuilder:
         self._nodes = nodes
         self._claims = claims
         self._inventory = inventory
-        self._views = views
         self._hardware = hardware
         self._unattributed = unattributed
         self._steadied: SteadyMachines | None = None
@@ -109,7 +107,6 @@ class JointFactsBuilder:
         ] = {}
 
     def build(self, reservations: Sequence[Reservation], now: datetime, moment: float) -> JointFacts:
-        views = self._views
         claims = self._claims.list()
         try:
             self._types = self._provider.instance_types()
@@ -129,12 +126,12 @@ class JointFactsBuilder:
             lambda claimant: str(claimant.reserved),
         )
         common, own = _broken_machines(machines)
-        holders = views.holders(snapshot, claims)
+        holders = holders_of(self._reads, snapshot, claims)
         added = {
             reserved_of(reservation): self._added(reservation, holders.get(reserved_of(reservation), ()))
             for reservation in reservations
         }
-        queued = {reserved: views.queue(reserved, snapshot) for reserved in added}
+        queued = {reserved: queue_state(self._reads, reserved, snapshot) for reserved in added}
         unattributed, steadily = self._unattributed.read(
             machines,
             claims,
@@ -189,7 +186,9 @@ class JointFactsBuilder:
                 holders=users,
                 used=used,
                 priority_missing=priority if priority and self._reads.priority(priority) is None else "",
-                remaining=tuple(views.remaining(reservation, snapshot)) if reservation.deleting else (),
+                remaining=tuple(remaining(self._reads, reservation, snapshot))
+                if reservation.deleting
+                else (),
             )
         due = (began + steady_seconds for began in self._steadied.since.values())
         return JointFacts(

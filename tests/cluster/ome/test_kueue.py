@@ -24,6 +24,7 @@ from broker.apis.kueue import (
 from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.app import Broker
+from broker.controllers.capacityreservation.related_objects import queue_state, remaining_queues
 from broker.controllers.kueue.answers import WAITS
 from broker.controllers.kueue.render import CHECK, CONTROLLER
 from broker.kube.errors import NotFound
@@ -56,9 +57,9 @@ def problems(broker: Broker) -> tuple[ReservationProblem, ...]:
     return broker.ome.reads.snapshot().queue_problems.get(TEAM, ())
 
 
-def queue_state(broker: Broker) -> tuple[bool, str]:
+def queue_status(broker: Broker) -> tuple[bool, str]:
     """Whether the team's queue is active, with the reason."""
-    state = broker.ome.views.queue(TEAM, broker.ome.reads.snapshot())
+    state = queue_state(broker.ome.reads, TEAM, broker.ome.reads.snapshot())
     assert state is not None
     return state.active, state.reason
 
@@ -247,7 +248,7 @@ def test_foreign_queue_is_left_alone_and_nothing_is_written_at_rest(stack: Stack
     assert world.find(LocalQueue, "gpu", "team") is None
     assert world.kueue.raw(ClusterQueue, QUEUE)["spec"] == foreign["spec"] | {"stopPolicy": "None"}
     assert problems(broker)[0].reason == "ObjectConflict"
-    assert queue_state(broker) == (False, "ObjectConflict")
+    assert queue_status(broker) == (False, "ObjectConflict")
 
     def writes() -> list[tuple[str, str]]:
         return [write for write in stack.tap.writes() if "kueue" in write[1]]
@@ -279,7 +280,7 @@ def test_kueue_may_come_later_and_a_flavor_too(stack: Stack) -> None:
     world.until_queue()
     assert present(broker)
     assert world.kueue.judges(QUEUE) == "FlavorNotFound"
-    stack.until(lambda: queue_state(broker)[1] == "FlavorNotFound", "the broker reads it")
+    stack.until(lambda: queue_status(broker)[1] == "FlavorNotFound", "the broker reads it")
 
     def reported() -> bool:
         status = stack.get(CapacityReservation, "gpu", namespace="team").status
@@ -291,7 +292,7 @@ def test_kueue_may_come_later_and_a_flavor_too(stack: Stack) -> None:
     stack.until(reported, "the reservation reports that it is not ready, and the reason")
     world.flavor()
     world.kueue.judges(QUEUE)
-    stack.until(lambda: queue_state(broker)[0], "the queue is active")
+    stack.until(lambda: queue_status(broker)[0], "the queue is active")
 
     def active() -> bool:
         status = stack.get(CapacityReservation, "gpu", namespace="team").status
@@ -320,7 +321,7 @@ def test_kueue_may_come_later_and_a_flavor_too(stack: Stack) -> None:
     )
     stack.polls()
     assert world.kueue.judges(QUEUE) == "Ready"
-    assert queue_state(broker)[0] and active()
+    assert queue_status(broker)[0] and active()
     # No queue names the flavor any more: it goes, and only a reservation that names it again misses it.
     world.flavor("h200")
     uses("h200")
@@ -506,9 +507,9 @@ def test_queues_of_a_deleted_reservation_go_once_no_workload_holds_their_quota(s
         return queue is not None and queue.deleting and queue.spec.stop_policy == "Hold"
 
     stack.until(leaves, "the ClusterQueue admits no new workload, and waits")
-    assert broker.ome.views.remaining_queues(TEAM)
+    assert remaining_queues(broker.ome.reads, TEAM)
     world.kueue.releases(QUEUE)
-    stack.until(lambda: not broker.ome.views.remaining_queues(TEAM), "nothing is left of it")
+    stack.until(lambda: not remaining_queues(broker.ome.reads, TEAM), "nothing is left of it")
     assert world.kueue.queue(QUEUE) is None
     stack.until(
         lambda: world.find(AdmissionCheck, CHECK) is None, "no queue uses the check, so the check goes"

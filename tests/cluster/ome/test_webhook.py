@@ -112,7 +112,7 @@ def test_webhook_refuses_errors_beyond_cel_and_reports_corrections(stack: Stack)
         ) in refused.value.causes
         with pytest.raises(Invalid, match="lendingLimit 9 is more than nominalQuota 8; lower it"):
             create(stack, "new", group(8, lendingLimit=9), cohort="c")
-        with pytest.raises(ApiError, match="nothing says how large the cluster is"):
+        with pytest.raises(ApiError, match="the cluster's size is not set"):
             stack.client.create(DedicatedAICluster.KIND, cluster())
 
         # An unchanged object is always admitted, and so is an object that shrinks.
@@ -191,7 +191,7 @@ def test_without_the_webhook_the_younger_of_two_reports_the_missing_room(stack: 
 
     why = stack.until(refused, "b has the condition")
     assert why["status"] == "False"
-    words = "ResourceQuota quota allows nvidia.com/gpu 8, of which 0 is free and 8 is wanted: reserve less"
+    words = "ResourceQuota quota allows nvidia.com/gpu 8, of which 0 is free and 8 is requested: reserve less"
     assert words in why["message"]
     stack.client.patch(ResourceQuota.KIND, "quota", {"spec": {"hard": {GPU: "16"}}}, namespace="default")
     until_state(stack, "Active", "b")

@@ -10,7 +10,9 @@ import pytest
 from broker.apis import names
 from broker.apis.kueue import ClusterQueue, Workload
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.controllers.capacityreservation.views import ReservationViews
+from broker.controllers.capacityreservation.related_objects import (
+    queue_state,
+)
 from broker.controllers.snapshot import Snapshot
 from broker.quota.model import FlavorResource
 from broker.quota.usage import Reserved
@@ -155,8 +157,7 @@ def test_an_unhealthy_workload_has_a_reason(conditions: tuple[Json, ...], why: s
 )
 def test_the_queue_state_follows_its_active_condition(condition_: Json, active: bool, reason: str) -> None:
     reads: Any = SimpleNamespace(kueue=True)
-    views = ReservationViews(reads=reads)
-    state = views.queue(MINE, snapshot(conditions=(condition_,)))
+    state = queue_state(reads, MINE, snapshot(conditions=(condition_,)))
     assert state is not None and (state.active, state.reason) == (active, reason)
-    foreign = views.queue(MINE, snapshot(conditions=(condition_,), owner=Reserved("team", "other")))
+    foreign = queue_state(reads, MINE, snapshot(conditions=(condition_,), owner=Reserved("team", "other")))
     assert foreign is not None and (foreign.active, foreign.reason) == (False, "ClusterQueueNotCreated")

@@ -16,7 +16,9 @@ from broker.apis.units import MOST
 from broker.apiserver import Cluster
 from broker.controllers.capacityreservation import status
 from broker.controllers.capacityreservation.marks import label_of
-from broker.controllers.capacityreservation.views import ReservationViews
+from broker.controllers.capacityreservation.related_objects import (
+    remaining,
+)
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.snapshot import Snapshot
 from broker.kube.client import Client
@@ -385,10 +387,9 @@ def test_a_deleted_reservation_names_the_ec2_state_that_it_waits_for(
     problem = ReservationProblem(reason=reason, message="instances still run in cr-1")
     state = OdcrStatus(managed=True, problems=(problem,), detail=detail)
     odcrs = OdcrSnapshot(ownership=Ownership(), statuses={Reserved("a", "r"): state})
-    views = ReservationViews(reads=reads)
     snapshot = Snapshot(version=1, reservations={}, odcrs=odcrs)
     reservation = CapacityReservation.decode({"metadata": {"name": "r", "namespace": "a", "uid": "u"}})
-    assert views.remaining(reservation, snapshot) == [waits_for]
+    assert remaining(reads, reservation, snapshot) == [waits_for]
 
 
 @pytest.mark.covers("OME-068")

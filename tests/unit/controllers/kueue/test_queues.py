@@ -24,7 +24,10 @@ from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apiserver import Cluster
-from broker.controllers.capacityreservation.views import ReservationViews
+from broker.controllers.capacityreservation.related_objects import (
+    queue_state,
+    remaining_queues,
+)
 from broker.controllers.kueue.check import AdmissionCheckReconciler, names_check
 from broker.controllers.kueue.queues import QueueController
 from broker.controllers.kueue.render import CHECK, CONTROLLER
@@ -74,7 +77,6 @@ class World:
         client = Client(self.tap)
         clock = FakeClock()
         self.reads = ReservationReads(client, clock=clock)
-        self.views = ReservationViews(reads=self.reads)
         self.check = AdmissionCheckReconciler(client, self.reads, clock=clock)
         self.recorder = Recorder(client, "test", clock)
         self.controller = QueueController(
@@ -231,7 +233,7 @@ def test_a_queue_is_held_by_an_annotation_of_its_reservation(
     # Kueue reports that it is stopped, and the reservation itself has no problem.
     assert world.kueue.judges(QUEUE) == ("Stopped" if problems else "Ready")
     world.read_all()
-    assert (state := world.views.queue(TEAM, world.reads.snapshot())) is not None and state.active
+    assert (state := queue_state(world.reads, TEAM, world.reads.snapshot())) is not None and state.active
     assert set(world.events()) == set(problems), "a change of the annotation is no hand edit"
     world.edit({"metadata": {"annotations": {names.STOP_POLICY: None}}})
     world.reconcile()
@@ -366,10 +368,10 @@ def test_a_deleted_reservation_deletes_its_queues(
     queue = world.queue()
     assert queue.deleting and queue.spec.stop_policy == stop
     assert world.at_rest()
-    assert world.views.remaining_queues(TEAM) == [f"ClusterQueue {QUEUE}", "LocalQueue team/gpu"]
+    assert remaining_queues(world.reads, TEAM) == [f"ClusterQueue {QUEUE}", "LocalQueue team/gpu"]
     world.client.patch(LocalQueue.KIND, "gpu", {"metadata": {"finalizers": None}}, namespace="team")
     world.read_all()
-    assert world.views.remaining_queues(TEAM) == [f"ClusterQueue {QUEUE}"]
+    assert remaining_queues(world.reads, TEAM) == [f"ClusterQueue {QUEUE}"]
     # If it is created again under the same name, it waits for the old queue's end.
     world.edit({"metadata": {"finalizers": None}})
     world.reserve()
@@ -396,10 +398,10 @@ def test_a_terminating_namespace_of_a_used_reservation(world: World) -> None:
     world.reconcile()
     assert world.queue().deleting and world.queue().spec.stop_policy == "Hold"
     assert world.problems() == [] and world.at_rest()
-    assert world.views.remaining_queues(TEAM) == [f"ClusterQueue {QUEUE}"]
+    assert remaining_queues(world.reads, TEAM) == [f"ClusterQueue {QUEUE}"]
     world.kueue.releases(QUEUE)
     world.reconcile()
-    assert world.views.remaining_queues(TEAM) == [] and world.kueue.queue(QUEUE) is None
+    assert remaining_queues(world.reads, TEAM) == [] and world.kueue.queue(QUEUE) is None
 
 
 def test_a_deleted_reservation_does_not_drain_while_a_dedicated_cluster_holds_its_quota(
@@ -687,9 +689,8 @@ def test_without_kueue_nothing_is_written_and_the_reads_are_synced() -> None:
         client.create(crds.KIND, body)
     tap = Tap(InProcessTransport(cluster))
     reads = ReservationReads(Client(tap), clock=FakeClock())
-    views = ReservationViews(reads=reads)
     for informer in reads.named.values():
         with suppress(NotFound):
             informer.read()
     assert reads.synced() and reads.cluster_queues.missing
-    assert not reads.kueue and not views.remaining_queues(TEAM) and reads.snapshot().workload_holders == {}
+    assert not reads.kueue and not remaining_queues(reads, TEAM) and reads.snapshot().workload_holders == {}

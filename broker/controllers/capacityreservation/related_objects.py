@@ -1,4 +1,4 @@
-"""The views of other controllers that the status of a reservation reads.
+"""The objects that the status of a reservation shows: its holders, its queue, and those that delay its end.
 
 Nothing is decided here.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from broker.apis.karpenter import NodeClaim
@@ -30,58 +29,57 @@ HARMLESS: Final = frozenset({"AdmissionCheckTerminating", "AnnotationInvalid"})
 BY_POLICY: Final = "Stopped"  # Kueue's reason if a queue's stopPolicy stops it
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReservationViews:
-    reads: ReservationReads
+def holders_of(
+    reads: ReservationReads, snapshot: Snapshot, claims: Iterable[NodeClaim]
+) -> Mapping[Reserved, Sequence[ReservationHolder]]:
+    """The users of each reservation. Claims count by themselves only if Kueue counts no quota."""
+    usages: list[Holders] = [snapshot.cluster_holders, snapshot.workload_holders]
+    if not reads.kueue:
+        usages.append(drawing(claims, snapshot))
+    joined: dict[Reserved, list[ReservationHolder]] = defaultdict(list)
+    for usage in usages:
+        for reserved, holders in usage.items():
+            joined[reserved] += holders
+    return joined
 
-    def holders(
-        self, snapshot: Snapshot, claims: Iterable[NodeClaim]
-    ) -> Mapping[Reserved, Sequence[ReservationHolder]]:
-        """The users of each reservation. Claims count by themselves only if Kueue counts no quota."""
-        usages: list[Holders] = [snapshot.cluster_holders, snapshot.workload_holders]
-        if not self.reads.kueue:
-            usages.append(drawing(claims, snapshot))
-        joined: dict[Reserved, list[ReservationHolder]] = defaultdict(list)
-        for usage in usages:
-            for reserved, holders in usage.items():
-                joined[reserved] += holders
-        return joined
 
-    def queue(self, reserved: Reserved, snapshot: Snapshot) -> QueueState | None:
-        """The state of its ClusterQueue; None without Kueue."""
-        if not self.reads.kueue:
-            return None
-        active, reason, message = _active(reserved, snapshot)
-        if not active and reason not in {item.reason for item in snapshot.queue_problems.get(reserved, ())}:
-            message += f" (kubectl describe clusterqueue {queue_name(reserved)})"
-        return QueueState(active=active, reason=reason, message=message)
+def queue_state(reads: ReservationReads, reserved: Reserved, snapshot: Snapshot) -> QueueState | None:
+    """The state of its ClusterQueue; None without Kueue."""
+    if not reads.kueue:
+        return None
+    active, reason, message = _active(reserved, snapshot)
+    if not active and reason not in {item.reason for item in snapshot.queue_problems.get(reserved, ())}:
+        message += f" (kubectl describe clusterqueue {queue_name(reserved)})"
+    return QueueState(active=active, reason=reason, message=message)
 
-    def remaining(self, reservation: Reservation, snapshot: Snapshot) -> Sequence[str]:
-        """The remaining objects of a deleted reservation, as messages. Without any it may be released."""
-        reserved, odcrs = reserved_of(reservation), snapshot.odcrs
-        left = [
-            f"DedicatedAICluster {holder.name} holds quota: delete it (kubectl delete dedicatedaicluster "
-            f"{holder.name}) or let it name another reservation"
-            for holder in snapshot.cluster_holders.get(reserved, ())
-            if holder.usage
-        ]
-        left += self.remaining_queues(reserved)
-        if not odcrs.is_deletable(reserved, uid=reservation.uid):
-            left.append(unreleased(odcrs.status(reserved)))
-        return left
 
-    def remaining_queues(self, reserved: Reserved) -> Sequence[str]:
-        """The broker's remaining objects in Kueue for the reservation, as text."""
-        if not self.reads.kueue:
-            return ()
-        left = []
-        for queue in self.reads.cluster_queues.cache.by(BY_RESERVATION, str(reserved)):
-            holds = queue.status.reserving_workloads
-            users = counted(holds, "workload that holds", "workloads that hold")
-            left.append(f"ClusterQueue {queue.name}" + (f", for {users} its quota" if holds else ""))
-        for local in self.reads.local_queues.cache.by(BY_RESERVATION, str(reserved)):
-            left.append(f"LocalQueue {local.key}")
-        return left
+def remaining(reads: ReservationReads, reservation: Reservation, snapshot: Snapshot) -> Sequence[str]:
+    """The remaining objects of a deleted reservation, as messages. Without any it may be released."""
+    reserved, odcrs = reserved_of(reservation), snapshot.odcrs
+    left = [
+        f"DedicatedAICluster {holder.name} holds quota: delete it (kubectl delete dedicatedaicluster "
+        f"{holder.name}) or let it name another reservation"
+        for holder in snapshot.cluster_holders.get(reserved, ())
+        if holder.usage
+    ]
+    left += remaining_queues(reads, reserved)
+    if not odcrs.is_deletable(reserved, uid=reservation.uid):
+        left.append(unreleased(odcrs.status(reserved)))
+    return left
+
+
+def remaining_queues(reads: ReservationReads, reserved: Reserved) -> Sequence[str]:
+    """The broker's remaining objects in Kueue for the reservation, as text."""
+    if not reads.kueue:
+        return ()
+    left = []
+    for queue in reads.cluster_queues.cache.by(BY_RESERVATION, str(reserved)):
+        holds = queue.status.reserving_workloads
+        users = counted(holds, "workload that holds", "workloads that hold")
+        left.append(f"ClusterQueue {queue.name}" + (f", for {users} its quota" if holds else ""))
+    for local in reads.local_queues.cache.by(BY_RESERVATION, str(reserved)):
+        left.append(f"LocalQueue {local.key}")
+    return left
 
 
 def _active(reserved: Reserved, snapshot: Snapshot) -> tuple[bool, str, str]:
