@@ -235,7 +235,7 @@ def _plan(
         defaults=settings.launch_defaults,
         dry_run=dry_run,
     )
-    shown = plan.told(rows) if output is Format.TABLE else rows
+    shown = plan.format_rows(rows) if output is Format.TABLE else rows
     show(shown, columns=plan.COLUMNS, extra=plan.EXTRA, format_=output)
     for eviction in evictions:
         typer.echo(str(eviction), err=output is not Format.TABLE)
@@ -258,7 +258,7 @@ def explain_command(settings: Settings, name: Claim, output: Output = Format.TAB
 
     client = _client(settings)
     claim = explain.claim(client, name)
-    options_now = explain.prospects(
+    options_now = explain.claim_forecast(
         claim,
         client,
         lambda: _planning_provider(settings, kubernetes=ServerVersion(client, clock=SystemClock())()),
@@ -271,7 +271,7 @@ def explain_command(settings: Settings, name: Claim, output: Output = Format.TAB
         return
     sys.stdout.write("\n".join(explain.headline(claim)) + "\n\n")
     show(
-        explain.told_attempts(explain.attempts(claim)),
+        explain.format_attempts(explain.attempts(claim)),
         columns=explain.ATTEMPT_COLUMNS,
         format_=output,
         nothing="no launch was tried yet",
@@ -280,10 +280,10 @@ def explain_command(settings: Settings, name: Claim, output: Output = Format.TAB
         sys.stdout.write(f"\nNow: {options_now.decision}\n")
         if options_now.rows:
             sys.stdout.write("\n")
-            show(explain.told_options(options_now.rows), columns=explain.OPTION_COLUMNS, format_=output)
+            show(explain.format_options(options_now.rows), columns=explain.OPTION_COLUMNS, format_=output)
         if short := explain.shortages(options_now):
             sys.stdout.write("\n")
-            show(explain.told_shortages(short), columns=explain.SHORTAGE_COLUMNS, format_=output)
+            show(explain.format_shortages(short), columns=explain.SHORTAGE_COLUMNS, format_=output)
 
 
 @app.command("inventory", cls=Command)
@@ -296,7 +296,7 @@ def inventory_command(settings: Settings, output: Output = Format.TABLE) -> None
     if output is not Format.TABLE:
         show(odcrs, columns=inventory.COLUMNS, format_=output)
         return
-    rows = inventory.told(odcrs)
+    rows = inventory.format_rows(odcrs)
     nothing = f"{account}: no capacity reservation"
     show(rows, columns=inventory.COLUMNS, extra=inventory.EXTRA, format_=output, nothing=nothing)
     if odcrs:
@@ -314,7 +314,7 @@ def idle_command(settings: Settings, output: Output = Format.TABLE) -> None:
     if output is not Format.TABLE:
         show(idle_odcrs, columns=idle.COLUMNS, format_=output)
         return
-    rows = inventory.told(idle_odcrs)
+    rows = inventory.format_rows(idle_odcrs)
     nothing = f"{account}: no slot is idle"
     show(rows, columns=idle.COLUMNS, extra=idle.EXTRA, format_=output, nothing=nothing)
     if idle_odcrs:
@@ -326,7 +326,7 @@ def _inventory(settings: Settings) -> tuple[list[dict[str, Any]], str]:
     from broker.commands import inventory
     from broker.kube.clock import SystemClock
 
-    seen, trouble = inventory.seen(lambda: _client(settings))
+    seen, trouble = inventory.read_records(lambda: _client(settings))
     provider = _cached_provider(settings)
     odcrs = inventory.rows(provider, seen, cluster=settings.cluster_name, now=SystemClock().now())
     if trouble and odcrs:
@@ -393,7 +393,7 @@ def main() -> None:
 
         if not isinstance(error, troubles.EXPECTED_ERRORS):
             raise
-        _fail(*(error.problems if isinstance(error, BadOptions) else [troubles.told(error)]))
+        _fail(*(error.problems if isinstance(error, BadOptions) else [troubles.format_error(error)]))
 
 
 def _called() -> str:

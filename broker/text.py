@@ -92,7 +92,7 @@ def pool_name(
     return f"{name} with placement {group_name(placement)}" if placement else name
 
 
-def moment(at: datetime) -> str:
+def format_time(at: datetime) -> str:
     """A time in a message, in UTC, with its year."""
     return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 

@@ -44,7 +44,7 @@ class CapacityProvider(Protocol):
 
     def identify(self, cluster_uid: str) -> None:
         """Names the cluster beyond its name. Later resources carry its UID as well; a resource with another
-        UID is another cluster's, whatever its name."""
+        UID is another cluster's, even with the same name."""
 
     def account_id(self, *, cached: bool = True) -> str:
         """The account that the credentials belong to (12 digits). `cached`: as it was within the hour."""
@@ -65,10 +65,10 @@ class CapacityProvider(Protocol):
     def resize_reservation(
         self, id_: str, *, count: int, end: datetime | Unchanged | None = UNCHANGED
     ) -> None:
-        """Makes count and end (None: never) of a reservation of ours so, in place."""
+        """Sets count and end (None: never) of an owned reservation, in place."""
 
     def cancel_reservation(self, id_: str) -> None:
-        """Gives a reservation of ours back; one that has ended, or that EC2 does not know, is success."""
+        """Cancels an owned reservation; one that has ended, or that EC2 does not know, is success."""
 
     def tagged_group(self, group: ReservationGroup) -> ReservationGroup:
         """The group with its tags, and its ownership by them. Class NOT_FOUND when there is none."""
@@ -87,7 +87,7 @@ class CapacityProvider(Protocol):
         """Takes reservations out; one that is no member is success, and so is a group that is gone."""
 
     def delete_group(self, arn: str) -> None:
-        """Deletes a group of ours, not its members; one that is gone is success."""
+        """Deletes a group that the broker owns, not its members; one that is gone is success."""
 
     def instance_types(self) -> Mapping[str, InstanceType]:
         """Types by name with their zones and prices; cached by the provider, refreshed hourly."""
@@ -117,7 +117,7 @@ class CapacityProvider(Protocol):
         """The instance profiles that the broker made for this cluster in this Region."""
 
     def delete_instance_profile(self, ref: ProfileRef) -> bool:
-        """Deletes one of ours that no instance runs with; False: one does. One that is gone is success."""
+        """Deletes one of the broker's profiles; False: an instance uses it. One that is gone is success."""
 
     def placement_group(self, *, name: str = "", id_: str = "") -> PlacementGroup:
         """The placement group of that name in the account, or of that id anywhere."""
@@ -129,7 +129,7 @@ class CapacityProvider(Protocol):
         """The launch templates of this broker alone."""
 
     def delete_template(self, ref: TemplateRef) -> None:
-        """Deletes one of ours; a template that is gone already is success."""
+        """Deletes a template that the broker made; one that is gone already is success."""
 
     def try_launch(
         self,
@@ -161,7 +161,7 @@ class CapacityProvider(Protocol):
         """Adds tags to resources."""
 
     def untag(self, ids: Collection[str], keys: Collection[str]) -> None:
-        """Removes tags, whatever their value; one that is not there is success."""
+        """Removes tags by key; an absent tag is success."""
 
     def broker_tags(self) -> Mapping[str, Mapping[str, str]]:
         """The broker's tags on EC2 resources of every cluster, by resource id."""
@@ -170,7 +170,7 @@ class CapacityProvider(Protocol):
         """The groups with the tag of this cluster, without their members."""
 
     def receive(self, queue: str, *, wait: int) -> Sequence[QueueMessage]:
-        """EC2's notices in a queue (name or URL): at once where there are any, else none after `wait` s."""
+        """EC2's notices in a queue (name or URL): at once if there are any, else none after `wait` s."""
 
-    def settle(self, queue: str, messages: Sequence[QueueMessage]) -> None:
-        """These were dealt with; the others of the queue are received again."""
+    def delete_messages(self, queue: str, messages: Sequence[QueueMessage]) -> None:
+        """Deletes handled messages from the queue; all others are received again."""

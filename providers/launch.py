@@ -120,7 +120,7 @@ class ProfileRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateRef:
-    """A launch template of ours in EC2."""
+    """A launch template in EC2 that the broker made."""
 
     name: str
     id: str = ""

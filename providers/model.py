@@ -21,7 +21,7 @@ Accelerator = Literal["none", "nvidia", "neuron", "none-or-neuron"]
 CapacityType = Literal["reserved", "on-demand", "spot"]
 Market = Literal["on-demand", "spot", "capacity-block", "interruptible-capacity-reservation"]
 # By its tags a resource carries this cluster's UID, another cluster's UID or name, or no UID at all.
-Ownership = Literal["ours", "foreign", "unproven"]
+Ownership = Literal["owned", "foreign", "unproven"]
 
 
 class Unchanged(Enum):
@@ -153,7 +153,7 @@ class Odcr:
     ultraserver: bool = False
     unlaunchable: bool = False  # EC2's LaunchStatus, which only reservations of UltraServers have
     tags: Mapping[str, str] = field(default_factory=dict)
-    ownership: Ownership = "ours"
+    ownership: Ownership = "owned"
 
     @property
     def idle(self) -> int:
@@ -186,7 +186,7 @@ class OdcrRequest:
 class ReservationGroup:
     """A Resource Groups group of ODCRs; `member_ids` are the ids of the reservations in it.
 
-    `tags` and `ownership` are there where they were asked for (`CapacityProvider.tagged_group`).
+    `tags` and `ownership` are set only by `CapacityProvider.tagged_group`.
     """
 
     arn: str
@@ -239,7 +239,7 @@ class InstanceType:
     clock_mhz: int = 0  # sustained; 0: unknown
     neuron_name: str = ""
     network_mbps: int = 0  # 0: unknown
-    ebs_mbps: int = 0  # 0: unknown, or not without asking for it
+    ebs_mbps: int = 0  # 0: unknown, or only if requested
     branch_interfaces: int = 0  # for pods with security groups of their own
     encryption_in_transit: bool = False
     on_demand_price: float | None = None
@@ -336,7 +336,7 @@ class Instance:
     launched: datetime | None = None
     described: bool = True  # False: launched, but EC2 does not show it yet, so reservation_id is unknown
     tags: Mapping[str, str] = field(default_factory=dict)
-    ownership: Ownership = "ours"
+    ownership: Ownership = "owned"
 
     @property
     def alive(self) -> bool:
@@ -372,7 +372,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueMessage:
-    """A message that was received and is to be settled: a notice, or the problem with its body."""
+    """A message that was received, to be handled and deleted: a notice, or the problem with its body."""
 
     receipt: str
     body: str = ""

@@ -28,7 +28,7 @@ from broker.text import counted
 CA_LIFE: Final = timedelta(days=365)
 SERVING_LIFE: Final = timedelta(days=90)
 RENEWED: Final = 3  # replaced if less than this part of its life is left
-SETTLING: Final = timedelta(hours=1)
+PROPAGATION: Final = timedelta(hours=1)
 SKEW: Final = timedelta(minutes=10)  # an API server's clock may be behind
 
 Data = Mapping[str, str]
@@ -49,7 +49,7 @@ class Pair:
         return self.certificate.not_valid_after_utc
 
     @property
-    def made(self) -> datetime:
+    def issued_at(self) -> datetime:
         return self.certificate.not_valid_before_utc + SKEW
 
     def due(self, life: timedelta, now: datetime) -> bool:
@@ -65,12 +65,12 @@ class StoredCertificates:
 
     @property
     def bundle(self) -> bytes:
-        return b"".join(_pem(each) for each in self.authorities)
+        return b"".join(_pem(authority) for authority in self.authorities)
 
 
 def turn(kept: StoredCertificates, *, names: Sequence[str], now: datetime) -> StoredCertificates:
     """The certificates to keep now; `kept` itself if nothing is due."""
-    authorities = tuple(each for each in kept.authorities if each.ends > now)
+    authorities = tuple(authority for authority in kept.authorities if authority.ends > now)
     if not authorities or authorities[-1].due(CA_LIFE, now):
         authorities = (*authorities, _authority(now))
     serving = kept.serving
@@ -79,10 +79,10 @@ def turn(kept: StoredCertificates, *, names: Sequence[str], now: datetime) -> St
         serving is None
         or serving.due(SERVING_LIFE, now)
         or not known.issuperset(names)
-        or not any(_signed(serving, each) for each in authorities)
+        or not any(_signed(serving, authority) for authority in authorities)
     ):
-        settled = [each for each in authorities if now - each.made >= SETTLING]
-        serving = _serving((settled or authorities[:1])[-1], sorted(known.union(names)), now)
+        propagated = [authority for authority in authorities if now - authority.issued_at >= PROPAGATION]
+        serving = _serving((propagated or authorities[:1])[-1], sorted(known.union(names)), now)
     if (authorities, serving) == (kept.authorities, kept.serving):
         return kept
     return StoredCertificates(authorities, serving)
@@ -106,7 +106,7 @@ def write(kept: StoredCertificates) -> dict[str, str]:
     assert kept.serving is not None
     held = {
         "ca.crt": kept.bundle,
-        "ca.key": b"".join(_key(each) for each in kept.authorities),
+        "ca.key": b"".join(_key(authority) for authority in kept.authorities),
         "tls.crt": _pem(kept.serving),
         "tls.key": _key(kept.serving),
     }
@@ -120,12 +120,14 @@ def chain(kept: StoredCertificates) -> tuple[bytes, bytes]:
 
 
 def _pairs(certificates: bytes, keys: bytes) -> tuple[Pair, ...]:
-    found = x509.load_pem_x509_certificates(certificates)
-    loaded = [serialization.load_pem_private_key(each, None) for each in _KEY.findall(keys)]
-    if len(found) != len(loaded):
-        raise UnusableCertificates(f"{counted(len(found), 'certificate')} with {counted(len(loaded), 'key')}")
+    parsed = x509.load_pem_x509_certificates(certificates)
+    loaded = [serialization.load_pem_private_key(text, None) for text in _KEY.findall(keys)]
+    if len(parsed) != len(loaded):
+        raise UnusableCertificates(
+            f"{counted(len(parsed), 'certificate')} with {counted(len(loaded), 'key')}"
+        )
     pairs = []
-    for certificate, key in zip(found, loaded, strict=True):
+    for certificate, key in zip(parsed, loaded, strict=True):
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
             raise UnusableCertificates(
                 f"the key of {certificate.subject.rfc4514_string()} is another certificate's"
@@ -144,7 +146,7 @@ def _authority(now: datetime) -> Pair:
 def _serving(signer: Pair, names: Sequence[str], now: datetime) -> Pair:
     key = ec.generate_private_key(ec.SECP256R1())
     more: list[x509.ExtensionType] = [
-        x509.SubjectAlternativeName([_alternative(each) for each in names]),
+        x509.SubjectAlternativeName([_alternative(name) for name in names]),
         x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
     ]
     usage, limits = _usage(digital_signature=True), x509.BasicConstraints(False, None)
@@ -211,8 +213,8 @@ def _alternative(name: str) -> x509.GeneralName:
 
 
 def _named(pair: Pair) -> set[str]:
-    found = pair.certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    return {str(each.value) for each in found}
+    alternatives = pair.certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return {str(name.value) for name in alternatives}
 
 
 def _signed(pair: Pair, by: Pair) -> bool:

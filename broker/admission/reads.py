@@ -42,23 +42,23 @@ class RecentReads:
             return _read(lambda: client.list(kind, namespace=namespace)[0], CapacityReservation)
 
         def profile(name: str) -> DedicatedAIClusterProfile | None:
-            def ask() -> list[Json]:
+            def fetch() -> list[Json]:
                 try:
                     return [client.get(DedicatedAIClusterProfile.KIND, name)]
                 except NotFound:
                     return []
 
-            return next(iter(_read(ask, DedicatedAIClusterProfile)), None)
+            return next(iter(_read(fetch, DedicatedAIClusterProfile)), None)
 
         def elastic(_: str) -> Sequence[Quota]:
-            def ask(kind: Kind) -> list[Json]:
+            def fetch_kind(kind: Kind) -> list[Json]:
                 try:
                     return client.list(kind)[0]
                 except NotFound:  # the kind is not installed
                     return []
 
-            single = _read(lambda: ask(ElasticQuota.KIND), ElasticQuota)
-            return [*single, *_read(lambda: ask(CompositeElasticQuota.KIND), CompositeElasticQuota)]
+            single = _read(lambda: fetch_kind(ElasticQuota.KIND), ElasticQuota)
+            return [*single, *_read(lambda: fetch_kind(CompositeElasticQuota.KIND), CompositeElasticQuota)]
 
         rate = _Rate(clock)
         self._elastic = _Recent(elastic, rate=rate, clock=clock)
@@ -116,10 +116,10 @@ class _Recent(Generic[V]):
         return value
 
 
-def _read(ask: Callable[[], list[Json]], model: type[O]) -> Sequence[O]:
+def _read(fetch: Callable[[], list[Json]], model: type[O]) -> Sequence[O]:
     """Raises Unknown."""
     try:
-        return [model.decode(each) for each in ask()]
+        return [model.decode(raw) for raw in fetch()]
     except ApiError as error:
         raise Unknown(str(error)) from error
     except ValidationError as error:

@@ -29,7 +29,7 @@ NAME: Final = "capacity-broker"
 SECRET: Final = "capacity-broker-webhook"
 WEBHOOK: Final = "reservations.capacity-broker.io"
 PATH: Final = "/validate"
-# A new spec, or an annotation of ours that was not there before.
+# A new spec, or an annotation of the broker's that was not there before.
 CHANGES: Final = (
     "oldObject == null || object.spec != oldObject.spec || (has(object.metadata.annotations) && "
     f"object.metadata.annotations.exists(key, key.startsWith('{names.BROKER}/') && "
@@ -59,49 +59,49 @@ class WebhookRegistration:
 
     def keep(self) -> StoredCertificates:
         """One round: returns the certificates to serve with. Raises ApiError."""
-        return _again(self._round)
+        return _retry(self._round)
 
     def _round(self) -> StoredCertificates:
-        found = self._configuration()
+        existing = self._configuration()
         kept = self._secret()
-        wanted = [webhook(self.address, kept.bundle)]
-        if found is not None and _holds(found.get("webhooks"), wanted):
+        webhooks = [webhook(self.address, kept.bundle)]
+        if existing is not None and _holds(existing.get("webhooks"), webhooks):
             return kept
         meta: Json = {"name": NAME, "labels": BROKER_LABELS}
-        if found is not None:
-            meta["resourceVersion"] = found["metadata"]["resourceVersion"]
-        self.client.apply(ValidatingWebhookConfiguration.KIND, {"metadata": meta, "webhooks": wanted})
+        if existing is not None:
+            meta["resourceVersion"] = existing["metadata"]["resourceVersion"]
+        self.client.apply(ValidatingWebhookConfiguration.KIND, {"metadata": meta, "webhooks": webhooks})
         log.info("the webhook is registered", configuration=NAME, authorities=len(kept.authorities))
         return kept
 
     def _configuration(self) -> Json | None:
         try:
-            found = self.client.get(ValidatingWebhookConfiguration.KIND, NAME)
+            existing = self.client.get(ValidatingWebhookConfiguration.KIND, NAME)
         except NotFound:
             return None
-        return _ours("ValidatingWebhookConfiguration", found)
+        return _require_own("ValidatingWebhookConfiguration", existing)
 
     def _secret(self) -> StoredCertificates:
         meta: Json = {"name": SECRET, "namespace": self.namespace, "labels": BROKER_LABELS}
         try:
-            found = self.client.get(Secret.KIND, SECRET, namespace=self.namespace)
+            existing = self.client.get(Secret.KIND, SECRET, namespace=self.namespace)
         except NotFound:
             due = self._turned(StoredCertificates())
             self.client.create(Secret.KIND, {"metadata": meta, "data": certificates.write(due)})
             return due
-        kept = self._read(_ours("Secret", found))
+        kept = self._read(_require_own("Secret", existing))
         due = self._turned(kept)
         if due is not kept:
             log.info(
                 "certificates renewed", secret=SECRET, serving_until=str(due.serving and due.serving.ends)
             )
-            meta["resourceVersion"] = found["metadata"]["resourceVersion"]
+            meta["resourceVersion"] = existing["metadata"]["resourceVersion"]
             self.client.update(Secret.KIND, {"metadata": meta, "data": certificates.write(due)})
         return due
 
-    def _read(self, found: Json) -> StoredCertificates:
+    def _read(self, secret: Json) -> StoredCertificates:
         try:
-            return certificates.read(found.get("data") or {})
+            return certificates.read(secret.get("data") or {})
         except certificates.UnusableCertificates as error:
             log.warning("certificates made anew: the Secret is unusable", secret=SECRET, error=str(error))
             return StoredCertificates()
@@ -149,30 +149,30 @@ def service(name: str, namespace: str) -> tuple[Json, tuple[str, ...]]:
     return address, (f"{name}.{namespace}.svc",)
 
 
-def _ours(kind: str, found: Json) -> Json:
-    labels = found["metadata"].get("labels") or {}
+def _require_own(kind: str, obj: Json) -> Json:
+    labels = obj["metadata"].get("labels") or {}
     if any(labels.get(name) != value for name, value in BROKER_LABELS.items()):
-        name = found["metadata"]["name"]
+        name = obj["metadata"]["name"]
         raise Foreign(
             409,
             "Foreign",
             f"{kind} {name} is not the broker's (no label {BROKER_LABELS}): delete or rename it",
         )
-    return found
+    return obj
 
 
-def _holds(found: Any, wanted: Any) -> bool:
-    """True if all wanted fields are present; fields that the API server adds do not matter."""
-    if isinstance(wanted, dict):
-        return isinstance(found, dict) and all(_holds(found.get(k), v) for k, v in wanted.items())
-    if isinstance(wanted, list):
-        same = isinstance(found, list) and len(found) == len(wanted)
-        return same and all(map(_holds, found, wanted))
-    return bool(found == wanted)
+def _holds(actual: Any, expected: Any) -> bool:
+    """True if all expected fields are present; fields that the API server adds do not matter."""
+    if isinstance(expected, dict):
+        return isinstance(actual, dict) and all(_holds(actual.get(k), v) for k, v in expected.items())
+    if isinstance(expected, list):
+        same = isinstance(actual, list) and len(actual) == len(expected)
+        return same and all(map(_holds, actual, expected))
+    return bool(actual == expected)
 
 
-def _again(attempt: Callable[[], StoredCertificates]) -> StoredCertificates:
-    """Tries again after another replica was faster."""
+def _retry(attempt: Callable[[], StoredCertificates]) -> StoredCertificates:
+    """Retries after another replica was faster."""
     for _ in range(ATTEMPTS - 1):
         try:
             return attempt()

@@ -50,14 +50,14 @@ class ReviewResult:
 
 def answer(body: Any, judge: Callable[[ReviewRequest], ReviewResult]) -> Json:
     """The AdmissionReview to send back. Raises NotAReview."""
-    asked = read(body)
-    verdict = judge(asked)
-    refusals = (*verdict.problems, *verdict.no_room)
-    response: Json = {"uid": asked.uid, "allowed": not refusals}
+    request = read(body)
+    result = judge(request)
+    refusals = (*result.problems, *result.no_room)
+    response: Json = {"uid": request.uid, "allowed": not refusals}
     if refusals:
-        response["status"] = _status(asked, verdict)
-    if verdict.warnings:
-        response["warnings"] = [*verdict.warnings]
+        response["status"] = _status(request, result)
+    if result.warnings:
+        response["warnings"] = [*result.warnings]
     return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
 
 
@@ -65,9 +65,11 @@ def read(body: Any) -> ReviewRequest:
     """Raises NotAReview."""
     if not isinstance(body, dict):
         raise NotAReview(f"an AdmissionReview is a JSON object, this is {type(body).__name__}")
-    said = (body.get("apiVersion"), body.get("kind"))
-    if said != (API_VERSION, "AdmissionReview"):
-        raise NotAReview(f"an AdmissionReview of {API_VERSION} is wanted, this is {said[1]} of {said[0]}")
+    type_meta = (body.get("apiVersion"), body.get("kind"))
+    if type_meta != (API_VERSION, "AdmissionReview"):
+        raise NotAReview(
+            f"an AdmissionReview of {API_VERSION} is required, this is {type_meta[1]} of {type_meta[0]}"
+        )
     request = body.get("request")
     if not isinstance(request, dict) or not request.get("uid"):
         raise NotAReview("request.uid is missing in the AdmissionReview")
@@ -84,24 +86,24 @@ def read(body: Any) -> ReviewRequest:
 
 
 def _object(request: Mapping[str, Any], field: str) -> Json | None:
-    found = request.get(field)
-    if found is None or isinstance(found, dict):
-        return found
-    raise NotAReview(f"request.{field} is not an object: {found!r:.100}")
+    value = request.get(field)
+    if value is None or isinstance(value, dict):
+        return value
+    raise NotAReview(f"request.{field} is not an object: {value!r:.100}")
 
 
-def _status(asked: ReviewRequest, verdict: ReviewResult) -> Json:
-    code, reason = _REFUSED if verdict.problems else _NO_ROOM
-    refusals = (*verdict.problems, *verdict.no_room)
-    causes = [_cause(why) for why in verdict.problems]
-    details: Json = {"name": asked.name, "kind": asked.kind} | ({"causes": causes} if causes else {})
+def _status(request: ReviewRequest, result: ReviewResult) -> Json:
+    code, reason = _REFUSED if result.problems else _NO_ROOM
+    refusals = (*result.problems, *result.no_room)
+    causes = [_cause(why) for why in result.problems]
+    details: Json = {"name": request.name, "kind": request.kind} | ({"causes": causes} if causes else {})
     status = {"status": "Failure", "code": code, "reason": reason, "message": "; ".join(refusals)}
     return status | {"details": details}
 
 
 def _cause(why: str) -> Json:
     """A problem begins with the field that it is about, which clients write before the message."""
-    found = _FIELD.match(why)
-    field = found[0] if found else ""
+    match = _FIELD.match(why)
+    field = match[0] if match else ""
     message = why[len(field) :].removeprefix(":").strip()
     return {"reason": "FieldValueInvalid", "field": field or "spec", "message": message}

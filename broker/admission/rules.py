@@ -57,58 +57,58 @@ class Rules:
     default_cohort: str = ""
     strict: bool = False
 
-    def __call__(self, asked: ReviewRequest) -> ReviewResult:
-        rule = KINDS.get(asked.kind)
-        if rule is None or asked.new is None:
+    def __call__(self, request: ReviewRequest) -> ReviewResult:
+        rule = KINDS.get(request.kind)
+        if rule is None or request.new is None:
             return ReviewResult()
-        if (asked.new.get("metadata") or {}).get("deletionTimestamp"):
+        if (request.new.get("metadata") or {}).get("deletionTimestamp"):
             return ReviewResult()  # being deleted: only its finalizers change
         try:
-            verdict = rule(self, asked)
-            return replace(verdict, warnings=(*verdict.warnings, *_unknown(asked)))
+            result = rule(self, request)
+            return replace(result, warnings=(*result.warnings, *_unknown(request)))
         except ValidationError as error:
             # The schema took it, so it is newer than this broker.
-            return ReviewResult(warnings=tuple(f"not judged: {each}" for each in _unread(error)))
+            return ReviewResult(warnings=tuple(f"not judged: {problem}" for problem in _unread(error)))
 
-    def reservation(self, asked: ReviewRequest) -> ReviewResult:
-        new, old = _both(ClusterCapacityReservation, asked)
+    def reservation(self, request: ReviewRequest) -> ReviewResult:
+        new, old = _both(ClusterCapacityReservation, request)
         return self._judged(new, old)
 
-    def namespaced(self, asked: ReviewRequest) -> ReviewResult:
-        new, old = _both(CapacityReservation, asked)
-        verdict = self._judged(new, old)
+    def namespaced(self, request: ReviewRequest) -> ReviewResult:
+        new, old = _both(CapacityReservation, request)
+        result = self._judged(new, old)
         try:
-            return replace(verdict, no_room=self._no_room(new, old))
+            return replace(result, no_room=self._no_room(new, old))
         except Unknown as error:
             why = f"not judged by ResourceQuotas, which could not be read: {error}"
-            return replace(verdict, warnings=(*verdict.warnings, why))
+            return replace(result, warnings=(*result.warnings, why))
 
-    def cluster(self, asked: ReviewRequest) -> ReviewResult:
-        new, old = _both(DedicatedAICluster, asked)
+    def cluster(self, request: ReviewRequest) -> ReviewResult:
+        new, old = _both(DedicatedAICluster, request)
         before = {*_sizes(old)} if old else set()
         problems = [why for why in _sizes(new) if why not in before]
         warnings: tuple[str, ...] = ()
-        wanted = new.spec.profile
-        if wanted and (old is None or old.spec.profile != wanted):
+        profile_name = new.spec.profile
+        if profile_name and (old is None or old.spec.profile != profile_name):
             try:
-                profile = self.reads.profile(wanted)
+                profile = self.reads.profile(profile_name)
             except Unknown as error:
-                warnings = (f"spec.profile {wanted} was not looked for: {error}",)
+                warnings = (f"spec.profile {profile_name} could not be read: {error}",)
             else:
                 if profile is None:
-                    warnings = (f"spec.profile: there is no DedicatedAIClusterProfile {wanted} yet",)
+                    warnings = (f"spec.profile: there is no DedicatedAIClusterProfile {profile_name} yet",)
                 elif profile.spec.disabled:
                     problems.append(
-                        f"spec.profile: DedicatedAIClusterProfile {wanted} is disabled for new clusters; "
-                        "name another, or set its spec.disabled to false"
+                        f"spec.profile: DedicatedAIClusterProfile {profile_name} is disabled for new "
+                        "clusters; name another, or set its spec.disabled to false"
                     )
         return ReviewResult(problems=tuple(problems), warnings=warnings)
 
-    def elastic(self, asked: ReviewRequest) -> ReviewResult:
+    def elastic(self, request: ReviewRequest) -> ReviewResult:
         """One quota a namespace, and no max below its min."""
-        composite = asked.kind == CompositeElasticQuota.KIND.kind
+        composite = request.kind == CompositeElasticQuota.KIND.kind
         model: type[Quota] = CompositeElasticQuota if composite else ElasticQuota
-        new, old = _both(model, asked)
+        new, old = _both(model, request)
         (declared,) = declarations([new])
         before = declarations([old] if old is not None else [])
         warnings: tuple[str, ...] = ()
@@ -127,17 +127,17 @@ class Rules:
         return ReviewResult(problems=(f"{field}{problem.message}",), warnings=warnings)
 
     def _judged(self, new: Reservation, old: Reservation | None) -> ReviewResult:
-        found = self._judge(new)
+        judged = self._judge(new)
         before = (*self._judge(old).problems, *_malformed(old)) if old is not None else ()
         same = old is not None and old.spec == new.spec
-        problems = (*found.problems, *_malformed(new))
+        problems = (*judged.problems, *_malformed(new))
         return ReviewResult(
             problems=tuple(why for why in problems if why not in before),
-            warnings=() if same else (*found.notes, *(_shrunk(new, old) if old is not None else ())),
+            warnings=() if same else (*judged.notes, *(_shrunk(new, old) if old is not None else ())),
         )
 
-    def _judge(self, one: Reservation) -> JudgedSpec:
-        return judge(one.spec, default_cohort=self.default_cohort, strict=self.strict)
+    def _judge(self, reservation: Reservation) -> JudgedSpec:
+        return judge(reservation.spec, default_cohort=self.default_cohort, strict=self.strict)
 
     def _no_room(self, new: CapacityReservation, old: CapacityReservation | None) -> tuple[str, ...]:
         if old is not None and old.spec == new.spec:
@@ -155,24 +155,24 @@ KINDS: Mapping[str, Callable[[Rules, ReviewRequest], ReviewResult]] = {
 }
 
 
-def _unknown(asked: ReviewRequest) -> Iterator[str]:
-    """Annotations of ours that mean nothing there, and were not there before."""
-    before = _annotations(asked.old).keys()
-    for each in misspelt(asked.kind, _annotations(asked.new)):
-        if each.key not in before:
-            yield f"metadata.annotations: {each.message}"
+def _unknown(request: ReviewRequest) -> Iterator[str]:
+    """New annotations of the broker's that have no effect on an object of this kind."""
+    before = _annotations(request.old).keys()
+    for annotation in misspelt(request.kind, _annotations(request.new)):
+        if annotation.key not in before:
+            yield f"metadata.annotations: {annotation.message}"
 
 
 def _annotations(raw: Json | None) -> Mapping[str, str]:
     return ((raw or {}).get("metadata") or {}).get("annotations") or {}
 
 
-def _both(model: type[O], asked: ReviewRequest) -> tuple[O, O | None]:
+def _both(model: type[O], request: ReviewRequest) -> tuple[O, O | None]:
     """The new object and the old one, which may be none. Raises ValidationError of the new one."""
-    assert asked.new is not None
-    meta = {"namespace": asked.namespace} if model.KIND.namespaced else {}
-    new = model.decode({**asked.new, "metadata": {**asked.new.get("metadata", {}), **meta}})
-    return new, None if asked.old is None else _old(model, asked.old)
+    assert request.new is not None
+    meta = {"namespace": request.namespace} if model.KIND.namespaced else {}
+    new = model.decode({**request.new, "metadata": {**request.new.get("metadata", {}), **meta}})
+    return new, None if request.old is None else _old(model, request.old)
 
 
 def _old(model: type[O], raw: Json) -> O | None:
@@ -183,10 +183,10 @@ def _old(model: type[O], raw: Json) -> O | None:
         return None
 
 
-def _malformed(one: Reservation) -> tuple[str, ...]:
+def _malformed(reservation: Reservation) -> tuple[str, ...]:
     """Problems of the ids in its annotation."""
-    ids = malformed_ids(one.annotations.get(names.ADOPT_IDS, ""))
-    return tuple(f"metadata.annotations: {malformed_id(each)}" for each in ids)
+    ids = malformed_ids(reservation.annotations.get(names.ADOPT_IDS, ""))
+    return tuple(f"metadata.annotations: {malformed_id(id_)}" for id_ in ids)
 
 
 def _shrunk(new: Reservation, old: Reservation) -> Iterator[str]:
@@ -195,9 +195,10 @@ def _shrunk(new: Reservation, old: Reservation) -> Iterator[str]:
     used: dict[tuple[str, str], int] = {}
     for user in new.status.association_usages:
         for flavor in user.usage:
-            for each in flavor.resources:
-                at = (flavor.name, each.name)
-                used[at] = used.get(at, 0) + _units(each.name, each.total) - _units(each.name, each.borrowed)
+            for quota in flavor.resources:
+                at = (flavor.name, quota.name)
+                own = _units(quota.name, quota.total) - _units(quota.name, quota.borrowed)
+                used[at] = used.get(at, 0) + own
     for (flavor_name, name), amount in sorted(used.items()):
         left = has.get((flavor_name, name), 0)
         if left < min(amount, had.get((flavor_name, name), 0)):
@@ -207,24 +208,24 @@ def _shrunk(new: Reservation, old: Reservation) -> Iterator[str]:
             )
 
 
-def _nominal(one: Reservation) -> Mapping[tuple[str, str], int]:
+def _nominal(reservation: Reservation) -> Mapping[tuple[str, str], int]:
     return {
-        (flavor.name, each.name): _units(each.name, each.nominal_quota)
-        for group in one.spec.resource_groups
+        (flavor.name, quota.name): _units(quota.name, quota.nominal_quota)
+        for group in reservation.spec.resource_groups
         for flavor in group.flavors
-        for each in flavor.resources
+        for quota in flavor.resources
     }
 
 
 def _sizes(cluster: DedicatedAICluster) -> Iterator[str]:
     spec = cluster.spec
-    asked: dict[str, tuple[str, str]] = {}
+    amounts: dict[str, tuple[str, str]] = {}
     if spec.resources is not None:  # a limit without a request is a request
-        asked = {name: ("limits", text) for name, text in spec.resources.limits.items()}
-        asked |= {name: ("requests", text) for name, text in spec.resources.requests.items()}
-    if not asked and spec.count is None and not spec.profile:
+        amounts = {name: ("limits", text) for name, text in spec.resources.limits.items()}
+        amounts |= {name: ("requests", text) for name, text in spec.resources.requests.items()}
+    if not amounts and spec.count is None and not spec.profile:
         yield f"spec: {SIZE_RULE.message}"
-    for name, (field, text) in sorted(asked.items()):
+    for name, (field, text) in sorted(amounts.items()):
         try:
             amount = units(name, text)
         except ValueError as error:
@@ -242,5 +243,5 @@ def _units(name: str, text: str | None) -> int:
 
 
 def _unread(error: ValidationError) -> Iterator[str]:
-    for each in error.errors(include_url=False, include_context=False):
-        yield f"{'.'.join(map(str, each['loc']))}: {each['msg']}, got {each['input']!r:.60}"
+    for entry in error.errors(include_url=False, include_context=False):
+        yield f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}, got {entry['input']!r:.60}"

@@ -33,7 +33,7 @@ from broker.kube.panics import guarded
 from broker.kube.singleton import Singleton
 from broker.web import WebServer
 
-EVERY: Final = 60.0  # seconds between two looks at certificates and registration
+EVERY: Final = 60.0  # seconds between two checks of certificates and registration
 LARGEST: Final = 8 << 20  # bytes of a review, which holds two objects
 AT_ONCE: Final = 16  # reviews under way; API servers go on without the answer to one more
 BODY: Final = 5.0  # seconds in which a review arrives

@@ -34,9 +34,7 @@ class Taint(Model):
     value: Annotated[str, crd("The taint's value.", pattern=LABEL_KEY)] = ""
     effect: Annotated[
         str,
-        crd(
-            "The effect on such a pod.", required=True, enum=["NoSchedule", "PreferNoSchedule", "NoExecute"]
-        ),
+        crd("The effect on such a pod.", required=True, enum=["NoSchedule", "PreferNoSchedule", "NoExecute"]),
     ] = ""
     time_added: Annotated[Time | None, crd("When the taint was added.")] = None
 
@@ -196,7 +194,7 @@ class RbdImage(Model):
 
 
 class Volume(Model):
-    """A pod's volume, as far as a node can have it or not. `ephemeral` is only looked at for its presence."""
+    """A pod's volume, as far as a node can have it or not. Only the presence of `ephemeral` counts."""
 
     name: str = ""
     persistent_volume_claim: ClaimVolume | None = None

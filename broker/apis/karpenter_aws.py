@@ -35,7 +35,7 @@ from broker.apis.karpenter_aws_terms import (
     SecurityGroupSelectorTerm,
     SubnetSelectorTerm,
     alone,
-    some,
+    at_least_one,
 )
 from broker.apis.meta import Condition, Kind, Model, Object, Time
 from broker.apis.reservation_spec import (
@@ -82,7 +82,7 @@ class EC2NodeClassSpec(Model):
         tuple[AMISelectorTerm, ...],
         crd(
             "AMIs to launch. Left out (v1beta1), the newest EKS optimized AMI of amiFamily.",
-            some("tags", "id", "name", "alias", "ssmParameter"),
+            at_least_one("tags", "id", "name", "alias", "ssmParameter"),
             alone("id", "alias", "tags", "name", "owner"),
             alone("alias", "id", "tags", "name", "owner"),
             SchemaRule(
@@ -98,7 +98,7 @@ class EC2NodeClassSpec(Model):
         crd(
             "Subnets, and by them zones, to launch into.",
             SchemaRule("self.size() != 0", "subnetSelectorTerms must have at least one term"),
-            some("tags", "id"),
+            at_least_one("tags", "id"),
             alone("id", "tags"),
             required=True,
             maxItems=30,
@@ -109,7 +109,7 @@ class EC2NodeClassSpec(Model):
         crd(
             "Security groups of the instances.",
             SchemaRule("self.size() != 0", "securityGroupSelectorTerms must have at least one term"),
-            some("tags", "id", "name"),
+            at_least_one("tags", "id", "name"),
             alone("id", "tags", "name"),
             alone("name", "tags"),
             required=True,
@@ -120,7 +120,7 @@ class EC2NodeClassSpec(Model):
         tuple[CapacityReservationSelectorTerm, ...],
         crd(
             "Capacity reservations that Karpenter may launch into.",
-            some("tags", "id", "instanceMatchCriteria"),
+            at_least_one("tags", "id", "instanceMatchCriteria"),
             alone("id", "tags", "ownerID", "instanceMatchCriteria"),
             maxItems=30,
         ),

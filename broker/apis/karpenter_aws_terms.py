@@ -53,7 +53,7 @@ def alone(field: str, *others: str) -> SchemaRule:
     )
 
 
-def some(*fields: str) -> SchemaRule:
+def at_least_one(*fields: str) -> SchemaRule:
     return SchemaRule(
         f"self.all(x, {' || '.join(f'has(x.{field})' for field in fields)})",
         f"each term must set at least one of {', '.join(fields)}",

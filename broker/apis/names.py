@@ -183,8 +183,8 @@ TAG_TRIAL: Final = "capacity-broker.io/trial"  # of a launch that is only tried
 # On reservations: followed by the cluster's and the class's name.
 TAG_ADVISED: Final = ADVISED
 
-# Every annotation of the broker's that an object of a kind may carry, read or written by the broker. On a NodePool:
-# its own (OF_THE_POOL) and those of its template, which its claims get. Kinds that are not here are not
+# By kind, every annotation of the broker's that an object may carry, read or written by the broker. On a
+# NodePool: its own (OF_THE_POOL) and those of its template, which its claims get. Other kinds are not
 # checked.
 _OF_CLAIMS: Final = (DRAWS_FROM, GANG, GANG_SIZE, PRIORITY, PODS, EXPECT)
 _OF_RESERVATIONS: Final = (

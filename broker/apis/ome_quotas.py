@@ -67,10 +67,14 @@ def over_quota(
     limits = bounds(namespace, quotas)
     refused: dict[str, tuple[str, ...]] = {}
     used: Used = {}
-    own = [reservation for reservation in reservations if reservation.namespace == namespace] if limits else []
+    own = (
+        [reservation for reservation in reservations if reservation.namespace == namespace] if limits else []
+    )
     for reservation in sorted(own, key=lambda r: (r.metadata.creation_timestamp or _FIRST, r.name)):
         requested = amounts(reservation)
-        if refusals := tuple(limit.refusal(*numbers) for limit, *numbers in _exceeded(limits, used, requested)):
+        if refusals := tuple(
+            limit.refusal(*numbers) for limit, *numbers in _exceeded(limits, used, requested)
+        ):
             refused[reservation.name] = refusals
         else:
             _add(used, requested)

@@ -47,7 +47,9 @@ def misspelt(kind: str, annotations: Mapping[str, str]) -> tuple[Misspelt, ...]:
     if known is None:
         return ()
     return tuple(
-        _misspelt(kind, key, known) for key in sorted(annotations) if key.startswith(PREFIX) and key not in known
+        _misspelt(kind, key, known)
+        for key in sorted(annotations)
+        if key.startswith(PREFIX) and key not in known
     )
 
 
@@ -75,7 +77,7 @@ def _misspelt(kind: str, key: str, known: tuple[str, ...]) -> Misspelt:
     elif meant:
         way = f"write {meant} if that is meant"
     else:
-        way = f"{kind} knows {', '.join(sorted(writable))}"
+        way = f"the keys of a {kind} are {', '.join(sorted(writable))}"
     return Misspelt(key=key, meant=meant, message=f"annotation {key} means nothing on a {kind}: {way}")
 
 

@@ -74,28 +74,30 @@ def _priority(state: ApiState, call: ApiCall, obj: Obj, old: Obj | None) -> None
     meta = obj["metadata"]
     subject, object_name = call.target.resource.subject, meta.get("name") or meta.get("generateName", "")
     name = spec.get("priorityClassName")
-    found = state.get("priorityclasses.scheduling.k8s.io", "", name) if name else _default_class(state)
-    if name and found is None:
+    priority_class = (
+        state.get("priorityclasses.scheduling.k8s.io", "", name) if name else _default_class(state)
+    )
+    if name and priority_class is None:
         raise forbidden(subject, object_name, f"no PriorityClass with name {name} was found")
-    value = found.get("value", 0) if found else 0
-    policy = (found or {}).get("preemptionPolicy", "PreemptLowerPriority")
-    if not name and found is not None:
-        spec["priorityClassName"] = found["metadata"]["name"]
-    for part, wanted in (("priority", value), ("preemptionPolicy", policy)):
-        if spec.get(part) is not None and spec[part] != wanted:
+    value = priority_class.get("value", 0) if priority_class else 0
+    policy = (priority_class or {}).get("preemptionPolicy", "PreemptLowerPriority")
+    if not name and priority_class is not None:
+        spec["priorityClassName"] = priority_class["metadata"]["name"]
+    for part, computed in (("priority", value), ("preemptionPolicy", policy)):
+        if spec.get(part) is not None and spec[part] != computed:
             shown = "integer value of priority" if part == "priority" else "string value of PreemptionPolicy"
             why = (
                 f"the {shown} ({spec[part]}) must not be provided in pod spec; priority admission controller "
-                f"computed {wanted} from the given PriorityClass name"
+                f"computed {computed} from the given PriorityClass name"
             )
             raise forbidden(subject, object_name, why)
-        spec[part] = wanted
+        spec[part] = computed
 
 
 def _default_class(state: ApiState) -> Obj | None:
     items = state.store.collection("priorityclasses.scheduling.k8s.io").items.values()
     defaults = [item.obj for item in items if item.obj.get("globalDefault")]
-    return min(defaults, key=lambda one: one.get("value", 0), default=None)
+    return min(defaults, key=lambda priority_class: priority_class.get("value", 0), default=None)
 
 
 def _tolerations(obj: Obj) -> None:
@@ -106,7 +108,8 @@ def _tolerations(obj: Obj) -> None:
     given = spec.get("tolerations") or []
     for key in _WAITED_FOR:
         tolerated = any(
-            one.get("key", "") in (key, "") and one.get("effect", "") in ("NoExecute", "") for one in given
+            toleration.get("key", "") in (key, "") and toleration.get("effect", "") in ("NoExecute", "")
+            for toleration in given
         )
         if not tolerated:
             wait = {

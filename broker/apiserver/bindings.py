@@ -25,11 +25,11 @@ def bind(state: ApiState, call: ApiCall) -> Response:
     call.check("CreateOptions")
     target, resource = call.target, call.target.resource
     binding = posted(call, body(call), ("", "v1", "Binding"))
-    wanted = binding.get("target") or {}
-    if wanted.get("kind") not in (None, "", "Node"):
-        shown = f'target.kind: Unsupported value: "{wanted["kind"]}": supported values: "Node", "<empty>"'
+    bound = binding.get("target") or {}
+    if bound.get("kind") not in (None, "", "Node"):
+        shown = f'target.kind: Unsupported value: "{bound["kind"]}": supported values: "Node", "<empty>"'
         raise StatusError(500, "", shown)
-    if not wanted.get("name"):
+    if not bound.get("name"):
         raise StatusError(500, "", "target.name: Required value")
     key = (target.namespace, target.name)
     pod = state.get(resource.storage, *key)
@@ -48,7 +48,7 @@ def bind(state: ApiState, call: ApiCall) -> Response:
         pod.get("status") or {}, stamp(state.clock()), {"type": "PodScheduled", "status": "True"}
     )
     status.pop("nominatedNodeName", None)
-    spec = {**pod["spec"], "nodeName": wanted["name"]}
+    spec = {**pod["spec"], "nodeName": bound["name"]}
     if not call.dry_run:
         state.put(resource, key, {**pod, "metadata": meta, "spec": spec, "status": status})
     return reply(BOUND, status=201)
@@ -85,11 +85,11 @@ def _unbindable(pod: Obj) -> str:
     return ""
 
 
-def _precondition(key: tuple[str, str], field: str, wanted: str, found: str) -> str:
+def _precondition(key: tuple[str, str], field: str, expected: str, actual: str) -> str:
     return (
         f"StorageError: invalid object, Code: 4, Key: /registry/pods/{key[0]}/{key[1]}, ResourceVersion: 0, "
-        f"AdditionalErrorMsg: Precondition failed: {field} in precondition: {wanted}, "
-        f"{field} in object meta: {found}"
+        f"AdditionalErrorMsg: Precondition failed: {field} in precondition: {expected}, "
+        f"{field} in object meta: {actual}"
     )
 
 

@@ -100,8 +100,8 @@ class Cluster:
             message = f"Request entity too large: limit is {BODY_LIMIT}"
             raise StatusError(413, "RequestEntityTooLarge", message)
         with self.state.store.lock:
-            if (found := discovery.answer(self.state.registry, request)) is not None:
-                return found
+            if (response := discovery.answer(self.state.registry, request)) is not None:
+                return response
             target = route(self.state.registry, request)
         self.faults.check(target.verb, target.plural, target.name)
         with self.state.store.lock:
@@ -146,8 +146,8 @@ class Cluster:
         target, resource = call.target, call.target.resource
         options = options_of(given_options(call))
         if target.verb == "deletecollection":
-            wanted = list_options(call)
-            items, meta = reads.page(self.state, call, wanted)
+            selected = list_options(call)
+            items, meta = reads.page(self.state, call, selected)
             keys = [(i.obj["metadata"].get("namespace", ""), i.obj["metadata"]["name"]) for i in items]
             deletes.delete_many(self.state, call, options, keys)
             shown = rendering(resource, call, self.state.clock())

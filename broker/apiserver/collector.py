@@ -27,7 +27,7 @@ _AT_ONCE = DeleteOptions(grace=0)
 
 
 class Collector:
-    """Tidies up in a thread of its own from `start` to `stop`, or by `collect` where a test wants it."""
+    """Tidies up in a thread of its own from `start` to `stop`, or by a test's call of `collect`."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._state = cluster.state
@@ -74,7 +74,7 @@ class Collector:
                 place = next(iter(self._dirty), None)
                 if place is not None:
                     del self._dirty[place]
-                    self._look(*place)
+                    self._collect_one(*place)
 
     def _changed(self, storage: str, event: StoreEvent) -> None:
         self._seen(storage, event.key, event.item, gone=event.type == "DELETED")
@@ -84,7 +84,7 @@ class Collector:
     def _seen(self, storage: str, key: Key, item: Item, *, gone: bool) -> None:
         """Records an object among owners and dependents, and queues the objects that this affects."""
         meta, place = item.obj["metadata"], (storage, key)
-        owners = [one["uid"] for one in meta.get("ownerReferences") or ()]
+        owners = [owner["uid"] for owner in meta.get("ownerReferences") or ()]
         if gone:
             self._uids.pop(meta["uid"], None)
             for uid in owners:
@@ -102,14 +102,14 @@ class Collector:
     def _mark(self, places: Iterable[Place]) -> None:
         self._dirty.update(dict.fromkeys(places))
 
-    def _look(self, storage: str, key: Key) -> None:
+    def _collect_one(self, storage: str, key: Key) -> None:
         obj, resource = self._state.get(storage, *key), self._resource(storage)
         if obj is None or resource is None:
             return
         meta = obj["metadata"]
         owners = meta.get("ownerReferences")
         if not meta.get("deletionTimestamp"):
-            if owners and not any(one["uid"] in self._uids for one in owners):
+            if owners and not any(owner["uid"] in self._uids for owner in owners):
                 delete(self._state, resource, key, DeleteOptions(policy="Background"))
         elif storage == _NAMESPACES:
             self._end_namespace(resource, key, obj)
@@ -118,7 +118,10 @@ class Collector:
 
     def _resource(self, storage: str) -> Resource | None:
         served = self._state.registry.all()
-        return next((one for one in served if one.storage == storage and "delete" in one.verbs), None)
+        return next(
+            (resource for resource in served if resource.storage == storage and "delete" in resource.verbs),
+            None,
+        )
 
     def _end_namespace(self, resource: Resource, key: Key, namespace: Obj) -> None:
         left = False
@@ -132,7 +135,7 @@ class Collector:
         spec = namespace.get("spec") or {}
         if left or FINALIZER not in (spec.get("finalizers") or ()):
             return
-        kept = [one for one in spec["finalizers"] if one != FINALIZER]
+        kept = [finalizer for finalizer in spec["finalizers"] if finalizer != FINALIZER]
         self._state.put(resource, key, {**namespace, "spec": {"finalizers": kept} if kept else {}})
         if not kept and not namespace["metadata"].get("finalizers"):
             self._state.delete(resource, key)
@@ -160,19 +163,19 @@ class Collector:
             delete(self._state, resource, key, DeleteOptions(policy="Foreground"))
             obj = self._state.get(storage, *key)
         references = obj["metadata"].get("ownerReferences") or () if obj else ()
-        return any(one["uid"] == uid and one.get("blockOwnerDeletion") for one in references)
+        return any(owner["uid"] == uid and owner.get("blockOwnerDeletion") for owner in references)
 
     def _disown(self, place: Place, uid: str) -> None:
         storage, key = place
         obj, resource = self._state.get(storage, *key), self._resource(storage)
         if obj is not None and resource is not None:
-            kept = [one for one in obj["metadata"]["ownerReferences"] if one["uid"] != uid]
+            kept = [owner for owner in obj["metadata"]["ownerReferences"] if owner["uid"] != uid]
             self._state.put(resource, key, _with(obj, "ownerReferences", kept))
         self._owned.get(uid, set()).discard(place)
 
     def _without(self, resource: Resource, key: Key, obj: Obj, finalizer: str) -> None:
         """Takes a finalizer away, and the object with the last one."""
-        kept = [one for one in obj["metadata"]["finalizers"] if one != finalizer]
+        kept = [name for name in obj["metadata"]["finalizers"] if name != finalizer]
         self._state.put(resource, key, _with(obj, "finalizers", kept))
         if not kept and not obj["metadata"].get("deletionGracePeriodSeconds"):
             self._state.delete(resource, key)
@@ -180,5 +183,5 @@ class Collector:
 
 def _with(obj: Obj, name: str, value: list[Obj] | list[str]) -> Obj:
     """A copy with a list of its metadata replaced, or gone when it is empty."""
-    meta = {key: one for key, one in obj["metadata"].items() if key != name}
+    meta = {key: item for key, item in obj["metadata"].items() if key != name}
     return {**obj, "metadata": {**meta, **({name: value} if value else {})}}

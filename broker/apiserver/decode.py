@@ -65,11 +65,11 @@ def show(path: _Path) -> str:
 
 
 def _decoder(shape: Shape) -> _Decoder:
-    found = _cache.get(id(shape))
-    if found is None:
+    cached = _cache.get(id(shape))
+    if cached is None:
         compiled = _COMPILERS.get(shape.kind, _leaf)(shape)
-        found = _cache[id(shape)] = (shape, compiled)
-    return found[1]
+        cached = _cache[id(shape)] = (shape, compiled)
+    return cached[1]
 
 
 _JSON_TYPES = {bool: "bool", int: "number", float: "number", str: "string", list: "array", dict: "object"}
@@ -82,16 +82,16 @@ def json_type(value: Any) -> str:
 
 
 def _mismatch(value: Any, path: _Path, go: str, kind: str = "") -> Mismatch:
-    what, given = json_type(value), _GO_TYPES.get(type(value), "nil")
-    if what == "number" and go.startswith(("int", "uint")):
-        what = f"number {value}"
+    json_kind, given = json_type(value), _GO_TYPES.get(type(value), "nil")
+    if json_kind == "number" and go.startswith(("int", "uint")):
+        json_kind = f"number {value}"
     # The name of the innermost struct stands before the path, which is of fields only: no indices, no keys.
     where = f"Go struct field {_owner(path)}{_fields(path)}" if path else "Go value"
     restored = {"struct": "struct from: ", "list": "slice from ", "map": "map from "}.get(kind)
     converted = f"cannot restore {restored}{given}" if restored else f"cannot convert {given} to {go}"
     if given in ("bool", "string") and go.startswith(("int", "float", "uint")):
         converted = f"unrecognized type: {go}"  # Go finds nothing to convert between the two
-    return Mismatch(f"json: cannot unmarshal {what} into {where} of type {go}", converted=converted)
+    return Mismatch(f"json: cannot unmarshal {json_kind} into {where} of type {go}", converted=converted)
 
 
 def _fields(path: _Path) -> str:
@@ -112,7 +112,7 @@ def _owner(path: _Path) -> str:
 
 
 class _Step(str):
-    """A field name that remembers the struct that it is a field of."""
+    """A field name with the struct that it is a field of."""
 
     __slots__ = ("struct",)
     struct: str
@@ -200,10 +200,10 @@ def _list(shape: Shape) -> _Decoder:
     def run(value: Any, path: _Path, unknown: list[str]) -> Any:
         if type(value) is not list:
             raise _mismatch(value, path, shape.go or f"[]{item.go}", "list")
-        each = _decoder(item)
+        decode_item = _decoder(item)
         out = []
-        for i, one in enumerate(value):
-            out.append(_zero(zero) if one is None else each(one, (path, f"[{i}]"), unknown))
+        for i, element in enumerate(value):
+            out.append(_zero(zero) if element is None else decode_item(element, (path, f"[{i}]"), unknown))
         return out
 
     return run
@@ -218,9 +218,10 @@ def _map(shape: Shape) -> _Decoder:
     def run(value: Any, path: _Path, unknown: list[str]) -> Any:
         if type(value) is not dict:
             raise _mismatch(value, path, go, "map")
-        each = _decoder(item)
+        decode_item = _decoder(item)
         return {
-            key: _zero(zero) if one is None else each(one, (path, key), unknown) for key, one in value.items()
+            key: _zero(zero) if element is None else decode_item(element, (path, key), unknown)
+            for key, element in value.items()
         }
 
     return run
@@ -231,10 +232,10 @@ def _string_map(shape: Shape) -> _Decoder:
         if type(value) is not dict:
             raise _mismatch(value, path, shape.go or "map[string]string", "map")
         out = dict(value)
-        for key, one in value.items():
-            if type(one) is not str:
-                if one is not None:
-                    raise _mismatch(one, path, "string")
+        for key, text in value.items():
+            if type(text) is not str:
+                if text is not None:
+                    raise _mismatch(text, path, "string")
                 out[key] = ""
         return out
 
@@ -338,7 +339,7 @@ def _bad_byte(text: str) -> int:
 def _schema(value: Any, path: _Path, unknown: list[str]) -> Any:
     """A schema where there may be several, or a yes or no."""
     if isinstance(value, list):
-        return [_decoder(struct(JSON_SCHEMA))(one, path, []) for one in value]
+        return [_decoder(struct(JSON_SCHEMA))(item, path, []) for item in value]
     if isinstance(value, bool):
         return value
     if not isinstance(value, dict):

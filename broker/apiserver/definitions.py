@@ -51,7 +51,7 @@ def _resource(spec: Obj, names: Obj, version: Obj) -> Resource:
         status="status" in sub,
         scale=sub.get("scale"),
         columns=tuple(version.get("additionalPrinterColumns") or ()),
-        selectable=tuple(one["jsonPath"] for one in version.get("selectableFields") or ()),
+        selectable=tuple(field["jsonPath"] for field in version.get("selectableFields") or ()),
     )
     verbs = ("get", "patch", "update")
     subs = {}
@@ -94,9 +94,9 @@ def written(state: ApiState, resource: Resource, new: Obj | None, old: Obj | Non
     if FINALIZER not in finalizers:
         finalizers.append(FINALIZER)
     meta = {**new["metadata"], "finalizers": finalizers}
-    settled = {**new, "metadata": meta, "status": status}
-    if settled != new:
-        state.store.put(resource.storage, key, settled, bare=True)
+    updated = {**new, "metadata": meta, "status": status}
+    if updated != new:
+        state.store.put(resource.storage, key, updated, bare=True)
 
 
 def _serve(state: ApiState, spec: Obj, versions: list[Resource]) -> None:
@@ -122,7 +122,7 @@ def _reread(state: ApiState, crd: Obj) -> None:
 def _status(state: ApiState, crd: Obj) -> Obj:
     status = dict(crd.get("status") or {})
     names = {key: value for key, value in crd["spec"]["names"].items() if value}
-    conditions = {one["type"]: one for one in status.get("conditions") or ()}
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     for kind, reason, message in (
         ("NamesAccepted", "NoConflicts", "no conflicts found"),
         ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
@@ -149,7 +149,7 @@ def _clean(state: ApiState, resource: Resource, crd: Obj) -> None:
     if state.store.collection(storage).items:
         return
     key = ("", crd["metadata"]["name"])
-    finalizers = [one for one in crd["metadata"]["finalizers"] if one != FINALIZER]
+    finalizers = [finalizer for finalizer in crd["metadata"]["finalizers"] if finalizer != FINALIZER]
     meta = {k: v for k, v in crd["metadata"].items() if k != "finalizers"}
     if finalizers:
         left = {**crd, "metadata": {**meta, "finalizers": finalizers}}

@@ -113,21 +113,21 @@ def _grace(
     meta, now = live["metadata"], state.clock()
     if resource.storage != "pods.":
         return False, False, 0, ""
-    wanted = None if options.grace is None else 1 if options.grace < 0 else options.grace
+    requested = None if options.grace is None else 1 if options.grace < 0 else options.grace
     if meta.get("deletionTimestamp"):
         have = meta.get("deletionGracePeriodSeconds") or 0
         if not have:
             return False, False, 0, ""
-        if wanted is None or wanted >= have:
+        if requested is None or requested >= have:
             return False, True, have, ""
         at = parse(meta["deletionTimestamp"])
         assert at is not None
-        until = at.timestamp() - have + wanted
+        until = at.timestamp() - have + requested
         if until < now:
-            until, wanted = now, 1 if wanted else 0
-        return True, False, wanted, stamp(until)
+            until, requested = now, 1 if requested else 0
+        return True, False, requested, stamp(until)
     spec, phase = live.get("spec") or {}, (live.get("status") or {}).get("phase")
-    grace = wanted
+    grace = requested
     if grace is None:
         grace = spec.get("terminationGracePeriodSeconds")
         grace = 30 if grace is None else grace
@@ -147,13 +147,13 @@ def _finalizers(meta: Obj, resource: Resource, options: DeleteOptions) -> list[s
     elif options.policy:
         orphan, foreground = options.policy == "Orphan", options.policy == "Foreground"
     else:
-        first = next((one for one in have if one in (ORPHAN, FOREGROUND)), "")
+        first = next((name for name in have if name in (ORPHAN, FOREGROUND)), "")
         orphan, foreground = first == ORPHAN, first == FOREGROUND
         if not first:
             orphan = kind_of(resource).rules.orphans
-    out = [one for one in have if one not in (ORPHAN, FOREGROUND)]
-    wanted = out + [ORPHAN] * orphan + [FOREGROUND] * foreground
-    return have if set(wanted) == set(have) else wanted
+    out = [name for name in have if name not in (ORPHAN, FOREGROUND)]
+    after = out + [ORPHAN] * orphan + [FOREGROUND] * foreground
+    return have if set(after) == set(have) else after
 
 
 def _mark(state: ApiState, meta: Obj) -> None:

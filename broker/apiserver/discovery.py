@@ -79,15 +79,15 @@ def _paths(registry: Registry) -> list[str]:
 
 
 def _roots(registry: Registry, request: ApiRequest, *, core: bool) -> Response:
-    for wanted in accepted(request.header("Accept")):
+    for media_type in accepted(request.header("Accept")):
         if (
-            wanted.group == _V2
-            and wanted.form == "APIGroupDiscoveryList"
-            and wanted.version in ("v2", "v2beta1")
+            media_type.group == _V2
+            and media_type.form == "APIGroupDiscoveryList"
+            and media_type.version in ("v2", "v2beta1")
         ):
-            kind = f"{JSON};g={_V2};v={wanted.version};as=APIGroupDiscoveryList"
-            return reply(_aggregated(registry, wanted.version, core=core), content_type=kind)
-        if not wanted.form:
+            kind = f"{JSON};g={_V2};v={media_type.version};as=APIGroupDiscoveryList"
+            return reply(_aggregated(registry, media_type.version, core=core), content_type=kind)
+        if not media_type.form:
             break
     if core:
         return reply({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})
@@ -102,7 +102,7 @@ def _group(name: str, versions: list[str]) -> Obj:
 
 def _resource_list(group: str, version: str, resources: list[Resource]) -> Obj:
     items: list[Obj] = []
-    for resource in sorted(resources, key=lambda one: one.plural):
+    for resource in sorted(resources, key=lambda resource: resource.plural):
         item: Obj = {
             "name": resource.plural,
             "singularName": resource.singular,
@@ -140,7 +140,9 @@ def _aggregated(registry: Registry, version: str, *, core: bool) -> Obj:
         entries = [
             {
                 "version": name,
-                "resources": [_entry(one) for one in sorted(resources, key=lambda one: one.plural)],
+                "resources": [
+                    _entry(resource) for resource in sorted(resources, key=lambda resource: resource.plural)
+                ],
                 "freshness": "Current",
             }
             for name, resources in versions.items()

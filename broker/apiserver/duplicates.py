@@ -27,19 +27,21 @@ def duplicates(raw: bytes, parsed: Any) -> list[str]:
 
 def _count(value: Any) -> int:
     if isinstance(value, dict):
-        return len(value) + sum(_count(one) for one in value.values() if isinstance(one, dict | list))
-    return sum(_count(one) for one in value if isinstance(one, dict | list)) if isinstance(value, list) else 0
+        return len(value) + sum(_count(item) for item in value.values() if isinstance(item, dict | list))
+    return (
+        sum(_count(item) for item in value if isinstance(item, dict | list)) if isinstance(value, list) else 0
+    )
 
 
 def _walk(value: Any, path: str, out: list[str]) -> None:
     if isinstance(value, _Pairs):
         seen: set[str] = set()
-        for name, one in value:
+        for name, item in value:
             where = f"{path}.{name}" if path else name
             if name in seen:
                 out.append(f'duplicate field "{where}"')
             seen.add(name)
-            _walk(one, where, out)
+            _walk(item, where, out)
     elif isinstance(value, list):
-        for i, one in enumerate(value):
-            _walk(one, f"{path}[{i}]", out)
+        for i, item in enumerate(value):
+            _walk(item, f"{path}[{i}]", out)

@@ -127,7 +127,7 @@ def shown(value: object) -> str:
 def go_text(value: Any) -> str:
     """A value as Go's %v prints it."""
     if isinstance(value, dict):
-        return "map[" + " ".join(f"{key}:{go_text(one)}" for key, one in sorted(value.items())) + "]"
+        return "map[" + " ".join(f"{key}:{go_text(item)}" for key, item in sorted(value.items())) + "]"
     if isinstance(value, list):
         return "[" + " ".join(map(go_text, value)) + "]"
     if value is None:
@@ -135,9 +135,9 @@ def go_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def problem(what: str, path: str, detail: str = "", value: object = None) -> FieldError:
+def problem(kind: str, path: str, detail: str = "", value: object = None) -> FieldError:
     """A field error by its kind: `problem("invalid", "spec.x", "must be ...", 7)`."""
-    wording = _WORDINGS[what]
+    wording = _WORDINGS[kind]
     parts = [wording.label]
     if wording.shows_value:
         parts.append(shown(value))

@@ -38,8 +38,8 @@ _TARGET = {
 def evict(state: ApiState, call: ApiCall) -> Response:
     call.check("CreateOptions")
     eviction = posted(call, body(call), ("policy", "v1", "Eviction"))
-    asked = {"dryRun": ["All"]} if call.dry_run else {}
-    options = options_of({**(eviction.get("deleteOptions") or {}), **asked})
+    dry_run = {"dryRun": ["All"]} if call.dry_run else {}
+    options = options_of({**(eviction.get("deleteOptions") or {}), **dry_run})
     target, resource = call.target, call.target.resource
     pod = state.get(resource.storage, target.namespace, target.name)
     if pod is None:
@@ -109,19 +109,21 @@ def _spend(state: ApiState, pod: Obj, *, dry_run: bool) -> None:
 def _budgets(state: ApiState, pod: Obj) -> list[Obj]:
     meta, labels = pod["metadata"], pod["metadata"].get("labels") or {}
     items = state.store.collection(_BUDGETS).items
-    found = [item.obj for key, item in sorted(items.items()) if key[0] == meta["namespace"]]
-    return [one for one in found if matches((one.get("spec") or {}).get("selector"), labels)]
+    budgets = [item.obj for key, item in sorted(items.items()) if key[0] == meta["namespace"]]
+    return [budget for budget in budgets if matches((budget.get("spec") or {}).get("selector"), labels)]
 
 
 def _ready(pod: Obj) -> bool:
     conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+    return any(
+        condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions
+    )
 
 
 def _unready_may_go(budget: Obj) -> bool:
     status, spec = budget.get("status") or {}, budget.get("spec") or {}
-    wanted = status.get("desiredHealthy") or 0
-    enough = wanted > 0 and (status.get("currentHealthy") or 0) >= wanted
+    desired = status.get("desiredHealthy") or 0
+    enough = desired > 0 and (status.get("currentHealthy") or 0) >= desired
     return enough or spec.get("unhealthyPodEvictionPolicy") == "AlwaysAllow"
 
 
@@ -159,16 +161,18 @@ def _decremented(budget: Obj, pod: str, now: str) -> Obj:
 
 def _why_not(name: str, status: Obj) -> str:
     conditions = status.get("conditions") or ()
-    condition: Any = next((one for one in conditions if one.get("type") == "DisruptionAllowed"), {})
+    condition: Any = next(
+        (condition for condition in conditions if condition.get("type") == "DisruptionAllowed"), {}
+    )
     explained = condition.get("status") == "False" and bool(condition.get("message"))
     if explained and condition.get("reason") == "SyncFailed":
         return (
             f"The disruption budget {name} does not allow evicting pods currently because it failed sync: "
             f"{condition['message']}"
         )
-    current, wanted = status.get("currentHealthy") or 0, status.get("desiredHealthy") or 0
-    if current <= wanted:
-        return f"The disruption budget {name} needs {wanted} healthy pods and has {current} currently"
+    current, desired = status.get("currentHealthy") or 0, status.get("desiredHealthy") or 0
+    if current <= desired:
+        return f"The disruption budget {name} needs {desired} healthy pods and has {current} currently"
     why = f"The disruption budget {name} does not allow evicting pods currently"
     return f"{why} ({condition['reason']}): {condition['message']}" if explained else why
 

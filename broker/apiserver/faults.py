@@ -22,8 +22,8 @@ class ScriptedFault:
     times: int
 
     def matches(self, verb: str, resource: str, name: str) -> bool:
-        wanted = ((self.verb, verb), (self.resource, resource), (self.name, name))
-        return self.times != 0 and all(not want or want == have for want, have in wanted)
+        conditions = ((self.verb, verb), (self.resource, resource), (self.name, name))
+        return self.times != 0 and all(not pattern or pattern == value for pattern, value in conditions)
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class ScriptedFaults:
         name: str = "",
         code: int = 500,
         reason: str = "InternalError",
-        message: str = "an error that a test asked for",
+        message: str = "an error that a test requested",
         times: int = 1,
     ) -> None:
         error = StatusError(code, reason, message, details={"retryAfterSeconds": 1} if code == 429 else None)

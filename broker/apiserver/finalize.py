@@ -32,16 +32,16 @@ def finalize(state: ApiState, call: ApiCall) -> Response:
     """PUT namespaces/NAME/finalize: sets the finalizers of the spec, and ends a namespace that has none."""
     call.check("UpdateOptions")
     obj = read_object(call)
-    wanted = (obj.get("spec") or {}).get("finalizers")
+    finalizers = (obj.get("spec") or {}).get("finalizers")
 
     def change(live: Obj | None) -> Obj:
         assert live is not None
-        out = {**live, "spec": {"finalizers": wanted} if wanted else {}}
+        out = {**live, "spec": {"finalizers": finalizers} if finalizers else {}}
         given = obj["metadata"].get("resourceVersion") or live["metadata"]["resourceVersion"]
         out["metadata"] = {**live["metadata"], "resourceVersion": given}
         return managed(state, call, live, out)
 
-    for name in wanted or ():
+    for name in finalizers or ():
         if "/" not in name and name != FINALIZER:
             why = "name is neither a standard finalizer name nor is it fully qualified"
             raise invalid(

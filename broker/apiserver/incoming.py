@@ -39,10 +39,10 @@ def parse_json(raw: bytes) -> Any:
         at = min(error.pos, len(text))
         if not text[at:].strip():
             raise Unreadable("unexpected end of JSON input") from error
-        wrong, wanted = text[at:].lstrip()[0], "value"
+        wrong, expected = text[at:].lstrip()[0], "value"
         if text[:at].rstrip().endswith("{"):
-            wanted = "object key string"
-        raise Unreadable(f"invalid character '{wrong}' looking for beginning of {wanted}") from error
+            expected = "object key string"
+        raise Unreadable(f"invalid character '{wrong}' looking for beginning of {expected}") from error
 
 
 def parse_yaml(raw: bytes) -> Any:
@@ -129,8 +129,8 @@ def read_object(call: ApiCall) -> Obj:
         call.warn(*unknown)
     given = raw.get("apiVersion", "")
     if given != resource.api_version:
-        wanted = f"does not match the expected API version ({resource.api_version})"
-        raise bad_request(f"the API version in the data ({given}) {wanted}")
+        mismatch = f"does not match the expected API version ({resource.api_version})"
+        raise bad_request(f"the API version in the data ({given}) {mismatch}")
     return obj
 
 
@@ -180,7 +180,7 @@ def misfit(resource: Resource, raw: Obj) -> str:
     api_version, kind = raw.get("apiVersion"), raw.get("kind")
     if (api_version, kind) == (resource.api_version, resource.kind):
         return ""
-    if not any((one.api_version, one.kind) == (api_version, kind) for one in builtins()):
+    if not any((served.api_version, served.kind) == (api_version, kind) for served in builtins()):
         where = 'in scheme "pkg/runtime/scheme.go:111"'
         return f'no kind "{kind}" is registered for version "{api_version}" {where}'
     version = str(api_version).rpartition("/")[2]

@@ -49,24 +49,24 @@ def compiled(path: str) -> Callable[[Any], list[Any]]:
     steps: list[_Step] = []
     position = 0
     while position < len(path):
-        found = _PART.match(path, position)
-        if found is None:
+        match = _PART.match(path, position)
+        if match is None:
             return lambda _: []
-        position = found.end()
-        if found["all"]:
+        position = match.end()
+        if match["all"]:
             steps.append(_every)
-        elif found["index"] is not None:
-            steps.append(_item(int(found["index"])))
-        elif found["key"] is not None:
-            steps.append(_where(found["key"], found["value"]))
+        elif match["index"] is not None:
+            steps.append(_item(int(match["index"])))
+        elif match["key"] is not None:
+            steps.append(_where(match["key"], match["value"]))
         else:
-            name = found["quoted"] if found["name"] is None else re.sub(r"\\(.)", r"\1", found["name"])
+            name = match["quoted"] if match["name"] is None else re.sub(r"\\(.)", r"\1", match["name"])
             steps.append(_field(name))
 
     def find(value: Any) -> list[Any]:
         nodes = [value]
         for step in steps:
-            nodes = [one for node in nodes for one in step(node)]
+            nodes = [value for node in nodes for value in step(node)]
         return nodes
 
     return find

@@ -100,13 +100,13 @@ def readers(rules: KindRules, *, namespaced: bool) -> dict[str, Reader]:
 
 def with_condition(status: Obj, now: str, condition: Obj, *, probe: bool = True) -> Obj:
     """The status with one condition set; when it changed is kept while its status stays the same."""
-    found = list(status.get("conditions") or ())
+    conditions = list(status.get("conditions") or ())
     kind = condition["type"]
-    at = next((i for i, one in enumerate(found) if one.get("type") == kind), len(found))
-    before = found[at] if at < len(found) else {}
+    at = next((i for i, entry in enumerate(conditions) if entry.get("type") == kind), len(conditions))
+    before = conditions[at] if at < len(conditions) else {}
     since = before.get("lastTransitionTime") if before.get("status") == condition["status"] else now
     times: Obj = (
         {"lastProbeTime": None, "lastTransitionTime": since} if probe else {"lastTransitionTime": since}
     )
-    found[at : at + 1] = [{**times, **condition}]
-    return {**status, "conditions": found}
+    conditions[at : at + 1] = [{**times, **condition}]
+    return {**status, "conditions": conditions}

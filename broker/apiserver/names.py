@@ -26,7 +26,7 @@ Check = Callable[[str], list[str]]
 
 
 def _regex(message: str, pattern: str, *examples: str) -> str:
-    shown = ",  or ".join(f"'{one}'" for one in examples)
+    shown = ",  or ".join(f"'{example}'" for example in examples)
     return f"{message} (e.g. {shown}, regex used for validation is '{pattern}')"
 
 
@@ -85,7 +85,7 @@ def qualified(name: str) -> list[str]:
         if not prefix:
             out.append("prefix part must be non-empty")
         else:
-            out += [f"prefix part {one}" for one in dns_subdomain(prefix)]
+            out += [f"prefix part {error}" for error in dns_subdomain(prefix)]
     if not local:
         out.append("name part must be non-empty")
     elif len(local) > 63:
@@ -230,10 +230,10 @@ def fixed(meta: Obj, old: Obj) -> list[FieldError]:
     if old.get("deletionTimestamp"):
         added = sorted(set(meta.get("finalizers") or ()) - set(old.get("finalizers") or ()))
         if added:
-            found = ", ".join(f'"{one}"' for one in added)
+            listed = ", ".join(f'"{finalizer}"' for finalizer in added)
             why = (
                 "no new finalizers can be added if the object is being deleted, "
-                f"found new finalizers []string{{{found}}}"
+                f"found new finalizers []string{{{listed}}}"
             )
             out.append(problem("forbidden", "metadata.finalizers", why))
     for name in _FIXED:

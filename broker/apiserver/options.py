@@ -34,7 +34,7 @@ class ApiCall:
     warnings: list[str] = field(default_factory=list)
 
     def warn(self, *messages: str) -> None:
-        self.warnings += [one for one in dict.fromkeys(messages) if one not in self.warnings]
+        self.warnings += [message for message in dict.fromkeys(messages) if message not in self.warnings]
 
     @property
     def resource(self) -> Resource:

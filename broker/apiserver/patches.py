@@ -40,8 +40,8 @@ def json_patch(document: Any, operations: list[Obj]) -> Any:
         raise StatusError(413, "RequestEntityTooLarge", f"{allowed}, got {len(operations)}")
     out = copy.deepcopy(document)
     try:
-        for one in operations:
-            out = _OPERATIONS[str(one.get("op"))](out, one)
+        for operation in operations:
+            out = _OPERATIONS[str(operation.get("op"))](out, operation)
     except (_Refused, KeyError) as error:
         message = "the server rejected our request due to an error in our request"
         raise StatusError(422, "Invalid", message, details={}) from error
@@ -122,10 +122,10 @@ def _replace(document: Any, operation: Obj) -> Any:
 
 
 def _test(document: Any, operation: Obj) -> Any:
-    wanted = operation.get("value")
-    found = document if operation.get("path") == "" else _get(*_place(document, operation))
+    expected = operation.get("value")
+    actual = document if operation.get("path") == "" else _get(*_place(document, operation))
     # In Python True is 1.
-    if found != wanted or isinstance(found, bool) is not isinstance(wanted, bool):
+    if actual != expected or isinstance(actual, bool) is not isinstance(expected, bool):
         raise _Refused("test")
     return document
 

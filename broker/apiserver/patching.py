@@ -1,4 +1,4 @@
-"""The four patch types as functions from the live object to the wanted one.
+"""The four patch types as functions from the live object to the new one.
 
 Rule: k8s.io/apiserver/pkg/endpoints/handlers/patch.go.
 """
@@ -61,13 +61,13 @@ def _document(content: str, raw: bytes) -> Any:
     except Unreadable as why:
         raise bad_request(f"{prefix}{why}") from why
     if content == JSON_PATCH:
-        wanted = "[]handlers.jsonPatchOp"
-        right = isinstance(document, list) and all(isinstance(one, dict) for one in document)
+        go_type = "[]handlers.jsonPatchOp"
+        right = isinstance(document, list) and all(isinstance(operation, dict) for operation in document)
     else:
-        wanted, right = "map[string]interface {}", isinstance(document, dict)
+        go_type, right = "map[string]interface {}", isinstance(document, dict)
     if not right:
         kind = json_type(document)
-        raise bad_request(f"{prefix}json: cannot unmarshal {kind} into Go value of type {wanted}")
+        raise bad_request(f"{prefix}json: cannot unmarshal {kind} into Go value of type {go_type}")
     return document
 
 

@@ -20,7 +20,7 @@ def summary(pod: Obj, now: float) -> tuple[str, str, str]:
     sidecars = {c["name"] for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"}
     inits, mains = status.get("initContainerStatuses") or (), status.get("containerStatuses") or ()
     reason = status.get("reason") or status.get("phase", "")
-    conditions = {one["type"]: one for one in status.get("conditions") or ()}
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     if conditions.get("PodScheduled", {}).get("reason") == "SchedulingGated":
         reason = "SchedulingGated"
     waiting = _initializing(inits, sidecars, len(spec.get("initContainers") or ()))

@@ -84,8 +84,8 @@ def _message(raw: bytes, shape: Shape) -> Obj:
     out: Obj = {}
     for number, value in _fields(raw):
         if number in inlined:
-            for inner, one in _fields(value):
-                _take(out, inlined[number].get(inner), one)
+            for inner, item in _fields(value):
+                _take(out, inlined[number].get(inner), item)
         else:
             _take(out, known.get(number), value)
     return out

@@ -60,10 +60,10 @@ def amount(text: str) -> Decimal | None:
 
 
 def _parse(text: str) -> _Number | None:
-    found = _PATTERN.fullmatch(text)
-    if not found:
+    match = _PATTERN.fullmatch(text)
+    if not match:
         return None
-    sign, number, suffix, exponent = found.groups()
+    sign, number, suffix, exponent = match.groups()
     whole, _, fraction = number.partition(".")
     digits, factor, power = (whole + fraction).lstrip("0"), 1, 0
     if exponent is not None:

@@ -36,9 +36,9 @@ def get(state: ApiState, call: ApiCall) -> Response:
     item = state.store.collection(resource.storage).items.get(key)
     if item is None:
         raise not_found(resource.subject, target.name)
-    wanted = call.request.query.get("resourceVersion") or "0"
-    if wanted.isdigit() and int(wanted) > state.store.revision:
-        raise _too_large(int(wanted), state.store.revision)
+    minimum = call.request.query.get("resourceVersion") or "0"
+    if minimum.isdigit() and int(minimum) > state.store.revision:
+        raise _too_large(int(minimum), state.store.revision)
     shown = rendering(resource, call, state.clock())
     return Response(200, {"Content-Type": shown.content_type}, shown.one(in_version(resource, item)))
 
@@ -51,8 +51,8 @@ def in_version(resource: Resource, item: Item) -> Item:
     return Item(obj, encode(obj, bare=resource.custom is None), item.revision)
 
 
-def _too_large(wanted: int, current: int) -> StatusError:
-    message = f"Too large resource version: {wanted}, current: {current}"
+def _too_large(requested: int, current: int) -> StatusError:
+    message = f"Too large resource version: {requested}, current: {current}"
     causes = [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]
     return StatusError(
         504, "Timeout", f"Timeout: {message}", details={"causes": causes, "retryAfterSeconds": 1}
@@ -64,8 +64,8 @@ def predicate(call: ApiCall, options: ListOptions) -> Predicate | None:
     if options.selected is not None:
         tests.append(options.selected)
     if options.fields:
-        found = selectors.fields(options.fields, kind_of(resource).readers, _unselectable(resource))
-        tests += [found] if found is not None else []
+        selector = selectors.fields(options.fields, kind_of(resource).readers, _unselectable(resource))
+        tests += [selector] if selector is not None else []
     if len(tests) < 2:
         return tests[0] if tests else None
     return lambda obj: all(test(obj) for test in tests)
@@ -110,16 +110,16 @@ def page(state: ApiState, call: ApiCall, options: ListOptions) -> tuple[list[Ite
     match, namespace = predicate(call, options), call.target.namespace
     if options.token and options.version not in ("", "0"):
         raise bad_request("specifying resource version is not allowed when using continue")
-    wanted, revision, after = as_revision(options.version), state.store.revision, ""
+    requested, revision, after = as_revision(options.version), state.store.revision, ""
     if options.token:
         revision, after = _decode_token(options.token)
-    elif wanted:
-        if wanted > revision:
-            raise _too_large(wanted, revision)
+    elif requested:
+        if requested > revision:
+            raise _too_large(requested, revision)
         # One object is read as it is now.
-        one = _one_object(call, options)
-        if options.match == "Exact" or (options.limit and not options.match and not one):
-            revision = wanted
+        single = _one_object(call, options)
+        if options.match == "Exact" or (options.limit and not options.match and not single):
+            revision = requested
     exact = revision != state.store.revision
     source: dict[Key, Item] = collection.items
     if exact:

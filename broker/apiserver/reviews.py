@@ -24,19 +24,19 @@ _ANSWERS: dict[str, Obj] = {
     "subjectaccessreviews": {"allowed": True},
     "selfsubjectrulesreviews": _RULES,
     "selfsubjectreviews": {"userInfo": ME},
-    "tokenreviews": {"user": {}, "error": "this server knows no tokens"},
+    "tokenreviews": {"user": {}, "error": "this server has no tokens"},
 }
 REVIEWS = frozenset(_ANSWERS)
 
 
 def answer(state: ApiState, call: ApiCall) -> Response:
     call.check("CreateOptions")
-    asked = read_object(call)
+    review = read_object(call)
     plural = call.target.resource.plural
     if plural == "selfsubjectreviews":
-        asked["metadata"]["creationTimestamp"] = stamp(state.clock())
+        review["metadata"]["creationTimestamp"] = stamp(state.clock())
     elif plural == "selfsubjectrulesreviews":
-        asked["spec"] = {}
+        review["spec"] = {}
     else:
-        asked = managed(state, call, None, asked)
-    return reply({**asked, "status": _ANSWERS[plural]}, status=201)
+        review = managed(state, call, None, review)
+    return reply({**review, "status": _ANSWERS[plural]}, status=201)

@@ -19,7 +19,7 @@ from broker.apiserver.patching import Change, patching
 from broker.apiserver.resources import Resource
 from broker.apiserver.state import ApiState
 from broker.apiserver.wire import Obj, Response, reply
-from broker.apiserver.writes import check_name, settle_namespace, store_change
+from broker.apiserver.writes import check_name, set_namespace, store_change
 
 _SCALE = "autoscaling/v1"
 _IN_SCALE: Fields = {"f:spec": {"f:replicas": {}}}
@@ -28,7 +28,7 @@ _REPLICAS = ".spec.replicas"
 
 
 def paths(resource: Resource) -> tuple[str, str, str]:
-    """Where wanted and present replicas are, and the selector of a custom resource."""
+    """The paths of the desired replicas, the present replicas and the selector of a custom resource."""
     if resource.custom is None:
         return _REPLICAS, ".status.replicas", ""
     scale = resource.custom.scale or {}
@@ -51,12 +51,12 @@ def answer(state: ApiState, call: ApiCall) -> Response:
 
 
 def scale_of(resource: Resource, obj: Obj) -> Obj:
-    wanted, present, chosen = paths(resource)
+    replicas_path, present_path, selector_path = paths(resource)
     meta = obj["metadata"]
     kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
-    replicas = _dig(obj, wanted) or 0
-    status: Obj = {"replicas": _dig(obj, present) or 0}
-    text = _dig(obj, chosen) if chosen else None
+    replicas = _dig(obj, replicas_path) or 0
+    status: Obj = {"replicas": _dig(obj, present_path) or 0}
+    text = _dig(obj, selector_path) if selector_path else None
     if not resource.custom:
         raw = _dig(obj, ".spec.selector")
         text = selector(raw if raw and resource.plural != "replicationcontrollers" else {"matchLabels": raw})
@@ -75,27 +75,27 @@ def _changing(state: ApiState, call: ApiCall) -> Change:
     """The change of the object behind the scale that the request's change of the scale amounts to."""
     call.check("UpdateOptions" if call.target.verb == "update" else "PatchOptions")
     inner = _put(state, call) if call.target.verb == "update" else patching(state, call)
-    resource, (wanted, *_) = call.target.resource, paths(call.target.resource)
+    resource, (replicas_path, *_) = call.target.resource, paths(call.target.resource)
 
     def change(live: Obj | None) -> Obj:
         assert live is not None
         before = scale_of(resource, live)
-        if _dig(live, wanted) is None:
+        if _dig(live, replicas_path) is None:
             before["spec"] = {"replicas": _NEVER_SET}
         owners = read(live["metadata"])
-        write(before["metadata"], _to_scale(owners, wanted))
+        write(before["metadata"], _to_scale(owners, replicas_path))
         after = inner(before)
         check_name(after["metadata"], call.target.name)
-        settle_namespace(call, after["metadata"])
+        set_namespace(call, after["metadata"])
         replicas = (after.get("spec") or {}).get("replicas", 0)
         if replicas == _NEVER_SET:
-            raise bad_request(f'the spec replicas field "{wanted}" cannot be empty')
+            raise bad_request(f'the spec replicas field "{replicas_path}" cannot be empty')
         if resource.custom is None and replicas < 0:
             wrong = problem("invalid", "spec.replicas", "must be greater than or equal to 0", replicas)
             raise invalid(call.resource.subject, call.target.name, [wrong])
-        out = _with(live, wanted.lstrip(".").split("."), replicas)
+        out = _with(live, replicas_path.lstrip(".").split("."), replicas)
         meta = dict(out["metadata"])
-        write(meta, _to_parent(owners, read(after["metadata"]), wanted, resource.api_version))
+        write(meta, _to_parent(owners, read(after["metadata"]), replicas_path, resource.api_version))
         version = after["metadata"].get("resourceVersion")
         meta["resourceVersion"] = version or meta["resourceVersion"]
         return {**out, "metadata": meta}

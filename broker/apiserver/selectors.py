@@ -1,6 +1,6 @@
 """Label and field selectors, parsed once into predicates.
 
-Rules: k8s.io/apimachinery/pkg/labels and pkg/fields; the messages are theirs.
+Rules: k8s.io/apimachinery/pkg/labels and pkg/fields; the messages are those of these packages.
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ class _Parser:
 
 
 def _check(value: str, path: str, problems: Iterable[str]) -> None:
-    if found := "; ".join(problems):
-        raise _wrong(str(problem("invalid", path, found, value)), inside=True)
+    if text := "; ".join(problems):
+        raise _wrong(str(problem("invalid", path, text, value)), inside=True)
 
 
 def fields(text: str, known: Mapping[str, Callable[[Obj], str]], unknown: str) -> Predicate | None:
@@ -161,15 +161,15 @@ def fields(text: str, known: Mapping[str, Callable[[Obj], str]], unknown: str) -
     """
     tests: list[tuple[Callable[[Obj], str], str, bool]] = []
     for term in filter(None, re.split(r"(?<!\\),", text)):
-        found = re.search("!=|==|=", term)
-        if found is None:
+        operator = re.search("!=|==|=", term)
+        if operator is None:
             raise bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
-        name, value = term[: found.start()], _unescaped(term[found.end() :])
+        name, value = term[: operator.start()], _unescaped(term[operator.end() :])
         if not name and not value:
             continue
         if name not in known:
             raise bad_request(unknown.format(name=name))
-        tests.append((known[name], value, found[0] == "!="))
+        tests.append((known[name], value, operator[0] == "!="))
     if not tests:
         return None
     return lambda obj: all((read(obj) == value) is not negated for read, value, negated in tests)

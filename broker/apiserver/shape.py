@@ -125,10 +125,10 @@ def _shape(expression: str, extra: Obj) -> Shape:
             atomic=extra.get("map") == "atomic",
         )
     if "." in expression:
-        found = _open.get(expression) or struct(expression)
-        if extra.get("map") == "atomic" and not found.atomic:
-            return Shape("struct", found.go, fields=found.fields, atomic=True)
-        return found
+        shape = _open.get(expression) or struct(expression)
+        if extra.get("map") == "atomic" and not shape.atomic:
+            return Shape("struct", shape.go, fields=shape.fields, atomic=True)
+        return shape
     if expression in ("raw", "json"):
         # Embedded JSON is a map to apply, unless its schema declares another type.
         return Shape(expression, go, element=ANY)

@@ -20,8 +20,8 @@ def patched_text(patched: Any, document: Any, shape: Shape, *, custom: bool) -> 
     value = _in_order(patched, shape)
     if isinstance(document, list):
         value = _sorted(value)
-        for one in document:
-            for path in (one.get("path"), one.get("from")):
+        for operation in document:
+            for path in (operation.get("path"), operation.get("from")):
                 _sort_along(value, str(path or "").split("/")[1:-1])
     else:
         value = _sort_where(value, document)
@@ -33,7 +33,7 @@ def _in_order(value: Any, shape: Shape) -> Any:
         names = [name for name in shape.fields if name in value] if shape.kind == "struct" else sorted(value)
         names += [name for name in value if name not in shape.fields] if shape.kind == "struct" else []
         return {name: _in_order(value[name], shape.child(name)) for name in names}
-    return [_in_order(one, shape.item) for one in value] if isinstance(value, list) else value
+    return [_in_order(item, shape.item) for item in value] if isinstance(value, list) else value
 
 
 def _sorted(value: Any) -> Any:
@@ -43,7 +43,7 @@ def _sorted(value: Any) -> Any:
 def _sort_where(value: Any, patch: Any) -> Any:
     if not isinstance(value, dict) or not isinstance(patch, dict):
         return value
-    return {name: _sort_where(one, patch.get(name)) for name, one in sorted(value.items())}
+    return {name: _sort_where(item, patch.get(name)) for name, item in sorted(value.items())}
 
 
 def _sort_along(value: Any, steps: list[str]) -> None:

@@ -75,11 +75,11 @@ class StoreEvent:
 
 
 class Compacted(Exception):
-    """Events after the wanted revision are no longer all there."""
+    """Some events after the requested revision have been dropped."""
 
-    def __init__(self, wanted: int, oldest: int) -> None:
-        super().__init__(f"too old resource version: {wanted} ({oldest})")
-        self.wanted, self.oldest = wanted, oldest
+    def __init__(self, requested: int, oldest: int) -> None:
+        super().__init__(f"too old resource version: {requested} ({oldest})")
+        self.requested, self.oldest = requested, oldest
 
 
 @dataclass(slots=True)
@@ -141,10 +141,10 @@ class Store:
         )
 
     def collection(self, resource: str) -> Collection:
-        found = self._collections.get(resource)
-        if found is None:
-            found = self._collections[resource] = Collection(resource)
-        return found
+        collection = self._collections.get(resource)
+        if collection is None:
+            collection = self._collections[resource] = Collection(resource)
+        return collection
 
     def put(self, resource: str, key: Key, obj: Obj, *, bare: bool) -> Item:
         """Writes `obj` (which the store owns from now on) under a new revision; see `encode` for `bare`."""

@@ -1,4 +1,4 @@
-"""Strategic merge patch: a merge patch that knows which lists are keyed.
+"""Strategic merge patch: a merge patch with keyed lists.
 
 Rule: k8s.io/apimachinery/pkg/util/strategicpatch and its design note on `$setElementOrder`,
 https://git.k8s.io/design-proposals-archive/cli/preserve-order-in-strategic-merge-patch.md
@@ -59,7 +59,7 @@ def _merge_field(out: Obj, name: str, value: Any, field: Field, *, deletes: bool
         out[name] = strategic(have, value, field.shape)
     elif isinstance(have, list) and isinstance(value, list):
         if deletes:
-            out[name] = [one for one in have if one not in value]
+            out[name] = [item for item in have if item not in value]
         else:
             out[name] = _merge_list(have, value, field) if field.merge else value
     elif not deletes:
@@ -79,10 +79,10 @@ def _without_directives(value: Any) -> tuple[bool, Any]:
     if isinstance(value, dict):
         if DIRECTIVE in value:
             return False, None
-        pairs = ((key, _without_directives(one)) for key, one in value.items() if one is not None)
-        return True, {key: one for key, (kept, one) in pairs if kept}
+        pairs = ((key, _without_directives(item)) for key, item in value.items() if item is not None)
+        return True, {key: item for key, (kept, item) in pairs if kept}
     if isinstance(value, list):
-        return True, [one for kept, one in map(_without_directives, value) if kept]
+        return True, [item for kept, item in map(_without_directives, value) if kept]
     return True, value
 
 
@@ -106,7 +106,7 @@ def _ordered(out: Obj, name: str, value: Any, order: Any, field: Field) -> None:
     if have is None and value is None:
         return
     if value:
-        listed = [one for one in value if not (isinstance(one, dict) and DIRECTIVE in one)]
+        listed = [item for item in value if not (isinstance(item, dict) and DIRECTIVE in item)]
         _check_order(listed, order, key)
     if have is None:
         merged = _without_directives(value)[1]
@@ -119,8 +119,8 @@ def _ordered(out: Obj, name: str, value: Any, order: Any, field: Field) -> None:
 
 def _check_order(listed: list[Any], order: list[Any], key: str) -> None:
     at = 0
-    for wanted in order:
-        if at < len(listed) and _identity(listed[at], key) == _identity(wanted, key):
+    for entry in order:
+        if at < len(listed) and _identity(listed[at], key) == _identity(entry, key):
             at += 1
     if at < len(listed):
         message = f"The order in patch list:\n{listed}\n doesn't match $setElementOrder list:\n{order}\n"
@@ -130,7 +130,7 @@ def _check_order(listed: list[Any], order: list[Any], key: str) -> None:
 def _merge_list(have: list[Any], patch: list[Any], field: Field) -> list[Any]:
     if not have and not patch:
         return have
-    kinds = {type(one) for one in (*have, *patch)}
+    kinds = {type(item) for item in (*have, *patch)}
     if list in kinds:
         raise _bad("lists of lists are not supported")
     if len(kinds) > 1 and dict in kinds:
@@ -142,25 +142,25 @@ def _merge_list(have: list[Any], patch: list[Any], field: Field) -> list[Any]:
     if not key:
         raise _bad(f"cannot merge lists without merge key for {field.name}")
     live, rest = list(have), []
-    for one in patch:
-        directive = one.get(DIRECTIVE)
+    for item in patch:
+        directive = item.get(DIRECTIVE)
         if directive is None:
-            rest.append(one)
+            rest.append(item)
         elif directive == "delete":
-            gone = _identity(one, key)
+            gone = _identity(item, key)
             live = [entry for entry in live if entry.get(key) != gone]
         elif directive != "replace":
-            raise _bad(f"unknown patch type: {directive} in map: {one}")
-    if any(one.get(DIRECTIVE) == "replace" for one in patch):
+            raise _bad(f"unknown patch type: {directive} in map: {item}")
+    if any(item.get(DIRECTIVE) == "replace" for item in patch):
         live, rest = rest, []
     before = list(live)
-    for one in rest:
-        identity = _identity(one, key)
+    for item in rest:
+        identity = _identity(item, key)
         at = next((i for i, entry in enumerate(live) if entry.get(key) == identity), None)
         if at is None:
-            live.append(_without_directives(one)[1])
+            live.append(_without_directives(item)[1])
         else:
-            live[at] = strategic(live[at], one, field.shape.item)
+            live[at] = strategic(live[at], item, field.shape.item)
     return _arrange(live, rest, before, key)
 
 
@@ -174,18 +174,18 @@ def _identity(entry: Any, key: str) -> Any:
 
 def _arrange(merged: list[Any], order: list[Any], live: list[Any], key: str) -> list[Any]:
     """Patched entries in the patch's order, the rest in the server's, interleaved as the server had them."""
-    ranks = {_rank(_identity(one, key)): i for i, one in reversed(list(enumerate(order)))}
-    places = {_rank(_identity(one, key)): i for i, one in reversed(list(enumerate(live)))}
-    patched = [one for one in merged if _rank(_identity(one, key)) in ranks]
-    patched.sort(key=lambda one: ranks[_rank(_identity(one, key))])
-    others = [one for one in merged if _rank(_identity(one, key)) not in ranks]
-    others.sort(key=lambda one: places.get(_rank(_identity(one, key)), len(places)))
+    ranks = {_rank(_identity(item, key)): i for i, item in reversed(list(enumerate(order)))}
+    places = {_rank(_identity(item, key)): i for i, item in reversed(list(enumerate(live)))}
+    patched = [item for item in merged if _rank(_identity(item, key)) in ranks]
+    patched.sort(key=lambda item: ranks[_rank(_identity(item, key))])
+    unpatched = [item for item in merged if _rank(_identity(item, key)) not in ranks]
+    unpatched.sort(key=lambda item: places.get(_rank(_identity(item, key)), len(places)))
     out: list[Any] = []
-    while others and patched:
-        left, right = (places.get(_rank(_identity(side[0], key))) for side in (others, patched))
+    while unpatched and patched:
+        left, right = (places.get(_rank(_identity(side[0], key))) for side in (unpatched, patched))
         first = left is not None and right is not None and left < right
-        out.append((others if first else patched).pop(0))
-    return [*out, *patched, *others]
+        out.append((unpatched if first else patched).pop(0))
+    return [*out, *patched, *unpatched]
 
 
 def _rank(identity: Any) -> Any:

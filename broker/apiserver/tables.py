@@ -95,7 +95,7 @@ class Table(Rendering):
     def __init__(self, resource: Resource, *, include: str, now: float) -> None:
         super().__init__(resource, custom=resource.custom is not None)
         self._columns, self._include, self._now = columns(resource), include, now
-        self._told = False
+        self._columns_sent = False
 
     def one(self, item: Item) -> bytes:
         meta = {"resourceVersion": item.obj["metadata"].get("resourceVersion", "")}
@@ -104,9 +104,9 @@ class Table(Rendering):
     def event(self, item: Item) -> bytes:
         meta = {"resourceVersion": item.obj["metadata"].get("resourceVersion", "")}
         table = self._table([item.obj], meta)
-        if self._told:
+        if self._columns_sent:
             table["columnDefinitions"] = None
-        self._told = True
+        self._columns_sent = True
         return orjson.dumps(table)
 
     def many(self, items: Sequence[Item], meta: Obj) -> bytes:
@@ -149,8 +149,8 @@ def _custom_cells(paths: tuple[tuple[str, str], ...]) -> Cells:
     def cells(obj: Obj, now: float) -> list[Any]:
         out: list[Any] = [obj["metadata"]["name"]]
         for kind, read in readers:
-            found = read(obj)
-            out.append(_cell(kind, found[0], now) if found else None)
+            values = read(obj)
+            out.append(_cell(kind, values[0], now) if values else None)
         return out
 
     return cells
@@ -162,16 +162,16 @@ def _custom_columns(raw: Sequence[Obj]) -> Columns:
     ]
     shown = tuple(
         definition(
-            one["name"],
-            one["type"],
-            form=one.get("format", ""),
-            text=one.get("description")
-            or f"Custom resource definition column (in JSONPath format): {one['jsonPath']}",
-            priority=one.get("priority", 0),
+            column["name"],
+            column["type"],
+            form=column.get("format", ""),
+            text=column.get("description")
+            or f"Custom resource definition column (in JSONPath format): {column['jsonPath']}",
+            priority=column.get("priority", 0),
         )
-        for one in given
+        for column in given
     )
-    cells = _custom_cells(tuple((one["type"], one["jsonPath"]) for one in given))
+    cells = _custom_cells(tuple((column["type"], column["jsonPath"]) for column in given))
     return Columns((definition("Name", form="name"), *shown), cells)
 
 
@@ -229,21 +229,21 @@ def accepted(header: str) -> tuple[MediaType, ...]:
 
 
 def rendering(resource: Resource, call: ApiCall, now: float) -> Rendering:
-    wanted = accepted(call.request.header("Accept"))
-    if not wanted:
+    media_types = accepted(call.request.header("Accept"))
+    if not media_types:
         types = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
         message = f"406: Not Acceptable\n\nAvailable representations: {types}"
         raise StatusError(406, "NotAcceptable", message, details={})
-    for one in wanted:
-        if not one.form:
+    for media_type in media_types:
+        if not media_type.form:
             break
-        if one.group != "meta.k8s.io" or one.version != "v1":
+        if media_type.group != "meta.k8s.io" or media_type.version != "v1":
             continue
-        if one.form == "Table":
+        if media_type.form == "Table":
             include = call.request.query.get("includeObject", "")
             if include not in _INCLUDE:
                 raise bad_request(f'unrecognized includeObject value: "{include}"')
             return Table(resource, include=include, now=now)
-        if one.form in ("PartialObjectMetadata", "PartialObjectMetadataList"):
+        if media_type.form in ("PartialObjectMetadata", "PartialObjectMetadataList"):
             return Partial(resource, custom=resource.custom is not None)
     return Rendering(resource, custom=resource.custom is not None)

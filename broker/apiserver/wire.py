@@ -26,8 +26,8 @@ class ApiRequest:
         value = self.headers.get(name)
         if value is not None:
             return value
-        wanted = name.lower()
-        return next((v for k, v in self.headers.items() if k.lower() == wanted), "")
+        lowered = name.lower()
+        return next((v for k, v in self.headers.items() if k.lower() == lowered), "")
 
 
 class ResponseStream(Protocol):

@@ -36,7 +36,7 @@ def create(state: ApiState, call: ApiCall) -> tuple[Obj, bool]:
     call.check("CreateOptions")
     obj = read_object(call)
     _wipe(obj["metadata"])
-    settle_namespace(call, obj["metadata"])
+    set_namespace(call, obj["metadata"])
     unique_owners(call, obj)
     return insert(state, call, managed(state, call, None, obj)), True
 
@@ -63,8 +63,8 @@ def insert(state: ApiState, call: ApiCall, obj: Obj) -> Obj:
     if kind.rules.generation:
         meta["generation"] = 1
     kind.rules.create(obj)
-    if found := kind.validate(obj, None, ""):
-        raise invalid(kind.subject(obj), meta.get("name", ""), found)
+    if errors := kind.validate(obj, None, ""):
+        raise invalid(kind.subject(obj), meta.get("name", ""), errors)
     call.warn(*kind.rules.warnings(obj, None))
     validating.validate(state, call, obj, None)
     key: Key = (meta.get("namespace", ""), meta.get("name", ""))
@@ -80,24 +80,24 @@ def insert(state: ApiState, call: ApiCall, obj: Obj) -> Obj:
     return state.put(resource, key, resource.store(obj)).obj
 
 
-def settle_namespace(call: ApiCall, meta: Obj) -> None:
-    wanted = call.target.namespace if call.target.resource.namespaced else ""
+def set_namespace(call: ApiCall, meta: Obj) -> None:
+    expected = call.target.namespace if call.target.resource.namespaced else ""
     given = meta.get("namespace", "")
-    if given and wanted and given != wanted:
+    if given and expected and given != expected:
         text = "the namespace of the provided object does not match the namespace sent on the request"
         raise bad_request(text)
-    if wanted:
-        meta["namespace"] = wanted
+    if expected:
+        meta["namespace"] = expected
     else:
         meta.pop("namespace", None)
 
 
-def check_name(meta: Obj, wanted: str) -> None:
-    if (name := meta.get("name", "")) != wanted:
+def check_name(meta: Obj, expected: str) -> None:
+    if (name := meta.get("name", "")) != expected:
         if not name:
             why = "name must be provided"
-            raise bad_request(f"the name of the object ({wanted} based on URL) was undeterminable: {why}")
-        raise bad_request(f"the name of the object ({name}) does not match the name on the URL ({wanted})")
+            raise bad_request(f"the name of the object ({expected} based on URL) was undeterminable: {why}")
+        raise bad_request(f"the name of the object ({name}) does not match the name on the URL ({expected})")
 
 
 def update(state: ApiState, call: ApiCall) -> tuple[Obj, bool]:
@@ -105,16 +105,16 @@ def update(state: ApiState, call: ApiCall) -> tuple[Obj, bool]:
     target = call.target
     obj = read_object(call)
     meta = obj["metadata"]
-    settle_namespace(call, meta)
+    set_namespace(call, meta)
     check_name(meta, target.name)
     uid = meta.get("uid", "")
 
     def change(live: Obj | None) -> Obj:
-        found = live["metadata"]["uid"] if live else ""
-        if uid and uid != found:
+        actual = live["metadata"]["uid"] if live else ""
+        if uid and uid != actual:
             place = "" if call.dry_run else "/registry"
             key = "/".join(filter(None, (target.resource.registry, target.namespace, target.name)))
-            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {found}"
+            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}"
             stored = f"Key: {place}/{key}, ResourceVersion: 0, AdditionalErrorMsg: {why}"
             raise conflict(
                 target.resource.subject, target.name, f"StorageError: invalid object, Code: 4, {stored}"
@@ -139,7 +139,7 @@ def patch(state: ApiState, call: ApiCall) -> tuple[Obj, bool]:
                     f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
                 )
                 raise conflict(target.resource.subject, target.name, why)
-        settle_namespace(call, obj["metadata"])
+        set_namespace(call, obj["metadata"])
         check_name(obj["metadata"], target.name)
         return obj
 
@@ -179,8 +179,8 @@ def replace(state: ApiState, call: ApiCall, kind: ServedKind, key: Key, obj: Obj
         if kind.rules.generation and _generation_fields(obj, kind) != _generation_fields(before, kind):
             obj["metadata"]["generation"] = old.get("generation", 0) + 1
     _keep(obj["metadata"], old)
-    if found := kind.validate(obj, before, call.target.subresource):
-        raise invalid(kind.subject(obj), obj["metadata"].get("name", ""), found)
+    if errors := kind.validate(obj, before, call.target.subresource):
+        raise invalid(kind.subject(obj), obj["metadata"].get("name", ""), errors)
     call.warn(*kind.rules.warnings(obj, before))
     validating.validate(state, call, obj, before)
     if obj == before or _only_times(obj, before):
@@ -209,7 +209,7 @@ def _check_version(resource: Resource, kind: ServedKind, name: str, meta: Obj, o
 
 def _only_times(obj: Obj, before: Obj) -> bool:
     """Nothing changed but when a manager last did something: not worth a write."""
-    new, old = (one["metadata"].get("managedFields") or () for one in (obj, before))
+    new, old = (version["metadata"].get("managedFields") or () for version in (obj, before))
     same = ({**a, "time": ""} == {**b, "time": ""} for a, b in zip(new, old, strict=False))
     if len(new) != len(old) or not all(same):
         return False

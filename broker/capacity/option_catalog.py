@@ -24,7 +24,7 @@ from broker.capacity.options import choose, matching_reservations, soon, suitabl
 from broker.capacity.requirements import Requirements
 from broker.capacity.shortages import Shortage, Shortages
 from broker.capacity.types import has_accelerator
-from broker.text import moment
+from broker.text import format_time
 from providers.model import InstanceType, Odcr
 
 MOST_WITHHELD: Final = 20  # of the reservations closed to a claim; more is noise
@@ -326,7 +326,7 @@ def _valued(option: Option, unreserved: Option) -> Skipped:
 def _short(option: Option, shortage: Shortage, until: datetime) -> Skipped:
     message = (
         f"{option.pool.shown}: {': '.join(filter(None, (shortage.code, shortage.message)))} "
-        f"at {moment(shortage.since)}, not tried again before {moment(until)}"
+        f"at {format_time(shortage.since)}, not tried again before {format_time(until)}"
     )
     return Skipped(
         pool=option.pool,

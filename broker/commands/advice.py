@@ -17,9 +17,9 @@ Rule = Callable[[Situation], Iterator[tuple[str, str]]]
 _ROOM: Final = frozenset({ErrorClass.CAPACITY, ErrorClass.RESERVATION_FULL})
 
 
-def advice(found: Situation, subject: Object | None = None) -> list[dict[str, Any]]:
+def advice(situation: Situation, subject: Object | None = None) -> list[dict[str, Any]]:
     """One row a command."""
-    rows = [row for rule in _RULES for row in rule(found)]
+    rows = [row for rule in _RULES for row in rule(situation)]
     if subject is not None and rows:
         name = f" -n {subject.namespace}" if subject.namespace else ""
         kind = subject.KIND.plural.removesuffix("es" if subject.KIND.plural.endswith("sses") else "s")
@@ -27,16 +27,16 @@ def advice(found: Situation, subject: Object | None = None) -> list[dict[str, An
     return [{"command": command, "why": why} for command, why in dict.fromkeys(rows)]
 
 
-def _oldest(found: Situation) -> Iterator[tuple[str, str]]:
-    if waiting := found.waiting:
+def _oldest(situation: Situation) -> Iterator[tuple[str, str]]:
+    if waiting := situation.waiting:
         yield (
             f"capacity-broker explain claim {waiting[0].name}",
             "every option of the claim that waits longest, and why it is not taken",
         )
 
 
-def _held(found: Situation) -> Iterator[tuple[str, str]]:
-    for obj in found.reservations:
+def _held(situation: Situation) -> Iterator[tuple[str, str]]:
+    for obj in situation.reservations:
         if policy := obj.annotations.get(names.STOP_POLICY, ""):
             yield (
                 f"capacity-broker resume {obj.key}",
@@ -44,17 +44,17 @@ def _held(found: Situation) -> Iterator[tuple[str, str]]:
             )
 
 
-def _idle(found: Situation) -> Iterator[tuple[str, str]]:
+def _idle(situation: Situation) -> Iterator[tuple[str, str]]:
     """Free slots beside claims that wait are of another type or owner."""
-    idle = sum(m.status.available for m in found.mirrors if m.status.state == "active")
+    idle = sum(m.status.available for m in situation.mirrors if m.status.state == "active")
     if idle:
         count = counted(idle, "reserved slot is", "reserved slots are")
-        beside = " while claims wait" if found.waiting else ""
+        beside = " while claims wait" if situation.waiting else ""
         yield "capacity-broker idle", f"{count} free{beside}: the owners, and the cost"
 
 
-def _limits(found: Situation) -> Iterator[tuple[str, str]]:
-    for shortage in found.shortages:
+def _limits(situation: Situation) -> Iterator[tuple[str, str]]:
+    for shortage in situation.shortages:
         if shortage.class_ is ErrorClass.QUOTA:
             yield (
                 "aws service-quotas list-service-quotas --service-code ec2",
@@ -62,12 +62,12 @@ def _limits(found: Situation) -> Iterator[tuple[str, str]]:
             )
 
 
-def _no_fallback(found: Situation) -> Iterator[tuple[str, str]]:
+def _no_fallback(situation: Situation) -> Iterator[tuple[str, str]]:
     """Claims that may only take reservations."""
-    if not any(shortage.class_ in _ROOM for shortage in found.shortages):
+    if not any(shortage.class_ in _ROOM for shortage in situation.shortages):
         return
     only: dict[str, list[NodeClaim]] = {}
-    for claim in found.waiting:
+    for claim in situation.waiting:
         types = {
             value
             for requirement in claim.spec.requirements
@@ -86,9 +86,9 @@ def _no_fallback(found: Situation) -> Iterator[tuple[str, str]]:
         )
 
 
-def _full(found: Situation) -> Iterator[tuple[str, str]]:
-    for shortage in found.shortages:
-        if shortage.scope.kind == "reservation" and shortage.class_ in _ROOM and found.waiting:
+def _full(situation: Situation) -> Iterator[tuple[str, str]]:
+    for shortage in situation.shortages:
+        if shortage.scope.kind == "reservation" and shortage.class_ in _ROOM and situation.waiting:
             yield (
                 "capacity-broker inventory",
                 f"{plain(shortage.scope.key)} is full: the reservations with their owners and free slots",
@@ -96,12 +96,15 @@ def _full(found: Situation) -> Iterator[tuple[str, str]]:
             return
 
 
-def _broken(found: Situation) -> Iterator[tuple[str, str]]:
-    for each in found.classes:
-        launchable = condition(each.status.conditions, names.LAUNCHABLE)
+def _broken(situation: Situation) -> Iterator[tuple[str, str]]:
+    for node_class in situation.classes:
+        launchable = condition(node_class.status.conditions, names.LAUNCHABLE)
         if launchable and launchable.status == "False":
-            yield f"kubectl edit ec2nodeclass {each.name}", f"nothing launches from it: {launchable.reason}"
-    for obj in found.reservations:
+            yield (
+                f"kubectl edit ec2nodeclass {node_class.name}",
+                f"nothing launches from it: {launchable.reason}",
+            )
+    for obj in situation.reservations:
         if obj.status.capacity_reservation_lifecycle_state == "Failed":
             where = f" -n {obj.namespace}" if obj.namespace else ""
             yield (
@@ -110,8 +113,8 @@ def _broken(found: Situation) -> Iterator[tuple[str, str]]:
             )
 
 
-def _errors(found: Situation) -> Iterator[tuple[str, str]]:
-    if found.shortages:
+def _errors(situation: Situation) -> Iterator[tuple[str, str]]:
+    if situation.shortages:
         yield (
             "capacity-broker errors --since 1h --by pool",
             "how often each pool refused, and EC2's request ids",

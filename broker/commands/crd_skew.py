@@ -37,22 +37,22 @@ def acceptable(rows: Iterable[Mapping[str, Any]]) -> bool:
     return not any(row["state"] in BAD for row in rows)
 
 
-def _row(client: Client, wanted: Schema) -> dict[str, Any]:
-    name = str(wanted["metadata"]["name"])
+def _row(client: Client, expected: Schema) -> dict[str, Any]:
+    name = str(expected["metadata"]["name"])
     try:
-        there = client.get(KIND, name)
+        installed = client.get(KIND, name)
     except NotFound:
         needed = name in NEEDED
         detail = "nothing runs without it" if needed else "the broker runs without this kind"
         return {"name": name, "state": "missing" if needed else "absent", "version": "", "detail": detail}
-    version = str(there["metadata"].get("annotations", {}).get(VERSION, ""))
-    lacking, more = differences(wanted, there)
+    version = str(installed["metadata"].get("annotations", {}).get(VERSION, ""))
+    lacking, more = differences(expected, installed)
     state = "older" if lacking else "newer" if more else "same"
     detail = _listed(lacking, "drops") if lacking else ""
     return {"name": name, "state": state, "version": version, "detail": detail}
 
 
-def differences(wanted: Schema, there: Schema) -> tuple[list[str], list[str]]:
+def differences(expected: Schema, installed: Schema) -> tuple[list[str], list[str]]:
     """The fields that the cluster's definition lacks, and those that only it has, with their versions.
 
     A version that the broker does not use is ignored. A version that the cluster does not serve counts as one
@@ -60,14 +60,16 @@ def differences(wanted: Schema, there: Schema) -> tuple[list[str], list[str]]:
     """
     lacking: list[str] = []
     more: list[str] = []
-    served = {each["name"]: each for each in there["spec"]["versions"] if each.get("served")}
-    [storage] = [each for each in wanted["spec"]["versions"] if each["storage"]]
+    served = {version["name"]: version for version in installed["spec"]["versions"] if version.get("served")}
+    [storage] = [version for version in expected["spec"]["versions"] if version["storage"]]
     if storage["name"] not in served:
         return [f"version {storage['name']}"], more
-    ours, theirs = (set(paths(_root(each))) for each in (storage, served[storage["name"]]))
-    open_ = {path for path in theirs if path.endswith("*")}
-    lacking += sorted(path for path in ours - theirs if not _within(path, open_))
-    more += sorted(path for path in theirs - ours if not path.endswith("*"))
+    expected_paths, installed_paths = (
+        set(paths(_root(version))) for version in (storage, served[storage["name"]])
+    )
+    open_ = {path for path in installed_paths if path.endswith("*")}
+    lacking += sorted(path for path in expected_paths - installed_paths if not _within(path, open_))
+    more += sorted(path for path in installed_paths - expected_paths if not path.endswith("*"))
     return _topmost(lacking), _topmost(more)
 
 
@@ -86,20 +88,22 @@ def paths(schema: Schema, at: str = "") -> Iterator[str]:
 
 def _root(version: Schema) -> Schema:
     schema: Schema = version.get("schema", {}).get("openAPIV3Schema", {})
-    fields = {name: each for name, each in schema.get("properties", {}).items() if name in ("spec", "status")}
+    fields = {
+        name: child for name, child in schema.get("properties", {}).items() if name in ("spec", "status")
+    }
     return {**schema, "properties": fields}
 
 
 def _within(path: str, open_: Iterable[str]) -> bool:
-    return path.endswith("*") or any(path.startswith(each[:-1]) for each in open_)
+    return path.endswith("*") or any(path.startswith(prefix[:-1]) for prefix in open_)
 
 
-def _topmost(found: list[str]) -> list[str]:
+def _topmost(paths_: list[str]) -> list[str]:
     """Without the fields of a field that is in the list itself."""
     return [
         path
-        for path in found
-        if not any(path.startswith((f"{top}.", f"{top}[")) for top in found if top != path)
+        for path in paths_
+        if not any(path.startswith((f"{top}.", f"{top}[")) for top in paths_ if top != path)
     ]
 
 

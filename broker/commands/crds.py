@@ -38,17 +38,17 @@ def install(client: Client) -> list[dict[str, Any]]:
         name = crd["metadata"]["name"]
         crd["metadata"].setdefault("annotations", {}).update({MARK: "true", VERSION: version()})
         try:
-            there = client.get(CRD, name)
+            installed = client.get(CRD, name)
         except NotFound:
             client.apply(CRD, crd)
             rows.append({"name": name, "did": "created", "why": ""})
             continue
-        if there["metadata"].get("annotations", {}).get(MARK) == "true":
-            same = revision(client.apply(CRD, crd)) == revision(there)
+        if installed["metadata"].get("annotations", {}).get(MARK) == "true":
+            same = revision(client.apply(CRD, crd)) == revision(installed)
             rows.append({"name": name, "did": "unchanged" if same else "updated", "why": ""})
         else:
             why = "made by others (Karpenter's chart, kubectl): left as it is"
-            if name == NAME and definition(there).missing:
+            if name == NAME and definition(installed).missing:
                 why += f"; capacity-broker crds patch adds {PROPERTY}"
             rows.append({"name": name, "did": "kept", "why": why})
     return rows
@@ -62,28 +62,31 @@ def patch(client: Client, *, check: bool = False, tries: int = TRIES) -> list[di
     """Adds the property to every version of EC2NodeClass that lacks it, or has another one; `check` only
     looks. Raises ApiError, and ValueError where there is no such kind."""
     try:
-        there = client.get(CRD, NAME)
+        installed = client.get(CRD, NAME)
     except NotFound as error:
         raise ValueError(
             f"this cluster has no {NAME}: install Karpenter, or run capacity-broker crds install"
         ) from error
-    found = definition(there)
-    lacking = {**dict.fromkeys(found.missing, "missing"), **dict.fromkeys(found.outdated, "outdated")}
+    definition_ = definition(installed)
+    lacking = {
+        **dict.fromkeys(definition_.missing, "missing"),
+        **dict.fromkeys(definition_.outdated, "outdated"),
+    }
     if lacking and not check:
         try:
-            client.patch(CRD, NAME, changes(there), type="json")
+            client.patch(CRD, NAME, changes(installed), type="json")
         except Invalid:
             if tries <= 1:
                 raise
             return patch(client, tries=tries - 1)  # changed since it was read
     return [
         {"version": version, "property": _did(lacking.get(version, ""), check=check)}
-        for version in found.versions
+        for version in definition_.versions
     ]
 
 
 def complete(rows: list[dict[str, Any]]) -> bool:
-    """Whether the field is kept now, in whatever version an object is written."""
+    """Whether the field is kept now in every version that an object may be written in."""
     return all(row["property"] not in ("missing", "outdated") for row in rows)
 
 

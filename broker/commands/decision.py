@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker.capacity.model import Option, Plan, Skipped
-from broker.text import moment, plain
+from broker.text import format_time, plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +23,8 @@ class Decision:
 
 def decided(result: Plan, uid: str) -> Decision:
     """About a claim that was planned."""
-    assigned = next((each for each in result.assignments if each.claim.uid == uid), None)
-    unplaced = next((each for each in result.unplaced if each.claim.uid == uid), None)
+    assigned = next((entry for entry in result.assignments if entry.claim.uid == uid), None)
+    unplaced = next((entry for entry in result.unplaced if entry.claim.uid == uid), None)
     skipped = result.skipped.get(uid, ()) or (unplaced.skipped if unplaced else ())
     if assigned is not None:
         return Decision(
@@ -35,8 +35,8 @@ def decided(result: Plan, uid: str) -> Decision:
         )
     if unplaced is None:
         return unplanned("it is being deleted")
-    again = f"; tried again at {moment(unplaced.retry_at)}" if unplaced.retry_at else ""
-    return Decision(sentence=f"waits: {unplaced.reason}: {unplaced.message}{again}", skipped=skipped)
+    retry_text = f"; tried again at {format_time(unplaced.retry_at)}" if unplaced.retry_at else ""
+    return Decision(sentence=f"waits: {unplaced.reason}: {unplaced.message}{retry_text}", skipped=skipped)
 
 
 def unplanned(why: str) -> Decision:

@@ -47,17 +47,17 @@ WITHOUT = (403, 404)  # the cluster has none, or shows none; after other answers
 
 
 def drafted(documents: Iterable[Raw], cluster: Callable[[], Client]) -> tuple[Client, str]:
-    """A client that sees the cluster with the documents in it; where there is no cluster to be asked, the
-    documents alone, and why. Raises ConfigurationError for a kubeconfig that is named and cannot be used."""
+    """A client that sees the cluster with the documents in it, or the documents alone and the reason if no
+    cluster can be read. Raises ConfigurationError for a kubeconfig that is named and cannot be used."""
     given = list(documents)
     try:
-        asked = cluster()
-        asked.list(CapacityReservation.KIND)
+        connected = cluster()
+        connected.list(CapacityReservation.KIND)
     except NotFound:
         pass  # the cluster answers, and has no such kind
     except (ApiError, NoClusterNamed) as error:
         return Client(Drafts(given, None)), f"the files alone are planned with, and no cluster: {error}"
-    return Client(Drafts(given, asked.transport)), ""
+    return Client(Drafts(given, connected.transport)), ""
 
 
 class Drafts:
@@ -80,7 +80,7 @@ class Drafts:
     def request(self, request: Request, *, timeout: float) -> Reply:
         given = self._given.get(request.path, {})
         if request.method != "GET" or (self._cluster is None and not given):
-            return Reply(status=404, body=b"no cluster is asked")
+            return Reply(status=404, body=b"no cluster is read")
         page: dict[str, Any] = {"metadata": {}, "items": []}
         if self._cluster is not None:
             answer = self._cluster.request(request, timeout=timeout)

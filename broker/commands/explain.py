@@ -23,7 +23,7 @@ from broker.apis.meta import condition
 from broker.capacity.model import LAUNCH_DEFAULTS, LaunchDefaults, Option
 from broker.commands.decision import because
 from broker.commands.dry_run import Entitle, current_odds, listed
-from broker.commands.explain_options import NO_SHORTAGES, ClaimForecast, blocking, outlook
+from broker.commands.explain_options import NO_SHORTAGES, ClaimForecast, blocking, forecast_claim
 from broker.commands.output import shortage_name, shortage_row
 from broker.controllers.nodeclaim.published import read_shortages
 from broker.controllers.nodeclaim.status import BROKER_CONDITIONS, instance_id
@@ -52,18 +52,18 @@ def claim(client: Client, name: str) -> NodeClaim:
     try:
         return NodeClaim.decode(client.get(NodeClaim.KIND, name))
     except NotFound as error:
-        there = sorted(each["metadata"]["name"] for each in client.list(NodeClaim.KIND)[0])
-        if meant := get_close_matches(name, there, n=3):
+        existing = sorted(raw["metadata"]["name"] for raw in client.list(NodeClaim.KIND)[0])
+        if meant := get_close_matches(name, existing, n=3):
             shown = f"did you mean {' or '.join(meant)}?"
         else:
-            more = f" and {len(there) - 3} more" if len(there) > 3 else ""
-            shown = f"its claims are {', '.join(there[:3])}{more}" if there else "there is none at all"
+            more = f" and {len(existing) - 3} more" if len(existing) > 3 else ""
+            shown = f"its claims are {', '.join(existing[:3])}{more}" if existing else "there is none at all"
         raise ValueError(
             f"no NodeClaim {name!r} in this cluster: {shown} (kubectl get nodeclaims; they have no namespace)"
         ) from error
 
 
-def attempts(one: NodeClaim) -> list[dict[str, Any]]:
+def attempts(claim: NodeClaim) -> list[dict[str, Any]]:
     """One row an attempt, oldest first."""
     return [
         {
@@ -79,12 +79,12 @@ def attempts(one: NodeClaim) -> list[dict[str, Any]]:
             "request_id": attempt.request_id,
             "next": attempt.next_step,
         }
-        for attempt in recorded(one)
+        for attempt in recorded(claim)
     ]
 
 
-def prospects(
-    one: NodeClaim,
+def claim_forecast(
+    claim: NodeClaim,
     client: Client,
     provider: Callable[[], CapacityProvider],
     *,
@@ -93,7 +93,7 @@ def prospects(
     entitle: Callable[[CapacityProvider], Entitle] | None = None,
 ) -> ClaimForecast | None:
     """The options of a waiting claim; None for a claim with an instance, or of another launcher."""
-    if one.status.provider_id or one.deleting or one.spec.node_class_ref.group != names.BROKER:
+    if claim.status.provider_id or claim.deleting or claim.spec.node_class_ref.group != names.BROKER:
         return None
     claims, _ = client.list(NodeClaim.KIND)
     classes, _ = client.list(EC2NodeClass.KIND)
@@ -102,88 +102,92 @@ def prospects(
     except Forbidden as error:
         published, unread = NO_SHORTAGES, f"; shortages of the running broker are left out: {error}"
     try:
-        asked = provider()
-        found = outlook(
-            one,
-            (NodeClaim.decode(each) for each in claims),
-            (EC2NodeClass.decode(each) for each in classes),
-            asked,
+        connected = provider()
+        forecast = forecast_claim(
+            claim,
+            (NodeClaim.decode(raw) for raw in claims),
+            (EC2NodeClass.decode(raw) for raw in classes),
+            connected,
             now=now,
             defaults=defaults,
-            entitle=entitle(asked) if entitle is not None else None,
+            entitle=entitle(connected) if entitle is not None else None,
             published=published,
             odds=current_odds(client),
             pods=lambda: listed(client, Pod),
         )
-        return replace(found, decision=found.decision + unread)
+        return replace(forecast, decision=forecast.decision + unread)
     except ProviderError as error:
-        tried = (Option(pool=pool) for attempt in recorded(one) for pool in (attempt.pool, *attempt.also))
+        tried = (Option(pool=pool) for attempt in recorded(claim) for pool in (attempt.pool, *attempt.also))
         return ClaimForecast(
             decision=f"unknown, because EC2 cannot be read: {error}",
-            shortages=blocking(published, tried, now=now, node_class=one.spec.node_class_ref.name),
+            shortages=blocking(published, tried, now=now, node_class=claim.spec.node_class_ref.name),
         )
 
 
-def shortages(found: ClaimForecast) -> list[dict[str, Any]]:
+def shortages(forecast: ClaimForecast) -> list[dict[str, Any]]:
     """One row a shortage that keeps the claim from an option."""
-    return [shortage_row(shortage) for shortage in found.shortages]
+    return [shortage_row(shortage) for shortage in forecast.shortages]
 
 
-def told_shortages(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def format_shortages(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """For a person: a scope by its name."""
     return [{**row, "pool": shortage_name(row)} for row in rows]
 
 
-def document(one: NodeClaim, found: ClaimForecast | None) -> dict[str, Any]:
+def document(claim: NodeClaim, forecast: ClaimForecast | None) -> dict[str, Any]:
     """Everything, for a machine."""
-    told: dict[str, Any] = {
-        "claim": one.name,
-        "class": one.spec.node_class_ref.name,
-        "instance": instance_id(one),
-        "provider_id": one.status.provider_id,
-        "node": one.status.node_name,
+    result: dict[str, Any] = {
+        "claim": claim.name,
+        "class": claim.spec.node_class_ref.name,
+        "instance": instance_id(claim),
+        "provider_id": claim.status.provider_id,
+        "node": claim.status.node_name,
         "conditions": [
             {"type": c.type, "status": c.status, "reason": c.reason, "message": c.message}
             for type_ in BROKER_CONDITIONS
-            if (c := condition(one.status.conditions, type_))
+            if (c := condition(claim.status.conditions, type_))
         ],
-        "attempts": attempts(one),
+        "attempts": attempts(claim),
     }
-    if found is not None:
-        told |= {"decision": found.decision, "options": list(found.rows), "shortages": shortages(found)}
-    return told
+    if forecast is not None:
+        result |= {
+            "decision": forecast.decision,
+            "options": list(forecast.rows),
+            "shortages": shortages(forecast),
+        }
+    return result
 
 
-def headline(one: NodeClaim) -> list[str]:
-    """Where the claim stands, in a few lines."""
-    ref = one.spec.node_class_ref
-    lines = [f"NodeClaim {one.name}, class {ref.name or '(none)'}"]
+def headline(claim: NodeClaim) -> list[str]:
+    """The state of the claim, in a few lines."""
+    ref = claim.spec.node_class_ref
+    lines = [f"NodeClaim {claim.name}, class {ref.name or '(none)'}"]
     if ref.group != names.BROKER:
         lines.append(f"  not the broker's: spec.nodeClassRef.group is {ref.group!r}, not {names.BROKER!r}")
-    if one.deleting:
-        lines.append(f"  deleted at {one.metadata.deletion_timestamp:%Y-%m-%dT%H:%M:%SZ}")
-    if one.status.provider_id:
+    if claim.deleting:
+        lines.append(f"  deleted at {claim.metadata.deletion_timestamp:%Y-%m-%dT%H:%M:%SZ}")
+    if claim.status.provider_id:
         lines.append(
-            f"  instance {instance_id(one)} ({one.status.provider_id}), "
-            f"node {one.status.node_name or '(none yet)'}"
+            f"  instance {instance_id(claim)} ({claim.status.provider_id}), "
+            f"node {claim.status.node_name or '(none yet)'}"
         )
     for type_ in BROKER_CONDITIONS:
-        if found := condition(one.status.conditions, type_):
-            text = f"  {type_}={found.status} {found.reason}"
-            lines.append(f"{text}: {found.message}" if found.message else text)
+        if reported := condition(claim.status.conditions, type_):
+            text = f"  {type_}={reported.status} {reported.reason}"
+            lines.append(f"{text}: {reported.message}" if reported.message else text)
     return lines
 
 
-def told_attempts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def format_attempts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """For a person: a pool's ARN, EC2's words and its request id need lines of their own."""
 
     def alike(row: Mapping[str, Any]) -> tuple[object, ...]:
         return row["outcome"], row["code"], row["class"], row["next"], row["instance"]
 
-    found = []
+    lines_ = []
     for step, group in _grouped(rows, alike):
         row = group[-1]
-        more = len({pool for each in group for pool in (each["pool"], *each["also"])}) - 1
+        more = len({pool for row_ in group for pool in (row_["pool"], *row_["also"])}) - 1
         times = f"{len(group)} times, last\n" if len(group) > 1 else ""
         lines = (
             plain(row["pool"]) + (f" and {counted(more, 'more pool')}" if more else ""),
@@ -191,7 +195,7 @@ def told_attempts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             row["request_id"] and f"AWS request {row['request_id']}",
             row["next"] and f"then: {row['next']}",
         )
-        found.append(
+        lines_.append(
             {
                 "step": step,
                 "when": times + row["at"].replace("T", " "),
@@ -199,31 +203,31 @@ def told_attempts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "what": "\n".join(filter(None, lines)),
             }
         )
-    return found
+    return lines_
 
 
-def told_options(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def format_options(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """For a person: options that differ in nothing but their name are one line."""
 
     def alike(row: Mapping[str, Any]) -> tuple[object, ...]:
         return row["verdict"], row["reason"], row["class"], row["capacity_type"]
 
-    found = []
+    lines_ = []
     for step, group in _grouped(rows, alike):
         head, count = group[0], len(group)
         why = because(head["reason"], head["message"], pool=head["pool"])
         first, last = plain(head["pool"]), plain(group[-1]["pool"])
-        what = f"{first} to {last}, {count} options" if count > 1 else first
+        option_text = f"{first} to {last}, {count} options" if count > 1 else first
         alike_too = f" (and {count - 1} alike)" if count > 1 else ""
-        found.append(
+        lines_.append(
             {
                 "step": step,
                 "verdict": head["verdict"],
                 "free": None if head["free"] is None else sum(row["free"] for row in group),
-                "what": "\n".join(filter(None, (what, why + alike_too if why else ""))),
+                "what": "\n".join(filter(None, (option_text, why + alike_too if why else ""))),
             }
         )
-    return found
+    return lines_
 
 
 def _grouped(

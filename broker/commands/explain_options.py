@@ -2,8 +2,8 @@
 
 Invariant: nothing is decided here. Classes, options and the plan come from the functions of the launch
 loop. Their inputs are present data of EC2, all waiting claims, the refusals on the claims themselves, and the
-shortages that the running broker published. Nothing is changed in EC2 or the cluster. Only the running
-broker knows the slots that it took since EC2's last count.
+shortages that the running broker published. Nothing is changed in EC2 or the cluster. The slots that the
+running broker took since EC2's last count are not seen.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class ClaimForecast:
     shortages: Sequence[Shortage] = ()
 
 
-def outlook(
-    one: NodeClaim,
+def forecast_claim(
+    subject: NodeClaim,
     claims: Iterable[NodeClaim],
     classes: Iterable[EC2NodeClass],
     provider: CapacityProvider,
@@ -76,10 +76,14 @@ def outlook(
     Raises ProviderError if EC2 cannot be read.
     """
     every = list(claims)
-    waiting = [each for each in every if not each.status.provider_id and not each.deleting]
-    named = {each.spec.node_class_ref.name for each in (*waiting, one)}
-    found = considered(
-        [each for each in classes if each.name in named],
+    waiting = [
+        waiting_claim
+        for waiting_claim in every
+        if not waiting_claim.status.provider_id and not waiting_claim.deleting
+    ]
+    named = {waiting_claim.spec.node_class_ref.name for waiting_claim in (*waiting, subject)}
+    inputs = considered(
+        [waiting_claim for waiting_claim in classes if waiting_claim.name in named],
         waiting,
         provider,
         now=now,
@@ -88,34 +92,40 @@ def outlook(
         pods=pods,
         odds=odds,
     )
-    mine = next((each for each in found.waiting if each.name == one.name), None)
-    if mine is None:
-        return ClaimForecast(decision=unplanned(found.refused.get(one.name, "it is being deleted")).sentence)
+    planned = next(
+        (waiting_claim for waiting_claim in inputs.waiting if waiting_claim.name == subject.name), None
+    )
+    if planned is None:
+        return ClaimForecast(
+            decision=unplanned(inputs.refused.get(subject.name, "it is being deleted")).sentence
+        )
     types = provider.instance_types()
     current = {shortage.scope: shortage for shortage in published.lasting(now)}
-    shortages = Shortages({**remembered(every, found.inventory, now).by_scope, **current})
+    shortages = Shortages({**remembered(every, inputs.inventory, now).by_scope, **current})
     entitlements = NO_ENTITLEMENTS
     if entitle is not None:
-        objects = {each.name: each for each in waiting}
-        by_uid = {each.uid: objects[each.name] for each in found.waiting}
-        entitlements = entitle(by_uid, found.inventory, types)
+        objects = {waiting_claim.name: waiting_claim for waiting_claim in waiting}
+        by_uid = {waiting_claim.uid: objects[waiting_claim.name] for waiting_claim in inputs.waiting}
+        entitlements = entitle(by_uid, inputs.inventory, types)
     result = plan(
-        found.waiting,
-        found.classes,
+        inputs.waiting,
+        inputs.classes,
         types,
-        found.inventory,
+        inputs.inventory,
         shortages,
         now,
         launched=in_gangs(every),
         entitlements=entitlements,
     )
-    made = decided(result, mine.uid)
-    catalog = OptionCatalog(found.classes, types, found.inventory, shortages, now, entitlements=entitlements)
-    options = catalog.candidates(mine).options
+    decision = decided(result, planned.uid)
+    catalog = OptionCatalog(
+        inputs.classes, types, inputs.inventory, shortages, now, entitlements=entitlements
+    )
+    options = catalog.candidates(planned).options
     return ClaimForecast(
-        decision=made.sentence,
-        rows=list(_rows(mine, found, catalog, made.option, made.skipped)),
-        shortages=blocking(shortages, options, now=now, node_class=mine.node_class),
+        decision=decision.sentence,
+        rows=list(_rows(planned, inputs, catalog, decision.option, decision.skipped)),
+        shortages=blocking(shortages, options, now=now, node_class=planned.node_class),
     )
 
 
@@ -123,15 +133,15 @@ def blocking(
     shortages: Shortages, options: Iterable[Option], *, now: datetime, node_class: str
 ) -> tuple[Shortage, ...]:
     """The current shortages that block these options, by scope."""
-    found = (shortages.active(option, now, node_class=node_class) for option in options)
-    by_scope = {shortage.scope: shortage for shortage in found if shortage is not None}
+    active = (shortages.active(option, now, node_class=node_class) for option in options)
+    by_scope = {shortage.scope: shortage for shortage in active if shortage is not None}
     return tuple(by_scope[scope] for scope in sorted(by_scope))
 
 
 def remembered(claims: Iterable[NodeClaim], inventory: Inventory, now: datetime) -> Shortages:
     """The shortages from EC2's answers on the claims, oldest first."""
     shortages = Shortages()
-    for attempt in sorted(chain.from_iterable(map(recorded, claims)), key=lambda each: each.at):
+    for attempt in sorted(chain.from_iterable(map(recorded, claims)), key=lambda attempt_: attempt_.at):
         if attempt.outcome in (Outcome.LAUNCHED, Outcome.SPILLED):
             shortages = _served(shortages, attempt, inventory)
         elif attempt.outcome is Outcome.REFUSED and attempt.class_ is not None:
@@ -171,7 +181,7 @@ def _option(pool: Pool, inventory: Inventory) -> Option:
         return Option(pool=pool)
     reservation = pool.reservation
     group = inventory.groups.get(reservation)
-    there = [
+    odcr_ids = [
         odcr.id
         for odcr in inventory.odcrs.values()
         if (odcr.instance_type, odcr.zone) == (pool.instance_type, pool.zone)
@@ -181,32 +191,32 @@ def _option(pool: Pool, inventory: Inventory) -> Option:
             or (not reservation and odcr.match_criteria == "open")
         )
     ]
-    return Option(pool=pool, odcr_ids=tuple(there))
+    return Option(pool=pool, odcr_ids=tuple(odcr_ids))
 
 
 def _rows(
     claim: Claim,
-    found: PlanInputs,
+    inputs: PlanInputs,
     catalog: OptionCatalog,
     chosen: Option | None,
-    told: Iterable[Skipped],
+    skips: Iterable[Skipped],
 ) -> Iterator[dict[str, Any]]:
     candidates = catalog.candidates(claim)
-    why = {each.pool: each for each in told}
+    why = {skip.pool: skip for skip in skips}
     place = candidates.options.index(chosen) if chosen in candidates.options else len(candidates.options)
     for number, option in enumerate(candidates.options):
         skipped = candidates.refused.get(option) or why.get(option.pool)
         if option == chosen:
-            yield _row(option, found.inventory, verdict="next")
+            yield _row(option, inputs.inventory, verdict="next")
         elif skipped is not None:
-            yield _row(option, found.inventory, verdict="skipped", skipped=skipped)
+            yield _row(option, inputs.inventory, verdict="skipped", skipped=skipped)
         elif number < place:
-            yield _row(option, found.inventory, verdict="skipped", reason="OutbidInPlan")
+            yield _row(option, inputs.inventory, verdict="skipped", reason="OutbidInPlan")
         else:
-            yield _row(option, found.inventory, verdict="then")
+            yield _row(option, inputs.inventory, verdict="then")
     unfit = misfits(claim, candidates.suitable_types, catalog.known(claim))
     for skipped in chain(candidates.withheld, unfit):
-        yield _row(Option(pool=skipped.pool), found.inventory, verdict="unfit", skipped=skipped)
+        yield _row(Option(pool=skipped.pool), inputs.inventory, verdict="unfit", skipped=skipped)
 
 
 def _row(
@@ -222,7 +232,7 @@ def _row(
         "zone": pool.zone,
         "reservation": pool.reservation,
         "odcrs": list(held),
-        "free": sum(inventory.free(each) for each in held) if reserved else None,
+        "free": sum(inventory.free(odcr_id) for odcr_id in held) if reserved else None,
         "usd_hour": option.price,
         "verdict": verdict,
         "reason": skipped.reason if skipped else reason,

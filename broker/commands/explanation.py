@@ -90,34 +90,35 @@ class Explanation:
         }
 
 
-def explain(found: Situation, subject: Object | None = None) -> Explanation:
+def explain(situation: Situation, subject: Object | None = None) -> Explanation:
     """`found`: the part of the situation about the subject; all of it for a cluster."""
-    waiting = found.waiting
+    waiting = situation.waiting
     parts: dict[str, list[dict[str, Any]]] = {
-        "state": list(_state(found, subject)),
+        "state": list(_state(situation, subject)),
         "short": [
-            shortage_row(shortage) | {"for": age(found.now - shortage.since)} for shortage in found.shortages
+            shortage_row(shortage) | {"for": age(situation.now - shortage.since)}
+            for shortage in situation.shortages
         ],
-        "waiting": [_waits(claim, found.now) for claim in waiting],
-        "tried": _tried(found.attempts),
-        "events": list(_events(found)),
-        "costs": list(_costs(found)),
+        "waiting": [_waits(claim, situation.now) for claim in waiting],
+        "tried": _tried(situation.attempts),
+        "events": list(_events(situation)),
+        "costs": list(_costs(situation)),
     }
-    parts["do"] = advice(found, subject)
+    parts["do"] = advice(situation, subject)
     return Explanation(
         subject=f"{subject.KIND.kind} {subject.key}" if subject else "the cluster",
-        headline=_headline(found, parts["costs"]),
+        headline=_headline(situation, parts["costs"]),
         parts=parts,
-        next=list(_next(found)),
-        unread=found.unread,
+        next=list(_next(situation)),
+        unread=situation.unread,
     )
 
 
-def _headline(found: Situation, costs: Iterable[Mapping[str, Any]]) -> str:
-    waiting, short = found.waiting, list(found.shortages)
+def _headline(situation: Situation, costs: Iterable[Mapping[str, Any]]) -> str:
+    waiting, short = situation.waiting, list(situation.shortages)
     waits = counted(len(waiting), "claim waits", "claims wait")
     if waiting:
-        waits += f", the oldest for {age(found.now - created(waiting[0], found.now))}"
+        waits += f", the oldest for {age(situation.now - created(waiting[0], situation.now))}"
     since = f", since {timestamp(short[0].since)}" if short else ""
     prices = [row["usd_hour"] for row in costs]
     unpriced = " and unknown prices" if None in prices else ""
@@ -126,16 +127,16 @@ def _headline(found: Situation, costs: Iterable[Mapping[str, Any]]) -> str:
     return f"{counted(len(short), 'shortage')}{since}; {waits}; {cost}"
 
 
-def _state(found: Situation, subject: Object | None) -> Iterator[dict[str, Any]]:
+def _state(situation: Situation, subject: Object | None) -> Iterator[dict[str, Any]]:
     """The conditions of the subject; of a cluster, those of every object that is not well."""
-    for obj in (*found.classes, *found.reservations):
+    for obj in (*situation.classes, *situation.reservations):
         state = obj.status.capacity_reservation_lifecycle_state if isinstance(obj, Reservation) else None
         if isinstance(obj, Reservation) and state and (subject or state in ("Failed", "Deleting")):
             detail = _amounts(obj) if subject else obj.status.lifecycle_detail
             yield {"object": obj.key, "state": state, "since": None, "message": detail}
-        for each in obj.status.conditions:
-            if subject is not None or each.status == "False":
-                yield _condition(obj, each)
+        for condition_ in obj.status.conditions:
+            if subject is not None or condition_.status == "False":
+                yield _condition(obj, condition_)
 
 
 def _amounts(reservation: Reservation) -> str:
@@ -150,12 +151,12 @@ def _amounts(reservation: Reservation) -> str:
     return f"{amounts}; {detail}" if detail else amounts
 
 
-def _condition(obj: Object, each: Condition) -> dict[str, Any]:
+def _condition(obj: Object, condition_: Condition) -> dict[str, Any]:
     return {
         "object": obj.key,
-        "state": f"{each.type}={each.status} {each.reason}",
-        "since": _moment(each.last_transition_time),
-        "message": each.message,
+        "state": f"{condition_.type}={condition_.status} {condition_.reason}",
+        "since": _time_text(condition_.last_transition_time),
+        "message": condition_.message,
     }
 
 
@@ -165,7 +166,7 @@ def _waits(claim: NodeClaim, now: datetime) -> dict[str, Any]:
         "claim": claim.name,
         "class": claim.spec.node_class_ref.name,
         "pods": [key for key in claim.annotations.get(names.PODS, "").split(",") if key],
-        "since": _moment(claim.metadata.creation_timestamp),
+        "since": _time_text(claim.metadata.creation_timestamp),
         "for": age(now - created(claim, now)),
         "reason": launched.reason if launched else "",
         "message": launched.message if launched else "the broker has not reported about it yet",
@@ -201,14 +202,14 @@ def _tried(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["last"], row["pool"]), reverse=True)
 
 
-def _events(found: Situation) -> Iterator[dict[str, Any]]:
+def _events(situation: Situation) -> Iterator[dict[str, Any]]:
     """The broker's last events, the newest first; attempts have rows of their own."""
-    shown = [event for event in found.events if names.ATTEMPT_IDS not in event.annotations]
+    shown = [event for event in situation.events if names.ATTEMPT_IDS not in event.annotations]
     for event in shown[: -EVENTS - 1 : -1]:
         about = event.involved_object
         at = happened(event)
         yield {
-            "at": _moment(at),
+            "at": _time_text(at),
             "type": event.type,
             "reason": event.reason,
             "about": f"{about.kind} {'/'.join(filter(None, (about.namespace, about.name)))}",
@@ -217,17 +218,17 @@ def _events(found: Situation) -> Iterator[dict[str, Any]]:
         }
 
 
-def _costs(found: Situation) -> Iterator[dict[str, Any]]:
+def _costs(situation: Situation) -> Iterator[dict[str, Any]]:
     """Free slots by reservation, then instances outside reservations by type; the dearest first."""
     idle: list[dict[str, Any]] = []
-    for mirror in found.mirrors:
+    for mirror in situation.mirrors:
         status = mirror.status
         if status.available and status.state == "active":
             cost = float(status.idle_cost_per_hour) if status.idle_cost_per_hour else None
-            what = f"idle slots of {mirror.name} ({status.type}, {status.zone})"
-            idle.append({"what": what, "count": status.available, "usd_hour": cost})
+            description = f"idle slots of {mirror.name} ({status.type}, {status.zone})"
+            idle.append({"what": description, "count": status.available, "usd_hour": cost})
     outside: dict[str, list[NodeClaim]] = {}
-    for claim in found.claims:
+    for claim in situation.claims:
         kind = claim.labels.get(names.CAPACITY_TYPE, "")
         if claim.status.provider_id and kind == "on-demand":
             outside.setdefault(claim.labels.get(names.INSTANCE_TYPE, ""), []).append(claim)
@@ -247,22 +248,22 @@ def _sum(prices: Iterable[float | None]) -> float | None:
     return None if None in known else round(sum(price or 0 for price in known), 2)
 
 
-def _next(found: Situation) -> Iterator[str]:
+def _next(situation: Situation) -> Iterator[str]:
     """The next steps of the broker, in the words of the last attempts and of the shortages."""
-    waiting = found.waiting
+    waiting = situation.waiting
     for name, claims in groupby(sorted(waiting, key=_class_name), key=_class_name):
         group = list(claims)
         steps = dict.fromkeys(
             attempt.next_step
-            for attempt in found.attempts
+            for attempt in situation.attempts
             if attempt.claim in {claim.name for claim in group}
             and attempt.next_step
             and attempt.outcome is not Outcome.LAUNCHED
         )
         then = "; ".join([*steps][-2:]) or "launched at the next pass that finds room"
         yield f"{counted(len(group), 'claim')} of class {name}: {then}"
-    if waiting and found.shortages:
-        first = min(found.shortages, key=lambda shortage: shortage.next_try)
+    if waiting and situation.shortages:
+        first = min(situation.shortages, key=lambda shortage: shortage.next_try)
         when = timestamp(first.next_try)
         yield f"{first.scope.key} is tried again at {when}, the first of those that are short"
 
@@ -271,5 +272,5 @@ def _class_name(claim: NodeClaim) -> str:
     return claim.spec.node_class_ref.name
 
 
-def _moment(at: datetime | None) -> str | None:
+def _time_text(at: datetime | None) -> str | None:
     return timestamp(at) if at else None

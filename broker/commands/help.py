@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 
 class Command(TyperCommand):
-    """A command whose help groups its options by heading."""
+    """A command with help that groups the options by heading."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Typer prints neither the value of a switch's variable nor the accepted values."""
@@ -28,12 +28,12 @@ class Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
-        for each in self.get_params(ctx):
-            told = each.get_help_record(ctx)
-            if told is not None:
-                usual = "Arguments" if each.param_type_name == "argument" else "Options"
-                heading = getattr(each, "rich_help_panel", None) or usual
-                sections.setdefault(heading, []).append(told)
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                usual = "Arguments" if param.param_type_name == "argument" else "Options"
+                heading = getattr(param, "rich_help_panel", None) or usual
+                sections.setdefault(heading, []).append(record)
         for heading, rows in sections.items():
             with formatter.section(heading):
                 formatter.write_dl(rows)
@@ -43,7 +43,9 @@ class Group(TyperGroup):
     """A command with subcommands; the help has the whole sentence of each."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        rows = [(name, each.get_short_help_str(limit=200)) for name, each in found if each is not None]
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [
+            (name, command.get_short_help_str(limit=200)) for name, command in commands if command is not None
+        ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)

@@ -18,7 +18,7 @@ COLUMNS = {
 EXTRA = ("flavor",)
 
 
-def rows(found: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def rows(odcr_rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Of `inventory.rows`."""
-    idle = [dict(row) for row in found if row["idle"]]
+    idle = [dict(row) for row in odcr_rows if row["idle"]]
     return sorted(idle, key=lambda row: (-(row["usd_hour"] or 0), row["type"], row["zone"], row["id"]))

@@ -23,9 +23,16 @@ from broker.commands.output import age
 from broker.kube.client import Client
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.transports import NoClusterNamed
-from broker.reservations import ownership as holdings
 from broker.reservations.flavors import NO_FLAVORS
 from broker.reservations.idle import idle_cost
+from broker.reservations.ownership import (
+    ALL_ADOPTERS,
+    BROKER,
+    TAG_MANAGED,
+    Ownership,
+    OwnershipClaim,
+    resolve_ownership,
+)
 from broker.reservations.reading import as_decided
 from broker.reservations.spec import JudgedSpecs, Reservation
 from broker.text import counted
@@ -55,54 +62,61 @@ class InventoryRecords:
     """The cluster's records: EC2's reservations by id, and its CapacityReservations; None if unknown."""
 
     records: Mapping[str, OnDemandCapacityReservationStatus] = field(default_factory=dict)
-    claimants: Sequence[holdings.OwnershipClaim] | None = None
+    claimants: Sequence[OwnershipClaim] | None = None
 
 
-def seen(client: Callable[[], Client]) -> tuple[InventoryRecords, str]:
+def read_records(client: Callable[[], Client]) -> tuple[InventoryRecords, str]:
     """The cluster's records; else nothing, and the reason. Raises ConfigurationError for an unusable
     kubeconfig that the user named.
     """
     try:
-        asked = client()
-        items, _version = asked.list(OnDemandCapacityReservation.KIND)
+        connected = client()
+        items, _version = connected.list(OnDemandCapacityReservation.KIND)
     except (ApiError, NoClusterNamed) as error:
         return (
             InventoryRecords(),
             f"owners are read from tags alone, and idle times are unknown: {error}",
         )
-    records = {one.name: one.status for one in map(OnDemandCapacityReservation.decode, items)}
-    claimants: list[holdings.OwnershipClaim] = []
+    records = {mirror.name: mirror.status for mirror in map(OnDemandCapacityReservation.decode, items)}
+    claimants: list[OwnershipClaim] = []
     for model in MODELS:
         try:
-            found, _version = asked.list(model.KIND)
+            raws, _version = connected.list(model.KIND)
         except NotFound:
             continue  # not installed: there is none
         except ApiError as error:
             why = f"owners are read from tags alone: {model.KIND.plural} cannot be read: {error}"
             return InventoryRecords(records=records), why
-        claimants += (_claimant(model.decode(each)) for each in found)
+        claimants += (_claimant(model.decode(raw)) for raw in raws)
     return InventoryRecords(records=records, claimants=claimants), ""
 
 
-def _claimant(one: Reservation) -> holdings.OwnershipClaim:
+def _claimant(reservation: Reservation) -> OwnershipClaim:
     """The flavor of a reservation does not matter for its owner."""
     flavors = NO_FLAVORS.instances({}, ())
-    return as_decided(one, JudgedSpecs().of(one), flavors)
+    return as_decided(reservation, JudgedSpecs().of(reservation), flavors)
 
 
 def rows(
-    provider: CapacityProvider, seen: InventoryRecords, *, cluster: str = "", now: datetime
+    provider: CapacityProvider, records: InventoryRecords, *, cluster: str = "", now: datetime
 ) -> list[dict[str, Any]]:
     """One row a reservation, the launchable ones first. `cluster` is the name of the cluster with the
     listed CapacityReservations. Raises ProviderError.
     """
-    types, found = provider.instance_types(), provider.reservations()
-    claimants = seen.claimants or ()
-    held = holdings.resolve_ownership(found, {}, claimants, cluster=cluster, adopters=holdings.ALL_ADOPTERS)
-    ordered = sorted(found, key=lambda o: (o.state != "active", o.instance_type, o.zone, o.id))
+    types, odcrs = provider.instance_types(), provider.reservations()
+    claimants = records.claimants or ()
+    ownership = resolve_ownership(odcrs, {}, claimants, cluster=cluster, adopters=ALL_ADOPTERS)
+    ordered = sorted(odcrs, key=lambda o: (o.state != "active", o.instance_type, o.zone, o.id))
     account = provider.account_id()
     return [
-        _row(odcr, idle_cost(odcr, types.get(odcr.instance_type), account=account), seen, held, cluster, now)
+        _row(
+            odcr,
+            idle_cost(odcr, types.get(odcr.instance_type), account=account),
+            records,
+            ownership,
+            cluster,
+            now,
+        )
         for odcr in ordered
     ]
 
@@ -110,22 +124,22 @@ def rows(
 def _row(
     odcr: Odcr,
     cost: float | None,
-    seen: InventoryRecords,
-    held: holdings.Ownership,
+    records: InventoryRecords,
+    ownership: Ownership,
     cluster: str,
     now: datetime,
 ) -> dict[str, Any]:
-    status = seen.records.get(odcr.id)
+    status = records.records.get(odcr.id)
     # More are free than the broker has seen: their idle time is unknown.
     since = status.idle_since if odcr.idle and status and status.available >= odcr.idle else None
-    owner, tagged = held.owner.get(odcr.id), odcr.tags.get(names.TAG_RESERVATION, "")
+    owner, tagged = ownership.owner.get(odcr.id), odcr.tags.get(names.TAG_RESERVATION, "")
     reservation = str(owner) if owner else tagged
     # An annotation here may name a reservation of another cluster's broker: then it is this cluster's.
     named = odcr.tags.get(names.TAG_CLUSTER, "")
     elsewhere = named if reservation and not owner and named != cluster else ""
     exists = None
-    if reservation and not elsewhere and seen.claimants is not None:
-        exists = reservation in {str(each.reserved) for each in seen.claimants}
+    if reservation and not elsewhere and records.claimants is not None:
+        exists = reservation in {str(claimant.reserved) for claimant in records.claimants}
     return {
         "id": odcr.id,
         "type": odcr.instance_type,
@@ -137,7 +151,7 @@ def _row(
         "free": odcr.available,
         "idle": odcr.idle,
         "usd_hour": None if cost is None else round(cost, 2),
-        "since": _moment(since),
+        "since": _time_text(since),
         "idle_for": age(now - since) if since else None,
         "reservation": reservation,
         "reservation_exists": exists,
@@ -147,20 +161,20 @@ def _row(
         "account": odcr.owner_id,
         "platform": odcr.platform,
         "tenancy": odcr.tenancy,
-        "end": _moment(odcr.end),
+        "end": _time_text(odcr.end),
         "tags": dict(odcr.tags),
     }
 
 
 def _maker(odcr: Odcr) -> str:
     """The manager in its tags; empty if they name none."""
-    if odcr.tags.get(holdings.TAG_MANAGED) == holdings.BROKER:
-        return holdings.BROKER
-    said = {key.lower().replace("-", "").replace("_", ""): value.lower() for key, value in odcr.tags.items()}
-    return "Terraform" if said.get("managedby") == "terraform" else ""
+    if odcr.tags.get(TAG_MANAGED) == BROKER:
+        return BROKER
+    tags = {key.lower().replace("-", "").replace("_", ""): value.lower() for key, value in odcr.tags.items()}
+    return "Terraform" if tags.get("managedby") == "terraform" else ""
 
 
-def told(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def format_rows(rows_: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The rows for a person."""
     return [
         {
@@ -172,7 +186,7 @@ def told(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "end": row["end"] and row["end"].replace("T", " ")[:16] + "Z",
             "owner": _owner(row),
         }
-        for row in found
+        for row in rows_
     ]
 
 
@@ -184,17 +198,17 @@ def _owner(row: Mapping[str, Any]) -> str:
     return row["reservation"] or row["made_by"] or "none"
 
 
-def total(found: Sequence[Mapping[str, Any]], *, account: str) -> str:
+def total(rows_: Sequence[Mapping[str, Any]], *, account: str) -> str:
     """The last line for a person; slots are those of active ones, since EC2 holds none for the others."""
-    active = [row for row in found if row["state"] == "active"]
+    active = [row for row in rows_ if row["state"] == "active"]
     prices = [row["usd_hour"] for row in active]
     unpriced = f", {prices.count(None)} of unknown price" if None in prices else ""
     idle, slots = (sum(row[key] for row in active) for key in ("idle", "total"))
     where = counted(len(active), "reservation")
-    others = f"; {len(found) - len(active)} not active" if len(found) > len(active) else ""
+    others = f"; {len(rows_) - len(active)} not active" if len(rows_) > len(active) else ""
     cost = sum(price or 0 for price in prices)
     return f"{account}: {idle} of {counted(slots, 'slot')} idle in {where}{unpriced}; {cost:.2f} $/h{others}"
 
 
-def _moment(at: datetime | None) -> str | None:
+def _time_text(at: datetime | None) -> str | None:
     return at.strftime("%Y-%m-%dT%H:%M:%SZ") if at else None

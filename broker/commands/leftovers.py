@@ -22,7 +22,7 @@ TRIES: Final = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Removal:
-    """`remove` returns why it stays, empty if it is removed. `error`: it could not be looked for."""
+    """`remove` returns why it stays, empty if it is removed. `error`: the kind could not be listed."""
 
     kind: str
     name: str
@@ -49,23 +49,23 @@ class RemainingResource:
 
 @dataclass(kw_only=True)
 class RemovalPlan:
-    """The removals in their order, and what stays."""
+    """The removals in their order, and the resources that stay."""
 
     removals: list[Removal] = field(default_factory=list)
     stays: list[RemainingResource] = field(default_factory=list)
 
-    def look(self, kind: str, find: Callable[[], Iterator[Removal | RemainingResource]]) -> None:
-        """Adds what `find` yields. A kind that the cluster does not have has nothing to remove."""
+    def collect(self, kind: str, find: Callable[[], Iterator[Removal | RemainingResource]]) -> None:
+        """Adds the items that `find` yields. A kind that the cluster does not have has nothing to remove."""
         try:
-            for found in find():
-                if isinstance(found, Removal):
-                    self.removals.append(found)
+            for item in find():
+                if isinstance(item, Removal):
+                    self.removals.append(item)
                 else:
-                    self.stays.append(found)
+                    self.stays.append(item)
         except NotFound:
             return
         except troubles.EXPECTED_ERRORS as error:
-            why = f"{troubles.told(error)}; these stay: run the command again"
+            why = f"{troubles.format_error(error)}; these stay: run the command again"
             self.removals.append(Removal(kind=kind, name="", action="list", error=why))
 
 
@@ -83,7 +83,7 @@ def apply(removal: Removal) -> str:
     except NotFound:
         return "done"
     except ProviderError as error:
-        return "done" if error.class_ in GONE else f"failed: {troubles.told(error)}"
+        return "done" if error.class_ in GONE else f"failed: {troubles.format_error(error)}"
     except (ApiError, ValueError) as error:
-        return f"failed: {troubles.told(error)}"
+        return f"failed: {troubles.format_error(error)}"
     return "failed: it changes faster than it can be written; run the command again"

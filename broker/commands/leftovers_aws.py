@@ -40,28 +40,32 @@ class Account:
 
 
 def find(account: Account, plan: RemovalPlan, *, classes: Collection[str], keep_terms: bool) -> None:
-    """`classes`: the EC2NodeClasses of the cluster, whose tags select reservations for Karpenter."""
+    """`classes`: the cluster's EC2NodeClasses. Tags with their names select reservations for Karpenter."""
     provider = account.provider
     provider.identify(account.uid)
-    plan.look("EC2 tags", lambda: _tagged(account, provider.broker_tags(), classes, keep_terms))
+    plan.collect("EC2 tags", lambda: _tagged(account, provider.broker_tags(), classes, keep_terms))
     if account.cluster:
-        plan.look("launch template", lambda: _templates(account))
-    plan.look("resource group", lambda: _groups(account))
+        plan.collect("launch template", lambda: _templates(account))
+    plan.collect("resource group", lambda: _groups(account))
     if account.cluster:
-        plan.look("instance profile", lambda: _profiles(account))
+        plan.collect("instance profile", lambda: _profiles(account))
 
 
 def _tagged(
-    account: Account, found: Tags, classes: Collection[str], keep_terms: bool
+    account: Account, tags_by_id: Tags, classes: Collection[str], keep_terms: bool
 ) -> Iterator[Removal | RemainingResource]:
-    ours = {id_: tags for id_, tags in found.items() if tags.get(names.TAG_CLUSTER_UID) == account.uid}
-    instances = account.provider.instances([id_ for id_ in ours if id_.startswith("i-")])
+    own_tags = {
+        id_: tags for id_, tags in tags_by_id.items() if tags.get(names.TAG_CLUSTER_UID) == account.uid
+    }
+    instances = account.provider.instances([id_ for id_ in own_tags if id_.startswith("i-")])
     ended = {instance.id for instance in instances if not instance.alive}
     carriers: dict[frozenset[str], list[str]] = {}
-    for id_, tags in sorted(found.items()):
+    for id_, tags in sorted(tags_by_id.items()):
         advised = {key for key, value in tags.items() if _advises(account, key, value, classes)}
-        mine = {key for key in tags if not key.startswith(f"{names.TAG_ADVISED}/")} if id_ in ours else set()
-        keys = frozenset(mine if keep_terms else mine | advised)
+        own_keys = (
+            {key for key in tags if not key.startswith(f"{names.TAG_ADVISED}/")} if id_ in own_tags else set()
+        )
+        keys = frozenset(own_keys if keep_terms else own_keys | advised)
         if keys and id_ not in ended and not id_.startswith(SKIPPED):
             carriers.setdefault(keys, []).append(id_)
         if advised and keep_terms:
@@ -78,12 +82,12 @@ def _tagged(
             yield RemainingResource(
                 kind="instance", name=instance.id, why=where, command=account.aws("ec2", command)
             )
-    yield from _bought(account, ours)
+    yield from _bought(account, own_tags)
 
 
 def _advises(account: Account, key: str, value: str, classes: Collection[str]) -> bool:
-    mine = bool(account.cluster) and key.startswith(tag_prefix(account.cluster))
-    return mine and value in classes and key == tag_key(account.cluster, value)
+    prefixed = bool(account.cluster) and key.startswith(tag_prefix(account.cluster))
+    return prefixed and value in classes and key == tag_key(account.cluster, value)
 
 
 def _untag(account: Account, ids: Sequence[str], keys: Collection[str]) -> Removal:
@@ -109,9 +113,9 @@ def _remove_tags(account: Account, ids: Sequence[str], keys: Collection[str]) ->
     return ""
 
 
-def _bought(account: Account, ours: Tags) -> Iterator[RemainingResource]:
+def _bought(account: Account, own_tags: Tags) -> Iterator[RemainingResource]:
     for odcr in account.provider.reservations():
-        if odcr.id in ours and odcr.state not in ENDED_STATES:
+        if odcr.id in own_tags and odcr.state not in ENDED_STATES:
             slots = counted(odcr.total, "instance")
             why = f"{slots} of {odcr.instance_type} in {odcr.zone}, paid until cancelled"
             command = f"cancel-capacity-reservation --capacity-reservation-id {odcr.id}"

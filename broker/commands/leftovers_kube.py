@@ -42,7 +42,7 @@ from broker.reservations.purchases import LEDGER
 from broker.scheduler import SCHEDULER_LEASE
 
 Json = dict[str, Any]
-Strip = Callable[[Json], tuple[Json, list[str]]]  # the merge patch, and what it removes
+Strip = Callable[[Json], tuple[Json, list[str]]]  # the merge patch, and the parts that it removes
 
 CONDITIONS: Final = frozenset(
     (
@@ -72,31 +72,31 @@ LEASES: Final = (LEASE, SCHEDULER_LEASE)
 
 def find(client: Client, plan: RemovalPlan, *, keep_terms: bool) -> None:
     """Adds everything but the broker's own state, which `state` removes at the end."""
-    look = plan.look
-    look("ValidatingWebhookConfiguration", lambda: _webhook(client))
+    add = plan.collect
+    add("ValidatingWebhookConfiguration", lambda: _webhook(client))
     for kind in OBJECTS:
-        look(kind.kind, partial(_queued, client, kind))
-    look("OnDemandCapacityReservation", lambda: _objects(client, OnDemandCapacityReservation.KIND))
-    look("EC2NodeClass", lambda: _stripped(client, EC2NodeClass.KIND, partial(_class, keep_terms=keep_terms)))
-    look("EC2NodeClass/status", lambda: _class_status(client))
-    look("Node, NodeClaim", lambda: _machines(client))
+        add(kind.kind, partial(_queued, client, kind))
+    add("OnDemandCapacityReservation", lambda: _objects(client, OnDemandCapacityReservation.KIND))
+    add("EC2NodeClass", lambda: _stripped(client, EC2NodeClass.KIND, partial(_class, keep_terms=keep_terms)))
+    add("EC2NodeClass/status", lambda: _class_status(client))
+    add("Node, NodeClaim", lambda: _machines(client))
     for model in (CapacityReservation, ClusterCapacityReservation, DedicatedAICluster):
-        look(
+        add(
             model.KIND.kind,
             partial(_stripped, client, model.KIND, partial(_finalizer, names.RESERVED_FINALIZER)),
         )
-    look("Pod", lambda: _stripped(client, Pod.KIND, partial(_finalizer, GODEL_FINALIZER)))
-    look("CustomResourceDefinition", lambda: _definitions(client))
+    add("Pod", lambda: _stripped(client, Pod.KIND, partial(_finalizer, GODEL_FINALIZER)))
+    add("CustomResourceDefinition", lambda: _definitions(client))
 
 
 def state(client: Client) -> list[Removal]:
     """The Leases and the records of calls and purchases: removed last, since they guard the rest."""
     kept = [(ConfigMap.KIND, name) for name in STATE] + [(Lease.KIND, name) for name in LEASES]
     kept.append((ConfigMap.KIND, identity.NAME))
-    found = RemovalPlan()
+    removal_plan = RemovalPlan()
     for kind, name in kept:
-        found.look(kind.kind, partial(_named, client, kind, name, identity.NAMESPACE))
-    return found.removals
+        removal_plan.collect(kind.kind, partial(_named, client, kind, name, identity.NAMESPACE))
+    return removal_plan.removals
 
 
 def _named(client: Client, kind: Kind, name: str, namespace: str | None = None) -> Iterator[Removal]:
@@ -113,8 +113,8 @@ def _delete(client: Client, kind: Kind, name: str, namespace: str | None) -> str
 
 
 def _webhook(client: Client) -> Iterator[Removal]:
-    found = client.get(ValidatingWebhookConfiguration.KIND, NAME)
-    services = [hook["clientConfig"].get("service") for hook in found.get("webhooks", ())]
+    configuration = client.get(ValidatingWebhookConfiguration.KIND, NAME)
+    services = [hook["clientConfig"].get("service") for hook in configuration.get("webhooks", ())]
     yield from _named(client, ValidatingWebhookConfiguration.KIND, NAME)
     for namespace in sorted({service["namespace"] for service in services if service}):
         yield from _named(client, Secret.KIND, SECRET, namespace)
@@ -183,26 +183,26 @@ def _finalizer(finalizer: str, raw: Json) -> tuple[Json, list[str]]:
     finalizers = raw["metadata"].get("finalizers", [])
     if finalizer not in finalizers:
         return {}, []
-    left = [each for each in finalizers if each != finalizer]
+    left = [name for name in finalizers if name != finalizer]
     return {"metadata": {"finalizers": left or None}}, [f"finalizer {finalizer}"]
 
 
 def _annotations(raw: Json, body: Json, keys: tuple[str, ...]) -> list[str]:
     """Adds the removal of annotations to a patch."""
-    found = [key for key in keys if key in raw["metadata"].get("annotations", {})]
-    if found:
-        body.setdefault("metadata", {})["annotations"] = dict.fromkeys(found)
-    return [f"annotation {key}" for key in found]
+    present = [key for key in keys if key in raw["metadata"].get("annotations", {})]
+    if present:
+        body.setdefault("metadata", {})["annotations"] = dict.fromkeys(present)
+    return [f"annotation {key}" for key in present]
 
 
 def _class(raw: Json, *, keep_terms: bool) -> tuple[Json, list[str]]:
     body, removed = _finalizer(names.CLASS_FINALIZER, raw)
     present = list(raw["spec"].get(LIST, ()))
     record = load(raw["metadata"].get("annotations", {}).get(names.ADVISED)) or Record()
-    theirs, _ = split(present, record)
-    if len(theirs) != len(present) and not keep_terms:
-        body["spec"] = {LIST: theirs or None}
-        removed.append(f"{len(present) - len(theirs)} of {LIST}")
+    user_terms, _ = split(present, record)
+    if len(user_terms) != len(present) and not keep_terms:
+        body["spec"] = {LIST: user_terms or None}
+        removed.append(f"{len(present) - len(user_terms)} of {LIST}")
     return body, removed + _annotations(raw, body, (names.ADVISED, names.ACCEPTED_SPEC))
 
 
@@ -212,14 +212,14 @@ def _class_status(client: Client) -> Iterator[Removal]:
 
 def _class_conditions(raw: Json) -> tuple[Json, list[str]]:
     present = raw.get("status", {}).get("conditions", [])
-    left = [each for each in present if each["type"] not in CONDITIONS]
+    left = [condition for condition in present if condition["type"] not in CONDITIONS]
     if len(left) == len(present):
         return {}, []
-    gone = sorted({each["type"] for each in present} & CONDITIONS)
+    gone = sorted({condition["type"] for condition in present} & CONDITIONS)
     return {"status": {"conditions": left}}, [f"condition {type_}" for type_ in gone]
 
 
-def _ours(raw: Json) -> bool:
+def _of_broker(raw: Json) -> bool:
     return bool(raw["spec"]["nodeClassRef"].get("group") == names.BROKER)
 
 
@@ -231,11 +231,11 @@ def _machines(client: Client) -> Iterator[Removal | RemainingResource]:
     claims: list[Json] = []
     with suppress(NotFound):  # Nodes may outlive the definition
         claims = client.list(NodeClaim.KIND)[0]
-    karpenters = {raw.get("status", {}).get("providerID", "") for raw in claims if not _ours(raw)}
+    karpenters = {raw.get("status", {}).get("providerID", "") for raw in claims if not _of_broker(raw)}
     yield from _stripped(client, Node.KIND, partial(_node, karpenters=karpenters - {""}))
     yield from _stripped(client, NodeClaim.KIND, _claim, claims)
     for raw in claims:
-        if _ours(raw) and not raw["metadata"].get("deletionTimestamp"):
+        if _of_broker(raw) and not raw["metadata"].get("deletionTimestamp"):
             name = raw["metadata"]["name"]
             why = (
                 "its instance runs on" if raw.get("status", {}).get("providerID") else "waits for an instance"
@@ -246,7 +246,7 @@ def _machines(client: Client) -> Iterator[Removal | RemainingResource]:
 
 
 def _claim(raw: Json) -> tuple[Json, list[str]]:
-    body, removed = _finalizer(names.TERMINATION_FINALIZER, raw) if _ours(raw) else ({}, [])
+    body, removed = _finalizer(names.TERMINATION_FINALIZER, raw) if _of_broker(raw) else ({}, [])
     return body, removed + _annotations(raw, body, WRITTEN_ON_CLAIMS)
 
 
@@ -263,7 +263,7 @@ def _node(raw: Json, *, karpenters: Collection[str]) -> tuple[Json, list[str]]:
     if raw["spec"].get("providerID", "") not in karpenters:
         body, removed = _finalizer(names.TERMINATION_FINALIZER, raw)
         owners = metadata.get("ownerReferences", [])
-        left = [each for each in owners if each["kind"] != NodeClaim.KIND.kind]
+        left = [owner for owner in owners if owner["kind"] != NodeClaim.KIND.kind]
         if len(left) != len(owners):
             body.setdefault("metadata", {})["ownerReferences"] = left or None
             removed.append("the owner NodeClaim")

@@ -59,10 +59,10 @@ def read(paths: Iterable[str], *, fill: Callable[[str], str] = str) -> list[dict
     unfilled: list[str] = []
     for name, text in _texts(paths):
         try:
-            found = [d for d in yaml.safe_load_all(fill(text)) if d]
+            documents_ = [d for d in yaml.safe_load_all(fill(text)) if d]
         except yaml.YAMLError as error:
             raise BadManifest(f"{name}: not YAML: {error}") from error
-        for number, document in enumerate(found, 1):
+        for number, document in enumerate(documents_, 1):
             if not isinstance(document, dict) or not document.get("kind"):
                 raise BadManifest(f"{name}, document {number}: no Kubernetes object (kind is missing)")
             documents.append(document)
@@ -79,11 +79,11 @@ def read(paths: Iterable[str], *, fill: Callable[[str], str] = str) -> list[dict
 def _placeholders(value: Any, field: str = "") -> Iterator[tuple[str, str]]:
     """Values that are nothing but `${NAME}`; one within a text, such as user data, is the text's own."""
     if isinstance(value, dict):
-        for key, each in value.items():
-            yield from _placeholders(each, f"{field}.{key}" if field else str(key))
+        for key, child in value.items():
+            yield from _placeholders(child, f"{field}.{key}" if field else str(key))
     elif isinstance(value, list):
-        for number, each in enumerate(value):
-            yield from _placeholders(each, f"{field}[{number}]")
+        for number, child in enumerate(value):
+            yield from _placeholders(child, f"{field}[{number}]")
     elif isinstance(value, str) and PLACEHOLDER.fullmatch(value.strip()):
         yield field, value.strip()
 

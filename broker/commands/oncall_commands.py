@@ -29,7 +29,7 @@ ReservationName = Annotated[
     ),
 ]
 Since = Annotated[str, typer.Option("--since", metavar="DURATION", help="How far back: 30m, 1h, 24h.")]
-Key = Annotated[GroupBy, typer.Option("--by", help="What is counted: pool, class or code.")]
+Key = Annotated[GroupBy, typer.Option("--by", help="The value to count by: pool, class or code.")]
 Every = Annotated[
     float, typer.Option("--every", metavar="SECONDS", min=0.5, help="Seconds between two readings.")
 ]
@@ -50,8 +50,8 @@ def register(app: typer.Typer, explain_app: typer.Typer, client: Callable[[Setti
         """Show the shortages, waiting claims, attempts, next steps and costs of an EC2NodeClass."""
         from broker.commands.situation import of_class
 
-        subject, found = of_class(situation(settings), name)
-        _explained(found, subject, output)
+        subject, part = of_class(situation(settings), name)
+        _explained(part, subject, output)
 
     @explain_app.command("reservation", cls=Command)
     @options(*CLUSTER)
@@ -59,8 +59,8 @@ def register(app: typer.Typer, explain_app: typer.Typer, client: Callable[[Setti
         """Show the state, shortages, waiting claims, attempts and costs of a reservation."""
         from broker.commands.situation import of_reservation
 
-        subject, found = of_reservation(situation(settings), name)
-        _explained(found, subject, output)
+        subject, part = of_reservation(situation(settings), name)
+        _explained(part, subject, output)
 
     @explain_app.command("cluster", cls=Command)
     @options(*CLUSTER)
@@ -84,23 +84,23 @@ def register(app: typer.Typer, explain_app: typer.Typer, client: Callable[[Setti
         now = SystemClock().now()
         begin = problems.beginning(now, decode_duration(since))
         history = problems.stored(settings.history, begin, now)
-        found, pools = history or ([], {})
+        listed, pools = history or ([], {})
         if history is None:
-            seen = situation(settings)
-            for note in seen.unread:
+            current = situation(settings)
+            for note in current.unread:
                 typer.echo(note, err=True)
-            found = problems.published(seen, begin)
-        rows = problems.rows(found, by, pools)
+            listed = problems.published(current, begin)
+        rows = problems.rows(listed, by, pools)
         if output is not Format.TABLE:
             show_one(rows, format_=output)
         elif not rows:
             typer.echo(f"no refusal and no problem in the last {since}")
         else:
-            told, columns = (
-                [*problems.told(rows)],
+            shown, columns = (
+                [*problems.format_rows(rows)],
                 problems.COLUMNS | {"key": f"{by.upper()}, AND LAST RESULT"},
             )
-            page().print(table("", told, columns=columns))
+            page().print(table("", shown, columns=columns))
 
     @app.command("watch", cls=Command)
     @options(*CLUSTER)
@@ -128,12 +128,12 @@ def register(app: typer.Typer, explain_app: typer.Typer, client: Callable[[Setti
             return
 
 
-def _explained(found: Situation, subject: Object | None, output: Format) -> None:
+def _explained(part: Situation, subject: Object | None, output: Format) -> None:
     from broker.commands.explanation import explain
     from broker.commands.present import page, rendered
 
-    told = explain(found, subject)
+    explanation = explain(part, subject)
     if output is Format.TABLE:
-        page().print(rendered(told))
+        page().print(rendered(explanation))
     else:
-        show_one(told.document(), format_=output)
+        show_one(explanation.document(), format_=output)

@@ -54,7 +54,7 @@ def fitting(
 
     def wide() -> int:
         cells = ([heading, *(str(row.get(key) or "") for row in rows)] for key, heading in kept.items())
-        return sum(max(map(len, each)) + 2 for each in cells) - 2
+        return sum(max(map(len, widths)) + 2 for widths in cells) - 2
 
     for key in extra:
         if wide() > width:

@@ -60,7 +60,7 @@ class PlanInputs:
 
     @property
     def classes(self) -> dict[str, NodeClass]:
-        return {name: one.plan for name, one in self.ready.items()}
+        return {name: ready_class.plan for name, ready_class in self.ready.items()}
 
 
 def rows(
@@ -85,7 +85,7 @@ def rows(
     classes = [o for o in given if isinstance(o, EC2NodeClass)]
     unlaunched = [claim for claim in claims if not claim.status.provider_id and not claim.deleting]
     open_ = {claim.uid: claim for claim in (*waiting(dry_run), *unlaunched)}
-    found = considered(
+    inputs = considered(
         classes,
         open_.values(),
         provider,
@@ -97,26 +97,26 @@ def rows(
     )
     types = provider.instance_types()
     shortages = dry_run.shortages(now)
-    by_uid = {planned_.uid: open_[planned_.uid] for planned_ in found.waiting}
+    by_uid = {planned_.uid: open_[planned_.uid] for planned_ in inputs.waiting}
     result = plan(
-        found.waiting,
-        found.classes,
+        inputs.waiting,
+        inputs.classes,
         types,
-        found.inventory,
+        inputs.inventory,
         shortages,
         now,
         launched=in_gangs(dry_run.claims),
-        entitlements=dry_run.entitlements(by_uid, found.inventory, types),
+        entitlements=dry_run.entitlements(by_uid, inputs.inventory, types),
         seconds=seconds,
         timer=timer,
     )
-    evictions = dry_run.evictions(result, found.inventory)
-    return [_row(claim, result, found, evictions) for claim in claims], evictions, result.solution
+    evictions = dry_run.evictions(result, inputs.inventory)
+    return [_row(claim, result, inputs, evictions) for claim in claims], evictions, result.solution
 
 
 def check(objects: Iterable[Object], *, where: str) -> None:
     """Raises BadManifest where there is nothing to plan."""
-    if not any(isinstance(each, NodeClaim) for each in objects):
+    if not any(isinstance(obj, NodeClaim) for obj in objects):
         raise BadManifest(
             f"{where}: no NodeClaim (karpenter.sh/v1) and no pod to plan: add a file that has some"
         )
@@ -124,16 +124,16 @@ def check(objects: Iterable[Object], *, where: str) -> None:
 
 def classes(client: Client, objects: Sequence[Object], dry_run: DryRun) -> list[EC2NodeClass]:
     """The cluster's classes that waiting claims name and the files lack. Raises ApiError."""
-    given = {each.name for each in objects if isinstance(each, EC2NodeClass)}
-    claims = [*waiting(dry_run), *(each for each in objects if isinstance(each, NodeClaim))]
+    given = {obj.name for obj in objects if isinstance(obj, EC2NodeClass)}
+    claims = [*waiting(dry_run), *(obj for obj in objects if isinstance(obj, NodeClaim))]
     named = {claim.spec.node_class_ref.name for claim in claims} - given
     if not named:
         return []
     try:
-        there, _ = client.list(EC2NodeClass.KIND)
+        stored, _ = client.list(EC2NodeClass.KIND)
     except NotFound:
         return []
-    return [EC2NodeClass.decode(each) for each in there if each["metadata"]["name"] in named]
+    return [EC2NodeClass.decode(obj) for obj in stored if obj["metadata"]["name"] in named]
 
 
 def waiting(dry_run: DryRun) -> list[NodeClaim]:
@@ -148,12 +148,14 @@ def waiting(dry_run: DryRun) -> list[NodeClaim]:
 
 def also_planned(objects: Iterable[Object], dry_run: DryRun) -> str:
     """A line about the waiting claims of the cluster that the files do not have; empty without any."""
-    given = {each.name for each in objects if isinstance(each, NodeClaim)}
-    others = sorted(claim.name for claim in waiting(dry_run) if claim.name not in given)
-    if not others:
+    given = {obj.name for obj in objects if isinstance(obj, NodeClaim)}
+    waiting_names = sorted(claim.name for claim in waiting(dry_run) if claim.name not in given)
+    if not waiting_names:
         return ""
-    some = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
-    return f"planned with the NodeClaims that wait in the cluster: {some}"
+    shown = ", ".join(waiting_names[:3]) + (
+        f" and {len(waiting_names) - 3} more" if len(waiting_names) > 3 else ""
+    )
+    return f"planned with the NodeClaims that wait in the cluster: {shown}"
 
 
 def considered(
@@ -179,12 +181,12 @@ def considered(
     inventory = replace(inventory, odds=odds)
     ready: dict[str, LaunchClass] = {}
     problems: dict[str, str] = {}
-    for one in classes:
+    for node_class in classes:
         try:
-            selection(one)  # an invalid spec is reported before EC2 is called
-            ready[one.name] = launch_class(
-                one,
-                surroundings(one, provider, dry_run=True),
+            selection(node_class)  # an invalid spec is reported before EC2 is called
+            ready[node_class.name] = launch_class(
+                node_class,
+                surroundings(node_class, provider, dry_run=True),
                 inventory,
                 account_id=provider.account_id(),
                 now=now,
@@ -192,18 +194,18 @@ def considered(
                 defaults=defaults,
             )
         except Unresolved as error:
-            problems[one.name] = f"{error.reason}: {error.message}"
+            problems[node_class.name] = f"{error.reason}: {error.message}"
         except ProviderError as error:
             if error.class_ is not ErrorClass.NOT_FOUND:
                 raise  # no answer about any class
-            problems[one.name] = f"{error.code}: {error.message}"
+            problems[node_class.name] = f"{error.code}: {error.message}"
     waiting: list[Claim] = []
     refused: dict[str, str] = {}
     for claim in claims:
         try:
             in_gang = names.GANG in claim.annotations  # only a gang's hold counts from the wait of pods
             since = waiting_since(claim, lambda key: find().get(key)) if in_gang else None
-            wanted = planned(claim, template=template_key(claim), since=since)
+            planned_claim = planned(claim, template=template_key(claim), since=since)
         except BadClaim as error:
             refused[claim.name] = f"{error.reason}: {error.message}"
             continue
@@ -213,12 +215,12 @@ def considered(
                 f"NotTheBrokers: spec.nodeClassRef.group is {group!r}, and the broker launches those of "
                 f"{names.BROKER} only"
             )
-        elif wanted.node_class in problems:
-            refused[claim.name] = f"class {wanted.node_class}: {problems[wanted.node_class]}"
-        elif wanted.node_class not in ready:
-            refused[claim.name] = f"NodeClassNotFound: no EC2NodeClass {wanted.node_class} {where}"
+        elif planned_claim.node_class in problems:
+            refused[claim.name] = f"class {planned_claim.node_class}: {problems[planned_claim.node_class]}"
+        elif planned_claim.node_class not in ready:
+            refused[claim.name] = f"NodeClassNotFound: no EC2NodeClass {planned_claim.node_class} {where}"
         else:
-            waiting.append(wanted if wanted.created else replace(wanted, created=now))
+            waiting.append(planned_claim if planned_claim.created else replace(planned_claim, created=now))
     return PlanInputs(
         ready=ready, problems=problems, waiting=tuple(waiting), refused=refused, inventory=inventory
     )
@@ -228,9 +230,9 @@ def _inventory(
     classes: Iterable[EC2NodeClass], provider: CapacityProvider, now: datetime
 ) -> tuple[Inventory, dict[str, ProviderError]]:
     groups, errors = {}, {}
-    for one in classes:
+    for node_class in classes:
         try:
-            arn = selection(one).group_arn
+            arn = selection(node_class).group_arn
             if arn:
                 groups[arn] = provider.group(arn)
         except Unresolved:
@@ -242,51 +244,51 @@ def _inventory(
 
 
 def _row(
-    claim: NodeClaim, result: Plan, found: PlanInputs, evictions: Iterable[DryEviction]
+    claim: NodeClaim, result: Plan, inputs: PlanInputs, evictions: Iterable[DryEviction]
 ) -> dict[str, Any]:
     if claim.status.provider_id:
         slot = claim.labels.get(names.RESERVATION_ID)
-        made = Decision(sentence=f"runs already: {instance_id(claim)}{f' in {slot}' if slot else ''}")
-    elif why := found.refused.get(claim.name):
-        made = unplanned(why)
+        decision = Decision(sentence=f"runs already: {instance_id(claim)}{f' in {slot}' if slot else ''}")
+    elif why := inputs.refused.get(claim.name):
+        decision = unplanned(why)
     else:
-        made = decided(result, claim.uid)
-    more = f" and {len(made.rest) - 3} more" if len(made.rest) > 3 else ""
+        decision = decided(result, claim.uid)
+    more = f" and {len(decision.rest) - 3} more" if len(decision.rest) > 3 else ""
     return {
         "claim": claim.name,
         "class": claim.spec.node_class_ref.name,
-        "decision": made.sentence,
-        "pool": str(made.option.pool) if made.option else "-",
-        "then": (", ".join(str(o.pool) for o in made.rest[:3]) + more) if made.option else "-",
-        "why": _why(made, _misfits(claim, made, found)),
-        "launches": made.option is not None,
+        "decision": decision.sentence,
+        "pool": str(decision.option.pool) if decision.option else "-",
+        "then": (", ".join(str(o.pool) for o in decision.rest[:3]) + more) if decision.option else "-",
+        "why": _why(decision, _misfits(claim, decision, inputs)),
+        "launches": decision.option is not None,
         "runs": bool(claim.status.provider_id),
         "pods": [key for key in claim.annotations.get(names.PODS, "").split(",") if key],
-        "evicts": [each.claim for each in evictions if each.preemptor == f"{CLAIM}{claim.name}"],
+        "evicts": [eviction.claim for eviction in evictions if eviction.preemptor == f"{CLAIM}{claim.name}"],
     }
 
 
-def told(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def format_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The rows for a person."""
     return [{**row, **{key: plain(row[key]) for key in ("pool", "then", "why")}} for row in rows]
 
 
-def _misfits(claim: NodeClaim, made: Decision, found: PlanInputs) -> list[str]:
+def _misfits(claim: NodeClaim, decision: Decision, inputs: PlanInputs) -> list[str]:
     """Why its class has no reservation at all, of a claim that would take one and goes elsewhere."""
-    if made.option is None or made.option.pool.capacity_type == "reserved":
+    if decision.option is None or decision.option.pool.capacity_type == "reserved":
         return []
-    wanted = next(one for one in found.waiting if one.name == claim.name)
-    resolved = found.classes[wanted.node_class].resolved
-    if resolved.usable or "reserved" not in capacity_types(wanted.requirements):
+    planned_claim = next(misfit for misfit in inputs.waiting if misfit.name == claim.name)
+    resolved = inputs.classes[planned_claim.node_class].resolved
+    if resolved.usable or "reserved" not in capacity_types(planned_claim.requirements):
         return []
-    return [f"{one.reason}: {one.message}" for one in resolved.misfits[:5]]
+    return [f"{misfit.reason}: {misfit.message}" for misfit in resolved.misfits[:5]]
 
 
-def _why(made: Decision, misfits: Iterable[str]) -> str:
-    if made.option is None:
-        return made.sentence
-    told = [
-        f"{each.pool.shown}: {because(each.reason, each.message, pool=str(each.pool))}"
-        for each in made.skipped
+def _why(decision: Decision, misfits: Iterable[str]) -> str:
+    if decision.option is None:
+        return decision.sentence
+    reasons = [
+        f"{skip.pool.shown}: {because(skip.reason, skip.message, pool=str(skip.pool))}"
+        for skip in decision.skipped
     ]
-    return "; ".join([*told, *misfits]) or "the best option that it has"
+    return "; ".join([*reasons, *misfits]) or "the best option that it has"

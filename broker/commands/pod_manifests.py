@@ -28,21 +28,21 @@ UNREAD: Final = frozenset(
 )
 
 
-def pods_of(documents: Iterable[Json], there: Sequence[Pod] = ()) -> list[Pod]:
+def pods_of(documents: Iterable[Json], existing: Sequence[Pod] = ()) -> list[Pod]:
     """The pods that the documents would create beside those that exist. Raises BadManifest."""
-    found: list[Pod] = []
+    pods: list[Pod] = []
     for document in documents:
         meta = document.get("metadata") or {}
         try:
             every = _expanded(document, str(meta.get("namespace") or "default"), str(meta.get("name") or ""))
-            found += islice(every, len(existing_pods(document, there)), None)
+            pods += islice(every, len(existing_pods(document, existing)), None)
         except (ValidationError, AttributeError, TypeError, ValueError, KeyError) as error:
             raise BadManifest(
                 f"{document['kind']} {meta.get('name')}: its pods cannot be read: {error}"
             ) from error
-        if len(found) > MOST_PODS:
+        if len(pods) > MOST_PODS:
             raise BadManifest(f"the files have more than {MOST_PODS} pods: plan fewer at once")
-    return found
+    return pods
 
 
 def existing_pods(document: Json, pods: Iterable[Pod]) -> list[Pod]:
@@ -60,7 +60,7 @@ def existing_pods(document: Json, pods: Iterable[Pod]) -> list[Pod]:
         if kind == "JobSet":
             return pod.labels.get(JOBSET) == name
         owners = [owner.name for owner in pod.metadata.owner_references if owner.kind == _OWNERS[kind]]
-        return any((each.rpartition("-")[0] if kind == "Deployment" else each) == name for each in owners)
+        return any((owner.rpartition("-")[0] if kind == "Deployment" else owner) == name for owner in owners)
 
     return [
         pod
@@ -72,23 +72,23 @@ def existing_pods(document: Json, pods: Iterable[Pod]) -> list[Pod]:
     ]
 
 
-def remarks(documents: Iterable[Json], there: Sequence[Pod] = ()) -> list[str]:
+def remarks(documents: Iterable[Json], existing: Sequence[Pod] = ()) -> list[str]:
     """Lines about workloads of which not all pods, or none, are planned. `there`: the pods that exist."""
-    found = []
+    lines = []
     for document in documents:
         kind, meta = document["kind"], document.get("metadata") or {}
         name = f"{kind} {meta.get('namespace') or 'default'}/{meta.get('name')}"
-        if count := len(existing_pods(document, there)):
-            found.append(
+        if count := len(existing_pods(document, existing)):
+            lines.append(
                 f"{name}: {counted(count, 'pod')} of it exist already, and only the others are planned"
             )
         if kind == "CronJob":
-            found.append(f"{name}: one run of it is planned")
+            lines.append(f"{name}: one run of it is planned")
         elif kind in UNREAD:
-            found.append(f"{name}: its pods are not planned; give its Pods or Jobs instead")
+            lines.append(f"{name}: its pods are not planned; give its Pods or Jobs instead")
         elif kind in ("Job", "JobSet") and (document.get("spec") or {}).get("suspend"):
-            found.append(f"{name}: it is suspended, and is planned as if it were not")
-    return found
+            lines.append(f"{name}: it is suspended, and is planned as if it were not")
+    return lines
 
 
 def _expanded(document: Json, namespace: str, name: str) -> Iterator[Pod]:

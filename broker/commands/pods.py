@@ -92,13 +92,13 @@ def _pools(
     named = {pool.spec.template.spec.node_class_ref.name for pool in pools}
     classes = [item for item in listed(client, EC2NodeClass) if item.name in named]
     odds = current_odds(client)
-    found = considered(classes, (), provider, now=now, defaults=settings.launch_defaults, odds=odds)
+    inputs = considered(classes, (), provider, now=now, defaults=settings.launch_defaults, odds=odds)
 
     def ready(name: str) -> LaunchClass:
-        if name in found.ready:
-            return found.ready[name]
-        if name in found.problems:
-            raise Unresolved("NodeClassNotReady", found.problems[name])
+        if name in inputs.ready:
+            return inputs.ready[name]
+        if name in inputs.problems:
+            raise Unresolved("NodeClassNotReady", inputs.problems[name])
         raise Unresolved(NOT_FOUND, f"there is no EC2NodeClass {name}")
 
     good: list[ServedPool] = []
@@ -108,7 +108,7 @@ def _pools(
             good.append(served(pool, ready))
         except PoolNotServed as error:
             faults[pool.name] = error.message
-    return _Pools(served=good, faults=faults, classes=found.classes, inventory=found.inventory)
+    return _Pools(served=good, faults=faults, classes=inputs.classes, inventory=inputs.inventory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,26 +129,30 @@ def _pods(documents: Sequence[Json], cluster: Sequence[Pod], evicting: Collectio
 
     `evicting`: pods that get the room of others.
     """
-    there = {pod.key: pod for pod in cluster}
+    by_key = {pod.key: pod for pod in cluster}
     given = pods_of(documents, cluster)
     owned = [pod for document in documents for pod in existing_pods(document, cluster)]
-    new = [pod for pod in given if pod.key not in there]
+    new = [pod for pod in given if pod.key not in by_key]
     gated = [pod for pod in new if pod.spec.scheduling_gates]
     fresh = [pod for pod in new if not pod.spec.scheduling_gates and not pod.spec.node_name]
     notes = [f"pod {pod.key}: it gets no node until its scheduling gates are removed" for pod in gated]
     for pod in given:
-        if (known := there.get(pod.key)) is not None and known.spec.node_name:
+        if (known := by_key.get(pod.key)) is not None and known.spec.node_name:
             notes.append(f"pod {pod.key}: is on {known.spec.node_name} already")
-    others = [pod for pod in there.values() if provisionable(pod) and pod.key not in evicting]
+    waiting_others = [pod for pod in by_key.values() if provisionable(pod) and pod.key not in evicting]
     keys = frozenset(pod.key for pod in (*given, *owned))
-    if names_ := sorted(pod.key for pod in others if pod.key not in keys):
-        notes.append(f"planned with the pods that wait in the cluster: {_some(names_)}")
+    if names_ := sorted(pod.key for pod in waiting_others if pod.key not in keys):
+        notes.append(f"planned with the pods that wait in the cluster: {_first_names(names_)}")
     return _Pods(
-        given=keys, cluster=cluster, all_=[*there.values(), *new], waiting=[*others, *fresh], notes=notes
+        given=keys,
+        cluster=cluster,
+        all_=[*by_key.values(), *new],
+        waiting=[*waiting_others, *fresh],
+        notes=notes,
     )
 
 
-def _some(texts: Sequence[str]) -> str:
+def _first_names(texts: Sequence[str]) -> str:
     more = len(texts) - MOST_NAMED
     return ", ".join(texts[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
@@ -161,10 +165,10 @@ def _pending(
     group_size: Callable[[str], int],
 ) -> list[PendingPod]:
     values = {item.name: item.value for item in listed(client, PriorityClass)}
-    found = [pending_pod(pod, spaces, group_size, infos[pod.key]) for pod in pods.waiting]
+    pending_pods = [pending_pod(pod, spaces, group_size, infos[pod.key]) for pod in pods.waiting]
     return [
         replace(pending, priority=pod.spec.priority or values.get(pod.spec.priority_class_name, 0))
-        for pending, pod in zip(found, pods.waiting, strict=True)
+        for pending, pod in zip(pending_pods, pods.waiting, strict=True)
     ]
 
 
@@ -213,13 +217,13 @@ def planned_pods(
         return sizes.get(key, 0)
 
     room = _occupancy(client, settings, clock, pods.all_)
-    theirs = karpenter_pools(every)
+    pools_of_karpenter = karpenter_pools(every)
     spaces = {space.name: space for space in listed(client, Namespace)}
     pending = _pending(pods, room.infos, spaces, client, group_size)
-    of_karpenter = {pod.key for pod in pending if any(pool.accepts(pod.info) for pool in theirs)}
+    of_karpenter = {pod.key for pod in pending if any(pool.accepts(pod.info) for pool in pools_of_karpenter)}
     daemons = [pod_info(d.spec.template.pod(d.name, d.namespace)) for d in listed(client, DaemonSet)]
-    asking_pods = [pod for pod in pending if pod.key not in of_karpenter]
-    asking_pods += pending_reservations(room.unplaced, spaces, group_size)
+    requesting_pods = [pod for pod in pending if pod.key not in of_karpenter]
+    requesting_pods += pending_reservations(room.unplaced, spaces, group_size)
     learned = RoomLearner().observe(
         room.nodes,
         claims,
@@ -230,7 +234,7 @@ def planned_pods(
     )
     decision = ProvisioningPlanner(
         pools=pools.served,
-        pending=asking_pods,
+        pending=requesting_pods,
         cluster=ProvisioningCluster(
             pods=pods.all_,
             claims=claims,
@@ -249,7 +253,7 @@ def planned_pods(
                 now=clock.now(),
             ),
             classes=pools.classes,
-            entitle=lambda asking, supply: entitle(asking, supply.inventory, supply.types),
+            entitle=lambda requests, supply: entitle(requests, supply.inventory, supply.types),
             owns=_of_broker,
             launching=lambda _: False,
         ),
@@ -271,7 +275,7 @@ def _reported(
     packed = decision.packing.reasons if decision.packing else {}
     reasons = {key: f"{text}{why if key in packed else ''}" for key, text in decision.reasons.items()}
     on_claims = [
-        f"NodeClaim {item.name}: for pods {_some(sorted(pod.key for pod in item.packed.pods))}"
+        f"NodeClaim {item.name}: for pods {_first_names(sorted(pod.key for pod in item.packed.pods))}"
         for item in decision.created
     ]
     released = [

@@ -28,19 +28,23 @@ def page(wide: int = WIDTH) -> Console:
     return Console(width=min(terminal.width, wide) if sys.stdout.isatty() else wide, highlight=False)
 
 
-def rendered(told: Explanation, *, most: Mapping[str, int] = _MOST, parts: Sequence[str] = _ORDER) -> Group:
+def rendered(
+    explanation: Explanation, *, most: Mapping[str, int] = _MOST, parts: Sequence[str] = _ORDER
+) -> Group:
     """Each part with its heading; `most` limits the rows of a part."""
-    return Group(*_parts(told, most, parts))
+    return Group(*_parts(explanation, most, parts))
 
 
-def _parts(told: Explanation, most: Mapping[str, int], parts: Sequence[str]) -> Iterator[RenderableType]:
-    yield Text(f"{told.subject}: {told.headline}", style="bold")
+def _parts(
+    explanation: Explanation, most: Mapping[str, int], parts: Sequence[str]
+) -> Iterator[RenderableType]:
+    yield Text(f"{explanation.subject}: {explanation.headline}", style="bold")
     for part in parts:
         if part == "next":
             yield from _heading("Next")
-            yield from (_indented(Text(plain(line))) for line in told.next or ("nothing is planned",))
+            yield from (_indented(Text(plain(line))) for line in explanation.next or ("nothing is planned",))
             continue
-        rows = [_told(row) for row in told.parts[part]]
+        rows = [_formatted(row) for row in explanation.parts[part]]
         if not rows and part not in NOTHING:
             continue
         yield from _heading(HEADINGS[part])
@@ -54,7 +58,7 @@ def _parts(told: Explanation, most: Mapping[str, int], parts: Sequence[str]) -> 
         yield _indented(table("", kept, columns=columns))
         if left := len(rows) - len(kept):
             yield _indented(Text(f"and {left} more", style="dim"))
-    yield from (Text(line, style="dim") for line in told.unread)
+    yield from (Text(line, style="dim") for line in explanation.unread)
 
 
 def _heading(text: str) -> Iterator[RenderableType]:
@@ -66,7 +70,7 @@ def _indented(content: RenderableType) -> Padding:
     return Padding(content, (0, 0, 0, 2), expand=False)
 
 
-def _told(row: Mapping[str, Any]) -> dict[str, Any]:
+def _formatted(row: Mapping[str, Any]) -> dict[str, Any]:
     """Values for a person: groups by name, times without a T, dollars with cents."""
     shown: dict[str, Any] = {}
     for key, value in row.items():

@@ -1,4 +1,4 @@
-"""On-demand prices for commands that do not ask AWS: the table that is part of the broker."""
+"""On-demand prices for commands that do not call AWS: the table that is part of the broker."""
 
 from __future__ import annotations
 

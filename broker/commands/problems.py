@@ -1,8 +1,8 @@
 """`capacity-broker errors --since 1h --by pool|class|code`: refusals and problems, counted.
 
-With a history the rows are its entries. Without one they are what Kubernetes still has: the attempts on the
-claims, the shortages that the running broker published, and its Warning events. Kubernetes keeps events for
-an hour, and a deleted claim takes its attempts along; the published shortages outlive it.
+With a history the rows are its entries. Without one they come from the cluster: the attempts on the claims,
+the shortages that the running broker published, and its Warning events. Kubernetes keeps events for an hour,
+and a deleted claim takes its attempts along; the published shortages outlive it.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ def stored(
     history = HistoryStore(location)
     try:
         history.open()
-        wanted = EntryFilter(warning=True, since=microseconds(since))
-        found = [_of_entry(entry) for entry in history.find(wanted, limit=MOST)]
-        return found, forecasts(history.outcomes(since=int((now - WINDOW).timestamp())), now)
+        warnings = EntryFilter(warning=True, since=microseconds(since))
+        problems = [_of_entry(entry) for entry in history.find(warnings, limit=MOST)]
+        return problems, forecasts(history.outcomes(since=int((now - WINDOW).timestamp())), now)
     finally:
         history.close()
 
 
-def published(found: Situation, since: datetime) -> list[Problem]:
+def published(situation: Situation, since: datetime) -> list[Problem]:
     """The problems that Kubernetes still has."""
-    attempts = [a for a in found.attempts if a.outcome not in _LAUNCHES]
-    seen = {(timestamp(attempt.at), attempt.code) for attempt in attempts}
+    attempts = [a for a in situation.attempts if a.outcome not in _LAUNCHES]
+    recorded_ = {(timestamp(attempt.at), attempt.code) for attempt in attempts}
     ids = {attempt_id(attempt) for attempt in attempts}
     problems = [_of_attempt(attempt) for attempt in attempts]
-    for shortage in found.shortages:
-        if (timestamp(shortage.since), shortage.code) not in seen:
+    for shortage in situation.shortages:
+        if (timestamp(shortage.since), shortage.code) not in recorded_:
             problems.append(
                 Problem(
                     at=shortage.since,
@@ -81,15 +81,15 @@ def published(found: Situation, since: datetime) -> list[Problem]:
                     message=shortage.message,
                 )
             )
-    for event in found.events:
-        counted = {each.strip() for each in event.annotations.get(names.ATTEMPT_IDS, "").split(",")}
+    for event in situation.events:
+        counted = {id_.strip() for id_ in event.annotations.get(names.ATTEMPT_IDS, "").split(",")}
         if event.type != "Warning" or counted & ids:
             continue
         about = event.involved_object
         name = "/".join(filter(None, (about.namespace, about.name)))
         problems.append(
             Problem(
-                at=happened(event) or found.now,
+                at=happened(event) or situation.now,
                 pool=f"{about.kind} {name}",
                 class_=event.reason,
                 code=event.reason,
@@ -112,17 +112,17 @@ def rows(
     return [_row(key, group) | (known[key].view() if key in known else {}) for key, group in ordered]
 
 
-def told(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def format_rows(rows_: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The rows for a person."""
-    for row in found:
+    for row in rows_:
         times = {key: row[key].replace("T", " ") for key in ("first", "last")}
         result = ": ".join(filter(None, (row["code"], plain(row["message"]))))
         request = row["request_id"] and f"AWS request {row['request_id']}"
-        lines = filter(None, (plain(row["key"]), result, request, _outlook(row)))
+        lines = filter(None, (plain(row["key"]), result, request, _forecast_text(row)))
         yield {**row, **times, "key": "\n".join(dict.fromkeys(lines))}
 
 
-def _outlook(row: Mapping[str, Any]) -> str:
+def _forecast_text(row: Mapping[str, Any]) -> str:
     if "chance" not in row:
         return ""
     minutes = max(1, round(row["wait_seconds"] / 60))

@@ -47,14 +47,14 @@ class Situation:
     @property
     def waiting(self) -> list[NodeClaim]:
         """The broker's claims without an instance, the oldest first."""
-        found = [c for c in self.claims if not c.status.provider_id and not c.deleting and is_brokers(c)]
-        return sorted(found, key=lambda c: (created(c, self.now), c.name))
+        claims = [c for c in self.claims if not c.status.provider_id and not c.deleting and is_brokers(c)]
+        return sorted(claims, key=lambda c: (created(c, self.now), c.name))
 
     @property
     def attempts(self) -> list[Attempt]:
         """The recorded attempts of all claims, the oldest first."""
-        found = [attempt for claim in self.claims for attempt in recorded(claim)]
-        return sorted(found, key=lambda attempt: attempt.at)
+        attempts_ = [attempt for claim in self.claims for attempt in recorded(claim)]
+        return sorted(attempts_, key=lambda attempt: attempt.at)
 
 
 def is_brokers(claim: NodeClaim) -> bool:
@@ -97,7 +97,7 @@ def read(client: Client, now: datetime) -> Situation:
 
 def _listed(client: Client, model: type[T], unread: list[str]) -> list[T]:
     try:
-        return [model.decode(each) for each in client.list(model.KIND)[0]]
+        return [model.decode(raw) for raw in client.list(model.KIND)[0]]
     except NotFound:
         if model.KIND == NodeClaim.KIND:
             raise
@@ -106,27 +106,27 @@ def _listed(client: Client, model: type[T], unread: list[str]) -> list[T]:
     return []
 
 
-def of_class(everything: Situation, name: str) -> tuple[EC2NodeClass, Situation]:
+def of_class(situation: Situation, name: str) -> tuple[EC2NodeClass, Situation]:
     """The class, and the part of the situation about it. Raises ValueError for an unknown name."""
-    known = {each.name: each for each in everything.classes}
+    known = {node_class.name: node_class for node_class in situation.classes}
     if name not in known:
         raise ValueError(_unknown("EC2NodeClass", name, known, "kubectl get ec2nodeclasses"))
-    found = known[name]
-    return found, _part(
-        everything,
-        found,
-        [claim for claim in everything.claims if claim.spec.node_class_ref.name == name],
-        [mirror for mirror in everything.mirrors if name in mirror.status.node_classes],
+    node_class_ = known[name]
+    return node_class_, _part(
+        situation,
+        node_class_,
+        [claim for claim in situation.claims if claim.spec.node_class_ref.name == name],
+        [mirror for mirror in situation.mirrors if name in mirror.status.node_classes],
     )
 
 
-def of_reservation(everything: Situation, name: str) -> tuple[Reservation, Situation]:
+def of_reservation(situation: Situation, name: str) -> tuple[Reservation, Situation]:
     """The reservation `NAMESPACE/NAME` or `NAME`, and the part of the situation about it.
 
     A name without a namespace is that of a ClusterCapacityReservation, else of the only CapacityReservation
     with it. Raises ValueError for a name that is unknown, or that several namespaces have.
     """
-    known = {each.key: each for each in everything.reservations}
+    known = {reservation.key: reservation for reservation in situation.reservations}
     keys = [name] if name in known else [key for key in known if key.rpartition("/")[2] == name]
     if len(keys) > 1:
         raise ValueError(
@@ -134,37 +134,37 @@ def of_reservation(everything: Situation, name: str) -> tuple[Reservation, Situa
         )
     if not keys:
         raise ValueError(_unknown("CapacityReservation", name, known, "kubectl get capacityreservations -A"))
-    found = known[keys[0]]
-    ids = {each.id for each in found.status.cloud_reservations}
-    return found, _part(
-        everything,
-        found,
+    reservation_ = known[keys[0]]
+    ids = {reservation.id for reservation in reservation_.status.cloud_reservations}
+    return reservation_, _part(
+        situation,
+        reservation_,
         [
             claim
-            for claim in everything.claims
-            if claim.annotations.get(names.DRAWS_FROM) == found.key
+            for claim in situation.claims
+            if claim.annotations.get(names.DRAWS_FROM) == reservation_.key
             or claim.labels.get(names.RESERVATION_ID, "-") in ids
         ],
-        [mirror for mirror in everything.mirrors if mirror.name in ids],
+        [mirror for mirror in situation.mirrors if mirror.name in ids],
     )
 
 
 def _part(
-    everything: Situation,
+    situation: Situation,
     subject: Object,
     claims: Sequence[NodeClaim],
     mirrors: Sequence[OnDemandCapacityReservation],
 ) -> Situation:
     about = {(subject.KIND.kind, subject.key), *((NodeClaim.KIND.kind, claim.name) for claim in claims)}
-    part = replace(everything, claims=claims, mirrors=mirrors)
+    part = replace(situation, claims=claims, mirrors=mirrors)
     pools = [pool for attempt in part.attempts for pool in (attempt.pool, *attempt.also)]
     concerns = _concerns(subject, {mirror.name for mirror in mirrors}, pools)
     return replace(
         part,
-        classes=[each for each in everything.classes if each is subject],
-        reservations=[each for each in everything.reservations if each is subject],
-        shortages=[shortage for shortage in everything.shortages if concerns(shortage)],
-        events=[event for event in everything.events if _about(event) in about],
+        classes=[obj for obj in situation.classes if obj is subject],
+        reservations=[obj for obj in situation.reservations if obj is subject],
+        shortages=[shortage for shortage in situation.shortages if concerns(shortage)],
+        events=[event for event in situation.events if _about(event) in about],
     )
 
 
@@ -187,12 +187,12 @@ def _concerns(subject: Object, ids: set[str], pools: Iterable[Pool]) -> Callable
 
 
 def _unknown(kind: str, name: str, known: Iterable[str], command: str) -> str:
-    there = sorted(known)
+    existing = sorted(known)
     if kind == CapacityReservation.KIND.kind and name.startswith("cr-"):
         return f"{name} is an EC2 reservation, and no CapacityReservation: capacity-broker inventory shows it"
-    if meant := get_close_matches(name, there, n=3):
+    if meant := get_close_matches(name, existing, n=3):
         shown = f"did you mean {' or '.join(meant)}?"
     else:
-        more = f" and {len(there) - 3} more" if len(there) > 3 else ""
-        shown = f"there are {', '.join(there[:3])}{more}" if there else "there is none at all"
+        more = f" and {len(existing) - 3} more" if len(existing) > 3 else ""
+        shown = f"there are {', '.join(existing[:3])}{more}" if existing else "there is none at all"
     return f"no {kind} {name!r} in this cluster: {shown} ({command})"

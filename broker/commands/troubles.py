@@ -24,12 +24,12 @@ REFUSED_CODES = (
 EXPECTED_ERRORS = (ApiError, ConfigurationError, ProviderError, BadManifest, ValueError)
 
 
-def told(error: Exception) -> str:
+def format_error(error: Exception) -> str:
     """One of EXPECTED_ERRORS, in a line."""
-    return " ".join(_told(error).split())
+    return " ".join(_error_text(error).split())
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     match error:
         case NotFound() if not error.details.get("name"):
             return (

@@ -33,17 +33,17 @@ class StillLeads(ValueError):
 def stored_identity(client: Client) -> dict[str, str]:
     """Cluster name, account and Region of the first leader; empty if none is stored. Raises ApiError."""
     try:
-        found = client.get(ConfigMap.KIND, identity.NAME, namespace=identity.NAMESPACE)
+        configmap = client.get(ConfigMap.KIND, identity.NAME, namespace=identity.NAMESPACE)
     except NotFound:
         return {}
-    return dict(found.get("data") or {})
+    return dict(configmap.get("data") or {})
 
 
 def holder(client: Client, now: datetime) -> str:
     """The process that leads, by the Leases of broker and scheduler; empty if none does. Raises ApiError."""
     for name in leftovers_kube.LEASES:
-        if found := _holder(client, name, now):
-            return found
+        if process := _holder(client, name, now):
+            return process
     return ""
 
 
@@ -60,16 +60,16 @@ def _holder(client: Client, name: str, now: datetime) -> str:
 
 def require_no_leader(client: Client, now: datetime) -> None:
     """Raises StillLeads if a broker leads."""
-    if found := holder(client, now):
+    if process := holder(client, now):
         raise StillLeads(
-            f"{found} leads: a broker that runs makes everything again. Stop it first: "
+            f"{process} leads: a broker that runs makes everything again. Stop it first: "
             "helm uninstall capacity-broker --namespace capacity-broker. --force removes all the same"
         )
 
 
 @dataclass(kw_only=True)
 class Uninstall:
-    """What is removed and what stays, in a cluster and in its account."""
+    """The resources to remove and those that stay, in a cluster and in its account."""
 
     plan: RemovalPlan = field(default_factory=RemovalPlan)
     state: list[Removal] = field(default_factory=list)
@@ -85,16 +85,16 @@ class Uninstall:
             yield removal.row(WOULD if not do else KEPT if failed else apply(removal))
 
     def stays(self) -> list[dict[str, Any]]:
-        return [each.row() for each in self.plan.stays]
+        return [item.row() for item in self.plan.stays]
 
 
 def find(client: Client, account: Account, *, keep_terms: bool) -> Uninstall:
     """Reads the cluster and the account. Changes nothing."""
-    found = Uninstall()
-    leftovers_kube.find(client, found.plan, keep_terms=keep_terms)
-    leftovers_aws.find(account, found.plan, classes=_classes(client), keep_terms=keep_terms)
-    found.state = leftovers_kube.state(client)
-    return found
+    plan_ = Uninstall()
+    leftovers_kube.find(client, plan_.plan, keep_terms=keep_terms)
+    leftovers_aws.find(account, plan_.plan, classes=_classes(client), keep_terms=keep_terms)
+    plan_.state = leftovers_kube.state(client)
+    return plan_
 
 
 def _classes(client: Client) -> frozenset[str]:

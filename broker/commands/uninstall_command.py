@@ -39,8 +39,8 @@ def register(
         keep_terms: KeepTerms = False,
         output: Output = Format.TABLE,
     ) -> None:
-        """Show what the broker left in the cluster and in AWS, and with --yes remove it. Ends no instance and
-        cancels no reservation: they are listed with the command that does.
+        """Show the broker's leftovers in the cluster and in AWS, and with --yes remove them. Ends no instance
+        and cancels no reservation: they are listed with the command that does.
         """
         from broker.commands import uninstall
         from broker.kube.clock import SystemClock
@@ -55,8 +55,8 @@ def register(
             cluster=settings.cluster_name,
             region=settings.region or configured_region(settings.aws_profile or None) or "",
         )
-        found = uninstall.find(connected, account, keep_terms=keep_terms)
-        rows, stays = list(found.rows(do=yes)), found.stays()
+        leftovers = uninstall.find(connected, account, keep_terms=keep_terms)
+        rows, stays = list(leftovers.rows(do=yes)), leftovers.stays()
         failed = any(row["result"].startswith("failed") for row in rows)
         _print(rows, stays, removed=yes, output=output)
         if not yes and (leader := uninstall.holder(connected, now)):

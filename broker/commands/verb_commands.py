@@ -30,9 +30,9 @@ Drain = Annotated[bool, typer.Option("--drain", help="Also evict the workloads t
 Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of EC2 capacity reservations.")]
 
 
-def print_version(asked: bool) -> None:
-    """Prints the version and ends the program, if it is asked for."""
-    if asked:
+def print_version(requested: bool) -> None:
+    """Prints the version and ends the program if the option is given."""
+    if requested:
         from broker.version import version
 
         typer.echo(f"capacity-broker {version()}")
@@ -81,7 +81,7 @@ def register(
     def give_back_command(
         settings: Settings, reservation: Reservation, output: Output = Format.TABLE
     ) -> None:
-        """Let the broker cancel its purchases that a reservation no longer wants."""
+        """Let the broker cancel its purchases that a reservation no longer needs."""
         from broker.commands import verbs
 
         show(verbs.give_back(client(settings), reservation), columns=verbs.COLUMNS, format_=output)

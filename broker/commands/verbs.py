@@ -1,6 +1,7 @@
 """`capacity-broker hold|resume|give-back|adopt`: the annotations of a CapacityReservation, by name.
 
-Invariant: each verb changes one annotation, from the version that was read, and reports it from what to what.
+Invariant: each verb changes one annotation, from the version that was read, and reports the old and new
+value.
 A verb that changes nothing writes nothing.
 """
 
@@ -49,8 +50,8 @@ def annotate(client: Client, reservation: str, key: str, change: Change) -> list
 
 def _missing(namespace: str, name: str) -> str:
     if namespace:
-        there = f"no CapacityReservation {name!r} in namespace {namespace!r}"
-        return f"{there}: `kubectl get capacityreservations -A` lists them"
+        absent = f"no CapacityReservation {name!r} in namespace {namespace!r}"
+        return f"{absent}: `kubectl get capacityreservations -A` lists them"
     return f"no ClusterCapacityReservation {name!r}: write NAMESPACE/NAME to name a CapacityReservation"
 
 
@@ -64,7 +65,7 @@ def resume(client: Client, reservation: str) -> list[dict[str, Any]]:
 
 
 def give_back(client: Client, reservation: str) -> list[dict[str, Any]]:
-    """Lets the broker cancel its purchases that the reservation no longer wants."""
+    """Lets the broker cancel its purchases that the reservation no longer needs."""
     return annotate(client, reservation, names.DELETION_POLICY, lambda _: "Cancel")
 
 
@@ -74,8 +75,8 @@ def adopt(client: Client, reservation: str, ids: Sequence[str]) -> list[dict[str
         raise ValueError(f"{malformed[0]!r} is no id of EC2: write one such as cr-0123456789abcdef0")
 
     def added(before: str) -> str:
-        there = [id_ for each in before.split(",") if (id_ := each.strip())]
-        return ",".join(dict.fromkeys([*there, *ids]))
+        adopted = [id_ for id_text in before.split(",") if (id_ := id_text.strip())]
+        return ",".join(dict.fromkeys([*adopted, *ids]))
 
     return annotate(client, reservation, names.ADOPT_IDS, added)
 
@@ -86,10 +87,10 @@ def unqueued(client: Client, reservation: str) -> str:
     try:
         client.get(ClusterQueue.KIND, name)
     except NotFound as error:
-        there = (
+        missing = (
             "the cluster has no Kueue" if not error.details.get("name") else f"no ClusterQueue {name} exists"
         )
-        return f"{there}, so {reservation} has no queue that could be held; one that is made later is held"
+        return f"{missing}, so {reservation} has no queue that could be held; one that is made later is held"
     except ApiError:
         pass
     return ""
@@ -102,20 +103,20 @@ def unadoptable(client: Client, ids: Sequence[str]) -> list[str]:
     except ApiError:
         return []
     mirrors = {mirror.name: mirror for mirror in map(OnDemandCapacityReservation.decode, listed)}
-    found = []
+    lines = []
     for id_ in ids if mirrors else ():
         if id_ not in mirrors:
-            found.append(f"EC2 showed the broker no reservation {id_} when it last looked: correct the id")
+            lines.append(f"the broker's last read of EC2 has no reservation {id_}: correct the id")
         elif (state := mirrors[id_].status.state) in ENDED_STATES:
-            found.append(f"reservation {id_} has ended ({state})")
-    return found
+            lines.append(f"reservation {id_} has ended ({state})")
+    return lines
 
 
 def adoption_hint(reservation: str) -> str:
-    """The next place to look at after `adopt`."""
+    """The next object to check after `adopt`."""
     namespace, _, name = reservation.rpartition("/")
     kind = f"capacityreservation -n {namespace}" if namespace else "clustercapacityreservation"
     return (
-        "the broker adopts at its next look at EC2, if its --adopt-by-annotation or a tag allows it: "
+        "the broker adopts at its next read of EC2, if its --adopt-by-annotation or a tag allows it: "
         f"`kubectl describe {kind} {name}` shows an event with the reason if it cannot"
     )

@@ -27,24 +27,24 @@ Read = Callable[[], Situation]
 Wait = Callable[[float], None]
 
 
-def facts(told: Explanation) -> dict[str, str]:
+def facts(explanation: Explanation) -> dict[str, str]:
     """A line by fact: a shortage, a claim that waits, an answer of a pool."""
-    found = {}
-    for row in told.parts["short"]:
+    texts = {}
+    for row in explanation.parts["short"]:
         pool = shortage_name(row)
-        found[f"short {row['scope']}:{row['pool']}"] = (
+        texts[f"short {row['scope']}:{row['pool']}"] = (
             f"short: {pool}: {row['code']}, next try {row['next_try']}"
         )
-    for row in told.parts["waiting"]:
-        found[f"waits {row['claim']}"] = (
+    for row in explanation.parts["waiting"]:
+        texts[f"waits {row['claim']}"] = (
             f"waits: {row['claim']} of class {row['class']}: {plain(row['message'])}"
         )
-    for row in told.parts["tried"]:
+    for row in explanation.parts["tried"]:
         key = f"tried {row['pool']} {row['outcome']} {row['code']}"
-        found[key] = (
+        texts[key] = (
             f"{row['outcome'].lower()}: {plain(row['pool'])}: {plain(row['result'])}{_times(row['times'])}"
         )
-    return found
+    return texts
 
 
 def _times(count: int) -> str:
@@ -73,7 +73,7 @@ def lines(
     while True:
         at = timestamp(clock())
         try:
-            found = facts(explain(read()))
+            current = facts(explain(read()))
         except ApiError as error:
             if str(error) != failed:
                 out(f"{at} the cluster cannot be read: {error}")
@@ -81,10 +81,10 @@ def lines(
         else:
             failed = ""
             if before is None:
-                before = {key: text for key, text in found.items() if key.startswith("tried")}
-            for change in changes(before, found):
+                before = {key: text for key, text in current.items() if key.startswith("tried")}
+            for change in changes(before, current):
                 out(f"{at} {change}")
-            before = found
+            before = current
         wait(every)
 
 
@@ -94,8 +94,8 @@ def screen(read: Read, wait: Wait, every: float, console: Console) -> None:
         shown: Group | None = None
         while True:
             try:
-                found = read()
-                shown = view(found, console.size.height)
+                situation = read()
+                shown = view(situation, console.size.height)
                 live.update(shown, refresh=True)
             except ApiError as error:
                 why = Text(f"the cluster cannot be read: {error}", style="bold")
@@ -103,10 +103,10 @@ def screen(read: Read, wait: Wait, every: float, console: Console) -> None:
             wait(every)
 
 
-def view(found: Situation, height: int) -> Group:
+def view(situation: Situation, height: int) -> Group:
     """The situation in as many rows as a screen of this height has."""
-    told = explain(found)
+    explanation = explain(situation)
     rows = max((height - _FRAME) // 4, 1)
     most = dict.fromkeys((*PARTS, "state"), rows)
-    foot = Text(f"{timestamp(found.now)}; Ctrl-C ends", style="dim")
-    return Group(foot, *rendered(told, most=most, parts=PARTS).renderables)
+    foot = Text(f"{timestamp(situation.now)}; Ctrl-C ends", style="dim")
+    return Group(foot, *rendered(explanation, most=most, parts=PARTS).renderables)

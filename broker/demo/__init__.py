@@ -1,4 +1,4 @@
 """The demo: local AWS, an embedded API server, played kubelets and the real broker, on one machine.
 
-A room of its own because it alone knows both servers; nothing of it is imported by the broker.
+A package of its own because only the demo uses both servers. The broker imports nothing of it.
 """

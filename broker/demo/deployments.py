@@ -88,13 +88,15 @@ class Deployments:
     def _scale(self, deployment: Json, pods: list[Json]) -> None:
         replica_set = self._replica_set(deployment)
         uid, namespace = replica_set["metadata"]["uid"], replica_set["metadata"]["namespace"]
-        mine = [pod for pod in pods if _owner(pod) == uid and "deletionTimestamp" not in pod["metadata"]]
-        missing = deployment["spec"].get("replicas", 1) - len(mine)
+        own_pods = [pod for pod in pods if _owner(pod) == uid and "deletionTimestamp" not in pod["metadata"]]
+        missing = deployment["spec"].get("replicas", 1) - len(own_pods)
         for _ in range(missing):
             self._client.create(Pod.KIND, _pod(replica_set))
         # The replica set controller ends pods without a node first, then the newest.
-        mine.sort(key=lambda pod: (bool(pod["spec"].get("nodeName")), pod["metadata"]["creationTimestamp"]))
-        for pod in mine[: max(0, -missing)]:
+        own_pods.sort(
+            key=lambda pod: (bool(pod["spec"].get("nodeName")), pod["metadata"]["creationTimestamp"])
+        )
+        for pod in own_pods[: max(0, -missing)]:
             self._client.delete(Pod.KIND, pod["metadata"]["name"], namespace=namespace)
 
     def _replica_set(self, deployment: Json) -> Json:
@@ -137,15 +139,15 @@ class Deployments:
         now = timestamp(self._clock.now())
         containers = [
             {
-                "name": each["name"],
-                "image": each["image"],
+                "name": container["name"],
+                "image": container["image"],
                 "imageID": "",
                 "ready": True,
                 "started": True,
                 "restartCount": 0,
                 "state": {"running": {"startedAt": now}},
             }
-            for each in spec["containers"]
+            for container in spec["containers"]
         ]
         return {
             "phase": "Running",
@@ -157,7 +159,7 @@ class Deployments:
 
 
 def _owner(pod: Json) -> str:
-    return next((str(each["uid"]) for each in pod["metadata"].get("ownerReferences", ())), "")
+    return next((str(reference["uid"]) for reference in pod["metadata"].get("ownerReferences", ())), "")
 
 
 def _pod(replica_set: Json) -> Json:

@@ -29,10 +29,10 @@ def are_examples(paths: Iterable[str]) -> bool:
         folder = examples().resolve()
     except FileNotFoundError:
         return False
-    found = [Path(path).resolve() for path in paths]
-    if not found or not all(each == folder or folder in each.parents for each in found):
+    resolved = [Path(path).resolve() for path in paths]
+    if not resolved or not all(path_ == folder or folder in path_.parents for path_ in resolved):
         return False
-    files = [file for each in found for file in ([each] if each.is_file() else each.glob("*.yaml"))]
+    files = [file for path_ in resolved for file in ([path_] if path_.is_file() else path_.glob("*.yaml"))]
     texts = [file.read_text() for file in files]
     return all(text.count(_CLASS) == text.count(_PROFILE) for text in texts)
 
@@ -42,18 +42,18 @@ def example_account(settings: Settings) -> Iterator[tuple[Settings, Callable[[st
     """The account that the examples are written for, on this machine: settings for it, and a function
     that fills placeholders. It is gone at the end.
     """
-    from broker.demo import world
+    from broker.demo import account
     from broker.demo.stage import own_credentials
     from providers.local import LocalAws
 
     own_credentials()
     with LocalAws() as aws:
-        made = world.everything(aws.endpoint)
-        mine = replace(
+        ids = account.everything(aws.endpoint)
+        own_settings = replace(
             settings,
-            cluster_name=world.CLUSTER,
-            region=world.REGION,
+            cluster_name=account.CLUSTER,
+            region=account.REGION,
             aws_endpoint=aws.endpoint,
             aws_profile="",
         )
-        yield mine, made.fill
+        yield own_settings, ids.fill

@@ -26,7 +26,7 @@ _log = structlog.get_logger("kubelets")
 
 
 class Kubelets:
-    """One thread for all nodes; `step` is one look, for tests."""
+    """One thread for all nodes; `step` is one round, for tests."""
 
     def __init__(
         self, client: Client, provider: CapacityProvider, *, clock: Clock, every: float = 0.2

@@ -51,9 +51,9 @@ class Workloads:
 
     def step(self) -> None:
         """Creates the pods that do not exist. Raises ApiError."""
-        there = {item["metadata"]["name"] for item in self._client.list(Pod.KIND, namespace="default")[0]}
+        existing = {item["metadata"]["name"] for item in self._client.list(Pod.KIND, namespace="default")[0]}
         for name, body in self._bodies.items():
-            if name not in there:
+            if name not in existing:
                 try:
                     self._client.create(Pod.KIND, body)
                 except AlreadyExists:

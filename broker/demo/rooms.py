@@ -17,10 +17,10 @@ from broker.apis.meta import Kind
 from broker.apis.nos import CAPACITY, ElasticQuota
 from broker.commands import manifests
 from broker.commands.output import table
-from broker.demo import world as account
+from broker.demo import account
 from broker.demo.deployments import Deployments, machine
 from broker.demo.examples import examples
-from broker.demo.story import Scene, scene
+from broker.demo.story import Scene, open_scene
 from broker.kube.clock import Clock, SystemClock
 from broker.settings import Settings
 
@@ -33,12 +33,12 @@ NODES: Final = (
     ),
 )
 KINDS: Final[Mapping[tuple[str, str], Kind]] = {
-    (each.KIND.api_version, each.KIND.kind): each.KIND
-    for each in (KoordinatorReservation, GodelDeployment, ElasticQuota, Namespace)
+    (model.KIND.api_version, model.KIND.kind): model.KIND
+    for model in (KoordinatorReservation, GodelDeployment, ElasticQuota, Namespace)
 }
 COLUMNS: Final = {
     "pod": "POD",
-    "asks": "REQUESTS",
+    "requests": "REQUESTS",
     "node": "NODE",
     "room": "ROOM",
     "waits": "WAITS FOR",
@@ -51,22 +51,22 @@ PLAIN: Final = "of the node"
 def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
     """Runs the demo; the exit code is 0 if every pod was where it should be."""
     time = clock or SystemClock()
-    with scene(settings, time, make=account.plain) as made:
-        deployments = Deployments(made.user, clock=time)
+    with open_scene(settings, time, make=account.plain) as scene:
+        deployments = Deployments(scene.user, clock=time)
         for node in NODES:
             deployments.add(node)
         deployments.start()
         try:
-            made.say("node-a and node-b have 8 CPUs each, gpu-a has 8 GPUs")
-            good = all([_reservation(made), _placeholder(made), _quota(made)])
-            made.out.print(
+            scene.report("node-a and node-b have 8 CPUs each, gpu-a has 8 GPUs")
+            good = all([_reservation(scene), _placeholder(scene), _quota(scene)])
+            scene.out.print(
                 "\nAs expected: kept room was closed to others, its pods came back to it, and borrowed GPUs "
                 "went back to their owner."
                 if good
                 else "\nNot as expected."
             )
             if not once:
-                made.stay(
+                scene.stay(
                     "kubectl get reservations.scheduling.koordinator.sh",
                     "kubectl scale deployment cache --replicas=0",
                     "kubectl get reservations.scheduling.godel.kubewharf.io",
@@ -80,103 +80,105 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
 # ---- Koordinator
 
 
-def _reservation(made: Scene) -> bool:
-    _apply(made, "reservation.yaml", only="Reservation")
-    made.until(lambda: _kept(made).status.phase == "Available")
-    room = _kept(made).status
-    made.say(
+def _reservation(scene: Scene) -> bool:
+    _apply(scene, "reservation.yaml", only="Reservation")
+    scene.until(lambda: _kept(scene).status.phase == "Available")
+    room = _kept(scene).status
+    scene.report(
         f"Reservation web-room: 6 CPUs of {room.node_name} are kept for pods with app=web, which do not "
         "exist yet"
     )
-    _apply(made, "reservation.yaml", only="Deployment")
-    made.until(lambda: _running(made, "web") == 2)
-    made.until(lambda: _kept(made).status.allocated.get("cpu") == "6")
-    made.say("Deployment web: its two pods run in that room")
-    _scale(made, "web", 0)
-    made.until(lambda: not _pods(made, "web") and _kept(made).status.allocated.get("cpu") in (None, "0"))
-    made.say("web is scaled to zero, and the room stays")
-    _scale(made, "batch", 2)
-    made.until(lambda: _running(made, "batch") == 1 and any(map(_reason, _pods(made, "batch"))))
-    made.say("two pods of batch ask for 5 CPUs each; one of them must wait")
-    closed = [pod.spec.node_name for pod in _pods(made, "batch") if pod.spec.node_name] != [room.node_name]
-    good = _table(made, "while web is away", "batch", {PLAIN: 1, "": 1}) and closed
-    _scale(made, "web", 2)
-    made.until(lambda: _running(made, "web") == 2)
-    made.say(f"web is scaled to two again, and comes back to {room.node_name}")
-    back = {pod.spec.node_name for pod in _pods(made, "web")} == {room.node_name}
-    return _table(made, "after its return", "web", {"web-room": 2}) and good and back
+    _apply(scene, "reservation.yaml", only="Deployment")
+    scene.until(lambda: _running(scene, "web") == 2)
+    scene.until(lambda: _kept(scene).status.allocated.get("cpu") == "6")
+    scene.report("Deployment web: its two pods run in that room")
+    _scale(scene, "web", 0)
+    scene.until(lambda: not _pods(scene, "web") and _kept(scene).status.allocated.get("cpu") in (None, "0"))
+    scene.report("web is scaled to zero, and the room stays")
+    _scale(scene, "batch", 2)
+    scene.until(lambda: _running(scene, "batch") == 1 and any(map(_reason, _pods(scene, "batch"))))
+    scene.report("two pods of batch request 5 CPUs each; one of them must wait")
+    closed = [pod.spec.node_name for pod in _pods(scene, "batch") if pod.spec.node_name] != [room.node_name]
+    good = _table(scene, "while web is away", "batch", {PLAIN: 1, "": 1}) and closed
+    _scale(scene, "web", 2)
+    scene.until(lambda: _running(scene, "web") == 2)
+    scene.report(f"web is scaled to two again, and comes back to {room.node_name}")
+    back = {pod.spec.node_name for pod in _pods(scene, "web")} == {room.node_name}
+    return _table(scene, "after its return", "web", {"web-room": 2}) and good and back
 
 
-def _kept(made: Scene) -> KoordinatorReservation:
+def _kept(scene: Scene) -> KoordinatorReservation:
     kind = KoordinatorReservation.KIND
-    return KoordinatorReservation.decode(made.user.get(kind, "web-room"))
+    return KoordinatorReservation.decode(scene.user.get(kind, "web-room"))
 
 
 # ---- Gödel
 
 
-def _placeholder(made: Scene) -> bool:
-    made.say("Deployment cache asks in an annotation that the room of its deleted pods is kept")
-    _apply(made, "placeholder.yaml")
-    made.until(lambda: _running(made, "cache") == 1)
-    (before,) = _pods(made, "cache")
-    _scale(made, "cache", 0)
-    made.until(lambda: not _pods(made, "cache") and made.user.list(GodelReservation.KIND)[0])
-    for kept in map(GodelReservation.decode, made.user.list(GodelReservation.KIND)[0]):
-        made.say(f"cache is scaled to zero: Reservation {kept.name} keeps its room on {kept.spec.node_name}")
-    _scale(made, "cache", 1)
-    made.until(lambda: _running(made, "cache") == 1)
-    same = [pod.spec.node_name for pod in _pods(made, "cache")] == [before.spec.node_name]
-    return _table(made, "cache is back", "cache", {f"default/{before.name}-placeholder": 1}) and same
+def _placeholder(scene: Scene) -> bool:
+    scene.report("an annotation of Deployment cache keeps the room of its deleted pods")
+    _apply(scene, "placeholder.yaml")
+    scene.until(lambda: _running(scene, "cache") == 1)
+    (before,) = _pods(scene, "cache")
+    _scale(scene, "cache", 0)
+    scene.until(lambda: not _pods(scene, "cache") and scene.user.list(GodelReservation.KIND)[0])
+    for kept in map(GodelReservation.decode, scene.user.list(GodelReservation.KIND)[0]):
+        scene.report(
+            f"cache is scaled to zero: Reservation {kept.name} keeps its room on {kept.spec.node_name}"
+        )
+    _scale(scene, "cache", 1)
+    scene.until(lambda: _running(scene, "cache") == 1)
+    same = [pod.spec.node_name for pod in _pods(scene, "cache")] == [before.spec.node_name]
+    return _table(scene, "cache is back", "cache", {f"default/{before.name}-placeholder": 1}) and same
 
 
 # ---- nos
 
 
-def _quota(made: Scene) -> bool:
-    made.say("vision and speech are guaranteed 4 GPUs each; speech may use up to 8")
-    _apply(made, "quota.yaml")
-    made.until(lambda: _running(made, "vision") == 1 and _running(made, "speech") == 3)
-    made.until(lambda: _labels(made, "speech").count("over-quota") == 1 and all(_labels(made, "vision")))
-    made.say("vision uses 2 of its 4 GPUs, and speech borrows the other 2")
-    good = _table(made, "before", "vision", {"in-quota": 1})
-    good &= _table(made, "", "speech", {"in-quota": 2, "over-quota": 1})
-    made.say("vision asks for the rest of its guarantee")
-    _scale(made, "vision", 2)
-    made.until(lambda: _running(made, "vision") == 2 and any(map(_reason, _pods(made, "speech"))))
-    made.until(lambda: all(_labels(made, "vision")))
-    for event in map(Event.decode, made.user.list(Event.KIND)[0]):
+def _quota(scene: Scene) -> bool:
+    scene.report("vision and speech are guaranteed 4 GPUs each; speech may use up to 8")
+    _apply(scene, "quota.yaml")
+    scene.until(lambda: _running(scene, "vision") == 1 and _running(scene, "speech") == 3)
+    scene.until(lambda: _labels(scene, "speech").count("over-quota") == 1 and all(_labels(scene, "vision")))
+    scene.report("vision uses 2 of its 4 GPUs, and speech borrows the other 2")
+    good = _table(scene, "before", "vision", {"in-quota": 1})
+    good &= _table(scene, "", "speech", {"in-quota": 2, "over-quota": 1})
+    scene.report("vision requests the rest of its guarantee")
+    _scale(scene, "vision", 2)
+    scene.until(lambda: _running(scene, "vision") == 2 and any(map(_reason, _pods(scene, "speech"))))
+    scene.until(lambda: all(_labels(scene, "vision")))
+    for event in map(Event.decode, scene.user.list(Event.KIND)[0]):
         if event.reason == "Preempted":
-            made.say(f"[yellow]{event.involved_object.name}[/yellow] {event.message}")
-    good &= _table(made, "after", "vision", {"in-quota": 2})
-    return _table(made, "", "speech", {"in-quota": 2, "": 1}) and good
+            scene.report(f"[yellow]{event.involved_object.name}[/yellow] {event.message}")
+    good &= _table(scene, "after", "vision", {"in-quota": 2})
+    return _table(scene, "", "speech", {"in-quota": 2, "": 1}) and good
 
 
-def _labels(made: Scene, app: str) -> list[str]:
-    return [pod.labels.get(CAPACITY, "") for pod in _pods(made, app)]
+def _labels(scene: Scene, app: str) -> list[str]:
+    return [pod.labels.get(CAPACITY, "") for pod in _pods(scene, app)]
 
 
 # ---- the cluster as a user sees it
 
 
-def _apply(made: Scene, example: str, *, only: str = "") -> None:
+def _apply(scene: Scene, example: str, *, only: str = "") -> None:
     for document in manifests.read([str(examples() / "rooms" / example)]):
         if only in ("", document["kind"]):
-            made.user.apply(KINDS[document["apiVersion"], document["kind"]], document)
+            scene.user.apply(KINDS[document["apiVersion"], document["kind"]], document)
 
 
-def _scale(made: Scene, name: str, replicas: int) -> None:
+def _scale(scene: Scene, name: str, replicas: int) -> None:
     namespace = next(
         item["metadata"]["namespace"]
-        for item in made.user.list(GodelDeployment.KIND)[0]
+        for item in scene.user.list(GodelDeployment.KIND)[0]
         if item["metadata"]["name"] == name
     )
-    made.user.patch(GodelDeployment.KIND, name, {"spec": {"replicas": replicas}}, namespace=namespace)
+    scene.user.patch(GodelDeployment.KIND, name, {"spec": {"replicas": replicas}}, namespace=namespace)
 
 
-def _pods(made: Scene, app: str) -> list[Pod]:
+def _pods(scene: Scene, app: str) -> list[Pod]:
     """The pods of a Deployment, by name."""
-    pods = map(Pod.decode, made.user.list(Pod.KIND)[0])
+    pods = map(Pod.decode, scene.user.list(Pod.KIND)[0])
     return sorted((pod for pod in pods if app in _apps(pod)), key=lambda pod: pod.name)
 
 
@@ -184,8 +186,8 @@ def _apps(pod: Pod) -> Iterable[str]:
     return (pod.labels.get("app", ""), pod.labels.get("name", ""))
 
 
-def _running(made: Scene, app: str) -> int:
-    return sum(pod.status.phase == "Running" and not pod.deleting for pod in _pods(made, app))
+def _running(scene: Scene, app: str) -> int:
+    return sum(pod.status.phase == "Running" and not pod.deleting for pod in _pods(scene, app))
 
 
 def _reason(pod: Pod) -> str:
@@ -195,21 +197,21 @@ def _reason(pod: Pod) -> str:
     return scheduled.message if waits and scheduled is not None else ""
 
 
-def _table(made: Scene, title: str, app: str, wanted: Mapping[str, int]) -> bool:
+def _table(scene: Scene, title: str, app: str, expected: Mapping[str, int]) -> bool:
     """Prints the pods of a Deployment. `wanted`: their number by room, which is empty for those that wait."""
-    pods = _pods(made, app)
+    pods = _pods(scene, app)
     rooms = [_room(pod) for pod in pods]
-    good = {room: rooms.count(room) for room in rooms} == wanted
+    good = {room: rooms.count(room) for room in rooms} == expected
     rows = [_row(pod, room, good) for pod, room in zip(pods, rooms, strict=True)]
-    made.out.print()
-    made.out.print(table(title, rows, columns=COLUMNS))
+    scene.out.print()
+    scene.out.print(table(title, rows, columns=COLUMNS))
     return good
 
 
 def _row(pod: Pod, room: str, good: bool) -> dict[str, Any]:
     return {
         "pod": pod.name,
-        "asks": ", ".join(_asked(pod)),
+        "requests": ", ".join(_requests_text(pod)),
         "node": pod.spec.node_name or "-",
         "room": room or "-",
         "waits": _reason(pod) or "-",
@@ -217,7 +219,7 @@ def _row(pod: Pod, room: str, good: bool) -> dict[str, Any]:
     }
 
 
-def _asked(pod: Pod) -> Iterable[str]:
+def _requests_text(pod: Pod) -> Iterable[str]:
     words: Mapping[str, Callable[[float], str]] = {
         "cpu": lambda value: f"{value:g} CPU",
         GPU: lambda value: f"{value:g} GPU",

@@ -24,7 +24,7 @@ from broker.capacity.model import Outcome
 from broker.commands import manifests
 from broker.commands.output import console, table
 from broker.controllers.nodeclaim.status import instance_id, is_true
-from broker.demo import world as account
+from broker.demo import account
 from broker.demo.examples import examples
 from broker.demo.kubelets import Kubelets
 from broker.demo.pods import Workloads
@@ -55,14 +55,14 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
     began = time.monotonic()
     prepare(settings)
 
-    def say(text: str) -> None:
+    def report(text: str) -> None:
         out.print(f"[dim]{time.monotonic() - began:6.1f}s[/dim]  {text}", soft_wrap=True)
 
     with servers() as (aws, api, folder):
-        say(f"local AWS at {aws.endpoint}")
+        report(f"local AWS at {aws.endpoint}")
         kubeconfig = folder / "kubeconfig"
         kubeconfig.write_text(api.kubeconfig(name="demo"))
-        say(f"Kubernetes API at {api.url}")
+        report(f"Kubernetes API at {api.url}")
         registry = CollectorRegistry(auto_describe=True)
         stage = build(settings, aws, api, time, registry)
         http = HttpServer(
@@ -77,37 +77,37 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
         views.follow(stage.broker)
         views.record(stage.scheduler)
         kubelets = Kubelets(stage.client, stage.provider, clock=time)
-        documents = manifests.read([str(examples() / "pods")], fill=stage.world.fill)
+        documents = manifests.read([str(examples() / "pods")], fill=stage.ids.fill)
         workloads = Workloads(stage.client, documents, clock=time)
-        stage.broker.journal.subscribe(lambda attempt: say(line(attempt)))
+        stage.broker.journal.subscribe(lambda attempt: report(line(attempt)))
         http.start()
         views.start()
         stage.start()
         kubelets.start()
         try:
             until(lambda: all(stage.broker.ready().values()), time)
-            say(f"broker ready; metrics at {http.url}/metrics")
-            say(f"web page at {views.url}")
-            given = manifests.read([str(examples())], fill=stage.world.fill)
+            report(f"broker ready; metrics at {http.url}/metrics")
+            report(f"web page at {views.url}")
+            given = manifests.read([str(examples())], fill=stage.ids.fill)
             claims = [d for d in given if d["kind"] == NodeClaim.KIND.kind]
-            other = account.rival(aws.endpoint, stage.world, stage.world.names["ODCR_WEB"])
+            other = account.rival(aws.endpoint, stage.ids, stage.ids.names["ODCR_WEB"])
             served = [d for d in documents if (d["apiVersion"], d["kind"]) in manifests.KINDS]
             classes = manifests.apply(stage.client, [*served, *(d for d in given if d not in claims)])
-            say(f"applied {len(classes)} classes and pools")
+            report(f"applied {len(classes)} classes and pools")
             shown: set[str] = set()
-            until(lambda: _every_class_shown(stage, shown, say), time)
-            say(f"made {len(workloads.names)} pods: a Deployment, a Job and a gang of two")
+            until(lambda: _every_class_shown(stage, shown, report), time)
+            report(f"made {len(workloads.names)} pods: a Deployment, a Job and a gang of two")
             workloads.start()
             placed = until(lambda: all(workloads.nodes().values()), time)
-            _show_pods(stage, workloads, say)
-            say(f"an instance of another user takes the only slot of {stage.world.names['ODCR_FULL']}")
-            account.rival(aws.endpoint, stage.world, stage.world.names["ODCR_FULL"])
-            say(f"applied {len(manifests.apply(stage.client, claims))} NodeClaims")
+            _show_pods(stage, workloads, report)
+            report(f"an instance of another user takes the only slot of {stage.ids.names['ODCR_FULL']}")
+            account.rival(aws.endpoint, stage.ids, stage.ids.names["ODCR_FULL"])
+            report(f"applied {len(manifests.apply(stage.client, claims))} NodeClaims")
             finished = until(lambda: _all_ready(stage), time)
-            say("every claim has a node" if finished else "some claims still wait")
+            report("every claim has a node" if finished else "some claims still wait")
             good = _closing(stage, out) and placed
             if not once:
-                _start_return(stage, workloads, other, say, time)
+                _start_return(stage, workloads, other, report, time)
                 out.print(hints(kubeconfig, aws.endpoint, *_to_try(), page=views.url), soft_wrap=True)
                 until_interrupted()
             return 0 if good else 1
@@ -130,27 +130,27 @@ def _to_try() -> Sequence[str]:
     )
 
 
-def _show_pods(stage: Stage, workloads: Workloads, say: Callable[[str], None]) -> None:
+def _show_pods(stage: Stage, workloads: Workloads, report: Callable[[str], None]) -> None:
     """One line a pod: its node, and the reservation that EC2 counts the node in."""
     places = _places(stage)
     for name, node in sorted(workloads.nodes().items()):
-        say(f"pod {name:<10} on {node or '-'}, {places.get(node, 'no node yet')}")
+        report(f"pod {name:<10} on {node or '-'}, {places.get(node, 'no node yet')}")
 
 
 def _places(stage: Stage) -> dict[str, str]:
     """Where EC2 counts each node, by its name."""
     slots = {i.id: i.reservation_id for i in stage.provider.instances()}
-    found = ((claim.status.node_name, slots.get(instance_id(claim), "")) for claim in _claims(stage))
-    return {node: f"in a slot of {slot}" if slot else "on-demand" for node, slot in found if node}
+    slot_by_node = ((claim.status.node_name, slots.get(instance_id(claim), "")) for claim in _claims(stage))
+    return {node: f"in a slot of {slot}" if slot else "on-demand" for node, slot in slot_by_node if node}
 
 
 def _start_return(
-    stage: Stage, workloads: Workloads, other: str, say: Callable[[str], None], clock: Clock
+    stage: Stage, workloads: Workloads, other: str, report: Callable[[str], None], clock: Clock
 ) -> None:
     """Frees a slot, and reports the node that returns to it while the demo stays up."""
-    odcr = stage.world.names["ODCR_WEB"]
+    odcr = stage.ids.names["ODCR_WEB"]
     account.leave(stage.aws.endpoint, other)
-    say(f"a slot of {odcr} becomes free: a node returns to it once the slot was idle for a minute")
+    report(f"a slot of {odcr} becomes free: a node returns to it once the slot was idle for a minute")
 
     def watch() -> None:
         def returned() -> bool:
@@ -158,8 +158,8 @@ def _start_return(
             return sum(odcr in places.get(node, "") for node in workloads.nodes().values()) == WEB_SLOTS
 
         if until(returned, clock):
-            say("the node of one pod has returned to the reservation:")
-            _show_pods(stage, workloads, say)
+            report("the node of one pod has returned to the reservation:")
+            _show_pods(stage, workloads, report)
 
     threading.Thread(target=watch, name="return", daemon=True).start()
 
@@ -168,13 +168,13 @@ def _classes(stage: Stage) -> list[EC2NodeClass]:
     return sorted(map(EC2NodeClass.decode, stage.client.list(EC2NodeClass.KIND)[0]), key=lambda c: c.name)
 
 
-def _every_class_shown(stage: Stage, shown: set[str], say: Callable[[str], None]) -> bool:
+def _every_class_shown(stage: Stage, shown: set[str], report: Callable[[str], None]) -> bool:
     """Shows each class once its reservations are resolved; True after all."""
     classes = _classes(stage)
     for node_class in classes:
-        found = condition(node_class.status.conditions, names.RESERVATIONS_RESOLVED)
-        if found is not None and found.status == "True" and node_class.name not in shown:
-            say(f"class {node_class.name:<9} {found.reason}: {found.message}")
+        resolved = condition(node_class.status.conditions, names.RESERVATIONS_RESOLVED)
+        if resolved is not None and resolved.status == "True" and node_class.name not in shown:
+            report(f"class {node_class.name:<9} {resolved.reason}: {resolved.message}")
             shown.add(node_class.name)
     return bool(classes) and len(shown) == len(classes)
 
@@ -221,12 +221,12 @@ def _expected(claim: NodeClaim, instance: Instance | None, stage: Stage) -> bool
     """EC2's own word on where the instance runs, against the example's."""
     if instance is None or not instance.alive or not is_true(claim, names.READY):
         return False
-    wanted: dict[str, Sequence[str]] = {
-        "odcr": [stage.world.names["ODCR_P5"]],
-        "group": stage.provider.group(stage.world.names["GROUP_ARN"]).member_ids,
-        "open": [stage.world.names["ODCR_OPEN"]],
+    expected: dict[str, Sequence[str]] = {
+        "odcr": [stage.ids.names["ODCR_P5"]],
+        "group": stage.provider.group(stage.ids.names["GROUP_ARN"]).member_ids,
+        "open": [stage.ids.names["ODCR_OPEN"]],
         "on-demand": [""],
         "none": [""],
-        "web": [stage.world.names["ODCR_WEB"], ""],
+        "web": [stage.ids.names["ODCR_WEB"], ""],
     }
-    return instance.reservation_id in wanted.get(claim.annotations.get(names.EXPECT, ""), ())
+    return instance.reservation_id in expected.get(claim.annotations.get(names.EXPECT, ""), ())

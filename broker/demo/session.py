@@ -24,8 +24,8 @@ def session(out: Console) -> Iterator[None]:
     """
 
     def interrupted(_number: int, _frame: FrameType | None) -> None:
-        for each in _SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
+        for signal_ in _SIGNALS:
+            signal.signal(signal_, signal.SIG_IGN)
         out.print("\nstopping", soft_wrap=True)
         raise KeyboardInterrupt
 

@@ -21,7 +21,7 @@ from broker.apiserver.collector import Collector
 from broker.app import LEASE, Broker
 from broker.capacity.model import Attempt, Outcome, Pool
 from broker.commands import crds
-from broker.demo import world as account
+from broker.demo import account
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.identity import NAMESPACE
@@ -45,7 +45,7 @@ class Stage:
     api: ApiServer
     client: Client
     provider: AwsProvider
-    world: account.ExampleIds
+    ids: account.ExampleIds
     broker: Broker
     scheduler: Scheduler
     elector: Elector
@@ -78,13 +78,13 @@ def build(
     make: Callable[[str], account.ExampleIds] = account.build,
 ) -> Stage:
     """`make` makes the account."""
-    world = make(aws.endpoint)
+    ids = make(aws.endpoint)
     client = Client(InProcessTransport(api.cluster))
     crds.install(client)
     provider = AwsProvider(
         cluster=account.CLUSTER, region=account.REGION, endpoint_url=aws.endpoint, registry=registry
     )
-    mine = replace(
+    own_settings = replace(
         settings,
         cluster_name=account.CLUSTER,
         cluster_endpoint=api.url,
@@ -97,15 +97,15 @@ def build(
         api=api,
         client=client,
         provider=provider,
-        world=world,
-        broker=Broker(client, provider, mine, clock=clock),
-        scheduler=Scheduler(client, mine, clock=clock),
+        ids=ids,
+        broker=Broker(client, provider, own_settings, clock=clock),
+        scheduler=Scheduler(client, own_settings, clock=clock),
         elector=Elector(client, LEASE, NAMESPACE, settings.identity, clock),
     )
 
 
 def prepare(settings: Settings) -> None:
-    """The process as a demo wants it: no account of the user's, and little of the broker's log."""
+    """Prepares the process for a demo: no account of the user's, and little of the broker's log."""
     own_credentials()
     # A demo prints its own output; the broker's log is optional.
     logs.configure(
@@ -128,7 +128,7 @@ def servers() -> Iterator[tuple[LocalAws, ApiServer, Path]]:
 
 
 def own_credentials() -> None:
-    """The demo never meets the user's account, whatever is configured."""
+    """The demo never uses the user's account, even if one is configured."""
     for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"):
         os.environ.pop(name, None)
     os.environ.update(
@@ -162,7 +162,9 @@ def hints(kubeconfig: Path, endpoint: str, *commands: str, page: str = "") -> st
     `page`: the address of the web page, if it is served.
     """
     called = sys.argv[0] if Path(sys.argv[0]).name == NAME else NAME
-    told = (each.replace(NAME, called, 1) if each.startswith(NAME) else each for each in commands)
+    called_commands = (
+        command.replace(NAME, called, 1) if command.startswith(NAME) else command for command in commands
+    )
     return (
         f"\nIt stays up until Ctrl-C{f', with a web page at {page}' if page else ''}. "
         "In another terminal, in this folder:\n"
@@ -171,7 +173,7 @@ def hints(kubeconfig: Path, endpoint: str, *commands: str, page: str = "") -> st
         f"  export AWS_ENDPOINT_URL={endpoint} AWS_REGION={account.REGION} "
         f"AWS_DEFAULT_REGION={account.REGION}\n"
         "  export AWS_ACCESS_KEY_ID=demo AWS_SECRET_ACCESS_KEY=demo\n"
-        + "".join(f"  {each}\n" for each in told)
+        + "".join(f"  {command}\n" for command in called_commands)
     )
 
 

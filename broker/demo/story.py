@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry
 from rich.console import Console
 
 from broker.commands.output import console
+from broker.demo.account import ExampleIds
 from broker.demo.kubelets import Kubelets
 from broker.demo.session import until_interrupted
 from broker.demo.stage import Stage, build, hints, line, prepare, servers, until
-from broker.demo.world import ExampleIds
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.transports import InProcessTransport
@@ -33,7 +33,7 @@ class Scene:
     user: Client
     began: float
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """One line, with the seconds since the beginning."""
         passed = self.clock.monotonic() - self.began
         self.out.print(f"[dim]{passed:6.1f}s[/dim]  {text}", soft_wrap=True)
@@ -49,7 +49,7 @@ class Scene:
 
 
 @contextmanager
-def scene(settings: Settings, clock: Clock, *, make: Callable[[str], ExampleIds]) -> Iterator[Scene]:
+def open_scene(settings: Settings, clock: Clock, *, make: Callable[[str], ExampleIds]) -> Iterator[Scene]:
     """Local AWS, an API server, kubelets of instances and the broker, ready; `make` makes the account."""
     out, began = console(), clock.monotonic()
     prepare(settings)
@@ -58,15 +58,15 @@ def scene(settings: Settings, clock: Clock, *, make: Callable[[str], ExampleIds]
         kubeconfig.write_text(api.kubeconfig(name="demo"))
         stage = build(settings, aws, api, clock, CollectorRegistry(auto_describe=True), make=make)
         user = Client(InProcessTransport(api.cluster), field_manager="kubectl")
-        made = Scene(stage=stage, clock=clock, out=out, kubeconfig=kubeconfig, user=user, began=began)
+        scene = Scene(stage=stage, clock=clock, out=out, kubeconfig=kubeconfig, user=user, began=began)
         kubelets = Kubelets(stage.client, stage.provider, clock=clock)
-        stage.broker.journal.subscribe(lambda attempt: made.say(line(attempt)))
+        stage.broker.journal.subscribe(lambda attempt: scene.report(line(attempt)))
         stage.start()
         kubelets.start()
         try:
-            made.until(lambda: all(stage.broker.ready().values()))
-            made.say("local AWS, a Kubernetes API and the broker are up")
-            yield made
+            scene.until(lambda: all(stage.broker.ready().values()))
+            scene.report("local AWS, a Kubernetes API and the broker are up")
+            yield scene
         finally:
             kubelets.stop()
             stage.stop()

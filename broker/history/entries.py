@@ -171,12 +171,12 @@ def pools(attempt: Attempt) -> tuple[Pool, ...]:
 
 def reservations(attempt: Attempt) -> tuple[str, ...]:
     """The ids and groups by which the attempt is found."""
-    found = dict.fromkeys((*attempt.odcr_ids, *(pool.reservation for pool in pools(attempt))))
-    return tuple(filter(None, found))[:MOST_RESERVATIONS]
+    keys = dict.fromkeys((*attempt.odcr_ids, *(pool.reservation for pool in pools(attempt))))
+    return tuple(filter(None, keys))[:MOST_RESERVATIONS]
 
 
 def is_shortage(attempt: Attempt) -> bool:
-    """Whether EC2 refused for want of room."""
+    """Whether EC2 refused for lack of capacity."""
     return attempt.outcome is Outcome.REFUSED and attempt.class_ in _SHORT
 
 

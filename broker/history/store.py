@@ -176,11 +176,11 @@ class HistoryStore:
         if not self.bounded:
             return 0
         with self._begin() as connection:
-            pages, free, each = (
+            pages, free, page_size = (
                 int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
                 for name in ("page_count", "freelist_count", "page_size")
             )
-            return (pages - free) * each
+            return (pages - free) * page_size
 
     @property
     def bounded(self) -> bool:
@@ -200,10 +200,10 @@ class HistoryStore:
     # ---- reading
 
     def find(
-        self, wanted: EntryFilter, *, before: tuple[int, str] | None = None, limit: int = 100
+        self, entry_filter: EntryFilter, *, before: tuple[int, str] | None = None, limit: int = 100
     ) -> list[Entry]:
         """The newest first; `before` is the place (at, id) of the last one on the page before."""
-        statement = select(ENTRIES).where(*wanted.conditions())
+        statement = select(ENTRIES).where(*entry_filter.conditions())
         if before is not None:
             at, id_ = before
             older = and_(ENTRIES.c.at == at, ENTRIES.c.id < id_)
@@ -212,13 +212,13 @@ class HistoryStore:
         with self._begin() as connection:
             return [Entry(**row) for row in connection.execute(statement).mappings()]
 
-    def count(self, wanted: EntryFilter, *, by: str) -> list[tuple[str, int]]:
+    def count(self, entry_filter: EntryFilter, *, by: str) -> list[tuple[str, int]]:
         """Entries by the values of a column, the most frequent first."""
         column = ENTRIES.c[by]
         number = func.count().label("number")
         statement = (
             select(column, number)
-            .where(*wanted.conditions())
+            .where(*entry_filter.conditions())
             .group_by(column)
             .order_by(number.desc(), column)
         )
@@ -231,7 +231,7 @@ class HistoryStore:
             return [str(name) for name in connection.scalars(select(ENTRIES.c.namespace).distinct())]
 
     def refusals(self, *, since: int, width: int = SLOT) -> list[tuple[int, str, int]]:
-        """(slot, pool, refusals for want of room) since a time in seconds; `width` seconds a slot."""
+        """(slot, pool, refusals for lack of capacity) since a time in seconds; `width` seconds a slot."""
         slot = (SHORTAGES.c.slot - SHORTAGES.c.slot % width).label("start")
         statement = (
             select(slot, SHORTAGES.c.pool, func.sum(SHORTAGES.c.count))
@@ -243,7 +243,7 @@ class HistoryStore:
             return [(int(s), str(p), int(n)) for s, p, n in connection.execute(statement)]
 
     def outcomes(self, *, since: int) -> list[PoolOutcomes]:
-        """Launches, and refusals for want of room, of each pool and slot since a time in seconds."""
+        """Launches, and refusals for lack of capacity, of each pool and slot since a time in seconds."""
         none = literal(0)
         parts = (
             (LAUNCHES, LAUNCHES.c.count, none),
@@ -267,7 +267,7 @@ class HistoryStore:
 
     def uses(self, reservations: Iterable[str], *, since: int) -> dict[str, list[tuple[int, int, int]]]:
         """(slot, total, used) of each reservation, oldest first."""
-        found: dict[str, list[tuple[int, int, int]]] = {}
+        by_reservation: dict[str, list[tuple[int, int, int]]] = {}
         statement = (
             select(USES)
             .where(USES.c.reservation.in_([*reservations]), USES.c.slot >= since)
@@ -275,8 +275,8 @@ class HistoryStore:
         )
         with self._begin() as connection:
             for row in connection.execute(statement):
-                found.setdefault(row.reservation, []).append((row.slot, row.total, row.used))
-        return found
+                by_reservation.setdefault(row.reservation, []).append((row.slot, row.total, row.used))
+        return by_reservation
 
     # ---- how
 

@@ -49,7 +49,7 @@ def _counts_of_pools(name: str) -> Table:
     )
 
 
-SHORTAGES: Final = _counts_of_pools("history_shortages")  # refusals for want of room
+SHORTAGES: Final = _counts_of_pools("history_shortages")  # refusals for lack of capacity
 LAUNCHES: Final = _counts_of_pools("history_launches")
 USES: Final = Table(
     "history_uses",
@@ -115,8 +115,8 @@ class EntryFilter:
             if value := getattr(self, name):
                 yield columns[name] == value
         if self.reservation:
-            found = select(RESERVATIONS.c.entry).where(RESERVATIONS.c.reservation == self.reservation)
-            yield or_(columns.reservation == self.reservation, columns.id.in_(found))
+            matching = select(RESERVATIONS.c.entry).where(RESERVATIONS.c.reservation == self.reservation)
+            yield or_(columns.reservation == self.reservation, columns.id.in_(matching))
         if self.node_pool:
             claims = select(CLAIMS.c.claim).where(CLAIMS.c.node_pool == self.node_pool)
             yield and_(columns.kind == "NodeClaim", columns.name.in_(claims))

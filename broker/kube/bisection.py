@@ -27,7 +27,7 @@ def bisected_among(
     parts: Callable[[], Sequence[P]],
     suspect: Callable[[P], object] = lambda part: part,
 ) -> R:
-    """`whole()`, which is `among` all of the parts; these are asked for only if it fails."""
+    """`whole()`, which is `among` all of the parts; `parts` is called only if it fails."""
     try:
         return whole()
     except CulpritFound:
@@ -46,7 +46,7 @@ def _first_bad(
     def fails(count: int) -> bool:
         try:
             judge(parts[:count])
-        except Exception as other:  # noqa: BLE001 the first error is raised, whatever the trials meet
+        except Exception as other:  # noqa: BLE001 the first error is raised, not those of the trials
             return isinstance(other, error)
         return False
 

@@ -5,7 +5,8 @@ A handler runs after its change is visible. Versions compare as integers: a prom
 before that a fact of etcd (https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions).
 
 An object that cannot be decoded, or that a pass failed on (`leave_out`), is left out and listed in `broken`.
-Handlers see it as deleted, so code that destroys things for want of an object must check `left_out` first.
+Handlers see it as deleted, so code that destroys things because an object is absent must check `left_out`
+first.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from broker.kube.partial import PartialObject
 from broker.text import shortened
 
 T = TypeVar("T", bound=Object)
-TOLD = 8  # at most so many faults of one object
+REPORTED_FAULTS = 8  # at most so many faults of one object
 Raw = Mapping[str, Any]
 Indexes = Mapping[str, Callable[[T], Iterable[str]]]
 Values = list[T]
@@ -78,10 +79,10 @@ class Cache(Generic[T]):
         self._left_out: dict[str, tuple[T, str]] = {}  # those of them that were decoded; the key that follows
         self._reporters: list[Callable[[PartialObject], None]] = []
         self._versions: dict[str, int] = {}  # key → version, of objects and broken ones
-        self._gone: dict[str, int] = {}  # key → version at which our own write ended it
-        self._found: dict[str, dict[str, dict[str, T]]] = {name: {} for name in self._indexes}
+        self._gone: dict[str, int] = {}  # key → version at which the broker's own write ended it
+        self._indexed: dict[str, dict[str, dict[str, T]]] = {name: {} for name in self._indexes}
         self._sizes = [OBJECTS.labels(model.KIND.resource, state) for state in ("decoded", "broken")]
-        self._ours: set[int] = set()  # versions that came as answers and that the watch is still to show
+        self._own_versions: set[int] = set()  # versions of answers, not shown by the watch yet
         self._progress = 0  # every change up to here has been seen
         self._handlers: list[Handler[T]] = []
 
@@ -104,7 +105,7 @@ class Cache(Generic[T]):
     def by(self, index: str, value: str) -> Values[T]:
         """The objects for which the index named `index` gives `value`."""
         with self._lock:
-            return [*self._found[index].get(value, {}).values()]
+            return [*self._indexed[index].get(value, {}).values()]
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -156,16 +157,16 @@ class Cache(Generic[T]):
             self._put(DecodedObject(key, self._versions[key], value))
             with self._lock:
                 if follows in self._objects:
-                    keys = [each for each in self._objects if each != key]
+                    keys = [other_key for other_key in self._objects if other_key != key]
                     keys.insert(keys.index(follows), key)
                     self._order(keys)
 
     def _order(self, keys: Iterable[str]) -> None:
         place = {key: at for at, key in enumerate(keys)}
         self._objects = {key: self._objects[key] for key in place}
-        for found in self._found.values():
-            for value, objects in found.items():
-                found[value] = {key: objects[key] for key in sorted(objects, key=place.__getitem__)}
+        for index in self._indexed.values():
+            for value, objects in index.items():
+                index[value] = {key: objects[key] for key in sorted(objects, key=place.__getitem__)}
 
     def readmit(self, before: float) -> None:
         """Takes back the objects that were left out before this time of the monotonic clock."""
@@ -178,7 +179,7 @@ class Cache(Generic[T]):
         with self._writes:
             self._handlers.append(handler)
             for value in self.list():
-                self._tell([handler], value.key, None, value)
+                self._notify([handler], value.key, None, value)
 
     def observe(self, raw: Raw) -> None:
         """Takes the response to a write of the broker, so that the next reconcile sees it.
@@ -198,12 +199,12 @@ class Cache(Generic[T]):
                 self._gone[key] = version
                 self._remove(key)
             else:
-                self._ours.add(version)
+                self._own_versions.add(version)
                 self._put(self._decode(key, version, raw))
 
-    def knows(self, version: int) -> bool:
+    def has_version(self, version: int) -> bool:
         """Whether this version, which the watch has not shown yet, is here: no other object has it."""
-        return version in self._ours
+        return version in self._own_versions
 
     def reread(self, raws: Iterable[Raw]) -> None:
         """Takes objects also at the versions that are cached.
@@ -224,7 +225,7 @@ class Cache(Generic[T]):
         with self._writes:
             self.progress(version)
             if version < max(self._versions.get(key, 0), self._gone.get(key, 0)):
-                return  # our own later write is here already
+                return  # a later write of the broker is here already
             if event == "DELETED":
                 self._remove(key)
             elif version != self._versions.get(key) or not version:
@@ -234,8 +235,8 @@ class Cache(Generic[T]):
         """The watch has shown every change up to `version`."""
         with self._writes:
             self._progress = max(self._progress, version)
-            if self._ours:
-                self._ours = {at for at in self._ours if at > self._progress}
+            if self._own_versions:
+                self._own_versions = {at for at in self._own_versions if at > self._progress}
             if self._gone:
                 self._gone = {key: at for key, at in self._gone.items() if at > self._progress}
 
@@ -261,7 +262,7 @@ class Cache(Generic[T]):
             if rewound:
                 self._progress = 0
                 self._gone.clear()
-                self._ours.clear()
+                self._own_versions.clear()
             for key, at in [*self._versions.items()]:
                 if key not in listed and (rewound or at <= version):
                     self._remove(key)
@@ -289,7 +290,7 @@ class Cache(Generic[T]):
                 self._objects[key] = new
                 for name, values in (entries or {}).items():
                     for value in values:
-                        self._found[name].setdefault(value, {})[key] = new
+                        self._indexed[name].setdefault(value, {})[key] = new
         self._measure()
         if partial is not None and report:
             log.warning(
@@ -299,7 +300,7 @@ class Cache(Generic[T]):
                 with guarded("left out", kind=self._kind, object=key):
                     reporter(partial)
         if old is not None or new is not None:
-            self._tell(self._handlers, key, old, new)
+            self._notify(self._handlers, key, old, new)
 
     def _remove(self, key: str) -> None:
         with self._lock:
@@ -310,7 +311,7 @@ class Cache(Generic[T]):
             self._left_out.pop(key, None)
         self._measure()
         if old is not None:
-            self._tell(self._handlers, key, old, None)
+            self._notify(self._handlers, key, old, None)
 
     def _decode(self, key: str, version: int, raw: Raw) -> DecodedObject[T]:
         try:
@@ -318,7 +319,7 @@ class Cache(Generic[T]):
         except ValidationError as error:
             error_text = "; ".join(
                 f"{'.'.join(map(str, e['loc'])) or key}: {e['msg']}, got {shortened(e['input'], 100)}"
-                for e in error.errors(include_url=False, include_context=False)[:TOLD]
+                for e in error.errors(include_url=False, include_context=False)[:REPORTED_FAULTS]
             )
         except Exception as error:  # noqa: BLE001 such as RecursionError: nothing in an object may stop the stream
             error_text = f"{type(error).__name__}: {error}"
@@ -333,17 +334,20 @@ class Cache(Generic[T]):
         if old is None:
             return
         entries = self._values(key, old)
-        for name, found in self._found.items():
-            there = (value for value, objects in found.items() if key in objects)
-            for value in frozenset(there) if entries is None else entries[name]:
-                found[value].pop(key)
-                if not found[value]:
-                    del found[value]
+        for name, index in self._indexed.items():
+            values = (value for value, objects in index.items() if key in objects)
+            for value in frozenset(values) if entries is None else entries[name]:
+                index[value].pop(key)
+                if not index[value]:
+                    del index[value]
 
-    def _tell(self, handlers: Iterable[Handler[T]], key: str, old: T | None, new: T | None) -> None:
+    def _notify(self, handlers: Iterable[Handler[T]], key: str, old: T | None, new: T | None) -> None:
         for handler in [*handlers]:
-            with guarded("handler", kind=self._kind, object=key):
+            try:
                 handler(old, new)
+            except Exception:
+                with guarded("handler", kind=self._kind, object=key):  # made for failures only: it costs time
+                    raise
 
     @property
     def _kind(self) -> str:

@@ -49,9 +49,9 @@ class Request:
     body: bytes | None = None
 
     def header(self, name: str) -> str:
-        """A header's value, whatever its case; empty where it is not there."""
-        wanted = name.lower()
-        return next((value for key, value in self.headers.items() if key.lower() == wanted), "")
+        """A header's value, by its name in any case; empty if it is absent."""
+        lowered = name.lower()
+        return next((value for key, value in self.headers.items() if key.lower() == lowered), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +253,7 @@ class Client:
     def apply(
         self, kind: Kind, body: Mapping[str, Any], *, subresource: str | None = None, force: bool = True
     ) -> Json:
-        """Server-side apply: `body` holds every field that this manager wants to own, and nothing else.
+        """Server-side apply: `body` holds every field that this manager is to own, and nothing else.
 
         Fields of a status that the definition does not declare are left out, as other writes drop them.
         """

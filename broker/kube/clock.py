@@ -133,7 +133,7 @@ class FakeClock:
                 raise AssertionError(f"fewer than {count} threads came to wait: {self._waiting}")
 
     def until(self, done: Callable[[], bool], *, step: float = 0.0) -> None:
-        """Returns when `done()`. Between two looks it moves time on by `step` and lets whom it woke work."""
+        """Returns when `done()`. Between checks it moves time on by `step` and lets the woken threads run."""
         deadline = time.monotonic() + PATIENCE
         while not done():
             if time.monotonic() > deadline:

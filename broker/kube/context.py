@@ -1,4 +1,4 @@
-"""What every controller that writes to Kubernetes shares during one term of leadership."""
+"""The values that all controllers that write to Kubernetes share during one term of leadership."""
 
 from __future__ import annotations
 

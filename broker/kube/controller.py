@@ -64,10 +64,10 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class ReconcileOutcome:
-    """The result of one reconcile; `wait` is the delay that the server asked for after a failure."""
+    """The result of one reconcile; `wait` is the delay that the server requested after a failure."""
 
     failed: bool
-    again: float | None = None
+    requeue_after: float | None = None
     wait: float = 0.0
 
 
@@ -108,7 +108,7 @@ def attempt(
         else "error"
         if outcome.failed
         else "done"
-        if outcome.again is None
+        if outcome.requeue_after is None
         else "again"
     )
     RECONCILES.labels(name, result).inc()
@@ -119,7 +119,7 @@ def _call(
     name: str, work: Callable[[], Result | None], expected: Errors, context: dict[str, Any]
 ) -> ReconcileOutcome:
     try:
-        again = work()
+        requested = work()
     except Conflict as error:  # another writer was faster; the next reconcile sees its write
         log.debug("conflict, retrying", controller=name, error=str(error), **context)
         return ReconcileOutcome(failed=True)
@@ -129,7 +129,8 @@ def _call(
             failed=True, wait=error.retry_after if isinstance(error, TooManyRequests) else 0.0
         )
     return ReconcileOutcome(
-        failed=False, again=None if again is None else max(again.requeue_after, SHORTEST_REQUEUE)
+        failed=False,
+        requeue_after=None if requested is None else max(requested.requeue_after, SHORTEST_REQUEUE),
     )
 
 
@@ -137,7 +138,7 @@ class Controller(Watches[K]):
     """`workers` threads over one queue, started once and stopped once.
 
     `expected` are error types of the provider, besides the API's. No key is worked on before `synced`:
-    without every cache, an object that is not known yet would look like one that is gone.
+    without every cache, an object that is not listed yet would look like a deleted one.
     """
 
     def __init__(
@@ -194,7 +195,7 @@ class Controller(Watches[K]):
         """Works on one ready key in the caller's thread; whether there was one. For tests and single runs."""
         if not len(self.queue):
             return False
-        self._one(self.queue.get())
+        self._reconcile_one(self.queue.get())
         return True
 
     def _work(self) -> None:
@@ -206,9 +207,9 @@ class Controller(Watches[K]):
                 key = self.queue.get()
             except ShutDown:
                 return
-            self._one(key)
+            self._reconcile_one(key)
 
-    def _one(self, key: K) -> None:
+    def _reconcile_one(self, key: K) -> None:
         try:
             outcome = attempt(
                 self.name,
@@ -224,7 +225,7 @@ class Controller(Watches[K]):
                 self.queue.retry(key, at_least=outcome.wait)
                 return
             self.queue.forget(key)
-            if outcome.again is not None:
-                self.queue.add_after(key, outcome.again)
+            if outcome.requeue_after is not None:
+                self.queue.add_after(key, outcome.requeue_after)
         finally:
             self.queue.done(key)

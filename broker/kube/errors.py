@@ -1,6 +1,6 @@
 """How the API server refuses, as one tree of exceptions.
 
-Invariant: callers decide by class, never by text; whatever went wrong between here and the API server is
+Invariant: callers decide by class, never by text; every failure between here and the API server is
 Unavailable, with its cause chained. Status codes and reasons:
 https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md#response-status-kind
 """
@@ -56,7 +56,7 @@ class Forbidden(ApiError):
 
 
 class TooManyRequests(ApiError):
-    """Asked too fast, or an eviction that a disruption budget does not allow now."""
+    """Requests came too fast, or an eviction that a disruption budget does not allow now."""
 
     @property
     def retry_after(self) -> float:

@@ -273,9 +273,9 @@ class Recorder:
 
     def _failed(self, series: _EventSeries, error: ApiError) -> None:
         series.attempts += 1
-        again = isinstance(error, Unavailable | TooManyRequests) and series.attempts < ATTEMPTS
+        retried = isinstance(error, Unavailable | TooManyRequests) and series.attempts < ATTEMPTS
         log.debug("event not written", reason=series.reason, object=series.about.name, error=str(error))
-        if again:
+        if retried:
             with self._changed:
                 series.due = self._clock.monotonic() + RETRY
                 self._unwritten[id(series)] = series

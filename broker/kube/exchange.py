@@ -70,7 +70,7 @@ def request(method: str, target: str, headers: Mapping[str, str], body: bytes | 
 
 
 class Incoming:
-    """Reads one response as its bytes come; `keep` then tells if the connection may carry another."""
+    """Reads one response as its bytes come; `keep` is then true if the connection may carry another."""
 
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)

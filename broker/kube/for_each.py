@@ -14,7 +14,7 @@ from broker.kube.errors import ApiError, NotFound, Unavailable
 T = TypeVar("T")
 
 
-def each(items: Iterable[T], write: Callable[[T], None]) -> None:
+def for_each(items: Iterable[T], write: Callable[[T], None]) -> None:
     """Raises the first ApiError; an object that is gone needs no write."""
     first: ApiError | None = None
     for item in items:

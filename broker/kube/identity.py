@@ -57,7 +57,8 @@ def compare(client: Client, facts: Mapping[str, str]) -> bool:
     if differing:
         raise IdentityDiffers(
             f"not leading: {'; '.join(differing)} when a broker first led this cluster. Start it as it was. "
-            "If the change is meant, end what it made before, and let the next broker store anew: "
+            "If the change is meant, end what the broker made before, and let the next broker store the new "
+            "facts: "
             f"kubectl --namespace {NAMESPACE} delete configmap {NAME}"
         )
     return True
@@ -68,8 +69,8 @@ def pin(client: Client, facts: Mapping[str, str]) -> None:
     in other Regions: a wrong one must not be stored by the first start."""
     if compare(client, facts):
         return
-    found, _ = client.read_all(Node.KIND, _region, label_selector=REGION)
-    regions = {*found} - {""}
+    node_regions, _ = client.read_all(Node.KIND, _region, label_selector=REGION)
+    regions = {*node_regions} - {""}
     if regions and facts["region"] not in regions:
         raise IdentityDiffers(
             f"not leading: region is {facts['region']!r}, and the Nodes of this cluster are in "

@@ -25,8 +25,8 @@ from broker.kube.metrics import REGISTRY
 from broker.kube.panics import guarded
 
 FIRST, LONGEST = 0.1, 30.0  # seconds of back-off
-ABSENT = 60.0  # at most between two looks for a kind that need not be there
-UNNEEDED = 0.2  # between two looks whether a kind is needed
+ABSENT = 60.0  # at most between two checks for a kind that need not exist
+UNNEEDED = 0.2  # between two checks whether a kind is needed
 HEALTHY = 10.0  # a watch that lived this long ended for a reason of its own
 REFUSALS = 3  # in a row, and the version to watch from is doubted: list again
 # A watch lives this long, and a half-open one 30 s longer: the bound on unnoticed staleness.
@@ -182,7 +182,7 @@ class Informer(Generic[T]):
     def follow(self) -> float:
         """One round, in the caller's thread: lists where needed, then watches until the stream ends.
 
-        Returns the seconds for which the server wants to be left alone.
+        Returns the seconds that the server requests before the next round.
         """
         try:
             if not self._revision:
@@ -243,7 +243,7 @@ class Informer(Generic[T]):
             label_selector=self._label_selector,
             field_selector=self._field_selector,
             seconds=WATCH_SECONDS + int(WATCH_SPREAD * self._random()),
-            known=self.cache.knows,
+            known=self.cache.has_version,
         )
         self._watch = watch
         with watch:

@@ -7,8 +7,8 @@ counted, and an event on it gives the error. A new version of the object is read
 version is tried again after a while, since the fault may have passed.
 
 Invariant: no pass has a guard of its own for each kind that it reads, so none can be forgotten. If a panic
-persists whatever is left out, nothing stays left out: it is logged, counted, and the pass is repeated with
-back-off.
+persists with every suspect left out, nothing stays left out: the panic is logged and counted, and the pass
+is repeated with back-off.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Isolation:
             search = _Search(self._caches, run, about, self._clock.monotonic())
             left = search.through(left)
             for out in search.left_out:
-                if any(each is partial for cache, partial in out.left for each in cache.left_out):
+                if any(left_out is partial for cache, partial in out.left for left_out in cache.left_out):
                     self._report(out.left[0][1])
             return left
         finally:
@@ -91,14 +91,14 @@ class Isolation:
     def leave_out(self, suspect: Object, error: str) -> bool:
         """Whether the object was in a cache and is left out from now on."""
         now = self._clock.monotonic()
-        found = [cache.leave_out(suspect, _because(error), now) for cache in self._caches]
-        for partial in filter(None, found):
+        partials = [cache.leave_out(suspect, _because(error), now) for cache in self._caches]
+        for partial in filter(None, partials):
             self._report(partial)
-        return any(found)
+        return any(partials)
 
     def _known(self, panic: Panic) -> bool:
         """Whether a suspect is left out already."""
-        uids = {uid for each in panic.suspects if (uid := getattr(each, "uid", ""))}
+        uids = {uid for suspect in panic.suspects if (uid := getattr(suspect, "uid", ""))}
         return any(partial.uid in uids for cache in self._caches for partial in cache.left_out)
 
     def readmit(self) -> None:
@@ -151,9 +151,9 @@ class _Search:
         """Leaves out one object after another; the panic that is left."""
         goes_on = True
         while panic is not None and goes_on and self._runs < RUNS:
-            suspects = self._found(panic)
+            suspects = self._cached_suspects(panic)
             kind = None if self._alone(panic, suspects) else self._alike.get(panic.where)
-            alike = next((found for found in suspects if kind == found.KIND), None)
+            alike = next((suspect for suspect in suspects if kind == suspect.KIND), None)
             if alike is not None and self._leave_out(alike, panic, sure=False):
                 panic = self._rerun()
             else:
@@ -165,8 +165,10 @@ class _Search:
         panic: Panic | None = None
         unsure = [out for out in self.left_out if not out.sure]
         one_by_one = len(unsure) <= TRIED
-        for (where, _, _), some in groupby(unsure, key=lambda o: (o.where, one_by_one and o, o.value.KIND)):
-            group = [*some]
+        for (where, _, _), entries in groupby(
+            unsure, key=lambda o: (o.where, one_by_one and o, o.value.KIND)
+        ):
+            group = [*entries]
             if len(group) == len([out for out in self.left_out if out.where == where]):
                 continue  # without them it would fail so
             self._bring_back(group)
@@ -178,49 +180,54 @@ class _Search:
 
     def _leave_out_in_turn(self, suspects: Sequence[Any], panic: Panic) -> tuple[bool, Panic | None]:
         """Leaves out the one without which the pass does not fail so; whether to go on, and how it ended."""
-        there = {value.uid for value in suspects}
+        uids_before = {value.uid for value in suspects}
         remembered: list[Any] = []  # the pass still has them from elsewhere, and forgets them before long
         alike: list[Any] = []  # without them it fails so on others that come with the same ones
-        otherwise: list[Any] = []  # without them it fails elsewhere, which may be for want of them
+        otherwise: list[Any] = []  # without them it fails elsewhere, which may be because they are absent
         alone = self._alone(panic, suspects)
-        for found in suspects[:TRIED]:
-            if not self._leave_out(found, panic, sure=not alone):
+        for suspect in suspects[:TRIED]:
+            if not self._leave_out(suspect, panic, sure=not alone):
                 continue
             after = self._rerun()
             if after is None:
                 return True, None
-            if alone and found is suspects[0] and not _named(after, found) and self._found(after):
+            if (
+                alone
+                and suspect is suspects[0]
+                and not _named(after, suspect)
+                and self._cached_suspects(after)
+            ):
                 return True, after  # now it is about another
-            now = {value.uid for value in self._found(after)}
-            others = there - {found.uid}
+            now = {value.uid for value in self._cached_suspects(after)}
+            others = uids_before - {suspect.uid}
             if after.where != panic.where and (now or after.where[0] != panic.where[0]):
-                otherwise.append(found)
+                otherwise.append(suspect)
             elif now and (not others or not others <= now):
                 return True, after  # it fails so on others
-            elif _named(after, found):
-                if alone and found is suspects[0]:
+            elif _named(after, suspect):
+                if alone and suspect is suspects[0]:
                     return False, after
-                remembered.append(found)
-            elif now - there:
-                alike.append(found)
+                remembered.append(suspect)
+            elif now - uids_before:
+                alike.append(suspect)
             self._bring_back(self.left_out[-1:])
         if alike:
             self._alike[panic.where] = alike[0].KIND
-        for found in (*otherwise, *alike):
-            if self._leave_out(found, panic, sure=False):
+        for suspect in (*otherwise, *alike):
+            if self._leave_out(suspect, panic, sure=False):
                 return True, self._rerun()
         if not remembered or not self._leave_out(remembered[0], panic):
             self._give_up(panic)
         return False, panic
 
-    def _leave_out(self, found: Any, panic: Panic, *, sure: bool = True) -> bool:
+    def _leave_out(self, suspect: Any, panic: Panic, *, sure: bool = True) -> bool:
         left = [
             (cache, partial)
             for cache in self._caches
-            if (partial := cache.leave_out(found, _because(panic.error), self._now)) is not None
+            if (partial := cache.leave_out(suspect, _because(panic.error), self._now)) is not None
         ]
         if left:
-            self.left_out.append(_LeftOut(panic.where, found, left, sure))
+            self.left_out.append(_LeftOut(panic.where, suspect, left, sure))
         return bool(left)
 
     def _rerun(self) -> Panic | None:
@@ -233,19 +240,19 @@ class _Search:
 
     def _give_up(self, panic: Panic) -> None:
         """Brings back the objects that were left out for a panic that persists without them."""
-        like = panic.where if self._found(panic) else panic.where[:1]
+        like = panic.where if self._cached_suspects(panic) else panic.where[:1]
         self._bring_back([out for out in self.left_out if out.where[: len(like)] == like])
 
-    def _bring_back(self, some: Sequence[_LeftOut]) -> None:
-        for out in some:
+    def _bring_back(self, entries: Sequence[_LeftOut]) -> None:
+        for out in entries:
             for cache, partial in out.left:
                 cache.bring_back(partial)
-        self.left_out = [out for out in self.left_out if out not in some]
+        self.left_out = [out for out in self.left_out if out not in entries]
 
-    def _found(self, panic: Panic) -> list[Any]:
+    def _cached_suspects(self, panic: Panic) -> list[Any]:
         """The suspects that are in a cache, up to the one that the pass is about."""
         texts = {text for text in panic.suspects if isinstance(text, str)}
-        uids = {uid for each in panic.suspects if (uid := getattr(each, "uid", ""))}
+        uids = {uid for suspect in panic.suspects if (uid := getattr(suspect, "uid", ""))}
         named: dict[object, list[Any]] = {}
         for cache in self._caches:
             for value in cache.list():
@@ -253,19 +260,19 @@ class _Search:
                     named.setdefault(value.uid, []).append(value)
                 for text in _written(value) & texts:
                     named.setdefault(text, []).append(value)
-        found: list[Any] = []
+        cached: list[Any] = []
         for suspect in panic.suspects:
             same = suspect if isinstance(suspect, str) else getattr(suspect, "uid", "")
             for value in named.get(same, ()):
                 if value.key == self._about:
-                    return found
-                if all(value.uid != other.uid for other in found):
-                    found.append(value)
-        return found
+                    return cached
+                if all(value.uid != other.uid for other in cached):
+                    cached.append(value)
+        return cached
 
 
 def _named(panic: Panic, value: Any) -> bool:
-    return any(getattr(each, "uid", "") == value.uid for each in panic.suspects)
+    return any(getattr(suspect, "uid", "") == value.uid for suspect in panic.suspects)
 
 
 def _written(value: Object) -> set[str]:

@@ -42,9 +42,9 @@ def decode(model: type[O], raw: Mapping[str, Any]) -> O:
     known = _specs.get(key)
     if known is not None:
         return lean(model.model_validate({**raw, "spec": known}))
-    made = lean(model.model_validate(raw))
-    _bounded(_specs)[key] = made.spec  # type: ignore[attr-defined]  # every kind that is ALIKE has one
-    return made
+    decoded = lean(model.model_validate(raw))
+    _bounded(_specs)[key] = decoded.spec  # type: ignore[attr-defined]  # every kind that is ALIKE has one
+    return decoded
 
 
 def lean(model: M) -> M:
@@ -74,12 +74,12 @@ def _lean(value: Any) -> Any:
     return value if way is None else way(value)
 
 
-def _each(values: tuple[Any, ...]) -> tuple[Any, ...]:
+def _lean_items(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(map(_lean, values))
 
 
 @lru_cache(KEPT)
-def _moment(value: datetime) -> datetime:
+def _in_utc(value: datetime) -> datetime:
     """In UTC: pydantic makes a zone for each."""
     return value.astimezone(UTC) if value.tzinfo else value
 
@@ -98,9 +98,9 @@ def _map(values: dict[Any, Any]) -> dict[Any, Any]:
 
 _ways: dict[type, Callable[[Any], Any] | None] = {
     str: intern,
-    tuple: _each,
+    tuple: _lean_items,
     dict: _map,
-    datetime: _moment,
+    datetime: _in_utc,
 }
 
 

@@ -180,7 +180,7 @@ class Elector:
                 return
 
     def _watchdog(self, lost: LeaseLost) -> None:
-        """Sets `lost` in time, whatever the renewals are waiting for."""
+        """Sets `lost` in time, even if a renewal is blocked."""
         with self._changed:
             while not lost.is_set():
                 self._clock.wait(self._changed, self._candidate.until - self._clock.monotonic())

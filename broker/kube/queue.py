@@ -52,8 +52,8 @@ class WorkQueue(Generic[K]):
         self._ready: deque[K] = deque()
         self._dirty: dict[K, float] = {}  # key → ready since; waits for a worker, or for one to be done
         self._active: set[K] = set()
-        self._later: dict[K, float] = {}  # key → due; the earliest wish counts
-        self._heap: list[tuple[float, int, K]] = []  # may hold wishes that `_later` no longer has
+        self._later: dict[K, float] = {}  # key → due; the earliest request counts
+        self._heap: list[tuple[float, int, K]] = []  # may hold requests that `_later` no longer has
         self._order = count()
         self._failures: dict[K, int] = {}
         self._down = False

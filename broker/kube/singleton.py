@@ -112,6 +112,6 @@ class Singleton(Watches[K]):
         )
         if not outcome.failed:
             self._backoff.reset()
-            asked = [after for after in (outcome.again, self._every) if after is not None]
-            return False, min(asked) if asked else None
+            delays = [after for after in (outcome.requeue_after, self._every) if after is not None]
+            return False, min(delays) if delays else None
         return True, self._backoff.next(at_least=outcome.wait)

@@ -54,28 +54,28 @@ def panic_of(error: Exception) -> Panic:
     error_text = str(cause) or type(cause).__name__
     try:
         return _read(error, type(cause).__name__, error_text)
-    except Exception:  # noqa: BLE001 whatever the variables hold must not hide the failure itself
+    except Exception:  # noqa: BLE001 an error in reading the variables must not hide the failure itself
         return Panic(error=error_text, where=(type(cause).__name__,))
 
 
 def _read(error: Exception, type_: str, error_text: str) -> Panic:
     frames = [*_frames(error.__traceback__)]
     first: tuple[object, ...] = ()
-    found: list[object] = [error.suspect] if isinstance(error, CulpritFound) else []
-    nearest = len(found)
+    suspects_and_texts: list[object] = [error.suspect] if isinstance(error, CulpritFound) else []
+    nearest = len(suspects_and_texts)
     for frame, at in frames:
         values = frame.f_locals
         suspects = {name: value for name, value in values.items() if _is_suspect(value)}
         if suspects and not first:
             first = (frame.f_code.co_filename, frame.f_code.co_name)
         nearest = nearest or len({id(value) for value in suspects.values()})
-        found += [suspects[name] for name in reversed([*_names(frame, at)]) if name in suspects]
-        found += reversed(suspects.values())
+        suspects_and_texts += [suspects[name] for name in reversed([*_names(frame, at)]) if name in suspects]
+        suspects_and_texts += reversed(suspects.values())
         for value in reversed(values.values()):
-            found += _texts(value)
+            suspects_and_texts += _texts(value)
     if not first and frames:
         first = (frames[0][0].f_code.co_filename, frames[0][0].f_code.co_name)
-    unique = {each if isinstance(each, str) else id(each): each for each in found}
+    unique = {suspect if isinstance(suspect, str) else id(suspect): suspect for suspect in suspects_and_texts}
     return Panic(error=error_text, where=(type_, *first), suspects=tuple(unique.values()), nearest=nearest)
 
 

@@ -35,7 +35,7 @@ class Candidate:
         self._duration = max(1, round(duration))  # the field is whole seconds
         self._margin = self._duration / 3
         self._until = float("-inf")  # leading before this, on the monotonic clock
-        self._version = ""  # of the Lease as we last wrote it
+        self._version = ""  # of the Lease as this process last wrote it
         self._seen: tuple[Any, ...] = ()
         self._seen_at = 0.0
 
@@ -48,21 +48,21 @@ class Candidate:
         return self._until
 
     def renew(self) -> bool:
-        """Never takes the Lease anew: between two tenures of ours another may have led."""
+        """Never takes the Lease anew: another process may have led between two tenures of this one."""
         if not self.leading:
             return False
         try:
             return self._write(self._version, {})
         except NotFound:
             return self._over()
-        except Conflict:  # written by another process, or by us in a response that was lost
+        except Conflict:  # written by another process, or by this one in a response that was lost
             lease = self._client.get(LEASE, self._name, namespace=self._namespace)
             if self._holder(lease) != self.identity:
                 return self._over()
             return self._take(lease["metadata"]["resourceVersion"], {}) or self._over()
 
     def release(self) -> None:
-        """Gives the Lease back, so that a standby need not wait; does nothing where it is not ours."""
+        """Gives the Lease back, so that a standby need not wait; does nothing if another process holds it."""
         if not self.leading:
             return
         self._until = float("-inf")
@@ -87,7 +87,7 @@ class Candidate:
         version = lease["metadata"]["resourceVersion"]
         if (
             holder == self.identity
-        ):  # the response was lost when we took it, or we lost touch and no other process took it
+        ):  # the response to a take was lost, or the connection was, and no other process took it
             return self._take(version, {})
         record = (holder, spec.get("acquireTime"), spec.get("renewTime"), spec.get("leaseTransitions"))
         if record != self._seen:

@@ -195,16 +195,16 @@ def _api(configuration: Configuration) -> ApiClient:
 def _loader(path: str | Path | None, context: str | None) -> Callable[[], Configuration]:
     named = str(path or os.environ.get("KUBECONFIG") or "")
     error = ConfigurationError if named or context else NoClusterNamed
-    home = Path("~/.kube/config").expanduser()
+    default_file = Path("~/.kube/config").expanduser()
     if not named and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return partial(_load, "the pod's service account", error, config.load_incluster_config)
-    if not named and not home.exists():
+    if not named and not default_file.exists():
         raise error(
-            f"none is configured: KUBECONFIG is not set, this is not a pod, and there is no {home}; "
+            f"none is configured: KUBECONFIG is not set, this is not a pod, and there is no {default_file}; "
             "name a kubeconfig with --kubeconfig"
         )
-    file = named or str(home)
-    if not any(Path(each).expanduser().exists() for each in file.split(os.pathsep)):
+    file = named or str(default_file)
+    if not any(Path(path).expanduser().exists() for path in file.split(os.pathsep)):
         raise error(f"kubeconfig {file!r}: there is no such file")
     read = partial(config.load_kube_config, config_file=file, context=context or None, persist_config=False)
     return partial(_load, f"kubeconfig {file!r}" + (f", context {context!r}" if context else ""), error, read)

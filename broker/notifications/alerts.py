@@ -1,7 +1,7 @@
 """The alerts of one moment, made from the state that the web page shows. Values in, values out.
 
 Their names, severities and summaries are those of the Prometheus rules, so a receiver needs one routing for
-both. Invariant: the same trouble has the same labels at each look, and so the same id.
+both. Invariant: the same trouble has the same labels at each check, and so the same id.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any, Final
 from broker.kube.conditions import timestamp
 from broker.oncall.journal import short_id
 from broker.oncall.rules import BROKER_ALERTS, RUNBOOKS, Alert
-from broker.text import counted, moment
+from broker.text import counted, format_time
 from broker.webpage.live import LiveState
 
 MOST: Final = 100  # alerts at a time; a receiver is not flooded by one event
 LONGEST: Final = 1024  # characters of a description
-REPEATS: Final = 2  # refusals again after the first, as in the rule CapacityBrokerShortage
+MIN_FAILED_RETRIES: Final = 2  # refusals again after the first, as in the rule CapacityBrokerShortage
 # The time before the end of a reservation, as in the rule CapacityBrokerReservationEnding.
 ENDING: Final = timedelta(hours=1)
 BLOCK_ENDING: Final = timedelta(hours=2)
 CAP: Final = "SpendingCapReached"
-_RULES: Final[Mapping[str, Alert]] = {each.name: each for each in BROKER_ALERTS}
+_RULES: Final[Mapping[str, Alert]] = {alert.name: alert for alert in BROKER_ALERTS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +57,8 @@ class FiringAlert:
 
 def firing_alerts(live: LiveState, *, cluster: str) -> list[FiringAlert]:
     """The alerts of this moment: at most `MOST`, the most urgent kind first."""
-    found = [*_caps(live), *_ending(live), *_shortages(live)]
-    return [_named(each, cluster) for each in found[:MOST]]
+    alerts = [*_caps(live), *_ending(live), *_shortages(live)]
+    return [_named(alert, cluster) for alert in alerts[:MOST]]
 
 
 def _caps(live: LiveState) -> Iterator[FiringAlert]:
@@ -83,19 +83,19 @@ def _ending(live: LiveState) -> Iterator[FiringAlert]:
             "CapacityBrokerReservationEnding",
             {"odcr": odcr.id, "instance_type": odcr.instance_type, "zone": odcr.zone},
             f"{odcr.id} ({odcr.total} {odcr.instance_type} in {odcr.zone}{owner}) ends at "
-            f"{moment(odcr.end)}; {odcr.used} in use",
+            f"{format_time(odcr.end)}; {odcr.used} in use",
             odcr.end - before,
         )
 
 
 def _shortages(live: LiveState) -> Iterator[FiringAlert]:
     for shortage in live.shortages:
-        if shortage.repeats >= REPEATS:
+        if shortage.failed_retries >= MIN_FAILED_RETRIES:
             yield _alert(
                 "CapacityBrokerShortage",
                 {"scope": shortage.scope},
-                f"{shortage.scope} refused {counted(shortage.repeats + 1, 'time')} in a row, last at "
-                f"{moment(shortage.since)} with {shortage.code}: {shortage.message} {shortage.way_out}",
+                f"{shortage.scope} refused {counted(shortage.failed_retries + 1, 'time')} in a row, last at "
+                f"{format_time(shortage.since)} with {shortage.code}: {shortage.message} {shortage.way_out}",
                 shortage.since,
             )
 

@@ -69,7 +69,7 @@ class Receiver:
             raise DeliveryError(
                 f"{self.host} gave no answer: {type(error).__name__}", retryable=True
             ) from None
-        response.close()  # the body is not read, whatever its size
+        response.close()  # the body is not read: it may be large
         if response.status >= 300:
             raise DeliveryError(
                 f"{self.host} answered {response.status}", retryable=response.status in _RETRYABLE

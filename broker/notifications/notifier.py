@@ -1,8 +1,9 @@
 """Sends alerts while this process leads, in a thread of its own: no loop of the broker waits for it.
 
-Alertmanager gets every alert at each look, as a heartbeat, with an end that comes by itself if this process
+Alertmanager gets every alert at each check, as a heartbeat, with an end that comes by itself if this process
 dies. A webhook gets one message when an alert begins and one when it is over. An alert is over once it was
-absent for `HOLD`: a new leader, which knows little at first, ends none too early, and one that flaps is one.
+absent for `HOLD`: a new leader, which has little data at first, ends none too early, and a flapping alert is
+one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from broker.oncall.metrics import REGISTRY
 from broker.settings import Settings
 from broker.webpage.live import Live
 
-LOOK: Final = 30.0  # seconds
+INTERVAL: Final = 30.0  # seconds
 HOLD: Final = timedelta(minutes=5)
 LASTS: Final = timedelta(minutes=4)  # of an alert in Alertmanager without another message
 ALERTMANAGER, WEBHOOK = "alertmanager", "webhook"
@@ -43,7 +44,7 @@ _log = structlog.get_logger("notifications")
 
 
 class Notifier:
-    """`start` begins to look. `live` is the state to report, and `client` writes the record: both are None
+    """`start` begins to check. `live` is the state to report, and `client` writes the record: both are None
     while this process does not lead.
     """
 
@@ -59,11 +60,11 @@ class Notifier:
         self._forget()
 
     @property
-    def wanted(self) -> bool:
+    def enabled(self) -> bool:
         return self._alertmanager is not None or self._webhook is not None
 
     def start(self) -> None:
-        if self.wanted:
+        if self.enabled:
             self._thread = threading.Thread(target=self._run, name="notifications", daemon=True)
             self._thread.start()
 
@@ -72,14 +73,14 @@ class Notifier:
         if self._thread is not None:
             self._thread.join(timeout=5)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Compares the present alerts with those that were sent, and sends the difference."""
         live = self._live()
         if live is None or live.described is None:
             if live is None:
                 self._forget()
             return
-        if self._told is None and not self._read(live.now):
+        if self._sent is None and not self._read(live.now):
             return
         present = {alert.id: alert for alert in firing_alerts(live, cluster=self._cluster)}
         for id_, alert in present.items():
@@ -90,8 +91,8 @@ class Notifier:
             self._seen[id_] = live.now
         over = {id_ for id_ in self._firing if live.now - self._seen[id_] >= HOLD}
         self._heartbeat(over, live.now)
-        self._tell(over, live.now)
-        for id_ in over - {*(self._told or {})}:
+        self._send_changes(over, live.now)
+        for id_ in over - {*(self._sent or {})}:
             del self._firing[id_], self._seen[id_]
 
     # ---- how
@@ -106,27 +107,27 @@ class Notifier:
         """At the end of a term: the next leader may be another process."""
         self._firing: dict[str, FiringAlert] = {}
         self._seen: dict[str, datetime] = {}
-        self._told: dict[str, FiringAlert] | None = None
+        self._sent: dict[str, FiringAlert] | None = None
 
     def _run(self) -> None:
-        while not self._clock.wait(self._stop, LOOK):
+        while not self._clock.wait(self._stop, INTERVAL):
             with guarded("notifications"):
-                self.look()
+                self.check()
 
     def _read(self, now: datetime) -> bool:
         """Whether the record of the leader before is known."""
-        told: dict[str, FiringAlert] = {}
+        recorded: dict[str, FiringAlert] = {}
         client = self._client()
         if self._webhook is not None:
             if client is None:
                 return False
             try:
-                told = NotificationRecord(client).read()
+                recorded = NotificationRecord(client).read()
             except ApiError as error:
                 _log.warning("alerts of the leader before not read: nothing is sent", error=str(error))
                 return False
-        self._told = told
-        self._firing, self._seen = dict(told), dict.fromkeys(told, now)
+        self._sent = recorded
+        self._firing, self._seen = dict(recorded), dict.fromkeys(recorded, now)
         return True
 
     def _heartbeat(self, over: set[str], now: datetime) -> None:
@@ -136,30 +137,30 @@ class Notifier:
         bodies = [alert.body(now, now if id_ in over else now + LASTS) for id_, alert in self._firing.items()]
         self._send(ALERTMANAGER, self._alertmanager, bodies)
 
-    def _tell(self, over: set[str], now: datetime) -> None:
-        """A message for each alert that began or is over. After a failure the rest waits for a look."""
-        if self._webhook is None or self._told is None:
+    def _send_changes(self, over: set[str], now: datetime) -> None:
+        """A message for each alert that began or is over. After a failure the rest waits."""
+        if self._webhook is None or self._sent is None:
             return
-        told = dict(self._told)
-        begun = [id_ for id_ in self._firing if id_ not in over and id_ not in told]
-        for id_ in [*begun, *(over & told.keys())]:
+        sent = dict(self._sent)
+        begun = [id_ for id_ in self._firing if id_ not in over and id_ not in sent]
+        for id_ in [*begun, *(over & sent.keys())]:
             alert, ends = self._firing[id_], now if id_ in over else None
             if not self._send(WEBHOOK, self._webhook, message(alert, now, ends=ends)):
                 break
             if ends:
-                del told[id_]
+                del sent[id_]
             else:
-                told[id_] = alert
-        self._keep(told)
+                sent[id_] = alert
+        self._record_sent(sent)
 
-    def _keep(self, told: dict[str, FiringAlert]) -> None:
-        if told.keys() == (self._told or {}).keys():
+    def _record_sent(self, sent: dict[str, FiringAlert]) -> None:
+        if sent.keys() == (self._sent or {}).keys():
             return
-        self._told = told
+        self._sent = sent
         client = self._client()
         try:
             if client is not None:
-                NotificationRecord(client).write(told)
+                NotificationRecord(client).write(sent)
         except ApiError as error:
             _log.warning("sent alerts not recorded: a restart may repeat them", error=str(error))
 

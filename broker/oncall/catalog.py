@@ -44,7 +44,7 @@ class Definition:
 
     @property
     def unit(self) -> str:
-        """Grafana's unit, by the suffix that Prometheus' naming conventions ask for."""
+        """Grafana's unit, by the suffix of Prometheus' naming conventions."""
         for suffix, unit in _UNITS.items():
             if self.name.removesuffix("_total").endswith(suffix):
                 return unit
@@ -64,8 +64,8 @@ Catalog = Mapping[str, Definition]
 
 def definitions(registries: Iterable[CollectorRegistry]) -> Catalog:
     """Every metric of the broker in these registries, by name."""
-    found = (each for registry in registries for each in _definitions(registry))
-    return {each.name: each for each in sorted(found, key=lambda each: each.name)}
+    all_metrics = (metric for registry in registries for metric in _definitions(registry))
+    return {metric.name: metric for metric in sorted(all_metrics, key=lambda metric: metric.name)}
 
 
 def _definitions(registry: CollectorRegistry) -> Iterator[Definition]:
@@ -93,7 +93,7 @@ def check(expr: str, catalog: Catalog, *, recorded: Iterable[str] = ()) -> None:
 
     `recorded` are the names of recording rules.
     """
-    series = {name: each for each in catalog.values() for name in each.series}
+    series = {name: metric for metric in catalog.values() for name in metric.series}
     named = {name for name in _NAME.findall(_STRING.sub('""', expr)) if name + ":" not in expr}
     if unknown := named - series.keys():
         raise UnknownSeries(f"{', '.join(sorted(unknown))} in {expr}")

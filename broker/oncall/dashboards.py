@@ -196,8 +196,8 @@ DASHBOARDS: Final[Sequence[Dashboard]] = (
 def files(catalog: Catalog) -> Mapping[str, str]:
     """Name and text of each dashboard's file. Raises UnknownSeries for a query that names no metric."""
     return {
-        f"{each.uid}.json": json.dumps(model(each, catalog), indent=2, sort_keys=True) + "\n"
-        for each in DASHBOARDS
+        f"{dashboard.uid}.json": json.dumps(model(dashboard, catalog), indent=2, sort_keys=True) + "\n"
+        for dashboard in DASHBOARDS
     }
 
 

@@ -24,10 +24,11 @@ from broker.text import decode_json, decode_time
 from providers.model import ErrorClass
 
 ON_CLAIM = 16
-# Of the pools that had one answer: a fleet asks up to 300, and a claim's annotations hold 256 KiB in all.
+# Of the pools that had one answer: a fleet call names up to 300, and a claim's annotations hold 256 KiB in
+# all.
 POOLS_ON_CLAIM = 60
 
-# Claims without an instance whose first refusal is remembered, to count their fallback.
+# Claims without an instance that had a refusal, kept to count their fallback.
 _REFUSED_CLAIMS = 10_000
 # The end of the codes of options that the claim does not accept: to skip them is no fallback.
 _UNSUITABLE = "Mismatch"
@@ -126,7 +127,7 @@ class Journal:
 
 def forget_pools(reservations: Collection[str]) -> None:
     """Removes the series of pools of these reservations, which EC2 lists no more."""
-    ends = tuple(f":{each}" for each in reservations)
+    ends = tuple(f":{reservation}" for reservation in reservations)
     if ends:
         _ATTEMPTS.forget(lambda labels: labels[3].partition("@")[0].endswith(ends))
 

@@ -19,7 +19,7 @@ _RECORDED: Final = re.compile(r"\b[a-z_]+:capacity_[a-z_]+:[a-z0-9_]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """A recording rule; `name` is level:metric:operation, as Prometheus' practices ask for."""
+    """A recording rule; `name` is level:metric:operation, as in Prometheus' practices."""
 
     name: str
     expr: str
@@ -99,7 +99,7 @@ RESERVATION_ALERTS: Final[Sequence[Alert]] = (
         severity="critical",
         summary="Capacity reservation is not in Active state",
         description="{{ $labels.namespace }}/{{ $labels.reservation }} is not Active: its "
-        "status.lifecycleDetail says why.",
+        "status.lifecycleDetail has the reason.",
     ),
     Alert(
         name="CapacityReservationPending",
@@ -107,7 +107,7 @@ RESERVATION_ALERTS: Final[Sequence[Alert]] = (
         lasts="1h",
         summary="Capacity reservation has not become Active for an hour",
         description="{{ $labels.namespace }}/{{ $labels.reservation }} is {{ $labels.state }}: its "
-        "status.lifecycleDetail has what it waits for, and the time of the next attempt.",
+        "status.lifecycleDetail has the cause of the wait and the time of the next attempt.",
     ),
     Alert(
         name="CapacityReservationHardwareUnattributed",
@@ -136,7 +136,7 @@ BROKER_ALERTS: Final[Sequence[Alert]] = (
         severity="critical",
         summary="EC2 does not list many of the broker's instances",
         description="{{ $value }} registered claims are kept although EC2 does not list their instances. "
-        "Check Region, credentials and AWS's status before anybody deletes a claim.",
+        "Check Region, credentials and AWS's status before any claim is deleted.",
     ),
     Alert(
         name="CapacityBrokerReservationsNotDescribed",
@@ -215,7 +215,7 @@ ALERTS: Final = (*RESERVATION_ALERTS, *BROKER_ALERTS)
 
 def rules(catalog: Catalog) -> Mapping[str, Any]:
     """The rule file. Raises UnknownSeries for a rule about a series that no metric defines."""
-    for expr in (*(each.expr for each in RECORDINGS), *(each.expr for each in ALERTS)):
+    for expr in (*(rule.expr for rule in RECORDINGS), *(rule.expr for rule in ALERTS)):
         check_query(expr, catalog)
     groups: Sequence[tuple[str, Sequence[Alert | Recording]]] = (
         ("capacity-reservations", RESERVATION_ALERTS),
@@ -223,13 +223,13 @@ def rules(catalog: Catalog) -> Mapping[str, Any]:
         ("capacity-broker-recordings", RECORDINGS),
     )
     return {
-        "groups": [{"name": name, "rules": [each.rule() for each in members]} for name, members in groups]
+        "groups": [{"name": name, "rules": [rule.rule() for rule in members]} for name, members in groups]
     }
 
 
 def check_query(expr: str, catalog: Catalog) -> None:
     """Raises UnknownSeries if the expression names an unknown series, label or recording rule."""
-    recorded = {each.name for each in RECORDINGS}
+    recorded = {recording.name for recording in RECORDINGS}
     if unknown := {*_RECORDED.findall(expr)} - recorded:
         raise UnknownSeries(f"{', '.join(sorted(unknown))} in {expr}")
     if not _RECORDED.search(expr):

@@ -32,7 +32,7 @@ _NEXT_TRY: Final = GaugeTable(
     "six minutes at most.",
     _SCOPE,
 )
-_REPEATS: Final = GaugeTable(
+_FAILED_RETRIES: Final = GaugeTable(
     "capacity_broker_shortage_repeats",
     "How often a scope refused again after its shortage ended; each repeat doubles the wait.",
     _SCOPE,
@@ -66,14 +66,14 @@ def follow(
 
     def by_scope(value: Callable[[Shortage], float]) -> Rows:
         return {
-            (each.scope.kind, each.scope.key, each.class_.value, each.code): value(each)
-            for each in shortages().lasting(now())
+            (shortage.scope.kind, shortage.scope.key, shortage.class_.value, shortage.code): value(shortage)
+            for shortage in shortages().lasting(now())
         }
 
-    _SINCE.follow(lambda: by_scope(lambda each: each.since.timestamp()))
-    _UNTIL.follow(lambda: by_scope(lambda each: each.until.timestamp()))
-    _NEXT_TRY.follow(lambda: by_scope(lambda each: each.next_try.timestamp()))
-    _REPEATS.follow(lambda: by_scope(lambda each: each.step))
+    _SINCE.follow(lambda: by_scope(lambda shortage: shortage.since.timestamp()))
+    _UNTIL.follow(lambda: by_scope(lambda shortage: shortage.until.timestamp()))
+    _NEXT_TRY.follow(lambda: by_scope(lambda shortage: shortage.next_try.timestamp()))
+    _FAILED_RETRIES.follow(lambda: by_scope(lambda shortage: shortage.step))
     _COUNT.follow(lambda: _counts(shortages(), now()))
     _WAITING.follow(lambda: {labels: len(begun) for labels, begun in _waiting(claims(), since).items()})
     _OLDEST.follow(lambda: {labels: min(begun) for labels, begun in _waiting(claims(), since).items()})
@@ -81,8 +81,8 @@ def follow(
 
 def _counts(shortages: Shortages, now: datetime) -> Rows:
     counts: dict[tuple[str, ...], float] = {}
-    for each in shortages.lasting(now):
-        labels = (each.scope.kind, each.class_.value)
+    for shortage in shortages.lasting(now):
+        labels = (shortage.scope.kind, shortage.class_.value)
         counts[labels] = counts.get(labels, 0) + 1
     return counts
 
@@ -91,12 +91,12 @@ def _waiting(
     claims: Iterable[NodeClaim], since: Callable[[NodeClaim], datetime | None]
 ) -> dict[tuple[str, ...], list[float]]:
     """Since when the claims without an instance wait, by class and reason."""
-    found: dict[tuple[str, ...], list[float]] = {}
+    since_by_labels: dict[tuple[str, ...], list[float]] = {}
     for claim in claims:
         if claim.status.provider_id or claim.deleting:
             continue
         launched = condition(claim.status.conditions, names.LAUNCHED)
         labels = (claim.spec.node_class_ref.name, launched.reason if launched else NEW)
         begun = since(claim)
-        found.setdefault(labels, []).append(begun.timestamp() if begun else 0.0)
-    return found
+        since_by_labels.setdefault(labels, []).append(begun.timestamp() if begun else 0.0)
+    return since_by_labels

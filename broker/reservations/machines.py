@@ -28,7 +28,7 @@ from broker.quota.usage import Reserved
 from broker.reservations.endings import NOTICES
 from broker.reservations.ownership import Ownership
 from broker.reservations.sizing import ACCELERATORS, supply
-from broker.text import exact, moment
+from broker.text import exact, format_time
 from providers.model import InstanceType, Odcr
 
 Flavors = Mapping[str, Mapping[str, str]]
@@ -132,7 +132,7 @@ def slots(
     `starting`: how long a node that is not initialized counts.
     """
     has = whole(supply(type_))
-    ending = f"{odcr.id} ends at {moment(odcr.end)}" if odcr.end and expires(odcr, now) else ""
+    ending = f"{odcr.id} ends at {format_time(odcr.end)}" if odcr.end and expires(odcr, now) else ""
     rest = odcr.total
     for node in sorted(nodes, key=lambda node: node.name)[: odcr.total]:
         rest -= 1

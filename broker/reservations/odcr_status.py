@@ -11,7 +11,7 @@ from broker.quota.usage import Reserved
 from broker.reservations.conditions import WorkFailure
 from broker.reservations.desired import FlavorCount
 from broker.reservations.ownership import Ownership, ReservationProblem
-from broker.text import counted, moment
+from broker.text import counted, format_time
 
 BUYING, SHORT = "CloudReservationPending", "InsufficientCapacity"
 # Reasons that keep a deleted reservation's purchases from being released.
@@ -117,7 +117,7 @@ def purchase_failures(status: OdcrStatus) -> list[WorkFailure]:
 
 def next_attempt(count: FlavorCount) -> str:
     """When a refused purchase is sent again, as the end of a message."""
-    return f"; the next attempt is at {moment(count.retry_at)}" if count.retry_at else ""
+    return f"; the next attempt is at {format_time(count.retry_at)}" if count.retry_at else ""
 
 
 def unreleased(status: OdcrStatus) -> str:

@@ -182,12 +182,12 @@ def made_here(odcr: Odcr, cluster: str) -> bool:
     if odcr.tags.get(TAG_MANAGED) != BROKER or odcr.ownership == "foreign":
         return False
     # By its UID it is this cluster's, also if the cluster had another name then.
-    return odcr.ownership == "ours" or odcr.tags.get(TAG_CLUSTER) == cluster
+    return odcr.ownership == "owned" or odcr.tags.get(TAG_CLUSTER) == cluster
 
 
 def of_other_cluster(resource: Odcr | ReservationGroup, cluster: str) -> bool:
     """Whether the tags name another cluster."""
-    if resource.ownership == "ours":
+    if resource.ownership == "owned":
         return False
     return resource.ownership == "foreign" or resource.tags.get(TAG_CLUSTER, cluster) != cluster
 

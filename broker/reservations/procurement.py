@@ -55,7 +55,7 @@ from broker.reservations.purchases import HeldRecord, Purchase, PurchaseIntent
 from broker.reservations.refusals import Refusals
 from broker.reservations.sizing import size
 from broker.reservations.spending import Spending, odcr_text
-from broker.text import moment
+from broker.text import format_time
 from providers.model import ENDED_STATES, InstanceType, Odcr
 
 
@@ -305,7 +305,7 @@ class _Planner:
         if not why and repeated is None and self._unsure(desired, demand):
             why = RESULT_UNKNOWN
         if desired.terms.end is not None and desired.terms.end <= self._now:
-            why = f"its end, {moment(desired.terms.end)}, has passed: set a later one, or none"
+            why = f"its end, {format_time(desired.terms.end)}, has passed: set a later one, or none"
         if why or desired.refused:
             problems.append(
                 ReservationProblem(

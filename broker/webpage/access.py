@@ -93,7 +93,8 @@ class AccessRules:
 
 
 class PageAccess:
-    """`person` authenticates a request; `scope` is what the person may read. Both raise AccessDenied."""
+    """`person` authenticates a request; `scope` is the part that the person may read. Both raise
+    AccessDenied."""
 
     def __init__(self, rules: AccessRules, client: Client | None, *, clock: Clock) -> None:
         """`client` makes the reviews; without rules it is not needed."""
@@ -115,7 +116,7 @@ class PageAccess:
         )
 
     def scope(self, person: Person | None, namespaces: Iterable[str]) -> VisibleScope:
-        """What the person may read, of these namespaces."""
+        """The part of these namespaces that the person may read."""
         if person is None:
             return EVERYTHING
         if self._may(person, CapacityReservation.KIND, ""):
@@ -139,7 +140,7 @@ class PageAccess:
         if len(users) != 1 or len(groups) > 1:
             raise AccessDenied(400, "The proxy must replace the headers of a request, and not add to them.")
         name, member_of = users[0].strip(), listed(groups[0]) if groups else ()
-        if not name or any(each.startswith(_RESERVED) for each in (name, *member_of)):
+        if not name or any(part.startswith(_RESERVED) for part in (name, *member_of)):
             raise AccessDenied(
                 403, f"A proxy's user and groups must have names that do not begin with {_RESERVED}"
             )
@@ -159,7 +160,7 @@ class PageAccess:
         return person
 
     def _reviewed(self, token: str) -> Person | None:
-        answer = TokenReview.decode(self._ask(TokenReview.KIND, {"token": token}))
+        answer = TokenReview.decode(self._review(TokenReview.KIND, {"token": token}))
         user: ReviewedUser = answer.status.user
         if not answer.status.authenticated or not user.username:
             return None
@@ -183,12 +184,12 @@ class PageAccess:
                     "namespace": namespace,
                 },
             }
-            answer = SubjectAccessReview.decode(self._ask(SubjectAccessReview.KIND, spec))
+            answer = SubjectAccessReview.decode(self._review(SubjectAccessReview.KIND, spec))
             return answer.status.allowed and not answer.status.denied
 
         return self._rights.get((person, kind, namespace), review)
 
-    def _ask(self, kind: Kind, spec: dict[str, Any]) -> dict[str, Any]:
+    def _review(self, kind: Kind, spec: dict[str, Any]) -> dict[str, Any]:
         if self._client is None:
             raise AccessDenied(503, "Rights cannot be checked: this process has no API server.")
         try:
@@ -207,13 +208,13 @@ class _Answers(Generic[_V]):
     known: OrderedDict[Hashable, tuple[float, _V]] = field(default_factory=OrderedDict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def get(self, key: Hashable, ask: Callable[[], _V]) -> _V:
+    def get(self, key: Hashable, fetch: Callable[[], _V]) -> _V:
         now = self.clock.monotonic()
         with self.lock:
-            found = self.known.get(key)
-        if found is not None and found[0] > now:
-            return found[1]
-        answer = ask()
+            known = self.known.get(key)
+        if known is not None and known[0] > now:
+            return known[1]
+        answer = fetch()
         with self.lock:
             self.known.pop(key, None)
             self.known[key] = (now + KEEP, answer)

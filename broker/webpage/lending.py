@@ -23,8 +23,8 @@ class LoanRow:
     `claims` hold them, by name. `ending`: the number of those that give their slot back now.
     """
 
-    lender: str
-    lender_url: str
+    owner: str
+    owner_url: str
     borrower: str
     borrower_url: str
     flavor: str
@@ -39,7 +39,7 @@ def reservation_url(reserved: Reserved) -> str:
 
 
 def loans(claims: Iterable[NodeClaim], snapshot: Snapshot) -> Iterator[LoanRow]:
-    """The loans, by lender, borrower and flavor."""
+    """The loans, by owner, borrower and flavor."""
     owned = snapshot.odcrs.owned
     held = [(claim, odcr) for claim in claims if (odcr := held_odcr(claim)) in owned.owner]
     draws, _, _ = drawn([claim for claim, _ in held], snapshot)
@@ -51,11 +51,11 @@ def loans(claims: Iterable[NodeClaim], snapshot: Snapshot) -> Iterator[LoanRow]:
 
     for (_, queue, flavor), items in groupby(sorted(held, key=parties), key=parties):
         lent = [*items]
-        lender = owned.owner[lent[0][1]]
-        if queue != lender.queue:
+        owner = owned.owner[lent[0][1]]
+        if queue != owner.queue:
             yield LoanRow(
-                lender=str(lender),
-                lender_url=reservation_url(lender),
+                owner=str(owner),
+                owner_url=reservation_url(owner),
                 borrower=str(borrower) if (borrower := by_queue.get(queue)) else "",
                 borrower_url=reservation_url(borrower) if borrower else "",
                 flavor=flavor,

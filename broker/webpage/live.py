@@ -96,8 +96,8 @@ class ReservationRow:
 class ShortageRow:
     """`scope` is the resource that refused, in words; `way_out` is the remedy that a person has.
 
-    `repeats`: how often it refused again after its shortage ended. `pool` is the key of its pool, if it is
-    about one alone.
+    `failed_retries`: the number of refusals after the end of an earlier shortage. `pool` is the key of its
+    pool, if it is about one alone.
     """
 
     scope: str
@@ -107,7 +107,7 @@ class ShortageRow:
     message: str
     since: datetime
     until: datetime
-    repeats: int = 0
+    failed_retries: int = 0
     pool: str = ""
 
 
@@ -174,8 +174,8 @@ def live_state(broker: Broker, provider: CapacityProvider, now: datetime) -> Liv
         odcrs=odcrs,
         reservations=reservations,
         shortages=[*_shortages(broker, now)],
-        classes=[_owner(each) for each in broker.read.classes.cache.list()],
-        pools=[_owner(each) for each in broker.read.pools.cache.list()],
+        classes=[_owner(owner) for owner in broker.read.classes.cache.list()],
+        pools=[_owner(owner) for owner in broker.read.pools.cache.list()],
         loans=[*loans(claims, snapshot)],
     )
 
@@ -220,24 +220,24 @@ def _odcr(odcr: Odcr, cost: float | None, owner: ReservationRow | None) -> OdcrR
 
 def _reservations(broker: Broker, snapshot: Snapshot) -> Iterator[ReservationRow]:
     reads, odcrs = broker.ome.reads, snapshot.odcrs
-    found: list[CapacityReservation | ClusterCapacityReservation] = [
+    reservations: list[CapacityReservation | ClusterCapacityReservation] = [
         *reads.reservations.cache.list(),
         *reads.cluster_reservations.cache.list(),
     ]
-    for one in sorted(found, key=lambda each: (each.namespace, each.name)):
-        summary = one.status.summary
+    for reservation in sorted(reservations, key=lambda r: (r.namespace, r.name)):
+        summary = reservation.status.summary
         yield ReservationRow(
-            namespace=one.namespace,
-            name=one.name,
-            state=str(one.status.capacity_reservation_lifecycle_state or ""),
-            detail=one.status.lifecycle_detail,
-            cohort=one.spec.cohort,
+            namespace=reservation.namespace,
+            name=reservation.name,
+            state=str(reservation.status.capacity_reservation_lifecycle_state or ""),
+            detail=reservation.status.lifecycle_detail,
+            cohort=reservation.spec.cohort,
             total=summary.gpu_total if summary else 0,
             allocated=summary.gpu_allocated if summary else 0,
             borrowed=summary.gpu_borrowed if summary else 0,
-            odcrs=tuple(each.id for each in one.status.cloud_reservations),
-            conditions=tuple(one.status.conditions),
-            problems=tuple((p.reason, p.message) for p in odcrs.status(reserved_of(one)).problems),
+            odcrs=tuple(r.id for r in reservation.status.cloud_reservations),
+            conditions=tuple(reservation.status.conditions),
+            problems=tuple((p.reason, p.message) for p in odcrs.status(reserved_of(reservation)).problems),
         )
 
 
@@ -252,7 +252,7 @@ def _shortages(broker: Broker, now: datetime) -> Iterator[ShortageRow]:
             message=shortage.message,
             since=shortage.since,
             until=shortage.next_try,
-            repeats=shortage.step,
+            failed_retries=shortage.step,
             pool=_pool(shortage, broker),
         )
 
@@ -273,5 +273,5 @@ def _pool(shortage: Shortage, broker: Broker) -> str:
     return {"pool": key, "class": key.partition(":")[2]}.get(kind, "")
 
 
-def _owner(one: EC2NodeClass | NodePool) -> OwnerRow:
-    return OwnerRow(name=one.name, conditions=tuple(one.status.conditions))
+def _owner(owner: EC2NodeClass | NodePool) -> OwnerRow:
+    return OwnerRow(name=owner.name, conditions=tuple(owner.status.conditions))

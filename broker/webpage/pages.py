@@ -14,7 +14,7 @@ from broker.history.entries import Entry, Topic, microseconds
 from broker.history.tables import SLOT, EntryFilter
 from broker.webpage.heat import heat_map
 from broker.webpage.live import LiveState
-from broker.webpage.queries import FIELDS, PAGE, SPANS, RecordQuery, asked, place
+from broker.webpage.queries import FIELDS, PAGE, SPANS, RecordQuery, parse_query, place
 from broker.webpage.scope import VisibleHistory, VisibleScope
 
 RECENT: Final = 10
@@ -29,7 +29,10 @@ class PageNotFound(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
-    """A request. `live`, `store` and `forecasts` contain what `scope` admits; `live` is None on a standby."""
+    """A request. `live`, `store` and `forecasts` contain the part that `scope` admits.
+
+    `live` is None on a standby.
+    """
 
     path: str
     query: Mapping[str, str]
@@ -56,22 +59,22 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
 
 
 def record(request: PageRequest) -> Mapping[str, Any]:
-    wanted = asked(request.query, request.now)
-    return {"title": "Record"} | _rows(request, wanted) | _form(wanted)
+    query = parse_query(request.query, request.now)
+    return {"title": "Record"} | _rows(request, query) | _form(query)
 
 
 def shortages(request: PageRequest) -> Mapping[str, Any]:
-    wanted = asked(request.query, request.now, span="6h")
-    span = SPANS[wanted.span or "6h"]
+    query = parse_query(request.query, request.now, span="6h")
+    span = SPANS[query.span or "6h"]
     width = max(SLOT, _rounded(span.total_seconds() / 48))
     first, last = int((request.now - span).timestamp()), int(request.now.timestamp())
-    found = request.store.refusals(since=first - first % width, width=width)
+    refusals = request.store.refusals(since=first - first % width, width=width)
     return {
         "title": "Shortages",
-        "map": heat_map(found, request.forecasts, first=first, last=last, width=width),
+        "map": heat_map(refusals, request.forecasts, first=first, last=last, width=width),
         "width": width,
         "minutes": width // 60,
-    } | _form(replace(wanted, span=wanted.span or "6h"))
+    } | _form(replace(query, span=query.span or "6h"))
 
 
 def reservations(request: PageRequest) -> Mapping[str, Any]:
@@ -87,10 +90,10 @@ def cohorts(request: PageRequest) -> Mapping[str, Any]:
     members = [row for row in live.reservations if row.cohort] if live else []
     members.sort(key=lambda row: (row.cohort, row.key))
     of = {row.key: row.cohort for row in members}
-    found = live.loans if live else ()
+    loans = live.loans if live else ()
     if chosen:
         members = [row for row in members if row.cohort == chosen]
-        found = [loan for loan in found if chosen in (of.get(loan.lender), of.get(loan.borrower))]
+        loans = [loan for loan in loans if chosen in (of.get(loan.owner), of.get(loan.borrower))]
     page, pages = _cut(members, request.query)
     odcrs = {odcr.id: odcr for odcr in live.odcrs} if live else {}
     own = {row.key: [odcrs[id_] for id_ in row.odcrs if id_ in odcrs] for row in page}
@@ -99,12 +102,12 @@ def cohorts(request: PageRequest) -> Mapping[str, Any]:
         "cohort": chosen,
         "cohorts": sorted({*of.values()}),
         "members": page,
-        "slots": {key: sum(odcr.total for odcr in some) for key, some in own.items()},
-        "idle": {key: sum(odcr.idle for odcr in some) for key, some in own.items()},
-        "lent": _sums((loan.lender, loan.slots) for loan in found),
-        "borrowed": _sums((loan.borrower, loan.slots) for loan in found),
-        "loans": found[:MOST_LOANS],
-        "more_loans": max(0, len(found) - MOST_LOANS),
+        "slots": {key: sum(odcr.total for odcr in held) for key, held in own.items()},
+        "idle": {key: sum(odcr.idle for odcr in held) for key, held in own.items()},
+        "lent": _sums((loan.owner, loan.slots) for loan in loans),
+        "borrowed": _sums((loan.borrower, loan.slots) for loan in loans),
+        "loans": loans[:MOST_LOANS],
+        "more_loans": max(0, len(loans) - MOST_LOANS),
     } | pages
 
 
@@ -116,32 +119,32 @@ def _sums(amounts: Iterable[tuple[str, int]]) -> Counter[str]:
 
 
 def waiting(request: PageRequest) -> Mapping[str, Any]:
-    found = request.live.waiting if request.live else []
+    rows = request.live.waiting if request.live else []
     chosen = {name: request.query.get(name, "") for name in ("reason", "node_class", "node_pool")}
     for name, value in chosen.items():
-        found = [claim for claim in found if not value or getattr(claim, name) == value]
-    page, pages = _cut(found, request.query)
+        rows = [claim for claim in rows if not value or getattr(claim, name) == value]
+    page, pages = _cut(rows, request.query)
     return {"title": "Waiting claims", "claims": page, "chosen": chosen} | pages
 
 
 def claim(request: PageRequest) -> Mapping[str, Any]:
     name = request.match["name"]
-    found = next((c for c in request.live.claims if c.name == name), None) if request.live else None
+    row = next((c for c in request.live.claims if c.name == name), None) if request.live else None
     rows = _timeline(request, EntryFilter(kind="NodeClaim", name=name))
-    return _object(request, "NodeClaim", name, found, rows) | {"claim": found}
+    return _object(request, "NodeClaim", name, row, rows) | {"claim": row}
 
 
 def node_class(request: PageRequest) -> Mapping[str, Any]:
     name = request.match["name"]
-    found = next((c for c in request.live.classes if c.name == name), None) if request.live else None
+    row = next((c for c in request.live.classes if c.name == name), None) if request.live else None
     rows = _timeline(request, EntryFilter(kind="EC2NodeClass", name=name), EntryFilter(node_class=name))
-    return _object(request, "EC2NodeClass", name, found, rows) | {"owner": found}
+    return _object(request, "EC2NodeClass", name, row, rows) | {"owner": row}
 
 
 def node_pool(request: PageRequest) -> Mapping[str, Any]:
     name = request.match["name"]
     live = request.live
-    found = next((p for p in live.pools if p.name == name), None) if live else None
+    row = next((p for p in live.pools if p.name == name), None) if live else None
     claims = [c.name for c in live.claims if c.node_pool == name][:CLAIMS_OF_POOL] if live else []
     rows = _timeline(
         request,
@@ -149,35 +152,35 @@ def node_pool(request: PageRequest) -> Mapping[str, Any]:
         EntryFilter(names=tuple(claims)),
         EntryFilter(node_pool=name),
     )
-    return _object(request, "NodePool", name, found, rows) | {"owner": found}
+    return _object(request, "NodePool", name, row, rows) | {"owner": row}
 
 
 def odcr(request: PageRequest) -> Mapping[str, Any]:
     id_ = request.match["name"]
-    found = next((o for o in request.live.odcrs if o.id == id_), None) if request.live else None
+    row = next((o for o in request.live.odcrs if o.id == id_), None) if request.live else None
     rows = _timeline(
         request, EntryFilter(reservation=id_), EntryFilter(kind="OnDemandCapacityReservation", name=id_)
     )
-    forecast = request.forecasts.get(found.pool) if found else None
-    shown = {"odcr": found, "forecast": forecast}
-    return _object(request, "EC2 reservation", id_, found, rows) | _uses(request, [id_]) | shown
+    forecast = request.forecasts.get(row.pool) if row else None
+    shown = {"odcr": row, "forecast": forecast}
+    return _object(request, "EC2 reservation", id_, row, rows) | _uses(request, [id_]) | shown
 
 
 def reservation(request: PageRequest) -> Mapping[str, Any]:
     namespace, name = request.match["namespace"].removeprefix("-"), request.match["name"]
     kind = "CapacityReservation" if namespace else "ClusterCapacityReservation"
     live = request.live
-    found = (
+    row = (
         next((r for r in live.reservations if (r.namespace, r.name) == (namespace, name)), None)
         if live
         else None
     )
     own = EntryFilter(kind=kind, namespace=namespace, name=name)
-    of_odcrs = [EntryFilter(reservation=id_) for id_ in (found.odcrs if found else ())]
+    of_odcrs = [EntryFilter(reservation=id_) for id_ in (row.odcrs if row else ())]
     title = f"{namespace}/{name}" if namespace else name
-    shown = [o for o in live.odcrs if found and o.id in found.odcrs] if live else []
+    shown = [o for o in live.odcrs if row and o.id in row.odcrs] if live else []
     rows = _timeline(request, own, *of_odcrs)
-    values = _object(request, kind, title, found, rows) | {"reservation": found, "odcrs": shown}
+    values = _object(request, kind, title, row, rows) | {"reservation": row, "odcrs": shown}
     return values | _uses(request, [o.id for o in shown])
 
 
@@ -210,31 +213,33 @@ def _uses(request: PageRequest, ids: Sequence[str]) -> dict[str, Any]:
 
 
 def _object(
-    request: PageRequest, kind: str, name: str, found: object, rows: Mapping[str, Any]
+    request: PageRequest, kind: str, name: str, row: object, rows: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Raises NotThere for an object that neither the cluster nor the history knows."""
-    if found is None and not rows["entries"] and not request.query.get("before"):
+    """Raises NotThere for an object that neither the cluster nor the history has."""
+    if row is None and not rows["entries"] and not request.query.get("before"):
         where = "in this cluster" if request.scope.whole else "among the objects that you may read"
         raise PageNotFound(f"No {kind} {name} is {where}, and the history has nothing about it.")
     return {"title": name, "kind": kind, **rows}
 
 
-def _rows(request: PageRequest, wanted: RecordQuery) -> dict[str, Any]:
-    return _timeline(request, wanted.filter, wanted=wanted)
+def _rows(request: PageRequest, query: RecordQuery) -> dict[str, Any]:
+    return _timeline(request, query.filter, query=query)
 
 
 def _timeline(
-    request: PageRequest, *wanted_: EntryFilter, wanted: RecordQuery | None = None
+    request: PageRequest, *filters: EntryFilter, query: RecordQuery | None = None
 ) -> dict[str, Any]:
     """A page of the entries that any of these filters finds, the newest first, and the link to older ones."""
-    wanted = wanted or asked(request.query, request.now)
-    found = [request.store.find(each, before=wanted.before, limit=PAGE + 1) for each in wanted_]
-    entries = list(_distinct(merge(*found, key=lambda e: (e.at, e.id), reverse=True)))[: PAGE + 1]
+    query = query or parse_query(request.query, request.now)
+    results = [
+        request.store.find(entry_filter, before=query.before, limit=PAGE + 1) for entry_filter in filters
+    ]
+    entries = list(_distinct(merge(*results, key=lambda e: (e.at, e.id), reverse=True)))[: PAGE + 1]
     older = ""
     if len(entries) > PAGE:
         last = entries[PAGE - 1]
-        older = wanted.url(request.path, before=place(last.at, last.id))
-    newest = wanted.url(request.path) if wanted.before else ""
+        older = query.url(request.path, before=place(last.at, last.id))
+    newest = query.url(request.path) if query.before else ""
     return {"entries": entries[:PAGE], "older": older, "newest": newest}
 
 
@@ -246,8 +251,8 @@ def _distinct(entries: Iterable[Entry]) -> Iterable[Entry]:
         last = entry.id
 
 
-def _form(wanted: RecordQuery) -> dict[str, Any]:
-    return {"asked": wanted, "fields": FIELDS, "spans": [*SPANS], "topic_names": [*Topic]}
+def _form(query: RecordQuery) -> dict[str, Any]:
+    return {"query": query, "fields": FIELDS, "spans": [*SPANS], "topic_names": [*Topic]}
 
 
 def _cut(rows: Sequence[_T], query: Mapping[str, str]) -> tuple[Sequence[_T], dict[str, Any]]:

@@ -56,14 +56,14 @@ class RecordQuery:
         return f"{path}?{query}" if query else path
 
 
-def asked(query: Mapping[str, str], now: datetime, *, span: str = "") -> RecordQuery:
+def parse_query(query: Mapping[str, str], now: datetime, *, span: str = "") -> RecordQuery:
     """The filters of this query; `span` is the default time."""
     names = (name for name in (*FIELDS, *_HIDDEN) if query.get(name))
     given: dict[str, Any] = {name: query[name].strip()[:LONGEST] for name in names}
     chosen = query.get("since", span)
     span = chosen if chosen in SPANS else ""
     topic = query.get("topic", "")
-    wanted = EntryFilter(
+    entry_filter = EntryFilter(
         topic=topic if topic in [*Topic] else "",
         warning=query.get("show") == "problems",
         since=microseconds(now - SPANS[span]) if span else 0,
@@ -73,14 +73,14 @@ def asked(query: Mapping[str, str], now: datetime, *, span: str = "") -> RecordQ
     understood = {
         **dict.fromkeys((*FIELDS, *_HIDDEN), True),
         "since": bool(span),
-        "topic": bool(wanted.topic),
-        "show": wanted.warning,
+        "topic": bool(entry_filter.topic),
+        "show": entry_filter.warning,
         "before": before is not None,
     }
     unknown = [
         f"{name}={value}"[:LONGEST] for name, value in query.items() if value and not understood.get(name)
     ]
-    return RecordQuery(filter=wanted, span=span, before=before, unknown=tuple(unknown))
+    return RecordQuery(filter=entry_filter, span=span, before=before, unknown=tuple(unknown))
 
 
 def place(at: int, id_: str) -> str:

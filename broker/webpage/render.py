@@ -23,7 +23,7 @@ _RESERVATIONS: Final = frozenset({"CapacityReservation", "ClusterCapacityReserva
 
 
 def environment() -> Environment:
-    made = Environment(
+    env = Environment(
         loader=PackageLoader("broker.webpage"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -31,19 +31,19 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters |= {
-        "moment": moment,
+    env.filters |= {
+        "format_time": format_time,
         "age": age,
         "dollars": dollars,
         "query_of": query_of,
         "group_name": group_name,
         "plain": plain,
     }
-    made.globals |= {"object_url": object_url, "entry_url": entry_url}
-    return made
+    env.globals |= {"object_url": object_url, "entry_url": entry_url}
+    return env
 
 
-def moment(at: datetime | None) -> str:
+def format_time(at: datetime | None) -> str:
     """A time of day and date in UTC, as in the logs."""
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S") if at else ""
 

@@ -49,7 +49,7 @@ def visible(live: LiveState, scope: VisibleScope) -> LiveState:
     loans = [
         _parties(loan, shown, claims=scope.cluster)
         for loan in live.loans
-        if loan.lender in shown or loan.borrower in shown
+        if loan.owner in shown or loan.borrower in shown
     ]
     if not scope.cluster:
         return replace(
@@ -70,8 +70,8 @@ def visible(live: LiveState, scope: VisibleScope) -> LiveState:
 
 def _parties(loan: LoanRow, shown: Set[str], *, claims: bool) -> LoanRow:
     """The loan; a reservation outside of the scope has no name, nor have claims without `claims`."""
-    if loan.lender not in shown:
-        loan = replace(loan, lender=ELSEWHERE, lender_url="")
+    if loan.owner not in shown:
+        loan = replace(loan, owner=ELSEWHERE, owner_url="")
     if loan.borrower and loan.borrower not in shown:
         loan = replace(loan, borrower=ELSEWHERE, borrower_url="")
     return loan if claims else replace(loan, claims=())
@@ -91,12 +91,12 @@ class VisibleHistory:
         self._store, self._scope = store, scope
 
     def find(
-        self, wanted: EntryFilter, *, before: tuple[int, str] | None = None, limit: int = 100
+        self, entry_filter: EntryFilter, *, before: tuple[int, str] | None = None, limit: int = 100
     ) -> list[Entry]:
-        return self._store.find(self._within(wanted), before=before, limit=limit)
+        return self._store.find(self._within(entry_filter), before=before, limit=limit)
 
-    def count(self, wanted: EntryFilter, *, by: str) -> list[tuple[str, int]]:
-        return self._store.count(self._within(wanted), by=by)
+    def count(self, entry_filter: EntryFilter, *, by: str) -> list[tuple[str, int]]:
+        return self._store.count(self._within(entry_filter), by=by)
 
     def refusals(self, *, since: int, width: int = SLOT) -> list[tuple[int, str, int]]:
         return self._store.refusals(since=since, width=width) if self._scope.cluster else []
@@ -104,10 +104,10 @@ class VisibleHistory:
     def uses(self, reservations: Iterable[str], *, since: int) -> dict[str, list[tuple[int, int, int]]]:
         return self._store.uses(reservations, since=since) if self._scope.cluster else {}
 
-    def _within(self, wanted: EntryFilter) -> EntryFilter:
+    def _within(self, entry_filter: EntryFilter) -> EntryFilter:
         namespaces = self._scope.namespaces
         return replace(
-            wanted,
+            entry_filter,
             cluster=self._scope.cluster,
             namespaces=None if namespaces is None else tuple(sorted(namespaces)),
         )

@@ -45,8 +45,8 @@ HEADERS: Final[Mapping[str, str]] = {
 }
 # A stream ends before the server's limit for an answer; the browser opens the next one.
 STREAM: Final = 25.0
-LOOK: Final = 0.5
-OFTEN: Final = 2.0  # seconds between two changes that a browser is told
+POLL: Final = 0.5
+OFTEN: Final = 2.0  # seconds between two changes that are sent to a browser
 STEADY: Final = 10.0  # seconds after which a page is read again without a new entry
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -115,7 +115,7 @@ class WebPage:
             scope = self._access.scope(person, self._namespaces(person, live))
             live = visible(live, scope) if live is not None else None
             shared = {"live": live, "scope": scope}
-            asked = PageRequest(
+            page_request = PageRequest(
                 path=request.path,
                 query=dict(request.query),
                 match=dict(request.match_info),
@@ -125,7 +125,7 @@ class WebPage:
                 forecasts=self._history.forecasts() if scope.cluster else {},
                 now=now,
             )
-            values = dict(build(asked))
+            values = dict(build(page_request))
         except PageNotFound as error:
             template, status, values = "message.html", 404, {"title": "Not found", "text": str(error)}
         except SQLAlchemyError as error:
@@ -141,10 +141,10 @@ class WebPage:
         """All that the page could show to the person."""
         if person is None:
             return set()
-        found = {row.namespace for row in live.reservations} if live is not None else set[str]()
+        namespaces = {row.namespace for row in live.reservations} if live is not None else set[str]()
         with suppress(SQLAlchemyError):  # a page reports it when it reads its rows
-            found |= {*self._history.store.namespaces()}
-        return found
+            namespaces |= {*self._history.store.namespaces()}
+        return namespaces
 
     async def _file(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
@@ -168,10 +168,10 @@ class WebPage:
 
     async def _stream(self, response: web.StreamResponse) -> None:
         await response.write(b"retry: 1000\n\n")
-        seen, sent, left = self._history.version, 0.0, int(STREAM / LOOK)
+        seen, sent, left = self._history.version, 0.0, int(STREAM / POLL)
         while left > 0 and not self._closing:
-            await asyncio.sleep(LOOK)
-            sent, left = sent + LOOK, left - 1
+            await asyncio.sleep(POLL)
+            sent, left = sent + POLL, left - 1
             version = self._history.version
             if (version != seen and sent >= OFTEN) or sent >= STEADY:
                 await response.write(b"event: changed\ndata: \n\n")

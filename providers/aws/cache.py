@@ -27,9 +27,9 @@ class TtlCache(Generic[K, V]):
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
-            kept = self._values.get(key)
-            if kept is not None and self._monotonic() - kept[0] < self._ttl:
-                return kept[1]
+            entry = self._values.get(key)
+            if entry is not None and self._monotonic() - entry[0] < self._ttl:
+                return entry[1]
             value = load()
             self._values[key] = (self._monotonic(), value)
             return value

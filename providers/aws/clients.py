@@ -42,7 +42,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 CONNECT_TIMEOUT = 5
-# A fleet of hundreds answers in well under a minute; a reply that is later than this is asked for again.
+# A fleet of hundreds answers in well under a minute; a later reply is requested again.
 READ_TIMEOUT = 60
 POOL = 32
 # Where a partition's Price List API answers (AWS General Reference, "AWS Price List endpoints").
@@ -51,7 +51,9 @@ PRICE_LISTS = {"cn-": "cn-northwest-1"}
 
 
 def price_list_region(region: str) -> str:
-    return next((found for prefix, found in PRICE_LISTS.items() if region.startswith(prefix)), "us-east-1")
+    return next(
+        (list_region for prefix, list_region in PRICE_LISTS.items() if region.startswith(prefix)), "us-east-1"
+    )
 
 
 @cache
@@ -78,9 +80,9 @@ def no_region(region: str, *, endpoint: str) -> str:
         return "" if _REGION.fullmatch(region) else "write the name of a Region, such as us-east-1"
     session = botocore.session.Session()
     known = {
-        each
+        region
         for partition in session.get_available_partitions()
-        for each in session.get_available_regions("ec2", partition_name=partition)
+        for region in session.get_available_regions("ec2", partition_name=partition)
     }
     near = get_close_matches(region, sorted(known), n=3) or ["us-east-1"]
     return "" if region in known else f"write a Region that EC2 has, such as {', '.join(near)}"
@@ -88,19 +90,19 @@ def no_region(region: str, *, endpoint: str) -> str:
 
 def _core() -> botocore.session.Session:
     core = botocore.session.Session()
-    core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)
-    found = dict.fromkeys(core.get_component("data_loader").search_paths)  # AWS_DATA_PATH's among them
-    core.register_component("data_loader", lean_loader(tuple(found)))
+    core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_parse_timestamp)
+    search_paths = dict.fromkeys(core.get_component("data_loader").search_paths)  # AWS_DATA_PATH's among them
+    core.register_component("data_loader", lean_loader(tuple(search_paths)))
     return core
 
 
-def _moment(value: Any) -> datetime:
+def _parse_timestamp(value: Any) -> datetime:
     """As the SDK reads a timestamp, which takes it longer than all else of an instance."""
     try:
-        found = datetime.fromisoformat(value)
+        parsed = datetime.fromisoformat(value)
     except (TypeError, ValueError):
-        found = None
-    return found if found is not None and found.tzinfo else parse_timestamp(value)
+        parsed = None
+    return parsed if parsed is not None and parsed.tzinfo else parse_timestamp(value)
 
 
 def _when_used(service: str) -> Any:
@@ -215,5 +217,5 @@ def _resources(kwargs: Mapping[str, Any]) -> int:
 
 
 def request_id(answer: Mapping[str, Any]) -> str:
-    """The id that AWS support asks for."""
+    """The request id that AWS support needs."""
     return str(answer.get("ResponseMetadata", {}).get("RequestId", ""))

@@ -13,10 +13,10 @@ from providers.model import EksCluster, ErrorClass, ProviderError
 
 def describe(aws: Aws, name: str) -> EksCluster:
     """Class NOT_FOUND if there is no such cluster, or EKS still creates it."""
-    found: dict[str, Any] = aws.call(aws.eks.describe_cluster, name=name)["cluster"]
-    endpoint, ca = found.get("endpoint", ""), found.get("certificateAuthority", {}).get("data", "")
+    cluster: dict[str, Any] = aws.call(aws.eks.describe_cluster, name=name)["cluster"]
+    endpoint, ca = cluster.get("endpoint", ""), cluster.get("certificateAuthority", {}).get("data", "")
     if not (endpoint and ca):
-        state = found.get("status", "in an unknown state")
+        state = cluster.get("status", "in an unknown state")
         raise ProviderError(
             "ClusterNotActive",
             f"cluster {name} is {state} and has no endpoint yet",

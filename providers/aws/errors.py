@@ -38,7 +38,7 @@ _CODES: Mapping[ErrorClass, tuple[str, ...]] = {
         "InvalidCapacityReservationState",
         "InvalidCapacityReservationState.PendingActivation",
         "InvalidCapacityReservationState.Unavailable",
-        # The only thing with a state that a launch of ours names is its reservation.
+        # The only thing with a state that the broker's launches name is the reservation.
         "IncorrectState",
     ),
     ErrorClass.UNSUPPORTED: ("Unsupported",),
@@ -314,5 +314,5 @@ def of_the_caller(error: ProviderError) -> bool:
 
 
 def already_exists(error: ProviderError) -> bool:
-    """True when the thing to be made is there: the caller looks at it and adopts it."""
+    """True if the object exists already: the caller reads it and adopts it."""
     return error.code in _EXISTS

@@ -27,7 +27,7 @@ def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 
 def of_tags(selector: Selector) -> list[FilterTypeDef]:
-    """A filter for each tag; the value "*" asks for the key alone."""
+    """A filter for each tag; the value "*" matches the key alone."""
     return [
         {"Name": "tag-key", "Values": [key]} if value == "*" else {"Name": f"tag:{key}", "Values": [value]}
         for key, value in sorted(selector.tags.items())
@@ -35,11 +35,11 @@ def of_tags(selector: Selector) -> list[FilterTypeDef]:
 
 
 def of_terms(
-    terms: Sequence[Selector], *, what: str, id_name: str, name: str
+    terms: Sequence[Selector], *, field: str, id_name: str, name: str
 ) -> Iterator[list[FilterTypeDef]]:
     """The filters of each Describe call that the terms need: one for all plain ids, one for each other term.
 
-    `what` names the terms in an error; `id_name` and `name` are EC2's filter names (`name` may be empty).
+    `field` names the terms in an error; `id_name` and `name` are EC2's filter names (`name` may be empty).
     """
     plain = sorted({term.id for term in terms if term.id and not term.tags and not term.name})
     for ids in batches(plain, VALUES):
@@ -47,16 +47,16 @@ def of_terms(
     for term in terms:
         if term.id in plain and not term.tags and not term.name:
             continue
-        found = of_tags(term)
+        term_filters = of_tags(term)
         if term.id:
-            found.append({"Name": id_name, "Values": [term.id]})
+            term_filters.append({"Name": id_name, "Values": [term.id]})
         if term.name and name:
-            found.append({"Name": name, "Values": [term.name]})
-        if not found:
+            term_filters.append({"Name": name, "Values": [term.name]})
+        if not term_filters:
             fields = "id, name or tags" if name else "id or tags"
             raise errors.misconfigured(
                 "EmptySelector",
-                f"a term of {what} selects by nothing ({term}): give it {fields}",
-                operation=what,
+                f"a term of {field} selects by nothing ({term}): give it {fields}",
+                operation=field,
             )
-        yield found
+        yield term_filters

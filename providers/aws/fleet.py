@@ -36,8 +36,8 @@ _log = structlog.get_logger("aws.fleet")
 
 MOST = 1000
 TOKEN_LENGTH = 64
-# A launched instance may not be described for some seconds (EC2's eventual consistency): waits between looks.
-LOOKS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+# A launched instance may not be described for some seconds (EC2's eventual consistency): waits between reads.
+DESCRIBE_WAITS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 CAPACITY_TYPES = {
     "on-demand": "on-demand",
     "spot": "spot",
@@ -171,7 +171,7 @@ def _launched(aws: Aws, answer: CreateFleetResultTypeDef, owner: Owner) -> tuple
         for instance_id in item.get("InstanceIds", [])
     }
     seen: dict[str, Instance] = {}
-    for wait in (0.0, *LOOKS):
+    for wait in (0.0, *DESCRIBE_WAITS):
         if not (missing := from_fleet.keys() - seen.keys()):
             break
         if wait:

@@ -1,7 +1,7 @@
 """Making, filling and deleting Resource Groups groups of capacity reservations.
 
 Invariant: a group without this cluster's tags is never taken over, filled, emptied, reconfigured or deleted.
-A change that is in place already is success. Resource Groups has no client token, so a create looks first,
+A change that is in place already is success. Resource Groups has no client token, so a create reads first,
 and again after a refusal. A call about members takes ten of them (API reference, GroupResources), with a
 result for each. Codes of single members' refusals are not documented, so the result is read from the group.
 Configuration: Resource Groups User Guide, "Service configurations for resource groups".
@@ -37,35 +37,35 @@ BROKER_TAG_PREFIX = "capacity-broker.io/"
 def create(aws: Aws, *, name: str, tags_: Mapping[str, str], cluster: tags.Owner) -> ReservationGroup:
     """The group of that name, made if it is not there."""
     labels = tags.checked({**tags_, **cluster.labels()})
-    found = _adopted(aws, name, labels)
-    if found is not None:
-        return found
+    adopted = _adopted(aws, name, labels)
+    if adopted is not None:
+        return adopted
     try:
-        made = aws.call(
+        created = aws.call(
             aws.groups.create_group, Name=name, Configuration=list(CONFIGURATION), Tags=dict(labels)
         )
     except ProviderError as error:
         # "Cannot create group: group already exists" has no code of its own.
-        found = _adopted(aws, name, labels) if error.class_ is ErrorClass.CONFIGURATION else None
-        if found is None:
+        adopted = _adopted(aws, name, labels) if error.class_ is ErrorClass.CONFIGURATION else None
+        if adopted is None:
             raise
-        return found
-    return ReservationGroup(arn=made["Group"]["GroupArn"], name=name)
+        return adopted
+    return ReservationGroup(arn=created["Group"]["GroupArn"], name=name)
 
 
 def add(aws: Aws, arn: str, arns: Collection[str], *, cluster: tags.Owner) -> None:
     """Makes all of them members."""
     if arns:
-        _require_ours(aws, arn, cluster.labels(), operation="GroupResources")
-        _change(aws, arn, arns, aws.groups.group_resources, wanted=True)
+        _require_owned(aws, arn, cluster.labels(), operation="GroupResources")
+        _change(aws, arn, arns, aws.groups.group_resources, member=True)
 
 
 def remove(aws: Aws, arn: str, arns: Collection[str], *, cluster: tags.Owner) -> None:
     """Makes none of them a member."""
     try:
         if arns:
-            _require_ours(aws, arn, cluster.labels(), operation="UngroupResources")
-            _change(aws, arn, arns, aws.groups.ungroup_resources, wanted=False)
+            _require_owned(aws, arn, cluster.labels(), operation="UngroupResources")
+            _change(aws, arn, arns, aws.groups.ungroup_resources, member=False)
     except ProviderError as error:
         if error.class_ is not ErrorClass.NOT_FOUND or _exists(aws, arn):
             raise
@@ -74,48 +74,52 @@ def remove(aws: Aws, arn: str, arns: Collection[str], *, cluster: tags.Owner) ->
 def delete(aws: Aws, arn: str, *, cluster: tags.Owner) -> None:
     """Deletes the group; its members stay as they are."""
     try:
-        _require_ours(aws, arn, cluster.labels(), operation="DeleteGroup")
+        _require_owned(aws, arn, cluster.labels(), operation="DeleteGroup")
         aws.call(aws.groups.delete_group, Group=arn)
     except ProviderError as error:
         if error.class_ is not ErrorClass.NOT_FOUND:
             raise
 
 
-def _change(aws: Aws, arn: str, arns: Collection[str], method: Callable[..., Any], *, wanted: bool) -> None:
+def _change(aws: Aws, arn: str, arns: Collection[str], method: Callable[..., Any], *, member: bool) -> None:
     refused: list[FailedResourceTypeDef] = []
     for batch in filters.batches(sorted(set(arns)), ARNS):
         refused += aws.call(method, Group=arn, ResourceArns=list(batch)).get("Failed", [])
     if not refused:
         return
     members = group(aws, arn).member_ids
-    left = [one for one in refused if (_id(one.get("ResourceArn", "")) in members) is not wanted]
-    if left:
-        code = left[0].get("ErrorCode", "GroupingFailed")
+    failed = [
+        failure for failure in refused if (_id(failure.get("ResourceArn", "")) in members) is not member
+    ]
+    if failed:
+        code = failed[0].get("ErrorCode", "GroupingFailed")
         raise ProviderError(
             code,
-            f"{len(left)} of {len(set(arns))}: "
-            + "; ".join(f"{one.get('ResourceArn')}: {one.get('ErrorMessage', code)}" for one in left),
+            f"{len(failed)} of {len(set(arns))}: "
+            + "; ".join(
+                f"{failure.get('ResourceArn')}: {failure.get('ErrorMessage', code)}" for failure in failed
+            ),
             class_=errors.classify(code),
-            operation="GroupResources" if wanted else "UngroupResources",
+            operation="GroupResources" if member else "UngroupResources",
         )
 
 
 def _adopted(aws: Aws, name: str, labels: Mapping[str, str]) -> ReservationGroup | None:
-    """The group of that name, if it is ours; made a pool again if its configuration was changed."""
+    """The group of that name, if the broker owns it; made a pool again if its configuration was changed."""
     try:
         arn = aws.call(aws.groups.get_group, Group=name)["Group"]["GroupArn"]
     except ProviderError as error:
         if error.class_ is ErrorClass.NOT_FOUND:
             return None
         raise
-    _require_ours(aws, arn, labels, operation="CreateGroup")
-    kept = aws.call(aws.groups.get_group_configuration, Group=arn).get("GroupConfiguration", {})
-    if POOL not in [item["Type"] for item in kept.get("Configuration", [])]:
+    _require_owned(aws, arn, labels, operation="CreateGroup")
+    configuration = aws.call(aws.groups.get_group_configuration, Group=arn).get("GroupConfiguration", {})
+    if POOL not in [item["Type"] for item in configuration.get("Configuration", [])]:
         aws.call(aws.groups.put_group_configuration, Group=arn, Configuration=list(CONFIGURATION))
     return group(aws, arn)
 
 
-def _require_ours(aws: Aws, arn: str, labels: Mapping[str, str], *, operation: str) -> None:
+def _require_owned(aws: Aws, arn: str, labels: Mapping[str, str], *, operation: str) -> None:
     carried = group_tags(aws, arn)
     for key, value in sorted(labels.items()):
         if key.startswith(BROKER_TAG_PREFIX) and carried.get(key) != value:

@@ -109,7 +109,7 @@ def _bad_alias(alias: str, why: str) -> ProviderError:
 class Images:
     """Finds images; ids that SSM publishes are remembered, for an hour where they may change.
 
-    `kubernetes_version` is asked each time: the cluster may have been upgraded.
+    `kubernetes_version` is read each time: the cluster may have been upgraded.
     """
 
     def __init__(self, aws: Aws, *, kubernetes_version: Callable[[], str]) -> None:
@@ -121,34 +121,36 @@ class Images:
 
     def find(self, terms: Sequence[Selector]) -> list[Image]:
         """Images that any term selects: those in use first, then newest first."""
-        found: dict[str, Image] = {}
+        images: dict[str, Image] = {}
         plain: list[Selector] = []
         for term in terms:
             if term.alias:
                 for image in self._of_alias(term.alias):
-                    found.setdefault(image.id, image)
+                    images.setdefault(image.id, image)
             elif term.ssm_parameter:
                 plain.append(Selector(id=self._of_parameter(term.ssm_parameter)))
             else:
                 plain.append(term)
         for owners, chosen in _queries(plain):
             for image in self._describe(chosen, owners=owners):
-                found.setdefault(image.id, image)
-        newest = sorted(found.values(), key=lambda image: image.id)
+                images.setdefault(image.id, image)
+        newest = sorted(images.values(), key=lambda image: image.id)
         newest.sort(key=lambda image: image.created.timestamp() if image.created else 0.0, reverse=True)
         return sorted(newest, key=lambda image: image.deprecated)
 
     def _of_alias(self, alias: str) -> list[Image]:
         version = self._version()
-        wanted = published(alias, kubernetes_version=version)
-        ids = self._ids(tuple(item.parameter for item in wanted))
-        accelerators = {ids[item.parameter]: item.accelerator for item in wanted if item.parameter in ids}
+        published_images = published(alias, kubernetes_version=version)
+        ids = self._ids(tuple(item.parameter for item in published_images))
+        accelerators = {
+            ids[item.parameter]: item.accelerator for item in published_images if item.parameter in ids
+        }
         if not accelerators:
             raise ProviderError(
                 "AliasNotFound",
                 f"amiSelectorTerms alias {alias!r}: AWS publishes no image of it for Kubernetes "
-                f"{version} in {self._aws.region}; looked for {wanted[0].parameter} "
-                f"and {len(wanted) - 1} more",
+                f"{version} in {self._aws.region}; looked for {published_images[0].parameter} "
+                f"and {len(published_images) - 1} more",
                 class_=ErrorClass.NOT_FOUND,
                 operation="images",
             )
@@ -159,16 +161,16 @@ class Images:
         ]
 
     def _of_parameter(self, name: str) -> str:
-        # Asked for by its ARN, or with a version or a label behind it, it is answered under its bare name.
-        found = [*self._ids((name,)).values()]
-        if not found:
+        # SSM returns the bare name, even if the request has an ARN, or a version or label behind the name.
+        image_ids = [*self._ids((name,)).values()]
+        if not image_ids:
             raise ProviderError(
                 "ParameterNotFound",
                 f"amiSelectorTerms ssmParameter {name!r} does not exist in {self._aws.region}",
                 class_=ErrorClass.NOT_FOUND,
                 operation="images",
             )
-        return found[0]
+        return image_ids[0]
 
     def _ids(self, names: tuple[str, ...]) -> dict[str, str]:
         """Parameter name to its value, for those that exist; one call (SSM takes ten names)."""
@@ -177,10 +179,10 @@ class Images:
             answer = self._aws.call(self._aws.ssm.get_parameters, Names=list(names))
             return {item["Name"]: item["Value"] for item in answer["Parameters"]}
 
-        found = self._parameters.get(names, load)
-        if not found:
+        image_ids = self._parameters.get(names, load)
+        if not image_ids:
             self._parameters.drop(names)
-        return found
+        return image_ids
 
     def _describe(self, chosen: list[FilterTypeDef], *, owners: Sequence[str]) -> list[Image]:
         return [_image(item, now=self._aws.clock.now()) for item in self._items(chosen, owners=owners)]
@@ -200,13 +202,13 @@ class Images:
 def _queries(terms: Sequence[Selector]) -> Iterator[tuple[tuple[str, ...], list[FilterTypeDef]]]:
     """Owners and filters of each DescribeImages call."""
     ids = [Selector(id=term.id) for term in terms if term.id]
-    for chosen in filters.of_terms(ids, what="amiSelectorTerms", id_name="image-id", name="name"):
+    for chosen in filters.of_terms(ids, field="amiSelectorTerms", id_name="image-id", name="name"):
         yield (), chosen
     for term in terms:
         if term.id:
             continue
         owners = (term.owner,) if term.owner else ("self", "amazon") if term.name else ()
-        for chosen in filters.of_terms([term], what="amiSelectorTerms", id_name="image-id", name="name"):
+        for chosen in filters.of_terms([term], field="amiSelectorTerms", id_name="image-id", name="name"):
             yield owners, chosen
 
 

@@ -25,17 +25,17 @@ ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
 def instance_types(aws: Aws) -> dict[str, InstanceType]:
     """Every type of the Region that a node can be, by name, without prices."""
     zones = _zones(aws)
-    found: dict[str, InstanceType] = {}
+    types: dict[str, InstanceType] = {}
     for page in aws.pages(
         aws.ec2.describe_instance_types,
         Filters=[{"Name": "supported-virtualization-type", "Values": ["hvm"]}],
         MaxResults=TYPES_PAGE,
     ):
         for item in page["InstanceTypes"]:
-            made = instance_type(item, zones=frozenset(zones[item["InstanceType"]]))
-            if made is not None:
-                found[made.name] = made
-    return found
+            type_ = instance_type(item, zones=frozenset(zones[item["InstanceType"]]))
+            if type_ is not None:
+                types[type_.name] = type_
+    return types
 
 
 def _zones(aws: Aws) -> defaultdict[str, set[str]]:
@@ -117,7 +117,7 @@ def _neuron_cores(item: InstanceTypeInfoTypeDef) -> int:
 
 
 def _ebs_mbps(ebs: EbsInfoTypeDef) -> int:
-    """Where EC2 gives it to every instance; older types have it only when a launch asks for it."""
+    """Where EC2 gives it to every instance; older types have it only if a launch requests it."""
     if ebs.get("EbsOptimizedSupport") != "default":
         return 0
     return ebs.get("EbsOptimizedInfo", {}).get("MaximumBandwidthInMbps", 0)

@@ -14,7 +14,7 @@ from providers.aws import errors, filters, tags
 from providers.aws.clients import Aws
 from providers.aws.clock import utc
 from providers.aws.listings import ListOperation, leave_out
-from providers.aws.tags import NOBODY, Owner
+from providers.aws.tags import NO_OWNER, Owner
 from providers.model import ErrorClass, Instance, ProviderError
 
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ UNREAD = (
 
 def described(aws: Aws, ids: Collection[str], owner: Owner) -> dict[str, Instance]:
     """Those of the ids that EC2 knows, by id."""
-    found: dict[str, Instance] = {}
+    by_id: dict[str, Instance] = {}
     for batch in filters.batches(sorted(set(ids)), filters.VALUES):
         chosen: list[FilterTypeDef] = [{"Name": "instance-id", "Values": list(batch)}]
-        found.update({instance.id: instance for instance in _pages(aws, chosen, owner)})
-    return found
+        by_id.update({instance.id: instance for instance in _pages(aws, chosen, owner)})
+    return by_id
 
 
-def listing(aws: Aws, owner: Owner = NOBODY) -> ListOperation[Instance]:
+def listing(aws: Aws, owner: Owner = NO_OWNER) -> ListOperation[Instance]:
     """The listing that `of_cluster` reads."""
     listed = ListOperation(
         aws,
@@ -70,8 +70,11 @@ def of_cluster(listed: ListOperation[Instance], cluster: str) -> list[Instance]:
     """Every instance with the cluster's name, in every state that EC2 still shows, by id; none that carries
     the UID of another."""
     chosen = [{"Name": f"tag:{tags.CLUSTER}", "Values": [cluster]}]
-    found = listed.read(Filters=chosen, MaxResults=PAGE)
-    return sorted((each for each in found if each.ownership != "foreign"), key=lambda each: each.id)
+    instances = listed.read(Filters=chosen, MaxResults=PAGE)
+    return sorted(
+        (instance for instance in instances if instance.ownership != "foreign"),
+        key=lambda instance: instance.id,
+    )
 
 
 def terminate(aws: Aws, ids: Collection[str]) -> None:
@@ -87,7 +90,7 @@ def terminate(aws: Aws, ids: Collection[str]) -> None:
     first = next(iter(refused.values()))
     error = ProviderError(
         first.code,
-        "; ".join(f"{id_}: {each.code}: {each.message}" for id_, each in refused.items()),
+        "; ".join(f"{id_}: {error.code}: {error.message}" for id_, error in refused.items()),
         class_=first.class_,
         request_id=first.request_id,
         operation="TerminateInstances",
@@ -110,9 +113,9 @@ def _end(aws: Aws, batch: Sequence[str]) -> dict[str, ProviderError]:
             raise
         if len(batch) == 1:
             return {} if _gone(aws, batch[0], error) else {batch[0]: error}
-        words = set(_ID.findall(error.message))
-        named = [id_ for id_ in batch if id_ in words]
-        others = [id_ for id_ in batch if id_ not in words]
+        message_ids = set(_ID.findall(error.message))
+        named = [id_ for id_ in batch if id_ in message_ids]
+        others = [id_ for id_ in batch if id_ not in message_ids]
         if not named or not others:
             named, others = list(batch[: len(batch) // 2]), list(batch[len(batch) // 2 :])
         return _end(aws, named) | _end(aws, others)
@@ -124,7 +127,7 @@ def _gone(aws: Aws, id_: str, error: ProviderError) -> bool:
     if error.class_ is not ErrorClass.NOT_FOUND:
         return False
     chosen: list[FilterTypeDef] = [{"Name": "instance-id", "Values": [id_]}]
-    return all(instance.state in ENDED for instance in _pages(aws, chosen, NOBODY))
+    return all(instance.state in ENDED for instance in _pages(aws, chosen, NO_OWNER))
 
 
 def add_tags(aws: Aws, ids: Collection[str], new: Mapping[str, str]) -> None:
@@ -136,7 +139,7 @@ def add_tags(aws: Aws, ids: Collection[str], new: Mapping[str, str]) -> None:
 
 
 def remove_tags(aws: Aws, ids: Collection[str], keys: Collection[str]) -> None:
-    """Removes tags of resources of any kind, whatever their value."""
+    """Removes tags of resources of any kind by key."""
     listed: list[TagTypeDef] = [{"Key": key} for key in sorted(keys)]
     for batch in filters.batches(sorted(set(ids)), BATCH):
         if listed:
@@ -171,5 +174,5 @@ def _instance(item: InstanceTypeDef, owner: Owner) -> Instance:
         private_dns_name=item.get("PrivateDnsName", ""),
         launched=utc(item.get("LaunchTime")),
         tags=carried,
-        ownership=owner.judge(carried),
+        ownership=owner.ownership_of(carried),
     )

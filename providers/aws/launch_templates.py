@@ -67,7 +67,7 @@ def template_data(template: Template) -> RequestLaunchTemplateDataTypeDef:
             "HttpTokens": _choice(template.metadata.http_tokens),
             "HttpPutResponseHopLimit": template.metadata.http_put_response_hop_limit,
             "HttpProtocolIpv6": _choice(template.metadata.http_protocol_ipv6),
-            # An account's default could be enabled; EC2 then refuses tags with a slash, as ours are.
+            # An account's default could be enabled; EC2 then refuses tags with a slash, like the broker's.
             "InstanceMetadataTags": "disabled",
         },
         "Monitoring": {"Enabled": template.detailed_monitoring},
@@ -117,26 +117,26 @@ def _interfaces(
     then (as in Karpenter, pkg/providers/launchtemplate).
     """
     tracking = template.connection_tracking
-    asked = (
+    launch_settings = (
         template.associate_public_ip,
         template.ipv4_prefix_count,
         tracking,
         template.primary_ipv6 or None,
     )
-    if not template.interfaces and all(each is None for each in asked):
+    if not template.interfaces and all(interface is None for interface in launch_settings):
         return []
-    found: list[LaunchTemplateInstanceNetworkInterfaceSpecificationRequestTypeDef] = []
-    for each in template.interfaces or (NetworkInterface(card=0, device=0),):
+    interfaces: list[LaunchTemplateInstanceNetworkInterfaceSpecificationRequestTypeDef] = []
+    for interface in template.interfaces or (NetworkInterface(card=0, device=0),):
         built: dict[str, Any] = {
-            "DeviceIndex": each.device,
+            "DeviceIndex": interface.device,
             "Groups": groups,
             "DeleteOnTermination": True,
         }
         if template.interfaces:
-            built |= {"NetworkCardIndex": each.card, "InterfaceType": each.kind}
-        if not found:
+            built |= {"NetworkCardIndex": interface.card, "InterfaceType": interface.kind}
+        if not interfaces:
             built["AssociatePublicIpAddress"] = template.associate_public_ip
-        if each.kind != "efa-only":
+        if interface.kind != "efa-only":
             built["Ipv4PrefixCount"] = template.ipv4_prefix_count
             if template.primary_ipv6:
                 built |= {
@@ -145,8 +145,8 @@ def _interfaces(
                     "Ipv6PrefixCount": template.ipv6_prefix_count,
                 }
             built["ConnectionTrackingSpecification"] = _tracking(tracking) if tracking else None
-        found.append(_choice({key: value for key, value in built.items() if value is not None}))
-    return found
+        interfaces.append(_choice({key: value for key, value in built.items() if value is not None}))
+    return interfaces
 
 
 def _tracking(tracking: ConnectionTracking) -> dict[str, int]:
@@ -231,17 +231,17 @@ class LaunchTemplates:
         return ref
 
     def all(self) -> list[TemplateRef]:
-        """Those with this cluster's tags and our prefix, oldest first."""
-        found = []
-        ours = [{"Name": f"tag:{tags.CLUSTER}", "Values": [self._cluster.name]}]
+        """Those with this cluster's tags and the broker's prefix, oldest first."""
+        refs = []
+        cluster_filter = [{"Name": f"tag:{tags.CLUSTER}", "Values": [self._cluster.name]}]
         for page in self._aws.pages(
-            self._aws.ec2.describe_launch_templates, Filters=_choice(ours), MaxResults=PAGE
+            self._aws.ec2.describe_launch_templates, Filters=_choice(cluster_filter), MaxResults=PAGE
         ):
-            found += [_ref(item) for item in page["LaunchTemplates"] if self._is_ours(item)]
-        return sorted(found, key=lambda ref: (ref.created is not None, ref.created, ref.name))
+            refs += [_ref(item) for item in page["LaunchTemplates"] if self._is_owned(item)]
+        return sorted(refs, key=lambda ref: (ref.created is not None, ref.created, ref.name))
 
     def delete(self, ref: TemplateRef) -> None:
-        """Deletes one of ours; one that is gone already is success."""
+        """Deletes one of the broker's templates; one that is gone already is success."""
         if not ref.name.startswith(PREFIX):
             raise ValueError(f"launch template {ref.name} is not the broker's: its names start with {PREFIX}")
         self.forget(ref)
@@ -279,7 +279,7 @@ class LaunchTemplates:
     def _adopt(self, name: str) -> TemplateRef:
         answer = self._aws.call(self._aws.ec2.describe_launch_templates, LaunchTemplateNames=[name])
         for item in answer["LaunchTemplates"]:
-            if self._is_ours(item):
+            if self._is_owned(item):
                 return _ref(item)
         raise errors.misconfigured(
             "ForeignTemplate",
@@ -288,9 +288,9 @@ class LaunchTemplates:
             operation="CreateLaunchTemplate",
         )
 
-    def _is_ours(self, item: LaunchTemplateTypeDef) -> bool:
+    def _is_owned(self, item: LaunchTemplateTypeDef) -> bool:
         named = item.get("LaunchTemplateName", "").startswith(PREFIX)
-        return named and self._cluster.judge(tags.from_ec2(item.get("Tags", []))) == "ours"
+        return named and self._cluster.ownership_of(tags.from_ec2(item.get("Tags", []))) == "owned"
 
 
 def _ref(item: LaunchTemplateTypeDef) -> TemplateRef:

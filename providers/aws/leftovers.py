@@ -23,23 +23,23 @@ GROUPS = 50
 
 def tagged(aws: Aws) -> dict[str, dict[str, str]]:
     """The broker's tags on EC2 resources, by resource id, of every cluster."""
-    found: dict[str, dict[str, str]] = {}
+    by_resource: dict[str, dict[str, str]] = {}
     chosen: list[FilterTypeDef] = [{"Name": "key", "Values": [f"{PREFIX}.io/*"]}]
     for page in aws.pages(aws.ec2.describe_tags, Filters=chosen, MaxResults=PAGE):
         for tag in page["Tags"]:
-            found.setdefault(tag["ResourceId"], {})[tag["Key"]] = tag["Value"]
-    return found
+            by_resource.setdefault(tag["ResourceId"], {})[tag["Key"]] = tag["Value"]
+    return by_resource
 
 
 def groups_of(aws: Aws, uid: str) -> list[ReservationGroup]:
     """The groups with the UID's tag, by name, without their members."""
-    found = []
+    groups = []
     for page in aws.pages(aws.groups.list_groups, MaxResults=GROUPS):
         for listed in page["GroupIdentifiers"]:
             name, arn = listed["GroupName"], listed["GroupArn"]
             if name.startswith(f"{PREFIX}.") and (carried := _tags(aws, arn)).get(tags.CLUSTER_UID) == uid:
-                found.append(ReservationGroup(arn=arn, name=name, tags=carried, ownership="ours"))
-    return sorted(found, key=lambda group: group.name)
+                groups.append(ReservationGroup(arn=arn, name=name, tags=carried, ownership="owned"))
+    return sorted(groups, key=lambda group: group.name)
 
 
 def _tags(aws: Aws, arn: str) -> Mapping[str, str]:

@@ -53,7 +53,7 @@ class ListOperation(Generic[V]):
 
     def read(self, **parameters: Any) -> list[V]:
         """Every value of every page. Raises ProviderError."""
-        found: list[V] = []
+        all_values: list[V] = []
         seen: dict[Digest, Sequence[V]] = {}
         with self._lock:
             self._reading.now = True
@@ -63,13 +63,13 @@ class ListOperation(Generic[V]):
                     for digest in page.get(_LISTED, ()):
                         known = self._known.get(digest)
                         seen[digest] = values = self._decode(next(new)) if known is None else known
-                        found += values
+                        all_values += values
                     for item in new:  # of an answer that the hook could not take apart
-                        found += self._decode(item)
+                        all_values += self._decode(item)
             finally:
                 self._reading.now = False
             self._known = seen
-        return found
+        return all_values
 
     def _cut(
         self, *, response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object

@@ -17,11 +17,11 @@ PAGE = 1000
 
 def subnets(aws: Aws, terms: Sequence[Selector]) -> list[Subnet]:
     """By zone, most free addresses first."""
-    found: dict[str, Subnet] = {}
-    for chosen in filters.of_terms(terms, what="subnetSelectorTerms", id_name="subnet-id", name=""):
+    subnets_: dict[str, Subnet] = {}
+    for chosen in filters.of_terms(terms, field="subnetSelectorTerms", id_name="subnet-id", name=""):
         for page in aws.pages(aws.ec2.describe_subnets, Filters=chosen, MaxResults=PAGE):
             for item in page["Subnets"]:
-                found[item["SubnetId"]] = Subnet(
+                subnets_[item["SubnetId"]] = Subnet(
                     id=item["SubnetId"],
                     zone=item.get("AvailabilityZone", ""),
                     zone_id=item.get("AvailabilityZoneId", ""),
@@ -29,24 +29,24 @@ def subnets(aws: Aws, terms: Sequence[Selector]) -> list[Subnet]:
                     available_addresses=item.get("AvailableIpAddressCount", 0),
                     outpost_arn=item.get("OutpostArn", ""),
                 )
-    return sorted(found.values(), key=lambda subnet: (subnet.zone, -subnet.available_addresses, subnet.id))
+    return sorted(subnets_.values(), key=lambda subnet: (subnet.zone, -subnet.available_addresses, subnet.id))
 
 
 def security_groups(aws: Aws, terms: Sequence[Selector]) -> list[SecurityGroup]:
     """By id."""
-    found: dict[str, SecurityGroup] = {}
+    groups: dict[str, SecurityGroup] = {}
     for chosen in filters.of_terms(
-        terms, what="securityGroupSelectorTerms", id_name="group-id", name="group-name"
+        terms, field="securityGroupSelectorTerms", id_name="group-id", name="group-name"
     ):
         for page in aws.pages(aws.ec2.describe_security_groups, Filters=chosen, MaxResults=PAGE):
             for item in page["SecurityGroups"]:
-                found[item["GroupId"]] = SecurityGroup(id=item["GroupId"], name=item.get("GroupName", ""))
-    return sorted(found.values(), key=lambda group: group.id)
+                groups[item["GroupId"]] = SecurityGroup(id=item["GroupId"], name=item.get("GroupName", ""))
+    return sorted(groups.values(), key=lambda group: group.id)
 
 
 def placement_group(aws: Aws, *, name: str, id_: str) -> PlacementGroup:
     """The placement group of that name in the account, or of that id anywhere."""
-    wanted, field = (id_, "GroupId") if id_ else (name, "GroupName")
+    name_or_id, field = (id_, "GroupId") if id_ else (name, "GroupName")
     try:
         answer = (
             aws.call(aws.ec2.describe_placement_groups, GroupIds=[id_])
@@ -58,17 +58,17 @@ def placement_group(aws: Aws, *, name: str, id_: str) -> PlacementGroup:
     except ProviderError as error:
         if error.class_ is not ErrorClass.NOT_FOUND:
             raise
-        raise _no_group(aws, wanted, request_id=error.request_id) from error
+        raise _no_group(aws, name_or_id, request_id=error.request_id) from error
     for item in answer["PlacementGroups"]:
-        if item.get(field) == wanted:
+        if item.get(field) == name_or_id:
             return PlacementGroup(arn=item.get("GroupArn", ""), strategy=item.get("Strategy", ""))
-    raise _no_group(aws, wanted)
+    raise _no_group(aws, name_or_id)
 
 
-def _no_group(aws: Aws, wanted: str, *, request_id: str = "") -> ProviderError:
+def _no_group(aws: Aws, name_or_id: str, *, request_id: str = "") -> ProviderError:
     return ProviderError(
         "PlacementGroupNotFound",
-        f"placement group {wanted!r} does not exist in {aws.region}: create it or correct the name or id",
+        f"placement group {name_or_id!r} does not exist in {aws.region}: create it or correct the name or id",
         class_=ErrorClass.NOT_FOUND,
         request_id=request_id,
         operation="DescribePlacementGroups",

@@ -71,7 +71,7 @@ def _health(detail: Json) -> dict[str, Any]:
     affected = detail.get("affectedEntities")
     if not isinstance(affected, list):
         raise ValueError("detail.affectedEntities is not a list")
-    values = [str(each.get("entityValue", "")) for each in affected if isinstance(each, dict)]
+    values = [str(entity.get("entityValue", "")) for entity in affected if isinstance(entity, dict)]
     return {
         "kind": NoticeKind.SCHEDULED_CHANGE,
         "instance_ids": tuple(value for value in values if value.startswith("i-")),
@@ -122,7 +122,7 @@ def _named(detail: Json, field: str, prefix: str) -> str:
 
 def _time(text: object) -> datetime | None:
     try:
-        found = datetime.fromisoformat(str(text))
+        parsed = datetime.fromisoformat(str(text))
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)

@@ -61,7 +61,7 @@ class Prices:
     """Prices as last refreshed. Any thread may read; one refreshes."""
 
     def __init__(self, aws: Aws, *, isolated: bool, offers: Collection[tuple[str, str]] = ()) -> None:
-        """`offers`: each platform and tenancy to ask prices for, besides Linux/UNIX on default tenancy."""
+        """`offers`: each platform and tenancy to read prices of, besides Linux/UNIX on default tenancy."""
         self._aws = aws
         self._offers = sorted(offer for offer in {*offers} - {PLAIN_OFFER} if offer[0] in PLATFORMS)
         leave_out(aws, "DescribeSpotPriceHistory", ("productDescription", "timestamp"))
@@ -73,7 +73,7 @@ class Prices:
         self.version = 0  # another number after each change
 
     def refresh(self) -> None:
-        """Asks AWS again. Raises the first ProviderError, after all were asked."""
+        """Reads the prices again. Raises the first ProviderError, after all reads."""
         failed: list[ProviderError] = []
         for load in (self._refresh_spot, self._refresh_listed):
             try:
@@ -98,7 +98,7 @@ class Prices:
         }
 
     def _refresh_spot(self) -> None:
-        found: dict[str, dict[str, float]] = defaultdict(dict)
+        by_type: dict[str, dict[str, float]] = defaultdict(dict)
         for page in self._aws.pages(
             self._aws.ec2.describe_spot_price_history,
             ProductDescriptions=list(LINUX),
@@ -108,16 +108,16 @@ class Prices:
         ):
             for item in page["SpotPriceHistory"]:
                 if price := _number(item.get("SpotPrice")):
-                    found[item.get("InstanceType", "")][item.get("AvailabilityZone", "")] = price
+                    by_type[item.get("InstanceType", "")][item.get("AvailabilityZone", "")] = price
         with self._lock:
-            self._spot = dict(found)
+            self._spot = dict(by_type)
             self.version += 1
 
     def _refresh_listed(self) -> None:
         if self._isolated:
             return
-        found = self._asked(PRODUCT, "default")
-        if not found:
+        listed = self._list_prices(PRODUCT, "default")
+        if not listed:
             return  # a Region that the list does not know: the shipped table stays
         others: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
         for platform, tenancy in self._offers:
@@ -125,31 +125,31 @@ class Prices:
             product = PRODUCT | {"operatingSystem": system, "preInstalledSw": software}
             # Without it the list has each type again at the price of a licence that the customer brings.
             product |= {"licenseModel": "No License required"}
-            for name, price in self._asked(product, tenancy).items():
+            for name, price in self._list_prices(product, tenancy).items():
                 others[name][platform][tenancy] = price
         with self._lock:
-            self._listed = {**prices.PRICES.get(self._aws.region, {}), **found}
+            self._listed = {**prices.PRICES.get(self._aws.region, {}), **listed}
             self._others = others
             self.version += 1
 
-    def _asked(self, product: Mapping[str, str], tenancy: str) -> dict[str, float]:
+    def _list_prices(self, product: Mapping[str, str], tenancy: str) -> dict[str, float]:
         """The list's price by type of one product; of several offers of a type the dearest."""
         currency = "CNY" if self._aws.region.startswith("cn-") else "USD"
-        found: dict[str, float] = {}
+        by_type: dict[str, float] = {}
         for family, sold in ((FAMILIES[0][0], TENANCIES[tenancy]), FAMILIES[1]):
-            wanted = {**product, "regionCode": self._aws.region, "productFamily": family, "tenancy": sold}
+            attributes = {**product, "regionCode": self._aws.region, "productFamily": family, "tenancy": sold}
             for page in self._aws.pages(
                 self._aws.pricing.get_products,
                 ServiceCode="AmazonEC2",
                 Filters=[
-                    {"Type": "TERM_MATCH", "Field": key, "Value": value} for key, value in wanted.items()
+                    {"Type": "TERM_MATCH", "Field": key, "Value": value} for key, value in attributes.items()
                 ],
                 MaxResults=PAGE,
             ):
                 for text in page["PriceList"]:
                     for name, price in _offers(orjson.loads(text), currency):
-                        found[name] = max(price, found.get(name, 0.0))
-        return found
+                        by_type[name] = max(price, by_type.get(name, 0.0))
+        return by_type
 
 
 def _offers(product: Mapping[str, Any], currency: str) -> Iterator[tuple[str, float]]:

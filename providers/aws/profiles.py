@@ -46,18 +46,18 @@ class Profiles:
         return self._found.get(name, lambda: self._of_role(name))
 
     def forget(self) -> None:
-        """EC2 does not know one of them: each is looked up again."""
+        """EC2 does not know one of the profiles: each is read again."""
         self._found.clear()
 
-    def made(self) -> list[ProfileRef]:
-        """Those that have the name which follows from the role in them, by name."""
-        found = dict(self._emptied)
+    def managed(self) -> list[ProfileRef]:
+        """The profiles that have the name derived from the role in them, by name."""
+        by_name = dict(self._emptied)
         for item in self._listed():
             name = item["InstanceProfileName"]
             for role in item["Roles"]:
                 if name == self._name(role["RoleName"]):
-                    found[name] = role["RoleName"]
-        return [ProfileRef(name=name, role=role) for name, role in sorted(found.items())]
+                    by_name[name] = role["RoleName"]
+        return [ProfileRef(name=name, role=role) for name, role in sorted(by_name.items())]
 
     def _listed(self) -> Iterator[Any]:
         """Every profile of the account, in pages."""
@@ -113,8 +113,8 @@ class Profiles:
     def _of_role(self, role: str) -> str:
         answer = self._aws.call(self._aws.iam.list_instance_profiles_for_role, RoleName=role)
         names = sorted(item["InstanceProfileName"] for item in answer["InstanceProfiles"])
-        ours = self._name(role)
-        return ours if ours in names else self._make(ours, role=role)
+        profile_name = self._name(role)
+        return profile_name if profile_name in names else self._make(profile_name, role=role)
 
     def _name(self, role: str) -> str:
         unique = f"{self._cluster}/{self._aws.region}/{role}"

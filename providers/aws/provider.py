@@ -129,10 +129,10 @@ class AwsProvider:
         self._owner.uid = cluster_uid
 
     def account_id(self, *, cached: bool = True) -> str:
-        def asked() -> str:
+        def read_account_id() -> str:
             return str(self._aws.call(self._aws.sts.get_caller_identity)["Account"])
 
-        return (self._account.get if cached else self._account.renew)("account", asked)
+        return (self._account.get if cached else self._account.renew)("account", read_account_id)
 
     def cluster_facts(self) -> EksCluster:
         """Of the EKS cluster with this provider's cluster name."""
@@ -146,7 +146,7 @@ class AwsProvider:
 
     def tagged_group(self, group: ReservationGroup) -> ReservationGroup:
         tags = groups.tags(self._aws, group.arn)
-        return replace(group, tags=tags, ownership=self._owner.judge(tags))
+        return replace(group, tags=tags, ownership=self._owner.ownership_of(tags))
 
     def create_reservation(self, request: OdcrRequest) -> Odcr:
         return reservation_changes.create(self._aws, request, cluster=self._owner)
@@ -182,11 +182,11 @@ class AwsProvider:
             return instance_types.instance_types(self._aws)
         place = (self._endpoint, self._aws.region, self.account_id())
         now = self._aws.clock.now()
-        found = self._store.load(place, now=now)
-        if found is None:
-            found = instance_types.instance_types(self._aws)
-            self._store.save(place, found, now=now)
-        return found
+        types = self._store.load(place, now=now)
+        if types is None:
+            types = instance_types.instance_types(self._aws)
+            self._store.save(place, types, now=now)
+        return types
 
     def refresh_prices(self) -> None:
         self._prices.refresh()
@@ -210,7 +210,7 @@ class AwsProvider:
         return self._profiles.resolve(role=role, profile=profile)
 
     def instance_profiles(self) -> Sequence[ProfileRef]:
-        return self._profiles.made()
+        return self._profiles.managed()
 
     def delete_instance_profile(self, ref: ProfileRef) -> bool:
         return self._profiles.delete(ref)
@@ -257,7 +257,7 @@ class AwsProvider:
         return result
 
     def _forget(self, refused: Collection[ErrorClass], request: LaunchRequest) -> None:
-        """Forgets objects that EC2 does not know: the next caller looks them up, or makes them."""
+        """Forgets objects that EC2 does not know: the next caller reads or creates them."""
         if ErrorClass.TEMPLATE_GONE in refused:
             self._templates.forget(request.template)
         if ErrorClass.PROFILE_UNKNOWN in refused:
@@ -266,8 +266,8 @@ class AwsProvider:
     def instances(self, ids: Collection[str] | None = None) -> Sequence[Instance]:
         if ids is None:
             return instances.of_cluster(self._instances, self.cluster)
-        found = instances.described(self._aws, ids, self._owner)
-        return [found[i] for i in sorted(found)]
+        by_id = instances.described(self._aws, ids, self._owner)
+        return [by_id[i] for i in sorted(by_id)]
 
     def terminate(self, ids: Collection[str]) -> None:
         instances.terminate(self._aws, ids)
@@ -287,5 +287,5 @@ class AwsProvider:
     def receive(self, queue: str, *, wait: int) -> Sequence[QueueMessage]:
         return self._queues.receive(queue, wait=wait)
 
-    def settle(self, queue: str, messages: Sequence[QueueMessage]) -> None:
-        self._queues.settle(queue, messages)
+    def delete_messages(self, queue: str, messages: Sequence[QueueMessage]) -> None:
+        self._queues.delete_messages(queue, messages)

@@ -1,8 +1,8 @@
 """One SQS queue: messages are received, and deleted once they are handled.
 
-Invariant: a message is deleted only by `settle`. A received message that is not settled comes back when its
+Invariant: only `delete_messages` deletes a message. A received message that is not deleted returns when its
 visibility timeout is over (Amazon SQS developer guide, "Amazon SQS visibility timeout"). A body that is no
-notice is returned as such, so that it can be reported and settled, not received forever.
+notice is returned as such, so that it can be reported and deleted, not received forever.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LONGEST_POLL = 20
 
 
 class Queues:
-    """Queues by name or URL; the URL of a name is asked for once."""
+    """Queues by name or URL; the URL of a name is read once."""
 
     def __init__(self, aws: Aws) -> None:
         self._aws = aws
@@ -43,13 +43,15 @@ class Queues:
             for item in answer.get("Messages", [])
         ]
 
-    def settle(self, queue: str, messages: Sequence[QueueMessage]) -> None:
+    def delete_messages(self, queue: str, messages: Sequence[QueueMessage]) -> None:
         """Deletes them; one that SQS does not delete comes back."""
-        for batch in filters.batches([each.receipt for each in messages], BATCH):
+        for batch in filters.batches([message.receipt for message in messages], BATCH):
             answer = self._aws.call(
                 self._aws.sqs.delete_message_batch,
                 QueueUrl=self._url(queue),
-                Entries=[{"Id": str(number), "ReceiptHandle": one} for number, one in enumerate(batch)],
+                Entries=[
+                    {"Id": str(number), "ReceiptHandle": receipt} for number, receipt in enumerate(batch)
+                ],
             )
             for failed in answer.get("Failed", []):
                 _log.warning("message not deleted", queue=queue, code=failed["Code"])

@@ -29,9 +29,9 @@ _ZONE_ID = re.compile(r"-az[0-9]+$")
 
 
 def create(aws: Aws, request: OdcrRequest, *, cluster: Owner) -> Odcr:
-    """The reservation that the request's token stands for, made if it is not."""
+    """The reservation of the request's token, made if missing."""
     labels = tags.checked({**request.tags, **cluster.labels()})
-    asked: CreateCapacityReservationRequestTypeDef = {
+    parameters: CreateCapacityReservationRequestTypeDef = {
         "ClientToken": request.token,
         "InstanceType": request.instance_type,
         "InstancePlatform": request.platform,  # type: ignore[typeddict-item]  # EC2 checks it
@@ -43,17 +43,17 @@ def create(aws: Aws, request: OdcrRequest, *, cluster: Owner) -> Odcr:
         "TagSpecifications": [{"ResourceType": "capacity-reservation", "Tags": tags.to_ec2(labels)}],
     }
     if _ZONE_ID.search(request.zone):
-        asked["AvailabilityZoneId"] = request.zone
+        parameters["AvailabilityZoneId"] = request.zone
     else:
-        asked["AvailabilityZone"] = request.zone
+        parameters["AvailabilityZone"] = request.zone
     if request.end:
-        asked["EndDate"] = request.end
-    return odcr(aws.call(aws.ec2.create_capacity_reservation, **asked)["CapacityReservation"], cluster)
+        parameters["EndDate"] = request.end
+    return odcr(aws.call(aws.ec2.create_capacity_reservation, **parameters)["CapacityReservation"], cluster)
 
 
 def resize(aws: Aws, id_: str, *, cluster: Owner, count: int, end: datetime | Unchanged | None) -> None:
     """Makes count and end so; never fewer than run in it."""
-    seen = _look(aws, id_, cluster)
+    seen = _describe(aws, id_, cluster)
     if seen is None:
         raise ProviderError(
             "InvalidCapacityReservationId.NotFound",
@@ -61,37 +61,40 @@ def resize(aws: Aws, id_: str, *, cluster: Owner, count: int, end: datetime | Un
             class_=ErrorClass.RESERVATION_GONE,
             operation="ModifyCapacityReservation",
         )
-    _require_ours(seen, cluster, operation="ModifyCapacityReservation")
+    _require_owned(seen, cluster, operation="ModifyCapacityReservation")
     _require_unused(seen, count, operation="ModifyCapacityReservation")
-    # Whatever was seen: descriptions lag behind changes.
-    asked: ModifyCapacityReservationRequestTypeDef = {"CapacityReservationId": id_, "InstanceCount": count}
+    # Called even if the description has these values: descriptions lag behind changes.
+    parameters: ModifyCapacityReservationRequestTypeDef = {
+        "CapacityReservationId": id_,
+        "InstanceCount": count,
+    }
     if end is not UNCHANGED:
-        asked["EndDateType"] = "limited" if end else "unlimited"
+        parameters["EndDateType"] = "limited" if end else "unlimited"
         if end:
-            asked["EndDate"] = end
-    aws.call(aws.ec2.modify_capacity_reservation, **asked)
+            parameters["EndDate"] = end
+    aws.call(aws.ec2.modify_capacity_reservation, **parameters)
 
 
 def cancel(aws: Aws, id_: str, *, cluster: Owner) -> None:
     """Ends it, unless it has ended, or something runs in it."""
-    seen = _look(aws, id_, cluster)
+    seen = _describe(aws, id_, cluster)
     if seen is None or seen.state in ENDED_STATES:
         return
-    _require_ours(seen, cluster, operation="CancelCapacityReservation")
+    _require_owned(seen, cluster, operation="CancelCapacityReservation")
     _require_unused(seen, 0, operation="CancelCapacityReservation")
     try:
         aws.call(aws.ec2.cancel_capacity_reservation, CapacityReservationId=id_)
     except ProviderError as error:
         if error.class_ is not ErrorClass.RESERVATION_GONE:
             raise
-        # A call whose response was lost did it, or another caller was faster.
-        seen = _look(aws, id_, cluster)
+        # An earlier call with a lost response did it, or another caller was faster.
+        seen = _describe(aws, id_, cluster)
         if seen is not None and seen.state not in ENDED_STATES:
             raise
 
 
-def _look(aws: Aws, id_: str, cluster: Owner) -> Odcr | None:
-    """The reservation now; None where EC2 knows none of that id."""
+def _describe(aws: Aws, id_: str, cluster: Owner) -> Odcr | None:
+    """The reservation now; None if EC2 knows none of that id."""
     try:
         answer = aws.call(aws.ec2.describe_capacity_reservations, CapacityReservationIds=[id_])
     except ProviderError as error:
@@ -113,12 +116,12 @@ def _require_unused(seen: Odcr, count: int, *, operation: str) -> None:
         )
 
 
-def _require_ours(seen: Odcr, cluster: Owner, *, operation: str) -> None:
-    if seen.ownership != "ours":
-        wanted = " and ".join(f"{key}={value}" for key, value in cluster.labels().items())
+def _require_owned(reservation: Odcr, cluster: Owner, *, operation: str) -> None:
+    if reservation.ownership != "owned":
+        missing_tags = " and ".join(f"{key}={value}" for key, value in cluster.labels().items())
         raise errors.misconfigured(
             "ForeignReservation",
-            f"{seen.id} does not carry the tag {wanted}, so this broker did not make it and "
+            f"{reservation.id} does not carry the tag {missing_tags}, so this broker did not make it and "
             "leaves it as it is: change it where it was made",
             operation=operation,
         )

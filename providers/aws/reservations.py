@@ -13,7 +13,7 @@ from providers.aws import tags
 from providers.aws.clients import Aws
 from providers.aws.clock import utc
 from providers.aws.listings import ListOperation, leave_out
-from providers.aws.tags import NOBODY, Owner
+from providers.aws.tags import NO_OWNER, Owner
 from providers.model import Odcr
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PAGE = 1000
 
 
-def listing(aws: Aws, owner: Owner = NOBODY) -> ListOperation[Odcr]:
+def listing(aws: Aws, owner: Owner = NO_OWNER) -> ListOperation[Odcr]:
     """The listing that `reservations` reads."""
     listed = ListOperation(
         aws,
@@ -37,10 +37,10 @@ def listing(aws: Aws, owner: Owner = NOBODY) -> ListOperation[Odcr]:
 
 def reservations(listed: ListOperation[Odcr]) -> list[Odcr]:
     """Every reservation that the account owns or was given to share, by id."""
-    return sorted(listed.read(MaxResults=PAGE), key=lambda one: one.id)
+    return sorted(listed.read(MaxResults=PAGE), key=lambda reservation: reservation.id)
 
 
-def odcr(item: CapacityReservationTypeDef, owner: Owner = NOBODY) -> Odcr:
+def odcr(item: CapacityReservationTypeDef, owner: Owner = NO_OWNER) -> Odcr:
     """One reservation of an answer."""
     carried = tags.from_ec2(item.get("Tags", []))
     return Odcr(
@@ -68,5 +68,5 @@ def odcr(item: CapacityReservationTypeDef, owner: Owner = NOBODY) -> Odcr:
         ultraserver="LaunchStatus" in item,
         unlaunchable=item.get("LaunchStatus", "launchable") != "launchable",
         tags=carried,
-        ownership=owner.judge(carried),
+        ownership=owner.ownership_of(carried),
     )

@@ -22,12 +22,12 @@ _WAITS: Mapping[ErrorClass, wait_base] = {
     ErrorClass.THROTTLING: tenacity.wait_random_exponential(multiplier=0.5, max=10),
     ErrorClass.TRANSIENT: tenacity.wait_random_exponential(multiplier=0.2, max=5),
 }
-_NO_POLICY = "the retry policy asked for the wait of an error that is never repeated"
+_NO_POLICY = "the retry policy read the wait of an error that is never retried"
 
 
 def _class(state: tenacity.RetryCallState) -> ErrorClass | None:
-    found: ErrorClass | None = state.outcome.result() if state.outcome else None
-    return found
+    class_: ErrorClass | None = state.outcome.result() if state.outcome else None
+    return class_
 
 
 class _Repeated(tenacity.retry_base):
@@ -50,21 +50,21 @@ class _Wait(wait_base):
 
 def call(function: Callable[[], T], *, sleep: Callable[[float], None]) -> T:
     """Calls until it succeeds, fails for good, or its class's attempts are used up; then the last error."""
-    got: list[T] = []
-    last: list[ProviderError] = []
+    results: list[T] = []
+    last_error: list[ProviderError] = []
 
     # Tenacity's states are cycles, so they get the class alone. A state with a response, or an error with
     # the frames of all callers, would keep it until the garbage collector runs.
     def tried() -> ErrorClass | None:
-        last.clear()
+        last_error.clear()
         try:
-            got.append(function())
+            results.append(function())
         except ProviderError as error:
-            last.append(error)
+            last_error.append(error)
             return error.class_
         return None
 
     tenacity.Retrying(retry=_Repeated(), wait=_Wait(), sleep=sleep)(tried)
-    if last:
-        raise last.pop()
-    return got.pop()
+    if last_error:
+        raise last_error.pop()
+    return results.pop()

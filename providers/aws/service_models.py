@@ -2,7 +2,7 @@
 
 Invariant: a kept operation is described in full: its own shapes, and those that they refer to. The SDK keeps
 every operation of a service, with its documentation, for as long as the process lives. For EC2 that is 28
-MB, of whose operations a thirtieth is used. A loader reads files by its `file_loader` (botocore,
+MB, and a thirtieth of the operations is used. A loader reads files by its `file_loader` (botocore,
 loaders.py); documentation is for its own manual. Services by which the SDK itself gets credentials are read
 whole.
 """
@@ -81,15 +81,17 @@ def lean_loader(paths: tuple[str, ...]) -> Loader:
 
 def cut(model: Json, operations: Collection[str]) -> Json:
     """A service's description with these operations only, and without documentation."""
-    left = {name: described for name, described in model["operations"].items() if name in operations}
-    wanted = [*_referred(left)]
+    kept_operations = {
+        name: described for name, described in model["operations"].items() if name in operations
+    }
+    pending = [*_referred(kept_operations)]
     shapes: Json = {}
-    while wanted:
-        name = wanted.pop()
+    while pending:
+        name = pending.pop()
         if name not in shapes:
             shapes[name] = _terse(model["shapes"][name])
-            wanted += _referred(shapes[name])
-    return {**model, "operations": _terse(left), "shapes": shapes}
+            pending += _referred(shapes[name])
+    return {**model, "operations": _terse(kept_operations), "shapes": shapes}
 
 
 def _content(path: Path) -> bytes | None:

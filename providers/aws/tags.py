@@ -3,9 +3,9 @@
 Invariant: nothing that this package tags carries `eks:eks-cluster-name`. Karpenter adopts an instance with
 all of `karpenter.sh/nodepool`, `karpenter.k8s.aws/ec2nodeclass` and `eks:eks-cluster-name`, and terminates
 it if it has no NodeClaim for it. It adopts a launch template with the last one, and later deletes it.
-Without `eks:eks-cluster-name` the three are never together, whoever adds the others.
+Without `eks:eks-cluster-name` the three are never together, even if other programs add the other two.
 
-Ownership is judged here alone, by the cluster's UID: two clusters may have one name, and each would end the
+Ownership is decided here alone, by the cluster's UID: two clusters may have one name, and each would end the
 other's resources.
 """
 
@@ -38,17 +38,17 @@ class Owner:
         """The tags of resources that are made for the cluster."""
         return owned_by(self.name, self.uid)
 
-    def judge(self, carried: Mapping[str, str]) -> Ownership:
+    def ownership_of(self, carried: Mapping[str, str]) -> Ownership:
         """The owner of a resource with these tags. Without a UID to compare with, the name decides."""
-        uid, found = self.uid, carried.get(CLUSTER_UID)
-        if uid and found:
-            return "ours" if found == uid else "foreign"
+        uid, carried_uid = self.uid, carried.get(CLUSTER_UID)
+        if uid and carried_uid:
+            return "owned" if carried_uid == uid else "foreign"
         if carried.get(CLUSTER) not in (None, self.name):
             return "foreign"
-        return "unproven" if uid or CLUSTER not in carried else "ours"
+        return "unproven" if uid or CLUSTER not in carried else "owned"
 
 
-NOBODY = Owner("")
+NO_OWNER = Owner("")
 
 
 def owned_by(cluster: str, uid: str) -> dict[str, str]:

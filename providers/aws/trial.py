@@ -51,10 +51,10 @@ def try_launch(
                 market=market,
                 tags=labels,
             )
-            asked: Any = fleet.fleet_request(request, cluster=cluster)
+            fleet_parameters: Any = fleet.fleet_request(request, cluster=cluster)
             instance = _instance(template, ref.name, override, {**labels, tags.CLUSTER: cluster})
             try:
-                _dry(partial(aws.call, aws.ec2.create_fleet, **asked, DryRun=True))
+                _dry(partial(aws.call, aws.ec2.create_fleet, **fleet_parameters, DryRun=True))
                 _dry(partial(aws.call, aws.ec2.run_instances, **instance, DryRun=True))
             except ProviderError as error:
                 denial = _denial(error)
@@ -83,7 +83,7 @@ def _dry(call: Callable[[], object]) -> None:
 
 def _instance(template: Template, name: str, override: Override, labels: Mapping[str, str]) -> dict[str, Any]:
     """RunInstances' parameters. EC2 takes the subnet on the interfaces, where there are any."""
-    asked: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         "LaunchTemplate": {"LaunchTemplateName": name, "Version": "$Latest"},
         "InstanceType": override.instance_type,
         "MinCount": 1,
@@ -94,8 +94,11 @@ def _instance(template: Template, name: str, override: Override, labels: Mapping
     }
     interfaces: Any = template_data(template).get("NetworkInterfaces")
     if not interfaces:
-        return {**asked, "SubnetId": override.subnet_id}
-    return {**asked, "NetworkInterfaces": [{**each, "SubnetId": override.subnet_id} for each in interfaces]}
+        return {**parameters, "SubnetId": override.subnet_id}
+    return {
+        **parameters,
+        "NetworkInterfaces": [{**interface, "SubnetId": override.subnet_id} for interface in interfaces],
+    }
 
 
 def _delete(templates: LaunchTemplates, ref: Any) -> None:

@@ -1,4 +1,4 @@
-"""Instance types on disk, so that a command does not ask EC2 for a thousand types each time it is run.
+"""Instance types on disk, so that a command does not read a thousand types from EC2 at each run.
 
 Invariant: a hit was written by this version for the same endpoint, Region and account (a zone's name is the
 account's own), and is no older than required; anything else is a miss. Writing is atomic. A folder that
@@ -43,11 +43,11 @@ class TypeStore:
     def load(self, place: tuple[str, ...], *, now: datetime) -> dict[str, InstanceType] | None:
         """The types of a place; None where there are none that are fresh."""
         try:
-            kept = orjson.loads(self._file(place).read_bytes())
-            age = now.timestamp() - kept["at"]
+            stored = orjson.loads(self._file(place).read_bytes())
+            age = now.timestamp() - stored["at"]
             if not 0 <= age < self._ttl:
                 return None
-            return {item["name"]: _type(item) for item in kept["types"]}
+            return {item["name"]: _type(item) for item in stored["types"]}
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

@@ -34,16 +34,16 @@ def not_applied(*, family: str, kubelet: Collection[str]) -> list[str]:
 
 def user_data(*, family: str, bootstrap: Bootstrap, custom: str) -> str:
     """The text that the node starts with."""
-    if (given := len(custom.encode())) > LARGEST:
-        raise refused(f"userData has {given} bytes; EC2 takes {LARGEST}: shorten it")
+    if (custom_size := len(custom.encode())) > LARGEST:
+        raise refused(f"userData has {custom_size} bytes; EC2 takes {LARGEST}: shorten it")
     if family == "Custom":
-        made = custom
+        user_data_ = custom
     elif family in _FAMILIES:
-        made = _FAMILIES[family](bootstrap, custom)
+        user_data_ = _FAMILIES[family](bootstrap, custom)
     else:
         raise refused(f"amiFamily {family!r} is not known: use AL2023, Bottlerocket or Custom")
-    if (size := len(made.encode())) > LARGEST:
+    if (size := len(user_data_.encode())) > LARGEST:
         raise refused(
             f"userData makes {size} bytes with the node's own settings; EC2 takes {LARGEST}: shorten it"
         )
-    return made
+    return user_data_

@@ -1,7 +1,7 @@
 """Bottlerocket's user data: TOML settings.
 
 Invariant: every setting of the user that the broker does not decide is in the result, with its value. Taints
-and labels of the node class are there whatever the user's text sets (Bottlerocket settings reference,
+and labels of the node class are in it with any text of the user (Bottlerocket settings reference,
 settings.kubernetes; the bootstrap command for instance storage is `apiclient ephemeral-storage`).
 """
 
@@ -124,8 +124,8 @@ def bottlerocket(bootstrap: Bootstrap, custom: str) -> str:
 def _taints(texts: tuple[str, ...]) -> dict[str, list[str]]:
     taints: defaultdict[str, list[str]] = defaultdict(list)
     for text in texts:
-        one = taint(text)
-        taints[one["key"]].append(f"{one.get('value', '')}:{one['effect']}")
+        parsed = taint(text)
+        taints[parsed["key"]].append(f"{parsed.get('value', '')}:{parsed['effect']}")
     return dict(taints)
 
 

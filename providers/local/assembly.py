@@ -52,9 +52,13 @@ class Reservations:
         """As the account sees it, which are its own reservations and those shared with it."""
         with LOCK:
             here = world()
-            here.ledger.settle()
-            found = here.ledger.in_scope(account_id, region).get(arn.rpartition("/")[2])
-        return found.state if found is not None and (found.arn == arn or "/" not in arn) else None
+            here.ledger.run_due()
+            reservation = here.ledger.in_scope(account_id, region).get(arn.rpartition("/")[2])
+        return (
+            reservation.state
+            if reservation is not None and (reservation.arn == arn or "/" not in arn)
+            else None
+        )
 
     def now(self) -> datetime:
         return world().clock.now()

@@ -39,7 +39,7 @@ class LocalClock:
         self._frozen = aware(at) if at is not None else self.now()
 
     def unfreeze(self) -> None:
-        """Run on from the moment that the clock stands at."""
+        """Run on from the time at which the clock was frozen."""
         if self._frozen is not None:
             self._offset = self._frozen - _wall()
             self._frozen = None
@@ -49,7 +49,7 @@ class LocalClock:
 
 
 def aware(at: datetime | str) -> datetime:
-    """A moment in UTC from the value in a request or a control call."""
+    """A time in UTC from the value in a request or a control call."""
     if isinstance(at, str):
         at = datetime.fromisoformat(at)
     return at if at.tzinfo else at.replace(tzinfo=UTC)

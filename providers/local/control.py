@@ -234,10 +234,10 @@ def _reason(refused: urllib.error.HTTPError) -> str:
 def _in_process(method: str, path: str, body: dict[str, Any]) -> Any:
     from providers.local import control_api  # only here: a client of a server needs no moto
 
-    what, _, query = path.partition("?")
+    resource_path, _, query = path.partition("?")
     parsed = {key: values[-1] for key, values in urllib.parse.parse_qs(query).items()}
     try:
-        answer = control_api.handle(method, what, body, parsed)
+        answer = control_api.handle(method, resource_path, body, parsed)
     except ValueError as refused:
         raise ControlError(str(refused)) from refused
     return json.loads(json.dumps(answer, default=str))

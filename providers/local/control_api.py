@@ -82,7 +82,7 @@ def handle(method: str, path: str, body: dict[str, Any], query: dict[str, str] |
         raise BadControlCall(f"{method} {path}: no such control call; there are {known}")
     try:
         with LOCK:
-            here.ledger.settle()
+            here.ledger.run_due()
             return route(ControlCall(here, rest, body, query or {}))
     except ServiceException as refused:
         raise BadControlCall(f"{refused.code}: {refused.message}") from refused
@@ -139,18 +139,20 @@ def _set_pool(call: ControlCall) -> Any:
 
 
 def _set_quota(call: ControlCall) -> Any:
-    asked = read(QuotaBody, call.body)
-    quota = quota_of(asked.instance_type, asked.market)
+    settings = read(QuotaBody, call.body)
+    quota = quota_of(settings.instance_type, settings.market)
     if quota is None:
         raise BadControlCall(
-            f"instance_type: {asked.instance_type!r} has no {asked.market} quota of vCPUs; with one: "
-            + ", ".join(sorted({f for q in QUOTAS.values() if q.market == asked.market for f in q.families}))
+            f"instance_type: {settings.instance_type!r} has no {settings.market} quota of vCPUs; with one: "
+            + ", ".join(
+                sorted({f for q in QUOTAS.values() if q.market == settings.market for f in q.families})
+            )
         )
-    key = Key(asked.account, asked.region, quota.code)
-    if asked.vcpus is None:
+    key = Key(settings.account, settings.region, quota.code)
+    if settings.vcpus is None:
         call.here.quotas.limits.pop(key, None)
     else:
-        call.here.quotas.limits[key] = asked.vcpus
+        call.here.quotas.limits[key] = settings.vcpus
     return _list_quotas(call)
 
 
@@ -203,7 +205,7 @@ def _move_clock(call: ControlCall) -> Any:
         call.here.clock.unfreeze()
     if moved.advance_s is not None:
         call.here.clock.advance(moved.advance_s)
-    call.here.ledger.settle()
+    call.here.ledger.run_due()
     return _clock(call)
 
 

@@ -28,27 +28,33 @@ INSTANCE_STATES = ("pending", "running", "stopping", "stopped", "shutting-down",
 
 
 def create_reservation(call: ControlCall) -> Any:
-    asked = read(ReservationBody, call.body)
-    _require_state(asked.state)
-    owner = asked.owner_id or asked.account
-    shared = frozenset(asked.shared_with) | ({asked.account} if owner != asked.account else frozenset())
+    settings = read(ReservationBody, call.body)
+    _require_state(settings.state)
+    owner = settings.owner_id or settings.account
+    shared = frozenset(settings.shared_with) | (
+        {settings.account} if owner != settings.account else frozenset()
+    )
     special: dict[str, Any] = {
         "owner_id": owner,
         "shared_with": shared,
-        "reservation_type": asked.reservation_type,
-        "interruptible": asked.interruptible,
-        "capacity_block_id": asked.capacity_block_id,
-        "ultraserver_type": asked.ultraserver_type,
-        "source_id": asked.source_id,
+        "reservation_type": settings.reservation_type,
+        "interruptible": settings.interruptible,
+        "capacity_block_id": settings.capacity_block_id,
+        "ultraserver_type": settings.ultraserver_type,
+        "source_id": settings.source_id,
     }
-    if asked.state:
-        special["state"] = asked.state
-    backend: Any = ec2_backends[asked.account][asked.region]
-    made = changes.create(call.here, backend, asked.model_extra or {}, **special)
-    tags = {str(k): str(v) for k, v in ((asked.model_extra or {}).get("Tags") or {}).items()}
+    if settings.state:
+        special["state"] = settings.state
+    backend: Any = ec2_backends[settings.account][settings.region]
+    reservation = changes.create(call.here, backend, settings.model_extra or {}, **special)
+    tags = {str(k): str(v) for k, v in ((settings.model_extra or {}).get("Tags") or {}).items()}
     if tags:
-        backend.create_tags([made.id], tags)
-    return {"CapacityReservationId": made.id, "CapacityReservationArn": made.arn, "State": made.state}
+        backend.create_tags([reservation.id], tags)
+    return {
+        "CapacityReservationId": reservation.id,
+        "CapacityReservationArn": reservation.arn,
+        "State": reservation.state,
+    }
 
 
 def patch_reservation(call: ControlCall) -> Any:
@@ -70,31 +76,31 @@ def patch_reservation(call: ControlCall) -> Any:
 
 def offer_block(call: ControlCall) -> Any:
     """A Capacity Block that DescribeCapacityBlockOfferings lists as it is here, beside the usual ones."""
-    asked = read(OfferBody, call.body)
-    backend: Any = ec2_backends[asked.account][asked.region]
-    zone = zones.of_request(backend, {"AvailabilityZone": asked.zone})
-    start, end = aware(asked.start), aware(asked.end)
+    settings = read(OfferBody, call.body)
+    backend: Any = ec2_backends[settings.account][settings.region]
+    zone = zones.of_request(backend, {"AvailabilityZone": settings.zone})
+    start, end = aware(settings.start), aware(settings.end)
     if end <= start:
         raise BadControlCall(f"end: {end.isoformat()} is not after start, {start.isoformat()}")
-    if asked.ultraserver_type and (not asked.ultraservers or asked.count % asked.ultraservers):
+    if settings.ultraserver_type and (not settings.ultraservers or settings.count % settings.ultraservers):
         raise BadControlCall(
-            f"ultraservers: {asked.count} instances do not make {asked.ultraservers} UltraServers"
+            f"ultraservers: {settings.count} instances do not make {settings.ultraservers} UltraServers"
         )
     offer = Offer(
         id=random_id(prefix="cb"),
-        account=asked.account,
-        region=asked.region,
-        instance_type=asked.instance_type,
+        account=settings.account,
+        region=settings.region,
+        instance_type=settings.instance_type,
         zone=zone.name,
         zone_id=zone.zone_id,
-        count=asked.count,
+        count=settings.count,
         start=start,
         end=end,
-        fee=block_market.fee(asked.instance_type, asked.count, end - start)
-        if asked.fee is None
-        else asked.fee,
-        ultraserver_type=asked.ultraserver_type,
-        ultraservers=asked.ultraservers if asked.ultraserver_type else 0,
+        fee=block_market.fee(settings.instance_type, settings.count, end - start)
+        if settings.fee is None
+        else settings.fee,
+        ultraserver_type=settings.ultraserver_type,
+        ultraservers=settings.ultraservers if settings.ultraserver_type else 0,
     )
     call.here.blocks.scripted.append(offer)
     return {"CapacityBlockOfferingId": offer.id}
@@ -106,12 +112,12 @@ def _require_state(state: str | None) -> None:
 
 
 def _reservation(call: ControlCall, reservation_id: str | None, field: str) -> Ec2Reservation:
-    found = call.here.ledger.reservations.get(reservation_id or "")
-    if found is None:
+    reservation = call.here.ledger.reservations.get(reservation_id or "")
+    if reservation is None:
         raise BadControlCall(
             f"{field}: there is no reservation {reservation_id!r}; DescribeCapacityReservations lists them"
         )
-    return found
+    return reservation
 
 
 # ---- notices
@@ -123,23 +129,23 @@ def list_notices(call: ControlCall) -> Any:
 
 def send_notice(call: ControlCall) -> Any:
     """One event now; with `ends` the announced end happens `in_s` later."""
-    asked = read(NoticeBody, call.body)
-    send = KINDS.get(asked.kind)
+    notice = read(NoticeBody, call.body)
+    send = KINDS.get(notice.kind)
     if send is None:
-        raise BadControlCall(f"kind: {asked.kind!r} is none of {', '.join(KINDS)}")
-    if asked.ends and asked.kind not in ENDS_INSTANCE:
+        raise BadControlCall(f"kind: {notice.kind!r} is none of {', '.join(KINDS)}")
+    if notice.ends and notice.kind not in ENDS_INSTANCE:
         raise BadControlCall(
-            f"ends: {asked.kind} ends no instance; only {' and '.join(sorted(ENDS_INSTANCE))} do"
+            f"ends: {notice.kind} ends no instance; only {' and '.join(sorted(ENDS_INSTANCE))} do"
         )
     try:
-        event = send(call, asked)
+        event = send(call, notice)
     except QueueDoesNotExist as absent:
         raise BadControlCall(
-            f"queue: {asked.queue!r} does not exist; make it with SQS CreateQueue"
+            f"queue: {notice.queue!r} does not exist; make it with SQS CreateQueue"
         ) from absent
-    if asked.ends:
-        instance = _occupant(call, asked).instance
-        call.here.ledger.after(asked.in_s, lambda: _end(instance))
+    if notice.ends:
+        instance = _occupant(call, notice).instance
+        call.here.ledger.after(notice.in_s, lambda: _end(instance))
     return event
 
 
@@ -148,51 +154,51 @@ def _end(instance: Any) -> None:
     instance.ec2_backend.terminate_instances([instance.id])
 
 
-def _occupant(call: ControlCall, asked: NoticeBody) -> Occupant:
-    found = call.here.ledger.occupants.get(asked.instance_id or "")
-    if found is None:
+def _occupant(call: ControlCall, notice: NoticeBody) -> Occupant:
+    occupant = call.here.ledger.occupants.get(notice.instance_id or "")
+    if occupant is None:
         raise BadControlCall(
-            f"instance_id: there is no instance {asked.instance_id!r}; a notice of kind "
-            f"{asked.kind} is about one that was launched here"
+            f"instance_id: there is no instance {notice.instance_id!r}; a notice of kind "
+            f"{notice.kind} is about one that was launched here"
         )
-    return found
+    return occupant
 
 
 def _of_instance(kind: str) -> Callable[[ControlCall, NoticeBody], Any]:
-    def send(call: ControlCall, asked: NoticeBody) -> Any:
-        instance = _occupant(call, asked).instance
-        return events.OF_INSTANCE[kind](call.here.notices, instance, asked.queue)
+    def send(call: ControlCall, notice: NoticeBody) -> Any:
+        instance = _occupant(call, notice).instance
+        return events.OF_INSTANCE[kind](call.here.notices, instance, notice.queue)
 
     return send
 
 
 def _of_reservation(kind: str) -> Callable[[ControlCall, NoticeBody], Any]:
-    def send(call: ControlCall, asked: NoticeBody) -> Any:
-        reservation = _reservation(call, asked.reservation_id, "reservation_id")
-        return events.OF_RESERVATION[kind](call.here.notices, reservation, asked.queue)
+    def send(call: ControlCall, notice: NoticeBody) -> Any:
+        reservation = _reservation(call, notice.reservation_id, "reservation_id")
+        return events.OF_RESERVATION[kind](call.here.notices, reservation, notice.queue)
 
     return send
 
 
-def _interruption(call: ControlCall, asked: NoticeBody) -> Any:
-    ends = call.here.ledger.now() + timedelta(seconds=asked.in_s)
-    return events.interruption(call.here.notices, _occupant(call, asked), ends, asked.queue)
+def _interruption(call: ControlCall, notice: NoticeBody) -> Any:
+    ends = call.here.ledger.now() + timedelta(seconds=notice.in_s)
+    return events.interruption(call.here.notices, _occupant(call, notice), ends, notice.queue)
 
 
-def _instance_state(call: ControlCall, asked: NoticeBody) -> Any:
-    instance = _occupant(call, asked).instance
-    state = asked.state or instance.state
+def _instance_state(call: ControlCall, notice: NoticeBody) -> Any:
+    instance = _occupant(call, notice).instance
+    state = notice.state or instance.state
     if state not in INSTANCE_STATES:
         raise BadControlCall(f"state: {state!r} is none of {', '.join(INSTANCE_STATES)}")
-    return events.state_change(call.here.notices, instance, state, asked.queue)
+    return events.state_change(call.here.notices, instance, state, notice.queue)
 
 
-def _health(call: ControlCall, asked: NoticeBody) -> Any:
-    if asked.reservation_id:
-        reservation = _reservation(call, asked.reservation_id, "reservation_id")
+def _health(call: ControlCall, notice: NoticeBody) -> Any:
+    if notice.reservation_id:
+        reservation = _reservation(call, notice.reservation_id, "reservation_id")
         entity, account, region = reservation.id, reservation.owner_id, reservation.region
     else:
-        instance = _occupant(call, asked).instance
+        instance = _occupant(call, notice).instance
         entity = instance.id
         account, region = instance.ec2_backend.account_id, instance.ec2_backend.region_name
     return events.health(
@@ -200,11 +206,11 @@ def _health(call: ControlCall, asked: NoticeBody) -> Any:
         entity,
         account=account,
         region=region,
-        code=asked.code,
-        category=asked.category,
-        starts=call.here.ledger.now() + timedelta(seconds=asked.in_s),
-        text=f"{asked.code} for {entity}",
-        queue=asked.queue,
+        code=notice.code,
+        category=notice.category,
+        starts=call.here.ledger.now() + timedelta(seconds=notice.in_s),
+        text=f"{notice.code} for {entity}",
+        queue=notice.queue,
     )
 
 

@@ -44,7 +44,7 @@ class InjectedFault:
             self.times != 0
             and self.stage == stage
             and self.action in (action, "*")
-            and all(_holds(facts, key, wanted) for key, wanted in self.match.items())
+            and all(_holds(facts, key, expected) for key, expected in self.match.items())
         )
 
 
@@ -115,10 +115,10 @@ class InjectedFaults:
         return rule
 
 
-def _holds(facts: Mapping[str, Any], key: str, wanted: Any) -> bool:
-    accepted = wanted if isinstance(wanted, list | tuple | set) else [wanted]
+def _holds(facts: Mapping[str, Any], key: str, expected: Any) -> bool:
+    accepted = expected if isinstance(expected, list | tuple | set) else [expected]
     texts = {str(value) for value in accepted}
-    return any(str(found) in texts for found in _find(facts, key))
+    return any(str(fact) in texts for fact in _find(facts, key))
 
 
 def _find(node: Any, key: str) -> Iterator[Any]:

@@ -55,8 +55,8 @@ def _amazon_linux(kubernetes: str) -> Iterator[PublishedImage]:
         folder = f"{ROOTS[0]}/{kubernetes}/amazon-linux-2023/{architecture}/{variant}"
         for release in AL2023_RELEASES:
             name = f"amazon-eks-node-al2023-{architecture}-{variant}-{kubernetes}-{release}"
-            named = [name, *(["recommended"] if release == AL2023_RELEASES[-1] else [])]
-            paths = tuple(f"{folder}/{each}/image_id" for each in named)
+            versions = [name, *(["recommended"] if release == AL2023_RELEASES[-1] else [])]
+            paths = tuple(f"{folder}/{version}/image_id" for version in versions)
             yield PublishedImage(name, architecture, paths, "/dev/xvda")
 
 
@@ -65,14 +65,14 @@ def _bottlerocket(kubernetes: str) -> Iterator[PublishedImage]:
         folder = f"{ROOTS[1]}/aws-k8s-{kubernetes}{variant}/{architecture}"
         for release in BOTTLEROCKET_RELEASES:
             name = f"bottlerocket-aws-k8s-{kubernetes}{variant}-{architecture}-v{release}"
-            named = [release, *(["latest"] if release == BOTTLEROCKET_RELEASES[-1] else [])]
+            versions = [release, *(["latest"] if release == BOTTLEROCKET_RELEASES[-1] else [])]
             yield PublishedImage(
-                name, architecture, tuple(f"{folder}/{each}/image_id" for each in named), "/dev/xvda"
+                name, architecture, tuple(f"{folder}/{version}/image_id" for version in versions), "/dev/xvda"
             )
 
 
 def with_published(stock: Callable[[Any, str], None]) -> Callable[[Any, str], None]:
-    """moto's look before a parameter is read, that loads these as well."""
+    """moto's hook before a parameter is read, which loads the published images as well."""
 
     def check(parameters: ParameterDict, key: str) -> None:
         stock(parameters, key)
@@ -88,16 +88,16 @@ def _load(parameters: ParameterDict) -> None:
     with LOCK:
         backend: Any = ec2_backends[account][region]
         for image in published():
-            made = _register(backend, image)
+            ami = _register(backend, image)
             for path in image.parameters:
-                dict.setdefault(parameters, path, []).append(_parameter(account, path, made.id))
+                dict.setdefault(parameters, path, []).append(_parameter(account, path, ami.id))
 
 
 def _register(backend: Any, image: PublishedImage) -> Ami:
     digest = hashlib.sha256(f"{backend.region_name}/{image.name}".encode()).hexdigest()
     release = image.name.rpartition("-v")[2]
     newest = release in (AL2023_RELEASES[-1].removeprefix("v"), BOTTLEROCKET_RELEASES[-1])
-    made = Ami(
+    ami = Ami(
         backend,
         f"ami-{digest[:17]}",
         name=image.name,
@@ -114,13 +114,13 @@ def _register(backend: Any, image: PublishedImage) -> Ami:
         root_device_name=image.root_device,
         region_name=backend.region_name,
     )
-    backend.amis[made.id] = made
-    return made
+    backend.amis[ami.id] = ami
+    return ami
 
 
 def _parameter(account: str, path: str, image_id: str) -> Any:
-    made: Any = Parameter  # abstract by its types, made like this by moto as well
-    return made(
+    parameter_class: Any = Parameter  # abstract by its types, made like this by moto as well
+    return parameter_class(
         account_id=account,
         name=path,
         value=image_id,

@@ -1,7 +1,7 @@
 """AWS's own events: from an account's default event bus into the queues that rules name.
 
-Invariant: an event is delivered once to each queue that is the target of an enabled rule whose pattern it
-matches, in the JSON that EventBridge sends, and is recorded even without a matching rule. A target
+Invariant: an event is delivered once to each queue that is the target of an enabled rule with a matching
+pattern, in the JSON that EventBridge sends, and is recorded even without a matching rule. A target
 that is gone loses the event, as with AWS.
 
 Source: EventBridge User Guide, "Events in Amazon EventBridge" (the envelope) and "Amazon SQS queues" as
@@ -22,13 +22,13 @@ from moto.events.models import events_backends
 from moto.moto_api._internal import mock_random
 from moto.sqs.models import sqs_backends
 
-KEPT = 10_000
+MAX_EVENTS = 10_000
 
 
 class Notices:
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
-        self._sent: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self._sent: deque[dict[str, Any]] = deque(maxlen=MAX_EVENTS)
 
     def publish(
         self,
@@ -48,7 +48,7 @@ class Notices:
             "detail-type": detail_type,
             "source": source,
             "account": account,
-            "time": moment(self._now()),
+            "time": format_time(self._now()),
             "region": region,
             "resources": list(resources),
             "detail": dict(detail),
@@ -70,7 +70,7 @@ class Notices:
         self._sent.clear()
 
 
-def moment(at: datetime) -> str:
+def format_time(at: datetime) -> str:
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -40,7 +40,7 @@ def with_faults(stock: CallAction) -> CallAction:
         here, params = world(), params_of(response)
         if response.service_name == "sqs":  # EC2's events up to now are in the queue before it is read
             with LOCK:
-                here.ledger.settle()
+                here.ledger.run_due()
         fault = here.faults.take(action, "request", params)
         if fault is not None and fault.code:
             lost, reply = None, refusal(response, fault)

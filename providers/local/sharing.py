@@ -65,10 +65,10 @@ class SharingBackend(ResourceAccessManagerBackend):
         arns = kwargs.get("resourceArns") or []
         with LOCK:
             self._require_shareable(arns)
-            made = super().create_resource_share(**kwargs)
+            response = super().create_resource_share(**kwargs)
             self._apply(arns)
-            self.tag(made["resourceShare"]["resourceShareArn"], kwargs.get("tags") or [])
-            return made
+            self.tag(response["resourceShare"]["resourceShareArn"], kwargs.get("tags") or [])
+            return response
 
     def delete_resource_share(self, resource_share_arn: str | None) -> dict[str, Any]:
         with LOCK:
@@ -100,14 +100,14 @@ class SharingBackend(ResourceAccessManagerBackend):
         self._tags.setdefault(self._share(arn).arn, {}).update({tag["key"]: tag["value"] for tag in tags})
 
     def untag(self, arn: str | None, keys: Iterable[str]) -> None:
-        kept = self._tags.get(self._share(arn).arn, {})
+        share_tags = self._tags.get(self._share(arn).arn, {})
         for key in keys:
-            kept.pop(key, None)
+            share_tags.pop(key, None)
 
     def permissions(self, arn: str | None) -> list[dict[str, Any]]:
         """Those of a share: one for each kind of resource in it."""
         shared = self._share(arn).resource_arns
-        return [PERMISSION] if any(f":{KIND}/" in each for each in shared) else []
+        return [PERMISSION] if any(f":{KIND}/" in arn_ for arn_ in shared) else []
 
     def get_resource_shares(self, resource_owner: str | None) -> dict[str, Any]:
         if resource_owner != "OTHER-ACCOUNTS":
@@ -129,14 +129,14 @@ class SharingBackend(ResourceAccessManagerBackend):
         return {"resourceShares": others}
 
     def _share(self, arn: str | None) -> ResourceShare:
-        found = next((share for share in self.resource_shares if share.arn == arn), None)
-        if found is None:
+        share = next((candidate for candidate in self.resource_shares if candidate.arn == arn), None)
+        if share is None:
             raise UnknownResourceException(f"ResourceShare {arn} could not be found.")
-        return found
+        return share
 
     def _reservation(self, arn: str) -> Ec2Reservation | None:
-        found = world().ledger.in_scope(self.account_id, self.region_name).get(arn.rpartition("/")[2])
-        return found if found is not None and found.arn == arn else None
+        reservation = world().ledger.in_scope(self.account_id, self.region_name).get(arn.rpartition("/")[2])
+        return reservation if reservation is not None and reservation.arn == arn else None
 
     def _require_shareable(self, arns: Iterable[str]) -> None:
         for arn in arns:
@@ -153,7 +153,7 @@ class SharingBackend(ResourceAccessManagerBackend):
 
     def _apply(self, arns: Iterable[str]) -> None:
         ledger = world().ledger
-        ledger.settle()
+        ledger.run_due()
         for arn in arns:
             reservation = self._reservation(arn)
             if reservation is None:
@@ -177,12 +177,12 @@ class SharingResponse(ResourceAccessManagerResponse):
         return backend
 
     def associate_resource_share(self) -> str:
-        asked = self.request_params
-        return _answered(self.ram_backend.associate(*_named(asked)))
+        parameters = self.request_params
+        return _answered(self.ram_backend.associate(*_named(parameters)))
 
     def disassociate_resource_share(self) -> str:
-        asked = self.request_params
-        return _answered(self.ram_backend.disassociate(*_named(asked)))
+        parameters = self.request_params
+        return _answered(self.ram_backend.disassociate(*_named(parameters)))
 
     def tag_resource(self) -> str:
         self.ram_backend.tag(self._get_param("resourceShareArn"), self.request_params.get("tags") or [])
@@ -196,8 +196,12 @@ class SharingResponse(ResourceAccessManagerResponse):
         return json.dumps({"permissions": self.ram_backend.permissions(self._get_param("resourceShareArn"))})
 
 
-def _named(asked: Mapping[str, Any]) -> tuple[str | None, list[str], list[str]]:
-    return asked.get("resourceShareArn"), asked.get("resourceArns") or [], asked.get("principals") or []
+def _named(parameters: Mapping[str, Any]) -> tuple[str | None, list[str], list[str]]:
+    return (
+        parameters.get("resourceShareArn"),
+        parameters.get("resourceArns") or [],
+        parameters.get("principals") or [],
+    )
 
 
 def _answered(associations: list[dict[str, Any]]) -> str:
@@ -222,7 +226,7 @@ def _associations(
 
 
 def _accounts(share: ResourceShare) -> set[str]:
-    """The accounts that a share's principals stand for."""
+    """The accounts that a share's principals name."""
     out: set[str] = set()
     for principal in share.principals:
         if principal.isdigit():

@@ -489,7 +489,7 @@ def test_unknown_reservation_of_a_verb_is_named_with_its_namespace(
     client, kubeconfig = cluster
     install(client)
     error = run("hold", name, "--kubeconfig", kubeconfig).exception
-    assert isinstance(error, troubles.EXPECTED_ERRORS) and troubles.told(error).startswith(way_out)
+    assert isinstance(error, troubles.EXPECTED_ERRORS) and troubles.format_error(error).startswith(way_out)
 
 
 @pytest.fixture
@@ -514,7 +514,7 @@ def test_adopt_reports_ids_that_ec2_does_not_show_and_where_to_look_next(reserve
     assert "`kubectl describe capacityreservation -n research gpus` shows" in good.stderr
     bad = run("adopt", "research/gpus", shown, ended, unknown, "-o", "json")
     assert bad.exit_code == 1 and json.loads(bad.stdout)
-    assert f"EC2 showed the broker no reservation {unknown} when it last looked" in bad.stderr
+    assert f"the broker's last read of EC2 has no reservation {unknown}" in bad.stderr
     assert f"reservation {ended} has ended (cancelled)" in bad.stderr
 
 
@@ -649,7 +649,7 @@ def test_no_cluster_is_one_line_and_exit_2(
 )
 def test_external_error_is_one_line_with_a_remedy(error: Exception, words: str) -> None:
     assert isinstance(error, troubles.EXPECTED_ERRORS)
-    message = troubles.told(error)
+    message = troubles.format_error(error)
     assert words in message
     assert "\n" not in message
 
@@ -658,7 +658,7 @@ def test_external_error_is_one_line_with_a_remedy(error: Exception, words: str) 
 @pytest.mark.parametrize("code", ["ExpiredToken", "ExpiredTokenException", "RequestExpired"])
 def test_expired_credentials_have_one_way_out(code: str) -> None:
     answer: Any = {"Error": {"Code": code, "Message": "The provided token has expired"}}
-    message = troubles.told(
+    message = troubles.format_error(
         errors.translate(ClientError(answer, "DescribeInstances"), operation="DescribeInstances")
     )
     assert "renew them (aws sso login, or the role of the process)" in message

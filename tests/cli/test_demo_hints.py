@@ -7,7 +7,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from broker.demo import world
+from broker.demo import account as demo_account
 from broker.demo.stage import hints
 
 
@@ -24,5 +24,5 @@ def test_lines_to_paste_name_the_demos_cluster() -> None:
     variables = dict(word.split("=", 1) for line in lines for word in line[1:])
     assert variables["KUBECONFIG"] == "/tmp/of-the-demo"
     assert variables["AWS_ENDPOINT_URL"] == "http://127.0.0.1:1"
-    assert variables["CLUSTER_NAME"] == world.CLUSTER
-    assert variables["AWS_REGION"] == variables["AWS_DEFAULT_REGION"] == world.REGION
+    assert variables["CLUSTER_NAME"] == demo_account.CLUSTER
+    assert variables["AWS_REGION"] == variables["AWS_DEFAULT_REGION"] == demo_account.REGION

@@ -275,10 +275,10 @@ def test_equal_attempts_are_one_line_with_the_last_time() -> None:
         }
         for minute in (0, 3, 9, 21)
     ]
-    (line,) = explain.told_attempts(rows)
+    (line,) = explain.format_attempts(rows)
     assert (line["step"], line["when"]) == ("1-4", "4 times, last\n2026-11-21 03:21:00Z")
     assert "req-21" in line["what"]
-    assert len(explain.told_attempts(rows[:3])) == 3
+    assert len(explain.format_attempts(rows[:3])) == 3
 
 
 def test_without_ec2_the_record_is_still_shown(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

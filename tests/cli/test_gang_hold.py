@@ -19,7 +19,7 @@ from broker.apiserver import ApiServer, Cluster
 from broker.commands.crds import install
 from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
-from broker.text import decode_time, moment
+from broker.text import decode_time, format_time
 
 from .kit import World, claim, files, node_class, run
 
@@ -101,7 +101,7 @@ def test_explain_names_the_gang_and_the_end_of_its_hold(
     client, kubeconfig = training
     for document in (member("train-0"), member("train-1"), claim("single")):
         client.create(NodeClaim.KIND, document)
-    until = moment(min(created(client, "train-0"), created(client, "train-1")) + HOLD)
+    until = format_time(min(created(client, "train-0"), created(client, "train-1")) + HOLD)
     held = f"free slots (1 of {world.odcr}) are held until {until} for gang train of priority 1000"
     for name in ("train-0", "train-1"):
         waits = explained(world, kubeconfig, name)
@@ -143,10 +143,10 @@ def test_hold_of_claims_made_again_ends_with_the_wait_of_their_pods(
     clock.behind = 300.0
     begun = decode_time(client.create(Pod.KIND, pod)["metadata"]["creationTimestamp"])
     clock.behind = 0.0
-    again = {"PODS": "default/worker", "WAITING_SINCE": moment(begun - HOLD)}
+    again = {"PODS": "default/worker", "WAITING_SINCE": format_time(begun - HOLD)}
     for document in (member("train-0", **again), member("train-1"), claim("single")):
         client.create(NodeClaim.KIND, document)
-    assert moment(begun + HOLD) in explained(world, kubeconfig, "single")["decision"]
+    assert format_time(begun + HOLD) in explained(world, kubeconfig, "single")["decision"]
 
 
 def test_explain_counts_launched_members_of_a_gang(world: World, training: Connected) -> None:

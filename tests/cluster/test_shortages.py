@@ -33,7 +33,7 @@ def unreachable() -> CapacityProvider:
 def explained(stack: Stack, *, with_ec2: bool = True) -> ClaimForecast:
     claim = stack.get(NodeClaim, "c-0")
     provider = (lambda: stack.current) if with_ec2 else unreachable
-    forecast = explain.prospects(claim, stack.client, provider, now=stack.clock.now())  # type: ignore[arg-type]
+    forecast = explain.claim_forecast(claim, stack.client, provider, now=stack.clock.now())  # type: ignore[arg-type]
     assert forecast is not None
     return forecast
 

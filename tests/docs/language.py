@@ -20,6 +20,8 @@ PAGE_ROOTS = ("docs", "terraform", "deploy")
 PERSONS = frozenset(("nobody", "somebody", "whoever", "whose", "who"))
 SPEECH = frozenset(("told", "tells", "says", "said"))
 MAX_WORDS = 30
+# Names of locals that name nothing.
+EMPTY_NAMES = frozenset(("each", "one", "found", "said", "told", "mine", "made"))
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z'’-]*")
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
@@ -50,6 +52,16 @@ class Figures(NamedTuple):
 
 
 LIMITS = Figures(what=5, persons=1.5, speech=2, long=5)
+
+
+def empty_names(source: str) -> Iterator[tuple[int, str]]:
+    """The line and the name of each local, parameter and loop variable that names nothing."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) if name in EMPTY_NAMES:
+                yield node.lineno, name
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) if name in EMPTY_NAMES:
+                yield node.lineno, name
 
 
 def plain(text: str) -> str:

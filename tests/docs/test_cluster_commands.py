@@ -25,7 +25,7 @@ from broker.apis.names import AWS_REQUESTS, KARPENTER_AWS
 from broker.apis.ome import CapacityReservation
 from broker.apiserver import ApiServer, Collector
 from broker.commands import manifests
-from broker.demo import world
+from broker.demo import account as demo_account
 from broker.demo.kubelets import Kubelets
 from broker.kube import identity
 from broker.kube.transports import InProcessTransport
@@ -109,7 +109,7 @@ class DocumentedCluster:
     """A cluster that has the objects of the pages, and a reader's terminal."""
 
     stack: Stack
-    account: world.ExampleIds
+    account: demo_account.ExampleIds
     folder: Path
     environment: Mapping[str, str]
 
@@ -184,10 +184,10 @@ def cluster(tmp_path: Path) -> Iterator[DocumentedCluster]:
         Collector(served),
         ApiServer(served) as api,
     ):
-        patch.setattr("tests.cluster.stack.CLUSTER", world.CLUSTER)
+        patch.setattr("tests.cluster.stack.CLUSTER", demo_account.CLUSTER)
         patch.setattr("providers.aws.AwsProvider", Provider)  # commands read few types of instances, too
         aws.reset()
-        account = world.build(aws.endpoint)
+        account = demo_account.build(aws.endpoint)
         stack = Stack(aws, InProcessTransport(served))
         stack.kubelets = Kubelets(stack.client, stack.provider(), clock=stack.clock, every=0.1)
         try:
@@ -204,7 +204,7 @@ def cluster(tmp_path: Path) -> Iterator[DocumentedCluster]:
                         "PYTHONPATH": str(ROOT),
                         "HOME": str(tmp_path),
                         "KUBECONFIG": str(tmp_path / "kubeconfig"),
-                        "CLUSTER_NAME": world.CLUSTER,
+                        "CLUSTER_NAME": demo_account.CLUSTER,
                         "AWS_ENDPOINT_URL": aws.endpoint,
                         "AWS_REGION": REGION,
                         "AWS_DEFAULT_REGION": REGION,
@@ -217,10 +217,10 @@ def cluster(tmp_path: Path) -> Iterator[DocumentedCluster]:
             stack.close()
 
 
-def prepare(stack: Stack, account: world.ExampleIds) -> None:
+def prepare(stack: Stack, account: demo_account.ExampleIds) -> None:
     """The demo's classes and claims, and the objects that pages name: `gpus`, `training`, `lost-0`."""
     client = stack.client
-    world.rival(stack.server.endpoint, account, account.names["ODCR_FULL"])
+    demo_account.rival(stack.server.endpoint, account, account.names["ODCR_FULL"])
     for name in ("full-reservation", "reservation-by-id", "reservation-group"):
         manifests.apply(client, manifests.read([str(ROOT / f"examples/{name}.yaml")], fill=account.fill))
     stack.node_class("training", id_=account.names["ODCR_P5"])
@@ -230,7 +230,7 @@ def prepare(stack: Stack, account: world.ExampleIds) -> None:
     for body in (gpus, training):
         body["metadata"]["namespace"] = "default"
         client.create(CapacityReservation.KIND, body)
-    stack.start(cluster_name=world.CLUSTER, buy_dollars=100.0)
+    stack.start(cluster_name=demo_account.CLUSTER, buy_dollars=100.0)
     stack.until_ready("overflow-0", "train-0", "train-1")
     stack.claim("waits-0", node_class="by-id", types=("p5.48xlarge",))
     stack.control.pool(instance_type="m5.large", zone=A, size=0)
@@ -251,7 +251,7 @@ def prepare(stack: Stack, account: world.ExampleIds) -> None:
     client.create(ConfigMap.KIND, {"metadata": {"name": identity.NAME, "namespace": identity.NAMESPACE}})
 
 
-def save(account: world.ExampleIds, api: ApiServer, folder: Path) -> None:
+def save(account: demo_account.ExampleIds, api: ApiServer, folder: Path) -> None:
     """The files of the reader: a checkout's, those that commands name, and the kubeconfig."""
     (folder / "examples").symlink_to(ROOT / "examples")
     (folder / "kubeconfig").write_text(api.kubeconfig())

@@ -8,7 +8,7 @@ from collections import defaultdict
 import pytest
 
 from tests.docs.blocks import DOCS, ROOT
-from tests.docs.language import LIMITS, files_by_package, measure, texts
+from tests.docs.language import CODE_ROOTS, LIMITS, empty_names, files_by_package, measure, texts
 
 FILES = files_by_package()
 
@@ -24,6 +24,20 @@ def test_the_measures_count_as_described() -> None:
         (1000 / 34, 1000 / 34, 1000 / 34, 50)
     )
     assert measure(["```\nwhat\n```", "| `what` | what |"]).what == 500
+
+
+@pytest.mark.parametrize("root", CODE_ROOTS)
+def test_locals_are_named_after_their_content(root: str) -> None:
+    assert [
+        f"{path.relative_to(ROOT)}:{line} {name}"
+        for path in sorted((ROOT / root).rglob("*.py"))
+        for line, name in empty_names(path.read_text())
+    ] == []
+
+
+def test_empty_names_are_found_wherever_a_name_is_bound() -> None:
+    source = "def f(one):\n    for each in one:\n        if (found := each):\n            said = [made for made in found]"
+    assert sorted({name for _, name in empty_names(source)}) == ["each", "found", "made", "one", "said"]
 
 
 def test_class_names_are_unique() -> None:

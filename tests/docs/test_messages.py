@@ -9,7 +9,7 @@ from pathlib import Path
 
 from broker.capacity.model import Attempt, Outcome, Pool
 from broker.controllers.nodeclaim.report import limit
-from broker.text import moment, plain
+from broker.text import format_time, plain
 from broker.webpage.heat import heat_map
 from providers.model import ErrorClass
 from tests.docs.blocks import ROOT
@@ -59,7 +59,7 @@ def test_a_time_in_a_message_has_its_date_and_year() -> None:
     assert any("%Y" in text for _, text in formats)
     clocks = [f"{path.name}: {text}" for path, text in formats if "%H" in text or "%d" in text]
     assert [text for text in clocks if "%Y" not in text] == []
-    assert moment(datetime(2027, 1, 31, 8, tzinfo=UTC)) == "2027-01-31T08:00:00Z"
+    assert format_time(datetime(2027, 1, 31, 8, tzinfo=UTC)) == "2027-01-31T08:00:00Z"
 
 
 def test_a_group_is_shown_by_its_name() -> None:

@@ -28,9 +28,9 @@ from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation
 from broker.commands.output import console, table
 from broker.controllers.kueue.render import CHECK
-from broker.demo import world as account
+from broker.demo import account
 from broker.demo.session import session
-from broker.demo.story import Scene, scene
+from broker.demo.story import Scene, open_scene
 from broker.kube.clock import SystemClock
 from broker.kube.errors import NotFound
 from broker.kube.transports import InProcessTransport
@@ -57,7 +57,7 @@ def main(
 ) -> None:
     """Kueue beside the broker on local AWS."""
     settings, clock = replace(Settings(), poll_seconds=POLL), SystemClock()
-    with session(console()), scene(settings, clock, make=account.team) as running_scene:
+    with session(console()), open_scene(settings, clock, make=account.team) as running_scene:
         good = Story(running_scene).play()
         if not once:
             running_scene.stay("kubectl get clusterqueues,localqueues,workloads,admissionchecks -A")
@@ -70,27 +70,27 @@ class Story:
     def __init__(self, running_scene: Scene) -> None:
         self._scene, self._client = running_scene, running_scene.user
         self._kueue = Kueue(InProcessTransport(running_scene.stage.api.cluster), now=running_scene.clock.now)
-        self._odcr = running_scene.stage.world.names["gpu"]
+        self._odcr = running_scene.stage.ids.names["gpu"]
 
     def play(self) -> bool:
         """True if both jobs were admitted, each once its instance was free."""
         running_scene = self._scene
-        running_scene.say(f"EC2 has one {TYPE} for team/gpu so far, in {self._odcr}")
+        running_scene.report(f"EC2 has one {TYPE} for team/gpu so far, in {self._odcr}")
         install(self._client)
         self._offer()
-        running_scene.say(
+        running_scene.report(
             "Kueue is installed, with a flavor h100 and a CapacityReservation team/gpu of 16 GPUs"
         )
         if not running_scene.until(self._queued):
             return False
-        running_scene.say(f"the broker has made ClusterQueue {QUEUE}, LocalQueue gpu and the check {CHECK}")
+        running_scene.report(f"the broker made ClusterQueue {QUEUE}, LocalQueue gpu and the check {CHECK}")
         self._kueue.takes(QUEUE)
         for job in JOBS:
             self._submit(job)
-        running_scene.say("two jobs of 8 GPUs each are submitted: Kueue has quota for both")
+        running_scene.report("two jobs of 8 GPUs each are submitted: Kueue has quota for both")
         running_scene.until(lambda: self._turn() and self._admitted("train-a") and self._message("train-b"))
         good = self._table("with one reserved instance", {"train-a": True, "train-b": False})
-        running_scene.say(f"{self._odcr} gets its second instance")
+        running_scene.report(f"{self._odcr} gets its second instance")
         account.grow(running_scene.stage.aws.endpoint, self._odcr, 2)
         running_scene.until(lambda: self._turn() and self._admitted("train-b"))
         good &= self._table("with two", dict.fromkeys(JOBS, True))

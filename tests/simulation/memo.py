@@ -79,7 +79,7 @@ class Memo:
         here = world()
         if here.ledger._due and here.ledger._due[0][0] <= here.clock.now():
             self.forget(*TIMED)
-        here.ledger.settle()
+        here.ledger.run_due()
 
     def __call__(self, request: AWSPreparedRequest, **_: object) -> AWSResponse | None:
         here = world()

@@ -191,7 +191,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "another cluster's instances may be ended",
         f"{_CLAIMS}.instances",
-        '.ownership == "ours"',
+        '.ownership == "owned"',
         '.ownership != ""',
         2,
     ),

@@ -16,7 +16,7 @@ from broker.controllers.nodeclaim.writers import MANY, WriterPool
 from broker.kube.clock import FakeClock
 from broker.kube.controller import attempt
 from broker.kube.errors import Forbidden
-from broker.kube.for_each import each
+from broker.kube.for_each import for_each
 from broker.kube.panics import guarded
 from providers.aws import retry
 from providers.model import ErrorClass, ProviderError
@@ -54,7 +54,7 @@ def test_a_write_of_a_batch(writers: WriterPool) -> None:
 
 
 def test_an_object_of_several() -> None:
-    left(lambda: each(range(3), refused))
+    left(lambda: for_each(range(3), refused))
 
 
 def test_a_call_whose_retries_fail() -> None:

@@ -39,18 +39,18 @@ def every(value: Any, shape: Shape) -> Fields:
             return LEAF
         out: Fields = {SELF: LEAF}
         fields, element = shape.fields, shape.item
-        for key, one in value.items():
+        for key, item in value.items():
             known = fields.get(key)
             inner = element if known is None else known.shape
-            out["f:" + key] = every(one, inner) if isinstance(one, dict | list) else LEAF
+            out["f:" + key] = every(item, inner) if isinstance(item, dict | list) else LEAF
         return out
     if isinstance(value, list) and value and shape.kind == "list" and shape.keyed:
         out = {SELF: LEAF}
-        for one in value:
-            step = step_of(one, shape)
+        for item in value:
+            step = step_of(item, shape)
             if step is not None:
                 # An entry that is there twice is managed as a whole.
-                out[step] = LEAF if step in out else every(one, shape.item)
+                out[step] = LEAF if step in out else every(item, shape.item)
         return out
     return LEAF
 
@@ -133,19 +133,19 @@ def fields_of(value: Any, shape: Shape) -> Fields:
     """The fields that a configuration names: its leaves, and the entries of keyed lists and maps."""
     out: Fields = {}
     if granular_map(value, shape):
-        for key, one in value.items():
+        for key, item in value.items():
             declared = key in shape.fields
-            node = fields_of(one, shape.child(key))
-            if one is None or one == {} or not declared or _leaf(one, shape.child(key)):
+            node = fields_of(item, shape.child(key))
+            if item is None or item == {} or not declared or _leaf(item, shape.child(key)):
                 node = {SELF: LEAF, **node} if node else LEAF
             elif not node:
                 continue  # an empty list or a map of nothing names nothing
             out["f:" + key] = node
     elif granular_list(value, shape):
-        for one in value:
-            step = step_of(one, shape)
+        for item in value:
+            step = step_of(item, shape)
             if step is not None:
-                below = fields_of(one, shape.item)
+                below = fields_of(item, shape.item)
                 out[step] = LEAF if step in out else {SELF: LEAF, **below} if below else LEAF
     return out
 

@@ -141,10 +141,10 @@ def step_of(item: Any, shape: Shape) -> str | None:
         return None if isinstance(item, dict | list) or item is None else "v:" + orjson.dumps(item).decode()
     if not isinstance(item, dict):
         return None
-    found: Obj = {}
+    keys: Obj = {}
     for key in sorted(shape.keys):
         if key in item:
-            found[key] = item[key]
+            keys[key] = item[key]
         elif (known := shape.item.fields.get(key)) is not None and known.key_default is not None:
-            found[key] = known.key_default
-    return "k:" + orjson.dumps(found).decode() if found else None
+            keys[key] = known.key_default
+    return "k:" + orjson.dumps(keys).decode() if keys else None

@@ -40,7 +40,7 @@ _NEVER: Fields = {
 
 @dataclass(frozen=True, slots=True)
 class Manager:
-    """One entry's identity. Applying is one identity whatever the version; updating is one a version."""
+    """The identity of an entry: one for all versions if it was applied, otherwise one for each version."""
 
     name: str
     operation: str
@@ -119,9 +119,9 @@ def updated(live: Obj, new: Obj, name: str, now: str, context: Context) -> None:
     new["metadata"].pop("managedFields", None)
     if not managed and live.get("metadata", {}).get("uid"):
         return  # cleared managers are tracked no longer
-    found = compare(old, bare, context.shape)
-    _settle(managed, found, context)
-    taken = difference(union(found.modified, found.added), context.ignored, below=True)
+    delta = compare(old, bare, context.shape)
+    _take_changed(managed, delta, context)
+    taken = difference(union(delta.modified, delta.added), context.ignored, below=True)
     taken = difference(taken, _NEVER)
     if taken:
         manager = Manager(name, UPDATE, context.version, context.subresource)
@@ -150,9 +150,11 @@ def _bare(obj: Obj) -> Obj:
     return {**obj, "metadata": {key: value for key, value in meta.items() if key != "managedFields"}}
 
 
-def _settle(managed: Managed, found: Difference, context: Context, *, but: Any = None) -> dict[Any, Fields]:
+def _take_changed(
+    managed: Managed, delta: Difference, context: Context, *, but: Any = None
+) -> dict[Any, Fields]:
     """Takes changed and removed fields from all managers (but one); returns the fields taken from each."""
-    every = union(found.modified, found.added), found.removed
+    every = union(delta.modified, delta.added), delta.removed
     own = tuple(difference(fields, context.ignored, below=True) for fields in every)
     taken: dict[Any, Fields] = {}
     if not any(every):
@@ -202,9 +204,9 @@ def applied(live: Obj, config: Obj, name: str, now: str, context: Context, *, fo
     base = _bare(live)
     if not managed and base["metadata"].get("uid"):
         # Everything there was before the first apply belongs to a manager of its own.
-        found = compare(context.empty, base, context.shape)
+        delta = compare(context.empty, base, context.shape)
         taken = difference(
-            difference(union(found.modified, found.added), context.ignored, below=True), _NEVER
+            difference(union(delta.modified, delta.added), context.ignored, below=True), _NEVER
         )
         if taken:
             before = Manager(BEFORE_FIRST_APPLY, UPDATE, context.version, context.subresource)
@@ -228,20 +230,20 @@ def _apply(
     manager = Manager(name, APPLY, context.version, context.subresource)
     merged = merge(base, config, context.shape)
     last = managed.get(manager.key)
-    wanted = difference(fields_of(config, context.shape), context.ignored, below=True)
-    own = ManagedFieldsEntry(manager, wanted, last.time if last else None)
+    config_fields = difference(fields_of(config, context.shape), context.ignored, below=True)
+    own = ManagedFieldsEntry(manager, config_fields, last.time if last else None)
     managed[manager.key] = own
     if last is not None:
         merged = _pruned(merged, last.fields, managed, context)
-    found = compare(base, merged, context.shape)
+    delta = compare(base, merged, context.shape)
     before = dict(managed)
-    taken = _settle(managed, found, context, but=manager.key)
+    taken = _take_changed(managed, delta, context, but=manager.key)
     if taken and not force:
         allowed = _from_client_side(base, context) if name == "kubectl" else {}
         taken = {key: rest for key, fields in taken.items() if (rest := difference(fields, allowed))}
         if taken:
             raise _conflicts({before[key].manager: fields for key, fields in taken.items()})
-    rest = difference(wanted, _NEVER)
+    rest = difference(config_fields, _NEVER)
     if rest:
         managed[manager.key] = ManagedFieldsEntry(manager, rest, own.time)
     else:
@@ -278,9 +280,9 @@ def _from_client_side(base: Obj, context: Context) -> Fields:
         return {}
     if not isinstance(recorded, dict) or recorded.get("apiVersion") != context.version:
         return {}
-    found = compare(recorded, base, context.shape)
+    delta = compare(recorded, base, context.shape)
     own = fields_of(recorded, context.shape)
-    for gone in (found.modified, found.added, found.removed):
+    for gone in (delta.modified, delta.added, delta.removed):
         own = difference(own, gone)
     return own
 

@@ -61,41 +61,41 @@ def _maps(left: Any, right: Any, shape: Shape) -> Any:
 
 
 def _lists(left: list[Any], right: list[Any], shape: Shape) -> Any:
-    theirs = [(step_of(one, shape) or "", one) for one in right]
-    ours = [(step_of(one, shape) or "", one) for one in left]
-    wanted, have = dict(theirs), dict(ours)
-    shared = [step for step, _ in theirs if step in have]
+    right_items = [(step_of(item, shape) or "", item) for item in right]
+    left_items = [(step_of(item, shape) or "", item) for item in left]
+    right_by_step, left_by_step = dict(right_items), dict(left_items)
+    shared = [step for step, _ in right_items if step in left_by_step]
     out: list[Any] = []
     done: set[str] = set()
     at_left = at_right = 0
 
     def take(step: str, value: Any) -> None:
-        merged = _merge(have.get(step, _ABSENT), value, shape.item)
+        merged = _merge(left_by_step.get(step, _ABSENT), value, shape.item)
         if merged is not _ABSENT:
             out.append(merged)
 
-    while at_left < len(ours) or at_right < len(theirs):
-        if at_left < len(ours) and at_right < len(theirs):
-            step = ours[at_left][0]
-            if step == theirs[at_right][0]:
+    while at_left < len(left_items) or at_right < len(right_items):
+        if at_left < len(left_items) and at_right < len(right_items):
+            step = left_items[at_left][0]
+            if step == right_items[at_right][0]:
                 done.add(step)
-                take(step, theirs[at_right][1])
+                take(step, right_items[at_right][1])
                 at_left, at_right = at_left + 1, at_right + 1
                 shared = shared[1:]
                 continue
-            if step in wanted and shared and shared[0] != step:
+            if step in right_by_step and shared and shared[0] != step:
                 at_left += 1
                 continue
-        if at_left < len(ours):
-            step = ours[at_left][0]
-            if step not in wanted:
-                out.append(ours[at_left][1])
+        if at_left < len(left_items):
+            step = left_items[at_left][0]
+            if step not in right_by_step:
+                out.append(left_items[at_left][1])
                 at_left += 1
                 continue
             if step in done:
                 at_left += 1
-        if at_right < len(theirs):
-            step, value = theirs[at_right]
+        if at_right < len(right_items):
+            step, value = right_items[at_right]
             done.add(step)
             take(step, value)
             at_right += 1
@@ -110,22 +110,22 @@ def remove(value: Any, fields: Fields, shape: Shape) -> Any:
         if not value:
             return None
         kept = []
-        for one in value:
-            node = fields.get(step_of(one, shape) or "")
+        for item in value:
+            node = fields.get(step_of(item, shape) or "")
             if node is None:
-                kept.append(one)
+                kept.append(item)
             elif node and "." not in node:
-                kept.append(remove(one, node, shape.item))
+                kept.append(remove(item, node, shape.item))
         return kept or None
     if not granular_map(value, shape) or not value:
         return None if isinstance(value, dict | list) else value
     out = {}
-    for key, one in value.items():
+    for key, item in value.items():
         node = fields.get("f:" + key)
         if node is None:
-            out[key] = one
+            out[key] = item
         elif node and "." not in node:
-            out[key] = remove(one, node, shape.child(key))
+            out[key] = remove(item, node, shape.child(key))
     return out or None
 
 
@@ -138,16 +138,16 @@ def check(config: Any, shape: Shape, path: str = "") -> list[str]:
         if not isinstance(config, dict):
             return [f"{path}: expected map, got {_shown(config)}"]
         out = []
-        for key, one in config.items():
+        for key, item in config.items():
             if key not in shape.fields and shape.element is None:
                 out.append(f"{path}.{key}: field not declared in schema")
             else:
-                out += check(one, shape.child(key), f"{path}.{key}")
+                out += check(item, shape.child(key), f"{path}.{key}")
         return out
     if kind == "map":
         if not isinstance(config, dict):
             return [f"{path}: expected map, got {_shown(config)}"]
-        return [why for key, one in config.items() for why in check(one, shape.item, f"{path}.{key}")]
+        return [why for key, item in config.items() for why in check(item, shape.item, f"{path}.{key}")]
     if kind == "list":
         return _check_list(config, shape, path)
     return _check_scalar(config, kind, path)
@@ -157,22 +157,22 @@ def _check_list(config: Any, shape: Shape, path: str) -> list[str]:
     if not isinstance(config, list):
         return [f"{path}: expected list, got {_shown(config)}"]
     out, seen = list[str](), set[str]()
-    for i, one in enumerate(config):
-        step = step_of(one, shape) if shape.keyed else f"i:{i}"
+    for i, item in enumerate(config):
+        step = step_of(item, shape) if shape.keyed else f"i:{i}"
         if step is None:
-            out.append(f"{path}: element {i}: {_keyless(one, shape)}")
+            out.append(f"{path}: element {i}: {_keyless(item, shape)}")
             continue
         if step in seen:
             out.append(f"{path}: duplicate entries for key {show(step)}")
         seen.add(step)
-        out += check(one, shape.item, path + show(step))
+        out += check(item, shape.item, path + show(step))
     return out
 
 
-def _keyless(one: Any, shape: Shape) -> str:
+def _keyless(item: Any, shape: Shape) -> str:
     if not shape.keys:
         return "associative list without keys has an element that's a map type"
-    if not isinstance(one, dict):
+    if not isinstance(item, dict):
         return "associative list with keys may not have non-map elements"
     names = " ".join(f'"{key}"' for key in shape.keys)
     return (
@@ -196,12 +196,12 @@ def _check_scalar(config: Any, kind: str, path: str) -> list[str]:
 
 def _shown(value: Any) -> str:
     if isinstance(value, dict):
-        return "&{map[" + " ".join(f"{key}:{one}" for key, one in sorted(value.items())) + "]}"
+        return "&{map[" + " ".join(f"{key}:{item}" for key, item in sorted(value.items())) + "]}"
     if isinstance(value, list):
-        return "&{[" + " ".join(str(one) for one in value) + "]}"
+        return "&{[" + " ".join(str(item) for item in value) + "]}"
     return f"&{{{str(value).lower() if isinstance(value, bool) else value}}}"
 
 
 def failed(subject: str, problems: list[str]) -> StatusError:
-    listed = problems[0] if len(problems) == 1 else "errors:\n" + "\n".join(f"  {one}" for one in problems)
+    listed = problems[0] if len(problems) == 1 else "errors:\n" + "\n".join(f"  {line}" for line in problems)
     return StatusError(500, "", f"failed to create typed patch object ({subject}): {listed}")

@@ -38,7 +38,7 @@ def parts(obj: Obj) -> tuple[str, Obj, Obj]:
     return obj["metadata"]["name"], obj.get("spec") or {}, obj.get("status") or {}
 
 
-def made(obj: Obj, now: float) -> str:
+def age_of(obj: Obj, now: float) -> str:
     return age(obj["metadata"].get("creationTimestamp"), now)
 
 
@@ -47,12 +47,12 @@ def created(obj: Obj, now: float) -> list[Any]:
 
 
 def name_and_age(obj: Obj, now: float) -> list[Any]:
-    return [obj["metadata"]["name"], made(obj, now)]
+    return [obj["metadata"]["name"], age_of(obj, now)]
 
 
 def simple(read: Callable[[Obj], Any]) -> Cells:
     """A name, one thing more, and the age."""
-    return lambda obj, now: [obj["metadata"]["name"], read(obj), made(obj, now)]
+    return lambda obj, now: [obj["metadata"]["name"], read(obj), age_of(obj, now)]
 
 
 def pairs(labels: Obj | None) -> str:
@@ -62,7 +62,7 @@ def pairs(labels: Obj | None) -> str:
 def selector(value: Obj | None) -> str:
     """A LabelSelector as one line of text."""
     value = value or {}
-    out = [f"{key}={one}" for key, one in sorted((value.get("matchLabels") or {}).items())]
+    out = [f"{key}={label}" for key, label in sorted((value.get("matchLabels") or {}).items())]
     for term in value.get("matchExpressions") or ():
         key, values = term["key"], ",".join(term.get("values") or ())
         form = {"In": "{k} in ({v})", "NotIn": "{k} notin ({v})", "Exists": "{k}", "DoesNotExist": "!{k}"}
@@ -72,4 +72,7 @@ def selector(value: Obj | None) -> str:
 
 def containers(spec: Obj) -> list[str]:
     listed = ((spec.get("template") or {}).get("spec") or {}).get("containers") or ()
-    return [",".join(one.get("name", "") for one in listed), ",".join(one.get("image", "") for one in listed)]
+    return [
+        ",".join(container.get("name", "") for container in listed),
+        ",".join(container.get("image", "") for container in listed),
+    ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.apiserver.columns.base import Table, made, name_and_age, pairs, parts, simple
+from broker.apiserver.columns.base import Table, age_of, name_and_age, pairs, parts, simple
 from broker.apiserver.durations import age
 from broker.apiserver.podstatus import summary
 from broker.apiserver.wire import Obj
@@ -17,14 +17,16 @@ def _pod(obj: Obj, now: float) -> list[Any]:
     name, spec, status = parts(obj)
     ready, reason, restarts = summary(obj, now)
     ips, gates = status.get("podIPs") or (), spec.get("readinessGates") or ()
-    true = {one["type"] for one in status.get("conditions") or () if one.get("status") == "True"}
+    true = {
+        condition["type"] for condition in status.get("conditions") or () if condition.get("status") == "True"
+    }
     met = sum(gate["conditionType"] in true for gate in gates)
     return [
         name,
         ready,
         reason,
         restarts,
-        made(obj, now),
+        age_of(obj, now),
         ips[0].get("ip") if ips else "<none>",
         spec.get("nodeName") or "<none>",
         status.get("nominatedNodeName") or "<none>",
@@ -37,7 +39,7 @@ _ROLE = "node-role.kubernetes.io/"
 
 def _node(obj: Obj, now: float) -> list[Any]:
     name, spec, status = parts(obj)
-    ready = [one for one in status.get("conditions") or () if one.get("type") == "Ready"]
+    ready = [condition for condition in status.get("conditions") or () if condition.get("type") == "Ready"]
     state = ("Ready" if ready[-1].get("status") == "True" else "NotReady") if ready else "Unknown"
     if spec.get("unschedulable"):
         state += ",SchedulingDisabled"
@@ -53,7 +55,7 @@ def _node(obj: Obj, now: float) -> list[Any]:
         name,
         state,
         ",".join(sorted(roles)) or "<none>",
-        made(obj, now),
+        age_of(obj, now),
         info.get("kubeletVersion", ""),
         _address(status, "InternalIP"),
         _address(status, "ExternalIP"),
@@ -64,8 +66,10 @@ def _node(obj: Obj, now: float) -> list[Any]:
 
 
 def _address(status: Obj, kind: str) -> str:
-    found = (one.get("address", "") for one in status.get("addresses") or () if one.get("type") == kind)
-    return next(found, "<none>")
+    addresses = (
+        address.get("address", "") for address in status.get("addresses") or () if address.get("type") == kind
+    )
+    return next(addresses, "<none>")
 
 
 def _event(obj: Obj, now: float) -> list[Any]:
@@ -97,13 +101,13 @@ def _service(obj: Obj, now: float) -> list[Any]:
     kind, external = spec.get("type", ""), list(spec.get("externalIPs") or ())
     if kind == "LoadBalancer":
         balancer = (status.get("loadBalancer") or {}).get("ingress") or ()
-        external = [one.get("ip") or one.get("hostname", "") for one in balancer] + external
+        external = [item.get("ip") or item.get("hostname", "") for item in balancer] + external
     shown = ",".join(external) or ("<pending>" if kind == "LoadBalancer" else "<none>")
     if kind == "ExternalName":
         shown = spec.get("externalName", "")
     ports = ",".join(
-        f"{one['port']}{':' + str(one['nodePort']) if one.get('nodePort') else ''}/{one.get('protocol', '')}"
-        for one in spec.get("ports") or ()
+        f"{p['port']}{':' + str(p['nodePort']) if p.get('nodePort') else ''}/{p.get('protocol', '')}"
+        for p in spec.get("ports") or ()
     )
     ips = spec.get("clusterIPs") or ()
     return [
@@ -112,7 +116,7 @@ def _service(obj: Obj, now: float) -> list[Any]:
         ips[0] if ips else "<none>",
         shown,
         ports or "<none>",
-        made(obj, now),
+        age_of(obj, now),
         pairs(spec.get("selector")),
     ]
 
@@ -121,29 +125,29 @@ def _quota(obj: Obj, now: float) -> list[Any]:
     name, _, status = parts(obj)
     hard, used = status.get("hard") or {}, status.get("used") or {}
     text = {key: f"{key}: {used.get(key, '0')}/{hard[key]}" for key in sorted(hard)}
-    requests = ", ".join(one for key, one in text.items() if not key.startswith("limits."))
+    requests = ", ".join(usage for key, usage in text.items() if not key.startswith("limits."))
     return [
         name,
         requests,
-        ", ".join(one for key, one in text.items() if key.startswith("limits.")),
-        made(obj, now),
+        ", ".join(usage for key, usage in text.items() if key.startswith("limits.")),
+        age_of(obj, now),
     ]
 
 
 def _endpoints(obj: Obj, now: float) -> list[Any]:
-    found = [
+    addresses = [
         f"{address['ip']}:{port['port']}"
         for subset in obj.get("subsets") or ()
         for port in subset.get("ports") or ()
         for address in subset.get("addresses") or ()
     ]
-    shown = ",".join(found[:3]) + (f" + {len(found) - 3} more..." if len(found) > 3 else "")
-    return [obj["metadata"]["name"], shown or "<none>", made(obj, now)]
+    shown = ",".join(addresses[:3]) + (f" + {len(addresses) - 3} more..." if len(addresses) > 3 else "")
+    return [obj["metadata"]["name"], shown or "<none>", age_of(obj, now)]
 
 
 def _priority_class(obj: Obj, now: float) -> list[Any]:
     known = [obj.get("value", 0), obj.get("globalDefault", False)]
-    return [obj["metadata"]["name"], *known, made(obj, now), obj.get("preemptionPolicy", "")]
+    return [obj["metadata"]["name"], *known, age_of(obj, now), obj.get("preemptionPolicy", "")]
 
 
 TABLE: Table = {
@@ -167,7 +171,7 @@ TABLE: Table = {
     ),
     "secrets.": (
         "Name, Type, Data, Age",
-        lambda o, now: [o["metadata"]["name"], o.get("type", ""), len(o.get("data") or ()), made(o, now)],
+        lambda o, now: [o["metadata"]["name"], o.get("type", ""), len(o.get("data") or ()), age_of(o, now)],
     ),
     "serviceaccounts.": ("Name, Age", name_and_age),
     "services.": ("Name, Type, Cluster-IP, External-IP, Port(s), Age, Selector+", _service),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.apiserver.columns.base import Table, made, parts, selector, simple
+from broker.apiserver.columns.base import Table, age_of, parts, selector, simple
 from broker.apiserver.wire import Obj
 
 _BINDINGS = "Name, Role, Age, Users+, Groups+, ServiceAccounts+"
@@ -15,13 +15,15 @@ _BINDINGS = "Name, Role, Age, Users+, Groups+, ServiceAccounts+"
 
 def _binding(obj: Obj, now: float) -> list[Any]:
     role, by_kind = obj.get("roleRef") or {}, dict[str, list[str]]()
-    for one in obj.get("subjects") or ():
+    for subject in obj.get("subjects") or ():
         named = (
-            f"{one.get('namespace', '')}/{one['name']}" if one["kind"] == "ServiceAccount" else one["name"]
+            f"{subject.get('namespace', '')}/{subject['name']}"
+            if subject["kind"] == "ServiceAccount"
+            else subject["name"]
         )
-        by_kind.setdefault(one["kind"], []).append(named)
+        by_kind.setdefault(subject["kind"], []).append(named)
     subjects = [", ".join(by_kind.get(kind, ())) for kind in ("User", "Group", "ServiceAccount")]
-    return [obj["metadata"]["name"], f"{role.get('kind')}/{role.get('name')}", made(obj, now), *subjects]
+    return [obj["metadata"]["name"], f"{role.get('kind')}/{role.get('name')}", age_of(obj, now), *subjects]
 
 
 def _volume(obj: Obj, now: float) -> list[Any]:
@@ -37,7 +39,7 @@ def _volume(obj: Obj, now: float) -> list[Any]:
         spec.get("storageClassName", ""),
         spec.get("volumeAttributesClassName", "<unset>"),
         status.get("reason", ""),
-        made(obj, now),
+        age_of(obj, now),
         spec.get("volumeMode", "<unset>"),
     ]
 
@@ -60,7 +62,7 @@ def _claim(obj: Obj, now: float) -> list[Any]:
         _modes(status.get("accessModes")) if bound else "",
         spec.get("storageClassName", ""),
         spec.get("volumeAttributesClassName", "<unset>"),
-        made(obj, now),
+        age_of(obj, now),
         spec.get("volumeMode", "<unset>"),
     ]
 
@@ -76,43 +78,43 @@ def _storage_class(obj: Obj, now: float) -> list[Any]:
         obj.get("reclaimPolicy", "Delete"),
         obj.get("volumeBindingMode", "Immediate"),
         obj.get("allowVolumeExpansion", False),
-        made(obj, now),
+        age_of(obj, now),
     ]
 
 
-def _listed(found: list[str], total: int, empty: str) -> str:
+def _listed(values: list[str], total: int, empty: str) -> str:
     """The first three, and how many more there are."""
-    shown = ",".join(found[:3])
+    shown = ",".join(values[:3])
     return (f"{shown} + {total - 3} more..." if total > 3 else shown) or empty
 
 
 def _ingress(obj: Obj, now: float) -> list[Any]:
     name, spec, status = parts(obj)
     hosts, balancer = spec.get("rules") or [], (status.get("loadBalancer") or {}).get("ingress") or ()
-    named = [one["host"] for one in hosts if one.get("host")]
-    addresses = sorted({one.get("ip") or one.get("hostname", "") for one in balancer})
+    named = [item["host"] for item in hosts if item.get("host")]
+    addresses = sorted({item.get("ip") or item.get("hostname", "") for item in balancer})
     return [
         name,
         spec.get("ingressClassName") or "<none>",
         _listed(named, len(hosts), "*"),
         ",".join(addresses),
         "80, 443" if spec.get("tls") else "80",
-        made(obj, now),
+        age_of(obj, now),
     ]
 
 
 def _slice(obj: Obj, now: float) -> list[Any]:
-    ports = [str(one.get("port") or one.get("name") or "*") for one in obj.get("ports") or ()]
-    addresses = [ip for one in obj.get("endpoints") or () for ip in one.get("addresses") or ()]
-    shown = [_listed(found, len(found), "<unset>") for found in (ports, addresses)]
-    return [obj["metadata"]["name"], obj.get("addressType", ""), *shown, made(obj, now)]
+    ports = [str(item.get("port") or item.get("name") or "*") for item in obj.get("ports") or ()]
+    addresses = [ip for item in obj.get("endpoints") or () for ip in item.get("addresses") or ()]
+    shown = [_listed(values, len(values), "<unset>") for values in (ports, addresses)]
+    return [obj["metadata"]["name"], obj.get("addressType", ""), *shown, age_of(obj, now)]
 
 
 def _attachment(obj: Obj, now: float) -> list[Any]:
     name, spec, status = parts(obj)
     volume = (spec.get("source") or {}).get("persistentVolumeName", "")
     where = [spec.get("attacher", ""), volume, spec.get("nodeName", "")]
-    return [name, *where, status.get("attached", False), made(obj, now)]
+    return [name, *where, status.get("attached", False), age_of(obj, now)]
 
 
 TABLE: Table = {
@@ -152,7 +154,7 @@ TABLE: Table = {
             o["metadata"]["name"],
             (o.get("spec") or {}).get("controller", ""),
             "<none>",
-            made(o, now),
+            age_of(o, now),
         ],
     ),
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.apiserver.columns.base import Table, containers, made, pairs, parts, selector
+from broker.apiserver.columns.base import Table, age_of, containers, pairs, parts, selector
 from broker.apiserver.durations import age, span
 from broker.apiserver.wire import Obj
 
@@ -18,7 +18,7 @@ def _deployment(obj: Obj, now: float) -> list[Any]:
     name, spec, status = parts(obj)
     ready = f"{status.get('readyReplicas', 0)}/{spec.get('replicas', 0)}"
     counts = [status.get("updatedReplicas", 0), status.get("availableReplicas", 0)]
-    return [name, ready, *counts, made(obj, now), *containers(spec), selector(spec.get("selector"))]
+    return [name, ready, *counts, age_of(obj, now), *containers(spec), selector(spec.get("selector"))]
 
 
 def _controller(obj: Obj, now: float) -> list[Any]:
@@ -42,7 +42,7 @@ def _cronjob(obj: Obj, now: float) -> list[Any]:
         suspended,
         len(status.get("active") or ()),
         age(last, now) if last else "<none>",
-        made(obj, now),
+        age_of(obj, now),
         *containers(job),
         selector(job["selector"]) if job.get("selector") else "<none>",
     ]
@@ -51,13 +51,13 @@ def _cronjob(obj: Obj, now: float) -> list[Any]:
 def _replicaset(obj: Obj, now: float) -> list[Any]:
     name, spec, status = parts(obj)
     counts = [spec.get("replicas", 0), status.get("replicas", 0), status.get("readyReplicas", 0)]
-    return [name, *counts, made(obj, now), *containers(spec), selector(spec.get("selector")) or "<none>"]
+    return [name, *counts, age_of(obj, now), *containers(spec), selector(spec.get("selector")) or "<none>"]
 
 
 def _statefulset(obj: Obj, now: float) -> list[Any]:
     name, spec, status = parts(obj)
     ready = f"{status.get('readyReplicas', 0)}/{spec.get('replicas', 0)}"
-    return [name, ready, made(obj, now), *containers(spec)]
+    return [name, ready, age_of(obj, now), *containers(spec)]
 
 
 _DAEMONS = (
@@ -74,7 +74,7 @@ def _daemonset(obj: Obj, now: float) -> list[Any]:
     nodes = ((spec.get("template") or {}).get("spec") or {}).get("nodeSelector")
     counts = [status.get(part, 0) for part in _DAEMONS]
     wide = [*containers(spec), selector(spec.get("selector")) or "<none>"]
-    return [name, *counts, pairs(nodes), made(obj, now), *wide]
+    return [name, *counts, pairs(nodes), age_of(obj, now), *wide]
 
 
 _JOB_STATES = (
@@ -89,23 +89,25 @@ _JOB_STATES = (
 
 def _job(obj: Obj, now: float) -> list[Any]:
     name, spec, status = parts(obj)
-    true = {one["type"] for one in status.get("conditions") or () if one.get("status") == "True"}
+    true = {
+        condition["type"] for condition in status.get("conditions") or () if condition.get("status") == "True"
+    }
     if obj["metadata"].get("deletionTimestamp"):
         true.add("")
     state = next((text for kind, text in _JOB_STATES if kind in true), "Running")
     done, parallel = status.get("succeeded", 0), spec.get("parallelism") or 0
-    wanted = str(spec["completions"]) if spec.get("completions") is not None else "1"
+    completions = str(spec["completions"]) if spec.get("completions") is not None else "1"
     if spec.get("completions") is None and parallel > 1:
-        wanted += f" of {parallel}"
+        completions += f" of {parallel}"
     took = span(status.get("startTime"), status.get("completionTime"), now)
     wide = [*containers(spec), selector(spec.get("selector")) or "<none>"]
-    return [name, state, f"{done}/{wanted}", took, made(obj, now), *wide]
+    return [name, state, f"{done}/{completions}", took, age_of(obj, now), *wide]
 
 
 def _budget(obj: Obj, now: float) -> list[Any]:
     name, spec, status = parts(obj)
     limits = [str(spec.get(part, "N/A")) for part in ("minAvailable", "maxUnavailable")]
-    return [name, *limits, status.get("disruptionsAllowed", 0), made(obj, now)]
+    return [name, *limits, status.get("disruptionsAllowed", 0), age_of(obj, now)]
 
 
 TABLE: Table = {

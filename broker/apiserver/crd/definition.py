@@ -64,8 +64,8 @@ def validate(obj: Obj) -> list[FieldError]:
     if sum(bool(version.get("storage")) for version in versions or ()) != 1:
         out.append(_versions(versions, "must have exactly one version marked as storage version"))
     first = versions[0].get("name", "") if versions else ""
-    if first and (found := dns_1035_label(first)):
-        out.append(problem("invalid", "spec.version", ",".join(found), first))
+    if first and (label_problems := dns_1035_label(first)):
+        out.append(problem("invalid", "spec.version", ",".join(label_problems), first))
     for part in ("plural", "singular", "kind", "listKind"):
         if not names.get(part):
             out.append(problem("required", f"spec.names.{part}"))
@@ -92,7 +92,9 @@ def validate_update(obj: Obj, old: Obj) -> list[FieldError]:
     """The place of stored objects does not move, nor their kind once they are served."""
     now, was = obj["spec"], old["spec"]
     conditions = (old.get("status") or {}).get("conditions") or ()
-    served = any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+    served = any(
+        condition["type"] == "Established" and condition["status"] == "True" for condition in conditions
+    )
     fixed = [("scope",), ("names", "kind")] * served + [("group",), ("names", "plural")]
     out = []
     for path in fixed:
@@ -118,9 +120,11 @@ def _formats(obj: Obj) -> list[str]:
     given = (
         [_shared(versions, "schema")]
         if _shared(versions, "schema")
-        else [one.get("schema") for one in versions]
+        else [schema.get("schema") for schema in versions]
     )
-    return [name for one in given for name in keywords.unknown_formats((one or {}).get("openAPIV3Schema"))]
+    return [
+        name for schema in given for name in keywords.unknown_formats((schema or {}).get("openAPIV3Schema"))
+    ]
 
 
 def _shared(versions: list[Obj], part: str) -> Any:
@@ -134,8 +138,8 @@ def _shared(versions: list[Obj], part: str) -> Any:
 def _group(group: str) -> list[FieldError]:
     if not group:
         return [problem("required", "spec.group")]
-    if found := dns_subdomain(group):
-        return [problem("invalid", "spec.group", ",".join(found), group)]
+    if name_problems := dns_subdomain(group):
+        return [problem("invalid", "spec.group", ",".join(name_problems), group)]
     if "." not in group:
         return [problem("invalid", "spec.group", "should be a domain with at least one dot", group)]
     return []
@@ -163,10 +167,10 @@ def _versions(versions: list[Obj] | None, why: str) -> FieldError:
     shared = [part for part in _SHARED if _shared(versions or [], part)]
     held = [
         Struct(
-            (part[:1].upper() + part[1:], None if part in shared else one.get(part, empty))
+            (part[:1].upper() + part[1:], None if part in shared else version.get(part, empty))
             for part, empty in _EMPTY.items()
         )
-        for one in versions or ()
+        for version in versions or ()
     ]
     return problem("invalid", "spec.versions", why, held if versions is not None else None)
 
@@ -176,25 +180,25 @@ def _names(names: Obj) -> list[FieldError]:
     for part in ("plural", "singular", "kind", "listKind"):
         value = names.get(part, "")
         mixed = part in ("kind", "listKind")
-        if value and (found := dns_1035_label(value.lower() if mixed else value)):
-            why = "may have mixed case, but should otherwise match: " * mixed + ",".join(found)
+        if value and (label_problems := dns_1035_label(value.lower() if mixed else value)):
+            why = "may have mixed case, but should otherwise match: " * mixed + ",".join(label_problems)
             out.append(problem("invalid", f"spec.names.{part}", why, value))
     for i, word in enumerate(names.get("shortNames") or ()):
-        if found := dns_1035_label(word):
-            out.append(problem("invalid", f"spec.names.shortNames[{i}]", ",".join(found), word))
+        if label_problems := dns_1035_label(word):
+            out.append(problem("invalid", f"spec.names.shortNames[{i}]", ",".join(label_problems), word))
     if names.get("kind") and names.get("kind") == names.get("listKind"):
         why = "kind and listKind may not be the same"
         out.append(problem("invalid", "spec.names.listKind", why, names["listKind"]))
     for i, word in enumerate(names.get("categories") or ()):
-        if found := dns_1035_label(word):
-            out.append(problem("invalid", f"spec.names.categories[{i}]", ",".join(found), word))
+        if label_problems := dns_1035_label(word):
+            out.append(problem("invalid", f"spec.names.categories[{i}]", ",".join(label_problems), word))
     return out
 
 
 def _version(version: Obj, path: str, versions: list[Obj]) -> list[FieldError]:
     name, out = version.get("name", ""), list[FieldError]()
-    if found := dns_1035_label(name):
-        out.append(problem("invalid", f"{path}.name", ",".join(found), name))
+    if label_problems := dns_1035_label(name):
+        out.append(problem("invalid", f"{path}.name", ",".join(label_problems), name))
     if version.get("deprecationWarning") is not None and not version.get("deprecated"):
         why, given = "can only be set for deprecated versions", version["deprecationWarning"]
         out.append(problem("invalid", f"{path}.deprecationWarning", why, given))

@@ -44,25 +44,25 @@ def _is_sorted(values: list[Any]) -> bool:
 
 
 def _find(text: str, pattern: str) -> str:
-    found = re.search(pattern, text)
-    return found[0] if found else ""
+    match = re.search(pattern, text)
+    return match[0] if match else ""
 
 
 def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
-    found = [match[0] for match in re.finditer(pattern, text)]
-    return found if limit < 0 else found[:limit]
+    matches = [match[0] for match in re.finditer(pattern, text)]
+    return matches if limit < 0 else matches[:limit]
 
 
-def _index(values: Any, wanted: Any) -> int:
+def _index(values: Any, item: Any) -> int:
     if isinstance(values, str):
-        return values.find(wanted)
-    return values.index(wanted) if wanted in values else -1
+        return values.find(item)
+    return values.index(item) if item in values else -1
 
 
-def _last_index(values: Any, wanted: Any) -> int:
+def _last_index(values: Any, item: Any) -> int:
     if isinstance(values, str):
-        return values.rfind(wanted)
-    return len(values) - 1 - values[::-1].index(wanted) if wanted in values else -1
+        return values.rfind(item)
+    return len(values) - 1 - values[::-1].index(item) if item in values else -1
 
 
 def _quantity(text: str) -> float:

@@ -86,12 +86,12 @@ def _extensions(schema: Obj, path: str) -> list[FieldError]:
     if schema.get("x-kubernetes-preserve-unknown-fields") is False:
         where = f"{path}.x-kubernetes-preserve-unknown-fields"
         out.append(problem("invalid", where, "must be true or undefined", False))
-    for word, wanted, values in ((_MAP, "object", _MAPS), (_LIST, "array", _LISTS)):
+    for word, required, values in ((_MAP, "object", _MAPS), (_LIST, "array", _LISTS)):
         value = schema.get(word)
         if value is None:
             continue
-        if kind != wanted:
-            why = f"must be {wanted} if {word} is specified"
+        if kind != required:
+            why = f"must be {required} if {word} is specified"
             out.append(problem("invalid" if kind else "required", f"{path}.type", why, kind))
         elif word == _LIST and value == "set":
             out += _set_items(schema.get("items"), path)
@@ -155,9 +155,9 @@ def _list_keys(schema: Obj, path: str) -> list[FieldError]:
 
 def _rules(schema: Obj, path: str) -> list[FieldError]:
     out: list[FieldError] = []
-    for i, one in enumerate(schema.get("x-kubernetes-validations") or ()):
+    for i, item in enumerate(schema.get("x-kubernetes-validations") or ()):
         where = f"{path}.x-kubernetes-validations[{i}]"
-        rule, message = one.get("rule", "").strip(), one.get("message", "")
+        rule, message = item.get("rule", "").strip(), item.get("message", "")
         if not rule:
             out.append(problem("required", f"{where}.rule", "rule is not specified"))
         elif message and not message.strip():
@@ -168,11 +168,11 @@ def _rules(schema: Obj, path: str) -> list[FieldError]:
         elif "\n" in rule and not message:
             why = "message must be specified if rule contains line breaks"
             out.append(problem("required", f"{where}.message", why))
-        if one.get("messageExpression") and not one["messageExpression"].strip():
+        if item.get("messageExpression") and not item["messageExpression"].strip():
             why = "messageExpression must be non-empty if specified"
             out.append(problem("required", f"{where}.messageExpression", why))
-        if one.get("reason") is not None and one["reason"] not in _REASONS:
-            out.append(supported(f"{where}.reason", one["reason"], _REASONS))
+        if item.get("reason") is not None and item["reason"] not in _REASONS:
+            out.append(supported(f"{where}.reason", item["reason"], _REASONS))
     return out
 
 
@@ -188,9 +188,9 @@ def defaults(schema: Any, path: str) -> list[FieldError]:
             structural.prune_inside(pruned, schema, unknown)
         if unknown:
             out.append(problem("invalid", f"{path}.default", "must not have unknown fields", value))
-        for one in compiled(schema)(value, ""):
-            below = "" if one.field in ("", "<nil>") else f".{one.field}"
-            out.append(replace(one, field=f"{path}.default{below}"))
+        for error in compiled(schema)(value, ""):
+            below = "" if error.field in ("", "<nil>") else f".{error.field}"
+            out.append(replace(error, field=f"{path}.default{below}"))
     out += defaults(schema.get("items"), f"{path}.items")
     for name, inner in (schema.get("properties") or {}).items():
         out += defaults(inner, f"{path}.properties[{name}]")
@@ -207,4 +207,4 @@ def unknown_formats(schema: Any) -> list[str]:
     for word in ("allOf", "oneOf", "anyOf"):
         inner += schema.get(word) or ()
     inner += (schema.get("properties") or {}).values()
-    return out + [name for one in inner for name in unknown_formats(one)]
+    return out + [name for item in inner for name in unknown_formats(item)]

@@ -19,18 +19,18 @@ def check(value: Any, schema: Any, path: str = "") -> list[FieldError]:
         return out
     if isinstance(value, list):
         out += _entries(value, schema, path)
-        for i, one in enumerate(value):
-            if isinstance(one, dict | list):
-                out += check(one, schema.get("items"), f"{path}[{i}]")
+        for i, item in enumerate(value):
+            if isinstance(item, dict | list):
+                out += check(item, schema.get("items"), f"{path}[{i}]")
     elif isinstance(value, dict):
         properties, more = schema.get("properties") or {}, schema.get("additionalProperties")
-        for key, one in value.items():
-            if not isinstance(one, dict | list):
+        for key, item in value.items():
+            if not isinstance(item, dict | list):
                 continue
             if key in properties:
-                out += check(one, properties[key], f"{path}.{key}" if path else key)
+                out += check(item, properties[key], f"{path}.{key}" if path else key)
             elif more:
-                out += check(one, more, f"{path}[{key}]")
+                out += check(item, more, f"{path}[{key}]")
     return out
 
 
@@ -40,13 +40,13 @@ def _entries(values: list[Any], schema: Obj, path: str) -> list[FieldError]:
         return _repeated(values, path)
     if kind != "map":
         return []
-    for i, one in enumerate(values):
-        if one is not None and not isinstance(one, dict):
+    for i, entry in enumerate(values):
+        if entry is not None and not isinstance(entry, dict):
             return [
-                problem("invalid", f"{path}[{i}]", "must be an object for an array of list-type map", one)
+                problem("invalid", f"{path}[{i}]", "must be an object for an array of list-type map", entry)
             ]
     names = schema.get("x-kubernetes-list-map-keys") or ()
-    keys = [{name: (one or {})[name] for name in names if name in (one or {})} for one in values]
+    keys = [{name: (entry or {})[name] for name in names if name in (entry or {})} for entry in values]
     return _repeated(keys, path)
 
 

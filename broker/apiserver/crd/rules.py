@@ -161,8 +161,8 @@ def _check(node: CelRuleNode, new: Any, old: Any, path: str, same: bool) -> Iter
         yield from _check(inner, new, old, path, False)
     if isinstance(new, list) and node.items is not None:
         before = _correlated(node.schema, new, old)
-        for i, one in enumerate(new):
-            yield from _check(node.items, one, before(one), f"{path}[{i}]", same)
+        for i, item in enumerate(new):
+            yield from _check(node.items, item, before(item), f"{path}[{i}]", same)
     elif isinstance(new, dict):
         was = old if isinstance(old, dict) else {}
         for key, value in new.items():
@@ -178,8 +178,10 @@ def _correlated(schema: Obj, new: list[Any], old: Any) -> Callable[[Any], Any]:
     keys = schema.get("x-kubernetes-list-map-keys") or ()
     if schema.get("x-kubernetes-list-type") != "map" or not isinstance(old, list):
         return lambda _: None
-    index = {tuple(repr(one.get(key)) for key in keys): one for one in old if isinstance(one, dict)}
-    return lambda one: index.get(tuple(repr(one.get(key)) for key in keys)) if isinstance(one, dict) else None
+    index = {tuple(repr(entry.get(key)) for key in keys): entry for entry in old if isinstance(entry, dict)}
+    return lambda entry: (
+        index.get(tuple(repr(entry.get(key)) for key in keys)) if isinstance(entry, dict) else None
+    )
 
 
 def _expressions(node: CelRuleNode, new: Any, old: Any, path: str, same: bool) -> Iterator[FieldError]:
@@ -188,9 +190,9 @@ def _expressions(node: CelRuleNode, new: Any, old: Any, path: str, same: bool) -
     digest = _digest(node, new, old, same)
     if digest in node.holds:
         return
-    found = list(_evaluated(node, new, old, path, same))
-    yield from found
-    if digest and not found:
+    errors = list(_evaluated(node, new, old, path, same))
+    yield from errors
+    if digest and not errors:
         if len(node.holds) >= _REMEMBERED:
             node.holds.clear()
         node.holds.add(digest)
@@ -215,13 +217,13 @@ def _evaluated(node: CelRuleNode, new: Any, old: Any, path: str, same: bool) -> 
             variables["oldSelf"] = _old(old, node, optional=rule.optional_old)
         context = _context()(variables)
         try:
-            verdict = rule.program.execute(context)
+            outcome = rule.program.execute(context)
         except FAILURES as error:
             yield problem(
                 "invalid", path, f"{_failure(error)} evaluating rule: {rule.message or rule.source}", kind
             )
             continue
-        if verdict is True or (same and not rule.transition):
+        if outcome is True or (same and not rule.transition):
             continue
         detail = _message(rule, context)
         where = path + rule.field_path if path else rule.field_path.lstrip(".")
@@ -230,14 +232,14 @@ def _evaluated(node: CelRuleNode, new: Any, old: Any, path: str, same: bool) -> 
 
 
 def _error(rule: CelRule, path: str, detail: str, value: Any, *, structural: bool) -> FieldError:
-    what = _REASONS.get(rule.reason, "invalid")
-    if what == "duplicate":
+    kind = _REASONS.get(rule.reason, "invalid")
+    if kind == "duplicate":
         detail = ""
-    if structural and what in ("invalid", "duplicate"):
-        label = "Invalid value" if what == "invalid" else "Duplicate value"
-        reason = "FieldValueInvalid" if what == "invalid" else "FieldValueDuplicate"
+    if structural and kind in ("invalid", "duplicate"):
+        label = "Invalid value" if kind == "invalid" else "Duplicate value"
+        reason = "FieldValueInvalid" if kind == "invalid" else "FieldValueDuplicate"
         return FieldError(reason, path or "<nil>", f"{label}: {detail}" if detail else label)
-    return problem(what, path, detail, value)
+    return problem(kind, path, detail, value)
 
 
 def _failure(error: Exception) -> str:
@@ -276,13 +278,13 @@ def _bound(value: Any, schema: Any, *, root: bool = False) -> Any:
         properties, more = schema.get("properties") or {}, schema.get("additionalProperties")
         if root:
             meta = {key: value.get("metadata", {}).get(key) for key in ("name", "generateName")}
-            value = {**value, "metadata": {key: one for key, one in meta.items() if one is not None}}
+            value = {**value, "metadata": {key: item for key, item in meta.items() if item is not None}}
         return {
-            (escaped(key) if key in properties else key): _bound(one, properties.get(key, more))
-            for key, one in value.items()
+            (escaped(key) if key in properties else key): _bound(item, properties.get(key, more))
+            for key, item in value.items()
         }
     if isinstance(value, list):
-        return [_bound(one, schema.get("items")) for one in value]
+        return [_bound(item, schema.get("items")) for item in value]
     if isinstance(value, str) and (form := schema.get("format")):
         if form in ("date-time", "date"):
             return parse(value) or value

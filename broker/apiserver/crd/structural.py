@@ -34,22 +34,22 @@ def _prune(value: Any, schema: Obj | None, path: str, dropped: list[str]) -> Non
         _prune_object(value, schema, path, dropped)
     elif isinstance(value, list):
         items = schema.get("items") if schema else None
-        for i, one in enumerate(value):
-            _prune(one, items, f"{path}[{i}]", dropped)
+        for i, item in enumerate(value):
+            _prune(item, items, f"{path}[{i}]", dropped)
 
 
 def _prune_object(value: Obj, schema: Obj | None, path: str, dropped: list[str]) -> None:
     properties = schema.get("properties") or {} if schema else {}
     more = schema.get("additionalProperties") if schema else None
     embedded = bool(schema and schema.get("x-kubernetes-embedded-resource"))
-    for key, one in list(value.items()):
+    for key, item in list(value.items()):
         if embedded and key in _META:
             continue
         inner = properties.get(key)
         if inner is not None or (more is not None and more is not False):
-            if isinstance(one, dict | list):
+            if isinstance(item, dict | list):
                 below = inner if inner is not None else more if isinstance(more, dict) else None
-                _prune(one, below, f"{path}.{key}" if path else key, dropped)
+                _prune(item, below, f"{path}.{key}" if path else key, dropped)
         else:
             if key not in _META or path:
                 dropped.append(f"{path}.{key}" if path else key)
@@ -67,8 +67,8 @@ def _descend(value: Any, schema: Obj, path: str, dropped: list[str]) -> None:
             if isinstance(inner, dict):
                 _prune(value[key], inner, f"{path}.{key}" if path else key, dropped)
     elif isinstance(value, list) and isinstance(schema.get("items"), dict):
-        for i, one in enumerate(value):
-            _descend(one, schema["items"], f"{path}[{i}]", dropped)
+        for i, item in enumerate(value):
+            _descend(item, schema["items"], f"{path}[{i}]", dropped)
 
 
 def _forbids_null(value: Any, schema: Any) -> bool:
@@ -81,15 +81,15 @@ def drop_nulls(value: Any, schema: Any) -> None:
         return
     if isinstance(value, dict):
         properties, more = schema.get("properties") or {}, schema.get("additionalProperties")
-        for key, one in list(value.items()):
+        for key, item in list(value.items()):
             inner: Any = properties.get(key, more)
-            if one is None and _forbids_null(one, inner) and "default" not in inner:
+            if item is None and _forbids_null(item, inner) and "default" not in inner:
                 del value[key]
-            elif isinstance(one, dict | list):
-                drop_nulls(one, inner)
+            elif isinstance(item, dict | list):
+                drop_nulls(item, inner)
     elif isinstance(value, list):
-        for one in value:
-            drop_nulls(one, schema.get("items"))
+        for item in value:
+            drop_nulls(item, schema.get("items"))
 
 
 def default(value: Any, schema: Any) -> None:
@@ -100,15 +100,15 @@ def default(value: Any, schema: Any) -> None:
         for key, known in properties.items():
             if known.get("default") is not None and (key not in value or _forbids_null(value[key], known)):
                 value[key] = copy.deepcopy(known["default"])
-        for key, one in value.items():
+        for key, item in value.items():
             inner: Any = properties.get(key, more)
-            if one is None and key not in properties and _forbids_null(one, inner):
+            if item is None and key not in properties and _forbids_null(item, inner):
                 value[key] = copy.deepcopy(inner.get("default"))
             if isinstance(value[key], dict | list):
                 default(value[key], inner)
     elif isinstance(value, list):
         items = schema.get("items")
-        for i, one in enumerate(value):
-            if _forbids_null(one, items) and isinstance(items, dict):
+        for i, item in enumerate(value):
+            if _forbids_null(item, items) and isinstance(items, dict):
                 value[i] = copy.deepcopy(items.get("default"))
             default(value[i], items)

@@ -39,8 +39,8 @@ _OUTSIDE = {
 
 
 def problems(schema: Obj, path: str) -> list[FieldError]:
-    found = _schema(schema, path, "root") + _complete(schema, schema, path, path)
-    return sorted(found, key=str)
+    errors = _schema(schema, path, "root") + _complete(schema, schema, path, path)
+    return sorted(errors, key=str)
 
 
 def _schema(schema: Obj, path: str, level: str) -> list[FieldError]:
@@ -84,10 +84,10 @@ def _implied(schema: Obj, path: str, level: str) -> list[FieldError]:
     out: list[FieldError] = []
     known = schema.get("properties") or {}
     whole = level == "root" or schema.get(_EMBEDDED)
-    for name, wanted in (("kind", "string"), ("apiVersion", "string"), ("metadata", "object")):
-        kind = known[name].get("type", "") if name in known else wanted
-        if whole and kind != wanted:
-            out.append(problem("invalid", f"{path}.properties[{name}].type", f"must be {wanted}", kind))
+    for name, required in (("kind", "string"), ("apiVersion", "string"), ("metadata", "object")):
+        kind = known[name].get("type", "") if name in known else required
+        if whole and kind != required:
+            out.append(problem("invalid", f"{path}.properties[{name}].type", f"must be {required}", kind))
     if level == "root" and "metadata" in known:
         more = {key: value for key, value in known["metadata"].items() if key not in ("type", "default")}
         if set(more.get("properties") or ()) <= {"name", "generateName"}:
@@ -114,8 +114,8 @@ def _conditions(
     for word in ("anyOf", "allOf", "oneOf"):
         for i, inner in enumerate(schema.get(word) or ()):
             if word != "anyOf" or any_of:
-                spared = word == "allOf" and not i and not first
-                out += _condition(inner, f"{path}.{word}[{i}]", level, any_of=not spared)
+                any_of_allowed = word == "allOf" and not i and not first
+                out += _condition(inner, f"{path}.{word}[{i}]", level, any_of=not any_of_allowed)
     out += _condition(schema.get("not"), f"{path}.not", level)
     if pattern := schema.get("pattern"):
         try:

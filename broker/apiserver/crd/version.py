@@ -59,7 +59,7 @@ class CustomVersion:
 
     @cached_property
     def kind(self) -> ServedKind:
-        made = KindRules(
+        kind_rules = KindRules(
             default=self._default,
             create=self._create,
             generation=True,
@@ -69,22 +69,22 @@ class CustomVersion:
         )
         return ServedKind(
             shape=self.shape,
-            rules=made,
+            rules=kind_rules,
             subject=self._subject,
             status=self.status,
             decode=self.decode,
             validate=self.validate,
             tidy=self._tidy,
-            readers=readers(made, namespaced=self.namespaced),
+            readers=readers(kind_rules, namespaced=self.namespaced),
             ignored={"": {"f:status": {}}, "status": {"f:metadata": {}, "f:spec": {}}} if self.status else {},
         )
 
     def decode(self, raw: Obj, unknown: list[str]) -> Obj:
-        meta, found = raw.get("metadata"), list[str]()
+        meta, unknown_metadata = raw.get("metadata"), list[str]()
         obj: Obj = decoding.copied({**raw, "metadata": None} if meta is not None else raw)
         if meta is not None:
-            obj["metadata"] = decoding.metadata(meta, found)
-        unknown += found
+            obj["metadata"] = decoding.metadata(meta, unknown_metadata)
+        unknown += unknown_metadata
         dropped: list[str] = []
         structural.prune(obj, self.schema, dropped)
         unknown += [f'unknown field "{path}"' for path in dropped]
@@ -122,38 +122,38 @@ class CustomVersion:
         return rules.compiled(self.schema)
 
     def validate(self, obj: Obj, old: Obj | None, subresource: str) -> list[FieldError]:
-        meta, found = obj["metadata"], list[FieldError]()
+        meta, errors = obj["metadata"], list[FieldError]()
         if obj.get("kind") != self.kind_name:
             return [problem("invalid", "kind", f"must be {self.kind_name}", obj.get("kind"))]
         if old is None:
-            found += names.metadata(meta, namespaced=self.namespaced, check=names.dns_subdomain)
+            errors += names.metadata(meta, namespaced=self.namespaced, check=names.dns_subdomain)
         else:
             # Every update is checked so, and custom resources check the second part themselves again.
-            again = names.metadata_update(meta, old["metadata"])
-            found += names.common(meta, namespaced=self.namespaced) + again + again
+            repeated_errors = names.metadata_update(meta, old["metadata"])
+            errors += names.common(meta, namespaced=self.namespaced) + repeated_errors + repeated_errors
         if subresource == "status":
             if "status" in obj:
                 below = self._check_status(obj["status"], "")
-                found += [replace(one, field=_under("status", one.field)) for one in below]
+                errors += [replace(error, field=_under("status", error.field)) for error in below]
         else:
-            found += self._ratcheted(obj, old)
-        found += self._scale(obj, status_only=subresource == "status")
+            errors += self._ratcheted(obj, old)
+        errors += self._scale(obj, status_only=subresource == "status")
         repeated = lists.check(obj, self._root)
         if repeated and (old is None or not lists.check(old, self._root)):
-            found += repeated
+            errors += repeated
         if self._rules is None:
-            return found
-        if any(one.reason in _BLOCKING for one in found):
-            return [*found, FieldError("FieldValueInvalid", "<nil>", _SKIPPED)]
-        return found + rules.check(self._rules, obj, old)
+            return errors
+        if any(error.reason in _BLOCKING for error in errors):
+            return [*errors, FieldError("FieldValueInvalid", "<nil>", _SKIPPED)]
+        return errors + rules.check(self._rules, obj, old)
 
     def _ratcheted(self, obj: Obj, old: Obj | None) -> list[FieldError]:
         """Schema problems; an update is not refused for fields that it does not change."""
-        found = self._check(obj, "")
-        if old is None or not found:
-            return found
+        errors = self._check(obj, "")
+        if old is None or not errors:
+            return errors
         before = set(self._check(old, ""))
-        return [one for one in found if one not in before or not _same_at(obj, old, one.field)]
+        return [error for error in errors if error not in before or not _same_at(obj, old, error.field)]
 
     def _scale(self, obj: Obj, *, status_only: bool) -> list[FieldError]:
         out: list[FieldError] = []
@@ -165,9 +165,9 @@ class CustomVersion:
             if value is None:
                 continue
             if parent or isinstance(value, bool) or not isinstance(value, int):
-                wanted = "map[string]interface{}" if parent else "int64"
+                expected = "map[string]interface{}" if parent else "int64"
                 kind = _GO_TYPES.get(type(value), "nil")
-                why = f"{path} accessor error: {go_text(value)} is of the type {kind}, expected {wanted}"
+                why = f"{path} accessor error: {go_text(value)} is of the type {kind}, expected {expected}"
                 out.append(problem("invalid", path, why, 0))
             elif value < 0:
                 out.append(problem("invalid", path, "should be a non-negative integer", value))
@@ -207,9 +207,9 @@ def _same_at(new: Any, old: Any, path: str) -> bool:
     for part in path.split("."):
         if "[" in part:
             part = part.partition("[")[0]
-            new, old = (one.get(part) if isinstance(one, dict) else None for one in (new, old))
+            new, old = (side.get(part) if isinstance(side, dict) else None for side in (new, old))
             return bool(new == old)
-        new, old = (one.get(part) if isinstance(one, dict) else None for one in (new, old))
+        new, old = (side.get(part) if isinstance(side, dict) else None for side in (new, old))
     return bool(new == old)
 
 

@@ -101,9 +101,9 @@ def field(raw: dict[str, Any], schema: dict[str, Any], pointed: dict[str, Any]) 
     return [raw["type"], raw.get("number", ""), flags, *([extra] if extra else [])]
 
 
-def types(structs: dict[str, Any], schemas: dict[str, Any], wanted: set[str]) -> dict[str, Any]:
+def types(structs: dict[str, Any], schemas: dict[str, Any], names: set[str]) -> dict[str, Any]:
     out: dict[str, Any] = {}
-    queue = sorted(wanted)
+    queue = sorted(names)
     while queue:
         name = queue.pop()
         if name in out or name not in structs["structs"]:
@@ -133,11 +133,11 @@ def main(structs_file: str, kubernetes: str) -> None:
     served, schemas = resources(Path(kubernetes)), openapi(Path(kubernetes))
     kinds: dict[str, str] = {}
     for item in served:
-        for one in (item, *item.get("subresources", {}).values()):
-            gvk = one.get("responseKind") or {
+        for endpoint in (item, *item.get("subresources", {}).values()):
+            gvk = endpoint.get("responseKind") or {
                 "group": item["group"],
                 "version": item["version"],
-                "kind": one["kind"],
+                "kind": endpoint["kind"],
             }
             key = f"{gvk['group']}/{gvk['version']}/{gvk['kind']}"
             if key in structs["kinds"]:

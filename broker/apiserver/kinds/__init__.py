@@ -56,18 +56,18 @@ def _validator(resource: Resource, rules: KindRules) -> Callable[[Obj, Obj | Non
     namespaced = resource.namespaced
 
     def meta(obj: Obj, _: Obj) -> list[FieldError]:
-        found = names.metadata(obj["metadata"], namespaced=namespaced, check=rules.name)
-        return found + checks.finalizers(obj["metadata"]) if rules.core else found
+        errors = names.metadata(obj["metadata"], namespaced=namespaced, check=rules.name)
+        return errors + checks.finalizers(obj["metadata"]) if rules.core else errors
 
     def common(obj: Obj, old: Obj) -> list[FieldError]:
-        found = names.common(obj["metadata"], namespaced=namespaced)
-        return found + names.metadata_update(obj["metadata"], old["metadata"])
+        errors = names.common(obj["metadata"], namespaced=namespaced)
+        return errors + names.metadata_update(obj["metadata"], old["metadata"])
 
     def fixed(obj: Obj, old: Obj) -> list[FieldError]:
-        found = names.metadata_update(obj["metadata"], old["metadata"])
-        return found + checks.finalizers(obj["metadata"]) if rules.core else found
+        errors = names.metadata_update(obj["metadata"], old["metadata"])
+        return errors + checks.finalizers(obj["metadata"]) if rules.core else errors
 
-    made: dict[str, Callable[[Obj, Obj], list[FieldError]]] = {
+    steps: dict[str, Callable[[Obj, Obj], list[FieldError]]] = {
         META: meta,
         FIXED: fixed,
         VALID: lambda obj, _: rules.validate(obj),
@@ -78,10 +78,10 @@ def _validator(resource: Resource, rules: KindRules) -> Callable[[Obj, Obj | Non
 
     def validate(obj: Obj, old: Obj | None, subresource: str) -> list[FieldError]:
         if old is None:
-            found = [one for step in rules.create_order for one in made[step](obj, obj)]
-            return found if found or META in rules.create_order else meta(obj, obj)
+            errors = [error for step in rules.create_order for error in steps[step](obj, obj)]
+            return errors if errors or META in rules.create_order else meta(obj, obj)
         order = rules.status_order if subresource == "status" else rules.update_order
         # Every update is checked so; kinds that check their own metadata report it a second time.
-        return common(obj, old) + [one for step in order for one in made[step](obj, old)]
+        return common(obj, old) + [error for step in order for error in steps[step](obj, old)]
 
     return validate

@@ -60,13 +60,17 @@ def label_selector(selector: Obj | None, path: str) -> list[FieldError]:
     if not selector:
         return []
     out = labels(selector.get("matchLabels") or {}, f"{path}.matchLabels")
-    for at, one in enumerate(selector.get("matchExpressions") or ()):
-        out += _requirement(one, f"{path}.matchExpressions[{at}]")
+    for at, requirement in enumerate(selector.get("matchExpressions") or ()):
+        out += _requirement(requirement, f"{path}.matchExpressions[{at}]")
     return out
 
 
-def _requirement(one: Obj, path: str) -> list[FieldError]:
-    operator, values, out = one.get("operator", ""), one.get("values") or [], list[FieldError]()
+def _requirement(requirement: Obj, path: str) -> list[FieldError]:
+    operator, values, out = (
+        requirement.get("operator", ""),
+        requirement.get("values") or [],
+        list[FieldError](),
+    )
     if operator in ("In", "NotIn"):
         if not values:
             why = "must be specified when `operator` is 'In' or 'NotIn'"
@@ -77,27 +81,29 @@ def _requirement(one: Obj, path: str) -> list[FieldError]:
             out.append(problem("forbidden", f"{path}.values", why))
     else:
         out.append(problem("invalid", f"{path}.operator", "not a valid selector operator", operator))
-    out += label_name(one.get("key", ""), f"{path}.key")
+    out += label_name(requirement.get("key", ""), f"{path}.key")
     for at, value in enumerate(values):
         out += [problem("invalid", f"{path}.values[{at}]", why, value) for why in label_value(value)]
     return out
 
 
-def conditions(found: list[Obj], path: str) -> list[FieldError]:
+def conditions(given: list[Obj], path: str) -> list[FieldError]:
     """Conditions of the common shape (metav1.Condition)."""
     out, seen = list[FieldError](), set[str]()
-    for at, one in enumerate(found):
-        here, kind, reason = f"{path}[{at}]", one.get("type", ""), one.get("reason", "")
+    for at, condition in enumerate(given):
+        place, kind, reason = f"{path}[{at}]", condition.get("type", ""), condition.get("reason", "")
         if kind in seen:
-            out.append(problem("duplicate", f"{here}.type", "", kind))
+            out.append(problem("duplicate", f"{place}.type", "", kind))
         seen.add(kind)
-        out += label_name(kind, f"{here}.type")
-        if one.get("status") not in ("True", "False", "Unknown"):
-            out.append(supported(f"{here}.status", one.get("status", ""), ["False", "True", "Unknown"]))
-        if not one.get("lastTransitionTime"):
-            out.append(problem("required", f"{here}.lastTransitionTime"))
+        out += label_name(kind, f"{place}.type")
+        if condition.get("status") not in ("True", "False", "Unknown"):
+            out.append(
+                supported(f"{place}.status", condition.get("status", ""), ["False", "True", "Unknown"])
+            )
+        if not condition.get("lastTransitionTime"):
+            out.append(problem("required", f"{place}.lastTransitionTime"))
         if not reason:
-            out.append(problem("required", f"{here}.reason"))
+            out.append(problem("required", f"{place}.reason"))
         elif not _CONDITION_REASON.fullmatch(reason):
             why = (
                 "a condition reason must start with alphabetic character, optionally followed by a string of "
@@ -105,7 +111,7 @@ def conditions(found: list[Obj], path: str) -> list[FieldError]:
                 "(e.g. 'my_name',  or 'MY_NAME',  or 'MyName',  or 'ReasonA,ReasonB',  or 'ReasonA:ReasonB', "
                 f"regex used for validation is '{_CONDITION_REASON.pattern}')"
             )
-            out.append(problem("invalid", f"{here}.reason", why, reason))
+            out.append(problem("invalid", f"{place}.reason", why, reason))
     return out
 
 

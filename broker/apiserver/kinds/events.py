@@ -47,8 +47,8 @@ def stored(obj: Obj) -> Obj:
 
 
 def _source(obj: Obj) -> str:
-    found = (obj.get("source") or {}).get("component") or obj.get("reportingComponent", "")
-    return str(found)
+    component = (obj.get("source") or {}).get("component") or obj.get("reportingComponent", "")
+    return str(component)
 
 
 _LENGTHS = {"reportingInstance": 128, "action": 128, "reason": 128, "message": 1024}

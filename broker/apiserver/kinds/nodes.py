@@ -11,19 +11,19 @@ from broker.apiserver.wire import Obj
 
 def _default(obj: Obj) -> None:
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    first_of(spec, one="podCIDR", many="podCIDRs")
+    first_of(spec, single_key="podCIDR", list_key="podCIDRs")
     if status.get("capacity") and not status.get("allocatable"):
         status["allocatable"] = dict(status["capacity"])
 
 
-def first_of(part: Obj, *, one: str, many: str, key: str = "") -> None:
+def first_of(part: Obj, *, single_key: str, list_key: str, key: str = "") -> None:
     """A field that came to hold a list keeps its old single form, which wins where the two differ."""
-    single, several = part.get(one), part.get(many)
+    single, several = part.get(single_key), part.get(list_key)
     head = (several[0].get(key) if key else several[0]) if several else None
     if single and single != head:
-        part[many] = [{key: single} if key else single]
+        part[list_key] = [{key: single} if key else single]
     elif head:
-        part[one] = head
+        part[single_key] = head
 
 
 def _create(obj: Obj) -> None:

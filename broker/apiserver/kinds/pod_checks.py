@@ -29,11 +29,11 @@ def spec_problems(spec: Obj) -> list[FieldError]:
     if not containers:
         out.append(problem("required", "spec.containers"))
     taken: set[str] = set()
-    for at, one in enumerate(containers):
-        out += _container(one, f"spec.containers[{at}]", taken)
+    for at, container in enumerate(containers):
+        out += _container(container, f"spec.containers[{at}]", taken)
     taken_first = set(taken)
-    for at, one in enumerate(first):
-        out += _container(one, f"spec.initContainers[{at}]", taken_first)
+    for at, container in enumerate(first):
+        out += _container(container, f"spec.initContainers[{at}]", taken_first)
     out += _one_of(spec, "restartPolicy") + _one_of(spec, "dnsPolicy")
     out += labels(spec.get("nodeSelector") or {}, "spec.nodeSelector")
     out += gates(spec.get("schedulingGates") or [])
@@ -61,9 +61,9 @@ def spec_problems(spec: Obj) -> list[FieldError]:
 def _spaces(containers: list[Obj], name: str) -> list[FieldError]:
     why = "must not have leading or trailing whitespace"
     return [
-        problem("invalid", f"spec.{name}[{at}].image", why, one["image"])
-        for at, one in enumerate(containers)
-        if one.get("image", "") != one.get("image", "").strip()
+        problem("invalid", f"spec.{name}[{at}].image", why, container["image"])
+        for at, container in enumerate(containers)
+        if container.get("image", "") != container.get("image", "").strip()
     ]
 
 
@@ -72,22 +72,22 @@ def _one_of(spec: Obj, name: str) -> list[FieldError]:
     return [] if value in values else [supported(f"spec.{name}", value, values)]
 
 
-def _container(one: Obj, path: str, taken: set[str]) -> list[FieldError]:
-    name, out = one.get("name", ""), list[FieldError]()
+def _container(container: Obj, path: str, taken: set[str]) -> list[FieldError]:
+    name, out = container.get("name", ""), list[FieldError]()
     if not name:
         out.append(problem("required", f"{path}.name"))
     else:
         out += [problem("invalid", f"{path}.name", why, name) for why in dns_label(name)]
-    if not one.get("image"):
+    if not container.get("image"):
         out.append(problem("required", f"{path}.image"))
-    policy = one.get("terminationMessagePolicy", "")
+    policy = container.get("terminationMessagePolicy", "")
     if policy not in ("File", "FallbackToLogsOnError"):
         out.append(supported(f"{path}.terminationMessagePolicy", policy, ["File", "FallbackToLogsOnError"]))
-    out += _ports(one.get("ports") or [], f"{path}.ports")
-    pull = one.get("imagePullPolicy", "")
+    out += _ports(container.get("ports") or [], f"{path}.ports")
+    pull = container.get("imagePullPolicy", "")
     if pull not in ("Always", "IfNotPresent", "Never"):
         out.append(supported(f"{path}.imagePullPolicy", pull, ["Always", "IfNotPresent", "Never"]))
-    out += _resources(one.get("resources") or {}, f"{path}.resources")
+    out += _resources(container.get("resources") or {}, f"{path}.resources")
     if name in taken:
         out.append(problem("duplicate", f"{path}.name", "", name))
     taken.add(name)
@@ -145,8 +145,8 @@ def _fits(name: str, quantity: str, limits: Obj, path: str) -> list[FieldError]:
     if name not in limits:
         why = "Limit must be set for non overcommitable resources"
         return [] if shared else [problem("required", f"{path}.limits", why)]
-    asked, limit = amount(str(quantity)), amount(str(limits[name]))
-    if asked is None or limit is None or asked == limit or (shared and asked < limit):
+    requested, limit = amount(str(quantity)), amount(str(limits[name]))
+    if requested is None or limit is None or requested == limit or (shared and requested < limit):
         return []
     how = "less than or equal" if shared else "equal"
     return [
@@ -165,9 +165,9 @@ def _resource_name(name: str, path: str) -> list[FieldError]:
     return []
 
 
-def gates(found: list[Obj]) -> list[FieldError]:
+def gates(readiness_gates: list[Obj]) -> list[FieldError]:
     out, seen = list[FieldError](), set[str]()
-    for at, gate in enumerate(found):
+    for at, gate in enumerate(readiness_gates):
         path, name = f"spec.schedulingGates[{at}]", gate.get("name", "")
         out += label_name(name, path)
         if name in seen:
@@ -176,17 +176,21 @@ def gates(found: list[Obj]) -> list[FieldError]:
     return out
 
 
-def tolerations(found: list[Obj]) -> list[FieldError]:
+def tolerations(given: list[Obj]) -> list[FieldError]:
     out: list[FieldError] = []
-    for at, one in enumerate(found):
-        path, key = f"spec.tolerations[{at}]", one.get("key", "")
-        operator, value, effect = one.get("operator", ""), one.get("value", ""), one.get("effect", "")
+    for at, toleration in enumerate(given):
+        path, key = f"spec.tolerations[{at}]", toleration.get("key", "")
+        operator, value, effect = (
+            toleration.get("operator", ""),
+            toleration.get("value", ""),
+            toleration.get("effect", ""),
+        )
         if key:
             out += label_name(key, f"{path}.key")
         elif operator != "Exists":
             why = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
             out.append(problem("invalid", f"{path}.operator", why, operator))
-        if one.get("tolerationSeconds") is not None and effect != "NoExecute":
+        if toleration.get("tolerationSeconds") is not None and effect != "NoExecute":
             why = "effect must be 'NoExecute' when `tolerationSeconds` is set"
             out.append(problem("invalid", f"{path}.effect", why, effect))
         if operator in ("Equal", ""):

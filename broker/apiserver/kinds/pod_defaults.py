@@ -33,7 +33,7 @@ def default(obj: Obj) -> None:
         if spec.get("hostNetwork"):
             for port in container.get("ports") or ():
                 port["hostPort"] = port.get("hostPort") or port.get("containerPort", 0)
-    first_of(status, one="podIP", many="podIPs", key="ip")
+    first_of(status, single_key="podIP", list_key="podIPs", key="ip")
 
 
 def spec_defaults(spec: Obj) -> None:

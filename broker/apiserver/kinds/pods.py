@@ -32,14 +32,14 @@ _SYSTEM_CONDITIONS = ("PodScheduled", "Ready", "Initialized")
 
 def quality(spec: Obj) -> str:
     """Guaranteed if all containers have limits of cpu and memory and request all of them."""
-    asked, capped, every = set[str](), set[str](), True
+    requested, capped, every = set[str](), set[str](), True
     for container in [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]:
         resources = container.get("resources") or {}
         requests, limits = (_compute(resources.get(part) or {}) for part in ("requests", "limits"))
-        asked |= requests.keys()
+        requested |= requests.keys()
         capped |= limits.keys()
         every = every and limits.keys() == {"cpu", "memory"} and requests == limits
-    if not asked and not capped:
+    if not requested and not capped:
         return "BestEffort"
     return "Guaranteed" if every else "Burstable"
 
@@ -64,13 +64,13 @@ def _update_status(obj: Obj, old: Obj) -> None:
     if not status.get("observedGeneration") and before.get("observedGeneration"):
         status["observedGeneration"] = before["observedGeneration"]
     seen: dict[str, list[int]] = {}
-    for one in before.get("conditions") or ():
-        seen.setdefault(one.get("type", ""), []).append(one.get("observedGeneration") or 0)
-    for one in status.get("conditions") or ():
-        known = seen.get(one.get("type", "")) or [0]
+    for condition in before.get("conditions") or ():
+        seen.setdefault(condition.get("type", ""), []).append(condition.get("observedGeneration") or 0)
+    for condition in status.get("conditions") or ():
+        known = seen.get(condition.get("type", "")) or [0]
         generation = known.pop(0)
-        if not one.get("observedGeneration") and generation:
-            one["observedGeneration"] = generation
+        if not condition.get("observedGeneration") and generation:
+            condition["observedGeneration"] = generation
     meta, owners = obj["metadata"], old["metadata"].get("ownerReferences")
     meta.pop("ownerReferences", None)
     if owners:
@@ -100,8 +100,8 @@ def _validate_update(obj: Obj, old: Obj) -> list[FieldError]:
                 *out,
                 problem("forbidden", f"spec.{name}", "pod updates may not add or remove containers"),
             ]
-        for at, one in enumerate(containers):
-            image = one.get("image", "")
+        for at, container in enumerate(containers):
+            image = container.get("image", "")
             if not image:
                 out.append(problem("required", f"spec.{name}[{at}].image"))
             if image != image.strip():
@@ -119,15 +119,15 @@ def _validate_update(obj: Obj, old: Obj) -> list[FieldError]:
     return out + _otherwise_the_same(spec, before)
 
 
-def _only_added(found: list[Obj], before: list[Obj]) -> list[FieldError]:
-    kept = [{**one, "tolerationSeconds": None} for one in found]
-    if any({**one, "tolerationSeconds": None} not in kept for one in before):
+def _only_added(after: list[Obj], before: list[Obj]) -> list[FieldError]:
+    kept = [{**toleration, "tolerationSeconds": None} for toleration in after]
+    if any({**toleration, "tolerationSeconds": None} not in kept for toleration in before):
         why = "existing toleration can not be modified except its tolerationSeconds"
         return [problem("forbidden", "spec.tolerations", why)]
-    return tolerations(found)
+    return tolerations(after)
 
 
-def _only_removed(found: list[Obj], before: list[Obj]) -> list[FieldError]:
+def _only_removed(after: list[Obj], before: list[Obj]) -> list[FieldError]:
     known = {gate.get("name") for gate in before}
     return [
         problem(
@@ -135,7 +135,7 @@ def _only_removed(found: list[Obj], before: list[Obj]) -> list[FieldError]:
             f"spec.schedulingGates[{at}].name",
             f"only deletion is allowed, but found new scheduling gate '{gate.get('name')}'",
         )
-        for at, gate in enumerate(found)
+        for at, gate in enumerate(after)
         if gate.get("name") not in known
     ]
 
@@ -165,7 +165,7 @@ def _without_free(spec: Obj) -> Obj:
     out = {key: value for key, value in spec.items() if key not in free and value not in (None, [], {}, "")}
     for name in ("containers", "initContainers"):
         if name in out:
-            out[name] = [{k: v for k, v in one.items() if k != "image"} for one in out[name]]
+            out[name] = [{k: v for k, v in container.items() if k != "image"} for container in out[name]]
     return out
 
 
@@ -176,9 +176,9 @@ def _difference(was: Obj, now: Obj) -> str:
 
 def _validate_status(obj: Obj, old: Obj) -> list[FieldError]:
     status, before, out = obj.get("status") or {}, old.get("status") or {}, list[FieldError]()
-    for at, one in enumerate(status.get("conditions") or ()):
-        if one.get("type") not in _SYSTEM_CONDITIONS:
-            out += label_name(one.get("type", ""), f"status.conditions[{at}].Type")
+    for at, condition in enumerate(status.get("conditions") or ()):
+        if condition.get("type") not in _SYSTEM_CONDITIONS:
+            out += label_name(condition.get("type", ""), f"status.conditions[{at}].Type")
     nominated = status.get("nominatedNodeName")
     if nominated and nominated != before.get("nominatedNodeName"):
         path = "status.nominatedNodeName"

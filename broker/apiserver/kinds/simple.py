@@ -115,12 +115,12 @@ def _same_role(obj: Obj, old: Obj) -> list[FieldError]:
 
 def _limits(obj: Obj) -> None:
     """A container's default limit is its maximum; its default request is its limit."""
-    for one in (obj.get("spec") or {}).get("limits") or ():
-        if one.get("type") != "Container":
+    for item in (obj.get("spec") or {}).get("limits") or ():
+        if item.get("type") != "Container":
             continue
-        default = {**(one.get("max") or {}), **(one.get("default") or {})}
-        request = {**(one.get("min") or {}), **default, **(one.get("defaultRequest") or {})}
-        one.update({name: it for name, it in (("default", default), ("defaultRequest", request)) if it})
+        default = {**(item.get("max") or {}), **(item.get("default") or {})}
+        request = {**(item.get("min") or {}), **default, **(item.get("defaultRequest") or {})}
+        item.update({name: it for name, it in (("default", default), ("defaultRequest", request)) if it})
 
 
 def _policy(obj: Obj) -> None:

@@ -36,9 +36,9 @@ def _default(obj: Obj) -> None:
 
 def _problems(obj: Obj) -> list[FieldError]:
     return [
-        found
+        error
         for at, hook in enumerate(obj.get("webhooks") or ())
-        for found in _webhook(hook, f"webhooks[{at}]")
+        for error in _webhook(hook, f"webhooks[{at}]")
     ]
 
 

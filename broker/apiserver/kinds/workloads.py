@@ -209,11 +209,11 @@ def _selector(spec: Obj) -> list[FieldError]:
 
 def template_problems(template: Obj, path: str, allowed: tuple[str, ...]) -> list[FieldError]:
     spec = template.get("spec") or {}
-    found = [replace(one, field=f"{path}.{one.field}") for one in spec_problems(spec)]
+    errors = [replace(error, field=f"{path}.{error.field}") for error in spec_problems(spec)]
     policy = spec.get("restartPolicy", "")
-    if policy not in allowed and not any(one.field.endswith(".restartPolicy") for one in found):
-        found.append(supported(f"{path}.spec.restartPolicy", policy, allowed))
-    return found
+    if policy not in allowed and not any(error.field.endswith(".restartPolicy") for error in errors):
+        errors.append(supported(f"{path}.spec.restartPolicy", policy, allowed))
+    return errors
 
 
 def _valid_job(obj: Obj) -> list[FieldError]:
@@ -221,11 +221,11 @@ def _valid_job(obj: Obj) -> list[FieldError]:
     for name in ("parallelism", "completions", "activeDeadlineSeconds", "backoffLimit"):
         out += not_negative(spec.get(name), f"spec.{name}")
     template = spec.get("template") or {}
-    found = template_problems(template, "spec.template", ("OnFailure", "Never", "Always"))
+    template_errors = template_problems(template, "spec.template", ("OnFailure", "Never", "Always"))
     if (template.get("spec") or {}).get("restartPolicy") == "Always":
         why = 'valid values: "OnFailure", "Never"'
-        found.append(problem("required", "spec.template.spec.restartPolicy", why))
-    return out + found
+        template_errors.append(problem("required", "spec.template.spec.restartPolicy", why))
+    return out + template_errors
 
 
 def _fixed(*names: str) -> Callable[[Obj, Obj], list[FieldError]]:
@@ -252,8 +252,8 @@ _STATEFUL_FREE = (
 
 def _same_set(obj: Obj, old: Obj) -> list[FieldError]:
     now, was = (
-        {name: value for name, value in (one.get("spec") or {}).items() if name not in _STATEFUL_FREE}
-        for one in (obj, old)
+        {name: value for name, value in (side.get("spec") or {}).items() if name not in _STATEFUL_FREE}
+        for side in (obj, old)
     )
     if now == was:
         return []
@@ -262,23 +262,25 @@ def _same_set(obj: Obj, old: Obj) -> list[FieldError]:
     return [problem("forbidden", "spec", why)]
 
 
-def _made(default: Callable[[Obj], None], **more: Any) -> KindRules:
+def _with_template(default: Callable[[Obj], None], **more: Any) -> KindRules:
     rules = {"create": _begins(), "generation": True, "validate": _restarts("Always"), **more}
     return KindRules(default=default, **rules)
 
 
 RULES: dict[str, KindRules] = {
-    "deployments.apps": _made(_deployment, validate_update=_fixed("selector"), status_ignores=("labels",)),
-    "replicasets.apps": _made(
+    "deployments.apps": _with_template(
+        _deployment, validate_update=_fixed("selector"), status_ignores=("labels",)
+    ),
+    "replicasets.apps": _with_template(
         _replicas,
         create=_begins("replicas"),
         validate_update=_fixed("selector"),
         selectable={"status.replicas": "status.replicas"},
     ),
-    "statefulsets.apps": _made(
+    "statefulsets.apps": _with_template(
         _statefulset, create=_begins("replicas", "availableReplicas"), validate_update=_same_set
     ),
-    "daemonsets.apps": _made(
+    "daemonsets.apps": _with_template(
         _daemonset,
         create=_begins(
             "currentNumberScheduled", "desiredNumberScheduled", "numberMisscheduled", "numberReady"

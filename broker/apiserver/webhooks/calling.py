@@ -81,13 +81,13 @@ def _place(config: Obj, services: Services) -> WebhookAddress:
         return WebhookAddress(url, split.hostname or "", split.port or 443, split.hostname or "")
     service = config["service"]
     namespace, name, port = service["namespace"], service["name"], service.get("port") or 443
-    found = services.get((namespace, name, port))
-    if found is None:
+    address = services.get((namespace, name, port))
+    if address is None:
         raise CallFailed(
             f"failed to call webhook: nothing is known to serve {namespace}/{name} on port {port}"
         )
     host = f"{name}.{namespace}.svc"
-    return WebhookAddress(f"https://{host}:{port}{service.get('path') or '/'}", *found, host)
+    return WebhookAddress(f"https://{host}:{port}{service.get('path') or '/'}", *address, host)
 
 
 def _trust(bundle: str | None) -> ssl.SSLContext:
@@ -112,5 +112,5 @@ def _answer(raw: bytes, uid: str) -> WebhookResponse:
         raise CallFailed("webhook response was absent")
     if response.get("uid") != uid:
         raise CallFailed(f"expected response.uid={quoted(uid)}, got {quoted(str(response.get('uid') or ''))}")
-    warnings = tuple(str(each) for each in response.get("warnings") or ())
+    warnings = tuple(str(warning) for warning in response.get("warnings") or ())
     return WebhookResponse(bool(response.get("allowed")), response.get("status") or {}, warnings)

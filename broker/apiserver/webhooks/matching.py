@@ -18,7 +18,7 @@ STORAGE = f"validatingwebhookconfigurations.{GROUP}"
 # A webhook must not prevent the repair of its own configuration.
 _EXEMPT = frozenset({STORAGE, f"mutatingwebhookconfigurations.{GROUP}"})
 # Writes through other subresources have kinds of their own, or come from the server itself.
-_ASKED_ABOUT = frozenset({"", "status"})
+_REVIEWED = frozenset({"", "status"})
 
 
 def matching_hooks(
@@ -26,14 +26,16 @@ def matching_hooks(
 ) -> list[Obj]:
     """In the order of their configurations' names."""
     target = call.target
-    if target.subresource not in _ASKED_ABOUT or target.resource.storage in _EXEMPT:
+    if target.subresource not in _REVIEWED or target.resource.storage in _EXEMPT:
         return []
     return [
         hook
         for hook in _all(state)
         if any(_rule(rule, call, operation) for rule in hook.get("rules") or ())
         and _namespace(state, hook, call, new, old)
-        and any(matches(hook.get("objectSelector") or {}, _labels(one)) for one in (new, old) if one)
+        and any(
+            matches(hook.get("objectSelector") or {}, _labels(version)) for version in (new, old) if version
+        )
     ]
 
 
@@ -54,7 +56,7 @@ def _rule(rule: Obj, call: ApiCall, operation: str) -> bool:
         and _one_of(rule.get("apiGroups"), resource.group)
         and _one_of(rule.get("apiVersions"), resource.version)
         and scope in ("*", "Namespaced" if resource.namespaced else "Cluster")
-        and any(_resource(each, call) for each in rule.get("resources") or ())
+        and any(_resource(resource, call) for resource in rule.get("resources") or ())
     )
 
 
@@ -74,14 +76,14 @@ def _namespace(state: ApiState, hook: Obj, call: ApiCall, new: Obj | None, old: 
     selector = hook.get("namespaceSelector") or {}
     resource = call.target.resource
     if resource.storage == "namespaces.":
-        found = new or old
+        labeled = new or old
     elif resource.namespaced:
-        found = state.get("namespaces.", "", call.target.namespace)
+        labeled = state.get("namespaces.", "", call.target.namespace)
     else:
         return True
-    return found is None or matches(selector, _labels(found))
+    return labeled is None or matches(selector, _labels(labeled))
 
 
 def _labels(obj: Obj) -> dict[str, str]:
-    found: dict[str, str] = obj["metadata"].get("labels") or {}
-    return found
+    labels: dict[str, str] = obj["metadata"].get("labels") or {}
+    return labels

@@ -31,20 +31,20 @@ def validate(state: ApiState, call: ApiCall, new: Obj | None, old: Obj | None) -
         return
     operation = "DELETE" if new is None else "CREATE" if old is None else "UPDATE"
     hooks = matching.matching_hooks(state, call, operation, new, old)
-    asked = [(hook, _review(call, operation, new, old)) for hook in hooks]
-    asked = [(hook, review) for hook, review in asked if conditions.hold(hook, review, call)]
-    if not asked:
+    reviews = [(hook, _review(call, operation, new, old)) for hook in hooks]
+    reviews = [(hook, review) for hook, review in reviews if conditions.hold(hook, review, call)]
+    if not reviews:
         return
-    before = _seen(state, call, new or old)
+    before = _stored_versions(state, call, new or old)
     state.store.lock.release()
     try:
-        refusals = [_call(state, call, *each) for each in asked]
+        refusals = [_call(state, call, *pair) for pair in reviews]
     finally:
         state.store.lock.acquire()
     for refusal in refusals:
         if refusal is not None:
             raise refusal
-    if _seen(state, call, new or old) != before:
+    if _stored_versions(state, call, new or old) != before:
         raise Moved
 
 
@@ -80,13 +80,13 @@ def _refusal(name: str, status: Obj) -> StatusError:
 def _review(call: ApiCall, operation: str, new: Obj | None, old: Obj | None) -> Obj:
     target, resource = call.target, call.target.resource
     kind = {"group": resource.group, "version": resource.version, "kind": resource.kind}
-    what = {"group": resource.group, "version": resource.version, "resource": resource.plural}
+    resource_names = {"group": resource.group, "version": resource.version, "resource": resource.plural}
     request: Obj = {
         "uid": str(uuid.uuid4()),
         "kind": kind,
-        "resource": what,
+        "resource": resource_names,
         "requestKind": kind,
-        "requestResource": what,
+        "requestResource": resource_names,
         "name": target.name or ((new or old or {}).get("metadata") or {}).get("name", ""),
         "operation": operation,
         "userInfo": ME,
@@ -102,7 +102,7 @@ def _review(call: ApiCall, operation: str, new: Obj | None, old: Obj | None) -> 
     return {"kind": "AdmissionReview", "apiVersion": calling.API_VERSION, "request": request}
 
 
-def _seen(state: ApiState, call: ApiCall, obj: Obj | None) -> tuple[Item | None, ...]:
+def _stored_versions(state: ApiState, call: ApiCall, obj: Obj | None) -> tuple[Item | None, ...]:
     """The stored object and its namespace: versions of objects are never changed in place."""
     assert obj is not None
     resource, meta = call.target.resource, obj["metadata"]

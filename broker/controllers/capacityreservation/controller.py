@@ -33,7 +33,7 @@ from broker.kube.conditions import remove_finalizer
 from broker.kube.controller import Result
 from broker.kube.errors import Conflict
 from broker.kube.events import Recorder
-from broker.kube.for_each import each
+from broker.kube.for_each import for_each
 from broker.quota.lifecycle import Limits, State, advance, patience
 from broker.reservations import conditions
 from broker.reservations.conditions import ReservationFacts
@@ -90,7 +90,9 @@ class ReservationController:
         self._forget(reservations)
         due = [snapshot.until]
         try:
-            each(reservations, lambda reservation: due.append(self._reconcile(reservation, snapshot, moment)))
+            for_each(
+                reservations, lambda reservation: due.append(self._reconcile(reservation, snapshot, moment))
+            )
         finally:
             self._measure(snapshot)
         until = min(due)

@@ -46,7 +46,7 @@ from broker.reservations.odcr_status import purchase_failures, remedies
 from broker.reservations.ownership import Ownership
 from broker.reservations.queues import queue
 from broker.reservations.spec import Reservation, reserved_of
-from broker.text import moment
+from broker.text import format_time
 from providers.base import CapacityProvider
 from providers.model import InstanceType, Odcr, ProviderError
 
@@ -310,7 +310,7 @@ def _age(reservation: Reservation) -> float:
 
 
 def _begins(odcr: Odcr) -> str:
-    when = f", starts at {moment(odcr.start)}" if odcr.start is not None else ""
+    when = f", starts at {format_time(odcr.start)}" if odcr.start is not None else ""
     return f"{odcr.id} is {odcr.state}{when}"
 
 

@@ -46,7 +46,7 @@ from broker.controllers.preemption.claims import (
 from broker.controllers.snapshot import Snapshot
 from broker.kube.conditions import remove_finalizer
 from broker.kube.errors import AlreadyExists, Conflict, NotFound
-from broker.kube.for_each import each
+from broker.kube.for_each import for_each
 from broker.kube.partial import PartialObject
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase
 from broker.quota.joint import GROWTH, JointDecision, QuotaState
@@ -221,7 +221,7 @@ class ClusterController:
         """Takes each cluster's next step; returns the seconds until the next timed one. `decided`: None if
         Kueue decides. Raises ApiError after all clusters had their turn."""
         waits: list[float] = []
-        each(
+        for_each(
             observed.snapshot.clusters, lambda state: waits.extend(self._reconcile(observed, decided, state))
         )
         self._marks.forget({state.cluster.uid for state in observed.snapshot.clusters})

@@ -26,7 +26,7 @@ from broker.controllers.nodeclaim.translate import required_tenancy
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.kube.context import ControllerContext
-from broker.kube.for_each import each
+from broker.kube.for_each import for_each
 from broker.oncall.metrics import REGISTRY
 from providers.model import Notice, NoticeKind, QueueMessage
 
@@ -127,7 +127,7 @@ class NoticeResponder:
         if notice.kind in REFRESHES:
             self._describe()
         if (response := RESPONSES.get(notice.kind)) is not None:
-            each(self._about(notice), lambda claim: self._respond(claim, notice, response))
+            for_each(self._about(notice), lambda claim: self._respond(claim, notice, response))
         if notice.at is not None:
             _AGE.observe(max(0.0, (self._clock.now() - notice.at).total_seconds()))
 

@@ -101,7 +101,7 @@ class QueueReader:
             if refused is None:
                 handled.append(message)
         if handled:
-            self._provider.settle(self._queue, handled)
+            self._provider.delete_messages(self._queue, handled)
             _DELETED.inc(len(handled))
         if failed is not None:
             raise failed

@@ -134,7 +134,7 @@ class InstanceView:
         """
         claimed_ids = {instance_id(claim) for claim in claims}
         unclaimed = [i for i in self._known.values() if i.alive and i.id not in claimed_ids]
-        suspects = [i for i in unclaimed if i.ownership == "ours"]
+        suspects = [i for i in unclaimed if i.ownership == "owned"]
         self._log_untouched({i.id for i in unclaimed}.difference(i.id for i in suspects))
         if not suspects:
             self._unclaimed_since.clear()
@@ -213,4 +213,4 @@ class InstanceView:
 
 
 def _may_end(instance: Instance) -> bool:
-    return instance.alive and instance.ownership == "ours"
+    return instance.alive and instance.ownership == "owned"

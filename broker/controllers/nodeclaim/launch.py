@@ -38,7 +38,7 @@ from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.kube.clock import Clock
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError
-from broker.text import moment
+from broker.text import format_time
 from providers.model import ErrorClass, InstanceType, ProviderError
 
 ROUNDS = 64
@@ -303,7 +303,7 @@ class Launcher:
         elif reason == REMEMBERED:
             reason = next((answer(s.class_).reason for s in unplaced.skipped if s.class_), reason)
         if unplaced.retry_at:
-            message += f"; tried again at {moment(unplaced.retry_at)}"
+            message += f"; tried again at {format_time(unplaced.retry_at)}"
         known = self._claims.get(unplaced.claim.name) or work.objects[uid]
         self._report(
             known,

@@ -21,7 +21,7 @@ from broker.reservations.desired import OdcrChange
 from broker.reservations.purchases import Purchase
 from broker.reservations.reading import ParsedReservation
 from broker.reservations.spending import odcr_text
-from broker.text import counted, moment
+from broker.text import counted, format_time
 from providers.model import Odcr, ProviderError, Unchanged
 
 RESERVED: Final = "InstancesReserved"
@@ -129,4 +129,4 @@ def refusal_text(tried: list[tuple[Purchase, ProviderError]]) -> str:
 
 
 def _end(end: datetime | Unchanged | None) -> str:
-    return moment(end) if isinstance(end, datetime) else "never"
+    return format_time(end) if isinstance(end, datetime) else "never"

@@ -23,7 +23,7 @@ from broker.kube.clock import Clock
 from broker.kube.conditions import timestamp
 from broker.kube.controller import Result
 from broker.kube.events import Recorder
-from broker.kube.for_each import each
+from broker.kube.for_each import for_each
 from broker.oncall.metrics import GaugeTable
 from broker.reservations.endings import drains, next_moment, not_ended, notice
 from broker.text import counted
@@ -74,7 +74,7 @@ class EndingController:
             [(odcr, due) for odcr in ending if (due := notice(odcr, now)) is not None], tenants
         )
         drained = [odcr for odcr in ending if drains(odcr, now)]
-        each(
+        for_each(
             [(odcr, claim) for odcr in drained for claim in tenants[odcr.id]],
             lambda pair: self._drain(*pair),
         )

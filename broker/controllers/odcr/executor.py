@@ -32,7 +32,7 @@ from broker.reservations.ownership import ReservationProblem
 from broker.reservations.purchases import TAG_PURCHASE, Purchase, PurchaseIntent
 from broker.reservations.reading import ParsedReservation
 from broker.reservations.refusals import OF_A_PLACE, Refusals
-from broker.text import moment
+from broker.text import format_time
 from providers.base import CapacityProvider
 from providers.model import ENDED_STATES, UNCHANGED, ErrorClass, Odcr, OdcrRequest, ProviderError
 
@@ -275,7 +275,7 @@ class OdcrExecutor:
     def _pause(self, key: str, reserved: Reserved, error: ProviderError, *, doing: str = "") -> None:
         until = self._clock.now() + PAUSE
         refused = f"{doing} was refused: {error}" if doing else str(error)
-        self._paused[key] = (until, reserved, f"{refused}; the next attempt is at {moment(until)}")
+        self._paused[key] = (until, reserved, f"{refused}; the next attempt is at {format_time(until)}")
 
     def paused(self, step: OdcrChange | GroupChange, now: datetime) -> bool:
         """Whether EC2 refused exactly this step recently."""

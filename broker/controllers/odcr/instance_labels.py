@@ -26,7 +26,7 @@ from broker.controllers.nodeclaim.status import instance_id, is_true, patch, wri
 from broker.kube.conditions import ConditionUpdate
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
-from broker.kube.for_each import each
+from broker.kube.for_each import for_each
 from broker.oncall.metrics import REGISTRY
 from broker.reservations.instance_labels import ENDED, RESERVED, Change, InstanceLabels, instance_labels
 from providers.model import Instance
@@ -37,7 +37,7 @@ REASONS: Mapping[Change, str] = {
     "moved": "ReservationChanged",
 }
 CHANGES = Counter(
-    "capacity_broker_standing_changes",
+    "capacity_broker_instance_moves",
     "Running instances that EC2 moved between reservations, into one, or out of all.",
     ["change"],
     registry=REGISTRY,
@@ -76,7 +76,7 @@ class InstanceLabelController:
         if doubtful:
             self._view.doubt()
             self._relist()
-        each(due, lambda work: self._reconcile(*work))
+        for_each(due, lambda work: self._reconcile(*work))
         return None
 
     def _due(self, listing: InstanceListing, inventory: Inventory) -> tuple[list[Work], bool]:

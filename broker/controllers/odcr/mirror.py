@@ -27,7 +27,7 @@ from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import ConditionUpdate, set_conditions
 from broker.kube.controller import Result
-from broker.kube.for_each import each
+from broker.kube.for_each import for_each
 from broker.reservations.idle import idle_since
 from providers.base import CapacityProvider
 from providers.model import InstanceType, Odcr, ProviderError
@@ -69,7 +69,7 @@ class MirrorController:
         inventory = self._inventory.snapshot()
         if inventory.described is None:
             if self._inventory.unreadable is not None:
-                each(self._mirrors.list(), self._unread)
+                for_each(self._mirrors.list(), self._unread)
             return Result(requeue_after=NOT_YET)
         try:
             self._types = self._provider.instance_types()
@@ -79,11 +79,11 @@ class MirrorController:
         users, unresolved, now = self._users(), self._unresolved(), self._clock.now()
         since = {id_: self._idle_since(odcr, now) for id_, odcr in inventory.odcrs.items()}
         measure(inventory.odcrs.values(), self._types, since, account=self._account)
-        each(
+        for_each(
             inventory.odcrs.values(),
             lambda odcr: self._reconcile(odcr, {*users.get(odcr.id, ())}, unresolved, since[odcr.id]),
         )
-        each(self._left_over(inventory), self._end)
+        for_each(self._left_over(inventory), self._end)
         return None
 
     def _idle_since(self, odcr: Odcr, now: datetime) -> datetime | None:

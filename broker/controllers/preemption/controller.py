@@ -26,7 +26,7 @@ from broker.controllers.preemption.preemptor import Preemptor
 from broker.controllers.snapshot import Snapshot
 from broker.kube.bisection import bisected_among
 from broker.kube.controller import Result
-from broker.kube.for_each import each
+from broker.kube.for_each import for_each
 from broker.quota import part
 from broker.quota.entitled import AdmissionPhase
 from broker.quota.joint import JointDecision, QuotaState, SlotState, WaitingClaim, decide
@@ -77,7 +77,9 @@ class PreemptionController:
             waits.extend([] if soonest is None else [soonest])
 
         # An error in one step must not skip the others.
-        each((self._preemptor.clear, lambda: self._preemptor.evict(decided), clusters), lambda step: step())
+        for_each(
+            (self._preemptor.clear, lambda: self._preemptor.evict(decided), clusters), lambda step: step()
+        )
         return Result(requeue_after=min(waits)) if waits else None
 
     def _assume(self, snapshot: Snapshot, observed: ClusterPass | None, decided: JointDecision) -> None:

@@ -30,7 +30,7 @@ from broker.kube.client import Client
 from broker.kube.conditions import ConditionUpdate
 from broker.kube.errors import NotFound
 from broker.kube.events import Recorder
-from broker.kube.for_each import each
+from broker.kube.for_each import for_each
 from broker.oncall.metrics import REGISTRY
 from broker.quota.entitled import Eviction
 from broker.quota.joint import JointDecision
@@ -105,7 +105,7 @@ class Preemptor:
             if change := _outcome(claim):
                 write(self._client, self._claims, claim, change, now=self._clock.now())
 
-        each(self._claims.list(), clear)
+        for_each(self._claims.list(), clear)
 
     def _unlaunched(self, uids: Collection[str]) -> Mapping[str, NodeClaim]:
         return {
@@ -132,7 +132,7 @@ class Preemptor:
         ApiError after all victims.
         """
         evictions: list[tuple[str, Eviction] | Victim] = [*decided.evictions.items(), *decided.victims]
-        each(evictions, self._evict)
+        for_each(evictions, self._evict)
 
     def _evict(self, decision: tuple[str, Eviction] | Victim) -> None:
         if isinstance(decision, Victim):

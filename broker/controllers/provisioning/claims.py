@@ -21,7 +21,7 @@ from broker.controllers.provisioning.pools import ServedPool
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import MachineOption, PackedBin
 from broker.placement.quantities import PODS
-from broker.text import moment
+from broker.text import format_time
 
 _SUFFIX: Final = 8
 _CHOSEN: Final = frozenset({names.INSTANCE_TYPE, names.ZONE, names.CAPACITY_TYPE})
@@ -73,7 +73,7 @@ def manifest(
     if first.gang:
         annotations |= {names.GANG: first.gang, names.GANG_SIZE: str(gang_claims)}
     if since is not None:
-        annotations[names.WAITING_SINCE] = moment(since)
+        annotations[names.WAITING_SINCE] = format_time(since)
     return pool_claim(
         pool.pool,
         name,

@@ -57,9 +57,9 @@ class _Picker(XFormedAttributePicker):
         names, transform = known
         value: Any = None
         for name in names:
-            found = get_value(context.obj, name, MISSING)
-            if found is not MISSING:
-                value = found
+            attribute = get_value(context.obj, name, MISSING)
+            if attribute is not MISSING:
+                value = attribute
                 break
         return transform(value) if transform else value
 

@@ -72,7 +72,7 @@ class LocalEC2Backend(QuickLookups):
         launch: Launch | None = kwargs.pop("launch", None)
         with LOCK:
             here = world()
-            here.ledger.settle()
+            here.ledger.run_due()
             if launch is None:
                 launch = self._launch_of(here, image_id, count, kwargs)
                 self._complete(launch, kwargs, bool(security_group_names))
@@ -116,7 +116,7 @@ class LocalEC2Backend(QuickLookups):
         market = templates.market_of(data, *([SPOT] if is_spot else []))
         return Launch(
             data=data,
-            want=launches.want_of(here, self, data, market, lenient=params is None),
+            needs=launches.needs_of(here, self, data, market, lenient=params is None),
             at_least=count,
             at_most=at_most,
             facts=data.get("LaunchTemplate") or kwargs.get("launch_template") or {},
@@ -164,9 +164,9 @@ class LocalEC2Backend(QuickLookups):
     def create_fleet(self, *args: Any, **kwargs: Any) -> Fleet:
         with LOCK:
             here = world()
-            here.ledger.settle()
+            here.ledger.run_due()
             params = request.current("CreateFleet") or {}
-            if args or not fleets.is_ours(kwargs):
+            if args or not fleets.is_unmixed_instant(kwargs):
                 check_reserved("", kwargs.get("fleet_type", ""), params.get("ReservedCapacityOptions") or {})
                 return super().create_fleet(*args, **kwargs)
             return fleets.create(here, self, kwargs, params)
@@ -190,17 +190,19 @@ class LocalEC2Backend(QuickLookups):
     def terminate_instances(self, instance_ids: list[str]) -> list[tuple[Any, InstanceState]]:
         with LOCK:
             here = world()
-            here.ledger.settle()
-            found = self.get_multi_instances_by_id(instance_ids)
+            here.ledger.run_due()
+            instances = self.get_multi_instances_by_id(instance_ids)
             # EC2 takes a second termination; moto looks for the network interfaces that went with the first.
-            ended = [instance for instance in found if instance.state in ENDED]
-            alive = [instance for instance in found if instance.state not in ENDED]
+            ended = [instance for instance in instances if instance.state in ENDED]
+            alive = [instance for instance in instances if instance.state not in ENDED]
             protected = [instance for instance in alive if instance.disable_api_termination is True]
-            kept = {instance.placement.zone for instance in protected}  # all of a zone with a protected one
-            going = [instance.id for instance in alive if instance.placement.zone not in kept]
-            out = super().terminate_instances(going) if going or not found else []
+            protected_zones = {
+                instance.placement.zone for instance in protected
+            }  # all of a zone with a protected one
+            ending = [instance.id for instance in alive if instance.placement.zone not in protected_zones]
+            out = super().terminate_instances(ending) if ending or not instances else []
             self._publish(here, [i for i, before in out if before.name == "stopped"], "terminated")
-            self._left(here, [instance.id for instance, _ in out], "shutting-down", 32)
+            self._vacate(here, [instance.id for instance, _ in out], "shutting-down", 32)
             if protected:
                 raise OperationNotPermitted4(protected[0].id)
             return [*out, *((instance, copy(instance._state)) for instance in ended)]
@@ -208,15 +210,15 @@ class LocalEC2Backend(QuickLookups):
     def stop_instances(self, instance_ids: list[str]) -> list[tuple[Any, InstanceState]]:
         with LOCK:
             here = world()
-            here.ledger.settle()
+            here.ledger.run_due()
             out = super().stop_instances(instance_ids)
-            self._left(here, [instance.id for instance, _ in out], "stopping", 64)
+            self._vacate(here, [instance.id for instance, _ in out], "stopping", 64)
             return out
 
     def start_instances(self, instance_ids: list[str]) -> list[tuple[Any, InstanceState]]:
         with LOCK:
             here = world()
-            here.ledger.settle()
+            here.ledger.run_due()
             stopped = [i.id for i in self.get_multi_instances_by_id(instance_ids) if i.state == "stopped"]
             occupants = [here.ledger.occupants[i] for i in stopped if i in here.ledger.occupants]
             out: list[tuple[Any, InstanceState]] = launches.start_again(
@@ -230,25 +232,25 @@ class LocalEC2Backend(QuickLookups):
             for state in states:
                 events.state_change(here.notices, instance, state)
 
-    def _left(self, here: AwsWorld, instance_ids: list[str], leaving: str, code: int) -> None:
+    def _vacate(self, here: AwsWorld, instance_ids: list[str], state_name: str, code: int) -> None:
         """The instances gave up their places; with slow slots they are on their way out for as long."""
         for instance_id in instance_ids:
             occupant = here.ledger.occupants.get(instance_id)
             if occupant is None or occupant.where is None:
                 continue
-            self._publish(here, [occupant.instance], leaving)
+            self._publish(here, [occupant.instance], state_name)
             if here.slot_release > 0:
-                self._leave_slowly(here, occupant, InstanceState(leaving, code))
+                self._finish_later(here, occupant, InstanceState(state_name, code))
             else:
                 self._publish(here, [occupant.instance], occupant.instance.state)
             here.ledger.leave(occupant, slot_free_after=here.slot_release)
 
-    def _leave_slowly(self, here: AwsWorld, occupant: Occupant, leaving: InstanceState) -> None:
+    def _finish_later(self, here: AwsWorld, occupant: Occupant, transition: InstanceState) -> None:
         instance = occupant.instance
-        final, instance._state = instance._state, leaving
+        final, instance._state = instance._state, transition
 
         def arrive() -> None:
-            if instance._state is leaving:
+            if instance._state is transition:
                 instance._state = final
                 here.ledger.glimpse(occupant)
                 self._publish(here, [instance], instance.state)
@@ -282,11 +284,11 @@ class LocalEC2Backend(QuickLookups):
         here = world()
         if not here.describe_lag:
             return super().get_reservations_by_instance_ids(instance_ids, filters)
-        found = self._older(here, super().get_reservations_by_instance_ids(instance_ids), None)
-        seen = {instance.id for reservation in found for instance in reservation.instances}
+        reservations = self._older(here, super().get_reservations_by_instance_ids(instance_ids), None)
+        seen = {instance.id for reservation in reservations for instance in reservation.instances}
         if unseen := [instance_id for instance_id in instance_ids if instance_id not in seen]:
             raise InvalidInstanceIdError(unseen)
-        return filter_reservations(found, filters) if filters else found
+        return filter_reservations(reservations, filters) if filters else reservations
 
     def _older(self, here: AwsWorld, reservations: list[Reservation], filters: Any) -> list[Reservation]:
         at = here.clock.now() - here.describe_lag

@@ -99,7 +99,7 @@ def _require_extensible(world: AwsWorld, reservation: Ec2Reservation, account_id
 def _bill(world: AwsWorld, extension: Extension) -> None:
     offer, ledger = extension.offer, world.ledger
     paid_at = extension.bought + timedelta(seconds=world.payment)
-    last = min(extension.bought + block_market.PAYMENT_WINDOW, offer.start - LAST_PAYMENT)
+    deadline = min(extension.bought + block_market.PAYMENT_WINDOW, offer.start - LAST_PAYMENT)
 
     def paid() -> None:
         extension.status = "payment-succeeded"
@@ -109,7 +109,7 @@ def _bill(world: AwsWorld, extension: Extension) -> None:
     def failed() -> None:
         extension.status = "payment-failed"
 
-    if paid_at < last:
+    if paid_at < deadline:
         ledger.schedule(paid_at, paid)
     else:
-        ledger.schedule(last, failed)
+        ledger.schedule(deadline, failed)

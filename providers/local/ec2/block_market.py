@@ -51,7 +51,7 @@ def offers(world: AwsWorld, backend: zones.HasZones, params: Mapping[str, Any]) 
     if latest is not None and latest <= (earliest or now):
         raise errors.invalid("EndDateRange", latest.isoformat(), "It has to be after StartDateRange.")
     ultraserver = params.get("UltraserverType")
-    found = [
+    candidates = [
         offer
         for offer in world.blocks.scripted
         if (offer.account, offer.region) == (backend.account_id, backend.region_name)
@@ -64,10 +64,10 @@ def offers(world: AwsWorld, backend: zones.HasZones, params: Mapping[str, Any]) 
         and timedelta() <= length - (offer.end - offer.start) < timedelta(days=1)
     ]
     if not ultraserver:
-        found += _regular(world, backend, types, count, max(earliest or now, now + SOONEST), length)
+        candidates += _regular(world, backend, types, count, max(earliest or now, now + SOONEST), length)
     listed = [
         offer
-        for offer in found
+        for offer in candidates
         if (earliest is None or offer.start >= earliest)
         and (latest is None or offer.end <= latest)
         and _is_free(world, offer)
@@ -80,8 +80,8 @@ def duration(parameter: str, value: Any) -> timedelta:
     """Whole days up to 14, whole weeks up to 26."""
     if value is None:
         raise errors.missing(parameter)
-    days, rest = divmod(int(value), 24)
-    if rest or days < 1 or (days > 14 and days % 7) or days > 182:
+    days, odd_hours = divmod(int(value), 24)
+    if odd_hours or days < 1 or (days > 14 and days % 7) or days > 182:
         raise errors.invalid(
             parameter, value, "It is in hours: whole days up to 14 days, then whole weeks up to 182 days."
         )
@@ -176,7 +176,7 @@ def purchase(world: AwsWorld, backend: zones.HasZones, params: Mapping[str, Any]
         )
     block_id = random_id(prefix="cb")
     parts = offer.ultraservers or 1
-    made = [
+    reservations = [
         changes.create(
             world,
             backend,
@@ -199,7 +199,7 @@ def purchase(world: AwsWorld, backend: zones.HasZones, params: Mapping[str, Any]
     ]
     block = Block(
         id=block_id,
-        reservations=made,
+        reservations=reservations,
         created=world.ledger.now(),
         ultraserver_type=offer.ultraserver_type,
     )
@@ -215,18 +215,18 @@ def _offer(world: AwsWorld, backend: zones.HasZones, offer_id: str | None) -> Of
         raise errors.missing("CapacityBlockOfferingId")
     if not OFFER_ID.match(offer_id):
         raise Ec2Error("InvalidCapacityBlockOfferingIdMalformed", f"Invalid ID: '{offer_id}'")
-    found = world.blocks.offers.get(offer_id)
-    if found is None or (found.account, found.region) != (backend.account_id, backend.region_name):
+    offer = world.blocks.offers.get(offer_id)
+    if offer is None or (offer.account, offer.region) != (backend.account_id, backend.region_name):
         raise Ec2Error(
             "InvalidCapacityBlockOfferingIdNotFound",
             f"The Capacity Block offering '{offer_id}' was not found",
         )
-    if found.end <= world.ledger.now() or not _is_free(world, found):
+    if offer.end <= world.ledger.now() or not _is_free(world, offer):
         raise Ec2Error(
             "InvalidCapacityBlockOfferingIdExpired",
             f"The Capacity Block offering '{offer_id}' is no longer available",
         )
-    return found
+    return offer
 
 
 def _bill(world: AwsWorld, block: Block) -> None:

@@ -120,7 +120,7 @@ def describe_block(block: Block, tags: list[dict[str, str]]) -> dict[str, Any]:
 
 
 def describe_status(block: Block) -> dict[str, Any]:
-    each = [
+    statuses = [
         {
             "CapacityReservationId": reservation.id,
             "TotalCapacity": reservation.total,
@@ -133,8 +133,8 @@ def describe_status(block: Block) -> dict[str, Any]:
     return {
         "CapacityBlockId": block.id,
         "InterconnectStatus": "ok",
-        **{name: sum(int(str(entry[name])) for entry in each) for name in sums},
-        "CapacityReservationStatuses": each,
+        **{name: sum(int(str(entry[name])) for entry in statuses) for name in sums},
+        "CapacityReservationStatuses": statuses,
     }
 
 

@@ -120,14 +120,14 @@ def modify(world: AwsWorld, reservation: Ec2Reservation, account_id: str, params
         fields["match_criteria"] = criteria
     if params.get("EndDateType") or params.get("EndDate"):
         fields["end_date"], fields["end_date_type"] = checks.end_of(params, ledger.now())
-    future.require_kept(ledger, reservation, total=fields.get("total"), end=fields.get("end_date"))
+    future.require_commitment(ledger, reservation, total=fields.get("total"), end=fields.get("end_date"))
     ledger.change(reservation, **fields)
     if "end_date" in fields:
         life.expire_at(world, reservation)
 
 
-def _new_count(world: AwsWorld, reservation: Ec2Reservation, asked: Any) -> int:
-    count = checks.count_of(asked, lowest=1, highest=None)
+def _new_count(world: AwsWorld, reservation: Ec2Reservation, requested: Any) -> int:
+    count = checks.count_of(requested, lowest=1, highest=None)
     growth = count - reservation.total
     if abs(growth) > checks.MOST_AT_ONCE:
         raise errors.invalid(

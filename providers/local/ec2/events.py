@@ -16,7 +16,7 @@ from email.utils import format_datetime
 from typing import Any
 
 from providers.local.ec2.reservations import Ec2Reservation, Occupant
-from providers.local.notices import Notices, moment
+from providers.local.notices import Notices, format_time
 
 Sent = dict[str, Any]
 
@@ -64,15 +64,15 @@ def state_change(notices: Notices, instance: Any, state: str, queue: str | None 
 
 
 def interruption(notices: Notices, occupant: Occupant, ends: datetime, queue: str | None = None) -> Sent:
-    """For an instance of an interruptible reservation or of a Capacity Block, whose details differ."""
+    """For an instance of an interruptible reservation or of a Capacity Block; the details differ."""
     instance = occupant.instance
     zone_id = instance.placement.availability_zone_id
     detail = {
         "instance-id": instance.id,
         "instance-action": "terminate",
-        "instance-termination-time": moment(ends),
+        "instance-termination-time": format_time(ends),
     }
-    if occupant.want.market == "capacity-block":
+    if occupant.needs.market == "capacity-block":
         detail |= {"availability-zone-id": zone_id, "instance-lifecycle": "capacity-block"}
     else:
         detail["azId"] = zone_id
@@ -97,7 +97,7 @@ def _block(kind: str, notices: Notices, block: Ec2Reservation, queue: str | None
         resources=[block.arn],
         detail={
             "capacity-reservation-id": block.id,
-            "end-date": moment(block.end_date) if block.end_date else None,
+            "end-date": format_time(block.end_date) if block.end_date else None,
         },
         queue=queue,
     )

@@ -66,8 +66,8 @@ def way_to_fill(
 
 def _one_after_another(run: fleet_launch.Run, filling: Filling, ordered: list[FleetPool]) -> None:
     for pool in ordered:
-        assert pool.want is not None
-        _attempt(run, filling, pool, pool.want)
+        assert pool.needs is not None
+        _attempt(run, filling, pool, pool.needs)
 
 
 def _reservations_first(
@@ -75,18 +75,18 @@ def _reservations_first(
 ) -> None:
     used = []
     for pool in ordered:
-        assert pool.want is not None
-        if pool.want.target.reservation_id:
+        assert pool.needs is not None
+        if pool.needs.target.reservation_id:
             code = world.codes["fleet-id-target-with-usage-strategy"]
             why = f"A launch template that targets a reservation by id is not used with {RESERVATIONS_FIRST}"
-            filling.refused(pool, Ec2Error(code, why), pool.want.market)
+            filling.refused(pool, Ec2Error(code, why), pool.needs.market)
         else:
-            used.append((pool, pool.want))
-    for pool, want in used:
-        if any(reservation.available for reservation in matching.candidates(world.ledger, want)):
-            _attempt(run, filling, pool, want, spill=False, partly=True)
-    for pool, want in used:
-        _attempt(run, filling, pool, want)
+            used.append((pool, pool.needs))
+    for pool, needs in used:
+        if any(reservation.available for reservation in matching.candidates(world.ledger, needs)):
+            _attempt(run, filling, pool, needs, spill=False, partly=True)
+    for pool, needs in used:
+        _attempt(run, filling, pool, needs)
 
 
 def _reserved(
@@ -100,14 +100,14 @@ def _reserved(
     named = _named_targets(options)
     for kind in options.get("ReservationTypes") or list(RESERVED_MARKET):
         for pool in ordered:
-            assert pool.want is not None
-            choices = named or [replace(pool.want.target, preference=ONLY)]
+            assert pool.needs is not None
+            choices = named or [replace(pool.needs.target, preference=ONLY)]
             _into_kind(world, run, filling, pool, kind, choices)
     if (options.get("ReservedCapacityFallbackOptions") or {}).get("MarketTypes"):
         for pool in ordered:
-            assert pool.want is not None
-            want = replace(pool.want, market=ON_DEMAND, target=CapacityTarget("none"))
-            _attempt(run, filling, pool, want)
+            assert pool.needs is not None
+            needs = replace(pool.needs, market=ON_DEMAND, target=CapacityTarget("none"))
+            _attempt(run, filling, pool, needs)
 
 
 def _into_kind(
@@ -119,25 +119,25 @@ def _into_kind(
     choices: list[CapacityTarget],
 ) -> None:
     """One pool into one kind of reservation, through each target that has that kind."""
-    assert pool.want is not None
+    assert pool.needs is not None
     market = RESERVED_MARKET[kind]
     refused = False
     for choice in choices:
-        want = replace(pool.want, market=market, target=choice)
-        if _leads_to(world, want):
-            _attempt(run, filling, pool, want, spill=False, lifecycle=kind)
+        needs = replace(pool.needs, market=market, target=choice)
+        if _leads_to(world, needs):
+            _attempt(run, filling, pool, needs, spill=False, lifecycle=kind)
             refused = True
     if not refused and filling.missing > 0 and id(pool) not in filling.errors:
-        want = replace(pool.want, market=market, target=choices[0])
-        filling.refused(pool, matching.refusal(want, run.codes), kind)
+        needs = replace(pool.needs, market=market, target=choices[0])
+        filling.refused(pool, matching.refusal(needs, run.codes), kind)
 
 
-def _leads_to(world: AwsWorld, want: LaunchNeeds) -> bool:
+def _leads_to(world: AwsWorld, needs: LaunchNeeds) -> bool:
     """Whether a target can hold reservations of the market at all; EC2 reports an invalid id."""
-    if want.target.reservation_id:
-        known = world.ledger.in_scope(want.account_id, want.region).get(want.target.reservation_id)
-        return known is None or known.market == want.market
-    return bool(want.target.group) or want.market == ON_DEMAND
+    if needs.target.reservation_id:
+        known = world.ledger.in_scope(needs.account_id, needs.region).get(needs.target.reservation_id)
+        return known is None or known.market == needs.market
+    return bool(needs.target.group) or needs.market == ON_DEMAND
 
 
 def _named_targets(options: Mapping[str, Any]) -> list[CapacityTarget]:
@@ -161,9 +161,9 @@ def check_reserved(kind: str, fleet_type: str, options: Mapping[str, Any]) -> No
         raise errors.invalid(
             "AllocationStrategy", options["AllocationStrategy"], "Valid values: prioritized."
         )
-    for asked in options.get("ReservationTypes") or []:
-        if asked not in RESERVED_MARKET:
-            raise errors.invalid("ReservationTypes", asked, f"Valid values: {', '.join(RESERVED_MARKET)}.")
+    for type_ in options.get("ReservationTypes") or []:
+        if type_ not in RESERVED_MARKET:
+            raise errors.invalid("ReservationTypes", type_, f"Valid values: {', '.join(RESERVED_MARKET)}.")
     fallback = options.get("ReservedCapacityFallbackOptions") or {}
     for market in fallback.get("MarketTypes") or []:
         if market != "on-demand":
@@ -180,7 +180,7 @@ def _attempt(
     run: fleet_launch.Run,
     filling: Filling,
     pool: FleetPool,
-    want: LaunchNeeds,
+    needs: LaunchNeeds,
     *,
     spill: bool = True,
     partly: bool = False,
@@ -191,12 +191,12 @@ def _attempt(
         return
     count = math.ceil(filling.missing / pool.weight)
     try:
-        reservation = run(pool, want, count, spill)
+        reservation = run(pool, needs, count, spill)
     except EC2ClientError as refused:
-        filling.refused(pool, refused, lifecycle or want.market)
+        filling.refused(pool, refused, lifecycle or needs.market)
         return
-    filling.launched.append((pool, want, reservation))
+    filling.launched.append((pool, needs, reservation))
     filling.got += len(reservation.instances) * pool.weight
     filling.errors.pop(id(pool), None)
     if len(reservation.instances) < count and not partly:
-        filling.refused(pool, matching.refusal(want, run.codes), lifecycle or want.market)
+        filling.refused(pool, matching.refusal(needs, run.codes), lifecycle or needs.market)

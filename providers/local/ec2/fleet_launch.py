@@ -26,18 +26,18 @@ class Run:
     tags: list[dict[str, Any]]
     codes: Mapping[str, str]
 
-    def __call__(self, pool: FleetPool, want: LaunchNeeds, count: int, spill: bool) -> Reservation:
+    def __call__(self, pool: FleetPool, needs: LaunchNeeds, count: int, spill: bool) -> Reservation:
         data = pool.data
         launch = Launch(
             data=data,
-            want=want,
+            needs=needs,
             action="CreateFleet",
             at_least=1,
             at_most=count,
             spill=spill,
             facts={**pool.template, "Priority": pool.override.get("Priority")},
         )
-        subnet_id = templates.subnet_of(data) or _default_subnet(self.backend, want.zone)
+        subnet_id = templates.subnet_of(data) or _default_subnet(self.backend, needs.zone)
         interfaces = launches.interfaces_of(data) or [{"DeviceIndex": 0, "DeleteOnTermination": True}]
         tags = _tags(self.fleet_id, pool, self.tags)
         reservation: Reservation = self.backend.run_instances(
@@ -63,7 +63,7 @@ class Run:
             hibernation_options=data.get("HibernationOptions"),
             metadata_options=data.get("MetadataOptions") or {},
             monitoring_state="enabled" if (data.get("Monitoring") or {}).get("Enabled") else "disabled",
-            instance_market_options=SPOT if want.market == SPOT else None,
+            instance_market_options=SPOT if needs.market == SPOT else None,
             block_device_mappings=_volumes(self.backend, data),
             tags=tags,
             fleet_id=self.fleet_id,

@@ -46,40 +46,42 @@ class InstantFleet(Fleet):
         return []
 
 
-def is_ours(asked: Mapping[str, Any]) -> bool:
+def is_unmixed_instant(arguments: Mapping[str, Any]) -> bool:
     """Instant fleets of one capacity type; moto mixes Spot and On-Demand in its own way."""
-    capacity = asked["target_capacity_specification"]
+    capacity = arguments["target_capacity_specification"]
     mixed = int(capacity.get("SpotTargetCapacity") or 0) > 0 or (
         capacity.get("DefaultTargetCapacityType") == "spot"
         and int(capacity.get("OnDemandTargetCapacity") or 0) > 0
     )
-    return asked["fleet_type"] == "instant" and not mixed
+    return arguments["fleet_type"] == "instant" and not mixed
 
 
-def create(world: AwsWorld, backend: Any, asked: dict[str, Any], params: Mapping[str, Any]) -> InstantFleet:
-    capacity = asked["target_capacity_specification"]
+def create(
+    world: AwsWorld, backend: Any, arguments: dict[str, Any], params: Mapping[str, Any]
+) -> InstantFleet:
+    capacity = arguments["target_capacity_specification"]
     kind = capacity.get("DefaultTargetCapacityType") or "on-demand"
     if kind not in KINDS:
         raise errors.invalid("DefaultTargetCapacityType", kind, f"Valid values: {', '.join(KINDS)}.")
     reserved = params.get("ReservedCapacityOptions") or {}
-    check_reserved(kind, asked["fleet_type"], reserved)
-    options = (asked["spot_options"] if kind == "spot" else asked["on_demand_options"]) or {}
+    check_reserved(kind, arguments["fleet_type"], reserved)
+    options = (arguments["spot_options"] if kind == "spot" else arguments["on_demand_options"]) or {}
     minimum = _minimum(options)
-    _require_few_overrides(world, asked["launch_template_configs"] or [])
-    found = pools.of_fleet(world, backend, asked["launch_template_configs"] or [], kind)
-    fleet = InstantFleet(backend, random_fleet_id(), **{**asked, "launch_template_configs": []})
-    fleet.launch_template_configs = asked["launch_template_configs"]
+    _require_few_overrides(world, arguments["launch_template_configs"] or [])
+    fleet_pools = pools.of_fleet(world, backend, arguments["launch_template_configs"] or [], kind)
+    fleet = InstantFleet(backend, random_fleet_id(), **{**arguments, "launch_template_configs": []})
+    fleet.launch_template_configs = arguments["launch_template_configs"]
     fleet.errors, fleet.launched = [], []
     backend.fleets[fleet.id] = fleet  # moto looks an instance's fleet up when the instance ends
 
-    tags = asked["tag_specifications"]
+    tags = arguments["tag_specifications"]
     run = fleet_launch.runner(backend, fleet.id, tags)
     fill = way_to_fill(world, run, kind, options, reserved)
     filling = Filling(target=float(capacity["TotalTargetCapacity"]))
-    for pool in found:
+    for pool in fleet_pools:
         if pool.problem is not None:
             filling.refused(pool, pool.problem, "on-demand")
-    usable = [pool for pool in found if pool.problem is None]
+    usable = [pool for pool in fleet_pools if pool.problem is None]
     ordered = pools.in_order(usable, kind, reserved if kind == "reserved-capacity" else options)
     _fill_in_one_place(backend, filling, ordered, options, fill, minimum)
     if filling.got < minimum:
@@ -133,10 +135,10 @@ def _fill_in_one_place(
 
 def _places(ordered: list[FleetPool], options: Mapping[str, Any]) -> Iterator[list[FleetPool]]:
     def place(pool: FleetPool) -> tuple[str, str]:
-        assert pool.want is not None
+        assert pool.needs is not None
         return (
-            pool.want.instance_type if options.get("SingleInstanceType") else "",
-            pool.want.zone if options.get("SingleAvailabilityZone") else "",
+            pool.needs.instance_type if options.get("SingleInstanceType") else "",
+            pool.needs.zone if options.get("SingleAvailabilityZone") else "",
         )
 
     order = list(dict.fromkeys(place(pool) for pool in ordered))
@@ -156,13 +158,13 @@ def _take_back(backend: Any, filling: Filling) -> None:
 
 def _write(fleet: InstantFleet, filling: Filling) -> None:
     entries: dict[tuple[int, str], dict[str, Any]] = {}
-    for pool, want, reservation in filling.launched:
+    for pool, needs, reservation in filling.launched:
         first: Any = reservation.instances[0]
         entry = entries.setdefault(
-            (id(pool), want.market),
+            (id(pool), needs.market),
             {
                 "LaunchTemplateAndOverrides": pool.named,
-                "Lifecycle": want.market,
+                "Lifecycle": needs.market,
                 "InstanceIds": [],
                 "InstanceType": first.instance_type,
                 "Platform": first.platform if first.platform == "windows" else None,

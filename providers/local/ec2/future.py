@@ -110,7 +110,7 @@ def deliver_at(world: AwsWorld, reservation: Ec2Reservation) -> None:
     world.ledger.schedule(start, deliver)
 
 
-def _deliver(world: AwsWorld, reservation: Ec2Reservation, again: Any) -> None:
+def _deliver(world: AwsWorld, reservation: Ec2Reservation, deliver: Any) -> None:
     ledger = world.ledger
     free = ledger.free(ON_DEMAND, reservation.instance_type, reservation.zone)
     if free is None or free >= reservation.total:
@@ -119,7 +119,7 @@ def _deliver(world: AwsWorld, reservation: Ec2Reservation, again: Any) -> None:
         return
     if reservation.state != "delayed":
         _enter(world, reservation, "delayed")
-    ledger.schedule(ledger.now() + RETRY, again)
+    ledger.schedule(ledger.now() + RETRY, deliver)
 
 
 def _enter(world: AwsWorld, reservation: Ec2Reservation, state: str) -> None:
@@ -135,7 +135,7 @@ def is_committed(ledger: CapacityLedger, reservation: Ec2Reservation) -> bool:
     return ledger.now() < until
 
 
-def require_kept(
+def require_commitment(
     ledger: CapacityLedger, reservation: Ec2Reservation, *, total: int | None, end: datetime | None
 ) -> None:
     """Refuses changes that a commitment forbids."""

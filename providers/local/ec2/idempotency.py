@@ -34,7 +34,7 @@ ACTIONS = frozenset(
     }
 )
 MAX_LENGTH = {"CreateLaunchTemplate": 128, "CreateLaunchTemplateVersion": 128}
-KEPT = 10_000
+MAX_REPLIES = 10_000
 
 Key = tuple[str, ...]
 
@@ -50,18 +50,18 @@ class Replies:
         self._answered: OrderedDict[Key, RecordedReply] = OrderedDict()
 
     def get(self, key: Key, digest: str) -> RecordedReply | None:
-        found = self._answered.get(key)
-        if found is not None and found.digest != digest:
+        recorded = self._answered.get(key)
+        if recorded is not None and recorded.digest != digest:
             raise Ec2Error(
                 "IdempotentParameterMismatch",
                 "The client token you have provided is associated with a request that is already complete, "
                 "with different parameters.",
             )
-        return found
+        return recorded
 
     def put(self, key: Key, digest: str, replay: Callable[[Any], Any]) -> None:
         self._answered[key] = RecordedReply(digest, replay)
-        if len(self._answered) > KEPT:
+        if len(self._answered) > MAX_REPLIES:
             self._answered.popitem(last=False)
 
 
@@ -81,5 +81,5 @@ def key_of(
 
 
 def digest_of(params: Mapping[str, Any]) -> str:
-    asked = {key: value for key, value in params.items() if key != "ClientToken"}
-    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
+    parameters = {key: value for key, value in params.items() if key != "ClientToken"}
+    return hashlib.sha256(json.dumps(parameters, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Interruptible reservations: unused capacity of a source reservation, lent and reclaimed.
+"""Interruptible reservations: unused capacity of a source reservation, allocated and reclaimed.
 
 Invariant: an instance of the source's capacity is in the source or in its interruptible reservation, never in
 both. While the allocation is `updating`, slots are on their way between the two.
@@ -35,8 +35,8 @@ OVER = ("canceled", "failed")
 
 def of(world: AwsWorld, source: Ec2Reservation) -> InterruptibleAllocation | None:
     """The one allocation that a source can have at a time."""
-    found = world.allocations.get(source.id)
-    return found if found is not None and found.status not in OVER else None
+    allocation = world.allocations.get(source.id)
+    return allocation if allocation is not None and allocation.status not in OVER else None
 
 
 def allocate(
@@ -49,7 +49,7 @@ def allocate(
         raise Ec2Error(
             ledger.codes["allocate-wrong-state"],
             f"{source.id} is {source.state}{' and has an end date' if source.end_date else ''}; capacity is "
-            "lent from an active reservation without an end date",
+            "allocated from an active reservation without an end date",
         )
     if of(world, source) is not None:
         raise Ec2Error(
@@ -58,7 +58,7 @@ def allocate(
         )
     count = checks.count_of(params.get("InstanceCount"), lowest=1)
     _require_free(source, count)
-    lent = Ec2Reservation(
+    reservation = Ec2Reservation(
         id=random_id(prefix="cr"),
         owner_id=source.owner_id,
         region=source.region,
@@ -78,12 +78,15 @@ def allocate(
         source_id=source.id,
     )
     allocation = InterruptibleAllocation(
-        source=source, lent=lent, target=count, at_zero=params.get("ZeroSizePreference") or "default"
+        source=source,
+        reservation=reservation,
+        target=count,
+        at_zero=params.get("ZeroSizePreference") or "default",
     )
     world.allocations[source.id] = allocation
     # the source shrinks first, so that no instance outside moves into a slot that is counted twice
     ledger.change(source, total=source.total - count)
-    ledger.add(lent)
+    ledger.add(reservation)
     return allocation
 
 
@@ -108,7 +111,7 @@ def update(
             raise errors.missing("TargetInstanceCount")
         return allocation
     target = int(params["TargetInstanceCount"])
-    growth = target - allocation.lent.total
+    growth = target - allocation.reservation.total
     if target < 0 or abs(growth) > MOST_AT_ONCE:
         raise errors.invalid(
             "TargetInstanceCount", target, f"It may change by at most {MOST_AT_ONCE} in one request."
@@ -117,7 +120,7 @@ def update(
     if growth > 0:
         _require_free(source, growth)
         ledger.change(source, total=source.total - growth)
-        ledger.change(allocation.lent, total=allocation.lent.total + growth)
+        ledger.change(allocation.reservation, total=allocation.reservation.total + growth)
     elif growth < 0 or target == 0:
         _reclaim(world, allocation)
     return allocation
@@ -126,7 +129,7 @@ def update(
 def _require_free(source: Ec2Reservation, count: int) -> None:
     if count > source.available:
         raise errors.invalid(
-            "InstanceCount", count, f"{source.id} has {source.available} unused instances to lend."
+            "InstanceCount", count, f"{source.id} has {source.available} unused instances to allocate."
         )
 
 
@@ -134,37 +137,37 @@ def _require_free(source: Ec2Reservation, count: int) -> None:
 
 
 def _reclaim(world: AwsWorld, allocation: InterruptibleAllocation) -> None:
-    lent, ledger = allocation.lent, world.ledger
-    allocation.asked_back = lent.total - allocation.target
-    _return(world, allocation, min(lent.available, allocation.asked_back))
-    short = lent.total - allocation.target
+    reservation, ledger = allocation.reservation, world.ledger
+    allocation.reclaim_count = reservation.total - allocation.target
+    _return(world, allocation, min(reservation.available, allocation.reclaim_count))
+    short = reservation.total - allocation.target
     if short <= 0:
         _finish(world, allocation)
         return
     allocation.status = "canceling" if _ends(allocation) else "updating"
-    running = list(lent.slots.occupants.values())
-    allocation.leaving = running[len(running) - min(short, len(running)) :]
-    lent.reclaiming = True
+    running = list(reservation.slots.occupants.values())
+    allocation.reclaimed = running[len(running) - min(short, len(running)) :]
+    reservation.reclaiming = True
     ends = ledger.now() + NOTICE
-    for occupant in allocation.leaving:
+    for occupant in allocation.reclaimed:
         events.interruption(world.notices, occupant, ends)
     ledger.schedule(ends, lambda: _terminate(world, allocation))
 
 
 def _terminate(world: AwsWorld, allocation: InterruptibleAllocation) -> None:
-    for occupant in allocation.leaving:
-        if occupant.where is allocation.lent:
+    for occupant in allocation.reclaimed:
+        if occupant.where is allocation.reservation:
             occupant.instance.disable_api_termination = False
             occupant.instance.ec2_backend.terminate_instances([occupant.instance.id])
-    allocation.leaving = []
+    allocation.reclaimed = []
     _take_freed(world, allocation)
 
 
 def _take_freed(world: AwsWorld, allocation: InterruptibleAllocation) -> None:
     """Freed slots go back to the source; the rest follow when EC2 frees them."""
-    lent = allocation.lent
-    _return(world, allocation, min(lent.available, lent.total - allocation.target))
-    if lent.total > allocation.target:
+    reservation = allocation.reservation
+    _return(world, allocation, min(reservation.available, reservation.total - allocation.target))
+    if reservation.total > allocation.target:
         world.ledger.after(max(1.0, world.slot_release / 10), lambda: _take_freed(world, allocation))
     else:
         _finish(world, allocation)
@@ -172,7 +175,7 @@ def _take_freed(world: AwsWorld, allocation: InterruptibleAllocation) -> None:
 
 def _return(world: AwsWorld, allocation: InterruptibleAllocation, count: int) -> None:
     if count > 0:
-        world.ledger.change(allocation.lent, total=allocation.lent.total - count)
+        world.ledger.change(allocation.reservation, total=allocation.reservation.total - count)
         world.ledger.change(allocation.source, total=allocation.source.total + count)
 
 
@@ -181,15 +184,15 @@ def _ends(allocation: InterruptibleAllocation) -> bool:
 
 
 def _finish(world: AwsWorld, allocation: InterruptibleAllocation) -> None:
-    lent, source = allocation.lent, allocation.source
-    lent.reclaiming = False
+    reservation, source = allocation.reservation, allocation.source
+    reservation.reclaiming = False
     if _ends(allocation):
-        world.ledger.change(lent, state="cancelled")
+        world.ledger.change(reservation, state="cancelled")
         allocation.status = "canceled"
     else:
-        world.ledger.note(lent)
+        world.ledger.note(reservation)
         allocation.status = "active"
-    events.reclaimed(world.notices, source, count=allocation.asked_back, target=allocation.target)
+    events.reclaimed(world.notices, source, count=allocation.reclaim_count, target=allocation.target)
 
 
 # ---- as the API shows it
@@ -198,10 +201,10 @@ def _finish(world: AwsWorld, allocation: InterruptibleAllocation) -> None:
 def describe(allocation: InterruptibleAllocation) -> dict[str, Any]:
     """InterruptibleCapacityAllocation, which the source carries."""
     return {
-        "InstanceCount": allocation.lent.total,
+        "InstanceCount": allocation.reservation.total,
         "TargetInstanceCount": allocation.target,
         "Status": allocation.status,
-        "InterruptibleCapacityReservationId": allocation.lent.id,
+        "InterruptibleCapacityReservationId": allocation.reservation.id,
         "InterruptionType": ADHOC,
         "ZeroSizePreference": allocation.at_zero,
     }

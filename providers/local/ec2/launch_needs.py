@@ -40,9 +40,9 @@ class CapacityTarget:
     def of(cls, specification: Mapping[str, Any] | None, codes: Mapping[str, str]) -> CapacityTarget:
         specification = specification or {}
         preference = specification.get("CapacityReservationPreference") or None
-        wanted = specification.get("CapacityReservationTarget") or {}
-        reservation_id = wanted.get("CapacityReservationId") or None
-        group = wanted.get("CapacityReservationResourceGroupArn") or None
+        target = specification.get("CapacityReservationTarget") or {}
+        reservation_id = target.get("CapacityReservationId") or None
+        group = target.get("CapacityReservationResourceGroupArn") or None
         if preference is not None and preference not in PREFERENCES:
             raise errors.invalid(
                 "CapacityReservationPreference",

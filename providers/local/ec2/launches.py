@@ -31,7 +31,7 @@ class Launch:
     """One launch into one pool, from any caller."""
 
     data: LaunchData
-    want: LaunchNeeds
+    needs: LaunchNeeds
     action: str = "RunInstances"
     at_least: int = 1
     at_most: int = 1
@@ -39,7 +39,7 @@ class Launch:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def want_of(
+def needs_of(
     world: AwsWorld, backend: Any, data: Mapping[str, Any], market: str, *, lenient: bool = False
 ) -> LaunchNeeds:
     """The instance's needs towards its place. A subnet decides the zone, else the placement, else zone `a`.
@@ -74,15 +74,15 @@ def want_of(
 
 def facts_of(launch: Launch) -> dict[str, Any]:
     """The facts that a fault at the launch stage can match."""
-    want, target = launch.want, launch.want.target
+    needs, target = launch.needs, launch.needs.target
     reserved = bool(target.reservation_id or target.group or target.preference == ONLY)
     return {
-        "InstanceType": want.instance_type,
-        "AvailabilityZone": want.zone,
+        "InstanceType": needs.instance_type,
+        "AvailabilityZone": needs.zone,
         "SubnetId": templates.subnet_of(launch.data),
         "ImageId": launch.data.get("ImageId"),
-        "MarketType": want.market,
-        "CapacityType": "reserved" if reserved or not launch.spill else want.market,
+        "MarketType": needs.market,
+        "CapacityType": "reserved" if reserved or not launch.spill else needs.market,
         "CapacityReservationId": target.reservation_id,
         "CapacityReservationResourceGroupArn": target.group,
         **launch.facts,
@@ -94,17 +94,17 @@ def find_places(world: AwsWorld, launch: Launch) -> list[Ec2Reservation | None]:
     fault = world.faults.take(launch.action, "launch", facts_of(launch))
     if fault is not None and fault.code:
         raise Ec2Error(fault.code, fault.message or f"Scripted by {fault.id}", status=fault.status)
-    want = launch.want
-    found = matching.place(
-        world.ledger, want, at_least=launch.at_least, at_most=launch.at_most, spill=launch.spill
+    needs = launch.needs
+    places = matching.place(
+        world.ledger, needs, at_least=launch.at_least, at_most=launch.at_most, spill=launch.spill
     )
     # an instance in a reservation counts with the reservation
-    left = world.quotas.left(want.account_id, want.region, want.instance_type, want.market)
-    if left is None or found.count(None) <= left or want.market in RESERVED_MARKETS:
-        return found
-    allowed = [place for place in found if place is not None] + [None] * left
+    left = world.quotas.left(needs.account_id, needs.region, needs.instance_type, needs.market)
+    if left is None or places.count(None) <= left or needs.market in RESERVED_MARKETS:
+        return places
+    allowed = [place for place in places if place is not None] + [None] * left
     if len(allowed) < launch.at_least:
-        raise world.quotas.exceeded(want)
+        raise world.quotas.exceeded(needs)
     return allowed
 
 
@@ -113,7 +113,7 @@ def run(
 ) -> tuple[Reservation, list[Ec2Reservation | None]]:
     """Find places, let `start` make so many instances, and put each into its place."""
     if world.check_offerings:
-        zones.require_offering(backend, launch.want.instance_type, launch.want.zone)
+        zones.require_offering(backend, launch.needs.instance_type, launch.needs.zone)
     places = find_places(world, launch)
     try:
         reservation = start(len(places))
@@ -125,23 +125,23 @@ def run(
         ) from exhausted
     for instance, place in zip(reservation.instances, places, strict=True):
         show(world, backend, instance, launch)
-        world.ledger.enter(instance, launch.want, place)
+        world.ledger.enter(instance, launch.needs, place)
     return reservation, places
 
 
 def show(world: AwsWorld, backend: Any, instance: Any, launch: Launch) -> None:
     """Lets DescribeInstances show the requested fields that moto leaves out."""
-    want, data = launch.want, launch.data
+    needs, data = launch.needs, launch.data
     placement = data.get("Placement") or {}
     instance.launch_time = world.clock.now().replace(tzinfo=None)
-    instance.capacity_reservation_specification = want.target.shown()
-    instance.platform_details = want.platform
-    instance.usage_operation = platforms.USAGE_OPERATION.get(want.platform)
+    instance.capacity_reservation_specification = needs.target.shown()
+    instance.platform_details = needs.platform
+    instance.usage_operation = platforms.USAGE_OPERATION.get(needs.platform)
     profile = profile_of(backend, data)
     instance.profile_arn = profile.arn if profile is not None else None
-    instance.lifecycle = None if want.market == ON_DEMAND else want.market
+    instance.lifecycle = None if needs.market == ON_DEMAND else needs.market
     instance.placement.availability_zone_id = zones.id_of(backend, instance.availability_zone)
-    instance.placement.tenancy = want.tenancy
+    instance.placement.tenancy = needs.tenancy
     instance.placement.group_name = placement_groups.name_in(backend, placement) or ""
     if placement.get("PartitionNumber") is not None:
         instance.placement.partition_number = placement["PartitionNumber"]
@@ -153,33 +153,33 @@ def interfaces_of(data: LaunchData) -> list[dict[str, Any]]:
     subnet = templates.subnet_of(data)
     out = []
     for position, interface in enumerate(templates.primary_first(data)):
-        made = {**interface, "DeviceIndex": position}
-        made["Groups"] = list(interface.get("Groups") or []) if position else []
-        if subnet and not made.get("SubnetId"):
-            made["SubnetId"] = subnet
-        out.append(made)
+        interface_ = {**interface, "DeviceIndex": position}
+        interface_["Groups"] = list(interface.get("Groups") or []) if position else []
+        if subnet and not interface_.get("SubnetId"):
+            interface_["SubnetId"] = subnet
+        out.append(interface_)
     return out
 
 
 def number_interfaces(instance: Any, data: LaunchData) -> None:
     """Writes the requested card and device index of each interface; see `attachment_with_card`."""
-    asked = templates.primary_first(data)
-    if len(asked) != len(instance.nics):
+    requested = templates.primary_first(data)
+    if len(requested) != len(instance.nics):
         return
-    for interface, made in zip(asked, list(instance.nics.values()), strict=True):
-        made.device_index = int(interface.get("DeviceIndex") or 0)
-        made.network_card_index = int(interface.get("NetworkCardIndex") or 0)
-        made.interface_type = interface.get("InterfaceType") or made.interface_type
+    for interface, nic in zip(requested, list(instance.nics.values()), strict=True):
+        nic.device_index = int(interface.get("DeviceIndex") or 0)
+        nic.network_card_index = int(interface.get("NetworkCardIndex") or 0)
+        nic.interface_type = interface.get("InterfaceType") or nic.interface_type
 
 
 def attachment_with_card(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """moto makes an attachment anew for each description, always on card 0."""
 
     def attachment(interface: Any) -> Any:
-        made = stock(interface)
-        if made is not None:
-            made.network_card_index = getattr(interface, "network_card_index", 0)
-        return made
+        body = stock(interface)
+        if body is not None:
+            body.network_card_index = getattr(interface, "network_card_index", 0)
+        return body
 
     return attachment
 
@@ -191,7 +191,7 @@ def profile_of(backend: Any, data: Mapping[str, Any]) -> Any:
     if not name and not arn:
         return None
     try:
-        found = filter_iam_instance_profiles(
+        profile = filter_iam_instance_profiles(
             backend.account_id,
             partition=backend.partition,
             iam_instance_profile_arn=arn,
@@ -199,9 +199,9 @@ def profile_of(backend: Any, data: Mapping[str, Any]) -> Any:
         )
     except Exception as absent:
         raise _no_profile(name, arn) from absent
-    if found is None:
+    if profile is None:
         raise _no_profile(name, arn)
-    return found
+    return profile
 
 
 def _no_profile(name: str | None, arn: str | None) -> Ec2Error:
@@ -214,12 +214,12 @@ def start_again(world: AwsWorld, occupants: list[Occupant], start: Callable[[], 
     entered: list[Occupant] = []
     try:
         for occupant in occupants:
-            want = occupant.want
-            place = matching.place(world.ledger, want, at_least=1, at_most=1)[0]
-            left = world.quotas.left(want.account_id, want.region, want.instance_type, want.market)
+            needs = occupant.needs
+            place = matching.place(world.ledger, needs, at_least=1, at_most=1)[0]
+            left = world.quotas.left(needs.account_id, needs.region, needs.instance_type, needs.market)
             if place is None and left == 0:
-                raise world.quotas.exceeded(want)
-            world.ledger.enter(occupant.instance, want, place)
+                raise world.quotas.exceeded(needs)
+            world.ledger.enter(occupant.instance, needs, place)
             entered.append(occupant)
         out = start()
     except Ec2Error:

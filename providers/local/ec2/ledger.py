@@ -2,7 +2,7 @@
 
 Invariant: an instance that holds capacity is in exactly one place, a reservation or a pool, and `move` is
 the only way in or out. Free capacity is derived from the occupants. Timed events (slots come free,
-reservations start and end) happen in order of time, at the next call (`settle`).
+reservations start and end) happen in order of time, at the next call (`run_due`).
 
 An On-Demand pool's size is the zone's capacity beside the reservations that existed when it was set. A
 later reservation takes from it, used or not, and a cancelled one gives back (EC2 User Guide: a reservation
@@ -55,7 +55,7 @@ class CapacityLedger:
     def after(self, seconds: float, event: Callable[[], None]) -> None:
         self.schedule(self.now() + timedelta(seconds=seconds), event)
 
-    def settle(self) -> None:
+    def run_due(self) -> None:
         """Runs all events that are due; an event may call this again."""
         while self._at is None and self._due and self._due[0][0] <= self.clock.now():
             self._at, _, event = heapq.heappop(self._due)
@@ -83,10 +83,10 @@ class CapacityLedger:
     def find(self, account_id: str, region: str, reservation_id: str) -> Ec2Reservation:
         if not ID.match(reservation_id):
             raise errors.reservation_malformed(reservation_id)
-        found = self.in_scope(account_id, region).get(reservation_id)
-        if found is None:
+        reservation = self.in_scope(account_id, region).get(reservation_id)
+        if reservation is None:
             raise errors.reservation_not_found(reservation_id)
-        return found
+        return reservation
 
     def same_shape(self, instance_type: str, zone: str) -> Iterable[Ec2Reservation]:
         return self._shapes.get((instance_type, zone), {}).values()
@@ -98,12 +98,12 @@ class CapacityLedger:
         for account in reservation.shared_with - sharing:
             self._scopes[account, reservation.region].pop(reservation.id)
             for occupant in list(reservation.slots.occupants.values()):
-                if occupant.want.account_id != account:
+                if occupant.needs.account_id != account:
                     continue
                 if reservation.interruptible:
                     occupant.instance.ec2_backend.terminate_instances([occupant.instance.id])
                 else:
-                    self.move(occupant, self._pool_of(occupant.want))
+                    self.move(occupant, self._pool_of(occupant.needs))
         reservation.shared_with = sharing
         for account in sharing:
             self._scopes.setdefault((account, reservation.region), {})[reservation.id] = reservation
@@ -114,11 +114,11 @@ class CapacityLedger:
         for name, value in fields.items():
             setattr(reservation, name, value)
         if reservation.usable:
-            leaving = list(reservation.slots.occupants.values())[reservation.total :]
+            displaced = list(reservation.slots.occupants.values())[reservation.total :]
         else:
-            leaving = list(reservation.slots.occupants.values())
-        for occupant in leaving:
-            self.move(occupant, self._pool_of(occupant.want))
+            displaced = list(reservation.slots.occupants.values())
+        for occupant in displaced:
+            self.move(occupant, self._pool_of(occupant.needs))
         self.note(reservation)
         self.absorb(reservation.instance_type, reservation.zone)
         if reservation.state in ENDED:
@@ -172,15 +172,15 @@ class CapacityLedger:
     def _slots(self, where: Ec2Reservation | PoolKey) -> OccupiedSlots:
         return self._pools.setdefault(where, OccupiedSlots()) if isinstance(where, PoolKey) else where.slots
 
-    def _pool_of(self, want: LaunchNeeds) -> PoolKey:
-        return PoolKey(SPOT if want.market == SPOT else ON_DEMAND, want.instance_type, want.zone)
+    def _pool_of(self, needs: LaunchNeeds) -> PoolKey:
+        return PoolKey(SPOT if needs.market == SPOT else ON_DEMAND, needs.instance_type, needs.zone)
 
     # ---- instances
 
-    def enter(self, instance: Any, want: LaunchNeeds, reservation: Ec2Reservation | None) -> Occupant:
-        occupant = self.occupants.setdefault(instance.id, Occupant(instance, want))
-        occupant.want = want
-        self.move(occupant, reservation if reservation is not None else self._pool_of(want))
+    def enter(self, instance: Any, needs: LaunchNeeds, reservation: Ec2Reservation | None) -> Occupant:
+        occupant = self.occupants.setdefault(instance.id, Occupant(instance, needs))
+        occupant.needs = needs
+        self.move(occupant, reservation if reservation is not None else self._pool_of(needs))
         return occupant
 
     def move(self, occupant: Occupant, where: Ec2Reservation | PoolKey | None) -> None:
@@ -206,7 +206,7 @@ class CapacityLedger:
             return
         self.move(occupant, None)
         if slot_free_after <= 0:
-            self.absorb(occupant.want.instance_type, occupant.want.zone)
+            self.absorb(occupant.needs.instance_type, occupant.needs.zone)
             return
         slots = self._slots(where)
         slots.lingering += 1
@@ -215,7 +215,7 @@ class CapacityLedger:
             slots.lingering -= 1
             if isinstance(where, Ec2Reservation):
                 self.note(where)
-            self.absorb(occupant.want.instance_type, occupant.want.zone)
+            self.absorb(occupant.needs.instance_type, occupant.needs.zone)
 
         if isinstance(where, Ec2Reservation):
             self.note(where)
@@ -223,7 +223,7 @@ class CapacityLedger:
 
     def retarget(self, occupant: Occupant, target: CapacityTarget) -> None:
         """Another specification for an instance that runs nowhere at the moment."""
-        occupant.want = replace(occupant.want, target=target)
+        occupant.needs = replace(occupant.needs, target=target)
         occupant.instance.capacity_reservation_specification = target.shown()
 
     def forget(self, occupant: Occupant) -> None:
@@ -249,8 +249,8 @@ class CapacityLedger:
         if not any(r.available for r in self.same_shape(instance_type, zone)):
             return
         for occupant in list(outside.occupants.values()):
-            if occupant.want.target.spills:
-                room = self._room_for(occupant.want)
+            if occupant.needs.target.spills:
+                room = self._room_for(occupant.needs)
                 if room is not None:
                     self.move(occupant, room)
 
@@ -260,16 +260,16 @@ class CapacityLedger:
         if outside is None:
             return 0
         return sum(
-            o.want.target.spills
-            and not o.want.target.group
-            and o.want.target.preference != "none"
-            and matching.fits(o.want, reservation)
+            o.needs.target.spills
+            and not o.needs.target.group
+            and o.needs.target.preference != "none"
+            and matching.fits(o.needs, reservation)
             for o in outside.occupants.values()
         )
 
-    def _room_for(self, want: LaunchNeeds) -> Ec2Reservation | None:
+    def _room_for(self, needs: LaunchNeeds) -> Ec2Reservation | None:
         try:
-            return next((r for r in matching.candidates(self, want) if r.available), None)
+            return next((r for r in matching.candidates(self, needs) if r.available), None)
         except errors.Ec2Error:
             return None  # the group that it was launched into is gone
 

@@ -23,7 +23,7 @@ from moto.ec2.models.instances import Instance
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, get_prefix
 
 WILDCARDS = frozenset("*?[\\")
-Made = TypeVar("Made", Ami, Snapshot)
+Stored = TypeVar("Stored", Ami, Snapshot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,30 +37,32 @@ class Stock:
 
 @lru_cache
 def _stock(region_name: str, account_id: str) -> Stock:
-    made = EC2Backend(region_name, account_id)
-    snapshots = {ami.ebs_snapshot.id: ami.ebs_snapshot for ami in made.amis.values()}
-    return Stock(made.amis, snapshots, {id_: made.tags[id_] for id_ in made.amis if made.tags.get(id_)})
+    backend = EC2Backend(region_name, account_id)
+    snapshots = {ami.ebs_snapshot.id: ami.ebs_snapshot for ami in backend.amis.values()}
+    return Stock(
+        backend.amis, snapshots, {id_: backend.tags[id_] for id_ in backend.amis if backend.tags.get(id_)}
+    )
 
 
-class Copies(MutableMapping[str, Made]):
+class Copies(MutableMapping[str, Stored]):
     """A stock that one account may change. A thing is copied when it is first read: most never are."""
 
-    def __init__(self, ids: Iterable[str], copied: Callable[[str], Made]) -> None:
-        self._things: dict[str, Made | None] = dict.fromkeys(ids)
-        self._copy: Callable[[str], Made] = copied
+    def __init__(self, ids: Iterable[str], copied: Callable[[str], Stored]) -> None:
+        self._things: dict[str, Stored | None] = dict.fromkeys(ids)
+        self._copy: Callable[[str], Stored] = copied
         self._lock = threading.Lock()
 
-    def __getitem__(self, id_: str) -> Made:
-        if (found := self._things[id_]) is not None:
-            return found
+    def __getitem__(self, id_: str) -> Stored:
+        if (stored := self._things[id_]) is not None:
+            return stored
         with self._lock:
-            found = self._things[id_]
-            if found is None:
-                found = self._things[id_] = self._copy(id_)
-            return found
+            stored = self._things[id_]
+            if stored is None:
+                stored = self._things[id_] = self._copy(id_)
+            return stored
 
-    def __setitem__(self, id_: str, thing: Made) -> None:
-        self._things[id_] = thing
+    def __setitem__(self, id_: str, resource: Stored) -> None:
+        self._things[id_] = resource
 
     def __delitem__(self, id_: str) -> None:
         del self._things[id_]
@@ -74,14 +76,14 @@ class Copies(MutableMapping[str, Made]):
     def __len__(self) -> int:
         return len(self._things)
 
-    def copy(self) -> dict[str, Made]:
+    def copy(self) -> dict[str, Stored]:
         return dict(self)
 
 
-def _copied(original: Made, backend: Any, **other: Any) -> Made:
-    made: Any = type(original).__new__(type(original))
-    vars(made).update(vars(original), ec2_backend=backend, **other)
-    return cast(Made, made)
+def _copied(original: Stored, backend: Any, **other: Any) -> Stored:
+    copied: Any = type(original).__new__(type(original))
+    vars(copied).update(vars(original), ec2_backend=backend, **other)
+    return cast(Stored, copied)
 
 
 class QuickLookups(EC2Backend):
@@ -112,7 +114,7 @@ class QuickLookups(EC2Backend):
                 original,
                 self,
                 ebs_snapshot=self.snapshots[original.ebs_snapshot.id],
-                launch_permissions=[dict(each) for each in original.launch_permissions],
+                launch_permissions=[dict(permission) for permission in original.launch_permissions],
                 product_codes=copy(original.product_codes),
             )
 
@@ -138,17 +140,19 @@ class QuickLookups(EC2Backend):
 
     def _known(self, instance_id: str) -> Instance | None:
         """By the index, or in the current launch: moto looks up each instance that it makes."""
-        found = self.instances_by_id.get(instance_id)
-        if found is None and self.reservations:
+        instance = self.instances_by_id.get(instance_id)
+        if instance is None and self.reservations:
             newest = next(reversed(self.reservations.values()))
-            found = next((instance for instance in newest.instances if instance.id == instance_id), None)
-        return found
+            instance = next(
+                (candidate for candidate in newest.instances if candidate.id == instance_id), None
+            )
+        return instance
 
     def get_multi_instances_by_id(self, instance_ids: list[str], filters: Any = None) -> list[Instance]:
-        found = [self.instances_by_id.get(instance_id) for instance_id in instance_ids]
-        if None in found:
+        instances = [self.instances_by_id.get(instance_id) for instance_id in instance_ids]
+        if None in instances:
             return super().get_multi_instances_by_id(instance_ids, filters)
-        return [instance for instance in found if instance is not None and instance.applies(filters)]
+        return [instance for instance in instances if instance is not None and instance.applies(filters)]
 
     def describe_images(
         self,
@@ -158,9 +162,9 @@ class QuickLookups(EC2Backend):
         owners: list[str] | None = None,
     ) -> list[Ami]:
         if filters and list(filters) == ["image-id"] and not (ami_ids or exec_users or owners):
-            wanted = filters["image-id"]
-            if isinstance(wanted, str) and not WILDCARDS.intersection(wanted):
-                image = self.amis.get(wanted)
+            image_id = filters["image-id"]
+            if isinstance(image_id, str) and not WILDCARDS.intersection(image_id):
+                image = self.amis.get(image_id)
                 return [image] if image is not None else []
         return super().describe_images(ami_ids, filters, exec_users, owners)
 

@@ -41,49 +41,49 @@ class CapacityLookup(Protocol):
     def free(self, capacity_type: str, instance_type: str, zone: str) -> int | None: ...
 
 
-def fits(want: LaunchNeeds, reservation: Ec2Reservation) -> bool:
+def fits(needs: LaunchNeeds, reservation: Ec2Reservation) -> bool:
     return (
         reservation.usable
         and reservation.launchable
         and not reservation.reclaiming
-        and reservation.visible_to(want.account_id)
-        and reservation.instance_type == want.instance_type
-        and reservation.zone == want.zone
-        and reservation.platform == want.platform
-        and reservation.tenancy == want.tenancy
-        and reservation.market == want.market
+        and reservation.visible_to(needs.account_id)
+        and reservation.instance_type == needs.instance_type
+        and reservation.zone == needs.zone
+        and reservation.platform == needs.platform
+        and reservation.tenancy == needs.tenancy
+        and reservation.market == needs.market
         and reservation.outpost_arn is None
-        and _same_placement(want, reservation)
+        and _same_placement(needs, reservation)
     )
 
 
-def _same_placement(want: LaunchNeeds, reservation: Ec2Reservation) -> bool:
-    if want.placement_group_arn is None and want.target.group:
+def _same_placement(needs: LaunchNeeds, reservation: Ec2Reservation) -> bool:
+    if needs.placement_group_arn is None and needs.target.group:
         return True  # a group may lead an instance without placement group into a reservation that has one
-    return reservation.placement_group_arn == want.placement_group_arn
+    return reservation.placement_group_arn == needs.placement_group_arn
 
 
-def candidates(capacity: CapacityLookup, want: LaunchNeeds) -> list[Ec2Reservation]:
+def candidates(capacity: CapacityLookup, needs: LaunchNeeds) -> list[Ec2Reservation]:
     """The usable reservations that this launch may run in, the first to be taken first."""
-    target = want.target
-    if want.market == SPOT:
+    target = needs.target
+    if needs.market == SPOT:
         return []
     if target.reservation_id:
-        reservation = _targeted(capacity, want, target.reservation_id)
-        return [reservation] if fits(want, reservation) else []
+        reservation = _targeted(capacity, needs, target.reservation_id)
+        return [reservation] if fits(needs, reservation) else []
     if target.group:
         now = capacity.now()
-        members = _members(capacity, want, target.group)
-        found = [r for r in members if fits(want, r) and not r.is_draining(now)]
-        return sorted(found, key=lambda reservation: reservation.placement_group_arn is not None)
-    if target.preference == "none" or want.market in RESERVED_MARKETS:
+        members = _members(capacity, needs, target.group)
+        fitting = [r for r in members if fits(needs, r) and not r.is_draining(now)]
+        return sorted(fitting, key=lambda reservation: reservation.placement_group_arn is not None)
+    if target.preference == "none" or needs.market in RESERVED_MARKETS:
         return []
-    same_shape: Iterable[Ec2Reservation] = capacity.same_shape(want.instance_type, want.zone)
-    return [r for r in same_shape if r.match_criteria == "open" and fits(want, r)]
+    same_shape: Iterable[Ec2Reservation] = capacity.same_shape(needs.instance_type, needs.zone)
+    return [r for r in same_shape if r.match_criteria == "open" and fits(needs, r)]
 
 
-def _targeted(capacity: CapacityLookup, want: LaunchNeeds, reservation_id: str) -> Ec2Reservation:
-    reservation = capacity.find(want.account_id, want.region, reservation_id)
+def _targeted(capacity: CapacityLookup, needs: LaunchNeeds, reservation_id: str) -> Ec2Reservation:
+    reservation = capacity.find(needs.account_id, needs.region, reservation_id)
     if reservation.state == "scheduled":
         raise Ec2Error(
             "InvalidCapacityReservationState.PendingActivation",
@@ -110,72 +110,72 @@ def _targeted(capacity: CapacityLookup, want: LaunchNeeds, reservation_id: str) 
             capacity.codes["block-draining"],
             f"The Capacity Block {reservation_id} ends soon; EC2 is terminating its instances",
         )
-    if reservation.market != want.market:
+    if reservation.market != needs.market:
         raise Ec2Error(
             capacity.codes["market-type-mismatch"],
             f"The capacity reservation {reservation_id} takes launches of market type {reservation.market}, "
-            f"not {want.market}",
+            f"not {needs.market}",
         )
-    if not fits(want, reservation):
+    if not fits(needs, reservation):
         raise Ec2Error(
             capacity.codes["id-target-mismatch"],
             "The requested reservation does not have sufficient compatible and available capacity for this "
             f"request: {reservation_id} is {reservation.instance_type}, {reservation.platform}, "
-            f"{reservation.tenancy} in {reservation.zone}, the launch is {want.instance_type}, "
-            f"{want.platform}, {want.tenancy} in {want.zone}",
+            f"{reservation.tenancy} in {reservation.zone}, the launch is {needs.instance_type}, "
+            f"{needs.platform}, {needs.tenancy} in {needs.zone}",
         )
     return reservation
 
 
-def _members(capacity: CapacityLookup, want: LaunchNeeds, group: str) -> list[Ec2Reservation]:
+def _members(capacity: CapacityLookup, needs: LaunchNeeds, group: str) -> list[Ec2Reservation]:
     from providers.local import groups  # the EC2 part starts first
 
     try:
-        arns = groups.members(want.account_id, want.region, group)
+        arns = groups.members(needs.account_id, needs.region, group)
     except LookupError as unknown:
         raise Ec2Error(
             capacity.codes["group-unknown"], f"The resource group '{group}' does not exist"
         ) from unknown
-    by_id = capacity.in_scope(want.account_id, want.region)
-    found = (by_id.get(arn.rpartition("/")[2]) for arn in arns)
-    return [reservation for reservation in found if reservation is not None]
+    by_id = capacity.in_scope(needs.account_id, needs.region)
+    reservations = (by_id.get(arn.rpartition("/")[2]) for arn in arns)
+    return [reservation for reservation in reservations if reservation is not None]
 
 
 def place(
-    capacity: CapacityLookup, want: LaunchNeeds, *, at_least: int, at_most: int, spill: bool = True
+    capacity: CapacityLookup, needs: LaunchNeeds, *, at_least: int, at_most: int, spill: bool = True
 ) -> list[Ec2Reservation | None]:
     """A reservation (or None: outside any) for each of `at_least` to `at_most` instances, or EC2's refusal.
 
     With `spill` off only reservations are used, even if the specification allows more.
     """
-    if want.market in RESERVED_MARKETS and not (want.target.reservation_id or want.target.group):
+    if needs.market in RESERVED_MARKETS and not (needs.target.reservation_id or needs.target.group):
         raise Ec2Error(
             capacity.codes["market-type-without-target"],
-            f"Market type {want.market} needs a CapacityReservationTarget",
+            f"Market type {needs.market} needs a CapacityReservationTarget",
         )
     chosen: list[Ec2Reservation | None] = []
-    for reservation in candidates(capacity, want):
+    for reservation in candidates(capacity, needs):
         chosen += [reservation] * min(reservation.available, at_most - len(chosen))
-    if spill and want.target.spills and want.market not in RESERVED_MARKETS:
-        free = capacity.free(SPOT if want.market == SPOT else ON_DEMAND, want.instance_type, want.zone)
-        rest = at_most - len(chosen)
-        chosen += [None] * (rest if free is None else max(0, min(free, rest)))
+    if spill and needs.target.spills and needs.market not in RESERVED_MARKETS:
+        free = capacity.free(SPOT if needs.market == SPOT else ON_DEMAND, needs.instance_type, needs.zone)
+        missing = at_most - len(chosen)
+        chosen += [None] * (missing if free is None else max(0, min(free, missing)))
     if len(chosen) >= at_least:
         return chosen
-    raise refusal(want, capacity.codes)
+    raise refusal(needs, capacity.codes)
 
 
-def refusal(want: LaunchNeeds, codes: Mapping[str, str]) -> Ec2Error:
+def refusal(needs: LaunchNeeds, codes: Mapping[str, str]) -> Ec2Error:
     """EC2's refusal of a launch without room."""
-    if want.target.reservation_id:
-        return errors.reservation_full(want.target.reservation_id)
-    if want.target.spills and want.market not in RESERVED_MARKETS:
-        return errors.no_capacity(want.instance_type, want.zone)
-    situation = "group-only-exhausted" if want.target.group else "open-only-exhausted"
+    if needs.target.reservation_id:
+        return errors.reservation_full(needs.target.reservation_id)
+    if needs.target.spills and needs.market not in RESERVED_MARKETS:
+        return errors.no_capacity(needs.instance_type, needs.zone)
+    situation = "group-only-exhausted" if needs.target.group else "open-only-exhausted"
     where = (
-        f"the resource group {want.target.group}" if want.target.group else "any open Capacity Reservation"
+        f"the resource group {needs.target.group}" if needs.target.group else "any open Capacity Reservation"
     )
     return Ec2Error(
         codes[situation],
-        f"There is no available capacity for {want.instance_type} in {want.zone} in {where}",
+        f"There is no available capacity for {needs.instance_type} in {needs.zone} in {where}",
     )

@@ -21,17 +21,17 @@ Value = Callable[[T], Any]
 MOST_VALUES = 200
 
 
-def page_after(ids: Sequence[str], shown: Sequence[str], *, size: int, last: str | None) -> slice:
-    """The items of `shown` after the one with the id `last`, in the order of `ids`.
+def page_after(ids: Sequence[str], shown: Sequence[str], *, size: int, last_id: str | None) -> slice:
+    """The items of `shown` after the one with the id `last_id`, in the order of `ids`.
 
     The last item may be gone by now: the page still goes on at its place.
     """
-    if last is None:
+    if last_id is None:
         return slice(0, size)
     order = {name: position for position, name in enumerate(ids)}
-    if last not in order:
-        raise errors.invalid("NextToken", last, "It is not a token of an earlier answer.")
-    start = next((i for i, name in enumerate(shown) if order[name] > order[last]), len(shown))
+    if last_id not in order:
+        raise errors.invalid("NextToken", last_id, "It is not a token of an earlier answer.")
+    start = next((i for i, name in enumerate(shown) if order[name] > order[last_id]), len(shown))
     return slice(start, start + size)
 
 
@@ -80,13 +80,13 @@ def passes(
     for name, values in filters.items():
         if name.startswith("tag:"):
             key = name[4:]
-            found = [tags[key]] if key in tags else []
+            row_values = [tags[key]] if key in tags else []
         elif name == "tag-key":
-            found = list(tags)
+            row_values = list(tags)
         else:
             value = fields[name](row)
-            found = [] if value is None else [value]
-        if not any(_like(pattern).match(str(value)) for pattern in values for value in found):
+            row_values = [] if value is None else [value]
+        if not any(_like(pattern).match(str(value)) for pattern in values for value in row_values):
             return False
     return True
 

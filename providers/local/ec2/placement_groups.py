@@ -79,10 +79,10 @@ def name_in(backend: HasGroups, placement: Mapping[str, Any]) -> str | None:
     named, id_ = placement.get("GroupName"), placement.get("GroupId")
     if named or not id_:
         return named
-    found = next((group.name for group in backend.placement_groups.values() if group.id == id_), None)
-    if found is None:
+    group_name = next((group.name for group in backend.placement_groups.values() if group.id == id_), None)
+    if group_name is None:
         raise Ec2Error("InvalidPlacementGroupId.NotFound", f"The Placement Group ID '{id_}' does not exist")
-    return found
+    return group_name
 
 
 def delete(backend: HasGroups, name: str, *, in_use: bool) -> None:

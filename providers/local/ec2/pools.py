@@ -28,7 +28,7 @@ class FleetPool:
     data: LaunchData
     override: Mapping[str, Any]
     template: Mapping[str, Any]  # id and version, as the answer names them
-    want: LaunchNeeds | None  # None: the pool is invalid, see `problem`
+    needs: LaunchNeeds | None  # None: the pool is invalid, see `problem`
     problem: EC2ClientError | None = None
     chosen: bool = False  # its type was chosen by requirements
     instances: list[Any] = field(default_factory=list)
@@ -53,47 +53,49 @@ def of_fleet(world: AwsWorld, backend: Any, configs: list[dict[str, Any]], kind:
     if not pools:
         raise errors.missing("LaunchTemplateConfigs")
     seen: set[tuple[str, str]] = set()
-    kept: list[FleetPool] = []
+    distinct: list[FleetPool] = []
     for pool in pools:
-        key = (pool.want.instance_type, pool.want.zone) if pool.want is not None else None
+        key = (pool.needs.instance_type, pool.needs.zone) if pool.needs is not None else None
         if key in seen and pool.chosen:
             continue  # two sets of requirements may well choose the same type
         if key in seen:
             raise Ec2Error("InvalidFleetConfig", "The fleet configuration contains duplicate instance pools.")
         if key is not None:
             seen.add(key)
-        kept.append(pool)
-    return kept
+        distinct.append(pool)
+    return distinct
 
 
 def _of_config(world: AwsWorld, backend: Any, config: Mapping[str, Any], kind: str) -> Iterator[FleetPool]:
     specification = config.get("LaunchTemplateSpecification") or {}
     template, version = templates.version_of(backend, specification)
     named = {**specification, "LaunchTemplateId": template.id, "Version": str(version.number)}
-    for asked in config.get("Overrides") or [{}]:
+    for requested in config.get("Overrides") or [{}]:
         try:
-            overrides = _chosen(world, backend, version.data, asked, kind)
+            overrides = _chosen(world, backend, version.data, requested, kind)
         except EC2ClientError as refused:
-            yield FleetPool(data=version.data, override=asked, template=named, want=None, problem=refused)
+            yield FleetPool(
+                data=version.data, override=requested, template=named, needs=None, problem=refused
+            )
             continue
         for override in overrides:
-            data, want, problem = dict(version.data), None, None
+            data, needs, problem = dict(version.data), None, None
             try:
                 data = templates.of_override(backend, version.data, override)
                 if user_data := specification.get("LaunchTemplateSpecificationUserData"):
                     data["UserData"] = user_data
                 _require_launchable(data)
                 market = MARKET.get(kind) or templates.market_of(data)
-                want = launches.want_of(world, backend, data, market)
+                needs = launches.needs_of(world, backend, data, market)
             except EC2ClientError as refused:
                 problem = refused
             yield FleetPool(
                 data=data,
                 override=override,
                 template=named,
-                want=want,
+                needs=needs,
                 problem=problem,
-                chosen=override is not asked,
+                chosen=override is not requested,
             )
 
 
@@ -101,28 +103,28 @@ def _chosen(
     world: AwsWorld, backend: Any, data: Mapping[str, Any], override: Mapping[str, Any], kind: str
 ) -> list[Mapping[str, Any]]:
     """The override itself, or one for each instance type that its requirements allow where it is."""
-    asked = override.get("InstanceRequirements")
-    if asked and override.get("InstanceType"):
+    required = override.get("InstanceRequirements")
+    if required and override.get("InstanceType"):
         raise errors.combination("InstanceType and InstanceRequirements can't be specified together")
-    if not asked and not (override.get("InstanceType") or data.get("InstanceType")):
-        asked = data.get("InstanceRequirements")
-    if not asked:
+    if not required and not (override.get("InstanceType") or data.get("InstanceType")):
+        required = data.get("InstanceRequirements")
+    if not required:
         return [override]
-    rest = {key: value for key, value in override.items() if key != "InstanceRequirements"}
-    merged = templates.of_override(backend, data, rest)
-    zone = launches.want_of(world, backend, merged, MARKET.get(kind) or ON_DEMAND).zone
+    other_fields = {key: value for key, value in override.items() if key != "InstanceRequirements"}
+    merged = templates.of_override(backend, data, other_fields)
+    zone = launches.needs_of(world, backend, merged, MARKET.get(kind) or ON_DEMAND).zone
     image = backend.amis.get(merged.get("ImageId"))
     architecture = image.architecture if image is not None else None
     offered = [
         name for name in zones.offered(backend, zone) if architecture in (None, *zones.architectures(name))
     ]
-    found = requirements.satisfying(asked, offered, market=kind)
-    if not found:
+    type_names = requirements.satisfying(required, offered, market=kind)
+    if not type_names:
         raise Ec2Error(
             world.codes["requirements-no-type"],
             f"No instance type in {zone} satisfies the InstanceRequirements",
         )
-    return [{**rest, "InstanceType": name} for name in found]
+    return [{**other_fields, "InstanceType": name} for name in type_names]
 
 
 def _require_launchable(data: Mapping[str, Any]) -> None:

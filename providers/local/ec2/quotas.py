@@ -65,8 +65,8 @@ QUOTAS: Mapping[str, VcpuQuota] = {
 
 
 def family_of(instance_type: str) -> str:
-    found = re.match("[a-z]+", instance_type)
-    return found.group() if found else ""
+    match_ = re.match("[a-z]+", instance_type)
+    return match_.group() if match_ else ""
 
 
 def quota_of(instance_type: str, market: str) -> VcpuQuota | None:
@@ -90,9 +90,9 @@ class VcpuQuotas:
         scope = self._ledger.in_scope(key.account, key.region).values()
         own = (r for r in scope if r.owner_id == key.account and r.market in (ON_DEMAND, SPARE))
         return sum(
-            vcpus_of(each.instance_type) * count
-            for each, count in self._counted(key, own)
-            if quota_of(each.instance_type, each.market) is quota
+            vcpus_of(holder.instance_type) * count
+            for holder, count in self._counted(key, own)
+            if quota_of(holder.instance_type, holder.market) is quota
         )
 
     def _counted(
@@ -103,13 +103,13 @@ class VcpuQuotas:
             if reservation.state in COUNTED:
                 yield reservation, max(reservation.total, reservation.used)
         for occupant in self._ledger.occupants.values():
-            want, where = occupant.want, occupant.where
+            needs, where = occupant.needs, occupant.where
             if (
-                (want.account_id, want.region) == (key.account, key.region)
+                (needs.account_id, needs.region) == (key.account, key.region)
                 and where is not None
                 and not isinstance(where, Ec2Reservation)
             ):
-                yield want, 1
+                yield needs, 1
 
     def left(self, account: str, region: str, instance_type: str, market: str) -> int | None:
         """How many more instances a quota allows; None without limit."""
@@ -119,10 +119,10 @@ class VcpuQuotas:
             return None
         return max(0, (self.limits[key] - self.used(key)) // vcpus_of(instance_type))
 
-    def exceeded(self, want: LaunchNeeds) -> Ec2Error:
-        quota = quota_of(want.instance_type, want.market)
+    def exceeded(self, needs: LaunchNeeds) -> Ec2Error:
+        quota = quota_of(needs.instance_type, needs.market)
         assert quota is not None
-        return _exceeded(quota, self.limits[Key(want.account_id, want.region, quota.code)])
+        return _exceeded(quota, self.limits[Key(needs.account_id, needs.region, quota.code)])
 
     def check_reservation(self, reservation: Ec2Reservation, count: int, code: str) -> None:
         """Whether the owner may reserve so many more."""
@@ -130,7 +130,7 @@ class VcpuQuotas:
         left = self.left(owner, reservation.region, kind, ON_DEMAND)
         if left is not None and count > left:
             raise Ec2Error(
-                code, f"Your quota allows {left} more {kind}, running or reserved; {count} were asked for"
+                code, f"Your quota allows {left} more {kind}, running or reserved; {count} were requested"
             )
 
 

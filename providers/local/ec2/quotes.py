@@ -37,7 +37,7 @@ def for_cancellation(world: AwsWorld, reservation: Ec2Reservation, account_id: s
             world.codes["quote-not-needed"],
             f"{reservation.id} is {reservation.state} and not within a commitment: it needs no quote",
         )
-    return _keep(world, reservation, "cancellation", world.ledger.now() + VALID, None)
+    return _store(world, reservation, "cancellation", world.ledger.now() + VALID, None)
 
 
 def for_date_change(
@@ -49,19 +49,19 @@ def for_date_change(
         raise Ec2Error(
             world.codes["modify-wrong-state"], f"{reservation.id} is {reservation.state}, not scheduled"
         )
-    wanted, first = aware(new_start), reservation.original_start or start
-    if not start < wanted <= first + LATEST:
+    requested, first = aware(new_start), reservation.original_start or start
+    if not start < requested <= first + LATEST:
         raise errors.invalid(
             "NewStartDate",
-            wanted.isoformat(),
+            requested.isoformat(),
             f"It has to be after {start.isoformat()} and at most 30 days after {first.isoformat()}.",
         )
     if now > start - LAST_HOUR:
         raise Ec2Error(world.codes["modify-wrong-state"], f"{reservation.id} starts in less than an hour")
-    return _keep(world, reservation, "date-change", min(now + VALID, start - LAST_HOUR), wanted)
+    return _store(world, reservation, "date-change", min(now + VALID, start - LAST_HOUR), requested)
 
 
-def _keep(
+def _store(
     world: AwsWorld, reservation: Ec2Reservation, kind: Kind, expires: datetime, new_start: datetime | None
 ) -> ReservationQuote:
     quote = ReservationQuote(
@@ -112,10 +112,10 @@ def accept_date_change(world: AwsWorld, reservation: Ec2Reservation, params: Map
         raise Ec2Error(
             world.codes["modify-wrong-state"], f"{reservation.id} is {reservation.state}, not scheduled"
         )
-    asked = params.get("StartDate")
+    start_date = params.get("StartDate")
     offered = world.quotes.get(params["QuoteId"])
-    if asked and offered is not None and offered.new_start != aware(asked):
-        raise errors.invalid("StartDate", aware(asked).isoformat(), "It is not the quote's.")
+    if start_date and offered is not None and offered.new_start != aware(start_date):
+        raise errors.invalid("StartDate", aware(start_date).isoformat(), "It is not the quote's.")
     quote = _take(world, "date-change", params["QuoteId"], reservation)
     world.ledger.change(
         reservation,

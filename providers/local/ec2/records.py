@@ -27,12 +27,12 @@ class BillingRequest:
 @dataclass(eq=False, kw_only=True)
 class InterruptibleAllocation:
     source: Ec2Reservation
-    lent: Ec2Reservation
+    reservation: Ec2Reservation  # the interruptible one
     target: int
     at_zero: str = "default"
     status: str = "active"
-    leaving: list[Occupant] = field(default_factory=list)
-    asked_back: int = 0  # of the reclamation that is under way
+    reclaimed: list[Occupant] = field(default_factory=list)
+    reclaim_count: int = 0  # of the reclamation that is under way
 
 
 @dataclass(kw_only=True)

@@ -33,25 +33,25 @@ ACCELERATORS = {
 }
 
 
-def satisfying(asked: Mapping[str, Any], among: Iterable[str], *, market: str = "on-demand") -> list[str]:
+def satisfying(required: Mapping[str, Any], among: Iterable[str], *, market: str = "on-demand") -> list[str]:
     """The types among these that satisfy the request, the cheapest first."""
     for name in ("VCpuCount", "MemoryMiB"):
-        if (asked.get(name) or {}).get("Min") is None:
+        if (required.get(name) or {}).get("Min") is None:
             raise errors.missing(f"InstanceRequirements.{name}.Min")
-    if asked.get("AllowedInstanceTypes") and asked.get("ExcludedInstanceTypes"):
+    if required.get("AllowedInstanceTypes") and required.get("ExcludedInstanceTypes"):
         raise errors.combination("AllowedInstanceTypes and ExcludedInstanceTypes can't be specified together")
     fitting = [
         name
         for name in among
-        if name in INSTANCE_TYPES and all(rule(asked, name, INSTANCE_TYPES[name]) for rule in RULES)
+        if name in INSTANCE_TYPES and all(rule(required, name, INSTANCE_TYPES[name]) for rule in RULES)
     ]
     ordered = sorted(fitting, key=lambda name: (prices.per_hour(name), name))
-    return _protected(asked, ordered, market)
+    return _protected(required, ordered, market)
 
 
-def _protected(asked: Mapping[str, Any], ordered: list[str], market: str) -> list[str]:
+def _protected(required: Mapping[str, Any], ordered: list[str], market: str) -> list[str]:
     parameter, default = PROTECTION.get(market, PROTECTION["on-demand"])
-    allowed = int(asked.get(parameter, default))
+    allowed = int(required.get(parameter, default))
     current = [name for name in ordered if INSTANCE_TYPES[name].get("CurrentGeneration")]
     usual = [name for name in current if re.match(r"[cmr]\d", name)]
     cheapest = next(iter(usual or current or ordered), None)
@@ -77,28 +77,28 @@ def _memory(facts: Facts) -> int:
     return int(facts["MemoryInfo"]["SizeInMiB"])
 
 
-def _sizes(asked: Mapping[str, Any], _: str, facts: Facts) -> bool:
+def _sizes(required: Mapping[str, Any], _: str, facts: Facts) -> bool:
     return (
-        _within(asked["VCpuCount"], _vcpus(facts))
-        and _within(asked["MemoryMiB"], _memory(facts))
-        and _within(asked.get("MemoryGiBPerVCpu"), _memory(facts) / 1024 / _vcpus(facts))
+        _within(required["VCpuCount"], _vcpus(facts))
+        and _within(required["MemoryMiB"], _memory(facts))
+        and _within(required.get("MemoryGiBPerVCpu"), _memory(facts) / 1024 / _vcpus(facts))
     )
 
 
-def _names(asked: Mapping[str, Any], name: str, _: Facts) -> bool:
+def _names(required: Mapping[str, Any], name: str, _: Facts) -> bool:
     def any_of(patterns: Iterable[str]) -> bool:
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
-    allowed = asked.get("AllowedInstanceTypes")
-    return (not allowed or any_of(allowed)) and not any_of(asked.get("ExcludedInstanceTypes") or [])
+    allowed = required.get("AllowedInstanceTypes")
+    return (not allowed or any_of(allowed)) and not any_of(required.get("ExcludedInstanceTypes") or [])
 
 
 def _three_way(parameter: str, has: Callable[[Facts], bool], default: str) -> Callable[..., bool]:
     """included, required or excluded."""
 
-    def rule(asked: Mapping[str, Any], _: str, facts: Facts) -> bool:
-        wanted = asked.get(parameter) or default
-        return wanted == "included" or has(facts) == (wanted == "required")
+    def rule(required: Mapping[str, Any], _: str, facts: Facts) -> bool:
+        choice = required.get(parameter) or default
+        return choice == "included" or has(facts) == (choice == "required")
 
     return rule
 
@@ -108,63 +108,66 @@ def _is_burstable(facts: Facts) -> bool:
     return bool(facts.get("BurstablePerformanceSupported")) or bool(re.match(r"t\d", facts["InstanceType"]))
 
 
-def _processors(asked: Mapping[str, Any], _: str, facts: Facts) -> bool:
-    wanted = {MANUFACTURERS.get(each, each) for each in asked.get("CpuManufacturers") or []}
-    return not wanted or facts.get("ProcessorInfo", {}).get("Manufacturer") in wanted
+def _processors(required: Mapping[str, Any], _: str, facts: Facts) -> bool:
+    manufacturers = {MANUFACTURERS.get(maker, maker) for maker in required.get("CpuManufacturers") or []}
+    return not manufacturers or facts.get("ProcessorInfo", {}).get("Manufacturer") in manufacturers
 
 
-def _generations(asked: Mapping[str, Any], _: str, facts: Facts) -> bool:
-    wanted = asked.get("InstanceGenerations")
-    return not wanted or ("current" if facts.get("CurrentGeneration") else "previous") in wanted
+def _generations(required: Mapping[str, Any], _: str, facts: Facts) -> bool:
+    generations = required.get("InstanceGenerations")
+    return not generations or ("current" if facts.get("CurrentGeneration") else "previous") in generations
 
 
-def _accelerators(asked: Mapping[str, Any], _: str, facts: Facts) -> bool:
-    found = [
+def _accelerators(required: Mapping[str, Any], _: str, facts: Facts) -> bool:
+    devices = [
         (kind, device)
-        for kind, (info, devices) in ACCELERATORS.items()
-        for device in facts.get(info, {}).get(devices, [])
+        for kind, (info, field) in ACCELERATORS.items()
+        for device in facts.get(info, {}).get(field, [])
     ]
-    count = sum(int(device.get("Count", 1)) for _, device in found)
+    count = sum(int(device.get("Count", 1)) for _, device in devices)
     memory = sum(
         int(device.get("Count", 1)) * int(device.get("MemoryInfo", {}).get("SizeInMiB", 0))
-        for _, device in found
+        for _, device in devices
     )
     makers = {
-        MAKERS.get(maker, maker) for maker in (str(d.get("Manufacturer", "")).lower() for _, d in found)
+        MAKERS.get(maker, maker) for maker in (str(d.get("Manufacturer", "")).lower() for _, d in devices)
     }
-    names = {str(device.get("Name", "")).lower() for _, device in found}
+    names = {str(device.get("Name", "")).lower() for _, device in devices}
     return (
-        _within(asked.get("AcceleratorCount"), count)
-        and _within(asked.get("AcceleratorTotalMemoryMiB"), memory)
-        and _any(asked.get("AcceleratorTypes"), {kind for kind, _ in found})
-        and _any(asked.get("AcceleratorManufacturers"), makers)
-        and _any(asked.get("AcceleratorNames"), names)
+        _within(required.get("AcceleratorCount"), count)
+        and _within(required.get("AcceleratorTotalMemoryMiB"), memory)
+        and _any(required.get("AcceleratorTypes"), {kind for kind, _ in devices})
+        and _any(required.get("AcceleratorManufacturers"), makers)
+        and _any(required.get("AcceleratorNames"), names)
     )
 
 
-def _any(wanted: Iterable[str] | None, found: set[str]) -> bool:
-    return not wanted or bool(found.intersection(wanted))
+def _any(accepted: Iterable[str] | None, offered: set[str]) -> bool:
+    return not accepted or bool(offered.intersection(accepted))
 
 
-def _storage(asked: Mapping[str, Any], _: str, facts: Facts) -> bool:
+def _storage(required: Mapping[str, Any], _: str, facts: Facts) -> bool:
     info = facts.get("InstanceStorageInfo") or {}
     kinds = {disk.get("Type") for disk in info.get("Disks", [])}
-    wanted = asked.get("LocalStorageTypes")
-    return _within(asked.get("TotalLocalStorageGB"), info.get("TotalSizeInGB", 0)) and (
-        not wanted or not kinds or bool(kinds.intersection(wanted))
+    accepted = required.get("LocalStorageTypes")
+    return _within(required.get("TotalLocalStorageGB"), info.get("TotalSizeInGB", 0)) and (
+        not accepted or not kinds or bool(kinds.intersection(accepted))
     )
 
 
-def _network(asked: Mapping[str, Any], _: str, facts: Facts) -> bool:
+def _network(required: Mapping[str, Any], _: str, facts: Facts) -> bool:
     network = facts.get("NetworkInfo", {})
     bandwidth = sum(card.get("BaselineBandwidthInGbps", 0) for card in network.get("NetworkCards", []))
     disks = facts.get("EbsInfo", {}).get("EbsOptimizedInfo", {}).get("BaselineBandwidthInMbps", 0)
     return (
-        _within(asked.get("NetworkInterfaceCount"), network.get("MaximumNetworkInterfaces", 0))
-        and _within(asked.get("NetworkBandwidthGbps"), bandwidth)
-        and _within(asked.get("BaselineEbsBandwidthMbps"), disks)
-        and (not asked.get("RequireHibernateSupport") or bool(facts.get("HibernationSupported")))
-        and (not asked.get("RequireEncryptionInTransit") or bool(network.get("EncryptionInTransitSupported")))
+        _within(required.get("NetworkInterfaceCount"), network.get("MaximumNetworkInterfaces", 0))
+        and _within(required.get("NetworkBandwidthGbps"), bandwidth)
+        and _within(required.get("BaselineEbsBandwidthMbps"), disks)
+        and (not required.get("RequireHibernateSupport") or bool(facts.get("HibernationSupported")))
+        and (
+            not required.get("RequireEncryptionInTransit")
+            or bool(network.get("EncryptionInTransitSupported"))
+        )
     )
 
 

@@ -26,7 +26,7 @@ from providers.local.ec2.records import FleetPart, ReservationFleet
 from providers.local.ec2.world import AwsWorld
 
 RETRY = timedelta(minutes=15)
-STANDING = frozenset({"active", "partially_fulfilled"})
+ACTIVE_STATES = frozenset({"active", "partially_fulfilled"})
 WEIGHTS = (0.001, 99.999)
 # parameter -> the only value that EC2 accepts
 ONLY = {"AllocationStrategy": "prioritized", "Tenancy": "default", "InstanceMatchCriteria": "open"}
@@ -50,10 +50,10 @@ def create(
         _check(spec)
     target = _target(params.get("TotalTargetCapacity"))
     fleet_id = random_id(prefix="crf")
-    home = f"{backend.region_name}:{backend.account_id}"
+    scope = f"{backend.region_name}:{backend.account_id}"
     fleet = ReservationFleet(
         id=fleet_id,
-        arn=f"arn:{backend.partition}:ec2:{home}:capacity-reservation-fleet/{fleet_id}",
+        arn=f"arn:{backend.partition}:ec2:{scope}:capacity-reservation-fleet/{fleet_id}",
         zone=where.pop(),
         target=target,
         created=world.ledger.now(),
@@ -99,9 +99,9 @@ def _end(world: AwsWorld, params: Mapping[str, Any]) -> datetime | None:
 
 def _fill(world: AwsWorld, fleet: ReservationFleet) -> None:
     for part in fleet.parts:
-        wanted = math.ceil((fleet.target - fleet.fulfilled) / part.weight - 1e-9)
+        missing = math.ceil((fleet.target - fleet.fulfilled) / part.weight - 1e-9)
         free = world.ledger.free(ON_DEMAND, part.spec["InstanceType"], fleet.zone)
-        count = min(wanted, checks.MOST_AT_ONCE, wanted if free is None else free)
+        count = min(missing, checks.MOST_AT_ONCE, missing if free is None else free)
         if count > 0:
             _grow(world, fleet, part, count)
     short = fleet.fulfilled < fleet.target
@@ -119,7 +119,7 @@ def _grow(world: AwsWorld, fleet: ReservationFleet, part: FleetPart, count: int)
     if part.member is not None and part.member.usable:
         world.ledger.change(part.member, total=part.member.total + count)
         return
-    asked = {
+    parameters = {
         "InstanceType": part.spec["InstanceType"],
         "InstancePlatform": part.spec["InstancePlatform"],
         "AvailabilityZone": fleet.zone,
@@ -127,7 +127,7 @@ def _grow(world: AwsWorld, fleet: ReservationFleet, part: FleetPart, count: int)
         "EbsOptimized": part.spec.get("EbsOptimized"),
         "EndDate": fleet.end,
     }
-    part.member = changes.create(world, fleet.backend, asked, fleet_id=fleet.id)
+    part.member = changes.create(world, fleet.backend, parameters, fleet_id=fleet.id)
     if fleet.tags:
         backend: Any = fleet.backend
         backend.create_tags([part.member.id], dict(fleet.tags))
@@ -146,7 +146,7 @@ def _shrink(world: AwsWorld, fleet: ReservationFleet) -> None:
 
 
 def modify(world: AwsWorld, fleet: ReservationFleet, params: Mapping[str, Any]) -> None:
-    if fleet.state not in STANDING:
+    if fleet.state not in ACTIVE_STATES:
         raise Ec2Error(
             world.codes["modify-wrong-state"], f"{fleet.id} is {fleet.state} and can't be modified"
         )
@@ -170,7 +170,7 @@ def modify(world: AwsWorld, fleet: ReservationFleet, params: Mapping[str, Any]) 
 def cancel(world: AwsWorld, fleet: ReservationFleet) -> str:
     """The state that it was in; instances run on outside."""
     before = fleet.state
-    if before not in STANDING:
+    if before not in ACTIVE_STATES:
         raise Ec2Error(
             world.codes["cancel-wrong-state"], f"{fleet.id} is {fleet.state} and can't be cancelled"
         )
@@ -187,7 +187,7 @@ def _expire_at(world: AwsWorld, fleet: ReservationFleet) -> None:
         return
 
     def expire() -> None:
-        if fleet.end == end and fleet.state in STANDING:
+        if fleet.end == end and fleet.state in ACTIVE_STATES:
             fleet.state = "expired"
 
     world.ledger.schedule(aware(end), expire)

@@ -97,7 +97,7 @@ class Occupant:
     """A moto instance, its needs, and the place where it runs (none while it is stopped)."""
 
     instance: Any
-    want: LaunchNeeds
+    needs: LaunchNeeds
     where: Ec2Reservation | PoolKey | None = None
     history: list[Glimpse] = field(default_factory=list)
 

@@ -42,21 +42,21 @@ def _input(action: str) -> StructureShape | None:
     return shape
 
 
-def _structure(shape: StructureShape, given: Mapping[str, Any], path: str, *, choices: bool) -> None:
+def _structure(shape: StructureShape, members: Mapping[str, Any], path: str, *, choices: bool) -> None:
     for name in shape.required_members:
-        if given.get(name) is None:
+        if members.get(name) is None:
             raise errors.missing(path + name)
     for name, member in shape.members.items():
-        if given.get(name) is not None:
-            _value(member, given[name], path + name, choices=choices)
+        if members.get(name) is not None:
+            _value(member, members[name], path + name, choices=choices)
 
 
 def _value(shape: Shape, value: Any, path: str, *, choices: bool) -> None:
     if isinstance(shape, StructureShape):
         _structure(shape, value, f"{path}.", choices=choices)
     elif shape.type_name == "list":
-        for each in value:
-            _value(shape.member, each, path, choices=choices)  # type: ignore[attr-defined]
+        for item in value:
+            _value(shape.member, item, path, choices=choices)  # type: ignore[attr-defined]
     elif shape.type_name == "string" and choices:
         listed = getattr(shape, "enum", None)
         if listed and shape.name not in UNLISTED and value not in listed:

@@ -37,7 +37,7 @@ def split(world: AwsWorld, source: Ec2Reservation, account_id: str, count: int) 
     _require_unused(source, count)
     if count >= source.total:
         raise errors.invalid("InstanceCount", count, f"{source.id} has {source.total}; at least one stays.")
-    made = replace(
+    target = replace(
         source,
         id=random_id(prefix="cr"),
         total=count,
@@ -48,9 +48,9 @@ def split(world: AwsWorld, source: Ec2Reservation, account_id: str, count: int) 
     )
     # the source shrinks first, so that no instance outside moves into a slot that is counted twice
     ledger.change(source, total=source.total - count)
-    ledger.add(made)
-    life.expire_at(world, made)
-    return made
+    ledger.add(target)
+    life.expire_at(world, target)
+    return target
 
 
 def move(

@@ -53,12 +53,12 @@ class BillingAssignments(CapacityReservations):
         size = self._get_int_param("MaxResults")
         ids, filters = self._get_param("CapacityReservationIds", []), self._filters_from_querystring()
         pages.check_filters(filters, FILTERS[role])
-        found = [
+        requests = [
             request
             for request in billing.visible(world(), self.current_account, self.region, role)
             if (not ids or request.reservation.id in ids)
             and pages.passes(request, filters, FILTERS[role], {})
         ]
-        shown, token = pages.page(found, size=size, token=self._get_param("NextToken"))
+        shown, token = pages.page(requests, size=size, token=self._get_param("NextToken"))
         described = [billing.describe(request) for request in shown]
         return answers.Named({"CapacityReservationBillingRequests": described, "NextToken": token})

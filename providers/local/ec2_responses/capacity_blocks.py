@@ -10,7 +10,7 @@ from moto.core.responses import ActionResult
 from providers.local.ec2 import answers, block_extensions, block_market, blocks, errors, pages
 from providers.local.ec2.blocks import Block, Extension
 from providers.local.ec2.world import world
-from providers.local.ec2_responses.reservations import CapacityReservations, moment
+from providers.local.ec2_responses.reservations import CapacityReservations, format_time
 
 KIND = "capacity-block"
 
@@ -18,9 +18,9 @@ FILTERS: dict[str, pages.Value[Block]] = {
     "capacity-block-id": lambda block: block.id,
     "ultraserver-type": lambda block: "ultraservers" if block.ultraserver_type else "instances",
     "availability-zone": lambda block: block.first.zone,
-    "start-date": lambda block: moment(block.first.start_date),
-    "end-date": lambda block: moment(block.first.end_date),
-    "create-date": lambda block: moment(block.created),
+    "start-date": lambda block: format_time(block.first.start_date),
+    "end-date": lambda block: format_time(block.first.end_date),
+    "create-date": lambda block: format_time(block.created),
     "state": lambda block: block.first.state,
 }
 STATUS_FILTERS: dict[str, pages.Value[Block]] = {"interconnect-status": lambda _: "ok"}
@@ -37,8 +37,8 @@ EXTENSION_FILTERS: dict[str, pages.Value[Extension]] = {
 class CapacityBlocks(CapacityReservations):
     def describe_capacity_block_offerings(self) -> ActionResult:
         self.error_on_dryrun()
-        found = block_market.offers(world(), self.ec2_backend, self.params)
-        return self._listed("CapacityBlockOfferings", found, blocks.describe_offer)
+        offers = block_market.offers(world(), self.ec2_backend, self.params)
+        return self._listed("CapacityBlockOfferings", offers, blocks.describe_offer)
 
     def purchase_capacity_block(self) -> ActionResult:
         self.error_on_dryrun()
@@ -49,11 +49,11 @@ class CapacityBlocks(CapacityReservations):
         if tags.get("capacity-reservation"):
             self.ec2_backend.create_tags([r.id for r in block.reservations], tags["capacity-reservation"])
         now = world().ledger.now()
-        made = [self._describe(reservation, reservation.view(now)) for reservation in block.reservations]
+        described = [self._describe(reservation, reservation.view(now)) for reservation in block.reservations]
         return answers.Named(
             {
-                "CapacityReservation": made[0],
-                "CapacityReservations": made,
+                "CapacityReservation": described[0],
+                "CapacityReservations": described,
                 "CapacityBlocks": [self._block(block)],
             }
         )
@@ -64,15 +64,15 @@ class CapacityBlocks(CapacityReservations):
 
     def describe_capacity_block_status(self) -> ActionResult:
         self.error_on_dryrun()
-        found = [block for block in self._blocks(STATUS_FILTERS) if block.first.state == "active"]
-        return self._listed("CapacityBlockStatuses", found, blocks.describe_status)
+        active_blocks = [block for block in self._blocks(STATUS_FILTERS) if block.first.state == "active"]
+        return self._listed("CapacityBlockStatuses", active_blocks, blocks.describe_status)
 
     def describe_capacity_block_extension_offerings(self) -> ActionResult:
         reservation = self._reservation()
         self.error_on_dryrun()
         hours = self._get_param("CapacityBlockExtensionDurationHours")
-        found = block_extensions.offers(world(), reservation, self.current_account, hours)
-        return self._listed("CapacityBlockExtensionOfferings", found, blocks.describe_extension_offer)
+        offers = block_extensions.offers(world(), reservation, self.current_account, hours)
+        return self._listed("CapacityBlockExtensionOfferings", offers, blocks.describe_extension_offer)
 
     def purchase_capacity_block_extension(self) -> ActionResult:
         reservation = self._reservation()
@@ -87,12 +87,12 @@ class CapacityBlocks(CapacityReservations):
         own = [self.ec2_backend.find_reservation(i) for i in ids] if ids else list(self._in_scope().values())
         filters = self._filters_from_querystring()
         pages.check_filters(filters, EXTENSION_FILTERS)
-        found = [
+        extensions = [
             extension
             for extension in world().blocks.extensions
             if extension.offer.reservation in own and pages.passes(extension, filters, EXTENSION_FILTERS, {})
         ]
-        return self._listed("CapacityBlockExtensions", found, blocks.describe_extension)
+        return self._listed("CapacityBlockExtensions", extensions, blocks.describe_extension)
 
     # ---- shared helpers
 
@@ -108,17 +108,21 @@ class CapacityBlocks(CapacityReservations):
                 raise errors.Ec2Error(
                     world().codes["block-unknown"], f"The Capacity Block '{block_id}' does not exist"
                 )
-        asked = self._filters_from_querystring()
-        pages.check_filters(asked, filters)
-        found = [own[block_id] for block_id in dict.fromkeys(ids)] if ids else list(own.values())
-        return [b for b in found if pages.passes(b, asked, filters, self.ec2_backend.tags.get(b.id, {}))]
+        requested_filters = self._filters_from_querystring()
+        pages.check_filters(requested_filters, filters)
+        requested = [own[block_id] for block_id in dict.fromkeys(ids)] if ids else list(own.values())
+        return [
+            b
+            for b in requested
+            if pages.passes(b, requested_filters, filters, self.ec2_backend.tags.get(b.id, {}))
+        ]
 
     def _block(self, block: Block) -> dict[str, Any]:
         return blocks.describe_block(block, self.tags_of(block.id))
 
     def _listed(
-        self, member: str, found: Sequence[Any], describe: Callable[[Any], dict[str, Any]]
+        self, member: str, rows: Sequence[Any], describe: Callable[[Any], dict[str, Any]]
     ) -> ActionResult:
         size = self._get_int_param("MaxResults")
-        shown, token = pages.page(found, size=size, token=self._get_param("NextToken"))
+        shown, token = pages.page(rows, size=size, token=self._get_param("NextToken"))
         return answers.Named({member: [describe(row) for row in shown], "NextToken": token})

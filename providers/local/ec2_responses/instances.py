@@ -21,21 +21,21 @@ class Instances(Pipeline):
             )
         backend, filters = self.ec2_backend, self._filters_from_querystring()
         if ids:
-            found = backend.get_reservations_by_instance_ids(ids, filters=filters)
+            reservations = backend.get_reservations_by_instance_ids(ids, filters=filters)
         else:
-            found = backend.describe_instances(filters=filters)
-        names = [reservation.id for reservation in found]
+            reservations = backend.describe_instances(filters=filters)
+        names = [reservation.id for reservation in reservations]
         part = pages.page_after(
-            list(backend.reservations), names, size=size or 100, last=self._get_param("NextToken")
+            list(backend.reservations), names, size=size or 100, last_id=self._get_param("NextToken")
         )
-        shown = found[part]
-        more = shown and part.stop < len(found)
+        shown = reservations[part]
+        more = shown and part.stop < len(reservations)
         return answers.Remembered({"Reservations": shown, "NextToken": shown[-1].id if more else None})
 
     def run_instances(self) -> ActionResult:
         result = super().run_instances()
-        made = result.result
-        instances = list(getattr(made, "instances", []))
+        reservation = result.result
+        instances = list(getattr(reservation, "instances", []))
 
         def replay(_: Pipeline) -> ActionResult:
             if all(instance.state in ("terminated", "shutting-down") for instance in instances):
@@ -51,15 +51,15 @@ class Instances(Pipeline):
     def get_instance_types_from_instance_requirements(self) -> ActionResult:
         self.error_on_dryrun()
         architectures = set(self._get_param("ArchitectureTypes", []))
-        asked = self._get_param("InstanceRequirements")
-        if not architectures or not asked:
+        required = self._get_param("InstanceRequirements")
+        if not architectures or not required:
             raise errors.missing("InstanceRequirements" if architectures else "ArchitectureTypes")
         backend, size = self.ec2_backend, self._get_int_param("MaxResults")
         pages.check_size(size, lowest=1, highest=1000)
         here = {name for zone in zones.by_name(backend) for name in zones.offered(backend, zone)}
         fitting = [name for name in here if architectures.intersection(zones.architectures(name))]
-        found = sorted(requirements.satisfying(asked, fitting))
-        shown, token = pages.page(found, size=size, token=self._get_param("NextToken"))
+        type_names = sorted(requirements.satisfying(required, fitting))
+        shown, token = pages.page(type_names, size=size, token=self._get_param("NextToken"))
         return answers.Named(
             {"InstanceTypes": [{"InstanceType": name} for name in shown], "NextToken": token}
         )

@@ -14,14 +14,14 @@ class InterruptibleAllocations(CapacityReservations):
         source = self._reservation()
         self.error_on_dryrun()
         tags = self._parse_tag_specification("capacity-reservation").get("capacity-reservation", {})
-        made = interruptible.allocate(world(), source, self.current_account, self.params)
+        allocation = interruptible.allocate(world(), source, self.current_account, self.params)
         if tags:
-            self.ec2_backend.create_tags([made.lent.id], tags)
+            self.ec2_backend.create_tags([allocation.reservation.id], tags)
         return answers.Named(
             {
                 "SourceCapacityReservationId": source.id,
-                "TargetInstanceCount": made.target,
-                "Status": made.status,
+                "TargetInstanceCount": allocation.target,
+                "Status": allocation.status,
                 "InterruptionType": interruptible.ADHOC,
             }
         )

@@ -19,9 +19,9 @@ class LaunchTemplateResponses(Pipeline):
         templates.check(self._get_param("LaunchTemplateData") or {}, world().codes)
         result = super().create_launch_template()
         answer: Any = result.result
-        made = self.ec2_backend.get_launch_template(answer["LaunchTemplate"]["LaunchTemplateId"])
+        template = self.ec2_backend.get_launch_template(answer["LaunchTemplate"]["LaunchTemplateId"])
         now = world().clock.now().replace(tzinfo=None)
-        made.create_time = answer["LaunchTemplate"]["CreateTime"] = made.versions[0].create_time = now
+        template.create_time = answer["LaunchTemplate"]["CreateTime"] = template.versions[0].create_time = now
         return result
 
     def create_launch_template_version(self) -> ActionResult:
@@ -37,12 +37,12 @@ class LaunchTemplateResponses(Pipeline):
         for template_id in ids:
             if template_id not in backend.launch_templates:
                 raise InvalidLaunchTemplateIdNotFound(template_id)
-        found = backend.describe_launch_templates(
+        templates = backend.describe_launch_templates(
             template_names=self._get_param("LaunchTemplateNames", []),
             template_ids=ids,
             filters=self._filters_from_querystring(),
         )
-        shown, token = pages.page(found, size=size or 200, token=self._get_param("NextToken"))
+        shown, token = pages.page(templates, size=size or 200, token=self._get_param("NextToken"))
         creator = f"arn:{self.partition}:iam::{self.current_account}:root"
         return ActionResult(
             {

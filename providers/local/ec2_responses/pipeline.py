@@ -81,7 +81,7 @@ class Pipeline(EC2Response):
 
     def _do(self, here: AwsWorld, action: str, params: Mapping[str, Any]) -> TYPE_RESPONSE:
         with LOCK, request.answering(action, params):
-            here.ledger.settle()
+            here.ledger.run_due()
             token = SEES_NOW.set(NOW in self.headers)
             try:
                 return self._answer(here, action, params)
@@ -98,10 +98,10 @@ class Pipeline(EC2Response):
         digest = idempotency.digest_of(params) if key else ""
         if key and (answered := here.replies.get(key, digest)):
             self._authenticate_and_authorize_normal_action()  # a token is no permission
-            again = answered.replay(self)
-            if isinstance(again, ActionResult):
-                return self._sent(again)
-            status, headers, body = again
+            replayed = answered.replay(self)
+            if isinstance(replayed, ActionResult):
+                return self._sent(replayed)
+            status, headers, body = replayed
             return status, *self._enrich_response(dict(headers), body)
         reply = super().call_action()
         if key and int(reply[0]) < 300:

@@ -39,10 +39,10 @@ class PlacementGroups(Pipeline):
             raise errors.Ec2Error(
                 "InvalidPlacementGroupId.NotFound", f"The Placement Group ID '{unknown.pop()}' does not exist"
             )
-        found = named or [group for group in known.values() if not ids or group.id in ids]
+        groups = named or [group for group in known.values() if not ids or group.id in ids]
         filters = self._filters_from_querystring()
         pages.check_filters(filters, FILTERS)
-        rows = [(group, backend.tags.get(group.id, {})) for group in found]
+        rows = [(group, backend.tags.get(group.id, {})) for group in groups]
         shown: list[dict[str, Any]] = [
             placement_groups.describe(group, tags)
             for group, tags in rows
@@ -55,8 +55,8 @@ class PlacementGroups(Pipeline):
         name = self._get_param("GroupName")
         arn = placement_groups.arn_of(self.ec2_backend, name)
         ledger = world().ledger
-        in_use = any(o.where and o.want.placement_group_arn == arn for o in ledger.occupants.values()) or any(
-            r.usable and r.placement_group_arn == arn for r in ledger.reservations.values()
-        )
+        in_use = any(
+            o.where and o.needs.placement_group_arn == arn for o in ledger.occupants.values()
+        ) or any(r.usable and r.placement_group_arn == arn for r in ledger.reservations.values())
         placement_groups.delete(self.ec2_backend, name, in_use=in_use)
         return EmptyResult()

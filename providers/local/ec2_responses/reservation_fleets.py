@@ -29,7 +29,7 @@ class CapacityReservationFleets(CapacityReservations):
             self.ec2_backend.create_tags([fleet.id], tags)
         shown = reservation_fleets.describe(fleet, self.tags_of(fleet.id))
         shown["FleetCapacityReservations"] = shown.pop("InstanceTypeSpecifications")
-        return answers.Named({**shown, "State": "submitted"})  # EC2 answers before it has looked
+        return answers.Named({**shown, "State": "submitted"})  # EC2 answers before it has checked
 
     def modify_capacity_reservation_fleet(self) -> ActionResult:
         fleet = self._fleet(self._get_param("CapacityReservationFleetId"))
@@ -44,12 +44,12 @@ class CapacityReservationFleets(CapacityReservations):
         own = [f for f in world().reservation_fleets.values() if f.backend is self.ec2_backend]
         filters = self._filters_from_querystring()
         pages.check_filters(filters, FILTERS)
-        found = [
+        fleets = [
             fleet
-            for fleet in ([self._fleet(each) for each in dict.fromkeys(ids)] or own)
+            for fleet in ([self._fleet(fleet_id) for fleet_id in dict.fromkeys(ids)] or own)
             if pages.passes(fleet, filters, FILTERS, self.ec2_backend.tags.get(fleet.id, {}))
         ]
-        shown, token = pages.page(found, size=size, token=self._get_param("NextToken"))
+        shown, token = pages.page(fleets, size=size, token=self._get_param("NextToken"))
         described = [reservation_fleets.describe(fleet, self.tags_of(fleet.id)) for fleet in shown]
         return answers.Named({"CapacityReservationFleets": described, "NextToken": token})
 
@@ -82,10 +82,10 @@ class CapacityReservationFleets(CapacityReservations):
         return answers.Named({"SuccessfulFleetCancellations": done, "FailedFleetCancellations": failed})
 
     def _fleet(self, fleet_id: str | None) -> ReservationFleet:
-        found = world().reservation_fleets.get(fleet_id or "")
-        if found is None or found.backend is not self.ec2_backend:
+        fleet = world().reservation_fleets.get(fleet_id or "")
+        if fleet is None or fleet.backend is not self.ec2_backend:
             raise errors.Ec2Error(
                 world().codes["reservation-fleet-unknown"],
                 f"The Capacity Reservation Fleet '{fleet_id}' was not found",
             )
-        return found
+        return fleet

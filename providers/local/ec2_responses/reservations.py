@@ -31,15 +31,15 @@ FILTERS: dict[str, pages.Value[tuple[Ec2Reservation, ReservationView]]] = {
     "tenancy": lambda row: row[0].tenancy,
     "outpost-arn": lambda row: row[0].outpost_arn,
     "state": lambda row: row[1].state,
-    "start-date": lambda row: moment(row[0].start_date),
-    "end-date": lambda row: moment(row[1].end_date),
+    "start-date": lambda row: format_time(row[0].start_date),
+    "end-date": lambda row: format_time(row[1].end_date),
     "end-date-type": lambda row: row[1].end_date_type,
     "instance-match-criteria": lambda row: row[1].match_criteria,
     "placement-group-arn": lambda row: row[0].placement_group_arn,
 }
 
 
-def moment(at: Any) -> str | None:
+def format_time(at: Any) -> str | None:
     return at.strftime("%Y-%m-%dT%H:%M:%S.000Z") if at else None
 
 
@@ -72,15 +72,15 @@ class CapacityReservations(Pipeline):
             )
         here, backend = world(), self.ec2_backend
         if ids:
-            found = [backend.find_reservation(reservation_id) for reservation_id in dict.fromkeys(ids)]
+            reservations = [backend.find_reservation(reservation_id) for reservation_id in dict.fromkeys(ids)]
         else:
-            found = list(here.ledger.in_scope(backend.account_id, backend.region_name).values())
+            reservations = list(here.ledger.in_scope(backend.account_id, backend.region_name).values())
         at = here.clock.now() - here.describe_lag
         filters = self._filters_from_querystring()
         pages.check_filters(filters, FILTERS)
         rows = [
             row
-            for row in ((reservation, reservation.seen(at)) for reservation in found)
+            for row in ((reservation, reservation.seen(at)) for reservation in reservations)
             if not filters or pages.passes(row, filters, FILTERS, backend.tags.get(row[0].id, {}))
         ]
         shown, token = pages.page(rows, size=size, token=self._get_param("NextToken"))
@@ -114,10 +114,10 @@ class CapacityReservations(Pipeline):
         self.error_on_dryrun()
         tags = self._parse_tag_specification("capacity-reservation").get("capacity-reservation", {})
         count = int(self._get_param("InstanceCount"))
-        made = transfers.split(world(), source, self.current_account, count)
+        target = transfers.split(world(), source, self.current_account, count)
         if tags:
-            self.ec2_backend.create_tags([made.id], tags)
-        return self._transferred(source, made, count)
+            self.ec2_backend.create_tags([target.id], tags)
+        return self._transferred(source, target, count)
 
     def move_capacity_reservation_instances(self) -> ActionResult:
         source = self._reservation("SourceCapacityReservationId")
@@ -144,8 +144,8 @@ class CapacityReservations(Pipeline):
         view = reservation.seen(here.clock.now() - here.describe_lag)
         shown, used = self._describe(reservation, view), dict[str, int]()
         for occupant in reservation.slots.occupants.values():
-            if self.current_account in (reservation.owner_id, occupant.want.account_id):
-                used[occupant.want.account_id] = used.get(occupant.want.account_id, 0) + 1
+            if self.current_account in (reservation.owner_id, occupant.needs.account_id):
+                used[occupant.needs.account_id] = used.get(occupant.needs.account_id, 0) + 1
         usages, token = pages.page(
             [{"AccountId": account, "UsedInstanceCount": count} for account, count in used.items()],
             size=self._get_int_param("MaxResults"),
@@ -167,9 +167,9 @@ class CapacityReservations(Pipeline):
     def get_groups_for_capacity_reservation(self) -> ActionResult:
         reservation = self._reservation()
         self.error_on_dryrun()
-        found = groups.groups_of(self.current_account, self.region, reservation.arn)
+        group_rows = groups.groups_of(self.current_account, self.region, reservation.arn)
         shown, token = pages.page(
-            found, size=self._get_int_param("MaxResults"), token=self._get_param("NextToken")
+            group_rows, size=self._get_int_param("MaxResults"), token=self._get_param("NextToken")
         )
         return ActionResult({"CapacityReservationGroups": shown, "NextToken": token})
 
@@ -217,13 +217,13 @@ class CapacityReservations(Pipeline):
             "quote-state": lambda quote: quote.state(now),
         }
         pages.check_filters(filters, fields)
-        found = [
+        quotes_ = [
             quote
             for quote in ([own[quote_id] for quote_id in dict.fromkeys(ids)] or own.values())
             if pages.passes(quote, filters, fields, backend.tags.get(quote.id, {}))
         ]
         size = self._get_int_param("MaxResults")
-        shown, token = pages.page(found, size=size, token=self._get_param("NextToken"))
+        shown, token = pages.page(quotes_, size=size, token=self._get_param("NextToken"))
         described = [quotes.describe(quote, now, self.tags_of(quote.id)) for quote in shown]
         return answers.Named({f"{member}s": described, "NextToken": token})
 
@@ -239,5 +239,5 @@ class CapacityReservations(Pipeline):
         reservation_id = self._get_param(parameter)
         if not reservation_id:
             raise errors.missing(parameter)
-        found: Ec2Reservation = self.ec2_backend.find_reservation(reservation_id)
-        return found
+        reservation: Ec2Reservation = self.ec2_backend.find_reservation(reservation_id)
+        return reservation

@@ -43,8 +43,8 @@ def members(account_id: str, region: str, group: str) -> list[str]:
 
 def groups_of(account_id: str, region: str, odcr_arn: str) -> list[dict[str, str]]:
     """The account's groups that contain a reservation, as GetGroupsForCapacityReservation answers."""
-    found = _backend(account_id, region).groups_with(odcr_arn)
-    return [{"GroupArn": group.arn, "OwnerId": account_id} for group in found]
+    groups = _backend(account_id, region).groups_with(odcr_arn)
+    return [{"GroupArn": group.arn, "OwnerId": account_id} for group in groups]
 
 
 def _backend(account_id: str, region: str) -> ReservationGroupsBackend:

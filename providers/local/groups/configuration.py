@@ -23,7 +23,7 @@ HOST = "AWS::EC2::Host"
 
 MAX_ITEMS = 2
 
-# The types that GroupResources works with (API reference, GroupResources), and what may join each.
+# The types that GroupResources accepts, and the resource type that may join each (its API reference).
 GROUPABLE: Mapping[str, str | None] = {
     RESERVATION_POOL: RESERVATION,
     HOST_MANAGEMENT: HOST,

@@ -181,7 +181,7 @@ class ReservationGroupsBackend(ResourceGroupsBackend):
         return self._record(group, "GROUP", replace(outcome, succeeded=done, pending=waiting))
 
     def ungroup_resources(self, group_name: str, arns: Sequence[str]) -> GroupingResult:
-        """Removing what is not there succeeds: a repeated request has nothing left to do."""
+        """Removing an absent member succeeds: a repeated request has nothing left to do."""
         group = self._changeable(group_name, arns)
         for arn in arns:
             self._members.get(group.arn, {}).pop(arn, None)
@@ -191,8 +191,10 @@ class ReservationGroupsBackend(ResourceGroupsBackend):
         group = self.get_group(group_name)
         listed = set(self.members(group))
         return [
-            replace(each, status="SUCCESS") if each.status == "IN_PROGRESS" and each.arn in listed else each
-            for each in self._statuses.get(group.arn, {}).values()
+            replace(status, status="SUCCESS")
+            if status.status == "IN_PROGRESS" and status.arn in listed
+            else status
+            for status in self._statuses.get(group.arn, {}).values()
         ]
 
     def _changeable(self, group_name: str, arns: Sequence[str]) -> FakeResourceGroup:

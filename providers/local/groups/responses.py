@@ -106,8 +106,8 @@ class ReservationGroupsResponse(ResourceGroupsResponse):
         return json.dumps({"GroupQuery": {"GroupName": group.name, "ResourceQuery": group.resource_query}})
 
     def get_group_configuration(self) -> str:
-        found = self.resourcegroups_backend.get_group_configuration(self._named_group().name)
-        return json.dumps({"GroupConfiguration": _configuration(found)})
+        configuration = self.resourcegroups_backend.get_group_configuration(self._named_group().name)
+        return json.dumps({"GroupConfiguration": _configuration(configuration)})
 
     def put_group_configuration(self) -> str:
         self.resourcegroups_backend.put_group_configuration(
@@ -153,8 +153,8 @@ class ReservationGroupsResponse(ResourceGroupsResponse):
             "status": lambda status: [status.status],
             "resource-arn": lambda status: [status.arn],
         }
-        found = self._filtered(self.resourcegroups_backend.grouping_statuses(group.name), tests)
-        page, token = self._page(found)
+        grouping_statuses = self._filtered(self.resourcegroups_backend.grouping_statuses(group.name), tests)
+        page, token = self._page(grouping_statuses)
         statuses = [_without_nulls(_grouping_status(status)) for status in page]
         return json.dumps({"Group": group.arn, "GroupingStatuses": statuses, "NextToken": token})
 

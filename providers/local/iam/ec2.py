@@ -56,42 +56,42 @@ def needs(backend: Any, where: Where, action: str, params: Params) -> Iterator[N
 
 
 def _change(backend: Any, where: Where, action: str, params: Params) -> Iterator[Need]:
-    given = templates.tags_of(params.get("TagSpecifications"), params.get("TagSpecification"))
-    asked = requested({key: value for tags in given.values() for key, value in tags.items()})
+    tags_by_kind = templates.tags_of(params.get("TagSpecifications"), params.get("TagSpecification"))
+    request_tags = requested({key: value for tags in tags_by_kind.values() for key, value in tags.items()})
     named = [] if action in ("CreateLaunchTemplate",) else list(_named(backend, params))
     for id_ in named:
         resource, tags = _resource(backend, where, id_)
         yield Need(action=f"ec2:{action}", resource=resource, context={**where.context, **tagged(tags)})
     for kind in _MADE.get(action, ()):
         resource = where.arn("ec2", f"{kind}/*")
-        yield Need(action=f"ec2:{action}", resource=resource, context={**where.context, **asked})
-        yield from _tagging(where, action, kind, given.get(kind, {}))
+        yield Need(action=f"ec2:{action}", resource=resource, context={**where.context, **request_tags})
+        yield from _tagging(where, action, kind, tags_by_kind.get(kind, {}))
     if not named and action not in _MADE:
-        yield Need(action=f"ec2:{action}", context={**where.context, **asked})
+        yield Need(action=f"ec2:{action}", context={**where.context, **request_tags})
 
 
 def _named(backend: Any, params: Params) -> Iterator[str]:
     for parameter, by_name in _NAMED:
         value = params.get(parameter)
-        for each in value if isinstance(value, list) else [value] if value else []:
+        for id_or_name in value if isinstance(value, list) else [value] if value else []:
             if not by_name:
-                yield each
-            elif (id_ := backend.launch_template_name_to_ids.get(each)) is not None:
+                yield id_or_name
+            elif (id_ := backend.launch_template_name_to_ids.get(id_or_name)) is not None:
                 yield id_
 
 
 def _tags(backend: Any, where: Where, action: str, params: Params) -> Iterator[Need]:
-    given = {tag["Key"]: tag.get("Value", "") for tag in params.get("Tags") or ()}
+    new_tags = {tag["Key"]: tag.get("Value", "") for tag in params.get("Tags") or ()}
     for id_ in params.get("Resources") or ():
         resource, tags = _resource(backend, where, id_)
-        context = {**where.context, **requested(given), **tagged(tags)}
+        context = {**where.context, **requested(new_tags), **tagged(tags)}
         yield Need(action=f"ec2:{action}", resource=resource, context=context)
 
 
-def _tagging(where: Where, action: str, kind: str, given: Mapping[str, str]) -> Iterator[Need]:
+def _tagging(where: Where, action: str, kind: str, new_tags: Mapping[str, str]) -> Iterator[Need]:
     """Tagging the resources of an action needs a separate permission, which may name the action."""
-    if given:
-        context = {**where.context, **requested(given), "ec2:CreateAction": [action]}
+    if new_tags:
+        context = {**where.context, **requested(new_tags), "ec2:CreateAction": [action]}
         yield Need(action="ec2:CreateTags", resource=where.arn("ec2", f"{kind}/*"), context=context)
 
 
@@ -99,29 +99,36 @@ def _tagging(where: Where, action: str, kind: str, given: Mapping[str, str]) -> 
 
 
 def _launch(backend: Any, where: Where, action: str, params: Params) -> Iterator[Need]:
-    asked = templates.tags_of(params.get("TagSpecifications"), params.get("TagSpecification"))
+    request_tags = templates.tags_of(params.get("TagSpecifications"), params.get("TagSpecification"))
     calls = ("CreateFleet", "RunInstances") if action == "CreateFleet" else ("RunInstances",)
-    found: dict[tuple[str, str], Need] = {}
+    needs_: dict[tuple[str, str], Need] = {}
     for template, data, spot in _pools(backend, action, params):
-        given = templates.tags_of(data.get("TagSpecifications"), *([_listed(asked)] if asked else []))
+        tags_by_kind = templates.tags_of(
+            data.get("TagSpecifications"), *([_listed(request_tags)] if request_tags else [])
+        )
         uses = dict(_uses(backend, where, data))
         if template is not None:
             uses.update([_resource(backend, where, template.id)])
-        made = ("instance", "volume", "network-interface", *(["spot-instances-request"] if spot else []))
+        created_kinds = (
+            "instance",
+            "volume",
+            "network-interface",
+            *(["spot-instances-request"] if spot else []),
+        )
         for call in calls:
             for resource, tags in uses.items():
                 context = {**where.context, **tagged(tags)}
-                found[call, resource] = Need(action=f"ec2:{call}", resource=resource, context=context)
-            for kind in made if call == "RunInstances" else (*made, "fleet"):
+                needs_[call, resource] = Need(action=f"ec2:{call}", resource=resource, context=context)
+            for kind in created_kinds if call == "RunInstances" else (*created_kinds, "fleet"):
                 resource = where.arn("ec2", f"{kind}/*")
-                context = {**where.context, **requested(given.get(kind, {}))}
-                found[call, resource] = Need(action=f"ec2:{call}", resource=resource, context=context)
-        for kind in (*made, "fleet") if action == "CreateFleet" else made:
-            for need in _tagging(where, action, kind, given.get(kind, {})):
-                found[need.action, need.resource] = need
+                context = {**where.context, **requested(tags_by_kind.get(kind, {}))}
+                needs_[call, resource] = Need(action=f"ec2:{call}", resource=resource, context=context)
+        for kind in (*created_kinds, "fleet") if action == "CreateFleet" else created_kinds:
+            for need in _tagging(where, action, kind, tags_by_kind.get(kind, {})):
+                needs_[need.action, need.resource] = need
         for need in (*_role(backend, where, data), *_group(where, data)):
-            found[need.action, need.resource] = need
-    yield from found.values() or [Need(action=f"ec2:{action}", context=where.context)]
+            needs_[need.action, need.resource] = need
+    yield from needs_.values() or [Need(action=f"ec2:{action}", context=where.context)]
 
 
 def _pools(backend: Any, action: str, params: Params) -> Iterator[tuple[Any, dict[str, Any], bool]]:
@@ -175,8 +182,8 @@ def _group(where: Where, data: Mapping[str, Any]) -> Iterator[Need]:
 
 def _listed(tags: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
     return [
-        {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in given.items()]}
-        for kind, given in tags.items()
+        {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in kind_tags.items()]}
+        for kind, kind_tags in tags.items()
     ]
 
 

@@ -40,14 +40,14 @@ class Denied(JsonRESTError):
 class AuthorizationRequest(IAMRequest):
     """moto's request, with a decision for each permission that the call needs."""
 
-    def __init__(self, *, wanted: Needs, data: Any, **given: Any) -> None:
+    def __init__(self, *, needs_: Needs, data: Any, **arguments: Any) -> None:
         # A GET has no body to sign; moto would take the parsed path for one.
-        super().__init__(data={} if given["method"] == "GET" else data, **given)
-        self._wanted = wanted
+        super().__init__(data={} if arguments["method"] == "GET" else data, **arguments)
+        self._needs = needs_
 
     def check_action_permitted(self, resource: str) -> None:
-        documents = [json.loads(_document(each)) for each in self._access_key.collect_policies()]
-        for need in self._wanted():
+        documents = [json.loads(_document(policy)) for policy in self._access_key.collect_policies()]
+        for need in self._needs():
             allowed, denied = allows(documents, need.action, need.resource, need.context)
             if not allowed:
                 why = "with an explicit deny" if denied else "because no policy allows it"
@@ -56,7 +56,7 @@ class AuthorizationRequest(IAMRequest):
                 )
 
 
-def check(response: Any, wanted: Callable[[Where], Iterable[Need]]) -> None:
+def check(response: Any, needs_of: Callable[[Where], Iterable[Need]]) -> None:
     """Raises AccessDeniedError, and moto's own for a key or a signature that is none."""
     partition = get_partition(response.region)
     where = Where(
@@ -66,7 +66,7 @@ def check(response: Any, wanted: Callable[[Where], Iterable[Need]]) -> None:
         now=world().clock.now(),
     )
     response._authenticate_and_authorize_action(
-        partial(AuthorizationRequest, wanted=lambda: wanted(where)), "*"
+        partial(AuthorizationRequest, needs_=lambda: needs_of(where)), "*"
     )
 
 
@@ -98,16 +98,16 @@ def _ssm(response: Any, where: Where) -> Iterable[Need]:
 
 def _iam(response: Any, where: Where) -> Iterable[Need]:
     profiles = iam_backends[where.account][where.partition].instance_profiles.values()
-    tags = {each.name: {tag["Key"]: tag["Value"] for tag in each.tags} for each in profiles}
+    tags = {profile.name: {tag["Key"]: tag["Value"] for tag in profile.tags} for profile in profiles}
     return needs.iam(where, response._get_action(), params_of(response), tags)
 
 
 def _groups(response: Any, where: Where) -> Iterable[Need]:
     params = params_of(response)
     named = str(params.get("Group") or params.get("GroupName") or "").rpartition("/")[2]
-    found = resourcegroups_backends[where.account][where.region].groups.by_name.get(named)
+    group = resourcegroups_backends[where.account][where.region].groups.by_name.get(named)
     return needs.groups(
-        where, response._get_action(), params, (found.arn, dict(found.tags or {})) if found else None
+        where, response._get_action(), params, (group.arn, dict(group.tags or {})) if group else None
     )
 
 

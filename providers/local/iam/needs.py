@@ -86,20 +86,20 @@ def ssm(where: Where, action: str, params: Params) -> Iterator[Need]:
 
 def iam(where: Where, action: str, params: Params, tags: Mapping[str, Mapping[str, str]]) -> Iterator[Need]:
     """`tags`: those of instance profiles, by name."""
-    given = {tag["Key"]: tag.get("Value", "") for tag in params.get("Tags") or ()}
+    new_tags = {tag["Key"]: tag.get("Value", "") for tag in params.get("Tags") or ()}
     profile, role = params.get("InstanceProfileName"), params.get("RoleName")
     if profile:
         resource = where.arn("iam", f"instance-profile/{profile}", region="")
-        context = {**where.context, **requested(given), **tagged(tags.get(profile, {}))}
+        context = {**where.context, **requested(new_tags), **tagged(tags.get(profile, {}))}
         yield Need(action=f"iam:{action}", resource=resource, context=context)
-        if action == "CreateInstanceProfile" and given:
+        if action == "CreateInstanceProfile" and new_tags:
             yield Need(action="iam:TagInstanceProfile", resource=resource, context=context)
         if action == "AddRoleToInstanceProfile" and role:
             yield pass_role(where, where.arn("iam", f"role/{role}", region=""))
     elif role:
         yield Need(action=f"iam:{action}", resource=where.arn("iam", f"role/{role}", region=""))
     else:
-        yield Need(action=f"iam:{action}", context={**where.context, **requested(given)})
+        yield Need(action=f"iam:{action}", context={**where.context, **requested(new_tags)})
 
 
 def pass_role(where: Where, arn: str) -> Need:
@@ -111,13 +111,13 @@ def groups(
     where: Where, action: str, params: Params, named: tuple[str, Mapping[str, str]] | None
 ) -> Iterator[Need]:
     """`named`: the ARN and the tags of the group that the request names."""
-    given = dict(params.get("Tags") or {}) if isinstance(params.get("Tags"), Mapping) else {}
+    new_tags = dict(params.get("Tags") or {}) if isinstance(params.get("Tags"), Mapping) else {}
     arn, tags = named or ("*", {})
-    context = {**where.context, **requested(given), **tagged(tags)}
+    context = {**where.context, **requested(new_tags), **tagged(tags)}
     yield Need(action=f"resource-groups:{action}", resource=arn, context=context)
     if action == "ListGroupResources":
         yield from members(where)
-    if action == "CreateGroup" and given:
+    if action == "CreateGroup" and new_tags:
         name = where.arn("resource-groups", f"group/{params.get('Name')}")
         yield Need(action="resource-groups:Tag", resource=name, context=context)
 

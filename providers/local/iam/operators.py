@@ -44,15 +44,15 @@ def _same_in_any_case(pattern: str, value: str) -> bool:
 
 def _number(text: str) -> Decimal:
     try:
-        found = Decimal(text)
+        number = Decimal(text)
     except InvalidOperation as error:
         raise ValueError(f"{text!r} is no number") from error
-    if not found.is_finite():
+    if not number.is_finite():
         raise ValueError(f"{text!r} is no number")
-    return found
+    return number
 
 
-def _moment(text: str) -> datetime:
+def _parse_date(text: str) -> datetime:
     if re.fullmatch(r"\d+(\.\d+)?", text) and len(text) != len("2026"):
         try:
             return datetime.fromtimestamp(float(text), UTC)
@@ -60,8 +60,8 @@ def _moment(text: str) -> datetime:
             raise ValueError(f"{text!r} is no time") from error
     # W3C's profile of ISO 8601 has a year, or a year and a month, too.
     whole = text if len(text) > len("2026-11") else f"{text}-01-01"[: len("2026-11-01")]
-    found = datetime.fromisoformat(whole)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    parsed = datetime.fromisoformat(whole)
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
 
 
 def _bytes(text: str) -> bytes:
@@ -81,11 +81,11 @@ def _compared(
 
     def test(pattern: str, value: str) -> bool:
         try:
-            wanted = (of_policy or read)(pattern)
+            expected = (of_policy or read)(pattern)
         except ValueError as error:
             raise BadPolicy(f"a condition of a policy: {error}") from error
         try:
-            return holds(read(value), wanted)
+            return holds(read(value), expected)
         except ValueError:
             return False
 
@@ -123,7 +123,7 @@ OPERATORS: Final[Mapping[str, tuple[Test, bool]]] = {
     "NotIpAddress": (_WITHIN, True),
     **{
         f"{kind}{name}": (_compared(read, holds), negated)
-        for kind, read in (("Numeric", _number), ("Date", _moment))
+        for kind, read in (("Numeric", _number), ("Date", _parse_date))
         for name, (holds, negated) in _ORDERS.items()
     },
 }

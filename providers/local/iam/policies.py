@@ -41,9 +41,9 @@ def _applies(statement: Statement, action: str, resource: str, context: Context)
     if not acts or not _either(statement, "Resource", lambda pattern: like(pattern, resource)):
         return False
     return all(
-        _holds(operator, key, _list(wanted), context)
+        _holds(operator, key, _list(expected), context)
         for operator, keys in (statement.get("Condition") or {}).items()
-        for key, wanted in keys.items()
+        for key, expected in keys.items()
     )
 
 
@@ -54,23 +54,23 @@ def _either(statement: Statement, element: str, matches: Callable[[str], bool]) 
     return any(map(matches, _list(statement.get(element))))
 
 
-def _holds(operator: str, key: str, wanted: Sequence[Any], context: Context) -> bool:
+def _holds(operator: str, key: str, expected: Sequence[Any], context: Context) -> bool:
     quantifier, _, plain = operator.rpartition(":")
     plain, optional = plain.removesuffix("IfExists"), plain.endswith("IfExists")
-    given = context.get(key.lower())
-    asked = [_text(value) for value in wanted]
+    request_values = context.get(key.lower())
+    patterns = [_text(value) for value in expected]
     if plain == "Null":
-        return any((given is None) == (value == "true") for value in asked)
+        return any((request_values is None) == (value == "true") for value in patterns)
     if plain not in OPERATORS:
         raise UnknownOperator(f"condition operator {operator} is not known to local AWS")
     test, negated = OPERATORS[plain]
-    if given is None and (optional or quantifier == "ForAllValues"):
+    if request_values is None and (optional or quantifier == "ForAllValues"):
         return True
-    values = given or ()
-    one = [any(test(pattern, value) for pattern in asked) != negated for value in values]
+    values = request_values or ()
+    matches = [any(test(pattern, value) for pattern in patterns) != negated for value in values]
     if quantifier == "ForAllValues":
-        return all(one)
-    return any(one) or (negated and not values and quantifier != "ForAnyValue")
+        return all(matches)
+    return any(matches) or (negated and not values and quantifier != "ForAnyValue")
 
 
 def _text(value: Any) -> str:

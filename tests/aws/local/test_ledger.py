@@ -132,7 +132,7 @@ class Life(RuleBasedStateMachine):
     @rule(seconds=st.integers(1, 7200))
     def wait(self, seconds: int) -> None:
         self.world.clock.advance(seconds)
-        self.ledger.settle()
+        self.ledger.run_due()
 
     # ---- invariants
 
@@ -178,12 +178,12 @@ class Life(RuleBasedStateMachine):
             if r.match_criteria == "open" and r.available
         }
         for occupant in self.ledger.occupants.values():
-            target = occupant.want.target
+            target = occupant.needs.target
             if isinstance(occupant.where, PoolKey) and target in (
                 CapacityTarget(),
                 CapacityTarget("open"),
             ):
-                assert occupant.want.instance_type not in room
+                assert occupant.needs.instance_type not in room
 
 
 TestLife = Life.TestCase

@@ -42,7 +42,7 @@ def test_messages_come_as_notices_and_are_gone_when_acknowledged(world: World, q
         NoticeKind.REBALANCE,
     }
     first = next(m for m in received if m.notice and m.notice.kind is NoticeKind.REBALANCE)
-    world.aws.settle(QUEUE, [first])
+    world.aws.delete_messages(QUEUE, [first])
     (left,) = world.aws.receive(QUEUE, wait=0)
     assert left.notice and left.notice.kind is NoticeKind.SPOT_INTERRUPTION, (
         "an unacknowledged message comes back"
@@ -54,7 +54,7 @@ def test_a_message_that_is_no_notice_is_handed_out_with_its_problem(world: World
     (message,) = world.aws.receive(QUEUE, wait=0)
     assert (message.notice, message.body) == (None, "hello")
     assert "not JSON" in message.problem
-    world.aws.settle(QUEUE, [message])
+    world.aws.delete_messages(QUEUE, [message])
     assert world.aws.receive(QUEUE, wait=0) == []
 
 
@@ -70,7 +70,7 @@ def test_more_than_one_batch_is_acknowledged(world: World, queue: Queue) -> None
         queue.put(events.rebalance(ID))
     got = [m for _ in range(3) for m in world.aws.receive(QUEUE, wait=0)]
     assert len(got) == 25
-    world.aws.settle(QUEUE, got)
+    world.aws.delete_messages(QUEUE, got)
     shown = queue.sqs.get_queue_attributes(QueueUrl=queue.url, AttributeNames=["All"])["Attributes"]
     assert shown["ApproximateNumberOfMessagesNotVisible"] == "0"
 

@@ -54,7 +54,7 @@ def test_own_reservation_carries_the_uid_and_can_be_changed(world: World, change
     this_cluster = of(world, "uid-of-this")
     id_ = reserved(this_cluster)
     (odcr,) = this_cluster.reservations()
-    assert (odcr.tags[UID], odcr.ownership) == ("uid-of-this", "ours")
+    assert (odcr.tags[UID], odcr.ownership) == ("uid-of-this", "owned")
     CHANGES[change](this_cluster, id_)
     (odcr,) = of(world, "uid-of-another").reservations()
     assert odcr.ownership == "foreign"
@@ -96,11 +96,11 @@ def test_each_cluster_uid_lists_only_its_own_templates(world: World) -> None:
 @pytest.mark.parametrize(
     ("carried", "listed", "ownership"),
     [
-        ({UID: "uid-of-this"}, True, "ours"),
+        ({UID: "uid-of-this"}, True, "owned"),
         ({UID: "uid-of-another"}, False, "foreign"),
         ({}, True, "unproven"),
     ],
-    ids=["ours", "foreign", "unproven"],
+    ids=["owned", "foreign", "unproven"],
 )
 def test_instance_ownership_follows_the_uid(
     world: World, carried: dict[str, str], listed: bool, ownership: str

@@ -61,7 +61,7 @@ def claim(
 
 def explained(stack: Stack, name: str) -> Sequence[Mapping[str, Any]]:
     """The options of a waiting claim, as `explain claim` shows them."""
-    forecast = explain.prospects(
+    forecast = explain.claim_forecast(
         stack.get(NodeClaim, name),
         stack.client,
         stack.provider,
@@ -125,7 +125,7 @@ def test_idle_slots_are_lent_and_drained_when_their_owner_comes_back(stack: Stac
     assert stack.aws.free(odcr) == 0
     assert stack.broker is not None
     (loan,) = loans(stack.all(NodeClaim), stack.broker.ome.reads.snapshot())
-    assert (loan.lender, loan.borrower, loan.slots, loan.claims) == (
+    assert (loan.owner, loan.borrower, loan.slots, loan.claims) == (
         OWNER,
         BORROWER,
         2,

@@ -12,7 +12,7 @@ from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.commands import manifests
-from broker.demo import world
+from broker.demo import account as demo_account
 from broker.demo.kubelets import Kubelets
 from tests.cluster.stack import Stack
 
@@ -25,10 +25,10 @@ BORROWING = ("vision-0", "speech-0", "speech-1", "speech-2")
 @pytest.mark.both_servers
 def test_every_example_comes_true(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """All examples at once, in the account of the demo of two teams, in a cluster of the demo's name."""
-    account = world.teams(stack.server.endpoint)
-    monkeypatch.setattr("tests.cluster.stack.CLUSTER", world.CLUSTER)
+    account = demo_account.teams(stack.server.endpoint)
+    monkeypatch.setattr("tests.cluster.stack.CLUSTER", demo_account.CLUSTER)
     stack.kubelets = Kubelets(stack.client, stack.provider(), clock=stack.clock, every=0.1)
-    stack.start(cluster_name=world.CLUSTER, buy_dollars=100.0)
+    stack.start(cluster_name=demo_account.CLUSTER, buy_dollars=100.0)
     pages = ("borrowing.yaml", "bought.yaml", "dedicated-cluster.yaml")
     given = manifests.read(str(EXAMPLES / page) for page in pages)
     claims = [document for document in given if document["kind"] == NodeClaim.KIND.kind]

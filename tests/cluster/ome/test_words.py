@@ -144,13 +144,13 @@ def _shown(stack: Stack, waiting: Sequence[str]) -> Iterator[str]:
     pages: list[Any] = [rendered(explain_cluster(situation))]
     for by in GroupBy:
         rows = problems.rows(problems.published(situation, now - timedelta(hours=1)), by)
-        pages.append(table("", [*problems.told(rows)], columns=problems.COLUMNS))
+        pages.append(table("", [*problems.format_rows(rows)], columns=problems.COLUMNS))
     for name in ("second", *waiting):
         claim = stack.get(NodeClaim, name)
         yield from explain.headline(claim)
-        attempts = explain.told_attempts(explain.attempts(claim))
+        attempts = explain.format_attempts(explain.attempts(claim))
         pages.append(table("", attempts, columns=explain.ATTEMPT_COLUMNS))
-        forecast = explain.prospects(
+        forecast = explain.claim_forecast(
             claim,
             stack.client,
             stack.provider,
@@ -159,8 +159,8 @@ def _shown(stack: Stack, waiting: Sequence[str]) -> Iterator[str]:
         )
         if forecast is not None:
             yield forecast.decision
-            pages.append(table("", explain.told_options(forecast.rows), columns=explain.OPTION_COLUMNS))
-            short = explain.told_shortages(explain.shortages(forecast))
+            pages.append(table("", explain.format_options(forecast.rows), columns=explain.OPTION_COLUMNS))
+            short = explain.format_shortages(explain.shortages(forecast))
             pages.append(table("", short, columns=explain.SHORTAGE_COLUMNS))
     for page in pages:
         out = io.StringIO()

@@ -11,8 +11,8 @@ from cryptography.x509 import verification
 
 from broker.admission.certificates import (
     CA_LIFE,
+    PROPAGATION,
     SERVING_LIFE,
-    SETTLING,
     SKEW,
     StoredCertificates,
     UnusableCertificates,
@@ -101,7 +101,7 @@ def test_a_new_authority_signs_only_after_api_servers_can_have_its_bundle() -> N
     assert updated.serving is not None
     assert updated.serving.certificate.issuer == first.certificate.subject
     renewed = StoredCertificates(updated.authorities, None)
-    soon, later = (turn(renewed, names=[NAME], now=late + after) for after in (HOUR / 2, SETTLING))
+    soon, later = (turn(renewed, names=[NAME], now=late + after) for after in (HOUR / 2, PROPAGATION))
     assert soon.serving is not None
     assert later.serving is not None
     assert soon.serving.certificate.issuer == first.certificate.subject

@@ -57,7 +57,7 @@ def many(flavors: int) -> list[Json]:
         (
             {"resourceGroups": [{"coveredResources": [f"r{n}" for n in range(9)], "flavors": many(64)}]},
             "spec.resourceGroups[0]",
-            "has 576 pairs of flavor and resource; Kueue takes at most 512 in a group: make two of it",
+            "has 576 pairs of flavor and resource; Kueue takes at most 512 in a group: split it in two",
         ),
         ({"allowBorrowing": True}, "spec.allowBorrowing", "spec.cohort is empty: name a cohort to borrow"),
         (
@@ -251,7 +251,7 @@ def test_unreadable_objects_give_a_warning_and_no_refusal() -> None:
     response = response_to(cluster(profile="large"), reads=FakeReads(broken="no answer"))
     assert (response["allowed"], response["warnings"]) == (
         True,
-        ["spec.profile large was not looked for: no answer"],
+        ["spec.profile large could not be read: no answer"],
     )
 
 
@@ -259,8 +259,8 @@ def test_unreadable_objects_give_a_warning_and_no_refusal() -> None:
 @pytest.mark.parametrize(
     ("spec", "refused", "warned"),
     [
-        ({}, "nothing says how large the cluster is: set resources, or a profile and a count", ""),
-        ({"resources": {"requests": {}}}, "nothing says how large the cluster is", ""),
+        ({}, "the cluster's size is not set: set resources, or a profile and a count", ""),
+        ({"resources": {"requests": {}}}, "the cluster's size is not set", ""),
         ({"resources": {"requests": {GPU: "-8"}}}, "nvidia.com/gpu -8 is negative", ""),
         ({"resources": {"requests": {GPU: "8"}}}, "", ""),
         ({"resources": {"limits": {GPU: "8"}}}, "", ""),
@@ -301,7 +301,7 @@ def test_kinds_without_rules_and_fields_of_newer_schemas_are_admitted() -> None:
         ([], "an AdmissionReview is a JSON object, this is list"),
         (
             {"kind": "Pod", "apiVersion": "v1"},
-            "AdmissionReview of admission.k8s.io/v1 is wanted, this is Pod",
+            "AdmissionReview of admission.k8s.io/v1 is required, this is Pod",
         ),
         (
             {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1beta1"},

@@ -238,13 +238,13 @@ def test_a_lending_limit_is_accepted(served: Api) -> None:
         ),
         (
             {"resourceGroups": [{**group(), "coveredResources": ["@cpu", GPU]}]},
-            "spec.resourceGroups[0].coveredResources: '@cpu' is no name of a resource: write one such as",
+            "spec.resourceGroups[0].coveredResources: '@cpu' is not a resource name: write one such as",
         ),
         (
             {"resourceGroups": [{**group(), "coveredResources": ["Nvidia.com/gpu"]}]},
-            "is no name of a resource",
+            "is not a resource name",
         ),
-        ({"resourceGroups": [{**group(), "coveredResources": ["a" * 64]}]}, "is no name of a resource"),
+        ({"resourceGroups": [{**group(), "coveredResources": ["a" * 64]}]}, "is not a resource name"),
         ({"allowBorrowing": True}, "spec.allowBorrowing is true and spec.cohort is empty: name a cohort"),
         (
             {"preemptionRule": {"borrowWithinCohort": {"policy": "LowerPriority"}}},

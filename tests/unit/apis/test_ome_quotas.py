@@ -46,7 +46,7 @@ def test_the_sixth_reservation_has_no_room() -> None:
     (refusal,) = over_quota("team", reversed(six), [quota()]).items()
     assert refusal[0] == "r6"
     assert refusal[1][0].startswith(
-        "ResourceQuota quota allows ome.io/capacity-reservations 5, of which 0 is free and 1 is wanted: "
+        "ResourceQuota quota allows ome.io/capacity-reservations 5, of which 0 is free and 1 is requested: "
         "delete another reservation"
     )
 
@@ -55,10 +55,14 @@ def test_the_sixth_reservation_has_no_room() -> None:
 @pytest.mark.parametrize(
     ("hard", "requested", "message"),
     [
-        ({"nvidia.com/gpu": "16"}, {"gpu": 17}, "nvidia.com/gpu 16, of which 16 is free and 17 is wanted"),
+        ({"nvidia.com/gpu": "16"}, {"gpu": 17}, "nvidia.com/gpu 16, of which 16 is free and 17 is requested"),
         ({"requests.nvidia.com/gpu": "16"}, {"gpu": 17}, "requests.nvidia.com/gpu 16"),
-        ({"requests.memory": "1Ti"}, {"memory": "1025Gi"}, "1Ti is free and 1025Gi is wanted: reserve less"),
-        ({"requests.cpu": "2"}, {"cpu": "2001m"}, "2 is free and 2001m is wanted"),
+        (
+            {"requests.memory": "1Ti"},
+            {"memory": "1025Gi"},
+            "1Ti is free and 1025Gi is requested: reserve less",
+        ),
+        ({"requests.cpu": "2"}, {"cpu": "2001m"}, "2 is free and 2001m is requested"),
         ({"memory": "1Ti"}, {"memory": "2Ti"}, "memory 1Ti"),
         ({"nvidia.com/gpu": "16"}, {"gpu": 16}, ""),
         ({"requests.memory": "16Ti"}, {"memory": "16384Gi"}, ""),

@@ -88,7 +88,7 @@ def odcr(
         instance_type=type_name,
         zone=zone,
         total=free if total is None else total,
-        ownership=more.pop("ownership", Owner(CLUSTER).judge(more.get("tags", {}))),
+        ownership=more.pop("ownership", Owner(CLUSTER).ownership_of(more.get("tags", {}))),
         available=free,
         owner_id=more.pop("owner_id", ACCOUNT),
         zone_id=more.pop("zone_id", "use1-az" + "abc"[ord(zone[-1]) - ord("a")]),

@@ -109,7 +109,7 @@ def test_an_object_that_the_watch_still_shows_returns() -> None:
     ending = versioned(12, size=1)
     ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     c.observe(ending)
-    assert not c.knows(12), "the watch would pass over it"
+    assert not c.has_version(12), "the watch would pass over it"
     c.apply("MODIFIED", ending)
     assert len(c) == 1
 
@@ -239,7 +239,7 @@ class CacheModel(RuleBasedStateMachine):
     def event(self) -> None:
         version, event, _, obj = self.server.log[self.seen]
         self.seen += 1
-        if event == "MODIFIED" and self.cache.knows(version):
+        if event == "MODIFIED" and self.cache.has_version(version):
             self.cache.progress(version)  # a watch passes over objects that need no decoding
         else:
             self.cache.apply(event, obj)

@@ -18,7 +18,7 @@ from broker.apiserver import Cluster
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
 from broker.kube.transports import InProcessTransport
-from broker.notifications.alerts import ENDING, MOST, REPEATS, firing_alerts
+from broker.notifications.alerts import ENDING, MIN_FAILED_RETRIES, MOST, firing_alerts
 from broker.notifications.delivery import ATTEMPTS
 from broker.notifications.notifier import HOLD, LASTS, Notifier
 from broker.notifications.record import NotificationRecord
@@ -94,7 +94,7 @@ class World:
         """The messages of a check, after this time and with these values."""
         assert self.live is not None
         self.live = replace(self.live, now=self.live.now + timedelta(seconds=seconds), **more)
-        self.notifier.look()
+        self.notifier.check()
         return self.inbox.taken()
 
 
@@ -112,7 +112,7 @@ def troubles(live: LiveState) -> Json:
         "3 more p5.48xlarge are wanted: raise --buy-dollars (BROKER_BUY_DOLLARS)",
     )
     return {
-        "shortages": [replace(live.shortages[0], repeats=REPEATS)],
+        "shortages": [replace(live.shortages[0], failed_retries=MIN_FAILED_RETRIES)],
         "odcrs": [replace(odcr(), end=live.now + timedelta(minutes=30))],
         "reservations": [replace(live.reservations[0], problems=(problem,))],
     }
@@ -238,12 +238,12 @@ def test_alerts_are_bounded_and_a_standby_sends_none(inbox: Inbox) -> None:
     ((_, bodies),) = world.check(0, odcrs=many)
     assert len(bodies) == MOST
     world.live = None
-    world.notifier.look()
+    world.notifier.check()
     assert inbox.taken() == []
 
 
 def test_a_wrong_url_is_reported_without_its_value() -> None:
-    assert not Notifier(Settings(), lambda: None, lambda: None, clock=NoWait()).wanted
+    assert not Notifier(Settings(), lambda: None, lambda: None, clock=NoWait()).enabled
     for start in ("hooks.example", "https://hooks.example:99999", "https://[hooks.example", "https://:443"):
         (problem,) = problems(Settings(notify_webhook=f"{start}/{TOKEN}"), ["notify_webhook"])
         assert "--notify-webhook (BROKER_NOTIFY_WEBHOOK)" in problem and TOKEN not in problem
@@ -254,4 +254,4 @@ def test_every_accepted_url_can_be_sent_to(start: str) -> None:
     url = f"{start}/{TOKEN}"
     settings = Settings(notify_alertmanager=url, notify_webhook=url)
     assert problems(settings, ["notify_alertmanager", "notify_webhook"]) == []
-    assert Notifier(settings, lambda: None, lambda: None, clock=NoWait()).wanted
+    assert Notifier(settings, lambda: None, lambda: None, clock=NoWait()).enabled

@@ -66,9 +66,8 @@ def resolved(
     holders: Mapping[str, Reserved] | None = None,
 ) -> Ownership:
     tags = group_tags or {}
-    read = ReservationGroup(
-        arn=GROUP, name="g", member_ids=group or (), tags=tags, ownership=Owner("blue", UID).judge(tags)
-    )
+    ownership = Owner("blue", UID).ownership_of(tags)
+    read = ReservationGroup(arn=GROUP, name="g", member_ids=group or (), tags=tags, ownership=ownership)
     return resolve_ownership(
         odcrs,
         {} if group is None else {GROUP: read},

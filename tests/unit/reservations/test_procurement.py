@@ -861,6 +861,6 @@ def test_only_reservations_of_this_clusters_broker_are_changed(
     tags = {key: value for key, value in reservation.tags.items() if key != TAG_CLUSTER}
     tags |= {TAG_CLUSTER: cluster} if cluster else {}
     tags |= {TAG_CLUSTER_UID: uid} if uid else {}
-    reservation = replace(reservation, tags=tags, ownership=Owner("blue", "uid-of-this").judge(tags))
+    reservation = replace(reservation, tags=tags, ownership=Owner("blue", "uid-of-this").ownership_of(tags))
     assert made_here(reservation, "blue") is own
     assert not made_here(replace(reservation, tags={**tags, TAG_MANAGED: "terraform"}), "blue")

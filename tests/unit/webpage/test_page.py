@@ -293,6 +293,6 @@ def test_a_loan_hides_names_outside_of_the_scope() -> None:
     loans = [loan("team/gpus", "other/gpus", ("train-9",)), loan("x/gpus", "other/gpus", ("train-8",))]
     live = replace(state(), reservations=members, loans=loans)
     scoped = visible(live, VisibleScope(cluster=False, namespaces=frozenset({"team"})))
-    assert [(row.lender, row.borrower, row.borrower_url, row.claims) for row in scoped.loans] == [
+    assert [(row.owner, row.borrower, row.borrower_url, row.claims) for row in scoped.loans] == [
         ("team/gpus", ELSEWHERE, "", ())
     ]

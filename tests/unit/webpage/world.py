@@ -85,10 +85,10 @@ def state(claims: int = 1, odcrs: int = 1) -> LiveState:
     )
 
 
-def loan(lender: str, borrower: str, claims: tuple[str, ...], *, ending: int = 0) -> LoanRow:
+def loan(owner: str, borrower: str, claims: tuple[str, ...], *, ending: int = 0) -> LoanRow:
     return LoanRow(
-        lender=lender,
-        lender_url=f"/reservations/{lender}",
+        owner=owner,
+        owner_url=f"/reservations/{owner}",
         borrower=borrower,
         borrower_url=f"/reservations/{borrower}" if borrower else "",
         flavor="h100",

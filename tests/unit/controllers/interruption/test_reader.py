@@ -31,7 +31,7 @@ class Sqs:
         self.on_receive()
         return [*self.held[:10]]
 
-    def settle(self, queue: str, messages: Sequence[QueueMessage]) -> None:
+    def delete_messages(self, queue: str, messages: Sequence[QueueMessage]) -> None:
         self.held = [message for message in self.held if message not in messages]
 
     def left(self) -> list[str]:

@@ -92,9 +92,9 @@ terms = st.builds(
 def test_no_term_ever_selects_everything(chosen: list[Selector]) -> None:
     if any(not term.id and not term.tags for term in chosen):
         with pytest.raises(ProviderError, match="selects by nothing"):
-            list(of_terms(chosen, what="subnetSelectorTerms", id_name="subnet-id", name=""))
+            list(of_terms(chosen, field="subnetSelectorTerms", id_name="subnet-id", name=""))
         return
-    queries = list(of_terms(chosen, what="subnetSelectorTerms", id_name="subnet-id", name=""))
+    queries = list(of_terms(chosen, field="subnetSelectorTerms", id_name="subnet-id", name=""))
     assert all(queries)
     assert len(queries) <= max(1, len(chosen))
     values = {value for query in queries for filter_ in query for value in filter_.get("Values", [])}
@@ -103,7 +103,7 @@ def test_no_term_ever_selects_everything(chosen: list[Selector]) -> None:
 
 def test_a_star_filters_by_the_key_alone_and_fields_are_combined() -> None:
     (query,) = of_terms(
-        [Selector(id="subnet-1", tags={"any": "*", "env": "prod"})], what="x", id_name="subnet-id", name=""
+        [Selector(id="subnet-1", tags={"any": "*", "env": "prod"})], field="x", id_name="subnet-id", name=""
     )
     assert query == [
         {"Name": "tag-key", "Values": ["any"]},
@@ -114,7 +114,7 @@ def test_a_star_filters_by_the_key_alone_and_fields_are_combined() -> None:
 
 def test_plain_ids_are_one_call() -> None:
     queries = list(
-        of_terms([Selector(id=f"subnet-{n}") for n in range(150)], what="x", id_name="subnet-id", name="")
+        of_terms([Selector(id=f"subnet-{n}") for n in range(150)], field="x", id_name="subnet-id", name="")
     )
     assert len(queries) == 1
 

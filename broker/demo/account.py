@@ -35,7 +35,7 @@ class ExampleIds:
     names: Mapping[str, str]
 
     def fill(self, text: str) -> str:
-        """The manifest with each ${NAME} replaced. Raises KeyError for a name that the world lacks."""
+        """The manifest with each ${NAME} replaced. Raises KeyError for a name that the account lacks."""
         for name, value in self.names.items():
             text = text.replace(f"${{{name}}}", value)
         if "${" in text:
@@ -65,7 +65,7 @@ def build(endpoint: str) -> ExampleIds:
     g6a = _reserve(ec2, "g6.12xlarge", "us-east-1a", 1, "targeted", "inference")
     g6b = _reserve(ec2, "g6.12xlarge", "us-east-1b", 1, "targeted", "inference")
     open_ = _reserve(ec2, "m7i.4xlarge", "us-east-1b", 2, "open", "burst")
-    full = _reserve(ec2, "g5.12xlarge", "us-east-1c", 1, "targeted", "somebody-else")
+    full = _reserve(ec2, "g5.12xlarge", "us-east-1c", 1, "targeted", "another-user")
     web = _reserve(ec2, "c7i.4xlarge", "us-east-1a", 3, "targeted", "web")
     group = _group(ec2, endpoint, "inference", g6a, g6b)
     ids = {"ODCR_P5": p5, "ODCR_OPEN": open_, "ODCR_FULL": full, "ODCR_WEB": web}
@@ -77,29 +77,29 @@ def teams(endpoint: str) -> ExampleIds:
     ec2: EC2Client = client("ec2", endpoint)
     _tag_network(ec2)
     _node_profile(endpoint)
-    group, found = _of_teams(ec2, endpoint)
-    return ExampleIds(names={**found, "GROUP_ARN": group, "AMI": _image(ec2)})
+    group, odcrs = _of_teams(ec2, endpoint)
+    return ExampleIds(names={**odcrs, "GROUP_ARN": group, "AMI": _image(ec2)})
 
 
 def everything(endpoint: str) -> ExampleIds:
     """The account of all examples, after the purchases that some of them request."""
-    world = build(endpoint)
+    ids = build(endpoint)
     ec2: EC2Client = client("ec2", endpoint)
     _of_teams(ec2, endpoint)
     for owner, instance_type in (("research/gpus", "g6.12xlarge"), ("production/gpus", "g5.12xlarge")):
         odcr = _reserve(ec2, instance_type, "us-east-1a", 2, "targeted", owner.partition("/")[0])
         _own(ec2, odcr, owner)
         _group(ec2, endpoint, f"capacity-broker.{CLUSTER}.{owner.replace('/', '--')}", odcr)
-    return world
+    return ids
 
 
 def _of_teams(ec2: EC2Client, endpoint: str) -> tuple[str, dict[str, str]]:
     """The group of two teams, and the reservation of each."""
-    found = {}
+    odcrs = {}
     for team, count in (("vision", 3), ("speech", 1)):
-        found[team] = _reserve(ec2, "p5.48xlarge", "us-east-1a", count, "targeted", team)
-        _own(ec2, found[team], f"{team}/gpus")
-    return _group(ec2, endpoint, "h100", *found.values()), found
+        odcrs[team] = _reserve(ec2, "p5.48xlarge", "us-east-1a", count, "targeted", team)
+        _own(ec2, odcrs[team], f"{team}/gpus")
+    return _group(ec2, endpoint, "h100", *odcrs.values()), odcrs
 
 
 def _own(ec2: EC2Client, odcr: str, owner: str) -> None:
@@ -159,7 +159,7 @@ def _image(ec2: EC2Client) -> str:
 
 
 def _reserve(ec2: EC2Client, instance_type: str, zone: str, count: int, criteria: str, team: str) -> str:
-    made = ec2.create_capacity_reservation(
+    response = ec2.create_capacity_reservation(
         InstanceType=instance_type,
         InstancePlatform="Linux/UNIX",
         AvailabilityZone=zone,
@@ -169,27 +169,27 @@ def _reserve(ec2: EC2Client, instance_type: str, zone: str, count: int, criteria
             {"ResourceType": "capacity-reservation", "Tags": [{"Key": "team", "Value": team}]}
         ],
     )
-    return made["CapacityReservation"]["CapacityReservationId"]
+    return response["CapacityReservation"]["CapacityReservationId"]
 
 
 def _arn(ec2: EC2Client, odcr: str) -> str:
-    found = ec2.describe_capacity_reservations(CapacityReservationIds=[odcr])["CapacityReservations"]
-    return found[0]["CapacityReservationArn"]
+    described = ec2.describe_capacity_reservations(CapacityReservationIds=[odcr])["CapacityReservations"]
+    return described[0]["CapacityReservationArn"]
 
 
-def rival(endpoint: str, world: ExampleIds, odcr: str) -> str:
+def rival(endpoint: str, ids: ExampleIds, odcr: str) -> str:
     """An instance of another user takes a slot, unseen by the broker. Returns the instance's id."""
     ec2: EC2Client = client("ec2", endpoint)
-    found = ec2.describe_capacity_reservations(CapacityReservationIds=[odcr])["CapacityReservations"][0]
-    made = ec2.run_instances(
-        ImageId=world.names["AMI"],
-        InstanceType=found["InstanceType"],  # type: ignore[arg-type]
+    odcr_ = ec2.describe_capacity_reservations(CapacityReservationIds=[odcr])["CapacityReservations"][0]
+    response = ec2.run_instances(
+        ImageId=ids.names["AMI"],
+        InstanceType=odcr_["InstanceType"],  # type: ignore[arg-type]
         MinCount=1,
         MaxCount=1,
-        Placement={"AvailabilityZone": found["AvailabilityZone"]},
+        Placement={"AvailabilityZone": odcr_["AvailabilityZone"]},
         CapacityReservationSpecification={"CapacityReservationTarget": {"CapacityReservationId": odcr}},
     )
-    return made["Instances"][0]["InstanceId"]
+    return response["Instances"][0]["InstanceId"]
 
 
 def leave(endpoint: str, instance: str) -> None:
