@@ -36,8 +36,14 @@ def test_locals_are_named_after_their_content(root: str) -> None:
 
 
 def test_empty_names_are_found_wherever_a_name_is_bound() -> None:
-    source = "def f(one):\n    for each in one:\n        if (found := each):\n            said = [made for made in found]"
-    assert sorted({name for _, name in empty_names(source)}) == ["each", "found", "made", "one", "said"]
+    lines = (
+        "def f(one):",
+        "    for each in one:",
+        "        if found := each:",
+        "            said = [made for made in found]",
+    )
+    source = "\n".join(lines)
+    assert {name for _, name in empty_names(source)} == {"one", "each", "found", "said", "made"}
 
 
 def test_class_names_are_unique() -> None:
