@@ -49,6 +49,7 @@ def pytest_collection_finish() -> None:
     """Freezes imported and collected objects: walking them for garbage was a twelfth of a run."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.fixture(autouse=True)
