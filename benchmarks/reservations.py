@@ -127,7 +127,7 @@ class World:
         labels = {"controller": self.loop.name}
         values = (
             REGISTRY.get_sample_value("capacity_broker_reconciles_total", {**labels, "result": result})
-            for result in ("done", "again")
+            for result in ("done", "requeue")
         )
         return sum(value or 0.0 for value in values)
 

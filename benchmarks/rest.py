@@ -112,7 +112,8 @@ class Broker:
 
     def _passes(self) -> float:
         """Passes of the launch loop that have ended."""
-        return self.metrics().get('capacity_broker_reconciles_total{controller="launch",result="again"}', 0.0)
+        sample = 'capacity_broker_reconciles_total{controller="launch",result="requeue"}'
+        return self.metrics().get(sample, 0.0)
 
 
 @contextmanager

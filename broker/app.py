@@ -54,8 +54,15 @@ from broker.oncall import state
 from broker.oncall.journal import Journal, forget_class
 from broker.oncall.metrics import REGISTRY, clear_tables, forget_object
 from broker.settings import Settings
-from broker.wiring import claims as wiring
-from broker.wiring.claims import AT_LIMIT
+from broker.wiring.claims import (
+    AT_LIMIT,
+    watch_advice,
+    watch_claims,
+    watch_classes,
+    watch_inventory,
+    watch_prices,
+    watch_sweeps,
+)
 from broker.wiring.disruption import watch_disruption
 from broker.wiring.kueue import watch_admissions, watch_check, watch_queues
 from broker.wiring.launching import claim_controllers, launches_for
@@ -97,7 +104,7 @@ class Broker:
         self.recorder = Recorder(client, "capacity-broker", clock)
         self._context = context = ControllerContext(client=client, recorder=self.recorder, clock=clock)
         self._signals = signals = Signals()
-        self._ownership = TakeOver(
+        self._takeover = TakeOver(
             client, read.leases.cache, enabled=settings.take_over_karpenter, clock=clock
         )
         self._caches = ClaimCaches(
@@ -105,7 +112,7 @@ class Broker:
             nodes=read.nodes.cache,
             pods=read.pods.cache,
             pools=read.pools.cache,
-            owns=self._ownership.owns,
+            owns=self._takeover.owns,
         )
         self.inventory = InventoryCache(
             provider,
@@ -156,19 +163,17 @@ class Broker:
         read.pools.on_change(
             lambda old, new: forget_object("nodepool", old.name) if old and not new else None
         )
-        wiring.watch_inventory(manager, signals, self._poll, every=settings.poll_seconds)
+        watch_inventory(manager, signals, self._poll, every=settings.poll_seconds)
         finalizer = ClassFinalizer(
             client,
             read.classes.cache,
             read.claims.cache,
             clock=clock,
             recorder=self.recorder,
-            owns=self._ownership.owns,
+            owns=self._takeover.owns,
         )
-        wiring.watch_classes(
-            manager, read, self.inventory, signals, self._caches, self._nodeclasses, finalizer
-        )
-        wiring.watch_claims(
+        watch_classes(manager, read, self.inventory, signals, self._caches, self._nodeclasses, finalizer)
+        watch_claims(
             manager, read, self.inventory, signals, self._caches, self._nodeclasses, claims, self.ome
         )
         profiles = ProfileSweeper(
@@ -177,7 +182,7 @@ class Broker:
             classes=read.classes.cache.list,
             unreadable=lambda: read.classes.cache.broken,
         )
-        wiring.watch_sweeps(manager, read, signals, templates=self._sweep, profiles=profiles)
+        watch_sweeps(manager, read, signals, templates=self._sweep, profiles=profiles)
         self._watch_reservations(ec2)
         occupancy = self._occupancy()
         self._watch_pods(ec2, occupancy)
@@ -185,7 +190,7 @@ class Broker:
         if settings.advise:
             self._add_advisor()
         if not settings.aws_endpoint:  # local AWS has no prices
-            wiring.watch_prices(manager, PriceRefresher(provider, clock=clock))
+            watch_prices(manager, PriceRefresher(provider, clock=clock))
         if settings.interruption_queue:
             self._add_interruption(settings.interruption_queue)
         read.system.on_change(lambda _, new: provider.identify(new.uid) if new else None)
@@ -297,7 +302,7 @@ class Broker:
         sources = DisruptionSources(
             budgets=budgets.cache,
             occupancy=occupancy,
-            classes=self._nodeclasses,
+            nodeclasses=self._nodeclasses,
             ec2=ec2,
             slots=self.ome.slots,
             shortages=lambda: self.launcher.shortages,
@@ -327,7 +332,7 @@ class Broker:
             cluster=self._settings.cluster_name,
             describe=self._signals.describe,
         )
-        wiring.watch_advice(
+        watch_advice(
             self._manager,
             self.read,
             self.inventory,
@@ -360,7 +365,7 @@ class Broker:
     # ---- periodic work
 
     def _poll(self, _items: Sequence[str]) -> None:
-        if self._ownership.refresh():
+        if self._takeover.refresh():
             self._signals.owner_changed()
         first = not self.inventory.described
         self.inventory.refresh()

@@ -169,6 +169,16 @@ class Condition(Model):
     ] = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionUpdate:
+    """One condition to set; `broker.kube.conditions.set_conditions` adds its time and generation."""
+
+    type: str
+    status: ConditionStatus
+    reason: str
+    message: str = ""
+
+
 class Object(Model):
     """A Kubernetes object. Subclasses set KIND and add `spec` and `status`.
 

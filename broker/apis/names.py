@@ -32,7 +32,6 @@ REGISTERED: Final = "karpenter.sh/registered"
 INITIALIZED: Final = "karpenter.sh/initialized"
 DO_NOT_SYNC_TAINTS: Final = "karpenter.sh/do-not-sync-taints"
 DO_NOT_DISRUPT: Final = "karpenter.sh/do-not-disrupt"
-TERMINATION_TIMESTAMP: Final = "karpenter.sh/nodeclaim-termination-timestamp"
 TERMINATION_FINALIZER: Final = "karpenter.sh/termination"
 UNREGISTERED_TAINT: Final = "karpenter.sh/unregistered"
 DISRUPTED_TAINT: Final = "karpenter.sh/disrupted"
@@ -117,6 +116,8 @@ RESTRICTED_TAGS: Final = (TAG_EKS_CLUSTER, NODEPOOL, TAG_NODECLAIM, NODECLASS_LA
 
 # The broker's
 BROKER: Final = "capacity-broker.io"
+# The broker as a manager: the value of its labels and tags, and the source of its Events.
+MANAGER: Final = "capacity-broker"
 CLASS_FINALIZER: Final = "capacity-broker.io/termination"
 RESERVATION_SPEC: Final = "capacity-broker.io/capacity-reservation-spec"
 ACCEPTED_SPEC: Final = "capacity-broker.io/accepted-spec"

@@ -15,7 +15,6 @@ from broker.apiserver.data import load
 from broker.apiserver.wire import Obj
 
 OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
-_WRAPPED = ("*", "[]", "{}")
 
 
 @dataclass(slots=True, eq=False)

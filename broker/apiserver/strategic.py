@@ -14,7 +14,6 @@ from broker.apiserver.wire import Obj
 
 DIRECTIVE, RETAIN = "$patch", "$retainKeys"
 DELETE_FROM, ORDER = "$deleteFromPrimitiveList/", "$setElementOrder/"
-_NO_FIELD = Field("", ANY)
 
 
 def strategic(original: Obj, patch: Obj, shape: Shape) -> Obj:

@@ -80,10 +80,10 @@ class SlotAssigner:
         held = self._held(demands, first_come(holders.values()), room)
         room = without_slots(room, _sum(held))
         problem, solved = self._solved(demands, room)
-        absent = solved.absent
+        incomplete_gangs = solved.incomplete_gangs
         kept: frozenset[str] = frozenset()
         uids = entitlements.nominated.keys() & demands.keys()
-        if nominated := frozenset(demands[uid].gang for uid in uids) & absent:
+        if nominated := frozenset(demands[uid].gang for uid in uids) & incomplete_gangs:
             # A nominated gang keeps the slots that are already free for it, before all other claims.
             reduced = _kept_for(nominated, demands, room)
             kept = frozenset(
@@ -92,10 +92,10 @@ class SlotAssigner:
             room = reduced
             rest = {uid: demand for uid, demand in demands.items() if demand.gang not in nominated}
             problem, solved = self._solved(rest, room)
-            absent = solved.absent | nominated
+            incomplete_gangs = solved.incomplete_gangs | nominated
         assigned = AssignedSlots(
             allocated=allocate(problem, solved.taken, demands, room),
-            waits=absent,
+            waits=incomplete_gangs,
             solution=solved.solution,
             room=room,
             kept=kept,
@@ -159,9 +159,15 @@ class SlotAssigner:
         """
         inventory = without_slots(self.inventory, unlendable)
         entitlements, candidates = self.entitlements, self.candidates
-        allocated, absent, solution = dict(assigned.allocated), assigned.waits, assigned.solution
+        allocated, incomplete_gangs, solution = dict(assigned.allocated), assigned.waits, assigned.solution
         borrowed = allocate_borrowed(
-            self.claims, demands, candidates, entitlements, inventory, allocated=allocated, absent=absent
+            self.claims,
+            demands,
+            candidates,
+            entitlements,
+            inventory,
+            allocated=allocated,
+            incomplete_gangs=incomplete_gangs,
         )
         on_own_slots = frozenset(allocated)
         allocated |= borrowed.allocated
@@ -194,7 +200,9 @@ class SlotAssigner:
                 shared.allocated
             )
             nominated = {uid: slot for uid, slot in borrowed.nominated.items() if uid not in allocated}
-            borrowed = replace(borrowed, nominated=nominated, whole=borrowed.whole | shared.whole & absent)
+            borrowed = replace(
+                borrowed, nominated=nominated, whole=borrowed.whole | shared.whole & incomplete_gangs
+            )
             solution = replace(
                 solution,
                 solver=f"{solution.solver}, then integer programming",
@@ -206,7 +214,7 @@ class SlotAssigner:
         return replace(
             assigned,
             allocated=allocated,
-            waits=absent - borrowed.whole,
+            waits=incomplete_gangs - borrowed.whole,
             borrowed=borrowed,
             solution=solution,
             nominated_gangs=frozenset(self.claims[uid].gang for uid in borrowed.nominated),

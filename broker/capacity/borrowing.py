@@ -44,14 +44,14 @@ def allocate_borrowed(
     inventory: Inventory,
     *,
     allocated: Mapping[str, str],
-    absent: frozenset[str],
+    incomplete_gangs: frozenset[str],
 ) -> Borrowed:
     """The result for claims without a slot.
 
     A claim with held quota that gets no slot and no nomination keeps its entitlement. The allocation is
     repeated without such claims until there are no more.
     """
-    idle: frozenset[str] = frozenset()
+    unserved: frozenset[str] = frozenset()
     while True:
         borrowed = BorrowAllocator(
             claims,
@@ -60,19 +60,19 @@ def allocate_borrowed(
             entitlements,
             inventory,
             allocated=allocated,
-            absent=absent,
-            idle=idle,
+            incomplete_gangs=incomplete_gangs,
+            unserved=unserved,
         ).run()
         served = allocated.keys() | borrowed.allocated.keys() | borrowed.nominated.keys()
         waits = entitlements.held & demands.keys()
-        unserved = frozenset(uid for uid in waits if uid not in served and candidates[uid].own)
-        if not borrowed.nominated or unserved <= idle:
+        unserved_now = frozenset(uid for uid in waits if uid not in served and candidates[uid].own)
+        if not borrowed.nominated or unserved_now <= unserved:
             return borrowed
-        idle |= unserved
+        unserved |= unserved_now
 
 
 class BorrowAllocator:
-    """Allocates and nominates slots for claims without one. `absent` are gangs with missing slots."""
+    """Allocates and nominates slots for claims without one. `incomplete_gangs` have missing slots."""
 
     def __init__(
         self,
@@ -83,16 +83,16 @@ class BorrowAllocator:
         inventory: Inventory,
         *,
         allocated: Mapping[str, str],
-        absent: frozenset[str],
-        idle: frozenset[str] = frozenset(),
+        incomplete_gangs: frozenset[str],
+        unserved: frozenset[str] = frozenset(),
     ) -> None:
-        """`idle`: claims that borrow nothing here, though quota is held for them."""
+        """`unserved`: claims that borrow nothing here, though quota is held for them."""
         self._claims = claims
         self._demands = demands
         self._candidates = candidates
         self._entitlements = entitlements
         self._inventory = inventory
-        self._absent = absent
+        self._incomplete_gangs = incomplete_gangs
         self._allocated = Counter(allocated.values())
         # Nominated claims got slots of other owners before this.
         borrowed = Counter(
@@ -107,9 +107,9 @@ class BorrowAllocator:
             if (slot_pool := entitlements.slot_pools.get(odcr_id))
             and entitlements.draws[uid] != slot_pool.owner
         )
-        self._names = {claims[uid].name: claims[uid].gang for uid in demands if uid not in allocated}
+        self._gang_by_name = {claims[uid].name: claims[uid].gang for uid in demands if uid not in allocated}
         self._waiting = [
-            uid for uid in demands if uid not in allocated and uid not in idle and self._concerned(uid)
+            uid for uid in demands if uid not in allocated and uid not in unserved and self._concerned(uid)
         ]
         self._ids = entitlements.by_slot_pool()
         self._remaining = {
@@ -119,24 +119,24 @@ class BorrowAllocator:
             slot_pool: count - borrowed[slot_pool] for slot_pool, count in entitlements.borrow.items()
         }
         self._borrowers = {slot_pool: list(entitlements.of(slot_pool).borrowers) for slot_pool in self._ids}
-        self._kinds = {uid: self._kinds_of(uid) for uid in self._waiting}
+        self._choices = {uid: self._choices_of(uid) for uid in self._waiting}
         # A claim borrows first in the slot pool with victims evicted for it. Victims of another pool may have
         # been evicted for another claim.
         self._at_first = {
-            uid: self._kinds_of(uid, nominated_pool)
+            uid: self._choices_of(uid, nominated_pool)
             for uid in self._waiting
             if not demands[uid].gang and (nominated_pool := entitlements.nominated.get(uid)) is not None
         }
         edges = {
-            kind: kind.slots
-            for kinds_by_claim in (self._kinds, self._at_first)
-            for kinds in kinds_by_claim.values()
-            for kind in kinds
+            choices: choices.slots
+            for choices_by_claim in (self._choices, self._at_first)
+            for claim_choices in choices_by_claim.values()
+            for choices in claim_choices
         }
         self._kept: Counter[str] = Counter()
-        self._lendable = frozenset(slot for slots in edges.values() for slot in slots)
+        self._borrowable_ids = frozenset(slot for slots in edges.values() for slot in slots)
         self._flow: Flow[SlotChoices, str] = Flow(
-            edges, {slot: inventory.free(slot) - self._allocated[slot] for slot in self._lendable}
+            edges, {slot: inventory.free(slot) - self._allocated[slot] for slot in self._borrowable_ids}
         )
         for slot_pool in self._remaining:
             self._close(slot_pool)
@@ -145,11 +145,11 @@ class BorrowAllocator:
         self._whole: set[str] = set()
         self._nominated: dict[str, NominatedSlot] = {}
         self._keeps: dict[str, str] = {}
-        for uid in idle:
+        for uid in unserved:
             self._promise(uid)
 
     def run(self) -> Borrowed:
-        items = in_rank_order(self._waiting, self._demands, gangs=self._absent)
+        items = in_rank_order(self._waiting, self._demands, gangs=self._incomplete_gangs)
         for gang, uids in sorted(items, key=self._turn):
             if not self._take(gang, uids):
                 self._nominate_unit(gang, uids)
@@ -158,8 +158,8 @@ class BorrowAllocator:
             self._take_idle(uid)
         borrowed = {
             uid: odcr_id
-            for kind, uids in self._borrowing.items()
-            for uid, odcr_id in zip(uids, _units(self._flow.taken(kind)), strict=True)
+            for choices, uids in self._borrowing.items()
+            for uid, odcr_id in zip(uids, _units(self._flow.taken(choices)), strict=True)
         }
         return Borrowed(
             allocated=borrowed | self._own,
@@ -177,7 +177,7 @@ class BorrowAllocator:
     def _concerned(self, uid: str) -> bool:
         candidates = self._candidates[uid]
         reachable = candidates.borrowable or candidates.own or candidates.lenders
-        return bool(reachable) or self._demands[uid].gang in self._absent
+        return bool(reachable) or self._demands[uid].gang in self._incomplete_gangs
 
     def _after(self, slot_pool: SlotPool, availability: SlotAvailability) -> PoolAvailability:
         """A slot pool's availability after the slots that claims got in the plan so far."""
@@ -201,11 +201,14 @@ class BorrowAllocator:
                 return
 
     def _free(self, odcr_id: str) -> int:
-        borrowed = self._flow.holds(odcr_id) if odcr_id in self._lendable else 0
+        borrowed = self._flow.holds(odcr_id) if odcr_id in self._borrowable_ids else 0
         return self._inventory.free(odcr_id) - self._allocated[odcr_id] - self._kept[odcr_id] - borrowed
 
-    def _kinds_of(self, uid: str, slot_pool: SlotPool | None = None) -> tuple[SlotChoices, ...]:
-        """One kind for each flavor, so that every borrowing limit holds. `slot_pool`: only this one."""
+    def _choices_of(self, uid: str, slot_pool: SlotPool | None = None) -> tuple[SlotChoices, ...]:
+        """One `SlotChoices` for each flavor, so that every borrowing limit holds.
+
+        `slot_pool`: only this one.
+        """
         flavors: dict[str, list[str]] = defaultdict(list)
         for slot in self._candidates[uid].borrowable:
             if slot_pool in (None, self._entitlements.slot_pools[slot]):
@@ -225,15 +228,15 @@ class BorrowAllocator:
         for uid in uids:
             if gang and (slot := self._keep(uid)):
                 own[uid] = slot
-            elif kind := self._borrow_slot(uid):
-                borrowed.append((kind, uid))
+            elif choices := self._borrow_slot(uid):
+                borrowed.append((choices, uid))
             elif not gang:
                 return False
             elif before is not None and not self._demands[uid].rank.falls_back:
                 self._restore(before)
                 return False
-        for kind, uid in borrowed:
-            self._borrowing[kind].append(uid)
+        for choices, uid in borrowed:
+            self._borrowing[choices].append(uid)
         self._own |= own
         self._whole |= {gang} if gang else set()
         return True
@@ -254,7 +257,7 @@ class BorrowAllocator:
                     self._remaining[slot_pool].lendable, self._remaining[slot_pool].room
                 )
                 self._close(slot_pool)
-            if slot in self._lendable:
+            if slot in self._borrowable_ids:
                 self._flow.narrow(slot, self._free(slot))
             return slot
         return ""
@@ -272,14 +275,18 @@ class BorrowAllocator:
 
     def _take_idle(self, uid: str) -> None:
         """A slot that is left over in this plan, for a claim that waits for its nominated one."""
-        if kind := self._borrow_slot(uid, self._kinds[uid]):
-            self._borrowing[kind].append(uid)
+        if choices := self._borrow_slot(uid, self._choices[uid]):
+            self._borrowing[choices].append(uid)
             self._nominated.pop(uid, None)
 
-    def _borrow_slot(self, uid: str, kinds: Sequence[SlotChoices] | None = None) -> SlotChoices | None:
-        for kind in kinds if kinds is not None else self._at_first.get(uid, self._kinds[uid]):
-            limit = SlotPool(kind.queue, kind.flavor)
-            if self._borrow.get(limit, 0) > 0 and self._flow.add(kind):
+    def _borrow_slot(
+        self, uid: str, claim_choices: Sequence[SlotChoices] | None = None
+    ) -> SlotChoices | None:
+        for choices in (
+            claim_choices if claim_choices is not None else self._at_first.get(uid, self._choices[uid])
+        ):
+            limit = SlotPool(choices.queue, choices.flavor)
+            if self._borrow.get(limit, 0) > 0 and self._flow.add(choices):
                 assert self._flow.filled is not None
                 slot_pool = self._entitlements.slot_pools[self._flow.filled]
                 self._borrow[limit] -= 1
@@ -288,7 +295,7 @@ class BorrowAllocator:
                     self._remaining[slot_pool].lendable - 1, self._remaining[slot_pool].room
                 )
                 self._close(slot_pool)
-                return kind
+                return choices
         return None
 
     def _nominate_unit(self, gang: str, uids: Sequence[str]) -> None:
@@ -328,7 +335,7 @@ class BorrowAllocator:
                 if borrower.odcr_id and borrower.odcr_id not in reach:
                     continue
                 # A cluster that is evicted for one claim of a gang is evicted for the whole gang.
-                gang = self._names.get(borrower.evicted_for)
+                gang = self._gang_by_name.get(borrower.evicted_for)
                 if (
                     borrower.evicted_for != name
                     and gang is not None
@@ -382,7 +389,7 @@ class BorrowAllocator:
         """Stops borrowing from a slot pool that is used up, or not lent further."""
         if self._remaining[slot_pool].lendable <= 0:
             for odcr_id in self._ids[slot_pool]:
-                if odcr_id in self._lendable:
+                if odcr_id in self._borrowable_ids:
                     self._flow.narrow(odcr_id, 0)
 
     def _save(self) -> AllocationState:

@@ -16,6 +16,7 @@ from broker.capacity.entitlement import Entitlements, SlotPool
 from broker.capacity.model import Claim
 from broker.capacity.option_catalog import CandidateOptions
 from broker.capacity.problem import ClaimDemand, Rank
+from broker.text import counted
 
 
 def order(claim: Claim) -> tuple[int, datetime, str, str]:
@@ -46,7 +47,9 @@ def incomplete(
     """Why a gang cannot launch, independently of other claims."""
     size = max(claim.gang_size for claim in gang)
     if len(gang) + launched < size:
-        exist = f"{len(gang)} wait" + (f" and {launched} have launched" if launched else "")
+        exist = counted(len(gang), "waits", "wait")
+        if launched:
+            exist += f" and {counted(launched, 'has launched', 'have launched')}"
         return GangProblem(message=f"gang {gang[0].gang} is to have {size} claims; {exist}")
     lacking = [claim.name for claim in gang if not _possible(candidates_by_claim.get(claim.uid))]
     return GangProblem(lacking=lacking) if lacking else None

@@ -22,7 +22,7 @@ from broker.capacity.entitlement import NO_ENTITLEMENTS, RESERVED_FOR_OTHERS, En
 from broker.capacity.model import Claim, Inventory, NodeClass, Option, Skipped
 from broker.capacity.options import choose, matching_reservations, soon, suitable, tenancy
 from broker.capacity.requirements import Requirements
-from broker.capacity.shortages import Shortage, Shortages
+from broker.capacity.shortages import BACKING_OFF, Shortage, Shortages
 from broker.capacity.types import has_accelerator
 from broker.text import format_time
 from providers.model import InstanceType, Odcr
@@ -331,7 +331,7 @@ def _short(option: Option, shortage: Shortage, until: datetime) -> Skipped:
     return Skipped(
         pool=option.pool,
         odcr_ids=option.odcr_ids,
-        reason="BackingOff",
+        reason=BACKING_OFF,
         message=message,
         class_=shortage.class_,
     )

@@ -18,7 +18,7 @@ Gaps = tuple[tuple[str, float], ...]
 
 
 def gaps(
-    problem: SlotProblem, taken: SlotFlow, absent: frozenset[str], relaxed: SlotFlow | None = None
+    problem: SlotProblem, taken: SlotFlow, incomplete_gangs: frozenset[str], relaxed: SlotFlow | None = None
 ) -> Gaps:
     """The gap of each level: claims by priority, claims that wait, dollars an hour, sizes and ends in ranks.
 
@@ -29,7 +29,7 @@ def gaps(
     slots = int(problem.room.sum())
     falls_back = np.array([bundle.rank.falls_back for bundle in problem.bundles])
     costs = np.array([-bundle.rank.cost for bundle in problem.bundles])
-    absents = np.array([bool(bundle.gang) and bundle.gang in absent for bundle in problem.bundles])
+    absents = np.array([bool(bundle.gang) and bundle.gang in incomplete_gangs for bundle in problem.bundles])
     unserved = problem.counts - taken.served
     waiting = int(unserved[~falls_back | absents].sum())
     least_waiting = max(0, int(problem.counts[~falls_back].sum()) - slots)

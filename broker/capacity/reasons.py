@@ -18,6 +18,7 @@ from broker.capacity.mismatches import dropped, misfits
 from broker.capacity.model import Claim, GangHold, Inventory, NodeClass, Option, Skipped, Unplaced
 from broker.capacity.option_catalog import CandidateOptions
 from broker.capacity.options import possible_values, too_dear, unreserved_kinds
+from broker.capacity.shortages import BACKING_OFF
 from broker.capacity.types import INSTANCE_TYPE, ZONE
 from broker.text import counted, nearest
 from providers.model import Odcr
@@ -109,7 +110,7 @@ def unplaced(
         retry_at = min([*filter(None, [retry_at]), *(hold.until for hold in holds)])
         message = "; ".join(_hold(hold) for hold in holds[:3])
     elif retry_at is not None:
-        reason = "BackingOff"
+        reason = BACKING_OFF
         short = [skip for skip in candidates.refused.values() if skip.reason == reason]
         all_ = counted(len(candidates.options), "option")
         message = f"{len(short)} of {all_} refused lately; {short[0].message}"

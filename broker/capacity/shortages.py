@@ -24,6 +24,7 @@ from typing import Final, Literal
 from broker.capacity.model import Inventory, Option, Pool
 from providers.model import ErrorClass
 
+BACKING_OFF: Final = "BackingOff"  # the reason for a shortage that is not over
 FIRST: Final = timedelta(minutes=3)
 CAP: Final = timedelta(minutes=30)
 LAST_RESORT: Final = timedelta(minutes=6)  # the longest wait for a claim with only short fallbacks

@@ -24,7 +24,7 @@ SECONDS: Final = 5.0  # the default time limit
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SolvedSlots:
     taken: SlotFlow
-    absent: frozenset[str]  # the gangs that bind and do not launch
+    incomplete_gangs: frozenset[str]  # those that bind and do not launch
     solution: Solution
 
 
@@ -41,55 +41,59 @@ def solve(problem: SlotProblem, *, seconds: float = SECONDS, timer: Callable[[],
 
 
 def _exactly(problem: SlotProblem, seconds: float, began: float, timer: Callable[[], float]) -> SolvedSlots:
-    absent: frozenset[str] = frozenset()
+    incomplete_gangs: frozenset[str] = frozenset()
     relaxed: SlotFlow | None = None
     while True:
-        taken = network.solve(problem, at_most=_without(problem, absent))
+        taken = network.solve(problem, at_most=_without(problem, incomplete_gangs))
         relaxed = relaxed or taken
-        present = [gang for gang in problem.gangs if gang not in absent]
+        present = [gang for gang in problem.gangs if gang not in incomplete_gangs]
         undecided = [gang for gang in present if not _decided(problem, gang, taken)]
         impossible = {gang for gang in undecided if greedy.fits(problem, gang, problem.room) is None}
         if not impossible:
             break
         if timer() - began > seconds:
             raise network.SolverFailed(f"{seconds:g} s were too short to find which gangs fit")
-        absent |= impossible
+        incomplete_gangs |= impossible
     if not undecided:
-        absent |= {gang for gang in present if not _whole(problem, gang, taken)}
-        return _solved(problem, taken, absent, "min-cost flow", True, taken.reserved, timer() - began)
+        incomplete_gangs |= {gang for gang in present if not _whole(problem, gang, taken)}
+        return _solved(
+            problem, taken, incomplete_gangs, "min-cost flow", True, taken.reserved, timer() - began
+        )
     ceiling = taken.reserved
     _, fitting = greedy.solve(problem)
     rivals = gangs.rivals(problem, undecided, present=present)
     choice = gangs.choose(problem, rivals, fitting=fitting, until=began + seconds, timer=timer)
     whole = {gang for gang in present if gang not in rivals and _whole(problem, gang, taken)}
     launch = choice.gangs | whole
-    absent = frozenset(problem.gangs) - launch
-    taken = network.solve(problem, at_most=_without(problem, absent), first=launch)
+    incomplete_gangs = frozenset(problem.gangs) - launch
+    taken = network.solve(problem, at_most=_without(problem, incomplete_gangs), first=launch)
     if not all(_whole(problem, gang, taken) for gang in launch):
         raise network.SolverFailed("branch and bound: it chose gangs that do not fit together")
     note = "" if choice.proven else f"{seconds:g} s were too short to try every choice of gangs"
     bound = taken.reserved if choice.proven else ceiling
     name = "branch and bound over min-cost flows"
-    solved = _solved(problem, taken, absent, name, choice.proven, bound, timer() - began, note)
+    solved = _solved(problem, taken, incomplete_gangs, name, choice.proven, bound, timer() - began, note)
     return solved if choice.proven else _with_gaps(problem, solved, relaxed)
 
 
 def _greedily(problem: SlotProblem, note: str, seconds: float) -> SolvedSlots:
     taken, launch = greedy.solve(problem)
-    absent = frozenset(problem.gangs) - launch
+    incomplete_gangs = frozenset(problem.gangs) - launch
     bound = greedy.bound(problem, taken)
-    return _with_gaps(problem, _solved(problem, taken, absent, "greedy", False, bound, seconds, note))
+    return _with_gaps(
+        problem, _solved(problem, taken, incomplete_gangs, "greedy", False, bound, seconds, note)
+    )
 
 
 def _with_gaps(problem: SlotProblem, solved: SolvedSlots, relaxed: SlotFlow | None = None) -> SolvedSlots:
-    gaps = quality.gaps(problem, solved.taken, solved.absent, relaxed)
+    gaps = quality.gaps(problem, solved.taken, solved.incomplete_gangs, relaxed)
     return replace(solved, solution=replace(solved.solution, gaps=gaps))
 
 
 def _solved(
     problem: SlotProblem,
     taken: SlotFlow,
-    absent: frozenset[str],
+    incomplete_gangs: frozenset[str],
     solver: str,
     optimal: bool,
     bound: int,
@@ -106,13 +110,15 @@ def _solved(
         seconds=seconds,
         note=note,
     )
-    return SolvedSlots(taken=taken, absent=absent, solution=solution)
+    return SolvedSlots(taken=taken, incomplete_gangs=incomplete_gangs, solution=solution)
 
 
-def _without(problem: SlotProblem, absent: frozenset[str]) -> Ints:
+def _without(problem: SlotProblem, incomplete_gangs: frozenset[str]) -> Ints:
     """The slots that each bundle may have if these gangs do not launch."""
     return np.where(
-        [bundle.gang in absent if bundle.gang else False for bundle in problem.bundles], 0, problem.counts
+        [bundle.gang in incomplete_gangs if bundle.gang else False for bundle in problem.bundles],
+        0,
+        problem.counts,
     )
 
 

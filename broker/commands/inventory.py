@@ -25,14 +25,7 @@ from broker.kube.errors import ApiError, NotFound
 from broker.kube.transports import NoClusterNamed
 from broker.reservations.flavors import NO_FLAVORS
 from broker.reservations.idle import idle_cost
-from broker.reservations.ownership import (
-    ALL_ADOPTERS,
-    BROKER,
-    TAG_MANAGED,
-    Ownership,
-    OwnershipClaim,
-    resolve_ownership,
-)
+from broker.reservations.ownership import ALL_ADOPTERS, Ownership, OwnershipClaim, resolve_ownership
 from broker.reservations.reading import as_decided
 from broker.reservations.spec import JudgedSpecs, Reservation
 from broker.text import counted
@@ -168,8 +161,8 @@ def _row(
 
 def _maker(odcr: Odcr) -> str:
     """The manager in its tags; empty if they name none."""
-    if odcr.tags.get(TAG_MANAGED) == BROKER:
-        return BROKER
+    if odcr.tags.get(names.TAG_MANAGED) == names.MANAGER:
+        return names.MANAGER
     tags = {key.lower().replace("-", "").replace("_", ""): value.lower() for key, value in odcr.tags.items()}
     return "Terraform" if tags.get("managedby") == "terraform" else ""
 

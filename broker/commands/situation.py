@@ -27,7 +27,6 @@ from broker.kube.errors import Forbidden, NotFound
 from broker.oncall.journal import recorded
 
 Reservation = CapacityReservation | ClusterCapacityReservation
-BROKER = "capacity-broker"
 T = TypeVar("T", bound=Object)
 
 
@@ -78,7 +77,9 @@ def read(client: Client, now: datetime) -> Situation:
         shortages = ()
         unread.append(f"current shortages are left out: {error}")
     events = [
-        e for e in _listed(client, Event, unread) if BROKER in (e.reporting_component, e.source.component)
+        e
+        for e in _listed(client, Event, unread)
+        if names.MANAGER in (e.reporting_component, e.source.component)
     ]
     return Situation(
         now=now,

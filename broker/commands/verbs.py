@@ -17,7 +17,8 @@ from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.reservation_spec import malformed_ids
 from broker.kube.client import Client
 from broker.kube.errors import ApiError, NotFound
-from broker.reservations.kueue_objects import named, queue_name
+from broker.quota.usage import Reserved
+from broker.reservations.kueue_objects import queue_name
 from providers.model import ENDED_STATES
 
 COLUMNS: Final = {"reservation": "RESERVATION", "annotation": "ANNOTATION", "before": "BEFORE", "now": "NOW"}
@@ -83,7 +84,7 @@ def adopt(client: Client, reservation: str, ids: Sequence[str]) -> list[dict[str
 
 def unqueued(client: Client, reservation: str) -> str:
     """Why the reservation has no queue to hold; empty if it has one, or if that cannot be read."""
-    name = queue_name(named(reservation))
+    name = queue_name(Reserved.parse(reservation))
     try:
         client.get(ClusterQueue.KIND, name)
     except NotFound as error:
@@ -114,9 +115,11 @@ def unadoptable(client: Client, ids: Sequence[str]) -> list[str]:
 
 def adoption_hint(reservation: str) -> str:
     """The next object to check after `adopt`."""
-    namespace, _, name = reservation.rpartition("/")
-    kind = f"capacityreservation -n {namespace}" if namespace else "clustercapacityreservation"
+    reserved = Reserved.parse(reservation)
+    kind = (
+        f"capacityreservation -n {reserved.namespace}" if reserved.namespace else "clustercapacityreservation"
+    )
     return (
         "the broker adopts at its next read of EC2, if its --adopt-by-annotation or a tag allows it: "
-        f"`kubectl describe {kind} {name}` shows an event with the reason if it cannot"
+        f"`kubectl describe {kind} {reserved.name}` shows an event with the reason if it cannot"
     )

@@ -81,7 +81,7 @@ class Snapshot:
             if problems := self._problems(reserved, reservation):
                 barred[reserved] = "; ".join(problems)
             elif reservation.deleting:
-                barred[reserved] = "it is deleted"
+                barred[reserved] = "it is being deleted"
         return barred
 
     @cached_property

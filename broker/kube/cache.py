@@ -36,7 +36,7 @@ Handler = Callable[[T | None, T | None], None]
 
 OBJECTS = Gauge(
     "capacity_broker_kube_cache_objects",
-    "Objects in a cache, and those kept out because they cannot be decoded.",
+    "Objects in a cache (decoded), and objects left out of it (broken).",
     ["kind", "state"],
     registry=REGISTRY,
 )
@@ -123,7 +123,7 @@ class Cache(Generic[T]):
             return tuple(self._broken.values())
 
     def on_left_out(self, reporter: Callable[[PartialObject], None]) -> None:
-        """Calls `reporter` for each object that is kept out from now on."""
+        """Calls `reporter` for each object that is left out from now on."""
         self._reporters.append(reporter)
 
     def holds(self, value: Object) -> bool:

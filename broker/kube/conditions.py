@@ -8,11 +8,10 @@ https://github.com/kubernetes/community/blob/master/contributors/devel/sig-archi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from broker.apis.meta import Condition, ConditionStatus, Object
+from broker.apis.meta import Condition, ConditionUpdate, Object
 
 Json = dict[str, Any]
 
@@ -25,16 +24,6 @@ def timestamp(time: datetime) -> str:
 def micro_timestamp(time: datetime) -> str:
     """metav1.MicroTime, which Leases and Events use."""
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConditionUpdate:
-    """One condition to set; `set_conditions` adds its time and generation."""
-
-    type: str
-    status: ConditionStatus
-    reason: str
-    message: str = ""
 
 
 def set_conditions(

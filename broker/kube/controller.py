@@ -39,7 +39,7 @@ EXPECTED: Errors = (ApiError, OSError, HTTPError)
 
 RECONCILES = Counter(
     "capacity_broker_reconciles",
-    "Reconciles by result: done, again (requeued), error (expected), panic.",
+    "Reconciles by result: done, requeue, error (expected), panic.",
     ["controller", "result"],
     registry=REGISTRY,
 )
@@ -109,7 +109,7 @@ def attempt(
         if outcome.failed
         else "done"
         if outcome.requeue_after is None
-        else "again"
+        else "requeue"
     )
     RECONCILES.labels(name, result).inc()
     return outcome

@@ -150,8 +150,9 @@ BROKER_ALERTS: Final[Sequence[Alert]] = (
     Alert(
         name="CapacityBrokerObjectLeftOut",
         expr="sum by (kind) (increase(capacity_broker_objects_left_out_total[15m])) > 0",
-        summary="The broker takes no account of an object",
-        description="A {{ $labels.kind }} made a pass fail. The event LeftOut on the object has the error.",
+        summary="The broker leaves an object out of every decision",
+        description="A {{ $labels.kind }} cannot be decoded, or a pass failed on it. The event LeftOut on "
+        "the object has the error.",
     ),
     Alert(
         name="CapacityBrokerLaunchForbidden",

@@ -49,12 +49,16 @@ class QuotaState:
     requests: Sequence[ClusterRequest]
 
 
+# The slots of clusters, given quota by cluster and the victims of a decision.
+SlotsOfQuota = Callable[[Mapping[str, Amounts], Collection[str]], Sequence[PendingSlots]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotState:
     """The slot side: the owners and holders of slots.
 
     `pending_slots`: slots of clusters that none of their claims has yet, given the newly admitted quota
-    and the victims of this decision. `nominations`: further slots that clusters are nominated for,
+    and the victims of this decision. `nominated_slots`: further slots that clusters are nominated for,
     given the quota that they will hold once their victims have left. `nominated`: the nominated
     claims.
     """
@@ -63,8 +67,8 @@ class SlotState:
     members: Sequence[Member]
     cohorts: Sequence[QuotaCohort]
     holders: Sequence[SlotHolder]
-    pending_slots: Callable[[Mapping[str, Amounts], Collection[str]], Sequence[PendingSlots]]
-    nominations: Callable[[Mapping[str, Amounts], Collection[str]], Sequence[PendingSlots]] = lambda *_: ()
+    pending_slots: SlotsOfQuota
+    nominated_slots: SlotsOfQuota = lambda *_: ()
     nominated: Sequence[SlotRequest] = ()
 
     def slots(
@@ -93,7 +97,10 @@ class SlotState:
             [held(holder) for holder in self.holders] if victims else self.holders,
             pending_slots=[
                 replace(pending, priority=priorities.get(pending.cluster, pending.priority))
-                for pending in (*self.pending_slots(admitted, victims), *self.nominations(nominated, victims))
+                for pending in (
+                    *self.pending_slots(admitted, victims),
+                    *self.nominated_slots(nominated, victims),
+                )
             ],
             nominated=self.nominated,
             cohorts=self.cohorts,

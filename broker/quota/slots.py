@@ -109,7 +109,7 @@ class SlotTree:
         )
         self.inactive: Mapping[str, str] = self._tree.inactive
         self._ledger = QuotaLedger(self._tree)
-        self._takers: dict[tuple[str, str], list[SlotHolder]] = defaultdict(list)
+        self._holders_by_pool: dict[tuple[str, str], list[SlotHolder]] = defaultdict(list)
         self._holders_of: dict[str, list[SlotHolder]] = defaultdict(list)  # by the name of the workload
         self._terminating_for: dict[str, list[SlotHolder]] = defaultdict(list)
         for holder in sorted(self.holders.values(), key=victim_order):
@@ -130,11 +130,15 @@ class SlotTree:
 
     def quota(self, slot_pool: OwnedSlots) -> int:
         """The number of further slots that the owner is entitled to."""
-        node, fixed = (
+        node, non_preemptible = (
             self._tree.queues.get(slot_pool.owner),
             self._non_preemptible[slot_pool.owner, slot_pool.flavor],
         )
-        return 0 if node is None else max(0, slot_pool.nominal - node.uses(pool_key(slot_pool)) - fixed)
+        return (
+            0
+            if node is None
+            else max(0, slot_pool.nominal - node.uses(pool_key(slot_pool)) - non_preemptible)
+        )
 
     def room(self, slot_pool: OwnedSlots) -> int:
         """The number of further slots available at all. Negative if more is held or pending than exists."""
@@ -164,15 +168,15 @@ class SlotTree:
             self._peers[root] = frozenset(queue_node.name for queue_node in root.members())
         return self._peers[root]
 
-    def takers(self, slot_pool: OwnedSlots) -> tuple[SlotHolder, ...]:
+    def victim_candidates(self, slot_pool: OwnedSlots) -> tuple[SlotHolder, ...]:
         """The holders that may be victims for a slot of the pool, or are terminating, in order.
 
         A pending slot belongs to no EC2 reservation yet.
         """
-        takers = self._takers.get((slot_pool.owner, slot_pool.flavor), ())
+        holders = self._holders_by_pool.get((slot_pool.owner, slot_pool.flavor), ())
         candidates = (
             holder
-            for holder in takers
+            for holder in holders
             if holder.name not in self._taken and (holder.terminating or not holder.non_preemptible)
         )
         return tuple(sorted(candidates, key=victim_order))
@@ -267,16 +271,16 @@ class SlotTree:
 
     def _count(self, holder: SlotHolder, slot_pool: OwnedSlots, count: int) -> None:
         """Counts slots of a pool as held, by a claim or by a cluster as a whole."""
-        self._takers[slot_pool.owner, slot_pool.flavor] += [holder] * count
+        self._holders_by_pool[slot_pool.owner, slot_pool.flavor] += [holder] * count
         amounts = dict.fromkeys(slot_amounts(self._members[holder.queue], slot_pool, holder.odcr_id), count)
         if holder.non_preemptible and not holder.terminating:
             self._non_preemptible[slot_pool.owner, slot_pool.flavor] += (
                 count if holder.queue != slot_pool.owner else 0
             )
-            fixed = f"{holder.name}/{slot_pool.owner}/{slot_pool.flavor}"
-            if fixed in self._ledger.workloads:
-                amounts = _sum(amounts, self._ledger.release(fixed).usage)
-            self._hold(fixed, holder.queue, amounts, holder)
+            holder_key = f"{holder.name}/{slot_pool.owner}/{slot_pool.flavor}"
+            if holder_key in self._ledger.workloads:
+                amounts = _sum(amounts, self._ledger.release(holder_key).usage)
+            self._hold(holder_key, holder.queue, amounts, holder)
             return
         name = (
             cluster_holder(holder.cluster)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from broker.quota.model import Amounts
 
@@ -26,6 +26,12 @@ class Reserved:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The inverse of `str`. The text is divided at its last `/`, and not checked."""
+        namespace, _, name = text.rpartition("/")
+        return cls(namespace, name)
 
     @property
     def queue(self) -> str:

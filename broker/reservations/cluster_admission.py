@@ -34,9 +34,8 @@ def held(cluster: DedicatedAICluster) -> ClusterAdmission | None:
     admission = cluster.status.admission
     if admission is None:
         return None
-    namespace, _, name = admission.reservation.rpartition("/")
     return ClusterAdmission(
-        reserved=Reserved(namespace, name),
+        reserved=Reserved.parse(admission.reservation),
         since=admission.reserved_at or EPOCH,
         usage={
             FlavorResource(flavor.name, resource.name): units(resource.name, resource.total or "0")

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from broker.apis import names, spelling
+from broker.apis.meta import ConditionUpdate
 from broker.apis.ome import SPEC_NORMALIZED
 from broker.apis.ome_rules import JudgedSpec
 from broker.apis.units import written
-from broker.kube.conditions import ConditionUpdate
 from broker.quota.hardware import HardwareShare, beyond
 from broker.quota.lifecycle import Obstacle, ObstacleKind, State, ready
 from broker.quota.model import Amounts, FlavorResource

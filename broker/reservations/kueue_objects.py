@@ -26,7 +26,6 @@ Reservation = CapacityReservation | ClusterCapacityReservation
 BY_QUEUE: Final = "queue"
 WAITING: Final = "waiting"
 BY_RESERVATION: Final = "reservation"
-BROKER: Final = "capacity-broker"
 LONGEST: Final = 63  # of a label's value: jobs name their queue in a label
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _HASH: Final = 8
@@ -34,12 +33,6 @@ _HASH: Final = 8
 
 def reserved_of(reservation: Object) -> Reserved:
     return Reserved(reservation.namespace, reservation.name)
-
-
-def named(key: str) -> Reserved:
-    """The reservation named by an `Object.key`."""
-    namespace, _, name = key.rpartition("/")
-    return Reserved(namespace, name)
 
 
 def short(name: str) -> str:
@@ -67,26 +60,26 @@ def by_queue(reservation: Object) -> Iterable[str]:
 def mark(reserved: Reserved) -> Json:
     """The metadata that marks an object as the broker's; it never changes in the object's life."""
     return {
-        "labels": {names.MANAGED_BY: BROKER},
+        "labels": {names.MANAGED_BY: names.MANAGER},
         "annotations": {names.TAG_RESERVATION: str(reserved)},
     }
 
 
 def owner_of(obj: Object) -> Reserved | None:
     """The reservation that the broker made the object for; None without the broker's label."""
-    if obj.labels.get(names.MANAGED_BY) != BROKER:
+    if obj.labels.get(names.MANAGED_BY) != names.MANAGER:
         return None
-    return named(obj.annotations.get(names.TAG_RESERVATION, ""))
+    return Reserved.parse(obj.annotations.get(names.TAG_RESERVATION, ""))
 
 
 def lost_mark(obj: Object, reserved: Reserved) -> str:
     """The `kubectl` command that restores the lost part of the broker's mark. Empty if the object has the
     whole mark, or none of it: then the broker did not make the object for this reservation."""
     kind, name = obj.KIND.plural, f"{obj.name}{f' -n {obj.namespace}' if obj.namespace else ''}"
-    labelled = obj.labels.get(names.MANAGED_BY) == BROKER
+    labelled = obj.labels.get(names.MANAGED_BY) == names.MANAGER
     annotated = obj.annotations.get(names.TAG_RESERVATION) == str(reserved)
     if annotated and not labelled:
-        return f"kubectl label {kind} {name} {names.MANAGED_BY}={BROKER} --overwrite"
+        return f"kubectl label {kind} {name} {names.MANAGED_BY}={names.MANAGER} --overwrite"
     if labelled and names.TAG_RESERVATION not in obj.annotations:
         return f"kubectl annotate {kind} {name} {names.TAG_RESERVATION}={reserved}"
     return ""
@@ -105,7 +98,7 @@ def owning_cluster(
 
     Labels alone prove nothing, since any creator of a Workload can write them.
     """
-    if workload.labels.get(names.MANAGED_BY) != BROKER or names.DEDICATED not in workload.labels:
+    if workload.labels.get(names.MANAGED_BY) != names.MANAGER or names.DEDICATED not in workload.labels:
         return None
     for owner in workload.metadata.owner_references:
         if owner.kind == DedicatedAICluster.KIND.kind:

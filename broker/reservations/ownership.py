@@ -19,18 +19,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
+from broker.apis import names
 from broker.quota.usage import Reserved
 from broker.reservations.sizing import InstanceFlavor
 from broker.text import group_name
 from providers.model import ENDED_STATES, Odcr, ReservationGroup
 
-TAG_RESERVATION: Final = "capacity-broker.io/reservation"
-TAG_FLAVOR: Final = "capacity-broker.io/flavor"
-TAG_MANAGED: Final = "capacity-broker.io/managed-by"
-TAG_CLUSTER: Final = "capacity-broker.io/cluster"
-TAG_CLUSTER_UID: Final = "capacity-broker.io/cluster-uid"
 ANY: Final = "*"
-BROKER: Final = "capacity-broker"  # the value of TAG_MANAGED on the broker's own ODCRs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,23 +174,23 @@ def resolve_ownership(
 
 def made_here(odcr: Odcr, cluster: str) -> bool:
     """Whether this cluster's broker made the ODCR, and so may change and end it."""
-    if odcr.tags.get(TAG_MANAGED) != BROKER or odcr.ownership == "foreign":
+    if odcr.tags.get(names.TAG_MANAGED) != names.MANAGER or odcr.ownership == "foreign":
         return False
     # By its UID it is this cluster's, also if the cluster had another name then.
-    return odcr.ownership == "owned" or odcr.tags.get(TAG_CLUSTER) == cluster
+    return odcr.ownership == "owned" or odcr.tags.get(names.TAG_CLUSTER) == cluster
 
 
 def of_other_cluster(resource: Odcr | ReservationGroup, cluster: str) -> bool:
     """Whether the tags name another cluster."""
     if resource.ownership == "owned":
         return False
-    return resource.ownership == "foreign" or resource.tags.get(TAG_CLUSTER, cluster) != cluster
+    return resource.ownership == "foreign" or resource.tags.get(names.TAG_CLUSTER, cluster) != cluster
 
 
 def named_in(odcr: Odcr) -> Reserved | None:
     """The CapacityReservation that the ODCR's own tag names."""
-    namespace, _, name = odcr.tags.get(TAG_RESERVATION, "").rpartition("/")
-    return Reserved(namespace, name) if name else None
+    reserved = Reserved.parse(odcr.tags.get(names.TAG_RESERVATION, ""))
+    return reserved if reserved.name else None
 
 
 def _named(
@@ -214,7 +209,7 @@ def _named(
         group = groups.get(claim.group_arn)
         if group is None:
             continue
-        allows = group.tags.get(TAG_RESERVATION) == str(claim.reserved) and not of_other_cluster(
+        allows = group.tags.get(names.TAG_RESERVATION) == str(claim.reserved) and not of_other_cluster(
             group, cluster
         )
         allows = allows or adopters.allow(claim.reserved.namespace, claim.group_arn)
@@ -233,7 +228,7 @@ def _tagged(odcr: Odcr, claimants: Mapping[Reserved, OwnershipClaim], cluster: s
 
 def _flavor(odcr: Odcr, claimant: OwnershipClaim) -> str | ReservationProblem:
     """The flavor by the ODCR's own tag, else by its type and zone."""
-    tagged = odcr.tags.get(TAG_FLAVOR, "")
+    tagged = odcr.tags.get(names.TAG_FLAVOR, "")
     if tagged in claimant.flavor_names:
         return tagged
     fitting = [name for name, flavor in claimant.flavors.items() if flavor.admits(odcr)]
@@ -244,13 +239,13 @@ def _flavor(odcr: Odcr, claimant: OwnershipClaim) -> str | ReservationProblem:
         return ReservationProblem(
             reason="FlavorAmbiguous",
             message=f"{place} fits the flavors {' and '.join(fitting)} alike, so it counts in none: give it "
-            f"the tag {TAG_FLAVOR}",
+            f"the tag {names.TAG_FLAVOR}",
         )
-    names = ", ".join(claimant.flavor_names) or "(none)"
+    flavor_names = ", ".join(claimant.flavor_names) or "(none)"
     return ReservationProblem(
         reason="FlavorUnmatched",
-        message=f"{place} fits none of the flavors {names}, so it counts in none: give it the tag "
-        f"{TAG_FLAVOR}, or take it away from the reservation",
+        message=f"{place} fits none of the flavors {flavor_names}, so it counts in none: give it the tag "
+        f"{names.TAG_FLAVOR}, or take it away from the reservation",
     )
 
 
@@ -259,7 +254,7 @@ def _disputed(odcr: Odcr, holder: Reserved | None) -> ReservationProblem:
     return ReservationProblem(
         reason="ReservationDisputed",
         message=f"{odcr.id} {where} and stays with it: take it out of this reservation's annotations and "
-        f"group, or give it the tag {TAG_RESERVATION} with this one's name",
+        f"group, or give it the tag {names.TAG_RESERVATION} with this one's name",
     )
 
 
@@ -267,7 +262,7 @@ def _unallowed(
     odcr: Odcr, claimant: Reserved, group: ReservationGroup | None, cluster: str
 ) -> ReservationProblem:
     where = f"namespace {claimant.namespace}" if claimant.namespace else "cluster-wide reservations"
-    mend = f"give it, or its group, the tag {TAG_RESERVATION}={claimant} in AWS"
+    mend = f"give it, or its group, the tag {names.TAG_RESERVATION}={claimant} in AWS"
     if of_other_cluster(odcr, cluster):
         mend = f"it is {_cluster_text(odcr)}: take it out of this reservation's annotations and group"
     elif group is not None and of_other_cluster(group, cluster):
@@ -280,8 +275,8 @@ def _unallowed(
 
 
 def _cluster_text(resource: Odcr | ReservationGroup) -> str:
-    uid = resource.tags.get(TAG_CLUSTER_UID)
-    return f"of cluster {resource.tags.get(TAG_CLUSTER, '')!r}{f' with UID {uid}' if uid else ''} by its tags"
+    name, uid = resource.tags.get(names.TAG_CLUSTER, ""), resource.tags.get(names.TAG_CLUSTER_UID)
+    return f"of cluster {name!r}{f' with UID {uid}' if uid else ''} by its tags"
 
 
 def _missing(
@@ -294,11 +289,15 @@ def _missing(
     for id_ in sorted(claimant.ids):
         odcr = seen.get(id_)
         if odcr is None or odcr.state in ENDED_STATES:
-            state = "EC2 shows this account no" if odcr is None else f"has ended ({odcr.state}):"
+            state = (
+                f"EC2 shows this account no reservation {id_}"
+                if odcr is None
+                else f"reservation {id_} has ended ({odcr.state})"
+            )
             problems.append(
                 ReservationProblem(
                     reason="ReservationNotFound",
-                    message=f"{state} reservation {id_}, which the reservation names: correct the annotation",
+                    message=f"{state}, and the CapacityReservation names it: correct the annotation",
                 )
             )
     if claimant.group_arn in unread:

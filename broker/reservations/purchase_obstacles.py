@@ -14,7 +14,7 @@ from broker.capacity.model import Inventory
 from broker.capacity.types import TENANCY
 from broker.reservations.desired import DesiredCapacity, FlavorDemand
 from broker.reservations.fulfilment import FlavorFulfilment
-from broker.reservations.ownership import TAG_FLAVOR, Ownership, ReservationProblem
+from broker.reservations.ownership import Ownership, ReservationProblem
 from broker.reservations.purchases import LEDGER, HeldRecord
 from broker.reservations.spending import costs
 from providers.model import ErrorClass, InstanceType, Odcr
@@ -62,7 +62,7 @@ def not_adopted(
     for id_, claims in sorted(ownership.refused.items()):
         odcr = inventory.odcrs[id_]
         if desired.reserved in claims and (
-            odcr.tags.get(TAG_FLAVOR) == demand.flavor.name or demand.flavor.admits(odcr)
+            odcr.tags.get(names.TAG_FLAVOR) == demand.flavor.name or demand.flavor.admits(odcr)
         ):
             return f"{id_} would serve it, and is not adopted although the reservation names it"
     return ""

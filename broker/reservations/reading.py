@@ -20,7 +20,7 @@ from broker.apis.reservation_spec import ARN, malformed_ids
 from broker.quota.usage import Reserved
 from broker.reservations.desired import DesiredCapacity, FlavorDemand, PurchaseSpec
 from broker.reservations.flavors import Flavors
-from broker.reservations.ownership import BROKER, OwnershipClaim, ReservationProblem
+from broker.reservations.ownership import OwnershipClaim, ReservationProblem
 from broker.reservations.sizing import FlavorProblem, InstanceFlavor, Sizing
 from broker.reservations.spec import Reservation, reserved_of
 from broker.text import InvalidText, decode_time, decode_whole, quantity, shortened
@@ -197,7 +197,7 @@ def _group_arn(reservation: Reservation, problems: list[ReservationProblem]) -> 
 
 def _tags(reservation: Reservation, reserved: Reserved, cost_labels: Sequence[str]) -> dict[str, str]:
     tags = {key: reservation.labels[key] for key in cost_labels if key in reservation.labels}
-    tags |= {names.TAG_RESERVATION: str(reserved), names.TAG_MANAGED: BROKER}
+    tags |= {names.TAG_RESERVATION: str(reserved), names.TAG_MANAGED: names.MANAGER}
     if reservation.spec.compartment_id:
         tags[names.TAG_COMPARTMENT] = reservation.spec.compartment_id
     return tags

@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from broker.apis import names
 from broker.apis.ome import FlavorQuotas, PreemptionRule
 from broker.apis.ome_rules import JudgedSpec
 from broker.capacity.entitlement import (
@@ -32,7 +31,7 @@ from broker.quota.slot_model import CLAIM, Member, OwnedSlots, SlotHolder
 from broker.quota.slots import SlotTree
 from broker.quota.usage import Reserved
 from broker.reservations.flavors import Flavors
-from broker.reservations.ownership import Ownership, of_other_cluster
+from broker.reservations.ownership import Ownership, named_in, of_other_cluster
 from broker.reservations.queues import preemption
 from broker.reservations.reading import read
 from broker.reservations.slot_quota import SlotQuota, slot_quota
@@ -170,9 +169,8 @@ def slot_pools_of(
     }
     for odcr in inventory.odcrs.values():
         if odcr.id not in slot_pools:
-            namespace, _, name = odcr.tags.get(names.TAG_RESERVATION, "").rpartition("/")
-            reserved = Reserved(namespace, name)
-            if name and reserved in known and not of_other_cluster(odcr, cluster):
+            reserved = named_in(odcr)
+            if reserved is not None and reserved in known and not of_other_cluster(odcr, cluster):
                 slot_pools[odcr.id] = SlotPool(reserved.queue, "")
     return slot_pools
 
@@ -291,7 +289,7 @@ def _availability(tree: SlotTree, slot_pool: OwnedSlots, slots: Slots) -> SlotAv
             if holder.evicted_for.startswith(CLAIM)
             else "",
         )
-        for holder in tree.takers(slot_pool)
+        for holder in tree.victim_candidates(slot_pool)
         if not (holder.terminating and holder.name in slots.stuck)
     ]
     return SlotAvailability(

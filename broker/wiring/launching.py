@@ -47,7 +47,7 @@ def claim_controllers(
     context: ControllerContext,
     caches: ClaimCaches,
     ec2: Ec2State,
-    classes: NodeClassController,
+    nodeclasses: NodeClassController,
     slots: ReservedSlots,
     *,
     settings: Settings,
@@ -67,7 +67,7 @@ def claim_controllers(
     )
     trials = LaunchTrials(
         provider,
-        classes,
+        nodeclasses,
         caches.pools,
         inventory,
         clock=clock,
@@ -87,7 +87,7 @@ def claim_controllers(
     )
     feedback = ClassFeedback(
         caches,
-        classes,
+        nodeclasses,
         reporter,
         reconcile_class=signals.reconcile_class,
         describe=signals.describe,
@@ -116,7 +116,7 @@ def claim_controllers(
         results=results,
         published=PublishedShortages(client),
     )
-    launcher = Launcher(caches, ec2, classes, executor, reporter, steps, writers=writers, clock=clock)
+    launcher = Launcher(caches, ec2, nodeclasses, executor, reporter, steps, writers=writers, clock=clock)
     terminations = Terminations(provider, clock=clock, check=client.check, wake=signals.instance_changed)
     lifecycle = Lifecycle(
         caches.claims,

@@ -33,7 +33,7 @@ def odcr_controllers(
     caches: ClaimCaches,
     ec2: Ec2State,
     classes: Cache[EC2NodeClass],
-    resolved: NodeClassController,
+    nodeclasses: NodeClassController,
     *,
     relist: Callable[[], None],
 ) -> OdcrControllers:
@@ -41,11 +41,11 @@ def odcr_controllers(
     client, clock, recorder = context.client, context.clock, context.recorder
 
     def class_users() -> Mapping[str, Sequence[str]]:
-        return users((node_class.name for node_class in classes.list()), resolved.resolved_reservations)
+        return users((node_class.name for node_class in classes.list()), nodeclasses.resolved_reservations)
 
     def unresolved_classes() -> Collection[str]:
         return temporarily_unresolved(
-            (node_class.name for node_class in classes.list()), resolved.resolved_reservations
+            (node_class.name for node_class in classes.list()), nodeclasses.resolved_reservations
         )
 
     mirrors = Informer(client, OnDemandCapacityReservation, clock=clock)

@@ -56,7 +56,7 @@ def watch_pods(
     def changed(old: NodePool | None, new: NodePool | None) -> bool:
         return old is None or new is None or old.metadata.generation != new.metadata.generation
 
-    def gone(_: NodeClaim | Node | None, new: NodeClaim | Node | None) -> bool:
+    def ends(_: NodeClaim | Node | None, new: NodeClaim | Node | None) -> bool:
         return new is None or new.deleting
 
     def unplaced(old: KoordinatorReservation | None, new: KoordinatorReservation | None) -> bool:
@@ -76,8 +76,8 @@ def watch_pods(
         .watches(read.pods, None, waits)
         .watches(read.pods, None, served_or_gone)
         .watches(read.pools, None, changed)
-        .watches(read.claims, None, gone)
-        .watches(read.nodes, None, gone)
+        .watches(read.claims, None, ends)
+        .watches(read.nodes, None, ends)
         .on(nodeclasses.on_change)
         .on(inventory.on_change)
     )

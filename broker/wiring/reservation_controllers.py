@@ -31,11 +31,11 @@ from broker.reservations.machines import MachineReader
 
 @dataclass(frozen=True, kw_only=True)
 class ReservationControllers:
-    """The controllers, and the reads that they share. `use` runs the controller of statuses."""
+    """The controllers, and the reads that they share. `status` runs the controller of statuses."""
 
     reads: ReservationReads
     unattributed: UnattributedUsageReader
-    use: UsageThrottle
+    status: UsageThrottle
     provisioner: OdcrProvisioner
     check: AdmissionCheckReconciler
     queues: QueueController
@@ -53,7 +53,7 @@ def reservation_controllers(
     return ReservationControllers(
         reads=reads,
         unattributed=unattributed,
-        use=UsageThrottle(status.run),
+        status=UsageThrottle(status.run),
         provisioner=OdcrProvisioner(
             ControllerContext(client=shared.client, recorder=shared.recorder, clock=shared.clock),
             shared.provider,

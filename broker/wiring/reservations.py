@@ -32,7 +32,7 @@ from broker.wiring.reservation_controllers import ReservationControllers
 
 # Seconds. By time alone EC2 reservations end, and writes of an earlier leader are reconciled.
 EVERY = 60.0
-PRICES = 300.0  # prices change without an event
+MIRROR_EVERY = 300.0  # prices change without an event
 # Longest delay in seconds until a change starts a pass, however many changes follow.
 LONGEST = 0.3
 
@@ -41,18 +41,18 @@ def watch_status(
     manager: ControllerManager, read: Informers, inventory: InventoryCache, ome: ReservationControllers
 ) -> Singleton[str]:
     """The status of reservations: every watched kind, and a timer for time-based transitions."""
-    reads, use = ome.reads, ome.use
+    reads, status = ome.reads, ome.status
 
     # This loop writes the status: a change by hand is corrected in the next pass.
     def reservation_changed(old: Object | None, new: Object | None) -> bool:
-        return without_status(old) != without_status(new) or use.changed()
+        return without_status(old) != without_status(new) or status.changed()
 
     def use_changed(old: Workload | None, new: Workload | None) -> bool:
-        return counts_as(old) != counts_as(new) and use.changed()
+        return counts_as(old) != counts_as(new) and status.changed()
 
     loop: Singleton[str] = manager.singleton(
         "reservation",
-        lambda _: use.run(),
+        lambda _: status.run(),
         every=EVERY,
         longest=LONGEST,
         synced=lambda: (
@@ -164,7 +164,7 @@ def watch_odcr_objects(
     manager.follow(odcrs.mirrors)
     loop("instance-labels", odcrs.instance_labels.run, every).on(view.on_listing)
     loop("endings", odcrs.endings.run, every)
-    loop("mirror", odcrs.mirror.run, PRICES, mirrored).on(nodeclasses.on_change).watches(odcrs.mirrors)
+    loop("mirror", odcrs.mirror.run, MIRROR_EVERY, mirrored).on(nodeclasses.on_change).watches(odcrs.mirrors)
 
 
 def _any_version(holds: Callable[[Any], bool]) -> Callable[[Any, Any], bool]:

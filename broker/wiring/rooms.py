@@ -8,7 +8,6 @@ from typing import Any, Final
 from broker.apis.core import Node, Pod
 from broker.apis.godel import GodelDeployment
 from broker.apis.kueue import Namespace
-from broker.apis.meta import Object
 from broker.controllers.elasticquota.controller import ElasticQuotaController
 from broker.controllers.elasticquota.reading import ElasticPods
 from broker.controllers.nodereservation.godel import GodelPodController, GodelReservationController
@@ -28,6 +27,7 @@ from broker.kube.informer import Informer
 from broker.kube.manager import ControllerManager
 from broker.placement.reading import namespace_labels
 from broker.settings import Settings
+from broker.wiring.predicates import gone
 
 # Seconds: a decision that time changes, such as the end of a hold, waits no longer.
 EVERY: Final = 15.0
@@ -94,7 +94,7 @@ def add_scheduler(
         manager.controller("koordinator", controller.reconcile, synced=complete)
         .watches(reads.koordinator)
         .watches(pods, taken)
-        .watches(nodes, on_node, _went)
+        .watches(nodes, on_node, gone)
         .watches(pods, lambda pod: [item.name for item in reservations.list()] if scheduler_of(pod) else ())
     )
     _add_godel(manager, context, settings, reads, pods, complete)
@@ -175,10 +175,6 @@ def _add_godel(
         return [item.key for item in reservations.list() if item.uid in uids] if uids else ()
 
     (manager.controller("godel", end, synced=complete).watches(reads.godel).watches(pods, taken))
-
-
-def _went(_: Object | None, new: Object | None) -> bool:
-    return new is None
 
 
 def _matters(old: Pod | None, new: Pod | None) -> bool:

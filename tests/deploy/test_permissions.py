@@ -29,7 +29,7 @@ from broker.apis.meta import Kind
 from broker.app import LEASE, Broker
 from broker.controllers.nodeclaim.calls import RECORDS
 from broker.controllers.nodeclaim.published import read_shortages
-from broker.controllers.odcr.mirror import BROKER, MANAGED_BY
+from broker.controllers.odcr.mirror import MANAGED_BY
 from broker.kube.client import Client
 from broker.kube.errors import AlreadyExists
 from broker.kube.identity import NAMESPACE as SYSTEM
@@ -155,7 +155,7 @@ def life(stack: Stack, broker: Broker, recording: Recording) -> None:
     """Two claims for one slot: launch, refusal, fallback, join, drain against a budget, end."""
     odcr = stack.aws.odcr(count=1)
     # As after a reservation that EC2 no longer shows.
-    mirror = {"metadata": {"name": "cr-00000000000000000", "labels": {MANAGED_BY: BROKER}}}
+    mirror = {"metadata": {"name": "cr-00000000000000000", "labels": {MANAGED_BY: names.MANAGER}}}
     stack.client.create(OnDemandCapacityReservation.KIND, mirror)
     stack.node_pool()
     stack.until(lambda: served(stack), "the field is added to Karpenter's definition")

@@ -117,8 +117,8 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "reservation without a finalizer",
-        "broker.controllers.capacityreservation.marks",
-        '"finalizers": [names.RESERVED_FINALIZER],',
+        "broker.controllers.owned_metadata",
+        '"finalizers": [self._finalizer],',
         '"finalizers": [],',
     ),
     Mutant(

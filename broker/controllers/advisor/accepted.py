@@ -16,6 +16,7 @@ from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.karpenter_aws_accepted import AcceptedSpec, load
 from broker.apis.karpenter_aws_definition import PROPERTY
+from broker.apis.meta import ConditionUpdate
 from broker.apis.reservation_spec import validate_reservation_spec
 from broker.controllers.advisor.conditions import conditions_patch
 from broker.controllers.advisor.definition import DefinitionController
@@ -23,7 +24,6 @@ from broker.controllers.nodeclass.write import patch_status
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.conditions import ConditionUpdate
 from broker.kube.controller import Result
 from broker.kube.events import Recorder
 

@@ -13,9 +13,9 @@ import orjson
 
 from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apis.meta import ConditionStatus, condition
+from broker.apis.meta import ConditionStatus, ConditionUpdate, condition
 from broker.controllers.advisor.terms import MOST, PATIENCE, Advice, Term
-from broker.kube.conditions import ConditionUpdate, condition_body, remove_condition, set_conditions
+from broker.kube.conditions import condition_body, remove_condition, set_conditions
 from broker.text import counted
 
 TYPES = (names.RESERVATIONS_ADVISED, names.RESERVED_ALLOWED)

@@ -17,6 +17,7 @@ import structlog
 from broker.apis import names
 from broker.apis.karpenter import NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.meta import ConditionUpdate
 from broker.apis.reservation_spec import CapacityReservationSpec
 from broker.capacity.model import Resolved
 from broker.controllers.advisor import conditions, terms
@@ -29,7 +30,7 @@ from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.nodeclass.status import INVALID_SPEC
 from broker.controllers.nodeclass.write import patch_status
 from broker.kube.cache import Cache
-from broker.kube.conditions import ConditionUpdate, timestamp
+from broker.kube.conditions import timestamp
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import Forbidden, Invalid
@@ -61,7 +62,7 @@ class Advisor:
         context: ControllerContext,
         provider: CapacityProvider,
         inventory: InventoryCache,
-        resolved: NodeClassController,
+        nodeclasses: NodeClassController,
         classes: Cache[EC2NodeClass],
         pools: Cache[NodePool],
         *,
@@ -71,7 +72,7 @@ class Advisor:
         self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
         self._provider = provider
         self._inventory = inventory
-        self._resolved = resolved
+        self._nodeclasses = nodeclasses
         self._classes = classes
         self._pools = pools
         self._cluster = cluster
@@ -133,7 +134,7 @@ class Advisor:
             # The request id is left out: the same error at the next poll needs no write.
             where = f"group {group_name(spec.group_arn)}"
             raise Unresolved("GroupUnreadable", f"{error.operation}: {error.code} for {where}")
-        return self._resolved.resolved_reservations(node_class.name)
+        return self._nodeclasses.resolved_reservations(node_class.name)
 
     def _reconcile_terms(
         self, node_class: EC2NodeClass, spec: CapacityReservationSpec | None, resolved: Resolved

@@ -23,8 +23,8 @@ from broker.controllers.capacityreservation.facts import (
     JointFacts,
     JointFactsBuilder,
 )
-from broker.controllers.capacityreservation.marks import CohortLabels
 from broker.controllers.capacityreservation.metrics import ReservationMetrics, show
+from broker.controllers.owned_metadata import OwnedMetadata, label_of
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -62,7 +62,7 @@ class ReservationController:
         self,
         client: Client,
         reads: ReservationReads,
-        snapshots: JointFactsBuilder,
+        facts_builder: JointFactsBuilder,
         *,
         clock: Clock,
         recorder: Recorder,
@@ -70,12 +70,12 @@ class ReservationController:
     ) -> None:
         self._client = client
         self._reads = reads
-        self._snapshots = snapshots
+        self._facts_builder = facts_builder
         self._clock = clock
         self._recorder = recorder
         self._limits = limits
         self._known: dict[str, ReconciledReservation] = {}  # by uid
-        self._marks = CohortLabels(client)
+        self._metadata = OwnedMetadata(client, names.COHORT_LABEL, names.RESERVED_FINALIZER)
 
     def run(self) -> Result | None:
         """Raises ApiError, after every reservation had its turn unless the API server is unavailable."""
@@ -86,26 +86,26 @@ class ReservationController:
             self._forget(())
             show({})
             return None
-        snapshot = self._snapshots.build(reservations, self._clock.now(), moment)
+        joint = self._facts_builder.build(reservations, self._clock.now(), moment)
         self._forget(reservations)
-        due = [snapshot.until]
+        due = [joint.until]
         try:
             for_each(
-                reservations, lambda reservation: due.append(self._reconcile(reservation, snapshot, moment))
+                reservations, lambda reservation: due.append(self._reconcile(reservation, joint, moment))
             )
         finally:
-            self._measure(snapshot)
+            self._measure(joint)
         until = min(due)
         return Result(requeue_after=max(until - moment, 0.0)) if until < float("inf") else None
 
     def _all(self) -> list[Reservation]:
         return list(self._reads.snapshot().reservations.values())
 
-    def _reconcile(self, reservation: Reservation, snapshot: JointFacts, moment: float) -> float:
+    def _reconcile(self, reservation: Reservation, joint: JointFacts, moment: float) -> float:
         """Reconciles one reservation; returns until when it cannot change by time alone (monotonic)."""
         reserved = reserved_of(reservation)
-        facts, cloud = snapshot.facts[reserved], snapshot.cloud[reserved]
-        group_arn = snapshot.group_arns[reserved]
+        facts, cloud = joint.facts[reserved], joint.cloud[reserved]
+        group_arn = joint.group_arns[reserved]
         known = self._known.get(reservation.uid)
         if (
             known is not None
@@ -115,8 +115,8 @@ class ReservationController:
         ):
             return known.until
         deleting = reservation.deleting  # as in the facts: the response to a write may be newer
-        marked = self._marks.keep(reservation, facts.judged.spec.cohort)
-        reservation = self._cached(reservation, marked)
+        applied = self._metadata.apply(reservation, label_of(facts.judged.spec.cohort))
+        reservation = self._cached(reservation, applied)
         before = reservation.status.capacity_reservation_lifecycle_state
         reservation, left = self._write_status(reservation, facts, cloud, group_arn)
         if deleting and not facts.remaining:
@@ -228,16 +228,16 @@ class ReservationController:
     def _forget(self, reservations: Sequence[Reservation]) -> None:
         alive = {reservation.uid for reservation in reservations}
         self._known = {uid: known for uid, known in self._known.items() if uid in alive}
-        self._snapshots.forget(alive)
-        self._marks.forget(alive)
+        self._facts_builder.forget(alive)
+        self._metadata.forget(alive)
 
-    def _measure(self, snapshot: JointFacts) -> None:
+    def _measure(self, joint: JointFacts) -> None:
         shown = {}
         for reservation in self._all():
-            facts = snapshot.facts.get(reserved_of(reservation))
+            facts = joint.facts.get(reserved_of(reservation))
             if facts is not None:
                 state = reservation.status.capacity_reservation_lifecycle_state
                 shown[reserved_of(reservation)] = ReservationMetrics(
                     state=state, total=facts.nominal, used=facts.used
                 )
-        show(shown, snapshot.unattributed)
+        show(shown, joint.unattributed)

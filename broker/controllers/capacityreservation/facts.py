@@ -1,6 +1,6 @@
 """Builds the facts of all reservations jointly, for their status.
 
-Invariant: the facts of one snapshot are consistent: they come from one description of EC2, one list of
+Invariant: the facts of one `JointFacts` are consistent: they come from one description of EC2, one list of
 machines and one of users, and shared machines are divided once. Nothing is written here.
 """
 
@@ -80,7 +80,7 @@ class JointFacts:
 
 
 class JointFactsBuilder:
-    """`build` makes one snapshot. Unchanged parts are reused, and machine counts are steadied."""
+    """`build` makes one `JointFacts`. Unchanged parts are reused, and machine counts are steadied."""
 
     def __init__(
         self,
@@ -116,9 +116,9 @@ class JointFactsBuilder:
         ownership = snapshot.odcrs.owned
         judged = {reserved_of(reservation): self._judge(reservation) for reservation in reservations}
         flavors = self._flavors(snapshot.flavors, judged.values())
-        seen = self._seen(ownership, flavors, claims, now)
+        machine_snapshot = self._machine_snapshot(ownership, flavors, claims, now)
         steady_seconds = self._unattributed.steady_seconds
-        self._steadied, machines = steady(self._steadied, seen.machines, moment, steady_seconds)
+        self._steadied, machines = steady(self._steadied, machine_snapshot.machines, moment, steady_seconds)
         claimants = _claimants(reservations, judged)
         shared = bisection.bisected(
             lambda group: shares(group, machines, sold=conditions.SOLD),
@@ -171,7 +171,7 @@ class JointFactsBuilder:
                 pending=tuple(_begins(odcr) for _, odcr in cloud[reserved] if odcr.state in STARTING),
                 out_of_service=(
                     *own.get(reserved, ()),
-                    *_tied(seen, named),
+                    *_tied(machine_snapshot, named),
                     *(out for name in named for out in common.get(name, ())),
                 ),
                 taken=used_up.get(reserved, {}),
@@ -195,7 +195,7 @@ class JointFactsBuilder:
             facts=facts,
             cloud=cloud,
             group_arns=group_arns,
-            unattributed=seen.unattributed,
+            unattributed=machine_snapshot.unattributed,
             until=min((steadily, *due)),
         )
 
@@ -220,7 +220,7 @@ class JointFactsBuilder:
         flavors = catalog.usable(sorted(name for name in named if name in self._types))
         return {name: flavor.spec.node_labels for name, flavor in flavors.items()}
 
-    def _seen(
+    def _machine_snapshot(
         self, ownership: Ownership, flavors: Flavors, claims: Sequence[NodeClaim], now: datetime
     ) -> MachineSnapshot:
         inventory, nodes = self._inventory.snapshot(), self._nodes.list()
@@ -314,9 +314,9 @@ def _begins(odcr: Odcr) -> str:
     return f"{odcr.id} is {odcr.state}{when}"
 
 
-def _tied(seen: MachineSnapshot, named: Sequence[str]) -> list[str]:
+def _tied(machine_snapshot: MachineSnapshot, named: Sequence[str]) -> list[str]:
     return [
         f"node {node} matches flavor {name} and another flavor alike, and counts in neither"
         for name in named
-        for node in seen.tied.get(name, ())
+        for node in machine_snapshot.tied.get(name, ())
     ]

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from broker.apis.meta import Condition
+from broker.apis.meta import Condition, ConditionUpdate
 from broker.apis.ome import RESERVATION_CONDITIONS, SPEC_NORMALIZED, ReservationStatus
 from broker.apis.units import MOST, written
-from broker.kube.conditions import ConditionUpdate, condition_body, set_conditions, timestamp
+from broker.kube.conditions import condition_body, set_conditions, timestamp
 from broker.quota.hardware import associations, beyond, free
 from broker.quota.lifecycle import State
 from broker.quota.model import Amounts, FlavorResource

@@ -22,7 +22,6 @@ from broker.apis.meta import condition
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.dedicatedaicluster import machines, status_body
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
-from broker.controllers.dedicatedaicluster.marks import ClusterLabels
 from broker.controllers.dedicatedaicluster.sizes import sizes
 from broker.controllers.dedicatedaicluster.snapshot import ClusterSnapshot, ClusterState, build_snapshot
 from broker.controllers.dedicatedaicluster.status import (
@@ -36,6 +35,7 @@ from broker.controllers.dedicatedaicluster.status import (
 )
 from broker.controllers.dedicatedaicluster.workloads import ClusterQueueing
 from broker.controllers.dependencies import ReservationDependencies
+from broker.controllers.owned_metadata import OwnedMetadata
 from broker.controllers.preemption.claims import (
     borrows,
     cluster_of,
@@ -53,6 +53,7 @@ from broker.quota.joint import GROWTH, JointDecision, QuotaState
 from broker.quota.model import AdmittedWorkload, Amounts, FlavorResource
 from broker.quota.usage import Reserved
 from broker.reservations.cluster_admission import ClusterAdmission, by_flavor
+from broker.reservations.kueue_objects import short
 from broker.reservations.sizing import FlavorProblem
 from providers.model import InstanceType
 
@@ -123,7 +124,7 @@ class ClusterController:
         self._client, self._clock = shared.client, shared.clock
         self._cache = shared.reads.clusters.cache
         self._priority = priority
-        self._marks = ClusterLabels(shared.client)
+        self._metadata = OwnedMetadata(shared.client, names.RESERVATION_LABEL, names.RESERVED_FINALIZER)
 
     def observe(self, snapshot: Snapshot) -> ClusterPass | None:
         """The inputs of one pass; None without clusters, or before Kueue's objects are read. Raises
@@ -224,7 +225,7 @@ class ClusterController:
         for_each(
             observed.snapshot.clusters, lambda state: waits.extend(self._reconcile(observed, decided, state))
         )
-        self._marks.forget({state.cluster.uid for state in observed.snapshot.clusters})
+        self._metadata.forget({state.cluster.uid for state in observed.snapshot.clusters})
         return min(waits, default=None)
 
     def _reconcile(
@@ -299,7 +300,7 @@ class ClusterController:
     ) -> DedicatedAICluster:
         """Writes the cluster's finalizer, label and status; returns the cluster afterwards."""
         reserved = state.reserved.name if isinstance(state.reserved, Reserved) else ""
-        cluster = self._cached(cluster, self._marks.keep(cluster, reserved))
+        cluster = self._cached(cluster, self._metadata.apply(cluster, short(reserved)))
         before = cluster.status
         body = status_body.body(cluster, status, now=self._clock.now())
         if body is None:

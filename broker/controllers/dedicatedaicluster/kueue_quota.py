@@ -27,7 +27,7 @@ from broker.apis.kueue import (
     PodSet,
     Workload,
 )
-from broker.apis.meta import Condition, condition
+from broker.apis.meta import Condition, ConditionUpdate, condition
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.units import CPU, units, written
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
@@ -35,10 +35,9 @@ from broker.controllers.dedicatedaicluster.machines import dedicated
 from broker.controllers.dedicatedaicluster.status import ClusterEviction
 from broker.controllers.kueue.answers import BY_CHECK, refused
 from broker.controllers.kueue.render import CHECK
-from broker.kube.conditions import ConditionUpdate, condition_body, owner_reference, set_conditions
+from broker.kube.conditions import condition_body, owner_reference, set_conditions
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, held_of
 from broker.quota.model import Amounts, FlavorResource
-from broker.reservations.kueue_objects import BROKER
 from broker.reservations.sizing import ACCELERATORS
 
 Json = dict[str, Any]
@@ -343,7 +342,7 @@ def body(
         "metadata": {
             "name": f"{cluster.name[:_LONGEST].rstrip('-.')}-{cluster.uid[:8]}-{number}",
             "namespace": namespace,
-            "labels": {names.MANAGED_BY: BROKER, names.DEDICATED: dedicated(cluster)},
+            "labels": {names.MANAGED_BY: names.MANAGER, names.DEDICATED: dedicated(cluster)},
             "ownerReferences": [owner_reference(cluster, block=False)],
         },
         "spec": {

@@ -15,7 +15,7 @@ from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import Condition, condition
+from broker.apis.meta import Condition, ConditionUpdate, condition
 from broker.apis.ome import DedicatedState
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.units import written
@@ -28,7 +28,6 @@ from broker.controllers.dedicatedaicluster.machines import (
     more_than,
 )
 from broker.controllers.nodeclaim.status import is_true
-from broker.kube.conditions import ConditionUpdate
 from broker.kube.partial import PartialObject
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, Eviction, Shortfall
 from broker.quota.model import Amounts, Reason

@@ -1,4 +1,5 @@
-"""Disrupts nodes of the broker's NodePools: empty, expired and drifted ones, and those with a free slot.
+"""Disrupts nodes of the broker's NodePools: empty, expired and drifted ones, and those whose pods could move
+into a free reserved slot.
 
 `controller` runs one pass. `snapshot` reads claims with their nodes, pods and pools; `drift` and `conditions`
 judge them; `candidates` selects the nodes that may be disrupted; `replacements` builds claims that take over

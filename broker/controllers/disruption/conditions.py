@@ -15,11 +15,12 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.hashes import VERSION, class_hash, pool_stamp
 from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import ConditionUpdate
 from broker.controllers.disruption.drift import drift
 from broker.controllers.disruption.snapshot import ManagedNode, since
 from broker.controllers.nodeclaim.status import is_true
 from broker.controllers.nodeclass.resolve import LaunchClass
-from broker.kube.conditions import ConditionUpdate, timestamp
+from broker.kube.conditions import timestamp
 from broker.placement.disruption_pods import owned_by
 from broker.text import InvalidText, decode_duration
 from providers.model import Instance

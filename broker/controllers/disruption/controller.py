@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 
 from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import ConditionUpdate
 from broker.controllers.disruption import conditions
 from broker.controllers.disruption.gangs import running_gangs
 from broker.controllers.disruption.methods import DisruptionMethods
@@ -24,7 +25,6 @@ from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.status import instance_id, patch, write
 from broker.controllers.nodeclass.resolve import LaunchClass
-from broker.kube.conditions import ConditionUpdate
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, NotFound

@@ -146,7 +146,7 @@ class DisruptionMethods:
                 continue
             if not nodes or not self._all_allowed(nodes, ledger, "Drifted"):
                 continue
-            placement = placement if placement is not None else self._snapshot(snapshot)
+            placement = placement if placement is not None else self._placement(snapshot)
             with self._reporter.isolated(nodes[0]):
                 ending = [node.node.name for node in nodes if node.node is not None]
                 replaced, placed = self._replace(nodes, gang, snapshot, without_nodes(placement, ending))
@@ -284,7 +284,7 @@ class DisruptionMethods:
             if node.name not in ending and is_ready(node) and not node.deleting and not disrupted(node)
         )
 
-    def _snapshot(self, snapshot: DisruptionSnapshot) -> PlacementSnapshot:
+    def _placement(self, snapshot: DisruptionSnapshot) -> PlacementSnapshot:
         return PlacementSnapshot.of(map(node_info, snapshot.occupancy.nodes), snapshot.occupancy.occupied)
 
     # ---- return to reservations
@@ -319,7 +319,7 @@ class DisruptionMethods:
             return
         budgets = {pool: ledger.remaining(pool, "Underutilized") for pool in enabled_pools}
         for unit in _units(
-            self.returns.select(snapshot, candidates, inputs, partial(self._snapshot, snapshot), budgets)
+            self.returns.select(snapshot, candidates, inputs, partial(self._placement, snapshot), budgets)
         ):
             counts: dict[str, int] = {}
             for move in unit:

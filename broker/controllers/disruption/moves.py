@@ -22,7 +22,7 @@ from typing import Any, Final, get_args
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import condition
+from broker.apis.meta import ConditionUpdate, condition
 from broker.apis.policy import PodDisruptionBudget
 from broker.controllers.disruption.candidates import obstacle
 from broker.controllers.disruption.conditions import FAILED
@@ -31,7 +31,6 @@ from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNo
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import disrupted
 from broker.controllers.nodeclaim.status import is_true, observe_response, write
-from broker.kube.conditions import ConditionUpdate
 from broker.kube.context import ControllerContext
 from broker.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from broker.placement.disruption_pods import NO_SCHEDULE

@@ -23,7 +23,7 @@ class DisruptionSources:
 
     budgets: Cache[PodDisruptionBudget]
     occupancy: OccupancyReader
-    classes: NodeClassController
+    nodeclasses: NodeClassController
     ec2: Ec2State
     slots: SlotRights
     shortages: Callable[[], Shortages]
@@ -38,6 +38,6 @@ class DisruptionSources:
     def launch_class(self, name: str) -> LaunchClass | None:
         """The class as launches use it; None if it cannot launch now."""
         try:
-            return self.classes.ready(name)
+            return self.nodeclasses.ready(name)
         except Unresolved:
             return None

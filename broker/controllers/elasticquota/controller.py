@@ -14,6 +14,7 @@ import structlog
 
 from broker.apis import nos
 from broker.apis.core import Pod
+from broker.apis.meta import ConditionUpdate
 from broker.apis.units import units, written
 from broker.controllers.elasticquota.reading import (
     ElasticPods,
@@ -23,7 +24,7 @@ from broker.controllers.elasticquota.reading import (
     quota_id,
 )
 from broker.kube.cache import Cache
-from broker.kube.conditions import ConditionUpdate, changed, condition_body, set_conditions
+from broker.kube.conditions import changed, condition_body, set_conditions
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError, NotFound
 from broker.quota.elastic_labels import QuotaLabel, labels, used_amounts

@@ -106,7 +106,7 @@ class NoticeResponder:
         self,
         context: ControllerContext,
         caches: ClaimCaches,
-        resolved: NodeClassController,
+        nodeclasses: NodeClassController,
         *,
         short: Announce,
         describe: Callable[[], None],
@@ -114,7 +114,7 @@ class NoticeResponder:
         self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
         self._claims, self._nodes, self._owns = caches.claims, caches.nodes, caches.owns
         self._short = short  # called with each exhausted pool
-        self._resolved = resolved
+        self._nodeclasses = nodeclasses
         self._describe = describe  # requests a new description of the reservations
 
     def take(self, message: QueueMessage) -> None:
@@ -165,7 +165,7 @@ class NoticeResponder:
     def _placement(self, claim: NodeClaim) -> str:
         """The placement of launches for the claim, as in their pools; empty if its class launches nothing."""
         try:
-            plan = self._resolved.ready(claim.spec.node_class_ref.name).plan
+            plan = self._nodeclasses.ready(claim.spec.node_class_ref.name).plan
         except Unresolved:
             return ""
         return plan.of_tenancy(required_tenancy(claim)).placement

@@ -12,16 +12,16 @@ from typing import Any, Final
 
 from broker.apis import names
 from broker.apis.kueue import ACTIVE, AdmissionCheck, ClusterQueue
-from broker.apis.meta import condition
+from broker.apis.meta import ConditionUpdate, condition
 from broker.controllers.kueue.render import CHECK, CONTROLLER
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.conditions import ConditionUpdate, condition_body, set_conditions
+from broker.kube.conditions import condition_body, set_conditions
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.watches import Signal
-from broker.reservations.kueue_objects import BROKER, owner_of
+from broker.reservations.kueue_objects import owner_of
 from broker.reservations.ownership import ReservationProblem
 from broker.reservations.spec import Reservation
 
@@ -110,7 +110,7 @@ class AdmissionCheckReconciler:
 
     def _create(self) -> AdmissionCheck:
         body: Json = {
-            "metadata": {"name": CHECK, "labels": {names.MANAGED_BY: BROKER}},
+            "metadata": {"name": CHECK, "labels": {names.MANAGED_BY: names.MANAGER}},
             "spec": {"controllerName": CONTROLLER},
         }
         informer = self._reads.checks
@@ -131,7 +131,7 @@ class AdmissionCheckReconciler:
         informer.cache.observe(self._client.apply(informer.kind, body, subresource="status"))
 
     def _remove(self, check: AdmissionCheck | None) -> None:
-        if check is None or check.deleting or check.labels.get(names.MANAGED_BY) != BROKER:
+        if check is None or check.deleting or check.labels.get(names.MANAGED_BY) != names.MANAGER:
             return
         try:
             self._client.delete(self._reads.checks.kind, CHECK, uid=check.uid)

@@ -40,7 +40,6 @@ from broker.reservations.kueue_objects import (
     Reservation,
     local_queue_name,
     lost_mark,
-    named,
     owner_of,
     queue_name,
     reserved_of,
@@ -87,7 +86,7 @@ class QueueController:
         self._made: dict[tuple[str, str], Json] = {}
 
     def reconcile(self, key: str) -> Result | None:
-        reserved = named(key)
+        reserved = Reserved.parse(key)
         reservation = self._find(reserved)
         if reservation is None and self._left_out(reserved):
             return None  # its objects in Kueue stay until it can be read again

@@ -15,6 +15,7 @@ import structlog
 from broker.apis import names
 from broker.apis.hashes import VERSION, class_hash
 from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import ConditionUpdate
 from broker.capacity.adopt import capacity_type
 from broker.capacity.answers import answer
 from broker.capacity.launches import LaunchedClaim, RefusedAssignment
@@ -36,7 +37,6 @@ from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.conditions import ConditionUpdate
 from broker.kube.errors import ApiError
 from broker.kube.panics import guarded
 from broker.oncall.journal import Journal

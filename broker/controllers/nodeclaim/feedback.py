@@ -21,7 +21,7 @@ class ClassFeedback:
     def __init__(
         self,
         caches: ClaimCaches,
-        resolved: NodeClassController,
+        nodeclasses: NodeClassController,
         reporter: Reporter,
         *,
         reconcile_class: Callable[[str], None],
@@ -33,14 +33,14 @@ class ClassFeedback:
         self.launched = launched
         self.template_limit = template_limit
         self._claims = caches.claims
-        self._resolved = resolved
+        self._nodeclasses = nodeclasses
         self._reporter = reporter
         self._reconcile_class = reconcile_class
         self._describe = describe
 
     def doubt(self, name: str) -> None:
         """Reads a class and the reservations again, since EC2 refused something that the class names."""
-        self._resolved.doubt(name)
+        self._nodeclasses.doubt(name)
         self._reconcile_class(name)
         self._describe()
 
@@ -49,7 +49,7 @@ class ClassFeedback:
         change = limit(attempt)
         if change is None:
             return
-        self._resolved.limit(attempt.node_class, change)
+        self._nodeclasses.limit(attempt.node_class, change)
         self._reconcile_class(attempt.node_class)
         claim = self._claims.get(attempt.claim)
         if claim is not None and (pool := claim.labels.get(names.NODEPOOL)):

@@ -17,7 +17,7 @@ from typing import Any
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.answers import answer
 from broker.capacity.model import Plan, Unplaced
-from broker.capacity.shortages import Scope, Shortages
+from broker.capacity.shortages import BACKING_OFF, Scope, Shortages
 from broker.controllers.nodeclaim.caches import ClaimCaches, Ec2State
 from broker.controllers.nodeclaim.execute import NOT_RECORDED, Executor
 from broker.controllers.nodeclaim.launch_pass import LaunchPass
@@ -44,7 +44,6 @@ from providers.model import ErrorClass, InstanceType, ProviderError
 ROUNDS = 64
 LONGEST_WAIT = 60.0
 LONGEST_CREATION = 10.0  # a slow API server does not stop launches
-REMEMBERED = "BackingOff"  # the planner's reason for a shortage that is not over
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +65,7 @@ class Launcher:
         self,
         caches: ClaimCaches,
         ec2: Ec2State,
-        classes: NodeClassController,
+        nodeclasses: NodeClassController,
         executor: Executor,
         reporter: Reporter,
         steps: LaunchSteps,
@@ -76,7 +75,7 @@ class Launcher:
     ) -> None:
         self._claims, self._pods, self._owns = caches.claims, caches.pods, caches.owns
         self._provider, self._inventory, self._view = ec2.provider, ec2.inventory, ec2.view
-        self._classes = classes
+        self._nodeclasses = nodeclasses
         self._executor = executor
         self._reporter = reporter
         self._steps = steps
@@ -189,7 +188,7 @@ class Launcher:
 
     def _class(self, name: str) -> LaunchClass | tuple[str, str]:
         try:
-            return self._classes.ready(name)
+            return self._nodeclasses.ready(name)
         except Unresolved as error:
             return error.reason, error.message
 
@@ -234,7 +233,7 @@ class Launcher:
             try:
                 since = waiting_since(claim, self._pods.find)
                 planned_claim = planned(claim, template=template_key(claim), since=since)
-                ready = self._classes.ready(planned_claim.node_class)
+                ready = self._nodeclasses.ready(planned_claim.node_class)
             except (BadClaim, Unresolved) as error:
                 if not (isinstance(error, Unresolved) and error.passing):
                     self._report(claim, reason=error.reason, message=error.message)
@@ -300,7 +299,7 @@ class Launcher:
             message = (
                 f"{refused[-1].pool.shown}: {refused[-1].code}: {refused[-1].message}; {unplaced.message}"
             )
-        elif reason == REMEMBERED:
+        elif reason == BACKING_OFF:
             reason = next((answer(s.class_).reason for s in unplaced.skipped if s.class_), reason)
         if unplaced.retry_at:
             message += f"; tried again at {format_time(unplaced.retry_at)}"

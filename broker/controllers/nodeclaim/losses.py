@@ -20,14 +20,13 @@ from prometheus_client import Gauge
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import condition
+from broker.apis.meta import ConditionUpdate, condition
 from broker.controllers.nodeclaim.instances import Missing
 from broker.controllers.nodeclaim.registration import NODE_LEFT_OUT, is_ready, nodes_of
 from broker.controllers.nodeclaim.status import instance_id, is_true, write
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.conditions import ConditionUpdate
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.events import Recorder
 from broker.kube.partial import PartialObject

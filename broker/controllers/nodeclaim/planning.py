@@ -33,19 +33,19 @@ from providers.model import InstanceType
 
 _SECONDS = prometheus_client.Histogram(
     "capacity_broker_plan_solve_seconds",
-    "Time that giving out the slots of a plan took, by the way it was done.",
+    "Seconds to assign the slots of a plan, by solver.",
     ["solver"],
     registry=REGISTRY,
 )
 _UNPROVEN = prometheus_client.Counter(
     "capacity_broker_plan_not_proven_total",
-    "Plans that were not proven optimal, by the way they were solved.",
+    "Plans that were not proven optimal, by solver.",
     ["solver"],
     registry=REGISTRY,
 )
 _GAP = prometheus_client.Gauge(
     "capacity_broker_plan_gap",
-    "How much more a better plan could have in reservations, as a share, in the last plan; 0 when optimal.",
+    "Share of claims in reservations that the last plan may lack at most; 0 if it is optimal.",
     registry=REGISTRY,
 )
 _log = structlog.get_logger("plan")
@@ -66,7 +66,7 @@ class SlotPolicy(Protocol):
         """The entitlements for a plan of these claims, by uid."""
 
     def planned(self, plan_: Plan) -> None:
-        """Notes that the plan is launched now. Claims of earlier plans that it lacks have their instances."""
+        """Records the plan's launches and nominations."""
 
 
 class Planner:
@@ -122,7 +122,7 @@ class Planner:
             inventory=inventory,
             shortages=shortages,
             gangs=self.gangs(),
-            entitled=self.slots.entitlements(waiting, inventory, types),
+            entitlements=self.slots.entitlements(waiting, inventory, types),
         )
 
     def gangs(self) -> Mapping[str, int]:

@@ -14,7 +14,7 @@ from typing import Any
 from broker.apis import names
 from broker.apis.core import Node, Taint
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import condition
+from broker.apis.meta import ConditionUpdate, condition
 from broker.controllers.nodeclaim.status import (
     is_true,
     missing_finalizer,
@@ -25,7 +25,7 @@ from broker.controllers.nodeclaim.status import (
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.conditions import ConditionUpdate, changed, owner_reference
+from broker.kube.conditions import changed, owner_reference
 from broker.kube.controller import Result
 from broker.kube.events import Recorder
 from broker.kube.partial import PartialObject

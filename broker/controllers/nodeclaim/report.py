@@ -15,14 +15,15 @@ import structlog
 from broker.apis import names
 from broker.apis.core import UNSCHEDULABLE, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.apis.meta import Condition, condition
+from broker.apis.meta import Condition, ConditionUpdate, condition
 from broker.capacity.model import Attempt, Outcome, Skipped
 from broker.capacity.requirements import InvalidRequirement, Requirements
+from broker.capacity.shortages import BACKING_OFF
 from broker.controllers.nodeclaim.status import instance_id, patch, pods_of, write
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.conditions import ConditionUpdate, condition_body, set_conditions
+from broker.kube.conditions import condition_body, set_conditions
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.events import EventType, Recorder
 from broker.oncall.journal import attempt_id, dump, recorded
@@ -31,7 +32,7 @@ from providers.model import ErrorClass
 
 AVAILABLE, LIMIT_EXCEEDED = "Available", "LimitExceeded"
 # The reasons for a skipped option that mean LimitExceeded if the option is a reservation.
-FULL = frozenset({"ReservationFull", "OutbidInPlan", "HeldForGang", "BackingOff"})
+FULL = frozenset({"ReservationFull", "OutbidInPlan", "HeldForGang", BACKING_OFF})
 MOST_PODS = 10
 PREFERENCE = "PreferNoSchedule"  # a taint that keeps no pod off
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import Condition, ConditionStatus, condition
+from broker.apis.meta import Condition, ConditionStatus, ConditionUpdate, condition
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.conditions import ConditionUpdate, changed, condition_body, set_conditions
+from broker.kube.conditions import changed, condition_body, set_conditions
 from broker.kube.errors import Conflict
 from providers.model import Instance
 

@@ -19,7 +19,7 @@ from broker.kube.errors import ApiError
 
 _ALWAYS: Final = groups(take_over=False, karpenter_alive=True)
 
-_log = structlog.get_logger("ownership")
+_log = structlog.get_logger("takeover")
 
 
 class TakeOver:

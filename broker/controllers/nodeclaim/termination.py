@@ -14,7 +14,7 @@ from typing import Any, Literal
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import ConditionStatus, condition
+from broker.apis.meta import ConditionStatus, ConditionUpdate, condition
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclaim import drain
 from broker.controllers.nodeclaim.abandoned import release
@@ -24,7 +24,7 @@ from broker.controllers.nodeclaim.registration import NODE_LEFT_OUT, first_of, i
 from broker.controllers.nodeclaim.report import launched_at
 from broker.controllers.nodeclaim.status import MESSAGE_LIMIT, instance_id, patch, write
 from broker.controllers.nodeclaim.terminations import Sighting, Terminations
-from broker.kube.conditions import ConditionUpdate, remove_finalizer
+from broker.kube.conditions import remove_finalizer
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import NotFound, TooManyRequests

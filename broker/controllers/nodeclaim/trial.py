@@ -62,7 +62,7 @@ class LaunchTrials:
     def __init__(
         self,
         provider: CapacityProvider,
-        classes: NodeClassController,
+        nodeclasses: NodeClassController,
         pools: Cache[NodePool],
         inventory: InventoryCache,
         *,
@@ -75,7 +75,7 @@ class LaunchTrials:
         claims.
         """
         self._provider = provider
-        self._classes = classes
+        self._nodeclasses = nodeclasses
         self._pools = pools
         self._inventory = inventory
         self._clock = clock
@@ -92,7 +92,7 @@ class LaunchTrials:
         self._mark(ready, "")
 
     def reconcile(self, name: str) -> Result | None:
-        ready, now = self._classes.resolved(name), self._clock.monotonic()
+        ready, now = self._nodeclasses.resolved(name), self._clock.monotonic()
         pools = [p for p in self._pools.list() if p.spec.template.spec.node_class_ref.name == name]
         if ready is None or (pools and not any(map(self._owns, pools))):
             self._last.pop(name, None)
@@ -127,7 +127,7 @@ class LaunchTrials:
 
     def _mark(self, ready: LaunchClass, denial: str) -> None:
         """Marks the class as not launchable; an empty denial clears the mark."""
-        if self._classes.forbid(ready.source, denial and f"the broker's role lacks {denial}"):
+        if self._nodeclasses.forbid(ready.source, denial and f"the broker's role lacks {denial}"):
             self._dirty(ready.source.name)
 
     def _denial(self, ready: LaunchClass, pools: Iterable[NodePool | None]) -> str | None:

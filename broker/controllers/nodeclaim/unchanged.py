@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from broker.apis.karpenter import NodeClaim
+from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import Inventory
 from broker.capacity.shortages import Shortages
 from broker.controllers.nodeclass.resolve import LaunchClass
@@ -30,7 +31,7 @@ class PassInputs:
     inventory: Inventory
     shortages: Shortages
     gangs: Mapping[str, int]
-    entitled: object  # the ownership of the slots
+    entitlements: Entitlements
 
     def same(self, other: PassInputs) -> bool:
         """Whether a pass would decide the same; the time of EC2's description does not count."""
@@ -42,7 +43,7 @@ class PassInputs:
             and self.shortages == other.shortages
             and _counts(self.inventory) == _counts(other.inventory)
             and self.classes == other.classes
-            and self.entitled == other.entitled
+            and self.entitlements == other.entitlements
         )
 
 

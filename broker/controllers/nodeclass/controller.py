@@ -17,6 +17,7 @@ import structlog
 
 from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.meta import ConditionUpdate
 from broker.capacity.model import LAUNCH_DEFAULTS, LaunchDefaults, Resolved, Selection
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclass.resolve import (
@@ -33,7 +34,7 @@ from broker.controllers.nodeclass.resolve import (
 from broker.controllers.nodeclass.status import REASONS, described, status_patch
 from broker.controllers.nodeclass.write import patch_status
 from broker.kube.cache import Cache
-from broker.kube.conditions import ConditionUpdate, changed
+from broker.kube.conditions import changed
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import Invalid

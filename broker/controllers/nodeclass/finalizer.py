@@ -12,18 +12,12 @@ from collections.abc import Callable
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.meta import ConditionUpdate
 from broker.controllers.nodeclass.write import patch_status
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.conditions import (
-    ConditionUpdate,
-    add_finalizer,
-    changed,
-    condition_body,
-    remove_finalizer,
-    set_conditions,
-)
+from broker.kube.conditions import add_finalizer, changed, condition_body, remove_finalizer, set_conditions
 from broker.kube.errors import NotFound
 from broker.kube.events import Recorder
 

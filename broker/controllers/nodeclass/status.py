@@ -12,10 +12,10 @@ from typing import Any
 
 from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apis.meta import Condition, ConditionStatus, condition
+from broker.apis.meta import Condition, ConditionStatus, ConditionUpdate, condition
 from broker.capacity.model import Resolved, Selection
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
-from broker.kube.conditions import ConditionUpdate, condition_body, set_conditions, timestamp
+from broker.kube.conditions import condition_body, set_conditions, timestamp
 from broker.text import counted, group_name, plain
 from providers.model import ErrorClass, Odcr, ProviderError
 

@@ -69,19 +69,19 @@ class EndingController:
         now = self._clock.now()
         ending = [odcr for odcr in self._inventory.snapshot().odcrs.values() if odcr.end is not None]
         _measure(ending, self._clock)
-        tenants = self._tenants()
+        claims_by_odcr = self._claims_by_odcr()
         self._publish_notices(
-            [(odcr, due) for odcr in ending if (due := notice(odcr, now)) is not None], tenants
+            [(odcr, due) for odcr in ending if (due := notice(odcr, now)) is not None], claims_by_odcr
         )
         drained = [odcr for odcr in ending if drains(odcr, now)]
         for_each(
-            [(odcr, claim) for odcr in drained for claim in tenants[odcr.id]],
+            [(odcr, claim) for odcr in drained for claim in claims_by_odcr[odcr.id]],
             lambda pair: self._drain(*pair),
         )
         at = next_moment(ending, now)
         return None if at is None else Result(requeue_after=(at - now).total_seconds())
 
-    def _tenants(self) -> dict[str, list[NodeClaim]]:
+    def _claims_by_odcr(self) -> dict[str, list[NodeClaim]]:
         """The claims in each reservation."""
         claims_by_odcr: dict[str, list[NodeClaim]] = defaultdict(list)
         for claim in self._claims.list():
@@ -96,14 +96,14 @@ class EndingController:
         self._recorder.event(claim, "Warning", "CapacityBlockEnding", message)
 
     def _publish_notices(
-        self, due: Sequence[tuple[Odcr, timedelta]], tenants: Mapping[str, Sequence[NodeClaim]]
+        self, due: Sequence[tuple[Odcr, timedelta]], claims_by_odcr: Mapping[str, Sequence[NodeClaim]]
     ) -> None:
         users = self._users() if due else {}
         published: set[NoticeKey] = set()
         for odcr, before in due:
             classes = [self._classes.get(name) for name in users.get(odcr.id, ())]
             objects: list[Object] = [obj for obj in classes if obj is not None]
-            objects += tenants.get(odcr.id, ())
+            objects += claims_by_odcr.get(odcr.id, ())
             new = [obj for obj in objects if (obj.uid, odcr.id, odcr.end, before) not in self._published]
             for obj in new:
                 self._recorder.event(obj, "Warning", "ReservationEnding", _warning(odcr, before))

@@ -38,7 +38,7 @@ from providers.model import ENDED_STATES, UNCHANGED, ErrorClass, Odcr, OdcrReque
 
 PAUSE: Final = timedelta(minutes=5)  # after a refusal that the same call would get again
 # States of an earlier purchase that has ended since: a new ODCR is never in them.
-_ENDED_STATES: Final = frozenset({"cancelling", "cancelled", "expired"})
+_STATES_OF_EARLIER_PURCHASE: Final = frozenset({"cancelling", "cancelled", "expired"})
 # Each change in words for people, with the id of the EC2 reservation or the name of the object.
 _STEP_TEXTS: Final[Mapping[str, str]] = {
     "cancel": "cancelling {}",
@@ -170,7 +170,9 @@ class OdcrExecutor:
         self._ledger.release(reading.reservation.uid, reading.reservation.metadata.generation, counts)
         self._ledger.flush()
         listed = ", ".join(f"{count} of flavor {name}" for name, count in sorted(counts.items()) if count)
-        self.events.publish(reading, "Normal", "IdleReleased", f"{listed} was idle: no longer kept for it")
+        self.events.publish(
+            reading, "Normal", "IdleReleased", f"no longer kept for the reservation, since idle: {listed}"
+        )
 
     # ---- calls
 
@@ -222,7 +224,7 @@ class OdcrExecutor:
             tags={**intent.tags, names.TAG_FLAVOR: intent.flavor, TAG_PURCHASE: intent.attempt_id},
         )
         odcr = self._provider.create_reservation(request)
-        if odcr.id in known or odcr.state in _ENDED_STATES:
+        if odcr.id in known or odcr.state in _STATES_OF_EARLIER_PURCHASE:
             _log.info("EC2 returned an earlier purchase", reservation=str(reading.reserved), odcr=odcr.id)
             self._ledger.intents.pop(intent.attempt_id, None)
             return ""

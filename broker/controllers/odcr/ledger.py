@@ -151,8 +151,7 @@ def _typed(entry: Mapping[str, Any], record: type[PurchaseIntent] | type[HeldRec
     kinds = {field.name: field.type for field in fields(record)}
     # A field of a newer version means nothing here, and must not stop a broker that was rolled back.
     given = {key: value for key, value in entry.items() if key in kinds}
-    namespace, _, name = given["reserved"].rpartition("/")
-    given["reserved"] = Reserved(namespace, name)
+    given["reserved"] = Reserved.parse(given["reserved"])
     for key in {"at", "end"} & given.keys():
         given[key] = decode_time(given[key])
     for key, kind in kinds.items():

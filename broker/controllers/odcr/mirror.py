@@ -13,11 +13,13 @@ from datetime import datetime
 
 import structlog
 
+from broker.apis import names
 from broker.apis.capacity_broker import (
     MIRRORED,
     OnDemandCapacityReservation,
     OnDemandCapacityReservationStatus,
 )
+from broker.apis.meta import ConditionUpdate
 from broker.capacity.model import Inventory
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.odcr.idle import measure
@@ -25,7 +27,7 @@ from broker.controllers.odcr.mirror_status import status_of
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.conditions import ConditionUpdate, set_conditions
+from broker.kube.conditions import set_conditions
 from broker.kube.controller import Result
 from broker.kube.for_each import for_each
 from broker.reservations.idle import idle_since
@@ -34,7 +36,6 @@ from providers.model import InstanceType, Odcr, ProviderError
 
 # The recommended Kubernetes label. It marks the broker's own objects, which it may delete.
 MANAGED_BY = "app.kubernetes.io/managed-by"
-BROKER = "capacity-broker"
 NOT_YET = 1.0
 
 _log = structlog.get_logger("mirror")
@@ -106,13 +107,14 @@ class MirrorController:
 
     def _unread(self, mirror: OnDemandCapacityReservation) -> None:
         """Marks an object that an earlier process wrote, since this one never read EC2."""
-        if mirror.status.stale_since is None and mirror.labels.get(MANAGED_BY) == BROKER:
+        if mirror.status.stale_since is None and mirror.labels.get(MANAGED_BY) == names.MANAGER:
             now = self._clock.now().replace(microsecond=0)
             self._write(mirror, mirror.status.model_copy(update={"stale_since": now}))
 
     def _create(self, id_: str) -> OnDemandCapacityReservation:
         answer = self._client.create(
-            OnDemandCapacityReservation.KIND, {"metadata": {"name": id_, "labels": {MANAGED_BY: BROKER}}}
+            OnDemandCapacityReservation.KIND,
+            {"metadata": {"name": id_, "labels": {MANAGED_BY: names.MANAGER}}},
         )
         self._mirrors.observe(answer)
         return OnDemandCapacityReservation.decode(answer)
@@ -125,7 +127,7 @@ class MirrorController:
         ]
 
     def _end(self, mirror: OnDemandCapacityReservation) -> None:
-        if mirror.labels.get(MANAGED_BY) == BROKER:
+        if mirror.labels.get(MANAGED_BY) == names.MANAGER:
             self._client.delete(OnDemandCapacityReservation.KIND, mirror.name, uid=mirror.uid)
             _log.info("reservation is gone from EC2", odcr=mirror.name)
             return

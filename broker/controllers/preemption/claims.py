@@ -50,7 +50,7 @@ def slot_request(claim: NodeClaim, queue: str, odcr_ids: tuple[str, ...]) -> Slo
     )
 
 
-def nominations_of(
+def nominated_requests(
     claims: Sequence[NodeClaim],
     nominated_slots: Mapping[str, NominatedSlot],
     kept: Mapping[str, str],

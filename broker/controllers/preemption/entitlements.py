@@ -19,7 +19,7 @@ from broker.capacity.entitlement import KEPT, KEPT_REASON, NO_ENTITLEMENTS, Enti
 from broker.capacity.model import Inventory
 from broker.controllers.assumed import AssumptionStore
 from broker.controllers.preemption.claims import cluster_of, nominated
-from broker.controllers.preemption.slots import SlotSnapshotBuilder, drawn, entitled
+from broker.controllers.preemption.slots import SlotSnapshotBuilder, drawn, isolated_entitlements
 from broker.controllers.snapshot import Snapshot
 from broker.quota.joint import SlotState
 from broker.reservations.cluster_admission import ClusterAdmission
@@ -32,7 +32,7 @@ HeldBack = Callable[
     [Snapshot, Mapping[str, NodeClaim], Mapping[str, str], Mapping[str, ClusterAdmission]], Collection[str]
 ]
 
-_log = structlog.get_logger("borrowing")
+_log = structlog.get_logger("preemption")
 
 
 class EntitlementReader:
@@ -88,10 +88,10 @@ class EntitlementReader:
         if slots is None:
             return NO_ENTITLEMENTS
         draws, barred, written_names = drawn(claims.values(), snapshot)
-        queues = entitled(slots)
+        by_queue = isolated_entitlements(slots)
         owners = {uid: cluster_of(claim) for uid, claim in claims.items()}
         slot_pools = {
-            uid: queues.slot_pools[id_] for uid, id_ in assumed.kept.items() if id_ in queues.slot_pools
+            uid: by_queue.slot_pools[id_] for uid, id_ in assumed.kept.items() if id_ in by_queue.slot_pools
         }
         slot_pools |= {uid: slot.slot_pool for uid, slot in assumed.nominated_slots.items()}
         first = {uid for uid, claim in claims.items() if nominated(claim)}
@@ -102,10 +102,10 @@ class EntitlementReader:
             draws |= dict.fromkeys(held_back, KEPT)
             barred[KEPT] = KEPT_REASON
         return replace(
-            queues,
+            by_queue,
             draws=draws,
-            names={**queues.names, **written_names},
-            barred={**queues.barred, **barred},
+            names={**by_queue.names, **written_names},
+            barred={**by_queue.barred, **barred},
             held=frozenset(uid for uid, (_, name) in owners.items() if name in slots.holding),
             nominated={uid: slot_pools.get(uid) for uid in first},
         )

@@ -19,7 +19,7 @@ from prometheus_client import Counter
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import condition
+from broker.apis.meta import ConditionUpdate, condition
 from broker.capacity.entitlement import NominatedSlot
 from broker.capacity.model import Plan
 from broker.controllers.assumed import AssumptionStore
@@ -27,7 +27,6 @@ from broker.controllers.nodeclaim.status import write
 from broker.controllers.preemption.claims import cluster_of
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.conditions import ConditionUpdate
 from broker.kube.errors import NotFound
 from broker.kube.events import Recorder
 from broker.kube.for_each import for_each
@@ -46,7 +45,7 @@ RECLAIMED = Counter(
 )
 # The reason of a claim that is no longer nominated, although it has no instance yet.
 NOT_WAITING: Final = "NotWaiting"
-_log = structlog.get_logger("borrowing")
+_log = structlog.get_logger("preemption")
 
 
 class Preemptor:
@@ -73,12 +72,12 @@ class Preemptor:
 
     def planned(self, plan: Plan) -> None:
         """Records the claims that the last plan launches, and the claims that wait for occupied slots."""
-        assigned = {self._cluster(assignment.claim.name) for assignment in plan.assignments}
-        left = {self._cluster(unplaced.claim.name) for unplaced in plan.unplaced}
+        assigned_clusters = {self._cluster(assignment.claim.name) for assignment in plan.assignments}
+        unplaced_clusters = {self._cluster(unplaced.claim.name) for unplaced in plan.unplaced}
         with self._assumed.lock:
             before = self._assumed.nominated_slots.values()
             self._assumed.planned(plan)
-            self._assumed.served.forget(left - assigned)
+            self._assumed.served.forget(unplaced_clusters - assigned_clusters)
         if plan.nominated or before:
             self._wake()
 
@@ -144,29 +143,41 @@ class Preemptor:
             message = _preempted(f"DedicatedAICluster {eviction.preemptor}", claim, eviction)
             self._delete_victim(claim, message, eviction.reason)
         elif eviction.preemptor.startswith(CLAIM):
-            owner = self._claims.get(eviction.preemptor.removeprefix(CLAIM))
-            if owner is not None:
-                self._report_nomination(owner, f"DedicatedAICluster {name}", eviction)
+            preemptor = self._claims.get(eviction.preemptor.removeprefix(CLAIM))
+            if preemptor is not None:
+                self._report_nomination(preemptor, f"DedicatedAICluster {name}", eviction)
 
     def _evict_for_slot(self, victim: Victim) -> None:
-        holder, owner = self._claims.get(victim.holder.name), self._claims.get(victim.request.name)
-        if holder is None or holder.deleting or owner is None or owner.deleting or owner.status.provider_id:
+        holder, preemptor = self._claims.get(victim.holder.name), self._claims.get(victim.request.name)
+        if (
+            holder is None
+            or holder.deleting
+            or preemptor is None
+            or preemptor.deleting
+            or preemptor.status.provider_id
+        ):
             return
-        message = _preempted(f"NodeClaim {owner.name} (UID: {owner.uid})", holder, victim)
-        self._report_nomination(owner, f"NodeClaim {holder.name} (UID: {holder.uid})", victim)
+        message = _preempted(f"NodeClaim {preemptor.name} (UID: {preemptor.uid})", holder, victim)
+        self._report_nomination(preemptor, f"NodeClaim {holder.name} (UID: {holder.uid})", victim)
         self._delete_victim(holder, message, victim.reason)
-        _log.info("slot reclaimed", claim=owner.name, of=holder.name, reason=str(victim.reason), why=message)
+        _log.info(
+            "slot reclaimed",
+            preemptor=preemptor.name,
+            victim=holder.name,
+            reason=str(victim.reason),
+            why=message,
+        )
 
-    def _report_nomination(self, owner: NodeClaim, victim: str, cause: Victim | Eviction) -> None:
+    def _report_nomination(self, preemptor: NodeClaim, victim: str, cause: Victim | Eviction) -> None:
         message = f"waits for {victim} to give back a slot ({cause.reason}); {_paths(cause)}"
         change = ConditionUpdate(
             type=names.RECLAIMING, status="True", reason=str(cause.reason), message=message
         )
-        before = condition(owner.status.conditions, names.RECLAIMING)
+        before = condition(preemptor.status.conditions, names.RECLAIMING)
         if before is not None and before.status == "True" and before.message == message:
             return
-        write(self._client, self._claims, owner, change, now=self._clock.now())
-        self._recorder.event(owner, "Normal", "Reclaiming", message)
+        write(self._client, self._claims, preemptor, change, now=self._clock.now())
+        self._recorder.event(preemptor, "Normal", "Reclaiming", message)
 
     def _delete_victim(self, claim: NodeClaim, message: str, reason: Reason) -> None:
         if claim.deleting:

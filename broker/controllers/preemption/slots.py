@@ -19,11 +19,11 @@ from broker.controllers.dedicatedaicluster.sizes import sizes
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.report import launched_at
 from broker.controllers.nodeclaim.translate import priority_of
-from broker.controllers.preemption.claims import cluster_of, nominations_of, non_preemptible
-from broker.controllers.preemption.promises import (
+from broker.controllers.preemption.claims import cluster_of, nominated_requests, non_preemptible
+from broker.controllers.preemption.cluster_slots import (
     ClusterHolding,
     cluster_holdings,
-    nominations,
+    nominated_slots,
     pending_slots,
 )
 from broker.controllers.reservation_reads import ReservationReads
@@ -117,8 +117,8 @@ class SlotSnapshotBuilder:
                 clusters, usage=usage, evicted={*evicted, *assumed.evicted}, non_preemptible=kueue
             ),
             # If Kueue decides about evictions, no cluster is nominated here.
-            nominations=lambda usage, evicted: (
-                [] if kueue else nominations(clusters, usage=usage, evicted={*evicted, *assumed.evicted})
+            nominated_slots=lambda usage, evicted: (
+                [] if kueue else nominated_slots(clusters, usage=usage, evicted={*evicted, *assumed.evicted})
             ),
         )
         return Slots(
@@ -150,7 +150,7 @@ class SlotSnapshotBuilder:
         slot_pools: Mapping[str, SlotPool],
     ) -> list[SlotRequest]:
         return [
-            *nominations_of(
+            *nominated_requests(
                 [claim for claim in self._caches.claims.list() if claim.uid in planning],
                 assumed.nominated_slots,
                 {uid: odcr_id for uid, odcr_id in assumed.kept.items() if odcr_id in slot_pools},
@@ -236,7 +236,7 @@ class SlotSnapshotBuilder:
         return non_preemptible(claim, self._caches)
 
 
-def entitled(slots: Slots) -> Entitlements:
+def isolated_entitlements(slots: Slots) -> Entitlements:
     """Entitlements of queues, without those of single claims. Raises CulpritFound with the object that this
     fails on.
     """

@@ -19,14 +19,13 @@ from broker.apis import names
 from broker.apis.hashes import pool_stamp
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apis.meta import condition
+from broker.apis.meta import ConditionUpdate, condition
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import REGISTRATION_TIMED_OUT
 from broker.controllers.nodeclaim.status import is_true
 from broker.controllers.provisioning.report import write_conditions
 from broker.controllers.provisioning.usage import NODES, pool_usage, shown
 from broker.kube.cache import Cache
-from broker.kube.conditions import ConditionUpdate
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError

@@ -14,12 +14,12 @@ from typing import Final
 from broker.apis import names
 from broker.apis.hashes import class_hash
 from broker.apis.karpenter import NodePool
+from broker.apis.meta import ConditionUpdate
 from broker.capacity.model import NodeClass
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.capacity.types import WELL_KNOWN
 from broker.controllers.nodeclaim.ownership import KIND
 from broker.controllers.nodeclass.resolve import NOT_FOUND, LaunchClass, Unresolved
-from broker.kube.conditions import ConditionUpdate
 from broker.text import InvalidText, quantities
 
 VALIDATION: Final = "ValidationSucceeded"

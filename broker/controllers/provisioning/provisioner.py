@@ -97,7 +97,7 @@ class Provisioner:
         context: ControllerContext,
         caches: ClaimCaches,
         ec2: Ec2State,
-        classes: NodeClassController,
+        nodeclasses: NodeClassController,
         reads: ProvisioningReads,
         slots: SlotPolicy,
         *,
@@ -109,7 +109,7 @@ class Provisioner:
         self._faults: dict[str, str] = {}  # of pools that are not served, by name
         self._unresolved: dict[str, float] = {}  # since when, by pool
         self._client, self._clock = context.client, context.clock
-        self._caches, self._ec2, self._classes = caches, ec2, classes
+        self._caches, self._ec2, self._nodeclasses = caches, ec2, nodeclasses
         self._reads, self._slots = reads, slots
         self._launches, self._seconds = launches, seconds
         self._pods = PodReporter(context)
@@ -195,7 +195,7 @@ class Provisioner:
                     self._pools.other(pool, without_server(pool, karpenter_alive=alive))
                 continue
             try:
-                served_pools.append(served(pool, self._classes.ready))
+                served_pools.append(served(pool, self._nodeclasses.ready))
             except Unresolved as error:
                 self._unresolved[pool.name] = before.get(pool.name, self._clock.monotonic())
                 self._faults[pool.name] = error.message
@@ -261,7 +261,7 @@ class Provisioner:
         waiting = [c for c in claims if self._caches.owns(c) and not c.status.provider_id and not c.deleting]
         for name in {claim.spec.node_class_ref.name for claim in waiting} - classes.keys():
             try:
-                classes[name] = self._classes.ready(name).plan
+                classes[name] = self._nodeclasses.ready(name).plan
             except Unresolved:
                 continue
 

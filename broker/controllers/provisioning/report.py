@@ -15,11 +15,11 @@ import structlog
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodePool
 from broker.apis.koordinator import KoordinatorReservation
-from broker.apis.meta import condition
+from broker.apis.meta import ConditionUpdate, condition
 from broker.controllers.provisioning.pools import SERVED, PoolNotServed, updates
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.conditions import ConditionUpdate, condition_body, set_conditions
+from broker.kube.conditions import condition_body, set_conditions
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError, Conflict
 

@@ -58,11 +58,15 @@ def problems(draw: st.DrawFn) -> SlotProblem:
     return problem([draw(st.integers(0, 5)) for _ in SLOTS], demands)
 
 
-def objective(slot_problem: SlotProblem, taken: SlotFlow, absent: frozenset[str]) -> tuple[float, ...]:
+def objective(
+    slot_problem: SlotProblem, taken: SlotFlow, incomplete_gangs: frozenset[str]
+) -> tuple[float, ...]:
     """By priority the claims in reservations; launched; on-demand cost; sizes; ends. Larger is better."""
     served = {place: int(count) for place, count in enumerate(taken.served)}
     bundles = [*enumerate(slot_problem.bundles)]
-    here = [(place, bundle) for place, bundle in bundles if bundle.gang not in absent or not bundle.gang]
+    here = [
+        (place, bundle) for place, bundle in bundles if bundle.gang not in incomplete_gangs or not bundle.gang
+    ]
     return (
         *(
             sum(served[place] for place, bundle in bundles if bundle.rank.priority == -priority)
@@ -81,21 +85,27 @@ def choices(slot_problem: SlotProblem) -> Iterator[tuple[SlotFlow, frozenset[str
     """Every choice of gangs that fits, with the gangs that it leaves out."""
     for size in range(len(slot_problem.gangs) + 1):
         for chosen_gangs in itertools.combinations(slot_problem.gangs, size):
-            absent = frozenset(slot_problem.gangs) - set(chosen_gangs)
+            incomplete_gangs = frozenset(slot_problem.gangs) - set(chosen_gangs)
             at_most = slot_problem.counts.copy()
-            at_most[[place for place, bundle in enumerate(slot_problem.bundles) if bundle.gang in absent]] = 0
+            at_most[
+                [
+                    place
+                    for place, bundle in enumerate(slot_problem.bundles)
+                    if bundle.gang in incomplete_gangs
+                ]
+            ] = 0
             taken = network.solve(slot_problem, at_most=at_most, first=frozenset(chosen_gangs))
-            if whole(slot_problem, taken, absent):
-                yield taken, absent
+            if whole(slot_problem, taken, incomplete_gangs):
+                yield taken, incomplete_gangs
 
 
-def whole(slot_problem: SlotProblem, taken: SlotFlow, absent: frozenset[str]) -> bool:
+def whole(slot_problem: SlotProblem, taken: SlotFlow, incomplete_gangs: frozenset[str]) -> bool:
     """Whether each gang has all its required slots, or none."""
     for place, bundle in enumerate(slot_problem.bundles):
         count = int(taken.served[place])
-        if bundle.gang in absent and count:
+        if bundle.gang in incomplete_gangs and count:
             return False
-        if bundle.gang and bundle.gang not in absent and bundle.must and count != bundle.count:
+        if bundle.gang and bundle.gang not in incomplete_gangs and bundle.must and count != bundle.count:
             return False
     return True
 
@@ -116,8 +126,8 @@ def test_no_choice_of_gangs_is_better(slot_problem: SlotProblem) -> None:
     got = solve(slot_problem, timer=stopped_timer)
     assert got.solution.optimal and got.solution.gap == 0
     assert not got.taken.problems(slot_problem)
-    assert whole(slot_problem, got.taken, got.absent)
-    assert objective(slot_problem, got.taken, got.absent) == max(
+    assert whole(slot_problem, got.taken, got.incomplete_gangs)
+    assert objective(slot_problem, got.taken, got.incomplete_gangs) == max(
         objective(slot_problem, *choice) for choice in choices(slot_problem)
     )
 
@@ -129,7 +139,7 @@ def test_result_without_time_is_valid_and_within_its_reported_bound(
 ) -> None:
     got = solve(slot_problem, seconds=1.0 if step else 0.0, timer=ticking(step))
     assert not got.taken.problems(slot_problem)
-    assert whole(slot_problem, got.taken, got.absent)
+    assert whole(slot_problem, got.taken, got.incomplete_gangs)
     most = max(taken.reserved for taken, _ in choices(slot_problem))
     if not got.solution.optimal:
         assert got.solution.note
@@ -137,19 +147,21 @@ def test_result_without_time_is_valid_and_within_its_reported_bound(
         assert 0 <= got.solution.gap <= 1
         gaps = dict(got.solution.gaps)
         reached = {
-            name: level for name, level in levels(slot_problem, got.taken, got.absent).items() if name in gaps
+            name: level
+            for name, level in levels(slot_problem, got.taken, got.incomplete_gangs).items()
+            if name in gaps
         }
         assert gaps.keys() - reached.keys() <= {"instance sizes", "reservation ends"}
-        for taken, absent in choices(slot_problem):
-            for name, level in levels(slot_problem, taken, absent).items():
+        for taken, incomplete_gangs in choices(slot_problem):
+            for name, level in levels(slot_problem, taken, incomplete_gangs).items():
                 assert level - reached[name] <= gaps[name] + 1e-6, name
 
 
-def levels(slot_problem: SlotProblem, taken: SlotFlow, absent: frozenset[str]) -> dict[str, float]:
+def levels(slot_problem: SlotProblem, taken: SlotFlow, incomplete_gangs: frozenset[str]) -> dict[str, float]:
     """The levels that are compared with all other plans, larger if better."""
     if not slot_problem.bundles:
         return {}
-    high, low, launched, cost, *_ = objective(slot_problem, taken, absent)
+    high, low, launched, cost, *_ = objective(slot_problem, taken, incomplete_gangs)
     priorities = sorted({-bundle.rank.priority for bundle in slot_problem.bundles}, reverse=True)
     by_priority = {1: high, 0: high + low}
     return {f"claims at priority {priority} and above": by_priority[priority] for priority in priorities} | {
@@ -161,9 +173,9 @@ def levels(slot_problem: SlotProblem, taken: SlotFlow, absent: frozenset[str]) -
 @given(problems())
 def test_one_greedy_pass_is_within_its_factor_at_every_priority(slot_problem: SlotProblem) -> None:
     taken, launched = greedy.solve(slot_problem)
-    absent = frozenset(slot_problem.gangs) - launched
+    incomplete_gangs = frozenset(slot_problem.gangs) - launched
     assert not taken.problems(slot_problem)
-    assert whole(slot_problem, taken, absent)
+    assert whole(slot_problem, taken, incomplete_gangs)
     largest = max(
         sum(slot_problem.bundles[place].count for place in gang) for gang in slot_problem.gangs.values()
     )
@@ -198,7 +210,7 @@ def gangs_of(sizes: Sequence[int], slots: Sequence[str] = ("cr-1",), **more: int
 
 
 def names(slot_problem: SlotProblem, got: SolvedSlots) -> list[str]:
-    return sorted(set(slot_problem.gangs) - got.absent)
+    return sorted(set(slot_problem.gangs) - got.incomplete_gangs)
 
 
 @pytest.mark.covers("KRP-22")

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apis.meta import Condition
+from broker.apis.meta import Condition, ConditionUpdate
 from broker.kube.conditions import (
-    ConditionUpdate,
     add_finalizer,
     changed,
     condition_body,

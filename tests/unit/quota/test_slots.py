@@ -143,7 +143,7 @@ def test_non_preemptible_holders_and_other_cohorts_are_no_victims() -> None:
     held = [holder("protected", "b", non_preemptible=True), holder("far", "x"), holder("none", "")]
     slots = SlotTree([owned_slots("a", 3)], [member("a"), member("b"), member("x", cohort="other")], held)
     assert victim_names(slots, slot_request()) == []
-    assert slots.takers(slots.slot_pools["a", "f"]) == ()
+    assert slots.victim_candidates(slots.slot_pools["a", "f"]) == ()
     # Two of three have unattributed holders, one a non-preemptible holder.
     assert (slots.slot_pools["a", "f"].slots, slots.room(slots.slot_pools["a", "f"])) == ({"cr-a": 1}, 0)
 

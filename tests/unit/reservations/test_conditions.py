@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from broker.apis.meta import ConditionUpdate
 from broker.apis.ome import RESERVATION_CONDITIONS, CapacityReservation, ReservationSpec, ReservationStatus
 from broker.apis.ome_rules import JudgedSpec, judge
 from broker.apis.units import MOST
 from broker.apiserver import Cluster
 from broker.controllers.capacityreservation import status
-from broker.controllers.capacityreservation.marks import label_of
 from broker.controllers.capacityreservation.related_objects import (
     remaining,
 )
@@ -23,7 +23,6 @@ from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.snapshot import Snapshot
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
-from broker.kube.conditions import ConditionUpdate
 from broker.kube.transports import InProcessTransport
 from broker.quota.hardware import HardwareShare
 from broker.quota.lifecycle import ObstacleKind, State
@@ -625,16 +624,6 @@ def test_a_missing_flavor_without_accelerators_is_reported() -> None:
     (obstacle,) = obstacles(known)
     assert (obstacle.reason, obstacle.kind) == ("InsufficientCapacity", ObstacleKind.SUPPLY)
     assert obstacle.message == "flavor plain: there are 32 of 64 cpu"
-
-
-@pytest.mark.covers("OME-045")
-@pytest.mark.parametrize(
-    ("cohort", "label"),
-    [("teams", "teams"), ("", ""), ("a" * 63, "a" * 63), ("a" * 64, f"{'a' * 54}-ffe054fe")],
-)
-def test_a_cohort_as_a_label(cohort: str, label: str) -> None:
-    assert label_of(cohort) == label
-    assert len(label_of(f"{cohort[:53]}...{cohort}")) <= 63
 
 
 def test_event_of_an_active_reservation_names_its_machines_before_its_purchase() -> None:

@@ -9,20 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.apis import names
 from broker.quota.usage import Reserved
-from broker.reservations.ownership import (
-    ALL_ADOPTERS,
-    BROKER,
-    TAG_CLUSTER,
-    TAG_CLUSTER_UID,
-    TAG_FLAVOR,
-    TAG_MANAGED,
-    TAG_RESERVATION,
-    Adopters,
-    Ownership,
-    OwnershipClaim,
-    resolve_ownership,
-)
+from broker.reservations.ownership import ALL_ADOPTERS, Adopters, Ownership, OwnershipClaim, resolve_ownership
 from broker.reservations.sizing import InstanceFlavor
 from providers.aws.tags import Owner
 from providers.model import Odcr, ReservationGroup
@@ -50,11 +39,11 @@ def claimant(
 
 
 def tagged(id_: str = "cr-1", reserved: Reserved = A, tags: Mapping[str, str] | None = None) -> Odcr:
-    return odcr(id_, tags={TAG_RESERVATION: str(reserved), **(tags or {})})
+    return odcr(id_, tags={names.TAG_RESERVATION: str(reserved), **(tags or {})})
 
 
 def bought(id_: str = "cr-1", reserved: Reserved = A, cluster: str = "blue") -> Odcr:
-    return tagged(id_, reserved, {TAG_MANAGED: BROKER, TAG_CLUSTER: cluster})
+    return tagged(id_, reserved, {names.TAG_MANAGED: names.MANAGER, names.TAG_CLUSTER: cluster})
 
 
 def resolved(
@@ -110,7 +99,7 @@ def test_ended_and_unclaimed_reservations_have_no_owner() -> None:
             tagged("cr-2", Reserved("team-a", "other")),
             odcr("cr-3"),
             bought("cr-4", cluster="green"),
-            tagged("cr-5", tags={TAG_CLUSTER: "green"}),
+            tagged("cr-5", tags={names.TAG_CLUSTER: "green"}),
         ]
     )
     assert ownership == Ownership()
@@ -163,25 +152,25 @@ def test_annotation_adopts_only_what_the_operators_list_allows(
     [
         (A, {}, True),
         (B, {}, False),
-        (A, {TAG_CLUSTER: "blue"}, True),
-        (A, {TAG_CLUSTER: "green"}, False),
-        (A, {TAG_CLUSTER: "green", TAG_CLUSTER_UID: UID}, True),  # the cluster was renamed
-        (A, {TAG_CLUSTER: "blue", TAG_CLUSTER_UID: "uid-of-another"}, False),
-        (A, {TAG_CLUSTER_UID: "uid-of-another"}, False),
+        (A, {names.TAG_CLUSTER: "blue"}, True),
+        (A, {names.TAG_CLUSTER: "green"}, False),
+        (A, {names.TAG_CLUSTER: "green", names.TAG_CLUSTER_UID: UID}, True),  # the cluster was renamed
+        (A, {names.TAG_CLUSTER: "blue", names.TAG_CLUSTER_UID: "uid-of-another"}, False),
+        (A, {names.TAG_CLUSTER_UID: "uid-of-another"}, False),
     ],
 )
 def test_tag_on_a_group_of_this_cluster_adopts_its_members_without_a_list(
     tag: Reserved, cluster: Mapping[str, str], adopted: bool
 ) -> None:
-    claim, tags = claimant(group=GROUP), {TAG_RESERVATION: str(tag), **cluster}
+    claim, tags = claimant(group=GROUP), {names.TAG_RESERVATION: str(tag), **cluster}
     ownership = resolved([odcr("cr-1")], claim, group=("cr-1",), group_tags=tags, adopters=Adopters())
     assert ownership.owner == ({"cr-1": A} if adopted else {})
     if not adopted:
         (problem,) = ownership.problems[A]
         assert problem.reason == "AdoptionNotAllowed"
-        names_the_cluster = f"is of cluster {cluster.get(TAG_CLUSTER, '')!r}" in problem.message
+        names_the_cluster = f"is of cluster {cluster.get(names.TAG_CLUSTER, '')!r}" in problem.message
         assert names_the_cluster == bool(cluster)
-        assert cluster.get(TAG_CLUSTER_UID, "") in problem.message
+        assert cluster.get(names.TAG_CLUSTER_UID, "") in problem.message
         # The operator's list has precedence.
         ownership = resolved([odcr("cr-1")], claim, group=("cr-1",), group_tags=tags, adopters=ALL_ADOPTERS)
         assert ownership.owner == {"cr-1": A}
@@ -208,12 +197,12 @@ def test_a_tagged_reservation_stays_with_its_tag(reservation: Odcr) -> None:
     ("reservation", "flavors", "flavor", "reason"),
     [
         # The tag is an explicit choice, even if type and zone differ.
-        (tagged(tags={TAG_FLAVOR: "p5"}), (P5, M5), "p5", ""),
-        (tagged(tags={TAG_FLAVOR: "gone"}), (P5, M5), "m5", ""),
+        (tagged(tags={names.TAG_FLAVOR: "p5"}), (P5, M5), "p5", ""),
+        (tagged(tags={names.TAG_FLAVOR: "gone"}), (P5, M5), "m5", ""),
         (tagged(), (P5, M5), "m5", ""),
         (tagged(), (P5,), "", "FlavorUnmatched"),
         (tagged(), (M5, replace(M5, name="m5-too")), "", "FlavorAmbiguous"),
-        (tagged(tags={TAG_FLAVOR: "m5-too"}), (M5, replace(M5, name="m5-too")), "m5-too", ""),
+        (tagged(tags={names.TAG_FLAVOR: "m5-too"}), (M5, replace(M5, name="m5-too")), "m5-too", ""),
     ],
 )
 def test_a_reservation_belongs_to_its_tagged_or_matching_flavor(
@@ -253,9 +242,9 @@ def test_no_reservation_is_lost_or_counted_twice(
 ) -> None:
     odcrs = []
     for number, (tagged_owner, managed, cluster) in enumerate(specs):
-        tags = {TAG_RESERVATION: str(tagged_owner)} if tagged_owner else {}
-        tags |= {TAG_MANAGED: BROKER} if managed else {}
-        tags |= {TAG_CLUSTER: cluster} if cluster else {}
+        tags = {names.TAG_RESERVATION: str(tagged_owner)} if tagged_owner else {}
+        tags |= {names.TAG_MANAGED: names.MANAGER} if managed else {}
+        tags |= {names.TAG_CLUSTER: cluster} if cluster else {}
         odcrs.append(odcr(f"cr-{number}", tags=tags))
     ownership = resolved(
         odcrs,

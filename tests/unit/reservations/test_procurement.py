@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from broker.apis import names
 from broker.capacity.model import Inventory
 from broker.quota.usage import Reserved
 from broker.reservations.desired import (
@@ -22,17 +23,7 @@ from broker.reservations.desired import (
     ProcurementPlan,
     PurchaseSpec,
 )
-from broker.reservations.ownership import (
-    BROKER,
-    TAG_CLUSTER,
-    TAG_CLUSTER_UID,
-    TAG_FLAVOR,
-    TAG_MANAGED,
-    TAG_RESERVATION,
-    OwnershipClaim,
-    made_here,
-    resolve_ownership,
-)
+from broker.reservations.ownership import OwnershipClaim, made_here, resolve_ownership
 from broker.reservations.procurement import plan
 from broker.reservations.purchases import TAG_PURCHASE, HeldRecord, Purchase, PurchaseIntent
 from broker.reservations.refusals import Refusals
@@ -72,10 +63,10 @@ def managed(
     id_: str, count: int, *, used: int = 0, zone: str = A, kind: str = P5, flavor: str = "h100", **more: Any
 ) -> Odcr:
     tags = {
-        TAG_RESERVATION: str(more.pop("reserved", TEAM)),
-        TAG_FLAVOR: flavor,
-        TAG_MANAGED: BROKER,
-        TAG_CLUSTER: "blue",
+        names.TAG_RESERVATION: str(more.pop("reserved", TEAM)),
+        names.TAG_FLAVOR: flavor,
+        names.TAG_MANAGED: names.MANAGER,
+        names.TAG_CLUSTER: "blue",
         TAG_PURCHASE: more.pop("bought_by", ""),
     }
     more = {"match_criteria": "targeted", **more}
@@ -83,7 +74,7 @@ def managed(
 
 
 def foreign(id_: str, count: int, *, zone: str = A, kind: str = P5, **more: Any) -> Odcr:
-    return odcr(id_, kind, zone, total=count, free=count, tags={TAG_RESERVATION: str(TEAM)}, **more)
+    return odcr(id_, kind, zone, total=count, free=count, tags={names.TAG_RESERVATION: str(TEAM)}, **more)
 
 
 def intent(id_: str, count: int, *, reserved: Reserved = TEAM, **more: Any) -> PurchaseIntent:
@@ -858,9 +849,9 @@ def test_only_reservations_of_this_clusters_broker_are_changed(
     cluster: str | None, uid: str | None, own: bool
 ) -> None:
     reservation = managed("cr-1", 8)
-    tags = {key: value for key, value in reservation.tags.items() if key != TAG_CLUSTER}
-    tags |= {TAG_CLUSTER: cluster} if cluster else {}
-    tags |= {TAG_CLUSTER_UID: uid} if uid else {}
+    tags = {key: value for key, value in reservation.tags.items() if key != names.TAG_CLUSTER}
+    tags |= {names.TAG_CLUSTER: cluster} if cluster else {}
+    tags |= {names.TAG_CLUSTER_UID: uid} if uid else {}
     reservation = replace(reservation, tags=tags, ownership=Owner("blue", "uid-of-this").ownership_of(tags))
     assert made_here(reservation, "blue") is own
-    assert not made_here(replace(reservation, tags={**tags, TAG_MANAGED: "terraform"}), "blue")
+    assert not made_here(replace(reservation, tags={**tags, names.TAG_MANAGED: "terraform"}), "blue")

@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.apis import names
 from broker.capacity.model import Inventory
 from broker.quota.usage import Reserved
 from broker.reservations.desired import (
@@ -27,15 +28,7 @@ from broker.reservations.desired import (
     ProcurementPlan,
     PurchaseSpec,
 )
-from broker.reservations.ownership import (
-    BROKER,
-    TAG_CLUSTER,
-    TAG_FLAVOR,
-    TAG_MANAGED,
-    TAG_RESERVATION,
-    OwnershipClaim,
-    resolve_ownership,
-)
+from broker.reservations.ownership import OwnershipClaim, resolve_ownership
 from broker.reservations.procurement import plan
 from broker.reservations.purchases import Purchase, PurchaseIntent
 from broker.reservations.refusals import Refusals
@@ -95,10 +88,10 @@ class Ec2:
             self.odcrs[odcr.id] = replace(odcr, total=purchase.total, available=free)
             return True
         tags = {
-            TAG_CLUSTER: CLUSTER,
-            TAG_MANAGED: BROKER,
-            TAG_RESERVATION: str(purchase.reserved),
-            TAG_FLAVOR: purchase.flavor,
+            names.TAG_CLUSTER: CLUSTER,
+            names.TAG_MANAGED: names.MANAGER,
+            names.TAG_RESERVATION: str(purchase.reserved),
+            names.TAG_FLAVOR: purchase.flavor,
         }
         self.make(purchase.instance_type, purchase.zone, purchase.count, tags)
         return True
@@ -204,12 +197,12 @@ class World:
         return sum(
             odcr.total * TYPES[odcr.instance_type].gpus[0].count
             for odcr in self.ec2.alive()
-            if odcr.tags.get(TAG_RESERVATION) == str(team) and self.flavors_of(odcr, team) == [flavor]
+            if odcr.tags.get(names.TAG_RESERVATION) == str(team) and self.flavors_of(odcr, team) == [flavor]
         )
 
     def flavors_of(self, odcr: Odcr, team: Reserved) -> list[str]:
         quota = self.quotas[team]
-        tagged = odcr.tags.get(TAG_FLAVOR)
+        tagged = odcr.tags.get(names.TAG_FLAVOR)
         among = [tagged] if tagged in quota else quota
         return [name for name in among if self.flavors[name].admits(odcr)]
 
@@ -230,7 +223,7 @@ class World:
     def each_within(self, planned: ProcurementPlan) -> None:
         for purchase in planned.purchases:
             team = str(purchase.reserved)
-            count = sum(odcr.total for odcr in self.ec2.managed() if odcr.tags[TAG_RESERVATION] == team)
+            count = sum(odcr.total for odcr in self.ec2.managed() if odcr.tags[names.TAG_RESERVATION] == team)
             assert count <= self.caps.instances_each
 
 
@@ -268,7 +261,7 @@ def happen(world: World, event: tuple[object, ...]) -> None:
             odcr = alive[at % len(alive)]
             world.ec2.odcrs[odcr.id] = replace(odcr, state="cancelled", available=0)
         case "foreign purchase", [Reserved() as team, (str(name), str(zone))]:
-            foreign = world.ec2.make(name, zone, 1, {TAG_RESERVATION: str(team)})
+            foreign = world.ec2.make(name, zone, 1, {names.TAG_RESERVATION: str(team)})
             world.ec2.foreign |= {foreign.id}
         case "policy", [bool(cancels)]:
             world.cancels = cancels

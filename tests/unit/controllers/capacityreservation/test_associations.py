@@ -80,7 +80,7 @@ class World:
             classes=Cache(EC2NodeClass),
         )
         self.reads.snapshots.publish(OdcrSnapshot(ownership=Ownership()))
-        self.use = controllers.use
+        self.throttle = controllers.status
         self.client.create(Namespace.KIND, {"metadata": {"name": "team"}})
         self.client.create(
             ResourceFlavor.KIND,
@@ -99,7 +99,7 @@ class World:
                 informer.read()
             except NotFound:
                 assert informer.missing
-        self.use.run()
+        self.throttle.run()
         raw = self.client.get(CapacityReservation.KIND, "gpu", namespace="team")
         return [usage["name"] for usage in raw["status"].get("associationUsages", ())]
 

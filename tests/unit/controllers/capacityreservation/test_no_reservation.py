@@ -20,7 +20,7 @@ from broker.reservations.spec import Reservation
 
 
 class UnusedBuilder(JointFactsBuilder):
-    """Fails when a snapshot is taken."""
+    """Fails when facts are built."""
 
     def __init__(self) -> None:
         self.alive: Collection[str] | None = None

@@ -303,6 +303,6 @@ def test_an_invalid_or_deleted_reservation_grants_no_new_quota() -> None:
         reservations=[gone, broken], clusters=[cluster("one", 8), cluster("two", 8, of="team/broken")]
     )
     barred = {entry.cluster.name: entry.barred for entry in snapshot.clusters}
-    assert barred["one"] == "it is deleted"
+    assert barred["one"] == "it is being deleted"
     assert "spec.cohort is empty" in barred["two"]
     assert not joint_decision(snapshot).decisions

@@ -37,7 +37,7 @@ from broker.kube.errors import NotFound
 from broker.kube.transports import InProcessTransport
 from broker.quota.model import FlavorResource
 from broker.quota.usage import ReservationHolder, Reserved
-from broker.reservations.kueue_objects import BROKER, mark
+from broker.reservations.kueue_objects import mark
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.reservations.sizing import FlavorProblem
@@ -580,7 +580,7 @@ def test_a_requeue_time_of_another_check_is_kept() -> None:
 def test_a_dedicated_cluster_keeps_no_quota_while_it_waits() -> None:
     world = World()
     name = "one-12345678-0"
-    world.submit(name, labels={names.MANAGED_BY: BROKER, names.DEDICATED: "one"})
+    world.submit(name, labels={names.MANAGED_BY: names.MANAGER, names.DEDICATED: "one"})
     sent_back(world, name)  # by the broker, which acts as the job of its own Workloads
     assert world.kueue.counts(A.queue) == {}
     world.holds(A, 1)

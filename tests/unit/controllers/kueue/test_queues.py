@@ -38,7 +38,7 @@ from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailab
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
-from broker.reservations.kueue_objects import BROKER, mark, owner_of, queue_name
+from broker.reservations.kueue_objects import mark, owner_of, queue_name
 from broker.reservations.ownership import ReservationProblem
 from broker.settings import Settings
 from tests.cluster.taps import Tap
@@ -476,12 +476,12 @@ OTHERS = mark(Reserved("other", "gpu"))
 @pytest.mark.parametrize(
     ("labels", "annotations", "reason", "words"),
     [
-        ({}, MARKED["annotations"], "QueueMarkRemoved", f"label {{}} {names.MANAGED_BY}={BROKER}"),
+        ({}, MARKED["annotations"], "QueueMarkRemoved", f"label {{}} {names.MANAGED_BY}={names.MANAGER}"),
         (
             {names.MANAGED_BY: "helm"},
             MARKED["annotations"],
             "QueueMarkRemoved",
-            f"label {{}} {names.MANAGED_BY}={BROKER}",
+            f"label {{}} {names.MANAGED_BY}={names.MANAGER}",
         ),
         (MARKED["labels"], {}, "QueueMarkRemoved", f"annotate {{}} {names.TAG_RESERVATION}=team/gpu"),
         ({}, {}, "ObjectConflict", "not made by the broker"),

@@ -10,7 +10,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.apis.meta import Object
+from broker.apis.meta import ConditionUpdate, Object
 from broker.capacity.model import Attempt, Outcome, Pool, Skipped
 from broker.controllers.nodeclaim import ownership, status
 from broker.controllers.nodeclaim.report import Reporter, limit, reservations_full, would_take
@@ -18,7 +18,6 @@ from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned, priority_of
 from broker.kube.cache import Cache
 from broker.kube.clock import FakeClock
-from broker.kube.conditions import ConditionUpdate
 from providers.model import ErrorClass
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)

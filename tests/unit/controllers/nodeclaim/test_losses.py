@@ -9,7 +9,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import condition
+from broker.apis.meta import ConditionUpdate, condition
 from broker.controllers.nodeclaim.instances import Missing
 from broker.controllers.nodeclaim.losses import FEW, MASS_LOSS, LossDetector
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
@@ -17,7 +17,6 @@ from broker.controllers.nodeclaim.status import instance_id, write
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
-from broker.kube.conditions import ConditionUpdate
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from tests.cluster.objects import ON_DEMAND, claim

@@ -10,11 +10,10 @@ import pytest
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import condition
+from broker.apis.meta import ConditionUpdate, condition
 from broker.controllers.nodeclaim.status import write
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.conditions import ConditionUpdate
 from broker.kube.transports import InProcessTransport
 from tests.cluster.objects import RESERVED, claim
 from tests.cluster.taps import Tap, status_of

@@ -10,11 +10,12 @@ import pytest
 
 from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.meta import ConditionUpdate
 from broker.capacity.model import Misfit, NodeClass, ReservationTerm, Resolved, Selection
 from broker.controllers.nodeclass.resolve import LaunchClass, Surroundings, Unresolved, selection
 from broker.controllers.nodeclass.shape import block_devices, kubelet
 from broker.controllers.nodeclass.status import status_patch
-from broker.kube.conditions import ConditionUpdate, changed
+from broker.kube.conditions import changed
 from providers.model import Image, Odcr, SecurityGroup, Subnet
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)

@@ -8,7 +8,7 @@ import pytest
 
 from broker.apis import crds, names
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import condition
+from broker.apis.meta import ConditionUpdate, condition
 from broker.apiserver import Cluster
 from broker.capacity.entitlement import NominatedSlot, SlotPool
 from broker.capacity.model import Assignment, Claim, Option, Plan, Pool, Unplaced
@@ -19,7 +19,6 @@ from broker.controllers.preemption.preemptor import Preemptor
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
-from broker.kube.conditions import ConditionUpdate
 from broker.kube.errors import Forbidden
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport

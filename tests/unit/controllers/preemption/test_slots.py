@@ -30,7 +30,7 @@ P5 = InstanceType(
 )
 
 
-def test_an_unexplained_slot_is_unattributed_only_after_a_while() -> None:
+def test_a_slot_without_a_known_instance_is_unattributed_after_the_convergence_time() -> None:
     unattributed = UnattributedSlots()
     assert unattributed.count({"cr-1": 2}, NOW) == {"cr-1": 0}
     assert unattributed.count({"cr-1": 3}, LATER) == {"cr-1": 2}

@@ -138,7 +138,7 @@ def pending_slots(
     return missing
 
 
-def nominations(
+def nominated_slots(
     holdings: Iterable[ClusterHolding], *, usage: Mapping[str, Amounts], evicted: Collection[str]
 ) -> list[PendingSlots]:
     """The slots of nominated clusters beyond those that they hold quota for.
@@ -154,7 +154,7 @@ def nominations(
             continue
         more = _missing(holding, held.usage)
         more.subtract(_missing(holding, holding.held.usage))
-        missing += _pending(holding, held, more, later=True)
+        missing += _pending(holding, held, more, nominated=True)
     return missing
 
 
@@ -164,7 +164,7 @@ def _pending(
     counts: Mapping[str, int],
     *,
     non_preemptible: bool = False,
-    later: bool = False,
+    nominated: bool = False,
 ) -> list[PendingSlots]:
     return [
         PendingSlots(
@@ -175,7 +175,7 @@ def _pending(
             priority=held.priority,
             since=held.since.timestamp(),
             non_preemptible=non_preemptible,
-            nominated=later,
+            nominated=nominated,
             requesting=holding.requesting.get(flavor, 0),
         )
         for flavor, count in sorted(counts.items())

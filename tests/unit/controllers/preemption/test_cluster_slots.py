@@ -11,7 +11,7 @@ import pytest
 from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.controllers.preemption.promises import cluster_holdings, nominations, pending_slots
+from broker.controllers.preemption.cluster_slots import cluster_holdings, nominated_slots, pending_slots
 from broker.quota.model import FlavorResource
 from broker.quota.resolve import ReservationNames
 from broker.quota.slot_model import PendingSlots
@@ -64,7 +64,7 @@ def pending_counts(
     pending: Sequence[PendingSlots] = pending_slots(
         holdings, usage={}, evicted=(), non_preemptible=non_preemptible
     )
-    pending = [*pending, *nominations(holdings, usage={}, evicted=())]
+    pending = [*pending, *nominated_slots(holdings, usage={}, evicted=())]
     return {(slots.count, slots.nominated) for slots in pending}
 
 

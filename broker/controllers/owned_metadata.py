@@ -1,0 +1,74 @@
+"""The metadata that the broker adds to objects of users: a finalizer, and one label to select them by.
+
+Invariant: a user's values are never changed. `kubectl get -l cohort=NAME` finds the reservations of a cohort,
+and `kubectl get dedicatedaiclusters -l capacity-reservation=NAME` the clusters of a reservation. A user's own
+label of that key stays as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from typing import Any, Final
+
+from broker.apis.meta import Object
+from broker.kube.client import Client
+from broker.kube.errors import Conflict
+
+LONGEST: Final = 63
+
+Json = dict[str, Any]
+
+
+def label_of(cohort: str) -> str:
+    """The cohort as a label's value, cut with a hash if it is too long (kubernetes.io, "Labels and Selectors:
+    Syntax and character set")."""
+    if len(cohort) <= LONGEST:
+        return cohort
+    digest = hashlib.sha256(cohort.encode()).hexdigest()[:8]
+    return f"{cohort[: LONGEST - 9].rstrip('-._')}-{digest}"
+
+
+class OwnedMetadata:
+    """Uses server-side apply without force: the API server knows the owner of a label."""
+
+    def __init__(self, client: Client, label: str, finalizer: str) -> None:
+        self._client = client
+        self._label = label
+        self._finalizer = finalizer
+        # By uid: the desired value and the present one, if another manager owns the label.
+        self._foreign_labels: dict[str, tuple[str, str | None]] = {}
+
+    def apply(self, obj: Object, value: str) -> Json | None:
+        """The object after a write; None if no write was needed. `value`: of the label, empty for none."""
+        if obj.deleting:
+            return None  # a deleted object accepts no new finalizer
+        now = obj.labels.get(self._label)
+        held = self._finalizer in obj.metadata.finalizers
+        if held and ((now or "") == value or self._foreign_labels.get(obj.uid) == (value, now)):
+            return None
+        try:
+            answer = self._write(obj, value)
+        except Conflict:
+            self._foreign_labels[obj.uid] = (value, now)
+            answer = self._write(obj, "")
+        after = answer["metadata"].get("labels", {}).get(self._label)
+        if (after or "") != value:
+            self._foreign_labels[obj.uid] = (value, after)
+        return answer
+
+    def forget(self, alive: Collection[str]) -> None:
+        """Keeps only the memory of these uids."""
+        self._foreign_labels = {uid: labels for uid, labels in self._foreign_labels.items() if uid in alive}
+
+    def _write(self, obj: Object, value: str) -> Json:
+        metadata: Json = {
+            "name": obj.name,
+            "uid": obj.uid,
+            "finalizers": [self._finalizer],
+        }
+        if obj.namespace:
+            metadata["namespace"] = obj.namespace
+        if value:
+            metadata["labels"] = {self._label: value}
+        return self._client.apply(obj.KIND, {"metadata": metadata}, force=False)
