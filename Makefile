@@ -78,7 +78,7 @@ bench: $(VENV)/.installed ## The figures of docs/contribute/figures.md, measured
 	@for b in $(B); do echo "== $$b"; $(BIN)/python -m benchmarks.$$b $(ARGS) || exit 1; done
 
 unit: $(VENV)/.installed ## The tables and properties, without the real API server
-	$(BIN)/python -m pytest tests/unit -q -n 2 --dist worksteal -m "not real" $(ARGS)
+	$(BIN)/python -m pytest tests/unit -q -n 3 --dist worksteal -m "not real" $(ARGS)
 
 lint: $(VENV)/.installed ## ruff
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -74,7 +74,7 @@ def register(app: typer.Typer, explain_app: typer.Typer, client: Callable[[Setti
         settings: Settings, since: Since = "1h", by: Key = GroupBy.POOL, output: Output = Format.TABLE
     ) -> None:
         """Count the refusals and problems of the last hour, by pool, class or code. They come from --history
-        if it is set, else from the claims, the published shortages and the events.
+        if it is set, else from the existing claims, the published shortages and the Warning events.
         """
         from broker.commands import problems
         from broker.commands.present import page

@@ -93,9 +93,10 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
             other = account.rival(aws.endpoint, stage.ids, stage.ids.names["ODCR_WEB"])
             served = [d for d in documents if (d["apiVersion"], d["kind"]) in manifests.KINDS]
             classes = manifests.apply(stage.client, [*served, *(d for d in given if d not in claims)])
-            report(f"applied {len(classes)} classes and pools")
+            report(f"applied {len(classes)} classes and NodePools")
             shown: set[str] = set()
             until(lambda: _every_class_shown(stage, shown, report), time)
+            report(f"an instance of another user has one of the three slots of {stage.ids.names['ODCR_WEB']}")
             report(f"made {len(workloads.names)} pods: a Deployment, a Job and a gang of two")
             workloads.start()
             placed = until(lambda: all(workloads.nodes().values()), time)

@@ -12,7 +12,9 @@ _EXPLAIN: Final = "The command capacity-broker explain claim NAME lists its opti
 # By the class of EC2's refusal.
 WAYS_OUT: Final[Mapping[ErrorClass, str]] = {
     ErrorClass.CAPACITY: f"Wait, or allow more types, zones or capacity types in the NodePool. {_EXPLAIN}",
-    ErrorClass.RESERVATION_FULL: "Free a slot, enlarge the reservation, or allow on-demand in the NodePool.",
+    ErrorClass.RESERVATION_FULL: (
+        "Free a slot, enlarge the reservation, or allow on-demand in the claim or NodePool."
+    ),
     ErrorClass.RESERVATION_GONE: "Give the EC2NodeClass a reservation that is active, or allow on-demand.",
     ErrorClass.NOT_OFFERED: "Allow other types or zones in the NodePool: EC2 does not offer this one there.",
     ErrorClass.SPREAD_FULL: "Allow another zone or placement group: this one is full in the zone.",
