@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -285,8 +286,8 @@ class Process:
             tenure.resign()
 
     def release(self) -> None:
-        """Gives its Leases back, as a process does at its end."""
-        with self.world.gate.process_acts(self.name):
+        """Gives its Leases back, as a process does at its end; it may be killed in between."""
+        with self.world.gate.process_acts(self.name), suppress(Killed):
             for tenure in self.tenures:
                 tenure.release()
 
