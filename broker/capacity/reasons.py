@@ -287,10 +287,7 @@ def gang_incomplete(
     retries = [
         waiting.retry_at
         for claim in members
-        if hold is None
-        and claim.name in lacking
-        and (waiting := unplaced.get(claim.uid))
-        and waiting.retry_at is not None
+        if claim.name in lacking and (waiting := unplaced.get(claim.uid)) and waiting.retry_at is not None
     ]
     return {
         claim.uid: Unplaced(

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from broker.capacity.entitlement import Entitlements, SlotAvailability, SlotPool
 from broker.capacity.model import Claim, Inventory, LaunchDefaults, Plan, Selection
 from broker.capacity.plan import plan
-from broker.capacity.shortages import Shortages
+from broker.capacity.shortages import Scope, Shortages
 from broker.quota.model import Policy, Preemption
+from providers.model import ErrorClass
 
-from .builders import GROUP, NOW, TYPES, claim, inventory, minutes, node_class, odcr
+from .builders import GROUP, NOW, TYPES, ZONES, claim, inventory, minutes, node_class, odcr
 
 HOLD = 600.0
 DEFAULTS = LaunchDefaults(gang_hold_seconds=HOLD)
@@ -41,6 +42,7 @@ def planned(
     *,
     hold: float = HOLD,
     entitlements: Entitlements | None = None,
+    shortages: Shortages | None = None,
 ) -> Plan:
     classes = node_class(
         Selection(group_arn=GROUP), world, defaults=replace(DEFAULTS, gang_hold_seconds=hold)
@@ -50,7 +52,7 @@ def planned(
         {classes.name: classes},
         TYPES,
         world,
-        Shortages(),
+        shortages or Shortages(),
         NOW,
         entitlements=entitlements or Entitlements(),
     )
@@ -275,3 +277,22 @@ def test_gang_is_planned_again_when_the_hold_of_another_gang_ends() -> None:
     assert ends["uid-h-0"] == ends["h-b"] == NOW + timedelta(seconds=100)
     after = planned([*gang("g", 4, age=601, types=["m5.xlarge"]), *lower], world)
     assert {"h-0", "h-b"} <= set(in_slots(after))
+
+
+@pytest.mark.covers("KRP-39")
+def test_gang_with_held_slots_is_planned_again_when_the_shortage_of_its_other_claims_ends() -> None:
+    shortages = Shortages()
+    for ends, zone in enumerate(ZONES):
+        shortages = shortages.record(
+            Scope("pool", f"on-demand:m5.xlarge:{zone}"),
+            class_=ErrorClass.CAPACITY,
+            code="InsufficientInstanceCapacity",
+            now=NOW - minutes(2 - ends / 2),
+        )
+    members = gang("g", 3, kinds=ANY, types=["m5.xlarge"])
+    waiting = planned(members, slots(2), shortages=shortages)
+    assert held(waiting) == {"g": {"cr-1": 2}}
+    first_end = min(shortage.until for shortage in shortages.lasting(NOW))
+    assert first_end == NOW + minutes(1)
+    assert {unplaced.retry_at for unplaced in waiting.unplaced} == {first_end}
+    assert in_slots(planned(members, slots(2))) == ["g-0", "g-1"]  # the third is beside them, on demand
