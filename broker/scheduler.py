@@ -1,7 +1,8 @@
 """Builds the scheduler of pods and reservations: one `Scheduler` is one term under its own Lease.
 
-It shares only the API server with the other controllers, so that each may lead in another process. Its
-informers of nodes and pods make no request until a kind that it honours is installed.
+It shares no state with the other controllers, so that each may lead in another process. In the same process
+their informers share each list and watch (broker.kube.watch_group). Its informers of nodes and pods make no
+request until a kind that it honours is installed.
 """
 
 from __future__ import annotations

@@ -219,8 +219,8 @@ class Cache(Generic[T]):
                 if self._versions.get(key) == version and read.value != self._objects.get(key):
                     self._put(read)
 
-    def apply(self, event: str, raw: Raw) -> None:
-        """One event of the watch."""
+    def apply(self, event: str, raw: Raw, *, read: Callable[[Raw], DecodedObject[T]] | None = None) -> None:
+        """One event of the watch. `read` is that of the cache which may have decoded it already."""
         key, version = key_of(raw), version_of(raw)
         with self._writes:
             self.progress(version)
@@ -229,7 +229,7 @@ class Cache(Generic[T]):
             if event == "DELETED":
                 self._remove(key)
             elif version != self._versions.get(key) or not version:
-                self._put(self._decode(key, version, raw))
+                self._put((read or self.read)(raw))
 
     def progress(self, version: int) -> None:
         """The watch has shown every change up to `version`."""
@@ -242,12 +242,29 @@ class Cache(Generic[T]):
 
     def read(self, raw: Raw) -> DecodedObject[T]:
         """Decodes one object of a list for `take`, so that the raw list need not be held until it is
-        complete."""
+        complete. An object that is here in this version is not decoded again."""
         key, version = key_of(raw), version_of(raw)
         with self._lock:
-            if version and version == self._versions.get(key):
-                return DecodedObject(key, version, self._objects.get(key), self._broken.get(key))
+            if version and version == self._versions.get(key) and (known := self._known(key)) is not None:
+                return known
         return self._decode(key, version, raw)
+
+    def _known(self, key: str) -> DecodedObject[T] | None:
+        """The object as it was decoded, also if it is left out; None if only an index failed on it."""
+        value, partial = self._objects.get(key), self._broken.get(key)
+        if value is None and key in self._left_out:
+            value, partial = self._left_out[key][0], None
+        if partial is not None and partial.since is not None:
+            return None
+        return DecodedObject(key, self._versions[key], value, partial)
+
+    def contents(self) -> Sequence[DecodedObject[T]]:
+        """All objects as they were decoded, for another cache of the same collection."""
+        with self._writes:
+            return [
+                self._known(key) or DecodedObject(key, self._versions[key], None, self._broken[key])
+                for key in (*self._objects, *self._broken)
+            ]
 
     def replace(self, raws: Iterable[Raw], version: int) -> None:
         """A complete list at once."""

@@ -4,25 +4,27 @@ Invariant: once synced, the cache holds a state that the API server had, and mov
 (a refused list, a lost stream, an expired version) is retried after a back-off with full jitter, never in a
 hot loop. The cache keeps its objects meanwhile. List, watch, bookmarks and 410:
 https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
+Informers of the same collection share one list and one watch (broker.kube.watch_group).
 """
 
 from __future__ import annotations
 
 import random as random_module
 import threading
-from collections.abc import Callable
-from typing import Any, Generic
+from collections.abc import Callable, Sequence
+from typing import Generic
 
 import structlog
 from prometheus_client import Counter, Gauge
 
 from broker.kube.backoff import Backoff, Random
-from broker.kube.cache import Cache, Handler, Indexes, T, number, version_of
+from broker.kube.cache import Cache, DecodedObject, Handler, Indexes, Raw, T, number, version_of
 from broker.kube.client import Client, Watch
 from broker.kube.clock import Clock
 from broker.kube.errors import ApiError, Expired, NotFound, TooManyRequests
 from broker.kube.metrics import REGISTRY
 from broker.kube.panics import guarded
+from broker.kube.watch_group import WatchGroup, followers, group_of
 
 FIRST, LONGEST = 0.1, 30.0  # seconds of back-off
 ABSENT = 60.0  # at most between two checks for a kind that need not exist
@@ -54,15 +56,11 @@ EVENTS = Counter(
 )
 
 log = structlog.get_logger(__name__)
-
-# The informers that follow, by resource: the broker and the scheduler have one each of nodes and pods.
-_following: dict[str, list[Informer[Any]]] = {}
-_lock = threading.Lock()
+_joins = threading.Lock()  # held while an informer joins its group or leaves it
 
 
 def _oldest(resource: str) -> float:
-    with _lock:
-        return max((informer.staleness() for informer in _following.get(resource, ())), default=0.0)
+    return max((informer.staleness() for informer in followers(resource)), default=0.0)
 
 
 class Informer(Generic[T]):
@@ -96,14 +94,21 @@ class Informer(Generic[T]):
         self._random = random
         self._label_selector, self._field_selector = label_selector, field_selector
         self._namespace = namespace
+        self._group = self._watch_group(client)
         self._revision = ""  # where the watch goes on; empty: list first
         self._absences = 0  # lists in a row that found the kind missing
         self._refused = 0  # watches in a row that the server answered with an error
         self._contact = clock.monotonic()
         self._synced = threading.Event()
         self._stop = threading.Event()
+        self._joined = False
+        self.turn = threading.Event()  # it reads from the API server, for its whole group
         self._watch: Watch | None = None
         self._thread: threading.Thread | None = None
+
+    def _watch_group(self, client: Client) -> WatchGroup:
+        selectors = self._namespace or "", self._label_selector, self._field_selector
+        return group_of(client.transport, (self._kind.resource, *selectors))
 
     @property
     def synced(self) -> bool:
@@ -143,13 +148,13 @@ class Informer(Generic[T]):
 
     def stop(self, timeout: float | None = 5.0) -> None:
         """Ends the stream and waits for its thread, which a request under way may hold for `timeout`."""
-        with _lock:
+        with _joins:
             self._stop.set()
-            following = _following.get(self._kind.resource, [])
-            if self in following:
-                following.remove(self)
-                if not following:
-                    STALENESS.remove(self._kind.resource)
+            self._group.leave(self)
+            if self._joined and not followers(self._kind.resource):
+                STALENESS.remove(self._kind.resource)
+            self._joined = False
+        self.turn.set()
         if self._watch is not None:
             self._watch.close()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -159,7 +164,8 @@ class Informer(Generic[T]):
         backoff = Backoff(first=FIRST, longest=LONGEST, random=self._random)
         while self.needed is not None and not self.needed() and not self._stop.wait(UNNEEDED):
             continue
-        self._measure()
+        self._join()
+        self._clock.wait(self.turn)
         while not self._stop.is_set():
             began, at_least = self._clock.monotonic(), 0.0
             with guarded("informer", kind=self._kind.resource) as guard:
@@ -170,14 +176,21 @@ class Informer(Generic[T]):
                 backoff.reset()
             self._clock.wait(self._stop, backoff.next(at_least=at_least))
 
-    def _measure(self) -> None:
-        """Begins to count the age of the cache: a cache that was not needed has none."""
+    def _join(self) -> None:
+        """Begins to follow, and to count the age of the cache: one that was not needed has none."""
         self._contact = self._clock.monotonic()
         resource = self._kind.resource
-        with _lock:
+        with _joins:
             if not self._stop.is_set():
-                _following.setdefault(resource, []).append(self)
+                self._joined = True
+                self._group.join(self)
                 STALENESS.labels(resource).set_function(lambda: _oldest(resource))
+
+    def begin_as(self, first: Informer[T]) -> None:
+        """Takes the state of an informer of the same collection, which follows for both."""
+        if first.synced:
+            self._take(first.cache.contents(), first._revision)
+        self.error, self.missing, self._contact = first.error, first.missing, first._contact
 
     def follow(self) -> float:
         """One round, in the caller's thread: lists where needed, then watches until the stream ends.
@@ -206,7 +219,8 @@ class Informer(Generic[T]):
                     log.error("this definition is not installed", kind=kind, way_out=INSTALL)
                 else:
                     log.warning("cannot follow", kind=kind, error=str(error), synced=self.synced)
-            self.error = str(error)
+            for informer in self._group.takers(self):
+                informer.error, informer.missing = str(error), self.missing
             if absent:
                 self._absences += 1
                 return min(ABSENT, FIRST * 2.0 ** min(self._absences, 16))
@@ -230,6 +244,11 @@ class Informer(Generic[T]):
             field_selector=self._field_selector,
         )
         LISTS.labels(self._kind.resource).inc()
+        with self._group.delivery(self) as takers:
+            for informer in takers:
+                informer._take(items, revision)
+
+    def _take(self, items: Sequence[DecodedObject[T]], revision: str) -> None:
         self._alive()
         self.cache.take(items, number(revision))
         self._revision = revision
@@ -243,23 +262,30 @@ class Informer(Generic[T]):
             label_selector=self._label_selector,
             field_selector=self._field_selector,
             seconds=WATCH_SECONDS + int(WATCH_SPREAD * self._random()),
-            known=self.cache.has_version,
+            known=lambda version: all(i.cache.has_version(version) for i in self._group.takers(self)),
         )
         self._watch = watch
         with watch:
             if self._stop.is_set():  # it came between the request and the answer
                 return
-            self._alive()
+            for informer in self._group.takers(self):
+                informer._alive()
             received = EVENTS.labels(self._kind.resource)
             for event, raw in watch:
                 received.inc()
-                self._alive()
-                self._refused = 0
-                if event == "BOOKMARK":
-                    self.cache.progress(version_of(raw))
-                else:
-                    self.cache.apply(event, raw)
-                self._revision = raw["metadata"].get("resourceVersion") or self._revision
+                with self._group.delivery(self) as takers:
+                    for informer in takers:
+                        informer._apply(event, raw, self.cache)
+
+    def _apply(self, event: str, raw: Raw, source: Cache[T]) -> None:
+        """Takes an event as the cache of the informer that read it has decoded it."""
+        self._alive()
+        self._refused = 0
+        if event == "BOOKMARK":
+            self.cache.progress(version_of(raw))
+        else:
+            self.cache.apply(event, raw, read=source.read)
+        self._revision = raw["metadata"].get("resourceVersion") or self._revision
 
     def _alive(self) -> None:
         self._contact = self._clock.monotonic()

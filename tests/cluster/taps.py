@@ -57,7 +57,7 @@ class Rule:
     does: Callable[[Request], None]
 
 
-@dataclass
+@dataclass(eq=False)
 class Tap:
     """Stands between a client and its transport."""
 

@@ -13,8 +13,10 @@ from typing import TypeVar
 
 from broker.apis.kueue import VERSIONS
 from broker.apis.meta import Kind, Object
+from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from broker.kube.informer import Informer
+from broker.kube.watch_group import WatchGroup, group_of
 
 T = TypeVar("T", bound=Object)
 
@@ -32,6 +34,10 @@ class ServedInformer(Informer[T]):
     def on_missing(self, reader: Callable[[], None]) -> None:
         """Calls `reader` after each list that found the kind in no version: Kueue is not installed."""
         self._left += (reader,)
+
+    def _watch_group(self, client: Client) -> WatchGroup:
+        """Its own: each informer finds the served version itself."""
+        return group_of(client.transport, (self._kind.resource, str(id(self))))
 
     @property
     def kind(self) -> Kind:
