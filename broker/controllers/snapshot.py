@@ -27,6 +27,7 @@ from broker.reservations.flavors import NO_FLAVORS, FlavorCatalog
 from broker.reservations.kueue_objects import owner_of, owning_cluster, queue_name
 from broker.reservations.odcr_status import NO_ODCRS, OdcrSnapshot
 from broker.reservations.ownership import ReservationProblem
+from broker.reservations.slots import why_barred
 from broker.reservations.spec import JudgedSpecs, Reservation, reserved_of
 from broker.reservations.workloads import WorkloadHolders
 
@@ -76,13 +77,15 @@ class Snapshot:
     @cached_property
     def barred(self) -> Mapping[Reserved, str]:
         """Reservations that grant nothing new, with the reason."""
-        barred: dict[Reserved, str] = {}
-        for reserved, reservation in self.reservations.items():
-            if problems := self._problems(reserved, reservation):
-                barred[reserved] = "; ".join(problems)
-            elif reservation.deleting:
-                barred[reserved] = "it is being deleted"
-        return barred
+        return {
+            reserved: why
+            for reserved, reservation in self.reservations.items()
+            if (
+                why := why_barred(
+                    reservation, self.judged(reservation).problems, self.refusals.get(reserved, ())
+                )
+            )
+        }
 
     @cached_property
     def specs(self) -> Mapping[Reserved, ReservationSpec]:
@@ -90,7 +93,7 @@ class Snapshot:
         return {
             reserved: self.judged(reservation).spec
             for reserved, reservation in self.reservations.items()
-            if not self._problems(reserved, reservation)
+            if not self.judged(reservation).problems and not self.refusals.get(reserved)
         }
 
     @cached_property
@@ -151,9 +154,6 @@ class Snapshot:
             for workload in self.workloads
             if (admission := workload.status.admission) is not None
         ]
-
-    def _problems(self, reserved: Reserved, reservation: Reservation) -> tuple[str, ...]:
-        return (*self.judged(reservation).problems, *self.refusals.get(reserved, ()))
 
 
 class SnapshotBuilder:

@@ -63,7 +63,7 @@ class SlotState:
     claims.
     """
 
-    slot_pools: Sequence[OwnedSlots]
+    owned_slots: Sequence[OwnedSlots]
     members: Sequence[Member]
     cohorts: Sequence[QuotaCohort]
     holders: Sequence[SlotHolder]
@@ -92,7 +92,7 @@ class SlotState:
             return replace(holder, terminating=True, evicted_for=preemptors.get(name, "")) if name else holder
 
         return SlotTree(
-            self.slot_pools,
+            self.owned_slots,
             self.members,
             [held(holder) for holder in self.holders] if victims else self.holders,
             pending_slots=[

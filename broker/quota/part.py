@@ -57,7 +57,7 @@ def only(
             slot_state,
             cohorts=[cohort for cohort in slot_state.cohorts if cohort.name in included],
             members=[member for member in slot_state.members if member.name in included],
-            slot_pools=[slot_pool for slot_pool in slot_state.slot_pools if slot_pool.owner in included],
+            owned_slots=[slot_pool for slot_pool in slot_state.owned_slots if slot_pool.owner in included],
             holders=[holder for holder in slot_state.holders if f"{CLAIM}{holder.name}" in included],
             nominated=[request for request in slot_state.nominated if f"{CLAIM}{request.name}" in included],
         )

@@ -61,7 +61,7 @@ class SlotTree:
 
     def __init__(
         self,
-        slot_pools: Iterable[OwnedSlots],
+        owned_slots: Iterable[OwnedSlots],
         members: Iterable[Member],
         holders: Iterable[SlotHolder],
         *,
@@ -78,7 +78,7 @@ class SlotTree:
             (Queue(name=member.name, cohort=member.cohort) for member in self._members.values()), cohorts
         )
         roots = {name: node.root() for name, node in bare.queues.items()}
-        pools = tuple(slot_pools)
+        pools = tuple(owned_slots)
         owners = {odcr_id: slot_pool.owner for slot_pool in pools for odcr_id in slot_pool.slots}
         unattributed: Counter[str] = Counter()
         self.holders: dict[str, SlotHolder] = {}
@@ -89,7 +89,7 @@ class SlotTree:
                 self.holders[holder.name] = holder
             else:
                 unattributed[holder.odcr_id] += 1
-        self.slot_pools = {
+        self.owned_slots = {
             (slot_pool.owner, slot_pool.flavor): replace(
                 slot_pool,
                 slots={id_: max(0, count - unattributed[id_]) for id_, count in slot_pool.slots.items()},
@@ -97,10 +97,10 @@ class SlotTree:
             for slot_pool in pools
         }
         self._slot_pool_of = {
-            odcr_id: slot_pool for slot_pool in self.slot_pools.values() for odcr_id in slot_pool.slots
+            odcr_id: slot_pool for slot_pool in self.owned_slots.values() for odcr_id in slot_pool.slots
         }
         self._owned: dict[str, list[OwnedSlots]] = defaultdict(list)
-        for slot_pool in self.slot_pools.values():
+        for slot_pool in self.owned_slots.values():
             self._owned[slot_pool.owner].append(slot_pool)
         self._peers: dict[QuotaNode, frozenset[str]] = {}
         self._tree = Tree(
@@ -359,17 +359,17 @@ class SlotTree:
 
     def _within_reach(self, pending: PendingSlots) -> Iterator[OwnedSlots]:
         """The queue's own pool, then those that it may borrow from."""
-        if (own := self.slot_pools.get((pending.queue, pending.flavor))) is not None:
+        if (own := self.owned_slots.get((pending.queue, pending.flavor))) is not None:
             yield own
         for peer in sorted(self.peers(pending.queue) - {pending.queue}):
-            if (slot_pool := self.slot_pools.get((peer, pending.flavor))) is not None:
+            if (slot_pool := self.owned_slots.get((peer, pending.flavor))) is not None:
                 yield slot_pool
 
     def _allocate(
-        self, pending: PendingSlots, slot_pools: Iterable[OwnedSlots], remaining: int
+        self, pending: PendingSlots, owned_slots: Iterable[OwnedSlots], remaining: int
     ) -> Iterator[tuple[OwnedSlots, int]]:
         """The slots by pool, within quota and limits; each count must be applied before the next."""
-        for slot_pool in slot_pools:
+        for slot_pool in owned_slots:
             if remaining <= 0:
                 return
             if slot_pool.owner == pending.queue:

@@ -51,7 +51,7 @@ class ReservationSlots:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slots:
+class SlotSnapshot:
     """All slots, as of one moment.
 
     `slot_pools`: the pool of each owned ODCR. `freed`: slots that ended claims leave, by ODCR. `holding`: the
@@ -65,7 +65,7 @@ class Slots:
     holding: Collection[str]
     stuck: Collection[str]
 
-    def only(self, queues: Sequence[str]) -> Slots:
+    def only(self, queues: Sequence[str]) -> SlotSnapshot:
         """The slots of these queues."""
         _, state, _ = part.only({*queues}, None, self.state)
         reservations = [slots for slots in self.reservations if slots.reserved.queue in queues]
@@ -83,13 +83,14 @@ class SlotQuotaReader:
         self,
         reservations: Mapping[Reserved, Reservation],
         judged: Callable[[Reservation], JudgedSpec],
-        refusals: Mapping[Reserved, Sequence[str]],
+        barred: Mapping[Reserved, str],
         flavors: Callable[[], Flavors],
         types: Mapping[str, InstanceType],
         *,
         catalog: object,
     ) -> list[ReservationSlots]:
-        """The slot quota of all reservations. `catalog`: the object that `flavors` are made of."""
+        """The slot quota of all reservations. `barred`: why some grant nothing (`why_barred`). `catalog`: the
+        object that `flavors` are made of."""
         before, known_types, version = self._inputs
         if before is not catalog or known_types is not types:
             version += 1
@@ -97,28 +98,38 @@ class SlotQuotaReader:
         known, self._known = self._known, {}
         flavors_ = flavors()
         for reserved, reservation in reservations.items():
+            if reserved in barred:
+                continue
             key = reservation.uid, reservation.metadata.resource_version, version
             cached = known.get(reserved)
             if cached is None or cached[0] != key:
                 cached = key, reservation_slots(reservation, judged(reservation), flavors_, types)
             self._known[reserved] = cached
         return [
-            _barred(reserved, f"its namespace has no room for it: {refusal[0]}")
-            if not slots.barred and (refusal := refusals.get(reserved))
-            else slots
-            for reserved, (_, slots) in self._known.items()
+            ReservationSlots(reserved=reserved, member=Member(name=reserved.queue), barred=barred[reserved])
+            if reserved in barred
+            else self._known[reserved][1]
+            for reserved in reservations
         ]
+
+
+def why_barred(reservation: Reservation, problems: Sequence[str], refusals: Sequence[str]) -> str:
+    """Why a reservation grants nothing new; empty if it may.
+
+    `problems`: those of its spec. `refusals`: those by the ResourceQuotas of its namespace.
+    """
+    if reservation.deleting:
+        return "it is being deleted"
+    if problems:
+        return f"its spec is not valid: {'; '.join(problems)}"
+    return f"its namespace has no room for it: {'; '.join(refusals)}" if refusals else ""
 
 
 def reservation_slots(
     reservation: Reservation, judged: JudgedSpec, flavors: Flavors, types: Mapping[str, InstanceType]
 ) -> ReservationSlots:
-    """The slot quota and the limits of one reservation."""
+    """The slot quota and the limits of one reservation that is not barred."""
     spec, reserved = judged.spec, reserved_of(reservation)
-    if reservation.deleting:
-        return _barred(reserved, "it is being deleted")
-    if judged.problems:
-        return _barred(reserved, f"its spec is not valid: {judged.problems[0]}")
     demand = read(reservation, judged, flavors).desired.demands
     slots = {
         quotas.name: slot_quota(
@@ -139,10 +150,6 @@ def reservation_slots(
         preemption=preemption(spec.preemption_rule or PreemptionRule()),
     )
     return ReservationSlots(reserved=reserved, member=member, flavors=slots)
-
-
-def _barred(reserved: Reserved, why: str) -> ReservationSlots:
-    return ReservationSlots(reserved=reserved, member=Member(name=reserved.queue), barred=why)
 
 
 def _limits(quotas: FlavorQuotas, kind: str) -> dict[str, float | None]:
@@ -245,14 +252,14 @@ def unnamed(ownership: Ownership, known: Mapping[str, int]) -> dict[str, int]:
 # ---- entitlements
 
 
-def entitlements(slots: Slots) -> Entitlements:
+def entitlements(slots: SlotSnapshot) -> Entitlements:
     """The entitlements of queues, without those of single claims."""
     tree = slots.state.slots({}, ())
     return Entitlements(
         slot_pools=slots.slot_pools,
         availability={
             SlotPool(*key): _availability(tree, slot_pool, slots)
-            for key, slot_pool in tree.slot_pools.items()
+            for key, slot_pool in tree.owned_slots.items()
         },
         borrow={
             SlotPool(reservation.reserved.queue, flavor): tree.borrowable(reservation.reserved.queue, flavor)
@@ -275,7 +282,7 @@ def entitlements(slots: Slots) -> Entitlements:
     )
 
 
-def _availability(tree: SlotTree, slot_pool: OwnedSlots, slots: Slots) -> SlotAvailability:
+def _availability(tree: SlotTree, slot_pool: OwnedSlots, slots: SlotSnapshot) -> SlotAvailability:
     freed = [
         Borrower(id_, 0, terminating=True) for id_ in slot_pool.slots for _ in range(slots.freed.get(id_, 0))
     ]

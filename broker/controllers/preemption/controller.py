@@ -212,7 +212,7 @@ class _Shares:
             {} if observed is None else {queue.name: queue for queue in queues(observed.snapshot.specs)[0]}
         )
         self._flavors = {
-            id_: pool.flavor for pool in (slots.slot_pools if slots else ()) for id_ in pool.slots
+            id_: pool.flavor for pool in (slots.owned_slots if slots else ()) for id_ in pool.slots
         }
 
     def of(self, queue: str, odcr_id: str) -> Amounts:

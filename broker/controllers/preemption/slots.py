@@ -1,4 +1,4 @@
-"""Builds `Slots` from the caches and the assumptions: for plans, preemption and dry runs alike.
+"""Builds `SlotSnapshot` from the caches and the assumptions: for plans, preemption and dry runs alike.
 
 Invariant: it makes no call and writes nothing.
 """
@@ -37,7 +37,7 @@ from broker.quota.resolve import ReservationNames, UnresolvedName
 from broker.quota.slot_model import CLAIM, SlotHolder, SlotRequest
 from broker.reservations.slots import (
     SlotQuotaReader,
-    Slots,
+    SlotSnapshot,
     entitlements,
     owned_slots,
     slot_pools_of,
@@ -78,7 +78,7 @@ class SlotSnapshotBuilder:
         *,
         planning: Collection[str],
         assumed: AssumedSlots,
-    ) -> Slots | None:
+    ) -> SlotSnapshot | None:
         """None if there is no reservation. `planning`: claims (by uid) that are considered by themselves, and
         not as part of their cluster.
         """
@@ -88,7 +88,7 @@ class SlotSnapshotBuilder:
         reservations = self._quota.read(
             snapshot.reservations,
             snapshot.judged,
-            snapshot.refusals,
+            snapshot.barred,
             lambda: snapshot.flavors.instances(types, self._settings.bought_zones),
             types,
             catalog=snapshot.flavors,
@@ -105,7 +105,7 @@ class SlotSnapshotBuilder:
         clusters = self._clusters(snapshot, types, assumed, requesting={*planning} - assumed.in_slots.keys())
         kueue = self.reads.kueue
         state = SlotState(
-            slot_pools=owned_slots(reservations, slot_pools, inventory, unattributed, now),
+            owned_slots=owned_slots(reservations, slot_pools, inventory, unattributed, now),
             members=[slots.member for slots in reservations],
             cohorts=[
                 QuotaCohort(name=cohort.name, parent=cohort.spec.parent_name)
@@ -121,7 +121,7 @@ class SlotSnapshotBuilder:
                 [] if kueue else nominated_slots(clusters, usage=usage, evicted={*evicted, *assumed.evicted})
             ),
         )
-        return Slots(
+        return SlotSnapshot(
             state=state,
             reservations=reservations,
             slot_pools=slot_pools,
@@ -236,7 +236,7 @@ class SlotSnapshotBuilder:
         return non_preemptible(claim, self._caches)
 
 
-def isolated_entitlements(slots: Slots) -> Entitlements:
+def isolated_entitlements(slots: SlotSnapshot) -> Entitlements:
     """Entitlements of queues, without those of single claims. Raises CulpritFound with the object that this
     fails on.
     """

@@ -80,7 +80,7 @@ class State:
     @property
     def slot_state(self) -> SlotState:
         return SlotState(
-            slot_pools=[self.owned_slots(name) for name in self.quota],
+            owned_slots=[self.owned_slots(name) for name in self.quota],
             members=[
                 Member(
                     name=name,
@@ -204,7 +204,7 @@ def waiting_request(name: str, queue: str, *slot_queues: str, priority: int = 0)
 
 
 def rooms(slots: SlotTree, queue: str) -> tuple[int, int, int]:
-    slot_pool = slots.slot_pools[queue, "f"]
+    slot_pool = slots.owned_slots[queue, "f"]
     return slots.quota(slot_pool), slots.room(slot_pool), slots.lendable(slot_pool)
 
 
@@ -513,7 +513,7 @@ def test_holders_on_own_slots_are_no_victims_and_every_eviction_is_allowed(state
     assert len({*for_claims}) == len(for_claims)  # one victim for each claim
     slots = state.slots(decided)
     for queue in QUEUES:
-        slot_pool = slots.slot_pools[queue, "f"]
+        slot_pool = slots.owned_slots[queue, "f"]
         promised = sum(
             decision.usage[KEY] // EACH - len(clusters[name].odcr_ids)
             for name, decision in decided.decisions.items()

@@ -11,7 +11,7 @@ from broker.controllers.preemption import controller, slots
 from broker.kube.suspects import CulpritFound
 from broker.quota import part
 from broker.quota.joint import QuotaState, SlotState, WaitingClaim
-from broker.reservations.slots import Slots, entitlements
+from broker.reservations.slots import SlotSnapshot, entitlements
 from tests.unit.quota.rounds import World
 from tests.unit.quota.rules import check
 from tests.unit.quota.worlds import setting
@@ -89,10 +89,10 @@ def test_name_on_which_a_decision_fails_is_found(seed: int, monkeypatch: pytest.
 def test_name_on_which_a_plan_fails_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real, tried = entitlements, set[str]()
 
-    def each_once(snapshot: Slots) -> object:
+    def each_once(snapshot: SlotSnapshot) -> object:
         for bad in {*part.names(None, snapshot.state)} - tried:
 
-            def fails(snapshot: Slots, bad: str = bad) -> object:
+            def fails(snapshot: SlotSnapshot, bad: str = bad) -> object:
                 if bad in part.names(None, snapshot.state):
                     raise ZeroDivisionError
                 return real(snapshot)

@@ -212,7 +212,7 @@ def test_non_preemptible_borrower_counts_against_the_lending_limit() -> None:
     lends = SlotTree(
         [owned_slots("a", 3, lend=1)], [member("a"), member("b"), member("c")], [non_preemptible]
     )
-    (slot_pool,) = lends.slot_pools.values()
+    (slot_pool,) = lends.owned_slots.values()
     assert (lends.quota(slot_pool), lends.room(slot_pool), lends.lendable(slot_pool)) == (2, 2, 0)
     # Nor is it reclaimed: only the slot of the other borrower is.
     full = SlotTree(
@@ -256,9 +256,9 @@ def test_pending_slots_of_a_cluster_exclude_the_slot_requested_by_its_own_claim(
             pending_slots=[promise],
         )
 
-    assert slots_with(0).quota(slots_with(0).slot_pools["a", "f"]) == 0
+    assert slots_with(0).quota(slots_with(0).owned_slots["a", "f"]) == 0
     requesting_slots = slots_with(1)
-    assert requesting_slots.quota(requesting_slots.slot_pools["a", "f"]) == 1
+    assert requesting_slots.quota(requesting_slots.owned_slots["a", "f"]) == 1
     (victim,) = requesting_slots.reclaim([SlotRequest(name="x-1", queue="a", odcr_ids=("cr-a",))])
     assert victim.holder.name == "b0"
 

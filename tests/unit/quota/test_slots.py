@@ -44,7 +44,7 @@ def victim_names(slots: SlotTree, *requests: SlotRequest) -> list[str]:
 def test_free_lendable_and_borrowable_slots_of_each_queue() -> None:
     held = [holder("own", "a"), holder("b0", "b"), holder("b1", "b")]
     slots = SlotTree([owned_slots("a", lend=3)], [member("a"), member("b", borrow=3), member("c")], held)
-    (slot_pool,) = slots.slot_pools.values()
+    (slot_pool,) = slots.owned_slots.values()
     assert (slots.quota(slot_pool), slots.room(slot_pool), slots.lendable(slot_pool)) == (3, 1, 1)
     assert (slots.borrowable("b", "f"), slots.borrowable("c", "f")) == (1, UNLIMITED)
     assert slots.borrowable("b", "another") == 0
@@ -55,11 +55,11 @@ def test_free_lendable_and_borrowable_slots_of_each_queue() -> None:
 def test_queue_without_borrowing_still_lends() -> None:
     slots = SlotTree([owned_slots("a")], [Member(name="a", cohort="ml"), member("b")], [])
     assert slots.peers("a") == frozenset()
-    assert slots.lendable(slots.slot_pools["a", "f"]) == 4
+    assert slots.lendable(slots.owned_slots["a", "f"]) == 4
     nothing = SlotTree([owned_slots("a")], [member("a", borrow=0), member("b")], [])
     assert (nothing.peers("a"), nothing.borrowable("a", "f")) == (frozenset(), 0)
     partly = SlotTree([owned_slots("a", lend=2)], [member("a"), member("b")], [holder("b0", "b")])
-    assert partly.lendable(partly.slot_pools["a", "f"]) == 1
+    assert partly.lendable(partly.owned_slots["a", "f"]) == 1
 
 
 @pytest.mark.covers("OME-036", "OME-048")
@@ -87,7 +87,7 @@ def test_least_important_of_several_lent_slots_is_reclaimed(reach: tuple[str, ..
 
 def test_quota_beyond_the_hardware_entitles_to_the_hardware_only() -> None:
     slots = SlotTree([owned_slots("a", 4, cr_a=2)], [member("a"), member("b")], [holder("b0", "b")])
-    assert slots.quota(slots.slot_pools["a", "f"]) == 2
+    assert slots.quota(slots.owned_slots["a", "f"]) == 2
     assert victim_names(slots, slot_request("w0"), slot_request("w1"), slot_request("w2")) == ["b0"]
 
 
@@ -130,7 +130,7 @@ def test_terminating_holder_or_free_slot_needs_no_victim(non_preemptible: bool) 
 def test_pending_slots_of_a_cluster_stay_within_its_queues_borrowing_limit() -> None:
     promise = PendingSlots(cluster="x", queue="b", flavor="f", count=2)
     slots = SlotTree([owned_slots("a")], [member("a"), member("b", borrow=1)], [], pending_slots=[promise])
-    assert slots.lendable(slots.slot_pools["a", "f"]) == 3
+    assert slots.lendable(slots.owned_slots["a", "f"]) == 3
 
 
 def test_only_slots_that_the_claim_can_use_are_reclaimed() -> None:
@@ -143,9 +143,9 @@ def test_non_preemptible_holders_and_other_cohorts_are_no_victims() -> None:
     held = [holder("protected", "b", non_preemptible=True), holder("far", "x"), holder("none", "")]
     slots = SlotTree([owned_slots("a", 3)], [member("a"), member("b"), member("x", cohort="other")], held)
     assert victim_names(slots, slot_request()) == []
-    assert slots.victim_candidates(slots.slot_pools["a", "f"]) == ()
+    assert slots.victim_candidates(slots.owned_slots["a", "f"]) == ()
     # Two of three have unattributed holders, one a non-preemptible holder.
-    assert (slots.slot_pools["a", "f"].slots, slots.room(slots.slot_pools["a", "f"])) == ({"cr-a": 1}, 0)
+    assert (slots.owned_slots["a", "f"].slots, slots.room(slots.owned_slots["a", "f"])) == ({"cr-a": 1}, 0)
 
 
 def test_victim_and_preemptor_are_named_with_their_paths() -> None:
@@ -159,7 +159,7 @@ def test_cycle_of_cohorts_entitles_no_queue_and_is_reported() -> None:
     ring = [QuotaCohort(name="ml", parent="top"), QuotaCohort(name="top", parent="ml")]
     slots = SlotTree([owned_slots("a")], [member("a"), member("b")], [holder("b0", "b")], cohorts=ring)
     assert "cohorts form a cycle: ml → top → ml" in slots.inactive["a"]
-    slot_pool = slots.slot_pools["a", "f"]
+    slot_pool = slots.owned_slots["a", "f"]
     assert (slots.quota(slot_pool), slots.room(slot_pool), slots.lendable(slot_pool)) == (0, 0, 0)
     assert victim_names(slots, slot_request()) == []
 
@@ -188,8 +188,8 @@ def test_holders_of_own_slots_are_no_victims_and_every_victim_is_needed(data: st
         queue: data.draw(st.sampled_from(["Never", "LowerPriority", "Any"])) for queue in queues
     }
     slots = SlotTree(owned, [member(queue, reclaim=rules[queue]) for queue in queues], held)
-    quota = {queue: slots.quota(slots.slot_pools[queue, "f"]) for queue in queues}
-    room = {queue: slots.room(slots.slot_pools[queue, "f"]) for queue in queues}
+    quota = {queue: slots.quota(slots.owned_slots[queue, "f"]) for queue in queues}
+    room = {queue: slots.room(slots.owned_slots[queue, "f"]) for queue in queues}
     requests = [
         slot_request(
             f"w{n}", queue := data.draw(st.sampled_from(queues)), f"cr-{queue}", priority=data.draw(few)

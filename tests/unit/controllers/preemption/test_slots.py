@@ -14,7 +14,8 @@ from broker.controllers.assumed import CONVERGENCE, UnattributedSlots
 from broker.reservations.desired import FlavorDemand
 from broker.reservations.sizing import InstanceFlavor
 from broker.reservations.slot_quota import SlotQuota, slot_quota
-from broker.reservations.slots import ReservationSlots, reservation_slots
+from broker.reservations.slots import ReservationSlots, SlotQuotaReader, reservation_slots, why_barred
+from broker.reservations.spec import reserved_of
 from providers.model import Gpu, InstanceType
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -60,20 +61,24 @@ def test_quota_and_limits_in_instances(
     assert slot_quota(demand, {"p5.48xlarge": P5}, borrowing=borrowing, lending=lending) == expected
 
 
-def slots_of(deleted: bool = False, **spec: Any) -> ReservationSlots:
-    """The slots of a reservation for eight H100 machines."""
+def reservation_of(name: str = "r", *, deleted: bool = False, **spec: Any) -> CapacityReservation:
+    """A reservation for eight H100 machines."""
     quota = {"name": GPU, "nominalQuota": "64", "borrowingLimit": "16", "lendingLimit": "8"}
     plain = {"name": "cpu", "nominalQuota": "384", "borrowingLimit": "1000", "lendingLimit": "0"}
     groups = [
         {"coveredResources": [GPU], "flavors": [{"name": "h100", "resources": [quota]}]},
         {"coveredResources": ["cpu"], "flavors": [{"name": "plain", "resources": [plain]}]},
     ]
-    meta = {"name": "r", "namespace": "a", "uid": "u"} | ({"deletionTimestamp": NOW} if deleted else {})
-    reservation = CapacityReservation.decode({"metadata": meta, "spec": {"resourceGroups": groups, **spec}})
+    meta = {"name": name, "namespace": "a", "uid": name} | ({"deletionTimestamp": NOW} if deleted else {})
+    return CapacityReservation.decode({"metadata": meta, "spec": {"resourceGroups": groups, **spec}})
 
-    def flavor(name: str) -> InstanceFlavor:
-        return InstanceFlavor(name=name, instance_types=("p5.48xlarge",), zones=("us-east-1a",))
 
+def flavor(name: str) -> InstanceFlavor:
+    return InstanceFlavor(name=name, instance_types=("p5.48xlarge",), zones=("us-east-1a",))
+
+
+def slots_of(**spec: Any) -> ReservationSlots:
+    reservation = reservation_of(**spec)
     return reservation_slots(reservation, judge(reservation.spec), flavor, {"p5.48xlarge": P5})
 
 
@@ -93,8 +98,32 @@ def test_borrowing_and_lending_limits_are_counted_in_slots() -> None:
     assert {quota.quota for quota in alone.flavors.values()} == {8, 2}
 
 
-def test_a_deleted_or_invalid_reservation_grants_no_slots() -> None:
-    assert slots_of(deleted=True).barred == "it is being deleted"
-    wrong = slots_of(allowBorrowing=True)
-    assert wrong.barred.startswith("its spec is not valid: spec.allowBorrowing is true")
-    assert wrong.flavors == {} and wrong.member.cohort == ""
+@pytest.mark.parametrize(
+    ("deleted", "problems", "refusals", "why"),
+    [
+        (False, (), (), ""),
+        (True, ("spec.cohort is empty",), (), "it is being deleted"),
+        (False, ("spec.a is 1", "spec.b is 2"), ("full",), "its spec is not valid: spec.a is 1; spec.b is 2"),
+        (False, (), ("quota q has 3 left",), "its namespace has no room for it: quota q has 3 left"),
+    ],
+)
+def test_a_barred_reservation_has_one_reason(
+    deleted: bool, problems: tuple[str, ...], refusals: tuple[str, ...], why: str
+) -> None:
+    assert why_barred(reservation_of(deleted=deleted), problems, refusals) == why
+
+
+def test_a_barred_reservation_grants_no_slots_and_the_others_keep_theirs() -> None:
+    barred, other = reservation_of(cohort="c"), reservation_of("other", cohort="c")
+    read = SlotQuotaReader().read(
+        {reserved_of(item): item for item in (barred, other)},
+        lambda item: judge(item.spec),
+        {reserved_of(barred): "it is being deleted"},
+        lambda: flavor,
+        {"p5.48xlarge": P5},
+        catalog=None,
+    )
+    assert [(slots.barred, slots.member.cohort, {*slots.flavors}) for slots in read] == [
+        ("it is being deleted", "", set()),
+        ("", "c", {"h100", "plain"}),
+    ]
