@@ -36,7 +36,7 @@ Files = Annotated[
         "--filename",
         "-f",
         metavar="FILE",
-        help="Manifest file or folder; - is standard input; may be repeated.",
+        help="Manifest file, or folder (without its sub-folders); - is standard input; may be repeated.",
     ),
 ]
 
@@ -239,7 +239,7 @@ def _plan(
     show(shown, columns=plan.COLUMNS, extra=plan.EXTRA, format_=output)
     for eviction in evictions:
         typer.echo(str(eviction), err=output is not Format.TABLE)
-    if solution.needs:
+    if solution.bundles:
         typer.echo(f"Solved by {solution}", err=output is not Format.TABLE)
     served = all(row["launches"] or row["runs"] for row in rows) and not packed.unserved
     return 0 if served else 1

@@ -172,7 +172,7 @@ class SlotAssigner:
         on_own_slots = frozenset(allocated)
         allocated |= borrowed.allocated
         if more := len(borrowed.allocated):
-            solver = f"{solution.solver}, then lending" if solution.needs else "lending"
+            solver = f"{solution.solver}, then lending" if solution.bundles else "lending"
             reserved, bound = solution.reserved + more, solution.bound + more
             solution = replace(solution, solver=solver, reserved=reserved, bound=bound)
         waiting_gangs = {self.claims[uid].gang for uid in borrowed.nominated} - {""}

@@ -290,8 +290,8 @@ class Unplaced:
 class Solution:
     """The solver of a plan, and the quality of its result.
 
-    `reserved` claims have a slot; no plan has more than `bound`. `needs` and `ways` are the size of the
-    problem: bundles of interchangeable claims, and pairs of needs and slots. `note`: why it is not
+    `reserved` claims have a slot; no plan has more than `bound`. `bundles` of interchangeable claims and
+    `pairs` of bundle and reservation are the size of the problem. `note`: why it is not
     optimal. `gaps`: for each level of the objective, how much better another plan could be at most.
     """
 
@@ -299,8 +299,8 @@ class Solution:
     optimal: bool = True
     reserved: int = 0
     bound: int = 0
-    needs: int = 0
-    ways: int = 0
+    bundles: int = 0
+    pairs: int = 0
     seconds: float = field(default=0.0, compare=False)
     note: str = ""
     gaps: tuple[tuple[str, float], ...] = ()
@@ -312,7 +312,8 @@ class Solution:
 
     def __str__(self) -> str:
         quality = "optimal" if self.optimal else f"not proven optimal, gap at most {self.gap:.1%}"
-        size = f"{counted(self.needs, 'need')}, {counted(self.ways, 'way')}"
+        alike = counted(self.bundles, "group of like claims", "groups of like claims")
+        size = f"{alike}, {counted(self.pairs, 'match', 'matches')} with reservations"
         summary = (
             f"{self.solver}: {counted(self.reserved, 'claim')} in reservations, {quality}, "
             f"{self.seconds:.3f} s ({size})"

@@ -105,8 +105,8 @@ def _solved(
         optimal=optimal,
         reserved=taken.reserved,
         bound=bound,
-        needs=len(problem.bundles),
-        ways=len(problem.arc_slot),
+        bundles=len(problem.bundles),
+        pairs=len(problem.arc_slot),
         seconds=seconds,
         note=note,
     )

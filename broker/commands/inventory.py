@@ -39,7 +39,7 @@ COLUMNS = {
     "zone": "ZONE",
     "free_of": "FREE",
     "state": "STATE",
-    "usd_hour": "$/H",
+    "usd_hour": "IDLE-$/H",
     "owner": "OWNER",
     "end": "END",
     "kind": "KIND",

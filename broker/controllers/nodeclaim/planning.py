@@ -188,8 +188,8 @@ def _report(plan_: Plan) -> None:
         launches=len(plan_.assignments),
         reserved=solution.reserved,
         waiting=len(plan_.unplaced),
-        needs=solution.needs,
-        ways=solution.ways,
+        bundles=solution.bundles,
+        pairs=solution.pairs,
         **({"note": solution.note} if solution.note else {}),
         **({"gaps": dict(solution.gaps)} if solution.gaps else {}),
     )

@@ -584,7 +584,10 @@ def test_plan_reports_its_solver() -> None:
     world = inventory(odcr("cr-1", free=2))
     claims = [claim(f"c{n}", kinds=["reserved"]) for n in range(3)]
     plan = planned(claims, node_class(OPEN, world), world)
-    assert str(plan.solution) == ("min-cost flow: 2 claims in reservations, optimal, 0.000 s (1 need, 1 way)")
+    assert str(plan.solution) == (
+        "min-cost flow: 2 claims in reservations, optimal, 0.000 s (1 group of like claims, "
+        "1 match with reservations)"
+    )
 
 
 # ---- reservations that are about to begin
