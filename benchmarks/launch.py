@@ -29,7 +29,7 @@ from broker.commands.manifests import CRD
 from broker.kube.client import Client
 from broker.kube.clock import SystemClock
 from broker.kube.transports import HttpTransport
-from broker.oncall.metrics import tune_collector
+from broker.memory import collect_seldom
 from broker.settings import Settings
 from providers.local import LocalAws
 from providers.local.control import Control
@@ -130,7 +130,7 @@ def measure(*, small: bool) -> Sequence[Figure]:
 def _launch(world: World, kubeconfig: Path, count: int, servers: Mapping[str, Program]) -> Run:
     """Creates the claims, then starts a broker."""
     logs.configure(level="error", format_="json")
-    tune_collector()
+    collect_seldom()
     transport = HttpTransport.from_kubeconfig(kubeconfig)
     client = Client(transport, field_manager="benchmark")
     for crd in load_crds():

@@ -23,7 +23,7 @@ from benchmarks.plan_world import NOW, World, world
 from broker.capacity.model import Plan
 from broker.capacity.option_catalog import CandidateOptions, OptionCatalog
 from broker.capacity.shortages import Shortages
-from broker.oncall.metrics import tune_collector
+from broker.memory import collect_seldom
 
 SECONDS = 1.0
 ABOVE_BOUND = 0.1  # per cent
@@ -44,7 +44,7 @@ class Outcome:
 
 def measure(*, small: bool) -> Sequence[Figure]:
     """Plans at full size: time, cost against the bound and against Karpenter's rule, growth."""
-    tune_collector()
+    collect_seldom()
     scale = 100 if small else 1
     sized = partial(world, odcrs=1000 // scale, types=400 // min(scale, 4))
     claims, shapes = 10_000 // scale, max(8, 200 // scale)

@@ -38,7 +38,7 @@ from broker.kube.informer import Informer
 from broker.kube.manager import ControllerManager
 from broker.kube.metrics import REGISTRY
 from broker.kube.transports import InProcessTransport
-from broker.oncall.metrics import tune_collector
+from broker.memory import collect_seldom
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.settings import Settings
@@ -141,7 +141,7 @@ def measure(*, small: bool) -> Sequence[Figure]:
     """The capacity and the users in the status of each reservation: time and writes."""
     teams, users = (20, 5) if small else (1000, 20)
     logs.configure(level="error", format_="json")
-    tune_collector()
+    collect_seldom()
     cluster = Cluster()
     transport = Counting(InProcessTransport(cluster))
     client = Client(InProcessTransport(cluster), field_manager="benchmark")

@@ -26,7 +26,7 @@ from broker.app import Broker
 from broker.commands.manifests import CRD
 from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
-from broker.oncall.metrics import tune_collector
+from broker.memory import collect_seldom
 from broker.settings import Settings
 from providers.aws import AwsProvider
 from providers.local import LocalAws
@@ -140,7 +140,7 @@ def measure(*, small: bool) -> Sequence[Figure]:
     """A night without GPUs: refused calls, remade claims, and the time to recover."""
     claims, minutes = (12, 3) if small else (600, MINUTES)
     logs.configure(level="error", format_="json")
-    tune_collector()
+    collect_seldom()
     with own_credentials(), local_aws() as (_, endpoint):
         storm = Storm(endpoint, claims)
         before, spent, real = storm.uids(), usage().cpu, time.monotonic()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from broker import memory
 from broker.commands import oncall_commands, verb_commands
 from broker.commands.help import Command, Group
 from broker.commands.output import Format, show, show_one
@@ -386,6 +387,7 @@ def crds_patch(
 
 def main() -> None:
     """The entry point: an expected error ends in one line, not in a traceback."""
+    memory.collect_seldom()
     try:
         app(prog_name=_called())
     except Exception as error:

@@ -1,6 +1,6 @@
-"""Returns memory that was used only for a moment to the system.
+"""Collects garbage seldom, and returns memory that was used only for a moment to the system.
 
-Invariant: no other code depends on it; without glibc it does nothing. The description of thousands of
+Invariant: no other code depends on it; without glibc nothing is returned. The description of thousands of
 instances is megabytes of XML for a second. glibc keeps them for reuse (malloc_trim(3)), once for each thread
 that used some (mallopt(3), M_ARENA_MAX), and a few live objects hold each arena.
 """
@@ -8,12 +8,19 @@ that used some (mallopt(3), M_ARENA_MAX), and a few live objects hold each arena
 from __future__ import annotations
 
 import ctypes
+import gc
 
 _ARENA_MAX = -8  # malloc.h
 
 _libc = ctypes.CDLL(None)
 _trim = getattr(_libc, "malloc_trim", None)
 _option = getattr(_libc, "mallopt", None)
+
+
+def collect_seldom() -> None:
+    """Imports and the decoding of big lists make many objects that stay, which Python would look through
+    again and again."""
+    gc.set_threshold(50_000, 20, 100)
 
 
 def share() -> None:

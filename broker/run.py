@@ -26,7 +26,6 @@ from broker.kube.identity import NAMESPACE, IdentityDiffers, cluster_uid, compar
 from broker.kube.lease import Elector
 from broker.notifications.notifier import Notifier
 from broker.oncall.http import HttpServer
-from broker.oncall.metrics import tune_collector
 from broker.options import BadOptions, called, exposed, problems, without_effect
 from broker.scheduler import SCHEDULER_LEASE, Scheduler
 from broker.settings import Settings
@@ -188,7 +187,6 @@ def serve_scheduler(settings: Settings, client: Client) -> None:
 def _prepared(settings: Settings) -> threading.Event:
     """Prepares the process; returns the event that a signal sets."""
     logs.configure(level=settings.log_level, format_=settings.log_format)
-    tune_collector()
     memory.share()
     files.allow_many()
     stop = threading.Event()

@@ -28,7 +28,7 @@ from sqlalchemy import (
     select,
     union_all,
 )
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import StaticPool
@@ -282,7 +282,11 @@ class HistoryStore:
 
     @property
     def _insert(self) -> Any:
-        return sqlite.insert if self.bounded else postgresql.insert
+        if self.bounded:
+            return sqlite.insert
+        from sqlalchemy.dialects import postgresql  # a tenth of a start, which few need
+
+        return postgresql.insert
 
     @contextmanager
     def _begin(self) -> Iterator[Connection]:

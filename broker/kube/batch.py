@@ -41,14 +41,13 @@ class Batcher(Generic[K]):
 
     def add(self, *items: K) -> None:
         with self._changed:
-            now = self._clock.monotonic()
-            began = not self._items
-            if began:
-                self._first = now
+            self._last = self._clock.monotonic()
+            before = len(self._items)
+            if not before:
+                self._first = self._last
             self._items.update(dict.fromkeys(items))
-            self._last = now
             # In between, the taker reads the time by itself: a thousand items wake it once.
-            if began or len(self._items) >= self._most:
+            if not before or before < self._most <= len(self._items):
                 self._changed.notify_all()
 
     def take(self, timeout: float | None = None) -> list[K]:

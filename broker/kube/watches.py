@@ -60,9 +60,12 @@ class Watches(ABC, Generic[K]):
         keys = map_ or self.default_keys
 
         def changed(old: V | None, new: V | None) -> None:
-            if predicate is None or predicate(old, new):
-                objects = [version for version in (new, old) if version is not None]
-                self.enqueue(dict.fromkeys(key for version in objects for key in keys(version)))
+            if predicate is not None and not predicate(old, new):
+                return
+            if old is not None and new is not None:
+                self.enqueue(dict.fromkeys([*keys(new), *keys(old)]))
+            elif (version := new if old is None else old) is not None:
+                self.enqueue(keys(version))
 
         source.on_change(changed)
         return self

@@ -6,7 +6,6 @@ counter with many label values drops the series that changed least recently.
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -114,11 +113,6 @@ def forget_object(label: str, name: str) -> None:
     for collector in list(REGISTRY._collector_to_names):
         if isinstance(collector, MetricWrapperBase) and label in collector._labelnames:
             collector.remove_by_labels({label: name})
-
-
-def tune_collector() -> None:
-    """Decoding big lists is dominated by the cyclic collector at its default thresholds."""
-    gc.set_threshold(50_000, 20, 100)
 
 
 def _empty() -> Rows:

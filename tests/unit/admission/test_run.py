@@ -29,9 +29,8 @@ SETTINGS = Settings(
 
 @pytest.fixture(autouse=True)
 def _process_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Signals, logs and garbage collection keep the test run's settings."""
+    """Signals and logs keep the settings of the test run."""
     monkeypatch.setattr(logs, "configure", lambda **_: None)
-    monkeypatch.setattr(run, "tune_collector", lambda: None)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
     for number, handler in before.items():
