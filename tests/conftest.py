@@ -9,17 +9,19 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.support.examples import DEEP, QUICK
+
 pytest_plugins = ["tests.support.servers"]
 
 # The same examples in every run: a failure is the same on each machine. `deep` looks for new ones.
 settings.register_profile(
     "quick",
-    max_examples=50,
+    max_examples=QUICK,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("deep", max_examples=1000, deadline=None)
+settings.register_profile("deep", max_examples=DEEP, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # Tracebacks with all variables, as on a terminal, take a second each.

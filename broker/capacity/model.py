@@ -290,9 +290,9 @@ class Unplaced:
 class Solution:
     """The solver of a plan, and the quality of its result.
 
-    `reserved` claims have a slot; no plan has more than `bound`. `bundles` of interchangeable claims and
-    `pairs` of bundle and reservation are the size of the problem. `note`: why it is not
-    optimal. `gaps`: for each level of the objective, how much better another plan could be at most.
+    `reserved` claims have a slot; no plan has more than `bound`. `bundles` of like claims and their `pairs`
+    with reservations are the problem's size. `note`: why it is not optimal. `gaps`: for each level of the
+    objective, how much better another plan could be at most.
     """
 
     solver: str = "nothing to solve"
@@ -312,15 +312,14 @@ class Solution:
 
     def __str__(self) -> str:
         quality = "optimal" if self.optimal else f"not proven optimal, gap at most {self.gap:.1%}"
-        alike = counted(self.bundles, "group of like claims", "groups of like claims")
-        size = f"{alike}, {counted(self.pairs, 'match', 'matches')} with reservations"
+        size = counted(self.bundles, "group of like claims", "groups of like claims")
+        size += f", {counted(self.pairs, 'match', 'matches')} with reservations"
         summary = (
             f"{self.solver}: {counted(self.reserved, 'claim')} in reservations, {quality}, "
             f"{self.seconds:.3f} s ({size})"
         )
-        gaps_text = ", ".join(f"{level} {most:g}" for level, most in self.gaps if most)
-        by_level = f"better by at most: {gaps_text}" if gaps_text else ""
-        return "; ".join(filter(None, (summary, self.note, by_level)))
+        gaps = ", ".join(f"{level} {most:g}" for level, most in self.gaps if most)
+        return "; ".join(filter(None, (summary, self.note, gaps and f"better by at most: {gaps}")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from broker.placement.machines import MachineTable, Mask, places_of
 from broker.placement.packing_model import MachineOption, PackedBin, Packing, PendingPod
 from broker.placement.packing_state import OpenBin, PackingState, Supply
 from broker.placement.program import packed_together
-from broker.placement.sequential import place_in_order, verified
+from broker.placement.sequential import place_in_order, take_rejected
 from broker.placement.shapes import PodShape, by_zone, shapes_of
 from broker.placement.snapshot import PlacementSnapshot
 
@@ -57,6 +57,11 @@ def pack(
     for weight in weights:
         tier = [option for option in offered if option.weight == weight]
         waiting = _pack_tier(waiting, tier, state, seconds=seconds / len(weights), timer=timer)
+    while rejected := take_rejected(state, 0):  # by a machine of a later tier, priority or gang
+        gangs = {pod.gang for pod in rejected if pod.gang}
+        broken = [item for item in state.bins if item.pods[0].gang in gangs]
+        waiting += [*rejected, *(pod for item in broken for pod in item.pods)]
+        state.close(broken)
     reasons = _reasons(waiting, offered, state) if waiting else {}
     placed = [PodShape(pods=(pod,)) for item in state.bins for pod in item.pods]
     table = MachineTable(offered, placed, state.snapshot.storage)
@@ -135,10 +140,14 @@ def _placed(
         together += by_zone(shape, zones, state.snapshot)
     first = len(state.bins)
     state.bound += packed_together(together, table, state, seconds=seconds, timer=timer)
-    verified(state, first)
+    take_rejected(state, first)
     kept = {pod.key for item in state.bins for pod in item.pods}
     rest = [pod for shape in shapes for pod in shape.pods if pod.key not in kept]
-    return place_in_order(rest, table, state)
+    unplaced = place_in_order(rest, table, state)
+    if rejected := take_rejected(state, first):
+        unplaced += place_in_order(rejected, table, state)
+        unplaced += take_rejected(state, first)
+    return unplaced
 
 
 def _finished(item: OpenBin, table: MachineTable, supply: Supply) -> PackedBin:

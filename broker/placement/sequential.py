@@ -1,7 +1,8 @@
 """Places pods one after another: those under rules between pods that no pattern can keep.
 
 Each pod goes to the first machine that passes all filters, else to a new machine, the cheapest for each pod
-that it could host. The filters see the machines opened so far and the existing nodes.
+that it could host. The filters see the machines opened so far and the existing nodes. A machine in a new zone
+may end what a spread allowed before, so rejected pods are taken off at the end (`take_rejected`).
 """
 
 from __future__ import annotations
@@ -108,15 +109,15 @@ def _on_new(
     return None
 
 
-def verified(state: PackingState, first: int) -> None:
-    """Takes coupled pods off the machines opened since `first` if a filter rejects them there.
+def take_rejected(state: PackingState, first: int) -> list[PendingPod]:
+    """Takes coupled pods off the machines opened since `first` if a filter rejects them there; returns them.
 
     The filters see the pods come one after another, as kube-scheduler does: a pod that is rejected at first
-    is tried again after others have come.
+    is tried again after others have come. All machines are there, so a zone that was opened late counts.
     """
     bins = [item for item in state.bins[first:] if item.coupled]
     if not bins or sum(len(item.pods) for item in bins) > MOST_VERIFIED:
-        return
+        return []
     snapshot = state.snapshot
     for item in bins:
         for pod in item.pods:
@@ -137,6 +138,7 @@ def verified(state: PackingState, first: int) -> None:
         item.pods = kept[item.name]
     state.snapshot = snapshot
     state.close([item for item in bins if not item.pods])
+    return [pod for pod, _ in queue]
 
 
 def _rows(bins: Sequence[OpenBin]) -> list[list[tuple[PendingPod, OpenBin]]]:

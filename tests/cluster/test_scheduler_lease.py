@@ -14,6 +14,7 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.kube.client import Client
 from broker.kube.errors import Unavailable
+from broker.kube.metrics import REGISTRY
 from broker.run import lead_scheduler
 from broker.scheduler import Scheduler
 from broker.settings import Settings
@@ -173,3 +174,31 @@ def test_split_lease_gives_no_room_twice(lands: bool) -> None:
         assert used(cluster) == {"node-0": 2}
         bindings = [path for placer in both for _, path in placer.tap.writes() if path.endswith("/binding")]
         assert len(bindings) <= 3, "nothing is bound by the first after the end of its term"
+
+
+@pytest.mark.parametrize("stops", ["broker", "scheduler"])
+def test_broker_and_scheduler_of_one_process_list_nodes_and_pods_once(stack: Stack, stops: str) -> None:
+    """When one of the two stops, the other goes on without a list."""
+
+    def lists(kind: str) -> float:
+        return REGISTRY.get_sample_value("capacity_broker_kube_lists_total", {"kind": kind}) or 0.0
+
+    before = {kind: lists(kind) for kind in ("nodes", "pods")}
+    stack.node_class(id_=stack.aws.odcr(count=2))
+    broker, scheduler = stack.start(), stack.start_scheduler()
+    stack.until(lambda: all((broker.ready() | scheduler.ready()).values()), "both are ready", step=0.2)
+    stack.claim("c-0")
+    stack.until_ready("c-0")
+    pod(stack, "first")
+    until_bound(stack, "first")
+    if stops == "broker":
+        broker.stop()
+        stack.broker = None
+        pod(stack, "second")
+        until_bound(stack, "second")
+    else:
+        scheduler.stop()
+        stack.scheduler = None
+        stack.claim("c-1")
+        stack.until_ready("c-1")
+    assert {kind: lists(kind) - before[kind] for kind in before} == {"nodes": 1, "pods": 1}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.capacity.entitlement import Borrower, Entitlements, SlotAvailability, SlotPool
@@ -15,6 +15,7 @@ from broker.capacity.model import Claim, Inventory, NodeClass, Plan, Selection
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from broker.quota.model import Policy, Preemption
+from tests.support.examples import examples
 
 from .builders import GROUP, NOW, TYPES, chosen, claim, inventory, node_class, odcr, refusals
 
@@ -259,7 +260,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 @pytest.mark.covers("SAF-40")
-@settings(max_examples=300)
+@examples(100)
 @given(worlds())
 def test_a_gang_launches_together_or_waits_together(world: World) -> None:
     classes = node_class(Selection(group_arn=GROUP), world.inventory)
@@ -269,7 +270,7 @@ def test_a_gang_launches_together_or_waits_together(world: World) -> None:
     assert gang <= launched or not gang & launched
 
 
-@settings(max_examples=300)
+@examples(100)
 @given(worlds())
 def test_no_plan_exceeds_any_entitlement(world: World) -> None:
     given = world.entitlements
@@ -312,7 +313,7 @@ def test_no_plan_exceeds_any_entitlement(world: World) -> None:
         assert len({claim.uid in launched for claim in gang}) <= 1
 
 
-@settings(max_examples=200)
+@examples(75)
 @given(worlds())
 def test_an_owner_gets_no_slot_less_because_others_would_borrow(world: World) -> None:
     """A queue's claims get the same own slots whether or not others would borrow them."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.capacity.entitlement import Entitlements, SlotAvailability, SlotPool
@@ -16,6 +16,7 @@ from broker.capacity.plan import plan
 from broker.capacity.shortages import Scope, Shortages
 from broker.quota.model import Policy, Preemption
 from providers.model import ErrorClass
+from tests.support.examples import examples
 
 from .builders import GROUP, NOW, TYPES, ZONES, claim, inventory, minutes, node_class, odcr
 
@@ -207,7 +208,7 @@ def contests(draw: st.DrawFn) -> tuple[list[Claim], Inventory]:
 
 
 @pytest.mark.covers("KRP-39")
-@settings(max_examples=60)
+@examples(60)
 @given(contests())
 def test_hold_is_bounded_and_gangs_never_starve_one_another(contest: tuple[list[Claim], Inventory]) -> None:
     claims, world = contest

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.capacity.model import Claim, Inventory, NodeClass, Plan, Selection
@@ -311,7 +311,6 @@ def test_a_higher_priority_never_costs_a_claim_its_slot(world: World, index: int
     assert len(after) == len(before)
 
 
-@settings(max_examples=50)
 @given(worlds())
 def test_one_more_free_slot_never_leaves_fewer_claims_in_reservations(world: World) -> None:
     more = {

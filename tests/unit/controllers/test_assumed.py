@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.apis import names
@@ -21,6 +21,7 @@ from broker.controllers.preemption.preemptor import Preemptor
 from broker.kube.cache import Cache
 from broker.kube.clock import FakeClock
 from providers.model import Odcr
+from tests.support.examples import examples
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 HOUR, MINUTE, TICK = timedelta(hours=1), timedelta(minutes=1), timedelta.resolution
@@ -60,7 +61,7 @@ STEPS = st.one_of(
 
 
 @given(steps=st.lists(STEPS, max_size=30))
-@settings(max_examples=200, deadline=None)
+@examples(75)
 def test_assumption_is_never_lost_before_it_is_confirmed_and_never_counted_twice(
     steps: Sequence[tuple[str, Any]],
 ) -> None:
@@ -105,7 +106,7 @@ class Ec2:
 
 
 @given(steps=st.lists(st.tuples(st.sampled_from(("launch", "end", "read")), st.integers(0, 7)), max_size=40))
-@settings(max_examples=200, deadline=None)
+@examples(75)
 def test_free_slots_are_those_of_ec2_after_every_launch_end_and_description(
     steps: Sequence[tuple[str, int]],
 ) -> None:

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -15,6 +14,7 @@ from broker.kube.clock import FakeClock
 from broker.kube.errors import ApiError
 from broker.kube.lease import Elector, NotLeading
 from broker.kube.tenure import LEASE, Candidate
+from tests.support.examples import examples
 from tests.support.kube_server import NO_ANSWER, Json, Server, Thing, thing
 
 NAME, NAMESPACE = "broker", "kube-system"
@@ -285,4 +285,4 @@ class LeaseModel(RuleBasedStateMachine):
 
 
 TestLeaseModel = LeaseModel.TestCase
-TestLeaseModel.settings = settings(max_examples=200, deadline=None)
+TestLeaseModel.settings = examples(75)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import zip_longest
 from typing import Any
 
 from broker.apis.core import Taint
@@ -80,12 +81,19 @@ def bins(packing: Packing) -> list[tuple[str, str, int]]:
 
 
 def problems(packing: Packing, snapshot: PlacementSnapshot | None = None) -> list[str]:
-    """Pods that kube-scheduler's filters reject on their machine, if pods come in some order."""
+    """Pods that kube-scheduler's filters reject on their machine, in the better of two orders of the pods:
+    machine by machine, and one pod of each machine after another."""
     state = snapshot or PlacementSnapshot()
-    queue = []
     for number, item in enumerate(packing.bins):
         state = state.with_node(node_of(item.option, f"bin-{number}"))
-        queue += [(p, f"bin-{number}") for p in item.pods]
+    rows = [[(pod, f"bin-{number}") for pod in item.pods] for number, item in enumerate(packing.bins)]
+    by_machine = [pair for row in rows for pair in row]
+    in_turn = [pair for column in zip_longest(*rows) for pair in column if pair is not None]
+    return min((_rejected(order, state) for order in (by_machine, in_turn)), key=len)
+
+
+def _rejected(queue: list[tuple[PendingPod, str]], state: PlacementSnapshot) -> list[str]:
+    """A pod that is rejected at first is tried again after others have come."""
     progress = True
     while queue and progress:
         left = []

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from broker.apis.core import Taint
 from broker.placement.packing import GANG, NO_ROOM, SPREAD
 from broker.placement.packing_model import Packing
 from broker.placement.sequential import place_on_existing
+from tests.support.examples import examples
 from tests.unit.placement import builders
 from tests.unit.placement.builders import HOST, ZONE, node_affinity, required
 from tests.unit.placement.packing import bins, many, option, pack, pending, problems
@@ -177,6 +179,17 @@ def test_affinity_keeps_pods_in_one_zone() -> None:
 
 
 @pytest.mark.covers("KRP-35")
+def test_a_zone_that_is_opened_last_counts_for_pods_that_were_spread_before() -> None:
+    """The last pod needs the other zone, and its label counts there."""
+    one, both = {**spread(ZONE), "nodeSelector": {ZONE: A}}, spread(ZONE)
+    options = [option(zone=A, cpu="4", cost=2.0), option(zone=B)]
+    result = packed([*many(3, "both", cpu="1", **both), *many(1, "one", cpu="300m", **one)], options, room={})
+    assert result.reasons == {} and problems(result) == []
+    by_zone = Counter(item.option.zone for item in result.bins for pod in item.pods)
+    assert by_zone == {A: 2, B: 2}
+
+
+@pytest.mark.covers("KRP-35")
 def test_a_gang_gets_machines_for_all_its_pods_or_none() -> None:
     slot = option(source="cr-1")
     gang, single = many(3, "g", cpu="2", gang="g"), pending("s", cpu="2")
@@ -252,7 +265,7 @@ def worlds(draw: st.DrawFn) -> tuple[list[Any], list[Any], dict[str, int], dict[
 
 
 @pytest.mark.covers("KRP-35")
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(60, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds())
 def test_in_any_world_no_room_slot_limit_or_filter_is_violated(world: Any) -> None:
     pods, options, room, limits = world

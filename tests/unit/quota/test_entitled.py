@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.quota.assign import SharingRules
@@ -24,6 +24,7 @@ from broker.quota.model import (
     Reason,
 )
 from broker.quota.tree import Tree
+from tests.support.examples import examples
 from tests.unit.quota.builders import GPU, RULES, SPOT, queue, quota, workload
 
 RECLAIM = Preemption(within="LowerPriority", reclaim="Any")
@@ -346,7 +347,7 @@ def _used(queues: Sequence[Queue], held: Sequence[AdmittedWorkload]) -> Tree:
 
 
 @pytest.mark.covers("OME-054", "OME-060")
-@settings(max_examples=150, deadline=None)
+@examples(60)
 @given(worlds())
 def test_usage_never_exceeds_quota_and_queues_at_nominal_lose_nothing(
     world: tuple[list[Queue], list[AdmittedWorkload], list[ClusterRequest]],
@@ -379,7 +380,7 @@ def test_usage_never_exceeds_quota_and_queues_at_nominal_lose_nothing(
             assert eviction.reason is not Reason.IN_QUEUE
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(worlds(), st.randoms())
 def test_input_order_changes_no_admission(
     world: tuple[list[Queue], list[AdmittedWorkload], list[ClusterRequest]], random: object
@@ -392,7 +393,7 @@ def test_input_order_changes_no_admission(
     assert (first.decisions, first.evictions) == (second.decisions, second.evictions)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(worlds())
 def test_second_decision_evicts_nothing_that_the_first_admitted(
     world: tuple[list[Queue], list[AdmittedWorkload], list[ClusterRequest]],

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.quota.assign import SharingRules
@@ -26,6 +26,7 @@ from broker.quota.model import (
 from broker.quota.model import Quota as Limits
 from broker.quota.slot_model import CLAIM, Member, OwnedSlots, PendingSlots, SlotHolder, SlotRequest
 from broker.quota.slots import SlotTree
+from tests.support.examples import examples
 
 GPU = "gpu"
 KEY = FlavorResource("f", GPU)
@@ -464,7 +465,7 @@ def states(draw: st.DrawFn) -> State:
 
 
 @pytest.mark.covers("OME-046", "OME-047", "OME-048", "OME-049", "OME-053", "OME-054", "OME-055")
-@settings(max_examples=200)
+@examples(75)
 @given(states())
 def test_holders_on_own_slots_are_no_victims_and_every_eviction_is_allowed(state: State) -> None:
     decided = state.decide()

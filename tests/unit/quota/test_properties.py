@@ -8,7 +8,7 @@ from random import Random
 from typing import get_args
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from broker.quota.assign import SharingRules, Simulation, assign
@@ -39,6 +39,7 @@ from broker.quota.model import (
 )
 from broker.quota.shares import share
 from broker.quota.tree import Tree
+from tests.support.examples import examples
 from tests.unit.quota import naive, naive_assign
 
 KEYS = (FlavorResource("a", "cpu"), FlavorResource("a", "gpu"), FlavorResource("b", "gpu"))
@@ -152,7 +153,7 @@ BOTH = pytest.mark.parametrize("fair", [False, True], ids=["classical", "fair"])
 
 
 @BOTH
-@settings(max_examples=150)
+@examples(60)
 @given(case=cases())
 def test_victims_equal_those_of_the_naive_rules(fair: bool, case: Case) -> None:
     decided = {(target.workload.name, target.reason) for target in decide(case, case.ledger(), fair=fair)}
@@ -164,7 +165,7 @@ def test_victims_equal_those_of_the_naive_rules(fair: bool, case: Case) -> None:
 
 
 @BOTH
-@settings(max_examples=150)
+@examples(60)
 @given(case=cases(), others=st.lists(st.tuples(st.integers(-1, 3), st.integers(0, 3)), max_size=4))
 def test_values_kept_for_a_round_change_no_decision(
     fair: bool, case: Case, others: list[tuple[int, int]]
@@ -206,7 +207,7 @@ PODS = st.builds(
 
 
 @BOTH
-@settings(max_examples=40)
+@examples(40)
 @given(
     case=cases(),
     groups=GROUPS,

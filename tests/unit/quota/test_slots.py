@@ -7,12 +7,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.quota.model import UNLIMITED, Policy, Preemption, QuotaCohort
 from broker.quota.slot_model import Member, OwnedSlots, PendingSlots, SlotHolder, SlotRequest
 from broker.quota.slots import SlotTree
+from tests.support.examples import examples
 
 ANY: Policy = "Any"
 
@@ -164,7 +165,7 @@ def test_cycle_of_cohorts_entitles_no_queue_and_is_reported() -> None:
     assert victim_names(slots, slot_request()) == []
 
 
-@settings(max_examples=300)
+@examples(100)
 @given(st.data())
 def test_holders_of_own_slots_are_no_victims_and_every_victim_is_needed(data: st.DataObject) -> None:
     few = st.integers(0, 3)

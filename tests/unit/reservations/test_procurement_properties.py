@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.apis import names
@@ -34,6 +34,7 @@ from broker.reservations.purchases import Purchase, PurchaseIntent
 from broker.reservations.refusals import Refusals
 from broker.reservations.sizing import InstanceFlavor
 from providers.model import ENDED_STATES, ErrorClass, Odcr, ProviderError
+from tests.support.examples import examples
 from tests.unit.capacity.builders import NOW, ZONES, type_
 
 CLUSTER = "blue"
@@ -283,7 +284,7 @@ def happen(world: World, event: tuple[object, ...]) -> None:
             world.now += timedelta(minutes=minutes)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(60)
 @given(
     st.lists(steps, max_size=25),
     st.sampled_from([100.0, 450.0, 1e6]),
@@ -301,7 +302,6 @@ def test_no_purchase_repeats_or_exceeds_the_caps_and_no_foreign_or_used_slot_is_
         assert world.plan().purchases == ()
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 80), st.dictionaries(st.sampled_from(PLACES), st.integers(0, 6)))
 def test_all_available_capacity_of_a_flavor_is_obtained(gpus: int, room: dict[Place, int]) -> None:
     """After one round of plans: the quota is served, or no place of the flavor has an instance left."""
@@ -312,7 +312,6 @@ def test_all_available_capacity_of_a_flavor_is_obtained(gpus: int, room: dict[Pl
     assert world.held(TEAMS[0], "any") >= gpus or left == 0
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(1, 6), st.integers(0, 6))
 def test_a_flavor_that_moves_to_another_zone_is_bought_there_before_it_is_cancelled(
     count: int, room: int

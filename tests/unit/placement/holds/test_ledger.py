@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.placement.filters import filters
@@ -15,6 +15,7 @@ from broker.placement.holds_fit import NodeRoom, lacks
 from broker.placement.holds_ledger import HoldLedger, HoldLink, occupied
 from broker.placement.model import NodeInfo
 from broker.placement.snapshot import PlacementSnapshot
+from tests.support.examples import examples
 from tests.unit.placement.holds.builders import NOW, hold, ledger, link, names, owner, request
 
 LATER = NOW + timedelta(hours=1)
@@ -152,7 +153,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(60)
 @given(STEPS)
 def test_a_node_is_never_oversubscribed(steps: list[tuple[Any, ...]]) -> None:
     node = OneNode()

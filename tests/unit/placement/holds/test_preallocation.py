@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.placement.holds import Consumption, HoldOwner
@@ -10,6 +10,7 @@ from broker.placement.holds_ledger import HoldLedger, HoldLink, occupied
 from broker.placement.model import NodeInfo, PodInfo
 from broker.placement.preallocation import RunningPod, pre_allocate
 from broker.placement.snapshot import PlacementSnapshot
+from tests.support.examples import examples
 from tests.unit.placement.holds.builders import NOW, hold
 
 CAPACITY = 10
@@ -20,7 +21,7 @@ def pod(name: str, cpu: int, node: str = "") -> PodInfo:
     return PodInfo(namespace="default", name=name, uid=name, node_name=node, requests={"cpu": cpu})
 
 
-@settings(max_examples=200, deadline=None)
+@examples(75)
 @given(
     amount=st.integers(1, 6),
     pods=st.lists(st.tuples(AMOUNT, st.sampled_from(["n", "m"]), st.booleans()), max_size=8),
