@@ -181,9 +181,10 @@ def test_affinity_keeps_pods_in_one_zone() -> None:
 @pytest.mark.covers("KRP-35")
 def test_a_zone_that_is_opened_last_counts_for_pods_that_were_spread_before() -> None:
     """The last pod needs the other zone, and its label counts there."""
-    one, both = {**spread(ZONE), "nodeSelector": {ZONE: A}}, spread(ZONE)
+    in_a, anywhere = {**spread(ZONE), "nodeSelector": {ZONE: A}}, spread(ZONE)
     options = [option(zone=A, cpu="4", cost=2.0), option(zone=B)]
-    result = packed([*many(3, "both", cpu="1", **both), *many(1, "one", cpu="300m", **one)], options, room={})
+    pods = [*many(3, "any", cpu="1", **anywhere), *many(1, "a", cpu="300m", **in_a)]
+    result = packed(pods, options, room={})
     assert result.reasons == {} and problems(result) == []
     by_zone = Counter(item.option.zone for item in result.bins for pod in item.pods)
     assert by_zone == {A: 2, B: 2}
