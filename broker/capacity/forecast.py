@@ -103,7 +103,7 @@ def _by_pool(outcomes: Iterable[PoolOutcomes], now: datetime) -> dict[str, list[
 
 def _prior(by_pool: Mapping[str, Sequence[PoolOutcomes]]) -> float:
     shares = [row.share for rows in by_pool.values() for row in rows]
-    return (1 + sum(shares)) / (2 + len(shares))
+    return (1 + math.fsum(shares)) / (2 + len(shares))  # exact: the order of the rows does not matter
 
 
 def _chance(rows: Sequence[PoolOutcomes], prior: float, now: datetime) -> float:

@@ -102,11 +102,15 @@ def test_a_waiting_claim_takes_less_than_a_kilobyte() -> None:
     many = 500
     raws = [claim(number) for number in range(many)]
     decode(NodeClaim, claim(many))
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        read = [decode(NodeClaim, raw) for raw in raws]
-        taken = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
-    assert taken / len(read) < 1000  # pydantic objects take 5,000
+
+    def taken() -> int:
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            read = [decode(NodeClaim, raw) for raw in raws]
+            return (tracemalloc.get_traced_memory()[0] - before) // len(read)
+        finally:
+            tracemalloc.stop()
+
+    # Threads of other tests may allocate meanwhile, so the least counts.
+    assert min(taken() for _ in range(3)) < 1000  # pydantic objects take 5,000

@@ -126,7 +126,7 @@ class World:
             lendable = sum(self.available(parent, key, empty=True) for key in same)
             ratios.append(beyond * 1000.0 / lendable if beyond and lendable > 0 else 0.0)
         weight = self.spec(name).weight
-        return weight == 0, max(ratios) / (weight or 1)
+        return weight == 0 and max(ratios) > 0, max(ratios) / (weight or 1)
 
     def rank(self, workload: AdmittedWorkload, queue: str) -> tuple[object, ...]:
         return (
