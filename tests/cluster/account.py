@@ -13,11 +13,11 @@ from botocore.awsrequest import AWSRequest
 from broker.apis import names
 from providers.local.control import Control
 from providers.local.ec2_responses.pipeline import NOW
+from tests.cluster.objects import PROFILE
 
 REGION = "us-east-1"
 ACCOUNT = "123456789012"
 CLUSTER = "blue"
-PROFILE = "blue-node"
 A, B, C = "us-east-1a", "us-east-1b", "us-east-1c"
 POOL = [
     {"Type": "AWS::EC2::CapacityReservationPool"},

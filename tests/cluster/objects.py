@@ -7,7 +7,8 @@ from typing import Any
 
 from broker.apis import names
 from broker.apis.meta import Kind
-from tests.cluster.account import PROFILE
+
+PROFILE = "blue-node"  # the instance profile of all classes
 
 Json = dict[str, Any]
 RESERVED, ON_DEMAND, SPOT = "reserved", "on-demand", "spot"

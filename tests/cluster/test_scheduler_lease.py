@@ -186,7 +186,7 @@ def test_broker_and_scheduler_of_one_process_list_nodes_and_pods_once(stack: Sta
     before = {kind: lists(kind) for kind in ("nodes", "pods")}
     stack.node_class(id_=stack.aws.odcr(count=2))
     broker, scheduler = stack.start(), stack.start_scheduler()
-    stack.until(lambda: all((broker.ready() | scheduler.ready()).values()), "both are ready", step=0.2)
+    stack.until(lambda: all({**broker.ready(), **scheduler.ready()}.values()), "both are ready", step=0.2)
     stack.claim("c-0")
     stack.until_ready("c-0")
     pod(stack, "first")

@@ -10,8 +10,8 @@ import pytest
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from tests.cluster.account import CLUSTER, PROFILE, A, tags
-from tests.cluster.objects import ON_DEMAND, RESERVED
+from tests.cluster.account import CLUSTER, A, tags
+from tests.cluster.objects import ON_DEMAND, PROFILE, RESERVED
 from tests.cluster.stack import Stack
 
 ONLY = "capacity-reservations-only"

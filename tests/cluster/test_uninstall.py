@@ -31,9 +31,10 @@ from broker.kube.clock import SystemClock
 from broker.kube.conditions import micro_timestamp
 from broker.kube.errors import Forbidden, Unavailable
 from broker.scheduler import SCHEDULER_LEASE
-from tests.cluster.account import ACCOUNT, CLUSTER, PROFILE, REGION, A
+from tests.cluster.account import ACCOUNT, CLUSTER, REGION, A
 from tests.cluster.conftest import ServedStack
 from tests.cluster.karpenter import LIST, pool, terms, until_terms
+from tests.cluster.objects import PROFILE
 from tests.cluster.ome.bought import broker_odcrs, h100, reservation_body
 from tests.cluster.stack import Stack
 from tests.cluster.taps import writes_of

@@ -19,9 +19,9 @@ from providers.local import LocalAws
 from providers.model import ProviderError, Selector, owned_prefix
 from tests.aws import iam
 from tests.aws.iam import ACCOUNT, CLUSTER, REGION, Guard
-from tests.cluster.account import PROFILE, A
+from tests.cluster.account import A
 from tests.cluster.account import Account as Owner
-from tests.cluster.objects import RESERVED
+from tests.cluster.objects import PROFILE, RESERVED
 from tests.cluster.ome.bought import CANCEL, P5
 from tests.faults import walk
 from tests.faults.test_odcr_life import RESERVED as TRAINING

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from broker.apis import names
-from tests.cluster.account import PROFILE, Account
+from tests.cluster.account import Account
+from tests.cluster.objects import PROFILE
 
 Json = dict[str, Any]
 RESERVED, ON_DEMAND = "reserved", "on-demand"

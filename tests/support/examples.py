@@ -10,6 +10,11 @@ QUICK: Final = 50  # a property without a number of its own
 DEEP: Final = 20 * QUICK  # with HYPOTHESIS_PROFILE=deep
 
 
+def times(count: int) -> int:
+    """So many; with the profile `deep`, twenty times as many."""
+    return count * settings().max_examples // QUICK
+
+
 def examples(count: int, **more: Any) -> settings:
-    """So many examples; with the profile `deep`, twenty times as many."""
-    return settings(max_examples=count * settings().max_examples // QUICK, deadline=None, **more)
+    """The settings of a property that is tried so many times."""
+    return settings(max_examples=times(count), deadline=None, **more)

@@ -5,13 +5,10 @@ from __future__ import annotations
 from base64 import b64encode
 from pathlib import Path
 
-import boto3
 import pytest
 
 from broker import run
 from broker.settings import Settings
-from providers.aws import AwsProvider
-from providers.local import LocalAws
 from providers.model import EksCluster, ErrorClass, ProviderError
 
 REGION = "us-east-1"
@@ -57,18 +54,3 @@ def test_refusal_names_the_right_and_the_options() -> None:
     assert all(
         word in text for word in ("AccessDeniedException", "CLUSTER_NAME", "CLUSTER_ENDPOINT", "AWS_REGION")
     )
-
-
-@pytest.mark.covers("USR-22")
-def test_provider_reads_local_eks() -> None:
-    with LocalAws() as aws:
-        session = boto3.Session(aws_access_key_id="x", aws_secret_access_key="x", region_name=REGION)
-        eks = session.client("eks", endpoint_url=aws.endpoint)
-        eks.create_cluster(name="blue", roleArn="arn:aws:iam::123456789012:role/x", resourcesVpcConfig={})
-        described = eks.describe_cluster(name="blue")["cluster"]
-        facts = AwsProvider(cluster="blue", region=REGION, endpoint_url=aws.endpoint).cluster_facts()
-        assert facts.endpoint == described["endpoint"]
-        assert facts.ca_bundle == described["certificateAuthority"]["data"]
-        with pytest.raises(ProviderError) as missing:
-            AwsProvider(cluster="red", region=REGION, endpoint_url=aws.endpoint).cluster_facts()
-        assert missing.value.class_ is ErrorClass.NOT_FOUND

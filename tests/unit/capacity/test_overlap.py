@@ -16,10 +16,11 @@ from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from providers.launch import ReservationTarget
 from providers.model import Image
+from tests.support.examples import times
 
 from .builders import GROUP, NOW, TYPES, claim, inventory, node_class, odcr
 
-WORLDS = 560
+WORLDS = times(300)
 IDS = ("cr-0", "cr-1", "cr-2", "cr-3")
 GROUPS = tuple(f"{GROUP}-{number}" for number in range(3))
 ANY, ONLY = ["reserved", "on-demand"], ["reserved"]

@@ -69,39 +69,54 @@ class World:
         )
 
 
+# Strategies are made once: hypothesis checks each new one.
+_type = st.sampled_from(["m5.large", "m5.xlarge"])
+_zone = st.sampled_from(["us-east-1a", "us-east-1b"])
+_free = st.integers(0, 2)
+_match = st.sampled_from(["open", "targeted"])
+_end = st.sampled_from([None, NOW + minutes(90), NOW + minutes(300)])
+_ids = st.lists(st.sampled_from(IDS), unique=True)
+_class = st.sampled_from(list(SELECTIONS))
+_kinds = st.sampled_from([[], ["reserved"], ["reserved", "on-demand"]])
+_types = st.sampled_from([[], ["m5.large"], ["m5.xlarge"]])
+_zones = st.sampled_from([[], ["us-east-1a"]])
+_gang = st.sampled_from(["", "", "g1", "g2"])
+_short = st.lists(st.sampled_from(IDS), unique=True, max_size=1)
+
+
 @st.composite
 def worlds(draw: st.DrawFn, *, gangs: bool = False, ends: bool = False) -> World:
     odcrs = [
         odcr(
             id_,
-            draw(st.sampled_from(["m5.large", "m5.xlarge"])),
-            draw(st.sampled_from(["us-east-1a", "us-east-1b"])),
+            draw(_type),
+            draw(_zone),
             total=4,
-            free=draw(st.integers(0, 2)),
-            match_criteria=draw(st.sampled_from(["open", "targeted"])),
-            end=draw(st.sampled_from([None, NOW + minutes(90), NOW + minutes(300)])) if ends else None,
+            free=draw(_free),
+            match_criteria=draw(_match),
+            end=draw(_end) if ends else None,
         )
         for id_ in IDS
     ]
     world = inventory(
         *odcrs,
-        groups={GROUP: draw(st.lists(st.sampled_from(IDS), unique=True))},
+        groups={GROUP: draw(_ids)},
         debits={id_: draw(st.integers(0, 1)) for id_ in IDS},
     )
     claims = [
         claim(
             f"c{number}",
-            node_class=draw(st.sampled_from(list(SELECTIONS))),
-            kinds=draw(st.sampled_from([[], ["reserved"], ["reserved", "on-demand"]])),
-            types=draw(st.sampled_from([[], ["m5.large"], ["m5.xlarge"]])),
-            zones=draw(st.sampled_from([[], ["us-east-1a"]])),
-            priority=draw(st.integers(0, 2)),
-            gang=draw(st.sampled_from(["", "", "g1", "g2"])) if gangs else "",
+            node_class=draw(_class),
+            kinds=draw(_kinds),
+            types=draw(_types),
+            zones=draw(_zones),
+            priority=draw(_free),
+            gang=draw(_gang) if gangs else "",
         )
         for number in range(draw(st.integers(0, 6)))
     ]
     shortages = Shortages()
-    for id_ in draw(st.lists(st.sampled_from(IDS), unique=True, max_size=1)):
+    for id_ in draw(_short):
         shortages = shortages.record(
             Scope("reservation", id_), class_=ErrorClass.RESERVATION_FULL, code="Full", now=NOW
         )

@@ -14,10 +14,11 @@ from broker.capacity.entitlement import Entitlements, SlotAvailability, SlotPool
 from broker.capacity.model import Claim, Inventory, Plan, Selection
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
+from tests.support.examples import times
 
 from .builders import GROUP, NOW, TYPES, claim, inventory, node_class, odcr
 
-WORLDS = 500
+WORLDS = times(300)
 QUEUES = ("a", "b", "c")
 IDS = ("cr-0", "cr-1", "cr-2", "cr-3")
 A, B = SlotPool("a", "f"), SlotPool("b", "f")
@@ -223,7 +224,7 @@ def test_equal_reservations_count_as_one(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.covers("SAF-43")
 def test_too_many_ways_are_compared_in_part_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     reported, gained = 0, 0
-    for seed in range(150):
+    for seed in range(times(75)):
         scenario = world(seed)
         without, part = _limited(scenario, 0, monkeypatch), _limited(scenario, 6, monkeypatch)
         assert len(served(part)) >= len(served(without))

@@ -45,8 +45,21 @@ from tests.unit.quota import naive, naive_assign
 KEYS = (FlavorResource("a", "cpu"), FlavorResource("a", "gpu"), FlavorResource("b", "gpu"))
 FLAVORS = {"a": Flavor(name="a"), "b": Flavor(name="b")}
 STRATEGIES: tuple[tuple[Strategy, ...], ...] = (DEFAULT, (DEFAULT[0],), (DEFAULT[1],))
+# Strategies are made once: to make and check them anew in each example took longer than the properties.
 _amount = st.integers(min_value=0, max_value=6)
 _limit = st.none() | _amount
+_keys = st.lists(st.sampled_from(KEYS), unique=True)
+_weight = st.sampled_from((0.0, 0.5, 1.0, 1.0, 2.0))
+_policy = st.sampled_from(get_args(Policy))
+_borrow_policy = st.sampled_from(get_args(BorrowPolicy))
+_priority = st.integers(min_value=-1, max_value=3)
+_threshold = st.none() | _priority
+_usage = st.dictionaries(st.sampled_from(KEYS), _amount, min_size=1)
+_time = st.integers(min_value=0, max_value=3).map(float)
+_one_in_six = st.integers(min_value=0, max_value=5).map(lambda number: number == 0)
+_strategies = st.sampled_from(STRATEGIES)
+_cohort_count, _queue_count = st.integers(min_value=1, max_value=4), st.integers(min_value=1, max_value=5)
+_workload_count = st.integers(min_value=0, max_value=12)
 
 
 @dataclass(frozen=True)
@@ -69,7 +82,7 @@ class Case:
 @st.composite
 def quotas(draw: st.DrawFn, *, limits: bool) -> dict[FlavorResource, Quota]:
     by_key = {}
-    for key in draw(st.lists(st.sampled_from(KEYS), unique=True)):
+    for key in draw(_keys):
         nominal = draw(_amount)
         by_key[key] = Quota(
             nominal=nominal,
@@ -79,60 +92,66 @@ def quotas(draw: st.DrawFn, *, limits: bool) -> dict[FlavorResource, Quota]:
     return by_key
 
 
+_limited, _unlimited = quotas(limits=True), quotas(limits=False)
+
+
+def _chosen(draw: st.DrawFn, names: Sequence[str]) -> str:
+    return names[draw(st.integers(min_value=0, max_value=len(names) - 1))]
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     cohorts: list[QuotaCohort] = []
-    for index in range(draw(st.integers(min_value=1, max_value=4))):
-        parent = draw(st.sampled_from(["", *(other.name for other in cohorts)]))
+    for index in range(draw(_cohort_count)):
+        parent = _chosen(draw, ["", *(other.name for other in cohorts)])
         cohorts.append(
             QuotaCohort(
                 name=f"c{index}",
                 parent=parent,
-                quotas=draw(quotas(limits=bool(parent))),
-                weight=draw(st.sampled_from((0.0, 0.5, 1.0, 1.0, 2.0))),
+                quotas=draw(_limited if parent else _unlimited),
+                weight=draw(_weight),
             )
         )
     queues = []
-    for index in range(draw(st.integers(min_value=1, max_value=5))):
-        cohort = draw(st.sampled_from(["", *(other.name for other in cohorts for _ in range(3))]))
+    for index in range(draw(_queue_count)):
+        cohort = _chosen(draw, ["", *(other.name for other in cohorts for _ in range(3))])
         queues.append(
             Queue(
                 name=f"q{index}",
                 cohort=cohort,
-                quotas=draw(quotas(limits=bool(cohort))),
-                weight=draw(st.sampled_from((0.0, 0.5, 1.0, 1.0, 2.0))),
+                quotas=draw(_limited if cohort else _unlimited),
+                weight=draw(_weight),
                 preemption=Preemption(
-                    within=draw(st.sampled_from(get_args(Policy))),
-                    reclaim=draw(st.sampled_from(get_args(Policy))),
-                    borrow=draw(st.sampled_from(get_args(BorrowPolicy))),
-                    threshold=draw(st.none() | st.integers(min_value=-1, max_value=3)),
+                    within=draw(_policy),
+                    reclaim=draw(_policy),
+                    borrow=draw(_borrow_policy),
+                    threshold=draw(_threshold),
                 ),
             )
         )
-    names = st.sampled_from([queue.name for queue in queues])
-    usage = st.dictionaries(st.sampled_from(KEYS), _amount, min_size=1)
-    priority = st.integers(min_value=-1, max_value=3)
-    time = st.integers(min_value=0, max_value=3).map(float)
+    names = [queue.name for queue in queues]
     workloads = [
         AdmittedWorkload(
             name=f"w{index}",
-            queue=draw(names),
-            usage=draw(usage),
-            priority=draw(priority),
-            queued=draw(time),
-            reserved=draw(time),
-            evicted=draw(st.integers(min_value=0, max_value=5)) == 0,
+            queue=_chosen(draw, names),
+            usage=draw(_usage),
+            priority=draw(_priority),
+            queued=draw(_time),
+            reserved=draw(_time),
+            evicted=draw(_one_in_six),
         )
-        for index in range(draw(st.integers(min_value=0, max_value=12)))
+        for index in range(draw(_workload_count))
     ]
-    amounts = draw(usage)
+    amounts = draw(_usage)
     return Case(
         cohorts,
         queues,
         workloads,
-        QuotaRequest(queue=draw(names), amounts=amounts, priority=draw(priority), queued=draw(time)),
+        QuotaRequest(
+            queue=_chosen(draw, names), amounts=amounts, priority=draw(_priority), queued=draw(_time)
+        ),
         frozenset(draw(st.sets(st.sampled_from(sorted(amounts)), min_size=1))),
-        draw(st.sampled_from(STRATEGIES)),
+        draw(_strategies),
     )
 
 
