@@ -77,6 +77,7 @@ class Cache(Generic[T]):
         self._objects: dict[str, T] = {}
         self._broken: dict[str, PartialObject] = {}
         self._left_out: dict[str, tuple[T, str]] = {}  # those of them that were decoded; the key that follows
+        self._unindexed: dict[str, T] = {}  # those of them that an index failed on
         self._reporters: list[Callable[[PartialObject], None]] = []
         self._versions: dict[str, int] = {}  # key → version, of objects and broken ones
         self._gone: dict[str, int] = {}  # key → version at which the broker's own write ended it
@@ -245,26 +246,25 @@ class Cache(Generic[T]):
         complete. An object that is here in this version is not decoded again."""
         key, version = key_of(raw), version_of(raw)
         with self._lock:
-            if version and version == self._versions.get(key) and (known := self._known(key)) is not None:
-                return known
+            if version and version == self._versions.get(key):
+                return self._known(key)
         return self._decode(key, version, raw)
 
-    def _known(self, key: str) -> DecodedObject[T] | None:
-        """The object as it was decoded, also if it is left out; None if only an index failed on it."""
-        value, partial = self._objects.get(key), self._broken.get(key)
+    def _known(self, key: str) -> DecodedObject[T]:
+        """The object as it was decoded, also if it is left out."""
+        value = self._objects.get(key, self._unindexed.get(key))
         if value is None and key in self._left_out:
-            value, partial = self._left_out[key][0], None
-        if partial is not None and partial.since is not None:
-            return None
-        return DecodedObject(key, self._versions[key], value, partial)
+            value = self._left_out[key][0]
+        return DecodedObject(key, self._versions[key], value, self._broken[key] if value is None else None)
 
-    def contents(self) -> Sequence[DecodedObject[T]]:
-        """All objects as they were decoded, for another cache of the same collection."""
+    def begin_as(self, other: Cache[T]) -> None:
+        """Takes all that another cache of the same collection has, as it was decoded."""
+        with other._writes:
+            reads = [other._known(key) for key in (*other._objects, *other._broken)]
+            progress, gone = other._progress, {**other._gone}
         with self._writes:
-            return [
-                self._known(key) or DecodedObject(key, self._versions[key], None, self._broken[key])
-                for key in (*self._objects, *self._broken)
-            ]
+            self.take(reads, progress)
+            self._gone = gone
 
     def replace(self, raws: Iterable[Raw], version: int) -> None:
         """A complete list at once."""
@@ -292,8 +292,9 @@ class Cache(Generic[T]):
     def _put(self, read: DecodedObject[T], *, report: bool = True) -> None:
         key, new, partial = read.key, read.value, read.partial
         entries = {} if new is None else self._values(key, new)
-        if entries is None and new is not None:
-            partial = PartialObject.of_object(new, "an index cannot read it; see the log", 0.0)
+        unindexed = new if entries is None else None
+        if unindexed is not None:
+            partial = PartialObject.of_object(unindexed, "an index cannot read it; see the log", 0.0)
             new, entries = None, {}
         with self._lock:
             old = self._objects.pop(key, None)
@@ -301,8 +302,11 @@ class Cache(Generic[T]):
             self._versions[key] = read.version
             self._broken.pop(key, None)
             self._left_out.pop(key, None)
+            self._unindexed.pop(key, None)
             if partial is not None:
                 self._broken[key] = partial
+            if unindexed is not None:
+                self._unindexed[key] = unindexed
             if new is not None:
                 self._objects[key] = new
                 for name, values in (entries or {}).items():
@@ -326,6 +330,7 @@ class Cache(Generic[T]):
             self._versions.pop(key, None)
             self._broken.pop(key, None)
             self._left_out.pop(key, None)
+            self._unindexed.pop(key, None)
         self._measure()
         if old is not None:
             self._notify(self._handlers, key, old, None)

@@ -56,7 +56,7 @@ EVENTS = Counter(
 )
 
 log = structlog.get_logger(__name__)
-_joins = threading.Lock()  # held while an informer joins its group or leaves it
+_gauge = threading.Lock()  # held while STALENESS gains or loses a kind
 
 
 def _oldest(resource: str) -> float:
@@ -101,7 +101,6 @@ class Informer(Generic[T]):
         self._contact = clock.monotonic()
         self._synced = threading.Event()
         self._stop = threading.Event()
-        self._joined = False
         self.turn = threading.Event()  # it reads from the API server, for its whole group
         self._watch: Watch | None = None
         self._thread: threading.Thread | None = None
@@ -148,13 +147,12 @@ class Informer(Generic[T]):
 
     def stop(self, timeout: float | None = 5.0) -> None:
         """Ends the stream and waits for its thread, which a request under way may hold for `timeout`."""
-        with _joins:
-            self._stop.set()
-            self._group.leave(self)
-            if self._joined and not followers(self._kind.resource):
-                STALENESS.remove(self._kind.resource)
-            self._joined = False
+        self._stop.set()
+        self._group.leave(self)
         self.turn.set()
+        with _gauge:
+            if not followers(self._kind.resource):
+                STALENESS.remove(self._kind.resource)
         if self._watch is not None:
             self._watch.close()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -171,7 +169,8 @@ class Informer(Generic[T]):
             with guarded("informer", kind=self._kind.resource) as guard:
                 at_least = self.follow()
             if guard.error:
-                self._revision, self.error = "", f"panic: {guard.error}"
+                self._revision = ""
+                self._failed(f"panic: {guard.error}")
             if self._clock.monotonic() - began >= HEALTHY:
                 backoff.reset()
             self._clock.wait(self._stop, backoff.next(at_least=at_least))
@@ -180,16 +179,17 @@ class Informer(Generic[T]):
         """Begins to follow, and to count the age of the cache: one that was not needed has none."""
         self._contact = self._clock.monotonic()
         resource = self._kind.resource
-        with _joins:
-            if not self._stop.is_set():
-                self._joined = True
-                self._group.join(self)
+        self._group.join(self)
+        with _gauge:
+            if self in followers(resource):
                 STALENESS.labels(resource).set_function(lambda: _oldest(resource))
 
     def begin_as(self, first: Informer[T]) -> None:
         """Takes the state of an informer of the same collection, which follows for both."""
         if first.synced:
-            self._take(first.cache.contents(), first._revision)
+            self.cache.begin_as(first.cache)
+            self._revision = first._revision
+            self._synced.set()
         self.error, self.missing, self._contact = first.error, first.missing, first._contact
 
     def follow(self) -> float:
@@ -219,8 +219,7 @@ class Informer(Generic[T]):
                     log.error("this definition is not installed", kind=kind, way_out=INSTALL)
                 else:
                     log.warning("cannot follow", kind=kind, error=str(error), synced=self.synced)
-            for informer in self._group.takers(self):
-                informer.error, informer.missing = str(error), self.missing
+            self._failed(str(error))
             if absent:
                 self._absences += 1
                 return min(ABSENT, FIRST * 2.0 ** min(self._absences, 16))
@@ -268,8 +267,9 @@ class Informer(Generic[T]):
         with watch:
             if self._stop.is_set():  # it came between the request and the answer
                 return
-            for informer in self._group.takers(self):
-                informer._alive()
+            with self._group.delivery(self) as takers:
+                for informer in takers:
+                    informer._alive()
             received = EVENTS.labels(self._kind.resource)
             for event, raw in watch:
                 received.inc()
@@ -286,6 +286,16 @@ class Informer(Generic[T]):
         else:
             self.cache.apply(event, raw, read=source.read)
         self._revision = raw["metadata"].get("resourceVersion") or self._revision
+
+    def _failed(self, error: str) -> None:
+        """Records why the collection is not followed, for the whole group."""
+        with self._group.delivery(self) as takers:
+            for informer in takers:
+                informer.error, informer.missing = error, self.missing
+
+    @property
+    def stopped(self) -> bool:
+        return self._stop.is_set()
 
     def _alive(self) -> None:
         self._contact = self._clock.monotonic()

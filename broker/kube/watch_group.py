@@ -33,8 +33,11 @@ class WatchGroup:
         self._members: list[Informer[Any]] = []
 
     def join(self, informer: Informer[Any]) -> None:
-        """Sets `informer.turn` if it is the first, else begins with the first one's state."""
+        """Sets `informer.turn` if it is the first, else begins with the first one's state. A stopped informer
+        does not join."""
         with self._delivers:
+            if informer.stopped:
+                return
             if self._members:
                 informer.begin_as(self._members[0])
             else:

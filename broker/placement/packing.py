@@ -5,7 +5,8 @@ least cost, in which a reserved slot costs next to nothing, so that on-demand ma
 all its machines or none.
 
 Invariant: no machine exceeds its allocatable, every pod passes kube-scheduler's filters on its machine, and
-neither a reservation's free slots nor a NodePool's limits are exceeded.
+neither a reservation's free slots nor a NodePool's limits are exceeded. Beyond `MOST_VERIFIED` pods under
+rules between pods, a zone that the plan opens late is not counted.
 """
 
 from __future__ import annotations
@@ -19,13 +20,17 @@ from broker.placement.machines import MachineTable, Mask, places_of
 from broker.placement.packing_model import MachineOption, PackedBin, Packing, PendingPod
 from broker.placement.packing_state import OpenBin, PackingState, Supply
 from broker.placement.program import packed_together
-from broker.placement.sequential import place_in_order, take_rejected
+from broker.placement.sequential import close_blocking, place_in_order, take_rejected
 from broker.placement.shapes import PodShape, by_zone, shapes_of
 from broker.placement.snapshot import PlacementSnapshot
 
 SECONDS: Final = 5.0
 NO_ROOM: Final = "machines would fit, but their reserved slots are taken or the NodePool's limits are reached"
 SPREAD: Final = "more machines would not help: its rules about other pods hold on none of them"
+POSTPONED: Final = (
+    "a machine in its zone would leave pods placed before with an uneven topology spread; "
+    "it is planned after they run"
+)
 GANG: Final = "the gang {gang} needs machines for all its pods at once, and {count} of them have none"
 
 
@@ -57,16 +62,12 @@ def pack(
     for weight in weights:
         tier = [option for option in offered if option.weight == weight]
         waiting = _pack_tier(waiting, tier, state, seconds=seconds / len(weights), timer=timer)
-    while rejected := take_rejected(state, 0):  # by a machine of a later tier, priority or gang
-        gangs = {pod.gang for pod in rejected if pod.gang}
-        broken = [item for item in state.bins if item.pods[0].gang in gangs]
-        waiting += [*rejected, *(pod for item in broken for pod in item.pods)]
-        state.close(broken)
     reasons = _reasons(waiting, offered, state) if waiting else {}
     placed = [PodShape(pods=(pod,)) for item in state.bins for pod in item.pods]
     table = MachineTable(offered, placed, state.snapshot.storage)
     bins = tuple(_finished(item, table, state.supply) for item in state.bins)
-    return Packing(bins=bins, reasons=reasons, cost=sum(item.option.cost for item in bins), bound=state.bound)
+    cost = sum(item.option.cost for item in bins)
+    return Packing(bins=bins, reasons=reasons, cost=cost, bound=min(state.bound, cost))
 
 
 def _pack_tier(
@@ -147,7 +148,7 @@ def _placed(
     if rejected := take_rejected(state, first):
         unplaced += place_in_order(rejected, table, state)
         unplaced += take_rejected(state, first)
-    return unplaced
+    return [*unplaced, *close_blocking(state, first)]
 
 
 def _finished(item: OpenBin, table: MachineTable, supply: Supply) -> PackedBin:
@@ -187,7 +188,7 @@ def _reasons(
         else:
             reason = SPREAD if shape.coupled else ""
         for pod in shape.pods:
-            reasons[pod.key] = reason
+            reasons[pod.key] = POSTPONED if pod.key in state.postponed else reason
             if pod.gang:
                 without_machine[pod.gang] = without_machine.get(pod.gang, 0) + (1 if reason else 0)
     for pod in pods:

@@ -53,6 +53,7 @@ class PackingState:
     bins: list[OpenBin] = field(default_factory=list)
     opened: int = 0
     bound: float = 0.0
+    postponed: set[str] = field(default_factory=set)  # pods whose machine would block pods placed before
 
     def open(self, option: MachineOption) -> OpenBin:
         """Opens a machine without pods."""

@@ -17,10 +17,10 @@ from broker.placement.filters import prepare
 from broker.placement.machines import Ints, MachineTable
 from broker.placement.packing_model import PendingPod
 from broker.placement.packing_state import OpenBin, PackingState
-from broker.placement.shapes import PodShape, shapes_of
+from broker.placement.shapes import ZONE, PodShape, shapes_of
 from broker.placement.snapshot import PlacementSnapshot
 
-# More coupled pods than this are not checked one by one: their caps are sufficient by themselves.
+# More coupled pods than this are not checked one by one, which would take longer than the plan.
 MOST_VERIFIED: Final = 1000
 
 
@@ -115,15 +115,57 @@ def take_rejected(state: PackingState, first: int) -> list[PendingPod]:
     The filters see the pods come one after another, as kube-scheduler does: a pod that is rejected at first
     is tried again after others have come. All machines are there, so a zone that was opened late counts.
     """
-    bins = [item for item in state.bins[first:] if item.coupled]
-    if not bins or sum(len(item.pods) for item in bins) > MOST_VERIFIED:
+    bins = _checkable(state.bins[first:])
+    if not bins:
         return []
-    snapshot = state.snapshot
+    snapshot, rejected = _in_turn(bins, _without_pods(state.snapshot, bins))
+    for item in bins:
+        item.pods = [pod for pod in item.pods if pod.key not in rejected]
+    state.snapshot = snapshot
+    state.close([item for item in bins if not item.pods])
+    return [*rejected.values()]
+
+
+def close_blocking(state: PackingState, first: int) -> list[PendingPod]:
+    """Closes machines opened since `first` in zones that had none, if only these zones make a filter reject
+    pods that were placed before; returns their pods, which are postponed.
+
+    The pods placed before have the higher priority or weight.
+    """
+    opened = state.bins[first:]
+    names = {item.name for item in opened}
+    zones = {node.node.labels.get(ZONE) for name, node in state.snapshot.states.items() if name not in names}
+    late = [item for item in opened if item.option.zone not in zones]
+    before = _checkable(state.bins[:first])
+    if not late or not before:
+        return []
+    _, rejected = _in_turn(before, _without_pods(state.snapshot, [*before, *opened]))
+    if not rejected:
+        return []
+    pods = [pod for item in late for pod in item.pods]
+    state.close(late)
+    state.postponed |= {pod.key for pod in pods}
+    return pods
+
+
+def _checkable(bins: Sequence[OpenBin]) -> list[OpenBin]:
+    """Those with coupled pods; none of them if they are too many."""
+    coupled = [item for item in bins if item.coupled]
+    return coupled if sum(len(item.pods) for item in coupled) <= MOST_VERIFIED else []
+
+
+def _without_pods(snapshot: PlacementSnapshot, bins: Sequence[OpenBin]) -> PlacementSnapshot:
     for item in bins:
         for pod in item.pods:
             snapshot = snapshot.without_pod(pod.info, item.name)
+    return snapshot
+
+
+def _in_turn(
+    bins: Sequence[OpenBin], snapshot: PlacementSnapshot
+) -> tuple[PlacementSnapshot, dict[str, PendingPod]]:
+    """The snapshot with the pods of the machines, which come one after another; the rejected ones, by key."""
     queue = deque((pod, item) for row in _rows(bins) for pod, item in row)
-    kept: dict[str, list[PendingPod]] = {item.name: [] for item in bins}
     missed = 0
     while queue and missed < len(queue):
         pod, item = queue.popleft()
@@ -133,12 +175,7 @@ def take_rejected(state: PackingState, first: int) -> list[PendingPod]:
             continue
         missed = 0
         snapshot = snapshot.with_pod(pod.info, item.name)
-        kept[item.name].append(pod)
-    for item in bins:
-        item.pods = kept[item.name]
-    state.snapshot = snapshot
-    state.close([item for item in bins if not item.pods])
-    return [pod for pod, _ in queue]
+    return snapshot, {pod.key: pod for pod, _ in queue}
 
 
 def _rows(bins: Sequence[OpenBin]) -> list[list[tuple[PendingPod, OpenBin]]]:

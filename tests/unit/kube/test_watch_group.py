@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from broker.kube.client import Reply, Request
 from broker.kube.clock import FakeClock
 from broker.kube.informer import Informer
-from tests.support.kube_server import NO_ANSWER, Server, Thing, thing
+from tests.support.kube_server import GONE, NO_ANSWER, Server, Thing, thing
 
 
 @pytest.fixture
@@ -165,6 +166,52 @@ def test_an_object_that_one_of_them_leaves_out_stays_with_the_other(
     server.put(thing("bad", size=2))
     clock.until(lambda: sizes(second) == {"a": 1, "bad": 2})
     assert sizes(first) == {"bad": 2}
+
+
+def test_an_object_that_only_an_index_fails_on_is_with_the_others(
+    server: Server, clock: FakeClock, following: Following
+) -> None:
+    def index(item: Thing) -> list[str]:
+        return [str(1 // item.size)]
+
+    first = following(indexes={"share": index})
+    server.put(thing("a", size=0))
+    clock.until(lambda: bool(first.cache.broken))
+    second = following()
+    assert sizes(first) == {} and sizes(second) == {"a": 0}
+    assert [*second.cache.broken] == []
+
+
+def test_an_object_that_the_first_has_deleted_does_not_come_back_with_the_second(
+    server: Server, clock: FakeClock, following: Following
+) -> None:
+    first = following()
+    seen = server.put(thing("a", size=1))
+    clock.until(lambda: len(first.cache) == 1)
+    ended = {**seen["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z", "resourceVersion": "900"}
+    first.cache.observe({**seen, "metadata": ended})
+    second = following()
+    server.send_event("MODIFIED", {**seen, "metadata": {**seen["metadata"], "resourceVersion": "899"}})
+    server.put(thing("b", size=2))
+    clock.until(lambda: "b" in sizes(first) and "b" in sizes(second))
+    assert sizes(first) == sizes(second) == {"b": 2}
+
+
+def test_a_panic_of_the_first_is_an_error_of_both(
+    server: Server, clock: FakeClock, following: Following
+) -> None:
+    def fail(request: Request) -> Reply:
+        raise RuntimeError("a bug")
+
+    first, second = following(), following()
+    server.faults.extend([fail] * 1000)
+    server.put(thing("a", size=1))
+    server.broken_streams.append(GONE)  # so they list again
+    server.drop()
+    clock.until(lambda: "a bug" in first.error and first.error == second.error, step=0.1)
+    server.faults.clear()
+    clock.until(lambda: first.error == second.error == "", step=1)
+    clock.until(lambda: sizes(first) == sizes(second) == {"a": 1})
 
 
 def test_other_selectors_or_another_server_are_another_collection(

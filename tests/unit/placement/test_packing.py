@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from broker.apis.core import Taint
-from broker.placement.packing import GANG, NO_ROOM, SPREAD
+from broker.placement.packing import GANG, NO_ROOM, POSTPONED, SPREAD
 from broker.placement.packing_model import Packing
 from broker.placement.sequential import place_on_existing
 from tests.support.examples import examples
@@ -188,6 +188,21 @@ def test_a_zone_that_is_opened_last_counts_for_pods_that_were_spread_before() ->
     assert result.reasons == {} and problems(result) == []
     by_zone = Counter(item.option.zone for item in result.bins for pod in item.pods)
     assert by_zone == {A: 2, B: 2}
+
+
+@pytest.mark.covers("KRP-35")
+@pytest.mark.parametrize("more", [{}, {"gang": "g"}], ids=["single pods", "a gang"])
+@pytest.mark.parametrize("by", ["priority", "weight"])
+def test_a_pod_that_comes_later_opens_no_zone_that_blocks_those_before(by: str, more: dict[str, Any]) -> None:
+    """The machines in zone B are too small for the pods that are spread, so they are all in zone A."""
+    first, last = (10, 0) if by == "priority" else (0, 0)
+    weights = (0, 0) if by == "priority" else (100, 1)
+    options = [option(zone=A, cpu="8", weight=weights[0]), option(zone=B, cpu="1", weight=weights[1])]
+    spread_pods = many(4, "spread", cpu="1500m", priority=first, **more, **spread(ZONE))
+    late = pending("late", cpu="300m", priority=last, nodeSelector={ZONE: B})
+    result = packed([*spread_pods, late], options, room={})
+    assert result.reasons == {"default/late": POSTPONED} and problems(result) == []
+    assert {item.option.zone for item in result.bins} == {A} and result.bound <= result.cost
 
 
 @pytest.mark.covers("KRP-35")
