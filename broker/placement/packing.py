@@ -5,8 +5,10 @@ least cost, in which a reserved slot costs next to nothing, so that on-demand ma
 all its machines or none.
 
 Invariant: no machine exceeds its allocatable, every pod passes kube-scheduler's filters on its machine, and
-neither a reservation's free slots nor a NodePool's limits are exceeded. Beyond `MOST_VERIFIED` pods under
-rules between pods, a zone that the plan opens late is not counted.
+neither a reservation's free slots nor a NodePool's limits are exceeded. Two exceptions: beyond
+`MOST_VERIFIED` pods under rules between pods, a zone that the plan opens late is not counted; and a machine
+for pods of lower priority, weight or another gang may make the spread of earlier pods over host names uneven,
+so that kube-scheduler binds one of them to that machine instead.
 """
 
 from __future__ import annotations

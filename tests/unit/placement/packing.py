@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -81,28 +81,32 @@ def bins(packing: Packing) -> list[tuple[str, str, int]]:
 
 
 def problems(packing: Packing, snapshot: PlacementSnapshot | None = None) -> list[str]:
-    """Pods that kube-scheduler's filters reject on their machine, in the better of two orders of the pods:
-    machine by machine, and one pod of each machine after another."""
+    """Pods that kube-scheduler's filters reject on their machine, in the best of three orders: machine by
+    machine, one pod of each machine after another, and so by priority."""
     state = snapshot or PlacementSnapshot()
     for number, item in enumerate(packing.bins):
         state = state.with_node(node_of(item.option, f"bin-{number}"))
     rows = [[(pod, f"bin-{number}") for pod in item.pods] for number, item in enumerate(packing.bins)]
     by_machine = [pair for row in rows for pair in row]
     in_turn = [pair for column in zip_longest(*rows) for pair in column if pair is not None]
-    return min((_rejected(order, state) for order in (by_machine, in_turn)), key=len)
+    priorities = sorted({pod.priority for pod, _ in in_turn}, reverse=True)
+    by_priority = [[pair for pair in in_turn if pair[0].priority == priority] for priority in priorities]
+    return min((_rejected(order, state) for order in ([by_machine], [in_turn], by_priority)), key=len)
 
 
-def _rejected(queue: list[tuple[PendingPod, str]], state: PlacementSnapshot) -> list[str]:
+def _rejected(groups: Sequence[Sequence[tuple[PendingPod, str]]], state: PlacementSnapshot) -> list[str]:
     """A pod that is rejected at first is tried again after others have come."""
-    progress = True
-    while queue and progress:
-        left = []
-        for p, name in queue:
-            if prepare(p.info, state).reasons(state.states[name]):
-                left.append((p, name))
-            else:
-                state = state.with_pod(p.info, name)
-        progress, queue = len(left) < len(queue), left
+    queue: list[tuple[PendingPod, str]] = []
+    for group in groups:
+        queue, progress = [*queue, *group], True
+        while queue and progress:
+            left = []
+            for p, name in queue:
+                if prepare(p.info, state).reasons(state.states[name]):
+                    left.append((p, name))
+                else:
+                    state = state.with_pod(p.info, name)
+            progress, queue = len(left) < len(queue), left
     return [f"{p.key} on {name}: {prepare(p.info, state).reasons(state.states[name])}" for p, name in queue]
 
 
