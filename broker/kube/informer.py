@@ -115,6 +115,10 @@ class Informer(Generic[T]):
         return self._synced.is_set()
 
     @property
+    def stopped(self) -> bool:
+        return self._stop.is_set()
+
+    @property
     def served(self) -> bool:
         """Whether a complete list has been read, and the API server serves the kind."""
         return self.synced and not self.missing
@@ -170,7 +174,7 @@ class Informer(Generic[T]):
                 at_least = self.follow()
             if guard.error:
                 self._revision = ""
-                self._failed(f"panic: {guard.error}")
+                self._group.deliver(self, Informer._fail, f"panic: {guard.error}", self.missing)
             if self._clock.monotonic() - began >= HEALTHY:
                 backoff.reset()
             self._clock.wait(self._stop, backoff.next(at_least=at_least))
@@ -219,7 +223,7 @@ class Informer(Generic[T]):
                     log.error("this definition is not installed", kind=kind, way_out=INSTALL)
                 else:
                     log.warning("cannot follow", kind=kind, error=str(error), synced=self.synced)
-            self._failed(str(error))
+            self._group.deliver(self, Informer._fail, str(error), self.missing)
             if absent:
                 self._absences += 1
                 return min(ABSENT, FIRST * 2.0 ** min(self._absences, 16))
@@ -243,9 +247,7 @@ class Informer(Generic[T]):
             field_selector=self._field_selector,
         )
         LISTS.labels(self._kind.resource).inc()
-        with self._group.delivery(self) as takers:
-            for informer in takers:
-                informer._take(items, revision)
+        self._group.deliver(self, Informer._take, items, revision)
 
     def _take(self, items: Sequence[DecodedObject[T]], revision: str) -> None:
         self._alive()
@@ -267,15 +269,13 @@ class Informer(Generic[T]):
         with watch:
             if self._stop.is_set():  # it came between the request and the answer
                 return
-            with self._group.delivery(self) as takers:
-                for informer in takers:
-                    informer._alive()
+            self._group.deliver(self, Informer._alive)
             received = EVENTS.labels(self._kind.resource)
             for event, raw in watch:
                 received.inc()
-                with self._group.delivery(self) as takers:
-                    for informer in takers:
-                        informer._apply(event, raw, self.cache)
+                self._group.deliver(
+                    self, lambda informer, event=event, raw=raw: informer._apply(event, raw, self.cache)
+                )
 
     def _apply(self, event: str, raw: Raw, source: Cache[T]) -> None:
         """Takes an event as the cache of the informer that read it has decoded it."""
@@ -287,15 +287,8 @@ class Informer(Generic[T]):
             self.cache.apply(event, raw, read=source.read)
         self._revision = raw["metadata"].get("resourceVersion") or self._revision
 
-    def _failed(self, error: str) -> None:
-        """Records why the collection is not followed, for the whole group."""
-        with self._group.delivery(self) as takers:
-            for informer in takers:
-                informer.error, informer.missing = error, self.missing
-
-    @property
-    def stopped(self) -> bool:
-        return self._stop.is_set()
+    def _fail(self, error: str, missing: bool) -> None:
+        self.error, self.missing = error, missing
 
     def _alive(self) -> None:
         self._contact = self._clock.monotonic()

@@ -12,8 +12,7 @@ after that. client-go shares one informer and its handlers instead
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -60,11 +59,11 @@ class WatchGroup:
         members = self.members
         return members if members[:1] == (source,) else (source,)
 
-    @contextmanager
-    def delivery(self, source: Informer[Any]) -> Iterator[Sequence[Informer[Any]]]:
-        """`takers`, of which none joins or leaves meanwhile."""
+    def deliver(self, source: Informer[Any], take: Callable[..., None], *values: Any) -> None:
+        """Calls `take(informer, *values)` for each of `takers`, of which none joins or leaves meanwhile."""
         with self._delivers:
-            yield self.takers(source)
+            for informer in self.takers(source):
+                take(informer, *values)
 
 
 Groups = WeakValueDictionary[Collection, WatchGroup]

@@ -16,6 +16,7 @@ import orjson
 from broker.apis.meta import Kind, Object
 from broker.kube.client import Client, Reply, Request
 from broker.kube.errors import ApiError, Expired, Unavailable
+from broker.kube.informer import Informer
 
 Json = dict[str, Any]
 
@@ -33,6 +34,11 @@ def thing(name: str, *, size: Any = 0, namespace: str = "default", **more: Any) 
         "size": size,
         **more,
     }
+
+
+def sizes(things: Informer[Thing]) -> dict[str, int]:
+    """The size of each thing in the informer's cache, by name."""
+    return {item.name: item.size for item in things.cache.list()}
 
 
 class Server:

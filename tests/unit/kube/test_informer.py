@@ -17,21 +17,11 @@ from broker.kube.clock import FakeClock
 from broker.kube.errors import ApiError, TooManyRequests, Unavailable
 from broker.kube.informer import Informer
 from broker.kube.metrics import REGISTRY
-from tests.support.kube_server import GONE, NO_ANSWER, Json, Server, Thing, status, thing
+from tests.support.kube_server import GONE, NO_ANSWER, Json, Server, Thing, sizes, status, thing
 
 
 def informer(server: Server, clock: FakeClock, **options: Any) -> Informer[Thing]:
     return Informer(server.client, Thing, clock=clock, random=lambda: 1.0, **options)
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def server() -> Server:
-    return Server()
 
 
 @pytest.fixture
@@ -43,10 +33,6 @@ def followed(server: Server, clock: FakeClock) -> Iterator[Informer[Thing]]:
     clock.until(lambda: len(server.streams) == 1)
     yield things
     things.stop()
-
-
-def sizes(things: Informer[Thing]) -> dict[str, int]:
-    return {obj.name: obj.size for obj in things.cache.list()}
 
 
 class Gadget(Thing):

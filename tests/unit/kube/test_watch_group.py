@@ -11,17 +11,7 @@ import pytest
 from broker.kube.client import Reply, Request
 from broker.kube.clock import FakeClock
 from broker.kube.informer import Informer
-from tests.support.kube_server import GONE, NO_ANSWER, Server, Thing, thing
-
-
-@pytest.fixture
-def server() -> Server:
-    return Server()
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+from tests.support.kube_server import GONE, NO_ANSWER, Server, Thing, sizes, thing
 
 
 @pytest.fixture
@@ -49,10 +39,6 @@ class Following:
 @pytest.fixture
 def following(server: Server, clock: FakeClock, ends: ExitStack) -> Following:
     return Following(server, clock, ends)
-
-
-def sizes(things: Informer[Thing]) -> dict[str, int]:
-    return {item.name: item.size for item in things.cache.list()}
 
 
 def test_the_second_informer_begins_with_what_the_first_has_and_sends_no_request(

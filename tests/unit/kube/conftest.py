@@ -1,0 +1,18 @@
+"""A server in memory and a clock that stands still, for the runtime's tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.kube.clock import FakeClock
+from tests.support.kube_server import Server
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
