@@ -147,7 +147,7 @@ def _placed(
     kept = {pod.key for item in state.bins for pod in item.pods}
     rest = [pod for shape in shapes for pod in shape.pods if pod.key not in kept]
     unplaced = place_in_order(rest, table, state)
-    if rejected := take_rejected(state, first):
+    if rest and (rejected := take_rejected(state, first)):
         unplaced += place_in_order(rejected, table, state)
         unplaced += take_rejected(state, first)
     return [*unplaced, *close_blocking(state, first)]

@@ -132,15 +132,13 @@ def close_blocking(state: PackingState, first: int) -> list[PendingPod]:
 
     The pods placed before have the higher priority or weight.
     """
-    opened = state.bins[first:]
+    opened, before = state.bins[first:], _checkable(state.bins[:first])
+    if not opened or not before:
+        return []
     names = {item.name for item in opened}
     zones = {node.node.labels.get(ZONE) for name, node in state.snapshot.states.items() if name not in names}
     late = [item for item in opened if item.option.zone not in zones]
-    before = _checkable(state.bins[:first])
-    if not late or not before:
-        return []
-    _, rejected = _in_turn(before, _without_pods(state.snapshot, [*before, *opened]))
-    if not rejected:
+    if not late or not _in_turn(before, _without_pods(state.snapshot, [*before, *opened]))[1]:
         return []
     pods = [pod for item in late for pod in item.pods]
     state.close(late)

@@ -97,20 +97,20 @@ class SlotQuotaReader:
             self._inputs = catalog, types, version
         known, self._known = self._known, {}
         flavors_ = flavors()
+        slots: list[ReservationSlots] = []
         for reserved, reservation in reservations.items():
-            if reserved in barred:
+            if why := barred.get(reserved):
+                slots.append(
+                    ReservationSlots(reserved=reserved, member=Member(name=reserved.queue), barred=why)
+                )
                 continue
             key = reservation.uid, reservation.metadata.resource_version, version
             cached = known.get(reserved)
             if cached is None or cached[0] != key:
                 cached = key, reservation_slots(reservation, judged(reservation), flavors_, types)
             self._known[reserved] = cached
-        return [
-            ReservationSlots(reserved=reserved, member=Member(name=reserved.queue), barred=barred[reserved])
-            if reserved in barred
-            else self._known[reserved][1]
-            for reserved in reservations
-        ]
+            slots.append(cached[1])
+        return slots
 
 
 def why_barred(reservation: Reservation, problems: Sequence[str], refusals: Sequence[str]) -> str:
