@@ -9,9 +9,11 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from broker.memory import collect_seldom
 from tests.support.examples import DEEP, QUICK
 
 pytest_plugins = ["tests.support.servers"]
+collect_seldom()
 
 # The same examples in every run: a failure is the same on each machine. `deep` looks for new ones.
 settings.register_profile(
@@ -51,7 +53,6 @@ def pytest_collection_finish() -> None:
     """Freezes imported and collected objects: walking them for garbage was a twelfth of a run."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
@@ -381,7 +382,8 @@ def definition(entry: GeneratedDefinition) -> Schema:
     }
 
 
-def files() -> dict[str, str]:
+@cache
+def files() -> Mapping[str, str]:
     """Name and text of every file of crds/."""
     texts = {}
     for entry in DEFINITIONS:

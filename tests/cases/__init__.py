@@ -6,7 +6,7 @@ kubewharf/godel-scheduler 90de2d0 and nebuly-ai/nos 12e0a72, all Apache-2.0. Eac
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,11 @@ Case = dict[str, Any]
 FILE: Final = Path(__file__).with_name("reservations_quota.yaml")
 
 
-@lru_cache
 def cases(project: str, table: str) -> tuple[Case, ...]:
     """The cases of one table, such as `koordinator`, `filter`."""
-    return tuple(yaml.safe_load(FILE.read_text())[project][table])
+    return tuple(_tables()[project][table])
+
+
+@cache
+def _tables() -> Any:
+    return yaml.load(FILE.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))

@@ -103,9 +103,7 @@ def test_claims_that_are_created_slowly_are_still_planned_together(stack: Stack)
     large = stack.aws.odcr("m5.large", count=2)
     stack.node_class(group=stack.aws.group(small, large))
     types = {"key": names.INSTANCE_TYPE, "operator": "In", "values": ["c5.large", "m5.large"]}
-    # A scheduler may bind a pod to the node of another: that pod's own node, empty for a moment, must stay.
-    stays = {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "Never"}
-    pool(stack, template={"requirements": [types]}, disruption=stays)
+    pool(stack, template={"requirements": [types]})
     stack.priority_class("high", 100)
     # Long enough for the launch loop to begin between two of them.
     never = threading.Event()

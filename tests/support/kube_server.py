@@ -15,6 +15,7 @@ import orjson
 
 from broker.apis.meta import Kind, Object
 from broker.kube.client import Client, Reply, Request
+from broker.kube.clock import Clock, SystemClock
 from broker.kube.errors import ApiError, Expired, Unavailable
 from broker.kube.informer import Informer
 
@@ -44,7 +45,9 @@ def sizes(things: Informer[Thing]) -> dict[str, int]:
 class Server:
     """The Transport, and the state behind it."""
 
-    def __init__(self, *, page: int | None = None) -> None:
+    def __init__(self, *, page: int | None = None, clock: Clock | None = None) -> None:
+        """Open watches wait by `clock`, which so knows that their threads wait."""
+        self.clock = clock if clock is not None else SystemClock()
         self.revision = 100
         self.objects: dict[str, Json] = {}  # path → object
         self.log: list[tuple[int, str, str, Json]] = []  # revision, type, path, object
@@ -203,7 +206,8 @@ class Stream:
     def __iter__(self) -> Iterator[bytes]:
         while True:
             with self._server.changed:
-                self._server.changed.wait_for(lambda: self._lines or self._ended)
+                while not (self._lines or self._ended):
+                    self._server.clock.wait(self._server.changed)
                 if not self._lines:
                     break
                 line = self._lines.popleft()

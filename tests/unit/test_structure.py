@@ -31,6 +31,7 @@ def test_constructors_have_at_most_eight_parameters() -> None:
     wide = [
         f"{name}: {node.name} has {parameters(part)} parameters"
         for name, text in modules()
+        if "def __init__(" in text
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.ClassDef)
         for part in node.body

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -14,11 +15,14 @@ from broker.apis.policy import PodDisruptionBudget
 from broker.controllers.disruption.conditions import backing_off
 from broker.controllers.disruption.snapshot import ManagedNode, since
 from broker.controllers.nodeclaim.status import pods_of
+from broker.controllers.occupancy import NodeOccupancy
 from broker.kube.cache import Cache
-from broker.placement.disruption_pods import blocker
+from broker.placement.disruption_pods import blocker, reschedulable
+from broker.placement.filters import prepare
 from broker.placement.quantities import PODS, amounts, pod_requests
+from broker.placement.snapshot import PlacementSnapshot
 
-# How long a new replacement may stay without pods: those of its predecessor are still to come.
+# How long a node may stay without the pods that fit on it, for example those of its predecessor.
 PODS_ARRIVE_WITHIN: Final = timedelta(minutes=5)
 
 
@@ -65,12 +69,17 @@ def obstacle(
     if any(holder.annotations.get(names.DO_NOT_DISRUPT) == "true" for holder in annotated):
         return f'Disruption is blocked through the "{names.DO_NOT_DISRUPT}" annotation'
     if waiting_key := nominated(node, pod):
-        return f"Node is nominated for a pending pod (Pod={waiting_key})"
+        return nominated_for(waiting_key)
     if eventual and node.claim.spec.termination_grace_period:
         return ""
     if node.holds:
         return f"Node has room that is kept for pods to come (Reservation={', '.join(node.holds)})"
     return blocker(node.pods, budgets, now)
+
+
+def nominated_for(pod: str) -> str:
+    """The reason of a node that a waiting pod will take."""
+    return f"Node is nominated for a pending pod (Pod={pod})"
 
 
 def nominated(node: ManagedNode, pod: Callable[[str], Pod | None]) -> str:
@@ -86,6 +95,37 @@ def nominated(node: ManagedNode, pod: Callable[[str], Pod | None]) -> str:
     return next((key for key, waiting_pod in waiting if _has_room(node, waiting_pod)), "")
 
 
+def usable_soon(
+    nodes: Sequence[ManagedNode],
+    pods: Iterable[Pod],
+    occupancy: NodeOccupancy,
+    placement: PlacementSnapshot,
+    now: datetime,
+) -> dict[str, str]:
+    """The empty nodes that a scheduler will give to waiting pods: the pod's key by the node's name.
+
+    A scheduler may bind a pod to the node that was made for another. The node of the first is then empty, and
+    the other pod takes it. A pod counts for PODS_ARRIVE_WITHIN of its creation or of the time when the node
+    became consolidatable: later, something keeps it off that is not known here.
+    """
+    empty = {node.node.name: node for node in nodes if node.node and node.node.name in placement.states}
+    taken: dict[str, str] = {}
+    for pod in pods if empty else ():
+        if pod.key not in occupancy.infos or not waits(pod) or not reschedulable(pod):
+            continue
+        # The zone of a volume is the scheduler's to check.
+        filters = prepare(replace(occupancy.infos[pod.key], volumes=()), placement)
+        for name, node in empty.items():
+            times = (pod.metadata.creation_timestamp, since(node.claim, names.CONSOLIDATABLE))
+            recent = any(at is not None and now - at < PODS_ARRIVE_WITHIN for at in times)
+            if name not in taken and recent and not filters.reasons(placement.states[name]):
+                taken[name] = pod.key
+                break
+        if len(taken) == len(empty):
+            break
+    return taken
+
+
 def _has_room(node: ManagedNode, pod: Pod) -> bool:
     """Whether the node has the resources for one more pod; True until it is initialized."""
     if not node.initialized or node.node is None:
@@ -99,4 +139,6 @@ def _has_room(node: ManagedNode, pod: Pod) -> bool:
 
 def waits(pod: Pod) -> bool:
     """Whether the pod has no node yet, and may get one."""
-    return not pod.spec.node_name and not pod.deleting and pod.status.phase in ("", "Pending")
+    spec = pod.spec
+    pending = pod.status.phase in ("", "Pending") and not pod.deleting
+    return pending and not spec.node_name and not spec.scheduling_gates

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -24,7 +24,14 @@ from broker.capacity.model import Inventory
 from broker.capacity.options import tenancy
 from broker.capacity.requirements import InvalidRequirement
 from broker.controllers.disruption import conditions
-from broker.controllers.disruption.candidates import awaits_pods, obstacle, ready_to_go, waits
+from broker.controllers.disruption.candidates import (
+    awaits_pods,
+    nominated_for,
+    obstacle,
+    ready_to_go,
+    usable_soon,
+    waits,
+)
 from broker.controllers.disruption.gangs import drifted_units
 from broker.controllers.disruption.moves import MoveController, MoveLabel
 from broker.controllers.disruption.replacements import (
@@ -111,10 +118,18 @@ class DisruptionMethods:
     ) -> set[str]:
         """Ends nodes without pods that need another. Returns the uids of their claims."""
         ended: set[str] = set()
-        for node in free:
-            if node.moving or not is_true(node.claim, names.CONSOLIDATABLE):
-                continue
-            if awaits_pods(node, self._caches.claims, snapshot.now) or not self._may(node, snapshot):
+        empty = [
+            node
+            for node in free
+            if not node.moving
+            and is_true(node.claim, names.CONSOLIDATABLE)
+            and not awaits_pods(node, self._caches.claims, snapshot.now)
+            and self._may(node, snapshot)
+        ]
+        usable = self._usable_soon(empty, snapshot) if empty else {}
+        for node in empty:
+            if node.node is not None and (pod := usable.get(node.node.name)):
+                self._reporter.blocked(node, nominated_for(pod))
                 continue
             if not self._allowed(node, ledger, "Empty"):
                 continue
@@ -123,6 +138,10 @@ class DisruptionMethods:
                     ledger.take(node.pool.name, "Empty")
                     ended.add(node.claim.uid)
         return ended
+
+    def _usable_soon(self, empty: Sequence[ManagedNode], snapshot: DisruptionSnapshot) -> Mapping[str, str]:
+        pods, occupancy = self._caches.pods.list(), snapshot.occupancy
+        return usable_soon(empty, pods, occupancy, self._placement(snapshot), snapshot.now)
 
     def _still_empty(self, node: ManagedNode) -> bool:
         """Reads the API server, since the caches may lack the newest pods and reservations."""

@@ -20,7 +20,7 @@ from tests.support.examples import times
 
 from .builders import GROUP, NOW, TYPES, claim, inventory, node_class, odcr
 
-WORLDS = times(300)
+WORLDS = times(200)
 IDS = ("cr-0", "cr-1", "cr-2", "cr-3")
 GROUPS = tuple(f"{GROUP}-{number}" for number in range(3))
 ANY, ONLY = ["reserved", "on-demand"], ["reserved"]

@@ -18,7 +18,7 @@ from tests.support.examples import times
 
 from .builders import GROUP, NOW, TYPES, claim, inventory, node_class, odcr
 
-WORLDS = times(300)
+WORLDS = times(200)
 QUEUES = ("a", "b", "c")
 IDS = ("cr-0", "cr-1", "cr-2", "cr-3")
 A, B = SlotPool("a", "f"), SlotPool("b", "f")

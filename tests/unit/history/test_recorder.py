@@ -172,12 +172,12 @@ def test_an_unwritable_path_does_not_stop_the_recorder(tmp_path: Path) -> None:
 
 def test_a_full_file_deletes_old_entries_for_new_ones(tmp_path: Path) -> None:
     """A burst is larger than the limit."""
-    recorder = HistoryRecorder(HistoryStore(str(tmp_path / "h.db"), mebibytes=16), clock=HurryingClock())
+    recorder = HistoryRecorder(HistoryStore(str(tmp_path / "h.db"), mebibytes=8), clock=HurryingClock())
     recorder.start()
     before = lost("full")
-    for number in range(9_000):
+    for number in range(4_500):
         recorder.attempt(refusal(number, message="m" * 1_000, next_step="n" * 1_000))
-    newest = EntryFilter(name="train-8999")
+    newest = EntryFilter(name="train-4499")
     until(lambda: recorder.version and recorder.store.find(newest))
     recorder.close()
-    assert lost("full") == before and (tmp_path / "h.db").stat().st_size <= 16 << 20
+    assert lost("full") == before and (tmp_path / "h.db").stat().st_size <= 8 << 20

@@ -14,5 +14,5 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def server() -> Server:
-    return Server()
+def server(clock: FakeClock) -> Server:
+    return Server(clock=clock)

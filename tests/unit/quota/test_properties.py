@@ -172,7 +172,7 @@ BOTH = pytest.mark.parametrize("fair", [False, True], ids=["classical", "fair"])
 
 
 @BOTH
-@examples(60)
+@examples(30)
 @given(case=cases())
 def test_victims_equal_those_of_the_naive_rules(fair: bool, case: Case) -> None:
     decided = {(target.workload.name, target.reason) for target in decide(case, case.ledger(), fair=fair)}
@@ -184,7 +184,7 @@ def test_victims_equal_those_of_the_naive_rules(fair: bool, case: Case) -> None:
 
 
 @BOTH
-@examples(60)
+@examples(30)
 @given(case=cases(), others=st.lists(st.tuples(st.integers(-1, 3), st.integers(0, 3)), max_size=4))
 def test_values_kept_for_a_round_change_no_decision(
     fair: bool, case: Case, others: list[tuple[int, int]]
@@ -226,7 +226,7 @@ PODS = st.builds(
 
 
 @BOTH
-@examples(40)
+@examples(30)
 @given(
     case=cases(),
     groups=GROUPS,

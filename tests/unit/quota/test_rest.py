@@ -13,6 +13,7 @@ from broker.quota.flavors import PodSetRequest
 from broker.quota.model import Preemption, Queue
 from broker.quota.slot_model import PendingSlots, SlotHolder, SlotRequest
 from broker.quota.slots import SlotTree
+from tests.support.examples import times
 from tests.unit.quota.builders import RULES, queue, quota, workload
 from tests.unit.quota.rounds import TYPES, Dedicated, Job, Reservation, Setting, World
 from tests.unit.quota.rules import check
@@ -27,7 +28,7 @@ WITHIN = {"withinClusterQueue": "LowerPriority"}
 SEEDS = (
     *(20096, 20180, 20235, 20415, 20534, 20617, 20698, 20738, 20977, 21201, 21548, 21662),
     *(30001, 30544, 31044, 31074, 31685, 40821, 41126, 42448, 51441, 60460, 70812, 91232, 100848, 3001476),
-    *range(20),
+    *range(times(8)),
 )
 
 

@@ -53,6 +53,7 @@ from providers.model import (
     ReservationGroup,
 )
 from tests.support.definitions import defined
+from tests.support.examples import times
 from tests.unit.capacity.builders import type_
 
 CLUSTER, GPU, ZONE = "blue", "nvidia.com/gpu", "us-east-1a"
@@ -573,7 +574,7 @@ def test_no_sequence_spends_more_than_the_caps() -> None:
     run_state_machine_as_test(
         Purchases,
         settings=settings(
-            max_examples=12,
+            max_examples=times(7),
             stateful_step_count=20,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow],

@@ -19,8 +19,7 @@ import pytest
 import yaml
 
 from broker.apiserver import ApiServer, Cluster, Collector
-
-from .objects import DEFINITIONS, definition
+from tests.unit.apiserver.objects import DEFINITIONS, definition
 
 KUBECTL = shutil.which("kubectl")
 pytestmark = [

@@ -11,10 +11,14 @@ from kubernetes import watch as untyped
 from kubernetes.client.exceptions import ApiException
 
 from broker.apiserver import ApiServer, Cluster
-
-from .objects import definition, widget
+from tests.unit.apiserver.objects import Clock, definition, widget
 
 Watch: Any = untyped.Watch
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster(clock=Clock(), seed=1)
 
 
 @pytest.fixture
