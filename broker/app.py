@@ -103,7 +103,7 @@ class Broker:
         self.read = read = Informers(client, clock=clock)
         self.recorder = Recorder(client, "capacity-broker", clock)
         self._context = context = ControllerContext(client=client, recorder=self.recorder, clock=clock)
-        self._signals = signals = Signals()
+        self.signals = signals = Signals()
         self._takeover = TakeOver(
             client, read.leases.cache, enabled=settings.take_over_karpenter, clock=clock
         )
@@ -227,7 +227,7 @@ class Broker:
             settings=self._settings,
             clock=self._clock,
             recorder=self.recorder,
-            describe=self._signals.describe,
+            describe=self.signals.describe,
         )
         return reservation_controllers(shared, classes=self.read.classes.cache)
 
@@ -239,7 +239,7 @@ class Broker:
             ec2,
             read.classes.cache,
             self._nodeclasses,
-            relist=self._signals.replan,
+            relist=self.signals.replan,
         )
         watch_odcr_objects(manager, read, self.inventory, self._nodeclasses, ec2.view, odcrs, every=every)
         manager.follow(*ome.reads.named.values())
@@ -330,7 +330,7 @@ class Broker:
             classes,
             self._caches.pools,
             cluster=self._settings.cluster_name,
-            describe=self._signals.describe,
+            describe=self.signals.describe,
         )
         watch_advice(
             self._manager,
@@ -349,7 +349,7 @@ class Broker:
             self._caches,
             self._nodeclasses,
             short=self.launcher.announced,
-            describe=self._signals.describe,
+            describe=self.signals.describe,
         )
         self._manager.run(
             QueueReader(self._provider, queue, notices.take, clock=self._clock, synced=self.read.synced)
@@ -366,11 +366,11 @@ class Broker:
 
     def _poll(self, _items: Sequence[str]) -> None:
         if self._takeover.refresh():
-            self._signals.owner_changed()
+            self.signals.owner_changed()
         first = not self.inventory.described
         self.inventory.refresh()
         if first:
-            self._signals.described()
+            self.signals.described()
 
     def _sweep(self, items: Sequence[str]) -> None:
         give_back()

@@ -315,10 +315,10 @@ class Cache(Generic[T]):
         self._measure()
         if partial is not None and report:
             log.warning(
-                "object left out: it cannot be decoded", kind=self._kind, object=key, error=partial.error
+                "object left out: it cannot be decoded", kind=self.resource, object=key, error=partial.error
             )
             for reporter in self._reporters:
-                with guarded("left out", kind=self._kind, object=key):
+                with guarded("left out", kind=self.resource, object=key):
                     reporter(partial)
         if old is not None or new is not None:
             self._notify(self._handlers, key, old, new)
@@ -348,7 +348,7 @@ class Cache(Generic[T]):
         return DecodedObject(key, version, None, PartialObject.of_raw(self._model.KIND, raw, error_text))
 
     def _values(self, key: str, new: T) -> dict[str, frozenset[str]] | None:
-        with guarded("index", kind=self._kind, object=key):
+        with guarded("index", kind=self.resource, object=key):
             return {name: frozenset(values(new)) for name, values in self._indexes.items()}
         return None
 
@@ -368,11 +368,14 @@ class Cache(Generic[T]):
             try:
                 handler(old, new)
             except Exception:
-                with guarded("handler", kind=self._kind, object=key):  # made for failures only: it costs time
+                with guarded(
+                    "handler", kind=self.resource, object=key
+                ):  # made for failures only: it costs time
                     raise
 
     @property
-    def _kind(self) -> str:
+    def resource(self) -> str:
+        """The kind in requests, such as `pods`, `nodeclaims.karpenter.sh`."""
         return self._model.KIND.resource
 
     def _measure(self) -> None:

@@ -28,6 +28,7 @@ from broker.capacity.template import target_for
 from broker.settings import Settings
 from providers.aws import errors
 from providers.model import CapacityType, ErrorClass
+from tests.docs.triggers import triggers
 from tests.unit.apis import test_ome
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -278,8 +279,14 @@ def example(file: str) -> Callable[[], str]:
     return lambda: f"```yaml\n{(EXAMPLES / file).read_text()}```\n"
 
 
+def changes() -> str:
+    """The loops that each change starts."""
+    return table(("change", "starts"), ((change, ", ".join(loops)) for change, loops in triggers().items()))
+
+
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "answers": answers,
+    "changes": changes,
     "codes": codes,
     "example-borrowing": example("borrowing.yaml"),
     "example-bought": example("bought.yaml"),
