@@ -230,4 +230,7 @@ class Object(Model):
 
 def condition(conditions: tuple[Condition, ...], type_: str) -> Condition | None:
     """The condition of that type; None if it is not set."""
-    return next((item for item in conditions if item.type == type_), None)
+    for item in conditions:
+        if item.type == type_:
+            return item
+    return None

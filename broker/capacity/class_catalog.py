@@ -1,7 +1,8 @@
 """The options of one class's claims, computed once: types, offerings, and options outside reservations.
 
 Invariant: types come smallest first and options in order. Each option is created once, so two claims with
-the same option share the object. A reservation that cannot be launched into now yields no option.
+the same option share the object; classes may share their options outside reservations. A reservation that
+cannot be launched into now yields no option.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from broker.capacity.compatibility import incompatibility
 from broker.capacity.matching import begins_by, ends_at, launchable
-from broker.capacity.model import Inventory, NodeClass, Option, Pool
+from broker.capacity.model import Inventory, NodeClass, Option, Pool, Resolved, Selection
 from broker.capacity.type_filter import Mask, TypeFilter
 from broker.capacity.types import (
     TENANCY,
@@ -122,34 +123,114 @@ class ClassCatalog:
     option_cache: dict[tuple[str, ...], Option]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NodeTypes:
+    """The types as nodes of all classes with these settings."""
+
+    settings: NodeClass
+    candidates: Mapping[str, CandidateType]
+    imageless: Mapping[str, str]
+    unfit: Mapping[str, str]
+    type_filter: TypeFilter
+
+
+class ClassCatalogs:
+    """The catalogs of one moment. Classes share what their common settings make, as most classes differ in
+    their reservations alone, and types are many."""
+
+    def __init__(self, types: Mapping[str, InstanceType], inventory: Inventory, now: datetime) -> None:
+        self._ordered = sorted(types.values(), key=size_key)
+        self._inventory = inventory
+        self._now = now
+        self._node_types: list[_NodeTypes] = []
+        self._unreserved: dict[tuple[object, ...], UnreservedOptions] = {}
+
+    def of(self, node_class: NodeClass) -> ClassCatalog:
+        nodes = self._nodes_of(node_class)
+        candidates, now, odcrs = nodes.candidates, self._now, self._inventory.odcrs
+        zones = {subnet.zone: zone_labels(subnet.zone, subnet.zone_id) for subnet in node_class.subnets}
+        reserved = tuple(
+            _live(odcrs.get(odcr.id, odcr), node_class, candidates, zones, now)
+            for odcr in node_class.resolved.usable
+        )
+        option_cache: dict[tuple[str, ...], Option] = {}
+        return ClassCatalog(
+            node_class=node_class,
+            candidates=candidates,
+            imageless=nodes.imageless,
+            unfit=nodes.unfit,
+            zones=zones,
+            reserved=reserved,
+            soon=tuple(
+                (
+                    _live(
+                        replace(odcr, state="active", unlaunchable=False), node_class, candidates, zones, now
+                    ),
+                    by,
+                )
+                for selected in node_class.resolved.pending
+                if (by := begins_by(odcr := odcrs.get(selected.id, selected), now))
+            ),
+            offerings=_offerings(reserved, node_class, option_cache),
+            unreserved={
+                kind: self._unreserved_of(kind, nodes, zones, node_class.placement) for kind in _UNRESERVED
+            },
+            type_filter=nodes.type_filter,
+            option_cache=option_cache,
+        )
+
+    def _nodes_of(self, node_class: NodeClass) -> _NodeTypes:
+        settings = replace(
+            node_class,
+            name="",
+            selection=Selection(),
+            resolved=Resolved(),
+            dedicated=Resolved(),
+            subnets=(),
+            placement_group_arn="",
+            labels={},
+            not_ready="",
+        )
+        known = next((nodes for nodes in self._node_types if nodes.settings == settings), None)
+        if known is None:
+            known = _node_types(settings, self._ordered)
+            self._node_types.append(known)
+        return known
+
+    def _unreserved_of(
+        self, kind: CapacityType, nodes: _NodeTypes, zones: Collection[str], placement: str
+    ) -> UnreservedOptions:
+        key = (kind, id(nodes), frozenset(zones), placement)
+        if key not in self._unreserved:
+            odds = self._inventory.odds
+            self._unreserved[key] = _unreserved(kind, nodes.candidates, zones, placement, odds)
+        return self._unreserved[key]
+
+
 def class_catalog(
     node_class: NodeClass, types: Mapping[str, InstanceType], inventory: Inventory, now: datetime
 ) -> ClassCatalog:
-    """The catalog of this class now."""
-    tenancy = {TENANCY: node_class.tenancy or "default"}
-    ordered = sorted(types.values(), key=size_key)
-    with_image = {type_.name for type_ in ordered if image_for(node_class, type_)}
+    """The catalog of a single class now."""
+    return ClassCatalogs(types, inventory, now).of(node_class)
+
+
+def _node_types(settings: NodeClass, ordered: Sequence[InstanceType]) -> _NodeTypes:
+    tenancy = {TENANCY: settings.tenancy or "default"}
+    with_image = {type_.name for type_ in ordered if image_for(settings, type_)}
     unfit = {
         type_.name: problem
         for type_ in ordered
-        if type_.name in with_image and (problem := incompatibility(type_, node_class))
+        if type_.name in with_image and (problem := incompatibility(type_, settings))
     }
-    served = with_image - unfit.keys()
     candidates = {
         type_.name: CandidateType(
-            type=type_, labels=type_labels(type_) | tenancy, allocatable=allocatable(type_, node_class)
+            type=type_, labels=type_labels(type_) | tenancy, allocatable=allocatable(type_, settings)
         )
         for type_ in ordered
-        if type_.name in served
+        if type_.name in with_image and type_.name not in unfit
     }
-    zones = {subnet.zone: zone_labels(subnet.zone, subnet.zone_id) for subnet in node_class.subnets}
-    reserved = tuple(
-        _live(inventory.odcrs.get(odcr.id, odcr), node_class, candidates, zones, now)
-        for odcr in node_class.resolved.usable
-    )
-    option_cache: dict[tuple[str, ...], Option] = {}
-    return ClassCatalog(
-        node_class=node_class,
+    return _NodeTypes(
+        settings=settings,
         candidates=candidates,
         imageless={
             type_.name: f"the class has no image for {type_.architecture}"
@@ -158,23 +239,10 @@ def class_catalog(
             if type_.name not in with_image
         },
         unfit=unfit,
-        zones=zones,
-        reserved=reserved,
-        soon=tuple(
-            (_live(replace(odcr, state="active", unlaunchable=False), node_class, candidates, zones, now), by)
-            for selected in node_class.resolved.pending
-            if (by := begins_by(odcr := inventory.odcrs.get(selected.id, selected), now))
-        ),
-        offerings=_offerings(reserved, node_class, option_cache),
-        unreserved={
-            kind: _unreserved(kind, candidates, zones, node_class.placement, inventory.odds)
-            for kind in _UNRESERVED
-        },
         type_filter=TypeFilter(
             [candidate.labels for candidate in candidates.values()],
             [candidate.allocatable for candidate in candidates.values()],
         ),
-        option_cache=option_cache,
     )
 
 
@@ -225,6 +293,11 @@ def offering_options(
         options.append(_option(selection.group_arn, together, option_cache, placement))
         apart = [odcr for odcr in apart if market_of(odcr) != "on-demand"]
     return options + [_option(odcr.id, [odcr], option_cache) for odcr in apart]
+
+
+def _opened(odcr: Odcr) -> Odcr:
+    """The reservation as it is once launches into it are possible."""
+    return replace(odcr, state="active", unlaunchable=False)
 
 
 def _live(

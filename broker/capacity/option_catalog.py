@@ -17,7 +17,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Final, NamedTuple
 
-from broker.capacity.class_catalog import CandidateType, ClassCatalog, class_catalog
+from broker.capacity.class_catalog import CandidateType, ClassCatalog, ClassCatalogs
 from broker.capacity.entitlement import NO_ENTITLEMENTS, RESERVED_FOR_OTHERS, Entitlements
 from broker.capacity.model import Claim, Inventory, NodeClass, Option, Skipped
 from broker.capacity.options import choose, matching_reservations, soon, suitable, tenancy
@@ -94,7 +94,7 @@ class OptionCatalog:
         """`all_last_resorts`: list them also if an option outside reservations is not short."""
         self._node_classes = node_classes
         self._all_last_resorts = all_last_resorts
-        self._types = types
+        self._catalogs = ClassCatalogs(types, inventory, now)
         self._inventory = inventory
         self._shortages = shortages
         self._now = now
@@ -104,14 +104,14 @@ class OptionCatalog:
         self._known: dict[tuple[str, str], ClassCatalog] = {}
         self._exact: dict[tuple[str, Requirements, frozenset[tuple[str, float]], str], CandidateOptions] = {}
         self._by_need: dict[_Need, CandidateOptions] = {}
-        self._states: dict[int, _OptionState] = {}
+        self._states: dict[tuple[int, int], _OptionState] = {}
         self._calms: dict[tuple[str, str], bool] = {}
 
     def known(self, claim: Claim) -> ClassCatalog:
         key = (claim.node_class, tenancy(claim.requirements))
         if key not in self._known:
             node_class = self._node_classes[claim.node_class].of_tenancy(key[1])
-            self._known[key] = class_catalog(node_class, self._types, self._inventory, self._now)
+            self._known[key] = self._catalogs.of(node_class)
         return self._known[key]
 
     def computed(self, claim: Claim) -> CandidateOptions | None:
@@ -277,10 +277,10 @@ class OptionCatalog:
         return self._calms[key]
 
     def _state(self, option: Option, known: ClassCatalog) -> _OptionState:
-        """The state of an option, computed once."""
-        # A class's catalog makes each option once, and reservations as long as this does.
-        if (state := self._states.get(id(option))) is None:
-            state = self._states[id(option)] = self._option_state(option, known)
+        """The state of an option for a class, computed once."""
+        key = (id(known), id(option))  # both are kept as long as this is
+        if (state := self._states.get(key)) is None:
+            state = self._states[key] = self._option_state(option, known)
         return state
 
     def _option_state(
