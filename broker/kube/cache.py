@@ -348,8 +348,11 @@ class Cache(Generic[T]):
         return DecodedObject(key, version, None, PartialObject.of_raw(self._model.KIND, raw, error_text))
 
     def _values(self, key: str, new: T) -> dict[str, frozenset[str]] | None:
-        with guarded("index", kind=self.resource, object=key):
+        try:
             return {name: frozenset(values(new)) for name, values in self._indexes.items()}
+        except Exception:
+            with guarded("index", kind=self.resource, object=key):
+                raise
         return None
 
     def _unindex(self, key: str, old: T | None) -> None:
@@ -365,12 +368,10 @@ class Cache(Generic[T]):
 
     def _notify(self, handlers: Iterable[Handler[T]], key: str, old: T | None, new: T | None) -> None:
         for handler in [*handlers]:
-            try:
+            try:  # `guarded` is made for failures only: it costs time
                 handler(old, new)
             except Exception:
-                with guarded(
-                    "handler", kind=self.resource, object=key
-                ):  # made for failures only: it costs time
+                with guarded("handler", kind=self.resource, object=key):
                     raise
 
     @property
