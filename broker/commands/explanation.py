@@ -33,10 +33,8 @@ COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
     "short": {
         "pool": "POOL",
         "code": "CODE",
-        "since": "SINCE",
-        "next_try": "NEXT TRY",
-        "until": "UNTIL",
         "for": "FOR",
+        "next_try": "NEXT TRY",
     },
     "waiting": {"claim": "CLAIM", "class": "CLASS", "for": "FOR", "message": "WHY"},
     "tried": {
@@ -55,7 +53,7 @@ HEADINGS: Final[Mapping[str, str]] = {
     "waiting": "Waiting",
     "tried": "Tried",
     "events": "Last events",
-    "costs": "Cost",
+    "costs": "Cost, with slots as EC2 last described them",
     "do": "You can",
 }
 NOTHING: Final[Mapping[str, str]] = {
@@ -260,7 +258,12 @@ def _next(situation: Situation) -> Iterator[str]:
             and attempt.next_step
             and attempt.outcome is not Outcome.LAUNCHED
         )
-        then = "; ".join([*steps][-2:]) or "launched at the next pass that finds room"
+        reports = dict.fromkeys(
+            f"{launched.reason}: {launched.message}"
+            for claim in group
+            if (launched := condition(claim.status.conditions, names.LAUNCHED)) and launched.message
+        )
+        then = "; ".join([*steps][-2:] or [*reports][-2:]) or "launched at the next pass that has room"
         yield f"{counted(len(group), 'claim')} of class {name}: {then}"
     if waiting and situation.shortages:
         first = min(situation.shortages, key=lambda shortage: shortage.next_try)

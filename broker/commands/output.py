@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final, Literal
 
 import orjson
 import yaml
@@ -20,6 +20,8 @@ from broker.kube.conditions import timestamp
 from broker.text import plain
 from broker.webpage.wording import scope_name
 
+# Keys of words that people search for and copy: other columns give way first.
+UNBROKEN: Final = frozenset({"id", "pool", "code"})
 _MONEY = re.compile(r"\d+\.\d\d")
 
 
@@ -39,7 +41,8 @@ def table(title: str, rows: Sequence[Mapping[str, Any]], *, columns: Mapping[str
     drawn = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for key, heading in columns.items():
         number = any(_MONEY.fullmatch(str(row.get(key))) or isinstance(row.get(key), int) for row in rows)
-        drawn.add_column(heading, justify="right" if number else "left", overflow="fold")
+        justify: Literal["right", "left"] = "right" if number else "left"
+        drawn.add_column(heading, justify=justify, overflow="fold", no_wrap=key in UNBROKEN)
     for row in rows:
         # Text, since a string's [brackets] would be read as markup and vanish.
         drawn.add_row(*(Text("" if row.get(key) is None else str(row[key])) for key in columns))

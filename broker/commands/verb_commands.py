@@ -27,6 +27,7 @@ Reservation = Annotated[
     ),
 ]
 Drain = Annotated[bool, typer.Option("--drain", help="Also evict the workloads that run.")]
+Remove = Annotated[bool, typer.Option("--remove", help="Count them no longer.")]
 Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of EC2 capacity reservations.")]
 
 
@@ -89,15 +90,21 @@ def register(
     @app.command("adopt", cls=Command)
     @options(*CLUSTER)
     def adopt_command(
-        settings: Settings, reservation: Reservation, ids: Ids, output: Output = Format.TABLE
+        settings: Settings,
+        reservation: Reservation,
+        ids: Ids,
+        remove: Remove = False,
+        output: Output = Format.TABLE,
     ) -> None:
         """Count existing EC2 capacity reservations for a reservation, if --adopt-by-annotation allows it."""
         from broker.commands import verbs
 
         connected = client(settings)
-        show(verbs.adopt(connected, reservation, ids), columns=verbs.COLUMNS, format_=output)
-        unadoptable = verbs.unadoptable(connected, ids)
-        for line in (*unadoptable, verbs.adoption_hint(reservation)):
-            typer.echo(line, err=True)
-        if unadoptable:
+        if not remove and (unadoptable := verbs.unadoptable(connected, ids)):
+            for line in (*unadoptable, "nothing was changed"):
+                typer.echo(line, err=True)
             raise typer.Exit(1)
+        rows = verbs.adopt(connected, reservation, ids, remove=remove)
+        show(rows, columns=verbs.COLUMNS, format_=output)
+        if not remove:
+            typer.echo(verbs.adoption_hint(reservation), err=True)

@@ -70,16 +70,20 @@ def give_back(client: Client, reservation: str) -> list[dict[str, Any]]:
     return annotate(client, reservation, names.DELETION_POLICY, lambda _: "Cancel")
 
 
-def adopt(client: Client, reservation: str, ids: Sequence[str]) -> list[dict[str, Any]]:
-    """Adds EC2 capacity reservations to those that belong to it."""
+def adopt(
+    client: Client, reservation: str, ids: Sequence[str], *, remove: bool = False
+) -> list[dict[str, Any]]:
+    """Adds EC2 capacity reservations to those that belong to it, or removes them."""
     if malformed := malformed_ids(",".join(ids)):
         raise ValueError(f"{malformed[0]!r} is no id of EC2: write one such as cr-0123456789abcdef0")
 
-    def added(before: str) -> str:
+    def changed(before: str) -> str | None:
         adopted = [id_ for id_text in before.split(",") if (id_ := id_text.strip())]
+        if remove:
+            return ",".join(id_ for id_ in adopted if id_ not in ids) or None
         return ",".join(dict.fromkeys([*adopted, *ids]))
 
-    return annotate(client, reservation, names.ADOPT_IDS, added)
+    return annotate(client, reservation, names.ADOPT_IDS, changed)
 
 
 def unqueued(client: Client, reservation: str) -> str:
@@ -107,7 +111,10 @@ def unadoptable(client: Client, ids: Sequence[str]) -> list[str]:
     lines = []
     for id_ in ids if mirrors else ():
         if id_ not in mirrors:
-            lines.append(f"the broker's last read of EC2 has no reservation {id_}: correct the id")
+            lines.append(
+                f"the broker's last read of EC2 has no reservation {id_}: correct the id, or wait for the "
+                "next read if it is new"
+            )
         elif (state := mirrors[id_].status.state) in ENDED_STATES:
             lines.append(f"reservation {id_} has ended ({state})")
     return lines

@@ -513,7 +513,9 @@ def test_adopt_reports_ids_that_ec2_does_not_show_and_where_to_look_next(reserve
     assert good.exit_code == 0
     assert "`kubectl describe capacityreservation -n research gpus` shows" in good.stderr
     bad = run("adopt", "research/gpus", shown, ended, unknown, "-o", "json")
-    assert bad.exit_code == 1 and json.loads(bad.stdout)
+    assert bad.exit_code == 1 and bad.stdout == ""
+    metadata = client.get(CapacityReservation.KIND, "gpus", namespace="research")["metadata"]
+    assert metadata["annotations"] == {"capacity-broker.io/reservation-ids": shown}
     assert f"the broker's last read of EC2 has no reservation {unknown}" in bad.stderr
     assert f"reservation {ended} has ended (cancelled)" in bad.stderr
 
@@ -558,6 +560,10 @@ def test_verbs_change_one_annotation_and_report_it(reserved: Client) -> None:
         f"{domain}/deletion-policy": "Cancel",
         f"{domain}/reservation-ids": f"{first_id},{second_id}",
     }
+    assert run("adopt", "research/gpus", "--remove", first_id).exit_code == 0
+    assert annotations()[f"{domain}/reservation-ids"] == second_id
+    assert run("adopt", "research/gpus", "--remove", second_id).exit_code == 0
+    assert annotations() == {f"{domain}/deletion-policy": "Cancel"}
     with pytest.raises(ValueError, match="'cr-xyz' is no id of EC2"):
         cli.app(["adopt", "research/gpus", "cr-xyz"], standalone_mode=False)
 

@@ -239,6 +239,21 @@ def test_another_class_is_well(night: Night) -> None:
     assert "nothing is short" in shown and "no claim waits" in shown and "nothing needs to be done" in shown
 
 
+def test_the_next_step_of_a_claim_without_a_class_is_not_a_launch(night: Night) -> None:
+    astray = claim("astray", "reserved")
+    astray["spec"]["nodeClassRef"]["name"] = "nosuch"
+    night.client.create(NodeClaim.KIND, astray)
+    launched = {"type": "Launched", "status": "Unknown", "reason": "NodeClassNotFound"}
+    launched |= {"message": "no such EC2NodeClass", "lastTransitionTime": timestamp(SINCE)}
+    status = {"status": {"conditions": [launched]}}
+    night.client.patch(NodeClaim.KIND, "astray", status, subresource="status")
+    try:
+        steps = explained(night, "cluster")["next"]
+        assert "1 claim of class nosuch: NodeClassNotFound: no such EC2NodeClass" in steps
+    finally:
+        night.client.delete(NodeClaim.KIND, "astray")
+
+
 @pytest.mark.covers("USR-25")
 def test_a_page_fits_a_hundred_columns_without_colour_and_arns(night: Night) -> None:
     shown = [text(night, "explain", *arguments) for arguments in (("class", "training"), ("cluster",))]
@@ -248,6 +263,8 @@ def test_a_page_fits_a_hundred_columns_without_colour_and_arns(night: Night) -> 
         assert "\x1b" not in page
         assert "arn:" not in page
     assert "group h100 (p5.48xlarge, us-east-1a)" in shown[0]
+    # Both whole, so that they can be searched and copied.
+    assert re.search(rf"^  {ODCR} +ReservationCapacityExceeded ", shown[0], re.MULTILINE)
     assert len({line.index("Refused") for line in shown[0].splitlines() if "  Refused  " in line}) == 1
 
 
