@@ -51,7 +51,6 @@ def days(value: Any) -> str:
 
 
 def database(value: str) -> str:
-    """Its password is not repeated in the hint."""
     fits = value == "memory" or (value and "://" not in value) or value.startswith("postgresql://")
     return "" if fits else "memory, the path of a file, or postgresql://USER:PASSWORD@HOST/DATABASE"
 

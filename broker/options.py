@@ -14,8 +14,8 @@ from broker.option_rules import wrong
 from broker.settings import Settings
 
 _HINTS: Final = get_type_hints(Settings, include_extras=True)
-# Their values may hold a token, so no message repeats them.
-_SECRET: Final = frozenset({"notify_alertmanager", "notify_webhook"})
+# Their values may hold a token or a password, so no message repeats them.
+_SECRET: Final = frozenset({"history", "notify_alertmanager", "notify_webhook"})
 _PARTS: Final = ("buy_dollars_each", "buy_dollars_namespace")
 
 

@@ -18,8 +18,9 @@ from broker.capacity.forecast import WINDOW, PoolForecast, forecasts
 from broker.capacity.model import Attempt, Outcome
 from broker.commands.problems_by import GroupBy
 from broker.commands.situation import Situation, happened
+from broker.commands.stored_history import opened
 from broker.history.entries import Entry, microseconds
-from broker.history.store import MEMORY, HistoryStore
+from broker.history.store import MEMORY
 from broker.history.tables import EntryFilter
 from broker.kube.conditions import timestamp
 from broker.oncall.journal import attempt_id
@@ -50,18 +51,14 @@ def stored(
 ) -> tuple[list[Problem], Mapping[str, PoolForecast]] | None:
     """The problems in the history, and the forecast of each pool; None without one.
 
-    Raises SQLAlchemyError, ValueError.
+    Raises HistoryUnreadable.
     """
     if location in ("", MEMORY):
         return None
-    history = HistoryStore(location)
-    try:
-        history.open()
+    with opened(location) as history:
         warnings = EntryFilter(warning=True, since=microseconds(since))
         problems = [_of_entry(entry) for entry in history.find(warnings, limit=MOST)]
         return problems, forecasts(history.outcomes(since=int((now - WINDOW).timestamp())), now)
-    finally:
-        history.close()
 
 
 def published(situation: Situation, since: datetime) -> list[Problem]:

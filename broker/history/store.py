@@ -326,11 +326,16 @@ def database_url(location: str) -> URL:
     if location in ("", MEMORY):
         return make_url("sqlite+pysqlite://")
     if "://" not in location:
-        return URL.create("sqlite+pysqlite", database=str(Path(location).expanduser()))
+        try:
+            return URL.create("sqlite+pysqlite", database=str(Path(location).expanduser()))
+        except RuntimeError as error:
+            raise ValueError("the user of the database's path has no home folder") from error
     try:
         url = make_url(location)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:
         raise ValueError("not a URL of a database") from error
+    if "@" in (url.host or ""):
+        raise ValueError("not a URL of a database: write @ in its user or password as %40")
     if url.get_backend_name() not in ("postgresql", "postgres"):
         raise ValueError(f"a database of the kind {url.get_backend_name()!r} is not supported")
     return url.set(drivername="postgresql+psycopg")
