@@ -1,22 +1,25 @@
-"""The history that a broker writes, as a command opens it.
+"""The history that a broker writes, as a command opens it: for reading only.
 
-Invariant: a database that cannot be used is an error in one line, without the password of its URL.
+Invariants: a command creates and changes nothing in a database. A database that cannot be used or has no
+history is an error in one line, without the password of its URL, and never an all-clear.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from broker.history.store import HistoryStore
+from broker.history.store import HistoryStore, TableMissing
 from broker.options import called
 from broker.text import shortened
 
 _OR_CLUSTER: Final = "or write memory to read the cluster instead"
-_OTHER_FILE: Final = f"name the database that the broker writes, {_OR_CLUSTER}"
+_OTHER_DATABASE: Final = f"name the database that the broker writes, {_OR_CLUSTER}"
+_WHERE: Final = f"run this where the file is, such as in the broker's pod, {_OR_CLUSTER}"
 _SERVER: Final = f"check that it is up and that its user may read it, {_OR_CLUSTER}"
 _OTHER: Final = f"write the path of a file or postgresql://USER:PASSWORD@HOST/DATABASE, {_OR_CLUSTER}"
 _HIDDEN: Final = "***"
@@ -30,14 +33,18 @@ class HistoryUnreadable(ValueError):
 def opened(location: str) -> Iterator[HistoryStore]:
     """The history at a path or URL. Raises HistoryUnreadable, also for the statements in the block."""
     try:
-        history = HistoryStore(location)
+        history = HistoryStore(location, read_only=True)
     except ValueError as error:
         raise HistoryUnreadable(f"{called('history')}: {error}: {_OTHER}") from None
     try:
+        if history.bounded and not Path(history.url.database or "").exists():
+            raise _unreadable(history, "there is no such file", _WHERE)
         history.open()
         yield history
+    except TableMissing as error:
+        raise _unreadable(history, str(error), _OTHER_DATABASE) from error
     except (SQLAlchemyError, OSError) as error:
-        way_out = _OTHER_FILE if history.bounded else _SERVER
+        way_out = _OTHER_DATABASE if history.bounded else _SERVER
         raise _unreadable(history, _reason(error, history), way_out) from error
     finally:
         history.close()

@@ -6,6 +6,7 @@ statement is SQLAlchemy Core, so both databases run the same ones.
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from sqlalchemy import (
     delete,
     event,
     func,
+    inspect,
     literal,
     or_,
     select,
@@ -49,6 +51,7 @@ from broker.history.tables import (
 )
 
 MEMORY: Final = "memory"
+_READ_ONLY: Final = " -c default_transaction_read_only=on"
 # Seconds after which PostgreSQL ends a statement; deleting old rows may take longer.
 STATEMENT_SECONDS: Final = 10
 PRUNE_SECONDS: Final = 120
@@ -61,15 +64,21 @@ JOURNAL: Final = 16 << 20
 _BY_SLOT: Final = (SHORTAGES, LAUNCHES, USES)
 
 
+class TableMissing(Exception):
+    """The database is readable and has no history."""
+
+
 class HistoryStore:
     """The statements. Each raises SQLAlchemyError while the database cannot be used."""
 
-    def __init__(self, location: str = MEMORY, *, mebibytes: int = 512) -> None:
+    def __init__(self, location: str = MEMORY, *, mebibytes: int = 512, read_only: bool = False) -> None:
         """`location` is `memory`, a path, or a URL of PostgreSQL; nothing is opened yet.
 
-        `mebibytes` limits memory and SQLite's file. Raises ValueError for a URL of another kind.
+        `mebibytes` limits memory and SQLite's file. A store that is `read_only` creates and changes nothing.
+        Raises ValueError for a URL of another kind.
         """
         self._bytes = mebibytes << 20
+        self._read_only = read_only
         self.url = database_url(location)
         self._alone = threading.RLock() if self.url.database is None else None
 
@@ -77,6 +86,7 @@ class HistoryStore:
     def _engine(self) -> Engine:
         if not self.bounded:
             limits = f"-c statement_timeout={STATEMENT_SECONDS}s -c lock_timeout={STATEMENT_SECONDS}s"
+            limits += _READ_ONLY * self._read_only
             return create_engine(
                 self.url,
                 pool_size=2,
@@ -86,6 +96,8 @@ class HistoryStore:
             )
         if self.url.database is None:
             engine = create_engine(self.url, poolclass=StaticPool, connect_args={"check_same_thread": False})
+        elif self._read_only:
+            return create_engine(self.url, creator=partial(_connect_read_only, Path(self.url.database)))
         else:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
             engine = create_engine(self.url, connect_args={"timeout": 2})
@@ -93,9 +105,19 @@ class HistoryStore:
         return engine
 
     def open(self) -> None:
-        """Creates missing tables."""
+        """Creates missing tables; a store that is read-only raises TableMissing instead."""
+        if self._read_only:
+            self._check_tables()
+            return
         with self._lock():
             METADATA.create_all(self._engine)
+
+    def _check_tables(self) -> None:
+        with self._begin() as connection:
+            inspector = inspect(connection)
+            for table in METADATA.sorted_tables:
+                if not inspector.has_table(table.name):
+                    raise TableMissing(f"it has no table {table.name}")
 
     def close(self) -> None:
         if "_engine" in vars(self):
@@ -339,6 +361,19 @@ def database_url(location: str) -> URL:
     if url.get_backend_name() not in ("postgresql", "postgres"):
         raise ValueError(f"a database of the kind {url.get_backend_name()!r} is not supported")
     return url.set(drivername="postgresql+psycopg")
+
+
+def _connect_read_only(path: Path) -> sqlite3.Connection:
+    """A reader that leaves no file behind.
+
+    A writer has its log beside the file. Without a log the file is read as immutable: a read-only reader
+    would create a log, and could not delete it.
+    """
+    path = path.resolve()
+    journal = path.with_name(f"{path.name}-wal")
+    immutable = "" if journal.exists() else "&immutable=1"
+    uri = f"{path.as_uri()}?mode=ro{immutable}"
+    return sqlite3.connect(uri, uri=True, timeout=2, check_same_thread=False)
 
 
 def _tune(connection: Any, _record: object, *, limit: int) -> None:

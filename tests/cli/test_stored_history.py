@@ -1,10 +1,16 @@
-"""`errors --history` with a database that cannot be used: one line, exit code 2, and never a password."""
+"""`errors --history` with a database that cannot be used: one line, exit code 2, and never a password.
+
+The command creates and changes nothing, whatever the option names.
+"""
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
+
+from broker.history.store import HistoryStore
 
 from .kit import main
 
@@ -66,3 +72,41 @@ def test_path_that_cannot_be_opened_is_one_line(capsys: pytest.CaptureFixture[st
     (tmp_path / "file").touch()
     for path in (str(tmp_path), str(tmp_path / "file" / "history.db"), "~no-such-user/history.db"):
         assert OTHERS in failure(capsys, "--history", path)
+
+
+@pytest.mark.covers("USR-25")
+def test_path_without_a_file_is_no_all_clear_and_creates_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for path in (tmp_path / "history.db", tmp_path / "new" / "folder" / "history.db"):
+        line = failure(capsys, "--history", str(path))
+        assert f"is '{path}': there is no such file: run this where the file is" in line
+        assert line.endswith(OTHERS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_database_without_a_history_is_no_all_clear_and_stays_as_it_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    empty, other = tmp_path / "empty.db", tmp_path / "other.db"
+    empty.touch()
+    connection = sqlite3.connect(other)
+    connection.execute("CREATE TABLE notes (text)")
+    connection.close()
+    before = {path: path.read_bytes() for path in (empty, other)}
+    for path in before:
+        assert f"is '{path}': it has no table history_" in failure(capsys, "--history", str(path))
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_history_of_an_ended_broker_is_read_and_stays_as_it_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "history.db"
+    store = HistoryStore(str(path))
+    store.open()
+    store.close()
+    before = path.read_bytes()
+    assert main("errors", "--history", str(path)) == 0
+    assert capsys.readouterr().out == "no refusal and no problem in the last 1h\n"
+    assert list(tmp_path.iterdir()) == [path] and path.read_bytes() == before

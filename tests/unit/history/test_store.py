@@ -7,14 +7,15 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import create_engine
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from broker.apis import names
 from broker.capacity.forecast import PoolOutcomes
 from broker.capacity.model import Outcome
 from broker.history.entries import LONGEST, microseconds
 from broker.history.recorder import batch_of
-from broker.history.store import HistoryStore
+from broker.history.store import HistoryStore, TableMissing, database_url
 from broker.history.tables import Batch, EntryFilter
 from broker.kube.events import Reference
 from broker.oncall.journal import attempt_id
@@ -178,6 +179,47 @@ def test_history_survives_a_restart(location: str) -> None:
     second.open()
     assert [entry.name for entry in second.find(EntryFilter())] == ["train-1"]
     second.close()
+
+
+@pytest.mark.parametrize("location", ["file", "postgres"], indirect=True)
+def test_read_only_store_reads_beside_a_writer_and_writes_nothing(location: str) -> None:
+    writer, reader = HistoryStore(location), HistoryStore(location, read_only=True)
+    writer.open()
+    writer.clear()
+    writer.write(batch_of([refusal(1)]))
+    reader.open()
+    writer.write(batch_of([refusal(2)]))
+    assert [entry.name for entry in reader.find(EntryFilter())] == ["train-2", "train-1"]
+    with pytest.raises(DBAPIError, match=r"read-?only"):
+        reader.clear()
+    writer.close()
+    reader.close()
+
+
+def test_read_only_store_leaves_no_file_beside_a_closed_database(tmp_path: Path) -> None:
+    path = tmp_path / "100% #1?.db"
+    writer, reader = HistoryStore(str(path)), HistoryStore(str(path), read_only=True)
+    writer.open()
+    writer.write(batch_of([refusal(1)]))
+    writer.close()
+    before = path.read_bytes()
+    reader.open()
+    assert len(reader.find(EntryFilter())) == 1
+    reader.close()
+    assert list(tmp_path.iterdir()) == [path] and path.read_bytes() == before
+
+
+def test_read_only_store_creates_no_table_in_postgresql(server: str) -> None:
+    owner = create_engine(database_url(server), isolation_level="AUTOCOMMIT")
+    with owner.connect() as connection:
+        connection.exec_driver_sql("CREATE DATABASE empty")
+    owner.dispose()
+    location = server.replace("/postgres?", "/empty?")
+    for _ in range(2):
+        store = HistoryStore(location, read_only=True)
+        with pytest.raises(TableMissing, match="it has no table history_"):
+            store.open()
+        store.close()
 
 
 def test_an_unavailable_database_raises(tmp_path: object) -> None:
