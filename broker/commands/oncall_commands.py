@@ -91,16 +91,17 @@ def register(app: typer.Typer, explain_app: typer.Typer, client: Callable[[Setti
                 typer.echo(note, err=True)
             listed = problems.published(current, begin)
         rows = problems.rows(listed, by, pools)
+        note = problems.of_pods(listed, by)
         if output is not Format.TABLE:
             show_one(rows, format_=output)
         elif not rows:
-            typer.echo(f"no refusal and no problem in the last {since}")
+            of_a_pool = " of a pool" if note else ""
+            typer.echo(f"no refusal and no problem{of_a_pool} in the last {since}")
         else:
-            shown, columns = (
-                [*problems.format_rows(rows)],
-                problems.COLUMNS | {"key": f"{by.upper()}, AND LAST RESULT"},
-            )
-            page().print(table("", shown, columns=columns))
+            shown = [*problems.format_rows(rows)]
+            page().print(table("", shown, columns=problems.headings(rows, by)))
+        if note:
+            typer.echo(note, err=output is not Format.TABLE)
 
     @app.command("watch", cls=Command)
     @options(*CLUSTER)

@@ -24,19 +24,33 @@ from broker.history.store import MEMORY
 from broker.history.tables import EntryFilter
 from broker.kube.conditions import timestamp
 from broker.oncall.journal import attempt_id
-from broker.text import plain
+from broker.text import counted, plain
 
-COLUMNS: Final = {"count": "COUNT", "first": "FIRST", "last": "LAST", "key": ""}
+COLUMNS: Final = {
+    "count": "COUNT",
+    "refused": "REFUSED",
+    "skipped": "SKIPPED",
+    "times": "FIRST AND LAST",
+    "key": "",
+}
 MOST: Final = 100_000  # entries of the history that are counted
 _LAUNCHES: Final = frozenset({Outcome.LAUNCHED, Outcome.ADOPTED})
+# Answers of EC2; a spilled instance did not get its slot in the reservation.
+_REFUSALS: Final = frozenset({Outcome.REFUSED, Outcome.SPILLED})
+_POD: Final = "Pod"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """`pool` is the object of a problem without a pool; `class_` is the event's reason without a class."""
+    """`pool` is the object of a problem without a pool; `class_` is the event's reason without a class.
+
+    `kind` is the object's kind, empty for a problem of a pool. `outcome` is empty for an event.
+    """
 
     at: datetime
     pool: str
+    kind: str = ""
+    outcome: str = ""
     class_: str
     code: str
     message: str
@@ -44,6 +58,11 @@ class Problem:
 
     def key(self, by: GroupBy) -> str:
         return {GroupBy.POOL: self.pool, GroupBy.CLASS: self.class_, GroupBy.CODE: self.code}[by]
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the broker did not ask EC2."""
+        return self.outcome == Outcome.SKIPPED
 
 
 def stored(
@@ -73,14 +92,15 @@ def published(situation: Situation, since: datetime) -> list[Problem]:
                 Problem(
                     at=shortage.since,
                     pool=shortage.scope.key,
+                    outcome=Outcome.REFUSED,
                     class_=shortage.class_.value,
                     code=shortage.code,
                     message=shortage.message,
                 )
             )
     for event in situation.events:
-        counted = {id_.strip() for id_ in event.annotations.get(names.ATTEMPT_IDS, "").split(",")}
-        if event.type != "Warning" or counted & ids:
+        attempt_ids = {id_.strip() for id_ in event.annotations.get(names.ATTEMPT_IDS, "").split(",")}
+        if event.type != "Warning" or attempt_ids & ids:
             continue
         about = event.involved_object
         name = "/".join(filter(None, (about.namespace, about.name)))
@@ -88,6 +108,7 @@ def published(situation: Situation, since: datetime) -> list[Problem]:
             Problem(
                 at=happened(event) or situation.now,
                 pool=f"{about.kind} {name}",
+                kind=about.kind,
                 class_=event.reason,
                 code=event.reason,
                 message=event.message,
@@ -100,23 +121,46 @@ def published(situation: Situation, since: datetime) -> list[Problem]:
 def rows(
     problems: Iterable[Problem], by: GroupBy, pools: Mapping[str, PoolForecast] = MappingProxyType({})
 ) -> list[dict[str, Any]]:
-    """One row a key, the most frequent first. `pools` are the forecasts, which rows of pools have."""
+    """One row a key, the most frequent first. `pools` are the forecasts, which rows of pools have.
+
+    By pool, the rows of other objects come last, and those of pods are left out: see `of_pods`.
+    """
+    by_pool = by is GroupBy.POOL
     groups: dict[str, list[Problem]] = {}
     for problem in sorted(problems, key=lambda problem: problem.at):
-        groups.setdefault(problem.key(by), []).append(problem)
-    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
-    known = pools if by is GroupBy.POOL else {}
+        if not (by_pool and problem.kind == _POD):
+            groups.setdefault(problem.key(by), []).append(problem)
+    ordered = sorted(
+        groups.items(), key=lambda item: (by_pool and bool(item[1][0].kind), -len(item[1]), item[0])
+    )
+    known = pools if by_pool else {}
     return [_row(key, group) | (known[key].view() if key in known else {}) for key, group in ordered]
+
+
+def of_pods(problems: Iterable[Problem], by: GroupBy) -> str:
+    """The sentence about the problems that `rows` leaves out; empty without one."""
+    count = sum(problem.kind == _POD for problem in problems) if by is GroupBy.POOL else 0
+    return f"{counted(count, 'event')} of pods: --by class and --by code count them" if count else ""
+
+
+def headings(rows_: Iterable[Mapping[str, Any]], by: GroupBy) -> dict[str, str]:
+    """The columns of a table, without COUNT if every problem is a refusal or a skip: 80 columns are few."""
+    named = COLUMNS | {"key": f"{by.upper()}, AND LAST RESULT"}
+    if all(row["count"] == row["refused"] + row["skipped"] for row in rows_):
+        del named["count"]
+    return named
 
 
 def format_rows(rows_: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The rows for a person."""
     for row in rows_:
-        times = {key: row[key].replace("T", " ") for key in ("first", "last")}
+        times = "\n".join(row[key].replace("T", " ") for key in ("first", "last"))
         result = ": ".join(filter(None, (row["code"], plain(row["message"]))))
         request = row["request_id"] and f"AWS request {row['request_id']}"
+        if row["result_at"] != row["last"]:
+            request = f"{request} at {row['result_at'].replace('T', ' ')}".strip()
         lines = filter(None, (plain(row["key"]), result, request, _forecast_text(row)))
-        yield {**row, **times, "key": "\n".join(dict.fromkeys(lines))}
+        yield {**row, "times": times, "key": "\n".join(dict.fromkeys(lines))}
 
 
 def _forecast_text(row: Mapping[str, Any]) -> str:
@@ -134,17 +178,21 @@ def beginning(now: datetime, since: timedelta) -> datetime:
 
 
 def _row(key: str, group: list[Problem]) -> dict[str, Any]:
-    last = group[-1]
+    """The result is the last one that is no skip: a skip is the broker's decision, without a request id."""
+    result = next((problem for problem in reversed(group) if not problem.skipped), group[-1])
     return {
         "key": key,
         "count": len(group),
+        "refused": sum(problem.outcome in _REFUSALS for problem in group),
+        "skipped": sum(problem.skipped for problem in group),
         "first": timestamp(group[0].at),
-        "last": timestamp(last.at),
+        "last": timestamp(group[-1].at),
         "pools": sorted({problem.pool for problem in group}),
-        "class": last.class_,
-        "code": last.code,
-        "message": last.message,
-        "request_id": last.request_id,
+        "class": result.class_,
+        "code": result.code,
+        "message": result.message,
+        "request_id": result.request_id,
+        "result_at": timestamp(result.at),
     }
 
 
@@ -152,6 +200,7 @@ def _of_attempt(attempt: Attempt) -> Problem:
     return Problem(
         at=attempt.at,
         pool=str(attempt.pool),
+        outcome=attempt.outcome,
         class_=str(attempt.class_ or attempt.outcome),
         code=attempt.code or str(attempt.outcome),
         message=attempt.message,
@@ -165,6 +214,8 @@ def _of_entry(entry: Entry) -> Problem:
     return Problem(
         at=entry.time,
         pool=entry.pool + placed or f"{entry.kind} {about}",
+        kind="" if entry.pool else entry.kind,
+        outcome=entry.outcome if entry.pool else "",
         class_=entry.error_class or entry.outcome,
         code=entry.code or entry.outcome,
         message=entry.message,
