@@ -1,4 +1,4 @@
-"""Every alert has a runbook, and its commands print the shown output in a cluster with these troubles."""
+"""Every alert has a runbook, and its commands print the shown output in a cluster with that trouble."""
 
 from __future__ import annotations
 
@@ -7,22 +7,19 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apiserver import ApiServer, Cluster
 from broker.kube.transports import InProcessTransport
 from broker.oncall import rules
-from tests.cluster.account import A
-from tests.cluster.objects import ON_DEMAND
-from tests.cluster.ome.bought import create_reservation, flavored
-from tests.cluster.ome.reserved import flavors_alone, until_state
+from providers.local import LocalAws
 from tests.cluster.stack import Stack
 from tests.cluster.test_prometheus import led
 from tests.docs.blocks import DOCS, Step, steps
+from tests.docs.troubles import TROUBLES, Trouble
 from tests.support.direct import local_aws_here
 from tests.support.service_models import models_read_once
 
@@ -30,7 +27,7 @@ __all__ = ["models_read_once"]
 RUNBOOKS = DOCS / "runbooks"
 PAGES = sorted(RUNBOOKS.glob("capacity-*.md"))
 VARYING = (
-    (re.compile(r"cr-[0-9a-f]{17}"), "cr-0123456789abcdef0"),
+    (re.compile(r"\b(cr|i)-[0-9a-f]{17}"), r"\g<1>-0123456789abcdef0"),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d)?(\.\d+)?(Z|\+00:00)"), "2026-11-23T03:00:00Z"),
     (re.compile(r"(replica-0_)[0-9a-f]+"), r"\g<1>1a2b3c4d"),
     (re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"), "0a1b2c3d-0000-4000-8000-0123456789ab"),
@@ -45,36 +42,34 @@ def normal(text: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A full reservation, a pool without capacity, an ending block and a quota without nodes."""
-    cluster = Cluster()
-    with pytest.MonkeyPatch.context() as patch, local_aws_here() as aws, ApiServer(cluster) as api:
+def aws() -> Iterator[LocalAws]:
+    with pytest.MonkeyPatch.context() as patch, local_aws_here() as server:
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             patch.setenv(name, "testing")
-        aws.reset()
+        yield server
+
+
+@pytest.fixture
+def kubeconfig(page: Path, aws: LocalAws, tmp_path: Path) -> Iterator[Path]:
+    """Of a cluster with the trouble of the page's alert."""
+    cluster = Cluster()
+    trouble = trouble_of(page)
+    aws.reset()
+    with ApiServer(cluster) as api:
         stack = Stack(aws, InProcessTransport(cluster))
+        file = tmp_path / "kubeconfig"
+        file.write_text(api.kubeconfig())
         try:
-            full = stack.aws.odcr("m5.large", A, 1)
-            stack.aws.rival(full)
-            stack.aws.capacity_block(ends=timedelta(minutes=90))
-            stack.control.pool(instance_type="m5.large", zone=A, size=0)
-            stack.node_class("training", id_=full)
-            flavors_alone(stack)
-            flavored(stack)
-            create_reservation(stack, 3)
-            stack.start(kubelets=False, reservation_creating_seconds=1.0, buy_dollars=1.0)
-            until_state(stack, "Failed", step=1.0)
-            stack.claim("train-0", node_class="training", zones=(A,))
-            stack.claim("spare-0", node_class="training", zones=(A,), capacity=(ON_DEMAND,))
-            stack.until_waiting("train-0")
-            stack.until_waiting("spare-0", "InsufficientCapacity")
-            stack.until(lambda: len(stack.all(OnDemandCapacityReservation)) == 2, "both are mirrored")
-            file = tmp_path_factory.mktemp("runbooks") / "kubeconfig"
-            file.write_text(api.kubeconfig())
-            with led(stack):
+            with led(stack) if trouble.leads else nullcontext():
+                trouble.make(stack)
                 yield file
         finally:
             stack.close()
+
+
+def trouble_of(page: Path) -> Trouble:
+    (name,) = [alert.name for alert in rules.ALERTS if alert.page == page.name]
+    return TROUBLES[name]
 
 
 def printed(step: Step, env: Mapping[str, str]) -> str:
@@ -91,9 +86,19 @@ def environment(kubeconfig: Path) -> Mapping[str, str]:
 @pytest.mark.covers("CAP-15")
 def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
     assert {page.name for page in PAGES} == {alert.page for alert in rules.ALERTS}
+    assert TROUBLES.keys() == {alert.name for alert in rules.ALERTS}
     for alert in rules.ALERTS:
         text = (RUNBOOKS / alert.page).read_text()
         assert text.startswith(f"# {alert.name}\n") and steps(RUNBOOKS / alert.page)
+
+
+@pytest.mark.covers("CAP-15")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_output_of_a_runbook_shows_the_trouble_of_its_alert(page: Path) -> None:
+    shown = "\n".join(normal(step.output) for step in steps(page))
+    trouble = trouble_of(page)
+    assert [word for word in trouble.words if word not in shown] == []
+    assert trouble.log in page.read_text()
 
 
 @pytest.mark.covers("CAP-15")
