@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -21,7 +22,7 @@ from broker.commands.help import Command, Group
 from broker.commands.output import Format, show, show_one
 from broker.commands.verb_commands import CLUSTER, Output
 from broker.demo import command as demo_command
-from broker.options import BadOptions, options, region_of
+from broker.options import options, region_of
 from broker.settings import Settings
 
 # A command imports its modules when it is called: the SDKs of Kubernetes and AWS and the solver each take
@@ -204,7 +205,7 @@ def _plan(
     from broker.commands.dry_run import DryRun
     from broker.kube.clock import SystemClock
 
-    documents = manifests.read(filename, fill=fill)
+    documents = manifests.read(filename, fill=fill, warn=partial(typer.echo, err=True))
     clock, provider = SystemClock(), _planning_provider(settings)
     client, alone = drafts.drafted(documents, connect)
     packed = pods.planned_pods(
@@ -395,7 +396,7 @@ def main() -> None:
 
         if not isinstance(error, troubles.EXPECTED_ERRORS):
             raise
-        _fail(*(error.problems if isinstance(error, BadOptions) else [troubles.format_error(error)]))
+        _fail(*troubles.format_errors(error))
 
 
 def _called() -> str:

@@ -20,6 +20,7 @@ from broker.apis.kueue import Cohort, Namespace, ResourceFlavor
 from broker.apis.meta import Kind, Object
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
+from broker.commands.unknown_fields import UnknownFields
 from broker.kube.client import Client
 
 CRD = Kind(
@@ -47,16 +48,24 @@ KINDS = {(m.KIND.api_version, m.KIND.kind): m for m in MODELS}
 
 
 class BadManifest(Exception):
-    """A document that cannot be read; the text has the place and the reason."""
+    """Documents that cannot be read; each problem has the place and the reason."""
+
+    def __init__(self, *problems: str) -> None:
+        self.problems = problems
+        super().__init__("; ".join(problems))
 
 
-def read(paths: Iterable[str], *, fill: Callable[[str], str] = str) -> list[dict[str, Any]]:
+def read(
+    paths: Iterable[str], *, fill: Callable[[str], str] = str, warn: Callable[[str], None] = lambda _: None
+) -> list[dict[str, Any]]:
     """Every document, in order; `-` is standard input, a folder its .yaml, .yml and .json files.
 
-    Raises BadManifest naming the file.
+    `warn` gets a line for each unknown field that is close to no known one. Raises BadManifest naming the
+    file.
     """
     documents: list[dict[str, Any]] = []
     unfilled: list[str] = []
+    unknown = UnknownFields()
     for name, text in _texts(paths):
         try:
             documents_ = [d for d in yaml.safe_load_all(fill(text)) if d]
@@ -66,13 +75,19 @@ def read(paths: Iterable[str], *, fill: Callable[[str], str] = str) -> list[dict
             if not isinstance(document, dict) or not document.get("kind"):
                 raise BadManifest(f"{name}, document {number}: no Kubernetes object (kind is missing)")
             documents.append(document)
-            if (document.get("apiVersion", ""), document["kind"]) in KINDS:
+            model = KINDS.get((document.get("apiVersion", ""), document["kind"]))
+            unknown.check(name, document, model.KIND if model else None)
+            if model:
                 unfilled += [f"{name}: {field} is {value}" for field, value in _placeholders(document)]
     if unfilled:
         raise BadManifest(
             f"{'; '.join(unfilled)}: replace each by its value, or set it in the environment and "
             "pipe the file through envsubst and read it with -f -"
         )
+    if unknown.refused:
+        raise BadManifest(*unknown.refused)
+    for line in unknown.ignored:
+        warn(line)
     return documents
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from broker.commands.manifests import BadManifest
 from broker.kube.errors import ApiError, Forbidden, NotFound, Unavailable
 from broker.kube.transports import ConfigurationError
+from broker.options import BadOptions
 from providers.model import ErrorClass, ProviderError
 
 # The message of each has its way out; a permission would not help.
@@ -22,6 +23,13 @@ REFUSED_CODES = (
     "UnrecognizedClientException",
 )
 EXPECTED_ERRORS = (ApiError, ConfigurationError, ProviderError, BadManifest, ValueError)
+
+
+def format_errors(error: Exception) -> list[str]:
+    """One of EXPECTED_ERRORS, in a line for each of its problems."""
+    if isinstance(error, BadManifest | BadOptions):
+        return [" ".join(problem.split()) for problem in error.problems]
+    return [format_error(error)]
 
 
 def format_error(error: Exception) -> str:

@@ -28,7 +28,7 @@ from providers.local import LocalAws
 from providers.model import ErrorClass, ProviderError
 from tests.kueue import definitions as kueue
 
-from .kit import ACCOUNT, REGION, World, claim, files, node_class, run
+from .kit import ACCOUNT, REGION, World, claim, files, main, node_class, run
 
 
 def planned(world: World, path: str) -> tuple[int, list[dict[str, Any]]]:
@@ -374,6 +374,32 @@ def test_plan_without_claims_is_no_success(
         cli.main()
     assert ended.value.code == 2
     assert f"{path}: no NodeClaim (karpenter.sh/v1) and no pod to plan" in capsys.readouterr().err
+
+
+def test_plan_refuses_misspelt_fields_before_anything_is_planned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No cluster and no EC2 is asked: none is there."""
+    misspelt = claim("x")
+    misspelt["spec"]["requirments"] = misspelt["spec"].pop("requirements")
+    pod = body("v1", "Pod", "y", container=requesting("1")["containers"])
+    path = files(tmp_path, misspelt, pod)
+    assert main("plan", "-f", path, "--aws-endpoint", "http://127.0.0.1:1") == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.splitlines() == [
+        f"capacity-broker: {path}: NodeClaim x: spec.requirments: unknown field; did you mean requirements?",
+        f"capacity-broker: {path}: Pod y: spec.container: unknown field; did you mean containers?",
+    ]
+
+
+def test_plan_warns_of_a_field_that_a_newer_karpenter_may_have(world: World, tmp_path: Path) -> None:
+    newer = node_class(world, bootMode="uefi")
+    path = files(tmp_path, newer, claim("c-0"))
+    result = run("plan", "-f", path, "--aws-endpoint", world.endpoint, "-o", "json")
+    warning = f"{path}: EC2NodeClass training: spec.bootMode: unknown field; the plan ignores it"
+    assert (result.exit_code, result.stderr.splitlines()[0]) == (0, warning)
+    assert json.loads(result.stdout)[0]["launches"]
 
 
 @pytest.mark.parametrize(
