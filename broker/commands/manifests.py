@@ -139,7 +139,7 @@ def apply(client: Client, documents: Iterable[dict[str, Any]]) -> list[str]:
 def _texts(paths: Iterable[str]) -> Iterable[tuple[str, str]]:
     for path in paths:
         if path == "-":
-            yield "standard input", sys.stdin.read()
+            yield "standard input", _text("standard input", sys.stdin.buffer.read())
             continue
         place = Path(path)
         files = (
@@ -149,6 +149,14 @@ def _texts(paths: Iterable[str]) -> Iterable[tuple[str, str]]:
         )
         for file in files:
             try:
-                yield str(file), file.read_text()
+                content = file.read_bytes()
             except OSError as error:
                 raise BadManifest(f"{file}: {error.strerror}") from error
+            yield str(file), _text(str(file), content)
+
+
+def _text(name: str, content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise BadManifest(f"{name}: not UTF-8 text (byte {error.start + 1}): save it as UTF-8") from error

@@ -33,7 +33,7 @@ def are_examples(paths: Iterable[str]) -> bool:
     if not resolved or not all(path_ == folder or folder in path_.parents for path_ in resolved):
         return False
     files = [file for path_ in resolved for file in ([path_] if path_.is_file() else path_.glob("*.yaml"))]
-    texts = [file.read_text() for file in files]
+    texts = [file.read_text(errors="replace") for file in files]
     return all(text.count(_CLASS) == text.count(_PROFILE) for text in texts)
 
 

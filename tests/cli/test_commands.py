@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from typer.testing import CliRunner
 
 from broker import cli
 from broker.apis.capacity_broker import OnDemandCapacityReservation
@@ -431,6 +432,19 @@ def test_a_bad_file_is_named(tmp_path: Path, text: str, words: tuple[str, ...]) 
             manifests.decode(document)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_file_that_is_not_utf_8_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also one file of a folder, and standard input."""
+    files(tmp_path, claim("x"))
+    path = tmp_path / "zz.yaml"
+    path.write_bytes(b"kind: ConfigMap\nmetadata: {name: caf\xe9}\n")
+    problem = "not UTF-8 text (byte 37): save it as UTF-8"
+    for given in (path, tmp_path):
+        assert main("plan", "-f", str(given), "--aws-endpoint", "http://127.0.0.1:1") == 2
+        assert capsys.readouterr().err == f"capacity-broker: {path}: {problem}\n"
+    piped = CliRunner().invoke(cli.app, ["plan", "-f", "-"], input=path.read_bytes())
+    assert str(piped.exception) == f"standard input: {problem}"
 
 
 def test_variables_of_scripts_and_other_objects_are_no_placeholders(tmp_path: Path) -> None:
