@@ -188,9 +188,9 @@ def plan_command(settings: Settings, filename: Files, output: Output = Format.TA
 
 
 def _no_cluster() -> Client:
-    from broker.kube.transports import NoClusterNamed
+    from broker.commands.drafts import ExampleAccount
 
-    raise NoClusterNamed("examples are planned on the account of the demo, on this machine")
+    raise ExampleAccount
 
 
 def _plan(

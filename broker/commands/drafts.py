@@ -46,17 +46,32 @@ Raw = Mapping[str, Any]
 WITHOUT = (403, 404)  # the cluster has none, or shows none; after other answers it may have some
 
 
+class ExampleAccount(NoClusterNamed):
+    """Raised in place of a connection to a cluster if the files are the examples, which need none."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "planned from the files alone, in a copy of the demo's account on this machine; "
+            "no cluster was read"
+        )
+
+
 def drafted(documents: Iterable[Raw], cluster: Callable[[], Client]) -> tuple[Client, str]:
-    """A client that sees the cluster with the documents in it, or the documents alone and the reason if no
-    cluster can be read. Raises ConfigurationError for a kubeconfig that is named and cannot be used."""
+    """A client that sees the cluster with the documents in it; or the documents alone, and a line with the
+    reason, if no cluster can be read.
+
+    Raises ConfigurationError for a kubeconfig that is named and cannot be used.
+    """
     given = list(documents)
     try:
         connected = cluster()
         connected.list(CapacityReservation.KIND)
     except NotFound:
         pass  # the cluster answers, and has no such kind
+    except ExampleAccount as error:
+        return Client(Drafts(given, None)), str(error)
     except (ApiError, NoClusterNamed) as error:
-        return Client(Drafts(given, None)), f"the files alone are planned with, and no cluster: {error}"
+        return Client(Drafts(given, None)), f"planned from the files alone; no cluster was read: {error}"
     return Client(Drafts(given, connected.transport)), ""
 
 

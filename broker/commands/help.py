@@ -1,16 +1,21 @@
-"""How `--help` looks: plain text in 80 columns, options under the heading that they are about.
+"""How `--help` and wrong options look: plain text in 80 columns, options under their headings.
 
 Invariant: no name is ever cut, since a person copies flags and variables from here. Typer's own boxes cut
-both at 80 columns.
+both at 80 columns. A wrong value is reported like that of a setting: option, value and accepted values.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
+from pydantic import ValidationError
 from typer import BadParameter
 from typer.core import TyperCommand, TyperGroup
+
+from broker.option_rules import wrong
+from broker.options import BadOptions
 
 
 class Command(TyperCommand):
@@ -21,6 +26,8 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except BadParameter as error:
+            if problem := _rejected(error):
+                raise BadOptions([problem]) from error
             variable = str(getattr(error.param, "envvar", None) or "")
             if getattr(error.param, "is_flag", False) and variable in os.environ:
                 error.message = f"{os.environ[variable]!r}: write true or false"
@@ -37,6 +44,34 @@ class Command(TyperCommand):
         for heading, rows in sections.items():
             with formatter.section(heading):
                 formatter.write_dl(rows)
+
+
+def _rejected(error: BadParameter) -> str:
+    """The sentence about a wrong number or choice; empty for other errors."""
+    if error.param is None or not isinstance(error.__cause__, ValidationError):
+        return ""
+    problem = error.__cause__.errors()[0]
+    limits = problem.get("ctx", {})
+    choices = re.findall(r"'([^']*)'", str(limits.get("error", "")).partition(" is not one of ")[2])
+    value = _number(problem["input"])
+    if problem["type"] in ("float_parsing", "int_parsing") or value != value:
+        write = "a number"
+    elif "ge" in limits:
+        write = f"at least {limits['ge']:g}"
+    elif "le" in limits:
+        write = f"at most {limits['le']:g}"
+    elif choices:
+        write = f"one of {', '.join(choices)}"
+    else:
+        return ""
+    return wrong(max(error.param.opts, key=len), value, write)
+
+
+def _number(value: Any) -> str | float:
+    try:
+        return float(value)
+    except ValueError:
+        return str(value)
 
 
 class Group(TyperGroup):

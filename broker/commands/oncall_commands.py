@@ -31,7 +31,8 @@ ReservationName = Annotated[
 Since = Annotated[str, typer.Option("--since", metavar="DURATION", help="How far back: 30m, 1h, 24h.")]
 Key = Annotated[GroupBy, typer.Option("--by", help="The value to count by: pool, class or code.")]
 Every = Annotated[
-    float, typer.Option("--every", metavar="SECONDS", min=0.5, help="Seconds between two readings.")
+    float,
+    typer.Option("--every", metavar="SECONDS", min=0.5, max=86400, help="Seconds between two readings."),
 ]
 
 
@@ -79,10 +80,9 @@ def register(app: typer.Typer, explain_app: typer.Typer, client: Callable[[Setti
         from broker.commands import problems
         from broker.commands.present import page
         from broker.kube.clock import SystemClock
-        from broker.text import decode_duration
 
         now = SystemClock().now()
-        begin = problems.beginning(now, decode_duration(since))
+        begin = problems.beginning(now, since)
         history = problems.stored(settings.history, begin, now)
         listed, pools = history or ([], {})
         if history is None:

@@ -24,7 +24,9 @@ from broker.history.store import MEMORY
 from broker.history.tables import EntryFilter
 from broker.kube.conditions import timestamp
 from broker.oncall.journal import attempt_id
-from broker.text import counted, plain
+from broker.option_rules import wrong
+from broker.options import BadOptions
+from broker.text import InvalidText, counted, decode_duration, plain
 
 COLUMNS: Final = {
     "count": "COUNT",
@@ -170,11 +172,15 @@ def _forecast_text(row: Mapping[str, Any]) -> str:
     return f"chance to launch now {row['chance']:.0%}, else about {minutes} min"
 
 
-def beginning(now: datetime, since: timedelta) -> datetime:
-    """The earliest time that counts. Raises ValueError for a duration that is not positive."""
-    if since <= timedelta():
-        raise ValueError("--since is not a positive duration: write one such as 30m or 1h")
-    return now - since
+def beginning(now: datetime, since: str) -> datetime:
+    """The earliest time that counts. Raises BadOptions for text that is no positive duration."""
+    try:
+        length = decode_duration(since)
+    except InvalidText:
+        length = timedelta()
+    if length <= timedelta():
+        raise BadOptions([wrong("--since", since, "a positive duration such as 30m or 1h")])
+    return now - length
 
 
 def _row(key: str, group: list[Problem]) -> dict[str, Any]:

@@ -344,7 +344,8 @@ def test_plan_without_a_cluster_reports_its_source(world: World, tmp_path: Path)
     result = run(
         "plan", "-f", files(tmp_path, node_class(world), claim("c-0")), "--aws-endpoint", world.endpoint
     )
-    assert result.stderr.startswith("the files alone are planned with, and no cluster: none is configured")
+    source = "planned from the files alone; no cluster was read: none is configured"
+    assert result.stderr.startswith(source)
 
 
 def test_plan_counts_the_claims_that_wait_in_the_cluster(

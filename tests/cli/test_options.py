@@ -135,6 +135,27 @@ def test_other_commands_judge_their_options_too(capsys: pytest.CaptureFixture[st
     assert "--aws-endpoint (AWS_ENDPOINT_URL) is 'x'" in second
 
 
+@pytest.mark.parametrize(
+    ("command", "option", "value", "shown", "write"),
+    [
+        ("inventory", "-o", "xml", "--output is 'xml'", "one of table, json, yaml"),
+        ("plan -f x.yaml", "--output", "jsn", "--output is 'jsn'", "one of table, json, yaml"),
+        ("errors", "--by", "poool", "--by is 'poool'", "one of pool, class, code"),
+        ("watch", "--every", "0.1", "--every is 0.1", "at least 0.5"),
+        ("watch", "--every", "inf", "--every is inf", "at most 86400"),
+        ("watch", "--every", "nan", "--every is nan", "a number"),
+        ("watch", "--every", "soon", "--every is 'soon'", "a number"),
+        ("errors", "--since", "5", "--since is '5'", "a positive duration such as 30m or 1h"),
+        ("errors", "--since", "-1h", "--since is '-1h'", "a positive duration such as 30m or 1h"),
+    ],
+)
+def test_wrong_value_of_a_command_s_own_option_is_reported_like_that_of_a_setting(
+    capsys: pytest.CaptureFixture[str], command: str, option: str, value: str, shown: str, write: str
+) -> None:
+    assert main(*command.split(), option, value) == 2
+    assert capsys.readouterr().err == f"capacity-broker: {shown}: write {write}\n"
+
+
 def test_switch_s_variable_is_named_with_its_value(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -114,6 +114,15 @@ def test_shown_plan_launches_every_claim(text: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("account")
+def test_plan_of_an_example_reports_where_it_was_made() -> None:
+    result = run("plan", "-f", str(examples() / "no-reservation.yaml"))
+    source = (
+        "planned from the files alone, in a copy of the demo's account on this machine; no cluster was read"
+    )
+    assert result.stderr.splitlines()[0] == source
+
+
+@pytest.mark.usefixtures("account")
 def test_example_without_claims_names_the_missing_objects(capsys: pytest.CaptureFixture[str]) -> None:
     assert main("plan", "-f", str(examples() / "nodepool-gpu.yaml")) == 2
     assert "no NodeClaim (karpenter.sh/v1) and no pod to plan: add a file" in capsys.readouterr().err
