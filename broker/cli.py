@@ -221,7 +221,9 @@ def _plan(
     documents = [*documents, *packed.claims]
     objects = [o for d in documents if (o := manifests.decode(d))]
     if not packed.notes:
-        plan.check(objects, where=", ".join(filename))
+        plan.check(objects, documents, where=", ".join(filename))
+    if ignored := plan.unread_claims(documents):
+        typer.echo(ignored, err=True)
     if packed.claims:
         client, alone = drafts.drafted(documents, connect)
     dry_run = DryRun(client, provider, settings, clock)

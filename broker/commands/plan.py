@@ -6,6 +6,7 @@ ownership of slots. Problems name the field and the way out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -40,7 +41,7 @@ from broker.controllers.nodeclass.resolve import (
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from broker.quota.slot_model import CLAIM
-from broker.text import plain
+from broker.text import counted, plain
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, ProviderError
 
@@ -114,12 +115,22 @@ def rows(
     return [_row(claim, result, inputs, evictions) for claim in claims], evictions, result.solution
 
 
-def check(objects: Iterable[Object], *, where: str) -> None:
-    """Raises BadManifest where there is nothing to plan."""
+def check(objects: Iterable[Object], documents: Iterable[Mapping[str, Any]], *, where: str) -> None:
+    """Raises BadManifest if there is nothing to plan."""
     if not any(isinstance(obj, NodeClaim) for obj in objects):
-        raise BadManifest(
-            f"{where}: no NodeClaim (karpenter.sh/v1) and no pod to plan: add a file that has some"
-        )
+        way_out = unread_claims(documents) or "add a file that has some"
+        raise BadManifest(f"{where}: no NodeClaim (karpenter.sh/v1) and no pod to plan: {way_out}")
+
+
+def unread_claims(documents: Iterable[Mapping[str, Any]]) -> str:
+    """A line about the NodeClaims of other versions than the plan reads; empty without any."""
+    read = NodeClaim.KIND
+    versions = [
+        str(document.get("apiVersion")) for document in documents if document.get("kind") == read.kind
+    ]
+    others = Counter(version for version in versions if version != read.api_version)
+    counts = ", ".join(f"{counted(count, 'NodeClaim')} of {version}" for version, count in others.items())
+    return f"ignored {counts}: write apiVersion {read.api_version}" if others else ""
 
 
 def classes(client: Client, objects: Sequence[Object], dry_run: DryRun) -> list[EC2NodeClass]:

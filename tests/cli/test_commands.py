@@ -375,7 +375,23 @@ def test_plan_without_claims_is_no_success(
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 2
-    assert f"{path}: no NodeClaim (karpenter.sh/v1) and no pod to plan" in capsys.readouterr().err
+    assert f"{path}: no NodeClaim (karpenter.sh/v1) and no pod to plan: add a" in capsys.readouterr().err
+
+
+def test_plan_names_the_version_of_claims_that_it_does_not_read(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older = {**claim("older"), "apiVersion": "karpenter.sh/v1beta1"}
+    ignored = "ignored 1 NodeClaim of karpenter.sh/v1beta1: write apiVersion karpenter.sh/v1\n"
+    path = files(tmp_path, node_class(world), older)
+    assert main("plan", "-f", path, "--aws-endpoint", world.endpoint) == 2
+    assert capsys.readouterr().err.endswith(
+        f"{path}: no NodeClaim (karpenter.sh/v1) and no pod to plan: {ignored}"
+    )
+    path = files(tmp_path, node_class(world), older, claim("c-0"))
+    result = run("plan", "-f", path, "--aws-endpoint", world.endpoint)
+    assert result.exit_code == 0
+    assert result.stderr.startswith(ignored)
 
 
 def test_plan_refuses_misspelt_fields_before_anything_is_planned(

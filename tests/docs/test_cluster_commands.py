@@ -258,7 +258,6 @@ def save(account: demo_account.ExampleIds, api: ApiServer, folder: Path) -> None
     text = account.fill((ROOT / "examples/full-reservation.yaml").read_text()).replace(
         "overflow-", "planned-"
     )
-    (folder / "classes.yaml").write_text(text)
     node_class, *claims = text.split("---\n")
     (folder / "class.yaml").write_text(node_class)
     (folder / "claim.yaml").write_text("---\n".join(claims))
