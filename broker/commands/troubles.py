@@ -60,6 +60,11 @@ def _error_text(error: Exception) -> str:
             return f"AWS: {error}"
         case ProviderError(code=code) if code in REFUSED_CODES:
             return f"AWS: {error}: AWS does not accept these credentials; --aws-profile names others"
+        case ProviderError(code="UnreadableAnswer"):
+            return (
+                f"AWS: {error}: check the Region (--region), the endpoint (--aws-endpoint), and any proxy or "
+                "load balancer before it"
+            )
         case ProviderError(class_=ErrorClass.PERMISSION):
             request = f" (request {error.request_id})" if error.request_id else ""
             return (

@@ -160,14 +160,13 @@ class Aws:
         """Calls a client's method, again if its error's class allows; raises ProviderError."""
         client = cast(Any, method).__self__
         operation = client.meta.method_to_api_mapping[cast(Any, method).__name__]
-        service = client.meta.service_model.service_name
         resources = _resources(kwargs)
         lost = False
 
         def once() -> R:
             nonlocal lost
             try:
-                return self._once(service, operation, resources, lambda: method(*args, **kwargs))
+                return self._once(client.meta, operation, resources, lambda: method(*args, **kwargs))
             except ProviderError as error:
                 lost = error.lost = lost or error.lost
                 raise
@@ -190,7 +189,8 @@ class Aws:
         self.metrics.throttled.labels("ec2", operation).inc()
         self._limiter.throttled(operation)
 
-    def _once(self, service: str, operation: str, resources: int, send: Callable[[], R]) -> R:
+    def _once(self, meta: Any, operation: str, resources: int, send: Callable[[], R]) -> R:
+        service = meta.service_model.service_name
         waited = self._limiter.wait(operation, resources=resources)
         if waited:
             self.metrics.waited.labels(operation).inc(waited)
@@ -199,7 +199,8 @@ class Aws:
         try:
             return send()
         except errors.RAISED as caught:
-            error = errors.translate(caught, operation=operation)
+            sender = f"{meta.endpoint_url} of Region {meta.region_name}"
+            error = errors.translate(caught, operation=operation, sender=sender)
             code = error.code
             if error.class_ is ErrorClass.THROTTLING:
                 self.metrics.throttled.labels(service, operation).inc()

@@ -206,6 +206,9 @@ _EXISTS = frozenset({"InvalidLaunchTemplateName.AlreadyExistsException", "Entity
 _OF_A_RESOURCE = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
 _EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
 
+UNREADABLE = "UnreadableAnswer"
+_TITLE = re.compile(r"<title>([^<>]{1,80})</title>", re.IGNORECASE)
+
 # The SDK's own exceptions, most specific first: code, class, and a text to use instead of the SDK's.
 _SDK: tuple[tuple[type[Exception], str, ErrorClass, str], ...] = (
     (sdk.NoCredentialsError, "NoCredentials", ErrorClass.PERMISSION, _NO_CREDENTIALS),
@@ -222,7 +225,7 @@ _SDK: tuple[tuple[type[Exception], str, ErrorClass, str], ...] = (
     (sdk.HTTPClientError, "ConnectionBroken", ErrorClass.TRANSIENT, ""),
     (sdk.ResponseStreamingError, "ConnectionBroken", ErrorClass.TRANSIENT, ""),
     # An answer that is not AWS's: the error page of a proxy or a load balancer.
-    (ResponseParserError, "UnreadableAnswer", ErrorClass.TRANSIENT, ""),
+    (ResponseParserError, UNREADABLE, ErrorClass.TRANSIENT, ""),
     (sdk.ParamValidationError, "ParamValidation", ErrorClass.CONFIGURATION, ""),
     (sdk.BotoCoreError, "SDK", ErrorClass.CONFIGURATION, ""),
 )
@@ -256,10 +259,23 @@ def classify(code: str, http_status: int = 0, *, message: str = "") -> ErrorClas
     return ErrorClass.CONFIGURATION
 
 
-def translate(error: Exception, *, operation: str) -> ProviderError:
-    """The ProviderError for an exception of the SDK (one of RAISED), request id kept."""
+def translate(error: Exception, *, operation: str, sender: str = "the endpoint") -> ProviderError:
+    """The ProviderError for an exception of the SDK (one of RAISED), request id kept.
+
+    `sender`: the endpoint and the Region of the call, for an answer that is not AWS's.
+    """
     if isinstance(error, sdk.ClientError):
         return _answered(error.response, operation=operation)
+    if isinstance(error, ResponseParserError):
+        # The SDK's text has the whole page; its title is enough.
+        title = _TITLE.search(str(error))
+        shown = title[1].strip() if title else str(error).partition(" Further retries")[0][:120]
+        return ProviderError(
+            UNREADABLE,
+            f"{sender} sent an answer that is not AWS's ({shown})",
+            class_=ErrorClass.TRANSIENT,
+            operation=operation,
+        )
     for kind, code, class_, message in _SDK:
         if isinstance(error, kind):
             text = f"{message} ({error})" if message else str(error)

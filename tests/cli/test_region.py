@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -62,6 +64,37 @@ def test_missing_region_is_an_error_that_names_every_way_to_set_it(
     printed = capsys.readouterr().err
     assert "no AWS Region is set" in printed
     assert all(way in printed for way in ("--region", "AWS_REGION", "AWS_DEFAULT_REGION", "'default'"))
+
+
+class FailingPage(BaseHTTPRequestHandler):
+    """Answers as a server does that has no such Region."""
+
+    def do_POST(self) -> None:
+        page = b"<!doctype html>\n<title>500 Internal Server Error</title>\n<p>Sorry.</p>\n"
+        self.send_response(500)
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    def log_message(self, *_: object) -> None:
+        """Prints nothing."""
+
+
+@pytest.mark.covers("SAF-02")
+def test_region_that_an_endpoint_does_not_have_is_named_with_the_endpoint(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("providers.aws.retry.call", lambda once, sleep: once())
+    with ThreadingHTTPServer(("127.0.0.1", 0), FailingPage) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        assert main("inventory", "--aws-endpoint", endpoint, "--region", "us-esat-1") == 2
+        server.shutdown()
+    (line,) = capsys.readouterr().err.splitlines()
+    sender = f"{endpoint} of Region us-esat-1 sent an answer that is not AWS's (500 Internal Server Error)"
+    assert line.startswith("capacity-broker: AWS: ") and f"UnreadableAnswer: {sender}: check " in line
+    assert "the Region (--region), the endpoint (--aws-endpoint)" in line
+    assert "<" not in line
 
 
 def test_run_reports_all_missing_options_at_once(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 from botocore import exceptions as sdk
+from botocore.parsers import ResponseParserError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -209,6 +210,25 @@ def test_errors_of_the_sdk_have_a_class_and_a_remedy(
     assert error.class_ is class_
     assert message in str(error)
     assert error.request_id == ""
+
+
+@pytest.mark.parametrize(
+    ("answer", "shown"),
+    [
+        ("b'<html>\\n<title>500 Internal Server Error</title>\\n<p>sorry</p>'", "500 Internal Server Error"),
+        ("b'hello'", "Unable to parse response (no element found), invalid XML received."),
+    ],
+)
+def test_answer_that_is_not_aws_s_names_the_sender_and_not_the_page(answer: str, shown: str) -> None:
+    text = "Unable to parse response (no element found), invalid XML received. Further retries may succeed: "
+    error = errors.translate(
+        ResponseParserError(text + answer), operation="X", sender="http://e of Region lab-north-1"
+    )
+    assert error.class_ is ErrorClass.TRANSIENT
+    message = (
+        f"X: UnreadableAnswer: http://e of Region lab-north-1 sent an answer that is not AWS's ({shown})"
+    )
+    assert str(error) == message
 
 
 @pytest.mark.parametrize("code", ["ExpiredToken", "ExpiredTokenException", "RequestExpired"])
