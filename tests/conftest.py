@@ -35,6 +35,12 @@ structlog.configure(
 )
 
 _LOGS = structlog.get_config()
+_NO_ACCOUNT = {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
 
 # The longest tests begin first, so that at the end of a run no process waits for another's long test.
 LONGEST = ("tests/peers/", "tests/benchmarks/", "tests/faults/", "tests/cluster/", "tests/cli/", "tests/aws/")
@@ -55,18 +61,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.fixture(autouse=True)
-def _same_logs() -> None:
-    """A command that a test before ran in this process may have set a level that hides lines."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """What a test or a command before it left in the process. A fixture would cost more than most tests.
+
+    A level of the logs would hide lines, and a test that forgets its endpoint must fail, not spend money.
+    """
     structlog.configure(**_LOGS)
-
-
-@pytest.fixture(autouse=True)
-def _no_real_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test that forgets its endpoint must fail, not spend money."""
     for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL", "KUBECONFIG", "CLUSTER_NAME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        os.environ.pop(name, None)
+    os.environ.update(_NO_ACCOUNT)

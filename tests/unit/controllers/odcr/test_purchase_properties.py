@@ -575,7 +575,7 @@ def test_no_sequence_spends_more_than_the_caps() -> None:
         Purchases,
         settings=settings(
             max_examples=times(7),
-            stateful_step_count=20,
+            stateful_step_count=15,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow],
         ),
