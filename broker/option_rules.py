@@ -51,7 +51,8 @@ def days(value: Any) -> str:
 
 
 def database(value: str) -> str:
-    fits = value == "memory" or (value and "://" not in value) or value.startswith("postgresql://")
+    path = value and "://" not in value and not value.startswith(("postgresql:", "postgres:"))
+    fits = value == "memory" or path or value.startswith("postgresql://")
     return "" if fits else "memory, the path of a file, or postgresql://USER:PASSWORD@HOST/DATABASE"
 
 

@@ -63,7 +63,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """What a test or a command before it left in the process. A fixture would cost more than most tests.
+    """Removes changes of the process by earlier tests. A fixture would cost more time than most tests.
 
     A level of the logs would hide lines, and a test that forgets its endpoint must fail, not spend money.
     """

@@ -162,12 +162,7 @@ class ClassCatalogs:
             zones=zones,
             reserved=reserved,
             soon=tuple(
-                (
-                    _live(
-                        replace(odcr, state="active", unlaunchable=False), node_class, candidates, zones, now
-                    ),
-                    by,
-                )
+                (_live(_opened(odcr), node_class, candidates, zones, now), by)
                 for selected in node_class.resolved.pending
                 if (by := begins_by(odcr := odcrs.get(selected.id, selected), now))
             ),

@@ -1,6 +1,7 @@
 """The history that a broker writes, as a command opens it: for reading only.
 
-Invariants: a command creates and changes nothing in a database. A database that cannot be used or has no
+Invariants: a command creates and changes nothing in a database (beside a log that a crash left, SQLite may
+create the log's index, a file that ends with -shm). A database that cannot be used or has no
 history is an error in one line, without the password of its URL, and never an all-clear.
 """
 

@@ -39,7 +39,8 @@ class UnknownFields:
     def check(self, file: str, document: Mapping[str, Any], kind: Kind | None) -> None:
         """`kind` is the kind of a CRD; pods and workloads need none."""
         metadata = document.get("metadata")
-        name = str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
+        named = metadata if isinstance(metadata, dict) else {}
+        name = str(named.get("name") or named.get("generateName", ""))
         for field in _unknown_fields(document, kind):
             self._objects.setdefault((file, str(document["kind"]), field), []).append(name)
 

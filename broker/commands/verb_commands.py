@@ -27,7 +27,7 @@ Reservation = Annotated[
     ),
 ]
 Drain = Annotated[bool, typer.Option("--drain", help="Also evict the workloads that run.")]
-Remove = Annotated[bool, typer.Option("--remove", help="Count them no longer.")]
+Remove = Annotated[bool, typer.Option("--remove", help="Stop counting these reservations.")]
 Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of EC2 capacity reservations.")]
 
 

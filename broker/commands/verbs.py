@@ -1,8 +1,7 @@
 """`capacity-broker hold|resume|give-back|adopt`: the annotations of a CapacityReservation, by name.
 
 Invariant: each verb changes one annotation, from the version that was read, and reports the old and new
-value.
-A verb that changes nothing writes nothing.
+value. A verb that changes nothing writes nothing.
 """
 
 from __future__ import annotations
@@ -74,11 +73,15 @@ def adopt(
     client: Client, reservation: str, ids: Sequence[str], *, remove: bool = False
 ) -> list[dict[str, Any]]:
     """Adds EC2 capacity reservations to those that belong to it, or removes them."""
-    if malformed := malformed_ids(",".join(ids)):
+    malformed = malformed_ids(",".join(ids))
+    if malformed and not remove:
         raise ValueError(f"{malformed[0]!r} is no id of EC2: write one such as cr-0123456789abcdef0")
 
     def changed(before: str) -> str | None:
         adopted = [id_ for id_text in before.split(",") if (id_ := id_text.strip())]
+        if absent := [id_ for id_ in ids if remove and id_ not in adopted]:
+            known = ", ".join(adopted) or "none"
+            raise ValueError(f"{absent[0]} is not among the ids that {reservation} adopts: {known}")
         if remove:
             return ",".join(id_ for id_ in adopted if id_ not in ids) or None
         return ",".join(dict.fromkeys([*adopted, *ids]))

@@ -347,6 +347,8 @@ def database_url(location: str) -> URL:
     """The URL of a database in memory, of a file, or of PostgreSQL. Raises ValueError for any other."""
     if location in ("", MEMORY):
         return make_url("sqlite+pysqlite://")
+    if "://" not in location and location.startswith(("postgresql:", "postgres:")):
+        raise ValueError("not a URL of a database: write postgresql://")
     if "://" not in location:
         try:
             return URL.create("sqlite+pysqlite", database=str(Path(location).expanduser()))
@@ -364,10 +366,10 @@ def database_url(location: str) -> URL:
 
 
 def _connect_read_only(path: Path) -> sqlite3.Connection:
-    """A reader that leaves no file behind.
+    """A reader that changes no row.
 
     A writer has its log beside the file. Without a log the file is read as immutable: a read-only reader
-    would create a log, and could not delete it.
+    would create a log, and could not delete it. Beside a log that a crash left, SQLite creates its index.
     """
     path = path.resolve()
     journal = path.with_name(f"{path.name}-wal")

@@ -619,6 +619,8 @@ def test_verbs_change_one_annotation_and_report_it(reserved: Client) -> None:
     }
     assert run("adopt", "research/gpus", "--remove", first_id).exit_code == 0
     assert annotations()[f"{domain}/reservation-ids"] == second_id
+    with pytest.raises(ValueError, match=f"{first_id} is not among the ids .* adopts: {second_id}"):
+        cli.app(["adopt", "research/gpus", "--remove", first_id], standalone_mode=False)
     assert run("adopt", "research/gpus", "--remove", second_id).exit_code == 0
     assert annotations() == {f"{domain}/deletion-policy": "Cancel"}
     with pytest.raises(ValueError, match="'cr-xyz' is no id of EC2"):

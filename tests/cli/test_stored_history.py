@@ -47,6 +47,7 @@ def test_unreachable_server_is_one_line_without_the_password(
         (f"postgresql://broker:p@{PASSWORD}@127.0.0.1:1/x", "write @ in its user or password as %40"),
         (f"postgresql://127.0.0.1:{PASSWORD}/x", "not a URL of a database"),
         (f"postgres://broker:{PASSWORD}@127.0.0.1:1/x", "postgresql://USER:PASSWORD@HOST/DATABASE"),
+        (f"postgresql:broker:{PASSWORD}@127.0.0.1/x", "postgresql://USER:PASSWORD@HOST/DATABASE"),
         (f"mysql://broker:{PASSWORD}@127.0.0.1:1/x", "postgresql://USER:PASSWORD@HOST/DATABASE"),
     ],
 )

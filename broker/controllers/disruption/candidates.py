@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -78,7 +78,7 @@ def obstacle(
 
 
 def nominated_for(pod: str) -> str:
-    """The reason of a node that a waiting pod will take."""
+    """The message that blocks a node for a pending pod."""
     return f"Node is nominated for a pending pod (Pod={pod})"
 
 
@@ -96,34 +96,38 @@ def nominated(node: ManagedNode, pod: Callable[[str], Pod | None]) -> str:
 
 
 def usable_soon(
-    nodes: Sequence[ManagedNode],
+    nodes: Iterable[ManagedNode],
     pods: Iterable[Pod],
     occupancy: NodeOccupancy,
     placement: PlacementSnapshot,
-    now: datetime,
 ) -> dict[str, str]:
-    """The empty nodes that a scheduler will give to waiting pods: the pod's key by the node's name.
+    """The empty nodes that waiting pods fit on now: the key of one such pod by the node's name.
 
     A scheduler may bind a pod to the node that was made for another. The node of the first is then empty, and
-    the other pod takes it. A pod counts for PODS_ARRIVE_WITHIN of its creation or of the time when the node
-    became consolidatable: later, something keeps it off that is not known here.
+    the other pod takes it. As few nodes are kept as hold the pods. Where their volumes are is not checked.
     """
-    empty = {node.node.name: node for node in nodes if node.node and node.node.name in placement.states}
-    taken: dict[str, str] = {}
+    empty = [node.node.name for node in nodes if node.node and node.node.name in placement.states]
+    kept: dict[str, str] = {}
     for pod in pods if empty else ():
         if pod.key not in occupancy.infos or not waits(pod) or not reschedulable(pod):
             continue
-        # The zone of a volume is the scheduler's to check.
-        filters = prepare(replace(occupancy.infos[pod.key], volumes=()), placement)
-        for name, node in empty.items():
-            times = (pod.metadata.creation_timestamp, since(node.claim, names.CONSOLIDATABLE))
-            recent = any(at is not None and now - at < PODS_ARRIVE_WITHIN for at in times)
-            if name not in taken and recent and not filters.reasons(placement.states[name]):
-                taken[name] = pod.key
+        info = replace(occupancy.infos[pod.key], volumes=())
+        filters = prepare(info, placement)
+        nominated_node = pod.status.nominated_node_name
+        for name in (*kept, *(name for name in empty if name not in kept)):
+            if nominated_node in ("", name) and not filters.reasons(placement.states[name]):
+                placement = placement.with_pod(info, name)
+                kept.setdefault(name, pod.key)
                 break
-        if len(taken) == len(empty):
+        if len(kept) == len(empty):
             break
-    return taken
+    return kept
+
+
+def newly_consolidatable(node: ManagedNode, now: datetime) -> bool:
+    """Whether pods may still come: after that time, something keeps them off that is not known here."""
+    at = since(node.claim, names.CONSOLIDATABLE)
+    return at is not None and now - at < PODS_ARRIVE_WITHIN
 
 
 def _has_room(node: ManagedNode, pod: Pod) -> bool:

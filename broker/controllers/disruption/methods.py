@@ -26,6 +26,7 @@ from broker.capacity.requirements import InvalidRequirement
 from broker.controllers.disruption import conditions
 from broker.controllers.disruption.candidates import (
     awaits_pods,
+    newly_consolidatable,
     nominated_for,
     obstacle,
     ready_to_go,
@@ -126,7 +127,8 @@ class DisruptionMethods:
             and not awaits_pods(node, self._caches.claims, snapshot.now)
             and self._may(node, snapshot)
         ]
-        usable = self._usable_soon(empty, snapshot) if empty else {}
+        fresh = [node for node in empty if newly_consolidatable(node, snapshot.now)]
+        usable = self._usable_soon(fresh, snapshot) if fresh else {}
         for node in empty:
             if node.node is not None and (pod := usable.get(node.node.name)):
                 self._reporter.blocked(node, nominated_for(pod))
@@ -141,7 +143,7 @@ class DisruptionMethods:
 
     def _usable_soon(self, empty: Sequence[ManagedNode], snapshot: DisruptionSnapshot) -> Mapping[str, str]:
         pods, occupancy = self._caches.pods.list(), snapshot.occupancy
-        return usable_soon(empty, pods, occupancy, self._placement(snapshot), snapshot.now)
+        return usable_soon(empty, pods, occupancy, self._placement(snapshot))
 
     def _still_empty(self, node: ManagedNode) -> bool:
         """Reads the API server, since the caches may lack the newest pods and reservations."""
