@@ -145,7 +145,8 @@ class ReservationController:
         ready = condition(current.conditions, conditions.READY)
         lacking = condition(current.conditions, conditions.PROVISIONED)
         since = lacking.last_transition_time if lacking is not None and lacking.status != "True" else None
-        lasted = (now - since).total_seconds() if since is not None else 0.0
+        # Not below 0: a wall clock that is behind for a while must not delay the next look by as much.
+        lasted = max(0.0, (now - since).total_seconds()) if since is not None else 0.0
         state = advance(
             before,
             obstacle,
