@@ -24,6 +24,8 @@ from tests.simulation.world import World, condition
 Json = dict[str, Any]
 TTLS: Mapping[str, float] = {"2m": 120.0, "24h": 86400.0, "0s": float("inf")}
 ENDED = ("Succeeded", "Failed")
+# Writes of a placement: pods, reservations, and the use of elastic quotas.
+TAKES_ROOM = ("/binding", "/pods/", "scheduling.koordinator.sh/", "nos.nebuly.com/")
 HANGS = timedelta(seconds=60)  # the shortest time for which room is kept
 
 
@@ -184,10 +186,14 @@ class RoomsWatch:
                 raise Violation("hold kept", f"{name} succeeded without an owner")
 
     def ending(self, within: float) -> list[str]:
-        """The paths of the reservations that end within so many seconds: they are deleted then."""
+        """The paths of the writes that follow if reservations end within so many seconds.
+
+        These are deleted then, and pods and other reservations that wait take their room.
+        """
         rooms = Rooms.of(self._world)
         over = [item["metadata"] for item in rooms.left.values() if rooms.over(item, within)]
-        return [f"/namespaces/{meta['namespace']}/reservations/{meta['name']}" for meta in over]
+        ended = [f"/namespaces/{meta['namespace']}/reservations/{meta['name']}" for meta in over]
+        return [*ended, *(TAKES_ROOM if over else ())]
 
     def check_at_rest(self) -> None:
         rooms = Rooms.of(self._world)
