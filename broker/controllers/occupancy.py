@@ -32,7 +32,8 @@ from broker.placement.holds_match import OwnerMatcher
 from broker.placement.holds_reading import hold_link, koordinator_hold, reserve_pod, template_pod
 from broker.placement.model import PodInfo
 from broker.placement.quantities import amounts
-from broker.placement.reading import pod_info, takes_room
+from broker.placement.reading import node_info, pod_info, takes_room
+from broker.placement.snapshot import PlacementSnapshot
 
 T = TypeVar("T", bound=Object)
 # Part of a reservation's key.
@@ -58,6 +59,11 @@ class NodeOccupancy:
     def occupied(self) -> tuple[PodInfo, ...]:
         """The pods on nodes, and placeholders for the idle room of holds."""
         return (*self.bound, *self.ledger.placeholders())
+
+    @cached_property
+    def placement(self) -> PlacementSnapshot:
+        """The nodes and what occupies them, for kube-scheduler's filters."""
+        return PlacementSnapshot.of(map(node_info, self.nodes), self.occupied)
 
     @cached_property
     def held(self) -> Mapping[str, tuple[str, ...]]:

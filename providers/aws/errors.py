@@ -206,7 +206,6 @@ _EXISTS = frozenset({"InvalidLaunchTemplateName.AlreadyExistsException", "Entity
 _OF_A_RESOURCE = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
 _EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
 
-UNREADABLE = "UnreadableAnswer"
 _TITLE = re.compile(r"<title>([^<>]{1,80})</title>", re.IGNORECASE)
 
 # The SDK's own exceptions, most specific first: code, class, and a text to use instead of the SDK's.
@@ -225,7 +224,7 @@ _SDK: tuple[tuple[type[Exception], str, ErrorClass, str], ...] = (
     (sdk.HTTPClientError, "ConnectionBroken", ErrorClass.TRANSIENT, ""),
     (sdk.ResponseStreamingError, "ConnectionBroken", ErrorClass.TRANSIENT, ""),
     # An answer that is not AWS's: the error page of a proxy or a load balancer.
-    (ResponseParserError, UNREADABLE, ErrorClass.TRANSIENT, ""),
+    (ResponseParserError, "UnreadableAnswer", ErrorClass.TRANSIENT, ""),
     (sdk.ParamValidationError, "ParamValidation", ErrorClass.CONFIGURATION, ""),
     (sdk.BotoCoreError, "SDK", ErrorClass.CONFIGURATION, ""),
 )
@@ -266,21 +265,19 @@ def translate(error: Exception, *, operation: str, sender: str = "the endpoint")
     """
     if isinstance(error, sdk.ClientError):
         return _answered(error.response, operation=operation)
-    if isinstance(error, ResponseParserError):
-        # The SDK's text has the whole page; its title is enough.
-        title = _TITLE.search(str(error))
-        shown = title[1].strip() if title else str(error).partition(" Further retries")[0][:120]
-        return ProviderError(
-            UNREADABLE,
-            f"{sender} sent an answer that is not AWS's ({shown})",
-            class_=ErrorClass.TRANSIENT,
-            operation=operation,
-        )
     for kind, code, class_, message in _SDK:
         if isinstance(error, kind):
-            text = f"{message} ({error})" if message else str(error)
+            shown = _page(error, sender) if isinstance(error, ResponseParserError) else str(error)
+            text = f"{message} ({shown})" if message else shown
             return ProviderError(code, text, class_=class_, operation=operation)
     raise TypeError(f"not an exception of the AWS SDK: {error!r}")
+
+
+def _page(error: ResponseParserError, sender: str) -> str:
+    """The SDK's text has the whole page; its title is enough."""
+    title = _TITLE.search(str(error))
+    shown = title[1].strip() if title else str(error).partition(" Further retries")[0][:120]
+    return f"{sender} sent an answer that is not AWS's ({shown})"
 
 
 def _answered(response: Mapping[str, Any], *, operation: str) -> ProviderError:

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import yaml
 
+from broker.apis.crds import LOADER
+
 Case = dict[str, Any]
 FILE: Final = Path(__file__).with_name("reservations_quota.yaml")
 
@@ -23,4 +25,4 @@ def cases(project: str, table: str) -> tuple[Case, ...]:
 
 @cache
 def _tables() -> Any:
-    return yaml.load(FILE.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return yaml.load(FILE.read_text(), Loader=LOADER)

@@ -20,7 +20,6 @@ from broker.kube.cache import Cache
 from broker.placement.disruption_pods import blocker, reschedulable
 from broker.placement.filters import prepare
 from broker.placement.quantities import PODS, amounts, pod_requests
-from broker.placement.snapshot import PlacementSnapshot
 
 # How long a node may stay without the pods that fit on it, for example those of its predecessor.
 PODS_ARRIVE_WITHIN: Final = timedelta(minutes=5)
@@ -99,13 +98,13 @@ def usable_soon(
     nodes: Iterable[ManagedNode],
     pods: Iterable[Pod],
     occupancy: NodeOccupancy,
-    placement: PlacementSnapshot,
 ) -> dict[str, str]:
     """The empty nodes that waiting pods fit on now: the key of one such pod by the node's name.
 
     A scheduler may bind a pod to the node that was made for another. The node of the first is then empty, and
     the other pod takes it. As few nodes are kept as hold the pods. Where their volumes are is not checked.
     """
+    placement = occupancy.placement
     empty = [node.node.name for node in nodes if node.node and node.node.name in placement.states]
     kept: dict[str, str] = {}
     for pod in pods if empty else ():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -61,7 +61,6 @@ from broker.controllers.nodeclaim.registration import disrupted, is_ready
 from broker.controllers.nodeclaim.status import is_true
 from broker.kube.context import ControllerContext
 from broker.placement.disruption_budgets import BudgetLedger, Reason
-from broker.placement.reading import node_info
 from broker.placement.snapshot import PlacementSnapshot
 from broker.text import counted
 from providers.model import ProviderError
@@ -128,7 +127,7 @@ class DisruptionMethods:
             and self._may(node, snapshot)
         ]
         fresh = [node for node in empty if newly_consolidatable(node, snapshot.now)]
-        usable = self._usable_soon(fresh, snapshot) if fresh else {}
+        usable = usable_soon(fresh, self._caches.pods.list(), snapshot.occupancy) if fresh else {}
         for node in empty:
             if node.node is not None and (pod := usable.get(node.node.name)):
                 self._reporter.blocked(node, nominated_for(pod))
@@ -140,10 +139,6 @@ class DisruptionMethods:
                     ledger.take(node.pool.name, "Empty")
                     ended.add(node.claim.uid)
         return ended
-
-    def _usable_soon(self, empty: Sequence[ManagedNode], snapshot: DisruptionSnapshot) -> Mapping[str, str]:
-        pods, occupancy = self._caches.pods.list(), snapshot.occupancy
-        return usable_soon(empty, pods, occupancy, self._placement(snapshot))
 
     def _still_empty(self, node: ManagedNode) -> bool:
         """Reads the API server, since the caches may lack the newest pods and reservations."""
@@ -157,7 +152,7 @@ class DisruptionMethods:
         self, snapshot: DisruptionSnapshot, free: Sequence[ManagedNode], ledger: BudgetLedger
     ) -> set[str]:
         """Replaces drifted nodes, those that drifted first in front, and those of a gang together."""
-        placement: PlacementSnapshot | None = None
+        placement: PlacementSnapshot | None = None  # with the pods that this pass moves
         started: set[str] = set()
         claims = (claim for claim in self._caches.claims.list() if self._caches.owns(claim))
         for gang, unit in drifted_units(snapshot, free, claims, self._reporter):
@@ -167,7 +162,7 @@ class DisruptionMethods:
                 continue
             if not nodes or not self._all_allowed(nodes, ledger, "Drifted"):
                 continue
-            placement = placement if placement is not None else self._placement(snapshot)
+            placement = placement if placement is not None else snapshot.occupancy.placement
             with self._reporter.isolated(nodes[0]):
                 ending = [node.node.name for node in nodes if node.node is not None]
                 replaced, placed = self._replace(nodes, gang, snapshot, without_nodes(placement, ending))
@@ -305,9 +300,6 @@ class DisruptionMethods:
             if node.name not in ending and is_ready(node) and not node.deleting and not disrupted(node)
         )
 
-    def _placement(self, snapshot: DisruptionSnapshot) -> PlacementSnapshot:
-        return PlacementSnapshot.of(map(node_info, snapshot.occupancy.nodes), snapshot.occupancy.occupied)
-
     # ---- return to reservations
 
     def _return(
@@ -340,7 +332,7 @@ class DisruptionMethods:
             return
         budgets = {pool: ledger.remaining(pool, "Underutilized") for pool in enabled_pools}
         for unit in _units(
-            self.returns.select(snapshot, candidates, inputs, partial(self._placement, snapshot), budgets)
+            self.returns.select(snapshot, candidates, inputs, lambda: snapshot.occupancy.placement, budgets)
         ):
             counts: dict[str, int] = {}
             for move in unit:

@@ -9,8 +9,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.controllers.disruption.candidates import usable_soon
 from broker.controllers.disruption.snapshot import ManagedNode
 from broker.controllers.occupancy import NodeOccupancy
-from broker.placement.reading import node_info, pod_info
-from broker.placement.snapshot import PlacementSnapshot
+from broker.placement.reading import pod_info
 
 POOL = NodePool.decode(
     {"metadata": {"name": "web"}, "spec": {"template": {"spec": {"nodeClassRef": {"name": "web"}}}}}
@@ -40,9 +39,9 @@ def pod(name: str, cpu: str, *, spec: dict[str, Any] | None = None, nominated: s
 def kept(pods: list[Pod], *names: str) -> dict[str, str]:
     """The nodes of these that are kept, and for which pods. Another node, `busy`, is no candidate."""
     nodes = [node(name) for name in names]
-    placement = PlacementSnapshot.of(map(node_info, [*nodes, node("busy")]), ())
-    occupancy = NodeOccupancy(infos={waiting.key: pod_info(waiting) for waiting in pods})
-    return usable_soon(map(managed, nodes), pods, occupancy, placement)
+    infos = {waiting.key: pod_info(waiting) for waiting in pods}
+    occupancy = NodeOccupancy(nodes=[*nodes, node("busy")], infos=infos)
+    return usable_soon(map(managed, nodes), pods, occupancy)
 
 
 def test_as_few_empty_nodes_are_kept_as_hold_the_waiting_pods() -> None:
