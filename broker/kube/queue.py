@@ -78,22 +78,20 @@ class WorkQueue(Generic[K]):
 
     def retry(self, key: K, *, at_least: float = 0.0) -> float:
         """Adds the key after a delay that doubles with each failure since it was last forgotten."""
-        with self._changed:
-            failures = self._failures.get(key, 0)
-            self._failures[key] = failures + 1
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
         RETRIES.labels(self.name).inc()
         delay = max(at_least, min(self._longest, self._first * 2.0 ** min(failures, 64)))
         self.add_after(key, delay)
         return delay
 
+    # Without the lock, for which all workers compete: only the worker that has the key changes its count.
     def forget(self, key: K) -> None:
         """The key's failures are over."""
-        with self._changed:
-            self._failures.pop(key, None)
+        self._failures.pop(key, None)
 
     def failures(self, key: K) -> int:
-        with self._changed:
-            return self._failures.get(key, 0)
+        return self._failures.get(key, 0)
 
     def get(self) -> K:
         """The next key, as soon as there is one. Raises ShutDown once the queue is shut down."""
