@@ -1,9 +1,9 @@
 """The present options of a waiting claim, in the planner's order, and why earlier ones are not taken.
 
 Invariant: nothing is decided here. Classes, options and the plan come from the functions of the launch
-loop. Their inputs are present data of EC2, all waiting claims, the refusals on the claims themselves, and the
-shortages that the running broker published. Nothing is changed in EC2 or the cluster. The slots that the
-running broker took since EC2's last count are not seen.
+loop. Their inputs are present data of EC2, all waiting claims, and the shortages that the running broker
+published. Nothing is changed in EC2 or the cluster. The slots that the running broker took since EC2's last
+count are not seen.
 """
 
 from __future__ import annotations
@@ -18,18 +18,14 @@ from typing import Any, Final
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.capacity.answers import launched, scopes, spilled
 from broker.capacity.entitlement import NO_ENTITLEMENTS
 from broker.capacity.mismatches import misfits
 from broker.capacity.model import (
     LAUNCH_DEFAULTS,
-    Attempt,
     Claim,
     Inventory,
     LaunchDefaults,
     Option,
-    Outcome,
-    Pool,
     Skipped,
 )
 from broker.capacity.option_catalog import OptionCatalog
@@ -39,9 +35,7 @@ from broker.commands.decision import decided, unplanned
 from broker.commands.dry_run import Entitle
 from broker.commands.plan import PlanInputs, considered
 from broker.controllers.nodeclaim.planning import in_gangs
-from broker.oncall.journal import recorded
 from providers.base import CapacityProvider
-from providers.model import ErrorClass
 
 NO_SHORTAGES: Final = Shortages()
 
@@ -100,8 +94,6 @@ def forecast_claim(
             decision=unplanned(inputs.refused.get(subject.name, "it is being deleted")).sentence
         )
     types = provider.instance_types()
-    current = {shortage.scope: shortage for shortage in published.lasting(now)}
-    shortages = Shortages({**remembered(every, inputs.inventory, now).by_scope, **current})
     entitlements = NO_ENTITLEMENTS
     if entitle is not None:
         objects = {waiting_claim.name: waiting_claim for waiting_claim in waiting}
@@ -112,20 +104,20 @@ def forecast_claim(
         inputs.classes,
         types,
         inputs.inventory,
-        shortages,
+        published,
         now,
         launched=in_gangs(every),
         entitlements=entitlements,
     )
     decision = decided(result, planned.uid)
     catalog = OptionCatalog(
-        inputs.classes, types, inputs.inventory, shortages, now, entitlements=entitlements
+        inputs.classes, types, inputs.inventory, published, now, entitlements=entitlements
     )
     options = catalog.candidates(planned).options
     return ClaimForecast(
         decision=decision.sentence,
         rows=list(_rows(planned, inputs, catalog, decision.option, decision.skipped)),
-        shortages=blocking(shortages, options, now=now, node_class=planned.node_class),
+        shortages=blocking(published, options, now=now, node_class=planned.node_class),
     )
 
 
@@ -136,62 +128,6 @@ def blocking(
     active = (shortages.active(option, now, node_class=node_class) for option in options)
     by_scope = {shortage.scope: shortage for shortage in active if shortage is not None}
     return tuple(by_scope[scope] for scope in sorted(by_scope))
-
-
-def remembered(claims: Iterable[NodeClaim], inventory: Inventory, now: datetime) -> Shortages:
-    """The shortages from EC2's answers on the claims, oldest first."""
-    shortages = Shortages()
-    for attempt in sorted(chain.from_iterable(map(recorded, claims)), key=lambda attempt_: attempt_.at):
-        if attempt.outcome in (Outcome.LAUNCHED, Outcome.SPILLED):
-            shortages = _served(shortages, attempt, inventory)
-        elif attempt.outcome is Outcome.REFUSED and attempt.class_ is not None:
-            for pool in (attempt.pool, *attempt.also):
-                option = _option(pool, inventory)
-                shortages = _refused(shortages, attempt, attempt.class_, option, inventory)
-    return shortages.observed(inventory, now)
-
-
-def _refused(
-    shortages: Shortages, attempt: Attempt, class_: ErrorClass, option: Option, inventory: Inventory
-) -> Shortages:
-    for scope in scopes(class_, option, node_class=attempt.node_class):
-        shortages = shortages.record(
-            scope,
-            class_=class_,
-            code=attempt.code,
-            now=attempt.at,
-            free=inventory.free(scope.key) if scope.kind == "reservation" else 0,
-            message=attempt.message,
-        )
-    return shortages
-
-
-def _served(shortages: Shortages, attempt: Attempt, inventory: Inventory) -> Shortages:
-    option = _option(attempt.pool, inventory)
-    if attempt.outcome is Outcome.SPILLED:
-        return spilled(shortages, option, now=attempt.at)
-    named = option.pool.reservation
-    held = named if named.startswith("cr-") else ""
-    return launched(shortages, option, reservation_id=held, node_class=attempt.node_class)
-
-
-def _option(pool: Pool, inventory: Inventory) -> Option:
-    """The option that draws from a pool, with the reservations that give the pool its room now."""
-    if not pool.reserved:
-        return Option(pool=pool)
-    reservation = pool.reservation
-    group = inventory.groups.get(reservation)
-    odcr_ids = [
-        odcr.id
-        for odcr in inventory.odcrs.values()
-        if (odcr.instance_type, odcr.zone) == (pool.instance_type, pool.zone)
-        and (
-            odcr.id == reservation
-            or (group is not None and odcr.id in group.member_ids)
-            or (not reservation and odcr.match_criteria == "open")
-        )
-    ]
-    return Option(pool=pool, odcr_ids=tuple(odcr_ids))
 
 
 def _rows(

@@ -14,13 +14,14 @@ import yaml
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.capacity.model import Attempt, Inventory, Outcome, Pool
+from broker.capacity.model import Attempt, Outcome, Pool
+from broker.capacity.shortages import Scope, Shortages
 from broker.commands import explain
 from broker.commands.crds import install
-from broker.commands.explain_options import remembered
+from broker.controllers.nodeclaim.published import PublishedShortages
 from broker.kube.client import Client
 from broker.oncall.journal import dump
-from providers.model import CapacityType, ErrorClass, Odcr
+from providers.model import CapacityType, ErrorClass
 
 from .kit import World, claim, main, node_class, run
 
@@ -144,19 +145,19 @@ def test_slots_that_go_to_earlier_claims_are_reported(world: World, training: Cl
     assert explained(world, kubeconfig, "train-1")["options"][0]["verdict"] == "next"
 
 
+def publish(client: Client, scope: Scope, at: datetime) -> None:
+    """A shortage, as the running broker publishes it."""
+    known: dict[str, Any] = {"class_": ErrorClass.CAPACITY, "code": "InsufficientInstanceCapacity"}
+    shortages = Shortages().record(scope, now=at, message="none left", **known)
+    PublishedShortages(client).publish(shortages, {}, at)
+
+
 @pytest.mark.covers("CAP-17")
-def test_a_refusal_that_any_claim_records_is_remembered(world: World, training: Cluster) -> None:
-    """The reservation refused another claim a minute ago, with slots that EC2 showed free all the time."""
+def test_published_shortage_keeps_a_claim_from_an_option(world: World, training: Cluster) -> None:
+    """EC2 showed the slots of the reservation free all the time."""
     client, kubeconfig = training
     now = datetime.now(UTC)
-    other = attempt(
-        pool("reserved", reservation=world.odcr),
-        at=now - timedelta(minutes=1),
-        code="InsufficientInstanceCapacity",
-        class_=ErrorClass.CAPACITY,
-        message="none left",
-    )
-    put(client, claim("train-1"), [other])
+    publish(client, Scope("reservation", world.odcr), now - timedelta(minutes=1))
     put(client, claim("train-0"))
     explanation = explained(world, kubeconfig)
     (row,) = explanation["options"]
@@ -165,74 +166,22 @@ def test_a_refusal_that_any_claim_records_is_remembered(world: World, training: 
     assert f"tried again at {now + timedelta(minutes=2):%Y-%m-%dT%H:%M}" in explanation["decision"]
 
 
-def test_a_refusal_long_ago_is_over(world: World, training: Cluster) -> None:
-    client, kubeconfig = training
-    old = attempt(pool("reserved", reservation=world.odcr), code="X", class_=ErrorClass.CAPACITY)
-    put(client, claim("train-0"), [old])
-    assert explained(world, kubeconfig)["options"][0]["verdict"] == "next"
-
-
-def test_a_refusal_in_a_placement_group_is_read_back_as_that_groups() -> None:
-    now = datetime.now(UTC)
-    pools = {
-        pool("reserved", placement="mpi"): "reservation:cr-1",
-        pool("on-demand", placement="mpi"): f"pool:on-demand:{P5}:us-east-1a@mpi",
-    }
-    odcr = Odcr(id="cr-1", instance_type=P5, zone="us-east-1a", total=1, available=1, match_criteria="open")
-    for refusing, scope in pools.items():
-        refused = attempt(refusing, at=now, code="InsufficientInstanceCapacity", class_=ErrorClass.CAPACITY)
-        document = claim("train-0")
-        document["metadata"]["annotations"] = {names.ATTEMPTS: dump([refused])}
-        inventory = Inventory(odcrs={odcr.id: odcr}, described=now)
-        shortages = remembered([NodeClaim.decode(document)], inventory, now)
-        assert [str(shortage.scope) for shortage in shortages.lasting(now)] == [scope]
-
-
 @pytest.mark.covers("CAP-17")
-@pytest.mark.parametrize("refused_last", [True, False])
-def test_latest_ec2_answer_wins_in_the_record_of_any_claim(refused_last: bool) -> None:
-    now = datetime.now(UTC)
-    first, last = now - timedelta(minutes=2), now - timedelta(minutes=1)
-    odcr = Odcr(id="cr-1", instance_type=P5, zone="us-east-1a", total=2, available=1)
-    reserved = pool("reserved", reservation="cr-1")
-    answers = {
-        "a": attempt(reserved, Outcome.LAUNCHED, at=first if refused_last else last),
-        "b": attempt(
-            reserved,
-            at=last if refused_last else first,
-            code="InsufficientInstanceCapacity",
-            class_=ErrorClass.CAPACITY,
-        ),
-    }
-    claims = []
-    for name, answered in answers.items():
-        document = claim(name)
-        document["metadata"]["annotations"] = {names.ATTEMPTS: dump([answered])}
-        claims.append(NodeClaim.decode(document))
-    for order in (claims, claims[::-1]):
-        shortages = remembered(order, Inventory(odcrs={odcr.id: odcr}, described=now), now)
-        assert [str(shortage.scope) for shortage in shortages.lasting(now)] == (
-            ["reservation:cr-1"] if refused_last else []
-        )
-
-
-def test_every_pool_of_one_refusal_is_remembered(world: World, training: Cluster) -> None:
-    """A fleet tries many pools at once; every pool that refused is short, not only the first."""
+def test_refusal_that_the_broker_no_longer_remembers_keeps_no_claim(world: World, training: Cluster) -> None:
+    """A minute ago the pool refused the claim; a later launch of another claim, which is gone, ended that."""
     client, kubeconfig = training
-    zones = ["us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d", "us-east-1e", "us-east-1f"]
-    pools = [pool("on-demand", zone) for zone in zones]
+    now = datetime.now(UTC)
     refused = attempt(
-        pools[0],
-        at=datetime.now(UTC),
+        pool("reserved", reservation=world.odcr),
+        at=now - timedelta(minutes=1),
         code="InsufficientInstanceCapacity",
         class_=ErrorClass.CAPACITY,
-        also=tuple(pools[1:]),
     )
-    put(client, claim("train-0", "on-demand"), [refused])
+    publish(client, Scope("reservation", world.odcr), now - timedelta(hours=1))
+    put(client, claim("train-0"), [refused])
     explanation = explained(world, kubeconfig)
-    plain = [row for row in explanation["options"] if row["verdict"] != "unfit"]
-    assert plain
-    assert {row["reason"] for row in plain} == {"BackingOff"}
+    assert explanation["options"][0]["verdict"] == "next"
+    assert explanation["shortages"] == []
 
 
 def test_unfit_reservation_shows_the_reason(world: World, training: Cluster) -> None:
