@@ -19,10 +19,10 @@ from datetime import datetime
 from providers.model import InstanceType, Odcr
 
 
-def idle_cost(odcr: Odcr, type_: InstanceType | None, *, account: str = "") -> float | None:
+def idle_cost(odcr: Odcr, type_: InstanceType | None, *, account: str) -> float | None:
     """US dollars an hour that free slots cost `account`; None while the price is not known.
 
-    An empty `account` is the owner's.
+    An empty `account` is the owner's: the caller could not read its own.
     """
     owner = odcr.owner_id or account
     if odcr.reservation_type == "capacity-block" or (odcr.billing_owner_id or owner) != (account or owner):

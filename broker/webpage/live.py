@@ -159,11 +159,11 @@ def live_state(broker: Broker, provider: CapacityProvider, now: datetime) -> Liv
     reservations = [*_reservations(broker, snapshot)]
     owners = {odcr: row for row in reservations for odcr in row.odcrs}
     try:
-        types = provider.instance_types()
+        types, account = provider.instance_types(), provider.account_id()
     except ProviderError:
-        types = {}
+        types, account = {}, ""  # costs are unknown
     odcrs = [
-        _odcr(odcr, idle_cost(odcr, types.get(odcr.instance_type)), owners.get(odcr.id))
+        _odcr(odcr, idle_cost(odcr, types.get(odcr.instance_type), account=account), owners.get(odcr.id))
         for odcr in sorted(inventory.odcrs.values(), key=lambda o: (o.instance_type, o.zone, o.id))
     ]
     return LiveState(

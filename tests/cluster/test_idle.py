@@ -9,6 +9,7 @@ import pytest
 
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.oncall.metrics import REGISTRY
+from broker.webpage.live import live_state
 from tests.cluster.account import ACCOUNT, A
 from tests.cluster.stack import Stack
 
@@ -85,7 +86,7 @@ def test_idle_cost_leaves_out_capacity_that_this_account_does_not_pay_by_the_hou
     block = other(reservation_type="capacity-block")
     shared = other(owner_id="999988887777", shared_with=[ACCOUNT])
     own = stack.aws.odcr(count=2)
-    stack.start()
+    broker = stack.start()
     price = stack.provider().instance_types()["m5.large"].on_demand_price
     assert price
     for odcr, cost in ((own, 2 * price), (block, 0.0), (shared, 0.0)):
@@ -93,3 +94,6 @@ def test_idle_cost_leaves_out_capacity_that_this_account_does_not_pay_by_the_hou
         until_measured(stack, odcr, slots=2, cost_dollars_per_hour=round(cost, 6))
         cost_per_hour = stack.get(OnDemandCapacityReservation, odcr).status.idle_cost_per_hour
         assert cost_per_hour == f"{cost:.2f}"
+    assert stack.current is not None
+    page = live_state(broker, stack.current, stack.clock.now())
+    assert {row.id: row.cost for row in page.odcrs} == {own: round(2 * price, 2), block: 0.0, shared: 0.0}

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from broker.reservations.idle import idle_cost, idle_since
 from tests.unit.capacity.builders import NOW, TYPES, odcr
 
+ACCOUNT = "111122223333"
 EARLIER = NOW - timedelta(hours=3)
 
 
@@ -37,15 +38,15 @@ def test_an_inactive_reservation_has_no_idle_slots() -> None:
     reservation = replace(odcr("cr-1", total=4, free=4), state="pending")
     assert reservation.idle == 0
     assert idle_since(reservation, before=4, since=EARLIER, now=NOW) is None
-    assert idle_cost(reservation, TYPES["p5.48xlarge"]) == 0
+    assert idle_cost(reservation, TYPES["p5.48xlarge"], account=ACCOUNT) == 0
 
 
 def test_an_idle_slot_costs_its_types_price_or_is_unknown() -> None:
     reservation = odcr("cr-1", total=4, free=3)
     priced = replace(TYPES["p5.48xlarge"], on_demand_price=2.5)
-    assert idle_cost(reservation, priced) == 7.5
-    assert idle_cost(reservation, replace(priced, on_demand_price=None)) is None
-    assert idle_cost(reservation, None) is None
+    assert idle_cost(reservation, priced, account=ACCOUNT) == 7.5
+    assert idle_cost(reservation, replace(priced, on_demand_price=None), account=ACCOUNT) is None
+    assert idle_cost(reservation, None, account=ACCOUNT) is None
 
 
 @pytest.mark.covers("SAF-11")
@@ -54,24 +55,28 @@ def test_an_idle_slot_costs_its_types_price_or_is_unknown() -> None:
     [
         ({}, 7.5),
         ({"reservation_type": "capacity-block"}, 0.0),
-        ({"owner_id": "111122223333"}, 7.5),
+        ({"owner_id": ACCOUNT}, 7.5),
         ({"owner_id": "999988887777"}, 0.0),  # shared with this account: its owner pays
-        ({"owner_id": "111122223333", "billing_owner_id": "999988887777"}, 0.0),
-        ({"owner_id": "999988887777", "billing_owner_id": "111122223333"}, 7.5),
+        ({"owner_id": ACCOUNT, "billing_owner_id": "999988887777"}, 0.0),
+        ({"owner_id": "999988887777", "billing_owner_id": ACCOUNT}, 7.5),
     ],
 )
 def test_idle_cost_counts_only_what_this_account_pays(more: dict[str, Any], cost: float) -> None:
     reservation = odcr("cr-1", total=4, free=3, **more)
     priced = replace(TYPES["p5.48xlarge"], on_demand_price=2.5)
-    assert idle_cost(reservation, priced, account="111122223333") == cost
+    assert idle_cost(reservation, priced, account=ACCOUNT) == cost
 
 
 @pytest.mark.covers("SAF-08")
 def test_idle_slot_costs_the_price_of_its_platform_and_tenancy() -> None:
     priced = replace(TYPES["p5.48xlarge"], on_demand_price=2.5, other_prices={"Windows": {"default": 9.0}})
-    assert idle_cost(odcr("cr-1", total=4, free=3, platform="Windows"), priced) == 27.0
-    assert idle_cost(odcr("cr-1", total=4, free=3, platform="SUSE Linux"), priced) is None
-    assert idle_cost(odcr("cr-1", total=4, free=3, tenancy="dedicated"), priced) is None
+
+    def cost(**more: str) -> float | None:
+        return idle_cost(odcr("cr-1", total=4, free=3, **more), priced, account=ACCOUNT)
+
+    assert cost(platform="Windows") == 27.0
+    assert cost(platform="SUSE Linux") is None
+    assert cost(tenancy="dedicated") is None
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=30))
