@@ -107,12 +107,13 @@ class Broker:
         self._takeover = TakeOver(
             client, read.leases.cache, enabled=settings.take_over_karpenter, clock=clock
         )
+        self.owns = self._takeover.owns
         self._caches = ClaimCaches(
             claims=read.claims.cache,
             nodes=read.nodes.cache,
             pods=read.pods.cache,
             pools=read.pools.cache,
-            owns=self._takeover.owns,
+            owns=self.owns,
         )
         self.inventory = InventoryCache(
             provider,
@@ -170,7 +171,7 @@ class Broker:
             read.claims.cache,
             clock=clock,
             recorder=self.recorder,
-            owns=self._takeover.owns,
+            owns=self.owns,
         )
         watch_classes(manager, read, self.inventory, signals, self._caches, self._nodeclasses, finalizer)
         watch_claims(
@@ -360,7 +361,7 @@ class Broker:
         return [*(node_class.name for node_class in classes.list()), *classes.broken]
 
     def _owned_claims(self) -> Iterator[NodeClaim]:
-        return (claim for claim in self._caches.claims.list() if self._caches.owns(claim))
+        return (claim for claim in self._caches.claims.list() if self.owns(claim))
 
     # ---- periodic work
 

@@ -200,6 +200,11 @@ class NodeClaim(Object):
     spec: Annotated[NodeClaimSpec, crd(required=True)] = NodeClaimSpec()
     status: NodeClaimStatus = NodeClaimStatus()
 
+    @property
+    def waits(self) -> bool:
+        """Whether it still needs an instance."""
+        return not self.status.provider_id and not self.deleting
+
 
 class Budget(Model):
     """How many nodes may be disrupted at once, and when."""

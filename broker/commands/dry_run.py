@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
-from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Object
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import Inventory, Plan
 from broker.capacity.shortages import Shortages
+from broker.commands.situation import is_brokers
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclaim.caches import ClaimCaches
@@ -80,7 +80,7 @@ class DryRun:
                     nodes=self._cluster.nodes.cache,
                     pods=self._cluster.pods.cache,
                     pools=self._cluster.pools.cache,
-                    owns=lambda claim: claim.spec.node_class_ref.group == names.BROKER,
+                    owns=is_brokers,
                 ),
                 inventory=InventoryCache(provider, clock=clock, groups=tuple),
                 settings=settings,

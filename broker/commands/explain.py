@@ -25,6 +25,7 @@ from broker.commands.decision import because
 from broker.commands.dry_run import Entitle, current_odds, listed
 from broker.commands.explain_options import NO_SHORTAGES, ClaimForecast, blocking, forecast_claim
 from broker.commands.output import shortage_name, shortage_row
+from broker.commands.situation import is_brokers
 from broker.controllers.nodeclaim.published import read_shortages
 from broker.controllers.nodeclaim.status import BROKER_CONDITIONS, instance_id
 from broker.kube.client import Client
@@ -93,7 +94,7 @@ def claim_forecast(
     entitle: Callable[[CapacityProvider], Entitle] | None = None,
 ) -> ClaimForecast | None:
     """The options of a waiting claim; None for a claim with an instance, or of another launcher."""
-    if claim.status.provider_id or claim.deleting or claim.spec.node_class_ref.group != names.BROKER:
+    if not (claim.waits and is_brokers(claim)):
         return None
     claims, _ = client.list(NodeClaim.KIND)
     classes, _ = client.list(EC2NodeClass.KIND)
@@ -162,7 +163,7 @@ def headline(claim: NodeClaim) -> list[str]:
     """The state of the claim, in a few lines."""
     ref = claim.spec.node_class_ref
     lines = [f"NodeClaim {claim.name}, class {ref.name or '(none)'}"]
-    if ref.group != names.BROKER:
+    if not is_brokers(claim):
         lines.append(f"  not the broker's: spec.nodeClassRef.group is {ref.group!r}, not {names.BROKER!r}")
     if claim.deleting:
         lines.append(f"  deleted at {claim.metadata.deletion_timestamp:%Y-%m-%dT%H:%M:%SZ}")

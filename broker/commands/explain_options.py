@@ -70,11 +70,7 @@ def forecast_claim(
     Raises ProviderError if EC2 cannot be read.
     """
     every = list(claims)
-    waiting = [
-        waiting_claim
-        for waiting_claim in every
-        if not waiting_claim.status.provider_id and not waiting_claim.deleting
-    ]
+    waiting = [waiting_claim for waiting_claim in every if waiting_claim.waits]
     named = {waiting_claim.spec.node_class_ref.name for waiting_claim in (*waiting, subject)}
     inputs = considered(
         [waiting_claim for waiting_claim in classes if waiting_claim.name in named],

@@ -22,6 +22,7 @@ from broker.commands.output import age, shortage_row
 from broker.commands.prices import usd_hour
 from broker.commands.situation import Reservation, Situation, created, happened
 from broker.kube.conditions import timestamp
+from broker.oncall.state import launch_state
 from broker.text import counted
 
 ATTEMPTS: Final = 12  # rows; the history and `errors` have all of them
@@ -159,15 +160,15 @@ def _condition(obj: Object, condition_: Condition) -> dict[str, Any]:
 
 
 def _waits(claim: NodeClaim, now: datetime) -> dict[str, Any]:
-    launched = condition(claim.status.conditions, names.LAUNCHED)
+    reason, message = launch_state(claim)
     return {
         "claim": claim.name,
         "class": claim.spec.node_class_ref.name,
         "pods": [key for key in claim.annotations.get(names.PODS, "").split(",") if key],
         "since": _time_text(claim.metadata.creation_timestamp),
         "for": age(now - created(claim, now)),
-        "reason": launched.reason if launched else "",
-        "message": launched.message if launched else "the broker has not reported about it yet",
+        "reason": reason,
+        "message": message,
     }
 
 

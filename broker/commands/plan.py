@@ -26,6 +26,7 @@ from broker.capacity.solve import SECONDS
 from broker.commands.decision import Decision, because, decided, unplanned
 from broker.commands.dry_run import DryEviction, DryRun
 from broker.commands.manifests import BadManifest
+from broker.commands.situation import is_brokers
 from broker.controllers.nodeclaim.planning import in_gangs
 from broker.controllers.nodeclaim.status import instance_id
 from broker.controllers.nodeclaim.template import template_key
@@ -84,7 +85,7 @@ def rows(
     known = {claim.name: claim for claim in dry_run.claims}
     claims = [known[name] for name in dict.fromkeys(o.name for o in given if isinstance(o, NodeClaim))]
     classes = [o for o in given if isinstance(o, EC2NodeClass)]
-    unlaunched = [claim for claim in claims if not claim.status.provider_id and not claim.deleting]
+    unlaunched = [claim for claim in claims if claim.waits]
     open_ = {claim.uid: claim for claim in (*waiting(dry_run), *unlaunched)}
     inputs = considered(
         classes,
@@ -149,12 +150,7 @@ def classes(client: Client, objects: Sequence[Object], dry_run: DryRun) -> list[
 
 def waiting(dry_run: DryRun) -> list[NodeClaim]:
     """The broker's claims without an instance, of the cluster and of the files."""
-    return [
-        claim
-        for claim in dry_run.claims
-        if claim.spec.node_class_ref.group == names.BROKER
-        and not (claim.status.provider_id or claim.deleting)
-    ]
+    return [claim for claim in dry_run.claims if claim.waits and is_brokers(claim)]
 
 
 def also_planned(objects: Iterable[Object], dry_run: DryRun) -> str:
@@ -220,8 +216,8 @@ def considered(
         except BadClaim as error:
             refused[claim.name] = f"{error.reason}: {error.message}"
             continue
-        group = claim.spec.node_class_ref.group
-        if group != names.BROKER:
+        if not is_brokers(claim):
+            group = claim.spec.node_class_ref.group
             refused[claim.name] = (
                 f"NotTheBrokers: spec.nodeClassRef.group is {group!r}, and the broker launches those of "
                 f"{names.BROKER} only"

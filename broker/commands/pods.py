@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
@@ -25,6 +24,7 @@ from broker.capacity.model import Inventory, NodeClass
 from broker.commands.dry_run import current_odds, current_shortages, listed, read_once
 from broker.commands.plan import considered
 from broker.commands.pod_manifests import existing_pods, pods_of, remarks
+from broker.commands.situation import is_brokers
 from broker.controllers.nodeclass.resolve import NOT_FOUND, LaunchClass, Unresolved
 from broker.controllers.nominations import preempting
 from broker.controllers.occupancy import NodeOccupancy, OccupancyReader
@@ -182,10 +182,6 @@ def _occupancy(client: Client, settings: Settings, clock: Clock, pods: Sequence[
     return reader.read(clock.now(), pods)
 
 
-def _of_broker(claim: NodeClaim) -> bool:
-    return claim.spec.node_class_ref.group == names.BROKER
-
-
 def _storage(client: Client) -> Storage:
     return Storage.of(
         claims=listed(client, PersistentVolumeClaim),
@@ -254,7 +250,7 @@ def planned_pods(
             ),
             classes=pools.classes,
             entitle=lambda requests, supply: entitle(requests, supply.inventory, supply.types),
-            owns=_of_broker,
+            owns=is_brokers,
             launching=lambda _: False,
         ),
         now=clock.now(),

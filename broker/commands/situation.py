@@ -17,7 +17,7 @@ from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.core import Event
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apis.meta import Object
+from broker.apis.meta import Object, condition
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.capacity.model import Attempt, Pool
 from broker.capacity.shortages import Shortage, placement_scope, quota_scope
@@ -46,7 +46,7 @@ class Situation:
     @property
     def waiting(self) -> list[NodeClaim]:
         """The broker's claims without an instance, the oldest first."""
-        claims = [c for c in self.claims if not c.status.provider_id and not c.deleting and is_brokers(c)]
+        claims = [c for c in self.claims if c.waits and is_brokers(c)]
         return sorted(claims, key=lambda c: (created(c, self.now), c.name))
 
     @property
@@ -57,7 +57,13 @@ class Situation:
 
 
 def is_brokers(claim: NodeClaim) -> bool:
-    return claim.spec.node_class_ref.group == names.BROKER
+    """By the group of its class, or by the broker's marks on a claim that it took over from Karpenter."""
+    return (
+        claim.spec.node_class_ref.group == names.BROKER
+        or names.LAUNCH in claim.annotations
+        or names.ATTEMPTS in claim.annotations
+        or condition(claim.status.conditions, names.CAPACITY_RESERVATION) is not None
+    )
 
 
 def created(obj: Object, now: datetime) -> datetime:

@@ -50,7 +50,12 @@ _OLDEST: Final = GaugeTable(
     "When the oldest of the claims without an instance, or of those before it for its pods, was created.",
     ("nodeclass", "reason"),
 )
-NEW: Final = "New"  # the reason of a claim that has had no pass yet
+
+
+def launch_state(claim: NodeClaim) -> tuple[str, str]:
+    """The reason and the message of the claim's launch; `New` until the broker has reported about it."""
+    launched = condition(claim.status.conditions, names.LAUNCHED)
+    return (launched.reason, launched.message) if launched else ("New", "no launch was tried yet")
 
 
 def follow(
@@ -93,10 +98,9 @@ def _waiting(
     """Since when the claims without an instance wait, by class and reason."""
     since_by_labels: dict[tuple[str, ...], list[float]] = {}
     for claim in claims:
-        if claim.status.provider_id or claim.deleting:
+        if not claim.waits:
             continue
-        launched = condition(claim.status.conditions, names.LAUNCHED)
-        labels = (claim.spec.node_class_ref.name, launched.reason if launched else NEW)
+        labels = (claim.spec.node_class_ref.name, launch_state(claim)[0])
         begun = since(claim)
         since_by_labels.setdefault(labels, []).append(begun.timestamp() if begun else 0.0)
     return since_by_labels

@@ -12,12 +12,13 @@ from datetime import datetime
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apis.meta import Condition, condition
+from broker.apis.meta import Condition
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.app import Broker
 from broker.capacity.shortages import Shortage
 from broker.controllers.nodeclaim.status import instance_id
 from broker.controllers.snapshot import Snapshot
+from broker.oncall.state import launch_state
 from broker.quota.usage import Reserved
 from broker.reservations.idle import idle_cost
 from broker.reservations.spec import reserved_of
@@ -39,7 +40,6 @@ class ClaimRow:
     reservation: str
     created: datetime | None
     waits: bool
-    since: datetime | None
     reason: str
     message: str
 
@@ -136,7 +136,7 @@ class LiveState:
 
     @property
     def waiting(self) -> list[ClaimRow]:
-        """The claims without an instance, the oldest first."""
+        """The broker's claims without an instance, the oldest first."""
         waiting = [claim for claim in self.claims if claim.waits]
         return sorted(waiting, key=lambda claim: (claim.created or self.now, claim.name))
 
@@ -170,7 +170,7 @@ def live_state(broker: Broker, provider: CapacityProvider, now: datetime) -> Liv
         now=now,
         described=inventory.described,
         unreadable=str(broker.inventory.unreadable or ""),
-        claims=[_claim(claim) for claim in claims],
+        claims=[_claim(claim, owned=broker.owns(claim)) for claim in claims],
         odcrs=odcrs,
         reservations=reservations,
         shortages=[*_shortages(broker, now)],
@@ -180,9 +180,8 @@ def live_state(broker: Broker, provider: CapacityProvider, now: datetime) -> Liv
     )
 
 
-def _claim(claim: NodeClaim) -> ClaimRow:
-    launched = condition(claim.status.conditions, names.LAUNCHED)
-    waits = not claim.status.provider_id and not claim.deleting
+def _claim(claim: NodeClaim, *, owned: bool) -> ClaimRow:
+    reason, message = launch_state(claim)
     return ClaimRow(
         name=claim.name,
         node_class=claim.spec.node_class_ref.name,
@@ -193,10 +192,9 @@ def _claim(claim: NodeClaim) -> ClaimRow:
         instance_type=claim.labels.get(names.INSTANCE_TYPE, ""),
         reservation=claim.labels.get(names.RESERVATION_ID, ""),
         created=claim.metadata.creation_timestamp,
-        waits=waits,
-        since=launched.last_transition_time if launched else None,
-        reason=launched.reason if launched else "NotSeenYet",
-        message=launched.message if launched else "no launch was tried yet",
+        waits=owned and claim.waits,
+        reason=reason,
+        message=message,
     )
 
 

@@ -261,6 +261,19 @@ def test_claim_of_karpenter_is_reported_as_such(cluster: Cluster) -> None:
     assert "unknown, because" not in shown  # Karpenter chooses its options
 
 
+def test_claim_that_the_broker_took_over_from_karpenter_shows_its_options(
+    world: World, training: Cluster
+) -> None:
+    client, kubeconfig = training
+    document = claim("train-0")
+    document["spec"]["nodeClassRef"]["group"] = "karpenter.k8s.aws"
+    put(client, document, [attempt(pool("on-demand"))])
+    assert [row["verdict"] for row in explained(world, kubeconfig)["options"]] == ["next"]
+    shown = text(world, kubeconfig)
+    assert "not the broker's" not in shown
+    assert "Now: is launched next into" in shown
+
+
 def test_a_claim_that_is_not_there(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     """The kind that is not there, no claim at all, and a name that was not typed well."""
     client, kubeconfig = cluster

@@ -11,6 +11,7 @@ from broker.apis.coordination import Lease
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.nodeclaim.ownership import DURATION
 from broker.kube.conditions import micro_timestamp
+from broker.webpage.live import live_state
 from tests.cluster.account import CLUSTER, tags
 from tests.cluster.objects import ON_DEMAND
 from tests.cluster.stack import Stack
@@ -40,7 +41,7 @@ def until_taken_over(stack: Stack) -> None:
 @pytest.mark.covers("KRP-26")
 def test_a_claim_of_karpenter_is_left_alone(stack: Stack) -> None:
     stack.node_class(preference="none")
-    stack.start()
+    broker = stack.start()
     stack.claim("theirs", capacity=(ON_DEMAND,), group=KARPENTER)
     before = stack.client.get(NodeClaim.KIND, "theirs")
     stack.claim("ours", capacity=(ON_DEMAND,))
@@ -49,6 +50,10 @@ def test_a_claim_of_karpenter_is_left_alone(stack: Stack) -> None:
     assert stack.client.get(NodeClaim.KIND, "theirs") == before
     assert len(stack.aws.instances()) == 1
     assert not stack.events("theirs")
+    assert stack.current is not None
+    page = live_state(broker, stack.current, stack.clock.now())
+    assert {row.name for row in page.claims} == {"theirs", "ours"}
+    assert not page.waiting
 
 
 @pytest.mark.covers("KRP-26")

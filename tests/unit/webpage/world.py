@@ -25,7 +25,7 @@ OPEN = PageAccess(AccessRules(), None, clock=CLOCK)
 def waiting(name: str = "train-1", **more: str) -> ClaimRow:
     given = {"node_class": "gpu", "node_pool": "gpu", "reason": "InsufficientCapacity", "message": "is short"}
     given |= {"instance": "", "node": "", "zone": "", "instance_type": "", "reservation": ""} | more
-    return ClaimRow(name=name, created=AT, waits=True, since=AT, **given)
+    return ClaimRow(name=name, created=AT, waits=True, **given)
 
 
 def odcr(id_: str = "cr-1") -> OdcrRow:
