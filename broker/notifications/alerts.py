@@ -93,7 +93,7 @@ def _shortages(live: LiveState) -> Iterator[FiringAlert]:
         if shortage.failed_retries >= MIN_FAILED_RETRIES:
             yield _alert(
                 "CapacityBrokerShortage",
-                {"scope": shortage.scope},
+                {"scope": shortage.key},
                 f"{shortage.scope} refused {counted(shortage.failed_retries + 1, 'time')} in a row, last at "
                 f"{format_time(shortage.since)} with {shortage.code}: {shortage.message} {shortage.way_out}",
                 shortage.since,

@@ -94,13 +94,15 @@ class ReservationRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortageRow:
-    """`scope` is the resource that refused, in words; `way_out` is the remedy that a person has.
+    """`scope` is the resource that refused, in words; `key` names it for good. `way_out` is the remedy that a
+    person has.
 
     `failed_retries`: the number of refusals after the end of an earlier shortage. `pool` is the key of its
     pool, if it is about one alone.
     """
 
     scope: str
+    key: str
     way_out: str
     code: str
     error_class: str
@@ -244,6 +246,7 @@ def _shortages(broker: Broker, now: datetime) -> Iterator[ShortageRow]:
     for shortage in sorted(present, key=lambda s: s.since):
         yield ShortageRow(
             scope=_where(shortage, broker),
+            key=str(shortage.scope),
             way_out=way_out(shortage.class_),
             code=shortage.code,
             error_class=shortage.class_,

@@ -210,6 +210,17 @@ def test_a_problem_that_soon_recurs_is_the_same_alert(inbox: Inbox) -> None:
     assert world.check(30, **given) == []
 
 
+def test_shortage_of_a_reservation_that_ec2_no_longer_shows_is_the_same_alert(inbox: Inbox) -> None:
+    """Its type and zone are unknown then, so its name for a person is another."""
+    world = World(inbox, webhook=True)
+    assert world.live is not None
+    (shortage,) = troubles(world.live)["shortages"]
+    assert len(world.check(0, shortages=[shortage])) == 1
+    withdrawn = [replace(shortage, scope="EC2 reservation cr-1")]
+    assert world.check(30, shortages=withdrawn) == []
+    assert world.check(HOLD.total_seconds(), shortages=withdrawn) == []
+
+
 def test_a_failed_message_is_retried_and_no_secret_is_logged(inbox: Inbox) -> None:
     world = World(inbox, webhook=True)
     assert world.live is not None

@@ -68,6 +68,7 @@ def state(claims: int = 1, odcrs: int = 1) -> LiveState:
         shortages=[
             ShortageRow(
                 scope="p5.48xlarge in us-east-1a, reserved",
+                key="reservation:cr-1",
                 way_out="Wait, or allow more zones.",
                 code="InsufficientInstanceCapacity",
                 error_class="capacity",
