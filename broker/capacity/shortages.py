@@ -34,7 +34,8 @@ _FIXED: Final[Mapping[ErrorClass, timedelta]] = {
     ErrorClass.NOT_OFFERED: timedelta(hours=6),
     ErrorClass.QUOTA: timedelta(minutes=15),
 }
-_REMEMBERED: Final = frozenset(
+# Refusals that are remembered: their answers mark a scope, and record and page call them shortages.
+SHORTAGE_CLASSES: Final = frozenset(
     {
         ErrorClass.CAPACITY,
         ErrorClass.RESERVATION_FULL,
@@ -92,7 +93,7 @@ class Shortage:
     def plausible(self, now: datetime) -> bool:
         """Whether a refusal before now can have made it."""
         longest = _length(self.scope, self.class_, self.step)
-        return self.class_ in _REMEMBERED and self.since <= now and self.until - self.since <= longest
+        return self.class_ in SHORTAGE_CLASSES and self.since <= now and self.until - self.since <= longest
 
     def view(self, now: datetime) -> dict[str, object]:
         """Its values as plain types, for metrics and pages."""
@@ -134,7 +135,7 @@ class Shortages:
         tried as a last resort. Classes that do not concern the scope (throttling, permission, ...) raise
         ValueError.
         """
-        if class_ not in _REMEMBERED:
+        if class_ not in SHORTAGE_CLASSES:
             raise ValueError(f"class {class_.value} is no shortage of {scope}; see answers.scopes")
         known = self.by_scope.get(scope)
         step = 0

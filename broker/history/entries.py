@@ -14,9 +14,9 @@ from typing import Final
 
 from broker.apis import names
 from broker.capacity.model import Attempt, Outcome, Pool
+from broker.capacity.shortages import SHORTAGE_CLASSES
 from broker.kube.events import RecordedEvent
 from broker.oncall.journal import attempt_id, short_id
-from providers.model import ErrorClass
 
 # Characters of a message or a list of pools; a row is about a KiB.
 LONGEST: Final = 1024
@@ -58,17 +58,6 @@ _REASONS: Final[Mapping[str, Topic]] = {
     **dict.fromkeys(("DemotedToOnDemand", "PromotedToReserved", "ReservationChanged"), Topic.FALLBACK),
 }
 _ON_PURCHASER: Final = frozenset({"CapacityReservation", "ClusterCapacityReservation"})
-_SHORT: Final = frozenset(
-    {
-        ErrorClass.CAPACITY,
-        ErrorClass.RESERVATION_FULL,
-        ErrorClass.RESERVATION_GONE,
-        ErrorClass.NOT_OFFERED,
-        ErrorClass.SPREAD_FULL,
-        ErrorClass.SUBNET,
-        ErrorClass.QUOTA,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +165,8 @@ def reservations(attempt: Attempt) -> tuple[str, ...]:
 
 
 def is_shortage(attempt: Attempt) -> bool:
-    """Whether EC2 refused for lack of capacity."""
-    return attempt.outcome is Outcome.REFUSED and attempt.class_ in _SHORT
+    """Whether EC2 refused in a way that the broker remembers."""
+    return attempt.outcome is Outcome.REFUSED and attempt.class_ in SHORTAGE_CLASSES
 
 
 def _topic(attempt: Attempt) -> Topic:
@@ -187,7 +176,7 @@ def _topic(attempt: Attempt) -> Topic:
         case Outcome.SPILLED:
             return Topic.FALLBACK
         case Outcome.REFUSED:
-            return Topic.SHORTAGE if attempt.class_ in _SHORT else Topic.ERROR
+            return Topic.SHORTAGE if is_shortage(attempt) else Topic.ERROR
         case Outcome.SKIPPED:
             return Topic.FALLBACK
 

@@ -17,6 +17,9 @@ WAYS_OUT: Final[Mapping[ErrorClass, str]] = {
     ),
     ErrorClass.RESERVATION_GONE: "Give the EC2NodeClass a reservation that is active, or allow on-demand.",
     ErrorClass.NOT_OFFERED: "Allow other types or zones in the NodePool: EC2 does not offer this one there.",
+    ErrorClass.UNSUPPORTED: (
+        "Correct the EC2NodeClass, or exclude the type: EC2 does not support the class's settings with it."
+    ),
     ErrorClass.SPREAD_FULL: "Allow another zone or placement group: this one is full in the zone.",
     ErrorClass.SUBNET: "Add a subnet with free addresses in this zone to the EC2NodeClass.",
     ErrorClass.QUOTA: "Request a higher limit in Service Quotas, or free instances of these families.",

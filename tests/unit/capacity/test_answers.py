@@ -20,7 +20,7 @@ from broker.capacity.answers import (
 )
 from broker.capacity.launches import LaunchGroup, distribute
 from broker.capacity.model import Assignment, Option, Selection
-from broker.capacity.shortages import Shortages
+from broker.capacity.shortages import SHORTAGE_CLASSES, Shortages
 from broker.capacity.template import target_for
 from providers.launch import LaunchError, LaunchResult, Override
 from providers.model import ErrorClass, Image, Instance, ProviderError
@@ -58,7 +58,7 @@ def test_every_class_has_an_answer_with_a_reason_of_its_own_and_a_sentence() -> 
 def test_an_answer_never_goes_elsewhere_and_stops(class_: ErrorClass) -> None:
     policy = answer(class_)
     assert not (policy.elsewhere and policy.stops)
-    assert (policy.marks == "nothing") == (not policy.elsewhere)
+    assert (policy.marks != "nothing") == policy.elsewhere == (class_ in SHORTAGE_CLASSES)
 
 
 @pytest.mark.covers("KRP-18", "KRP-24")

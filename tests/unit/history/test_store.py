@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from broker.apis import names
 from broker.capacity.forecast import PoolOutcomes
 from broker.capacity.model import Outcome
+from broker.capacity.shortages import SHORTAGE_CLASSES
 from broker.history.entries import LONGEST, microseconds
 from broker.history.recorder import batch_of
 from broker.history.store import HistoryStore, TableMissing, database_url
@@ -130,6 +131,13 @@ def test_refusals_are_counted_by_pool_and_time(store: HistoryStore) -> None:
     assert store.refusals(since=0) == [(slot, other, 1), (slot, pool, 3), (slot + 300, pool, 1)]
     assert store.refusals(since=0, width=600) == [(slot, other, 1), (slot, pool, 4)]
     assert store.refusals(since=slot + 300) == [(slot + 300, pool, 1)]
+
+
+def test_every_refusal_that_is_remembered_is_a_shortage_of_the_record(store: HistoryStore) -> None:
+    fill(store, *(refusal(n, class_=class_) for n, class_ in enumerate(sorted(ErrorClass))))
+    ((_, _, count),) = store.refusals(since=0)
+    assert count == len(SHORTAGE_CLASSES)
+    assert dict(store.count(EntryFilter(), by="topic"))["shortage"] == count
 
 
 def test_launches_and_refusals_of_a_pool_are_counted_by_time(store: HistoryStore) -> None:
