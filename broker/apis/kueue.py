@@ -290,6 +290,7 @@ class PriorityClass(Object):
     )
 
     value: int = 0
+    global_default: bool = False
 
 
 class Namespace(Object):

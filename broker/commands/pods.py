@@ -164,10 +164,16 @@ def _pending(
     client: Client,
     group_size: Callable[[str], int],
 ) -> list[PendingPod]:
-    values = {item.name: item.value for item in listed(client, PriorityClass)}
+    classes = listed(client, PriorityClass)
+    values = {item.name: item.value for item in classes}
+    # Admission gives this to a new pod without a class; of several, the lowest.
+    values[""] = min((item.value for item in classes if item.global_default), default=0)
+    stored = {pod.key for pod in pods.cluster}
     pending_pods = [pending_pod(pod, spaces, group_size, infos[pod.key]) for pod in pods.waiting]
     return [
-        replace(pending, priority=pod.spec.priority or values.get(pod.spec.priority_class_name, 0))
+        pending
+        if pod.key in stored
+        else replace(pending, priority=pod.spec.priority or values.get(pod.spec.priority_class_name, 0))
         for pending, pod in zip(pending_pods, pods.waiting, strict=True)
     ]
 

@@ -133,6 +133,27 @@ def test_plan_of_pods_counts_the_cluster_s_pods_rooms_and_groups(
     assert sorted(", ".join(row["pods"]) for row in rows) == sorted(pods_of_claims)
 
 
+def test_plan_gives_a_pod_without_a_class_the_default_priority(world: World, tmp_path: Path) -> None:
+    """Three pods for two slots: the one with the priority of the default class comes before the others."""
+
+    def ranked(name: str, value: int, **more: bool) -> dict[str, Any]:
+        head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+        return {**head, "value": value, **more}
+
+    template = {"spec": claim("any", "reserved")["spec"]}
+    documents = [
+        body("karpenter.sh/v1", "NodePool", "pool", template=template),
+        ranked("low", 500),
+        ranked("standard", 1000, globalDefault=True),
+        *(body("v1", "Pod", f"low-{n}", priorityClassName="low", **requesting("8")) for n in range(2)),
+        body("v1", "Pod", "plain", **requesting("8")),
+    ]
+    code, rows = planned(world, files(tmp_path, node_class(world), *documents))
+    assert code == 1
+    served = [row["pods"] for row in rows]
+    assert len(served) == 2 and ["default/plain"] in served
+
+
 def held(cpu: str) -> dict[str, Any]:
     return {"containers": [{"name": "c", "image": "x", "resources": {"requests": {"cpu": cpu}}}]}
 
