@@ -12,7 +12,7 @@ from itertools import groupby
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.preemption.slots import drawn, held_odcr
 from broker.controllers.snapshot import Snapshot
-from broker.quota.usage import Reserved
+from broker.webpage.render import reservation_url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +31,6 @@ class LoanRow:
     slots: int
     claims: Sequence[str]
     ending: int
-
-
-def reservation_url(reserved: Reserved) -> str:
-    """The page of a CapacityReservation; `-` stands for no namespace."""
-    return f"/reservations/{reserved.namespace or '-'}/{reserved.name}"
 
 
 def loans(claims: Iterable[NodeClaim], snapshot: Snapshot) -> Iterator[LoanRow]:

@@ -5,6 +5,7 @@ Nothing is decided or written here, and no call to Kubernetes or EC2 is made.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,7 +14,6 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Condition
-from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.app import Broker
 from broker.capacity.shortages import Shortage
 from broker.controllers.nodeclaim.status import instance_id
@@ -21,8 +21,8 @@ from broker.controllers.snapshot import Snapshot
 from broker.oncall.state import launch_state
 from broker.quota.usage import Reserved
 from broker.reservations.idle import idle_cost
-from broker.reservations.spec import reserved_of
-from broker.webpage.lending import LoanRow, loans, reservation_url
+from broker.webpage.lending import LoanRow, loans
+from broker.webpage.render import reservation_url
 from broker.webpage.wording import scope_name, way_out
 from providers.base import CapacityProvider
 from providers.model import Odcr, ProviderError
@@ -158,8 +158,7 @@ Live = Callable[[], LiveState | None]
 def live_state(broker: Broker, provider: CapacityProvider, now: datetime) -> LiveState:
     inventory = broker.inventory.snapshot()
     claims, snapshot = broker.read.claims.cache.list(), broker.ome.reads.snapshot()
-    reservations = [*_reservations(broker, snapshot)]
-    owners = {odcr: row for row in reservations for odcr in row.odcrs}
+    owners = snapshot.odcrs.owned.owner
     try:
         types, account = provider.instance_types(), provider.account_id()
     except ProviderError:
@@ -174,7 +173,7 @@ def live_state(broker: Broker, provider: CapacityProvider, now: datetime) -> Liv
         unreadable=str(broker.inventory.unreadable or ""),
         claims=[_claim(claim, owned=broker.owns(claim)) for claim in claims],
         odcrs=odcrs,
-        reservations=reservations,
+        reservations=[*_reservations(snapshot)],
         shortages=[*_shortages(broker, now)],
         classes=[_owner(owner) for owner in broker.read.classes.cache.list()],
         pools=[_owner(owner) for owner in broker.read.pools.cache.list()],
@@ -200,7 +199,7 @@ def _claim(claim: NodeClaim, *, owned: bool) -> ClaimRow:
     )
 
 
-def _odcr(odcr: Odcr, cost: float | None, owner: ReservationRow | None) -> OdcrRow:
+def _odcr(odcr: Odcr, cost: float | None, owner: Reserved | None) -> OdcrRow:
     tagged = odcr.tags.get(names.TAG_RESERVATION, "")
     return OdcrRow(
         id=odcr.id,
@@ -212,19 +211,18 @@ def _odcr(odcr: Odcr, cost: float | None, owner: ReservationRow | None) -> OdcrR
         idle=odcr.idle,
         cost=None if cost is None else round(cost, 2),
         end=odcr.end,
-        owner=owner.key if owner else tagged,
-        owner_url=owner.url if owner else "",
+        owner=str(owner) if owner else tagged,
+        owner_url=reservation_url(owner) if owner else "",
         reservation_type=odcr.reservation_type,
     )
 
 
-def _reservations(broker: Broker, snapshot: Snapshot) -> Iterator[ReservationRow]:
-    reads, odcrs = broker.ome.reads, snapshot.odcrs
-    reservations: list[CapacityReservation | ClusterCapacityReservation] = [
-        *reads.reservations.cache.list(),
-        *reads.cluster_reservations.cache.list(),
-    ]
-    for reservation in sorted(reservations, key=lambda r: (r.namespace, r.name)):
+def _reservations(snapshot: Snapshot) -> Iterator[ReservationRow]:
+    held: dict[Reserved, list[str]] = defaultdict(list)
+    for odcr, owner in snapshot.odcrs.owned.owner.items():
+        held[owner].append(odcr)
+    for reserved in sorted(snapshot.reservations):
+        reservation = snapshot.reservations[reserved]
         summary = reservation.status.summary
         yield ReservationRow(
             namespace=reservation.namespace,
@@ -235,9 +233,9 @@ def _reservations(broker: Broker, snapshot: Snapshot) -> Iterator[ReservationRow
             total=summary.gpu_total if summary else 0,
             allocated=summary.gpu_allocated if summary else 0,
             borrowed=summary.gpu_borrowed if summary else 0,
-            odcrs=tuple(r.id for r in reservation.status.cloud_reservations),
+            odcrs=tuple(held[reserved]),
             conditions=tuple(reservation.status.conditions),
-            problems=tuple((p.reason, p.message) for p in odcrs.status(reserved_of(reservation)).problems),
+            problems=tuple((p.reason, p.message) for p in snapshot.odcrs.status(reserved).problems),
         )
 
 

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from broker.history.entries import Entry
+from broker.quota.usage import Reserved
 from broker.text import group_name, plain
 
 # The page of an object of this kind.
@@ -65,10 +66,14 @@ def dollars(value: float | None) -> str:
 
 
 def object_url(kind: str, name: str, namespace: str = "") -> str:
-    """The page of an object; empty for a kind without one."""
+    """The page of an object; empty for a kind without one. `-` stands for no namespace of a reservation."""
     if kind in _RESERVATIONS:
         return f"/reservations/{quote(namespace or '-', safe='')}/{quote(name, safe='')}"
     return f"{_PAGES[kind]}/{quote(name, safe='')}" if kind in _PAGES else ""
+
+
+def reservation_url(reserved: Reserved) -> str:
+    return object_url("CapacityReservation", reserved.name, reserved.namespace)
 
 
 def entry_url(entry: Entry) -> str:

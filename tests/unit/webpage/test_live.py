@@ -1,0 +1,59 @@
+"""The present state of the page, from the caches of a broker."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.ome import CapacityReservation
+from broker.app import Broker
+from broker.capacity.model import Inventory
+from broker.capacity.shortages import Shortages
+from broker.controllers.snapshot import Snapshot
+from broker.quota.usage import Reserved
+from broker.reservations.odcr_status import OdcrSnapshot
+from broker.reservations.ownership import Ownership
+from broker.webpage.live import LiveState, live_state
+from providers.base import CapacityProvider
+from tests.unit.capacity.builders import NOW, odcr
+
+BEFORE, NOW_OWNER = Reserved("team", "before"), Reserved("team", "now")
+
+
+def reservation(reserved: Reserved, *odcrs: str) -> CapacityReservation:
+    metadata = {"namespace": reserved.namespace, "name": reserved.name, "uid": str(reserved)}
+    held = [{"id": id_, "flavor": "h100"} for id_ in odcrs]
+    return CapacityReservation.decode({"metadata": metadata, "status": {"cloudReservations": held}})
+
+
+def state(snapshot: Snapshot, *claims: NodeClaim) -> LiveState:
+    def cache(*objects: object) -> SimpleNamespace:
+        return SimpleNamespace(cache=SimpleNamespace(list=lambda: list(objects)))
+
+    inventory = Inventory(odcrs={"cr-1": odcr("cr-1")}, described=NOW)
+    broker: Any = SimpleNamespace(
+        inventory=SimpleNamespace(snapshot=lambda: inventory, unreadable=None),
+        read=SimpleNamespace(claims=cache(*claims), classes=cache(), pools=cache()),
+        ome=SimpleNamespace(reads=SimpleNamespace(snapshot=lambda: snapshot)),
+        launcher=SimpleNamespace(shortages=Shortages()),
+        owns=lambda _: True,
+    )
+    provider: Any = SimpleNamespace(instance_types=dict, account_id=lambda: "123456789012")
+    return live_state(cast(Broker, broker), cast(CapacityProvider, provider), NOW)
+
+
+def test_every_view_has_the_owner_of_the_last_pass() -> None:
+    """The ODCR was tagged anew: the status of its owner before is not written yet."""
+    snapshot = Snapshot(
+        version=1,
+        reservations={BEFORE: reservation(BEFORE, "cr-1"), NOW_OWNER: reservation(NOW_OWNER)},
+        odcrs=OdcrSnapshot(ownership=Ownership(owner={"cr-1": NOW_OWNER}, flavor={"cr-1": "h100"})),
+    )
+    metadata = {"name": "train-0", "uid": "u", "labels": {names.RESERVATION_ID: "cr-1"}}
+    status = {"providerID": "aws:///us-east-1a/i-1"}
+    live = state(snapshot, NodeClaim.decode({"metadata": metadata, "status": status}))
+    assert [(row.owner, row.owner_url) for row in live.odcrs] == [("team/now", "/reservations/team/now")]
+    assert {row.key: row.odcrs for row in live.reservations} == {"team/before": (), "team/now": ("cr-1",)}
+    assert [loan.owner for loan in live.loans] == ["team/now"]
