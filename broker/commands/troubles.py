@@ -10,18 +10,9 @@ from broker.commands.manifests import BadManifest
 from broker.kube.errors import ApiError, Forbidden, NotFound, Unavailable
 from broker.kube.transports import ConfigurationError
 from broker.options import BadOptions
-from providers.model import ErrorClass, ProviderError
+from providers.aws.errors import way_out
+from providers.model import ProviderError
 
-# The message of each has its way out; a permission would not help.
-EXPIRED_CODES = ("ExpiredToken", "ExpiredTokenException", "RequestExpired")
-# AWS does not accept the credentials themselves.
-REFUSED_CODES = (
-    "AuthFailure",
-    "InvalidClientTokenId",
-    "MissingAuthenticationToken",
-    "SignatureDoesNotMatch",
-    "UnrecognizedClientException",
-)
 EXPECTED_ERRORS = (ApiError, ConfigurationError, ProviderError, BadManifest, ValueError)
 
 
@@ -54,24 +45,9 @@ def _error_text(error: Exception) -> str:
             return f"the cluster: {error}: check that it is up, or name another --kubeconfig or --context"
         case ApiError() | ConfigurationError():
             return f"the cluster: {error}"
-        case ProviderError(code="NoCredentials"):
-            return f"AWS: {error}"
-        case ProviderError(code=code) if code in EXPIRED_CODES:
-            return f"AWS: {error}"
-        case ProviderError(code=code) if code in REFUSED_CODES:
-            return f"AWS: {error}: AWS does not accept these credentials; --aws-profile names others"
-        case ProviderError(code="UnreadableAnswer"):
-            return (
-                f"AWS: {error}: check the Region (--region), the endpoint (--aws-endpoint), and any proxy or "
-                "load balancer before it"
-            )
-        case ProviderError(class_=ErrorClass.PERMISSION):
-            request = f" (request {error.request_id})" if error.request_id else ""
-            return (
-                f"AWS: {error}{request}: let your user or role do {error.operation}; "
-                "--aws-profile names another"
-            )
         case ProviderError():
-            return f"AWS: {error}"
+            request = f" (request {error.request_id})" if error.request_id else ""
+            remedy = way_out(error)
+            return f"AWS: {error}{request}{f': {remedy}' if remedy else ''}"
         case _:
             return str(error)

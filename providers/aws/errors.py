@@ -205,6 +205,16 @@ _EXISTS = frozenset({"InvalidLaunchTemplateName.AlreadyExistsException", "Entity
 # Of the codes about permission those that a policy gives for some resources and not for others.
 _OF_A_RESOURCE = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
 _EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
+# AWS does not accept the credentials themselves.
+_REJECTED_CODES = frozenset(
+    {
+        "AuthFailure",
+        "InvalidClientTokenId",
+        "MissingAuthenticationToken",
+        "SignatureDoesNotMatch",
+        "UnrecognizedClientException",
+    }
+)
 
 _TITLE = re.compile(r"<title>([^<>]{1,80})</title>", re.IGNORECASE)
 
@@ -283,11 +293,11 @@ def _page(error: ResponseParserError, sender: str) -> str:
 def _answered(response: Mapping[str, Any], *, operation: str) -> ProviderError:
     error = response.get("Error", {})
     meta = response.get("ResponseMetadata", {})
-    code = str(error.get("Code", "Unknown"))
+    code = _ORIGIN.sub("", str(error.get("Code", "Unknown")))
     message = str(error.get("Message", ""))
     # Differs each time, so that equal refusals would not be equal; CloudTrail has it under the request id.
     message = message.partition(" Encoded authorization failure message:")[0]
-    if _ORIGIN.sub("", code) in _EXPIRED_CODES:
+    if code in _EXPIRED_CODES:
         message = f"{_EXPIRED} ({message})"
     return ProviderError(
         code,
@@ -316,7 +326,7 @@ def denied_action(error: ProviderError) -> str:
 
 def denied(error: ProviderError) -> bool:
     """True when a policy denies the call. False for credentials that are refused or have expired."""
-    return _ORIGIN.sub("", error.code) in _OF_A_RESOURCE
+    return error.code in _OF_A_RESOURCE
 
 
 def of_the_caller(error: ProviderError) -> bool:
@@ -324,6 +334,21 @@ def of_the_caller(error: ProviderError) -> bool:
     if error.class_ is ErrorClass.PERMISSION:
         return error.code not in _OF_A_RESOURCE
     return error.class_ in (ErrorClass.THROTTLING, ErrorClass.TRANSIENT)
+
+
+def way_out(error: ProviderError) -> str:
+    """The remedy that a person has; empty if the error's message has it, or there is none."""
+    if error.code == "NoCredentials" or error.code in _EXPIRED_CODES:
+        return ""
+    if error.code in _REJECTED_CODES:
+        return "AWS does not accept these credentials; --aws-profile names others"
+    if error.code == "UnreadableAnswer":
+        return (
+            "check the Region (--region), the endpoint (--aws-endpoint), and any proxy or load balancer before it"
+        )
+    if error.class_ is ErrorClass.PERMISSION:
+        return f"let your user or role do {error.operation}; --aws-profile names another"
+    return ""
 
 
 def already_exists(error: ProviderError) -> bool:

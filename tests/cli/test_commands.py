@@ -741,7 +741,9 @@ def test_external_error_is_one_line_with_a_remedy(error: Exception, words: str) 
 
 
 @pytest.mark.covers("USR-06")
-@pytest.mark.parametrize("code", ["ExpiredToken", "ExpiredTokenException", "RequestExpired"])
+@pytest.mark.parametrize(
+    "code", ["ExpiredToken", "ExpiredTokenException", "RequestExpired", "Client.RequestExpired"]
+)
 def test_expired_credentials_have_one_way_out(code: str) -> None:
     answer: Any = {"Error": {"Code": code, "Message": "The provided token has expired"}}
     message = troubles.format_error(
