@@ -47,7 +47,7 @@ def delete(
     if item is None:
         raise not_found(resource.subject, key[1])
     live = item.obj
-    _check(resource, key[1], live, options)
+    check_preconditions(resource, live, options)
     if call is not None:
         validating.validate(state, call, None, resource.show(live))
     if resource.storage == "namespaces.":
@@ -89,21 +89,21 @@ def _set(meta: Obj, name: str, value: Any) -> None:
         meta.pop(name, None)
 
 
-def _check(resource: Resource, name: str, live: Obj, options: DeleteOptions) -> None:
+def check_preconditions(resource: Resource, live: Obj, options: DeleteOptions) -> None:
     meta, subject = live["metadata"], type(resource.subject)(resource.group, resource.kind, resource.kind)
     if options.uid is not None and options.uid != meta["uid"]:
         why = (
             f"the UID in the precondition ({options.uid}) does not match the UID in record ({meta['uid']}). "
             "The object might have been deleted and then recreated"
         )
-        raise conflict(subject, name, why)
+        raise conflict(subject, meta["name"], why)
     version = meta["resourceVersion"]
     if options.resource_version is not None and options.resource_version != version:
         why = (
             f"the ResourceVersion in the precondition ({options.resource_version}) does not match the "
             f"ResourceVersion in record ({version}). The object might have been modified"
         )
-        raise conflict(subject, name, why)
+        raise conflict(subject, meta["name"], why)
 
 
 def _grace(

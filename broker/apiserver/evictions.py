@@ -13,8 +13,8 @@ import orjson
 
 from broker.apiserver import writes
 from broker.apiserver.bindings import BOUND, posted
-from broker.apiserver.deletes import delete
-from broker.apiserver.errors import ErrorSubject, StatusError, conflict, forbidden, not_found
+from broker.apiserver.deletes import check_preconditions, delete
+from broker.apiserver.errors import ErrorSubject, StatusError, forbidden, not_found
 from broker.apiserver.incoming import body
 from broker.apiserver.kind import with_condition
 from broker.apiserver.options import ApiCall, DeleteOptions, options_of
@@ -55,30 +55,15 @@ def evict(state: ApiState, call: ApiCall) -> Response:
 def _delete(state: ApiState, call: ApiCall, pod: Obj, options: DeleteOptions) -> None:
     resource, key = call.target.resource, (call.target.namespace, call.target.name)
     if not options.dry_run:
-        _check(pod, options)
+        # Up to here the real server ignores preconditions without a value; its delete compares them.
+        given = replace(options, uid=options.uid or None, resource_version=options.resource_version or None)
+        check_preconditions(resource, pod, given)
         status = with_condition(pod.get("status") or {}, stamp(state.clock()), _TARGET)
         if status != pod.get("status"):
             pod = state.put(resource, key, {**pod, "status": status}).obj
         if options.resource_version is not None:
             options = replace(options, resource_version=pod["metadata"]["resourceVersion"])
     delete(state, resource, key, options)
-
-
-def _check(pod: Obj, options: DeleteOptions) -> None:
-    meta, subject = pod["metadata"], ErrorSubject("", "Pod", "Pod")
-    if options.uid and options.uid != meta["uid"]:
-        why = (
-            f"the UID in the precondition ({options.uid}) does not match the UID in record ({meta['uid']}). "
-            "The object might have been deleted and then recreated"
-        )
-        raise conflict(subject, meta["name"], why)
-    version = meta["resourceVersion"]
-    if options.resource_version and options.resource_version != version:
-        why = (
-            f"the ResourceVersion in the precondition ({options.resource_version}) does not match the "
-            f"ResourceVersion in record ({version}). The object might have been modified"
-        )
-        raise conflict(subject, meta["name"], why)
 
 
 def _spend(state: ApiState, pod: Obj, *, dry_run: bool) -> None:
