@@ -74,17 +74,6 @@ def test_instances_never_carry_karpenter_s_three_marks(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-26")
-def test_taking_over_is_refused_while_karpenter_s_lease_is_alive(stack: Stack) -> None:
-    lease(stack)
-    stack.node_class(preference="none")
-    stack.start(take_over_karpenter=True)
-    stack.claim("theirs", capacity=(ON_DEMAND,), group=KARPENTER)
-    stack.passes()
-    assert not stack.aws.instances()
-    assert not stack.get(NodeClaim, "theirs").metadata.finalizers
-
-
-@pytest.mark.covers("KRP-26")
 @pytest.mark.parametrize("how", ["no lease", "released", "expired"])
 def test_taking_over_works_when_karpenter_is_gone(stack: Stack, how: str) -> None:
     """The Lease is watched for its duration first, whatever its record: a rollout leaves it without a

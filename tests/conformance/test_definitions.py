@@ -238,6 +238,7 @@ SCHEMA = "versions/0/schema/openAPIV3Schema"
     [
         ("names/plural", "others", "metadata.name"),
         ("scope", "Galaxy", "spec.scope"),
+        ("versions", [], "spec.versions"),
         ("versions/1/storage", True, "spec.versions"),
         ("versions/0/name", "V1", "spec.versions[0].name"),
         (f"{SCHEMA}/type", None, f"spec.{SCHEMA.replace('/0/', '[0].').replace('/', '.')}.type"),

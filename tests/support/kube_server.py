@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from broker.apis.meta import Kind, Object
+from broker.apiserver.patches import merge
 from broker.kube.client import Client, Reply, Request
 from broker.kube.clock import Clock, SystemClock
 from broker.kube.errors import ApiError, Expired, Unavailable
@@ -218,19 +219,6 @@ class Stream:
 
 def path_of(kind: Kind, obj: Json) -> str:
     return kind.path(namespace=obj["metadata"].get("namespace"), name=obj["metadata"]["name"])
-
-
-def merge(old: Any, new: Any) -> Any:
-    """RFC 7386."""
-    if not isinstance(new, dict):
-        return new
-    merged = dict(old) if isinstance(old, dict) else {}
-    for key, value in new.items():
-        if value is None:
-            merged.pop(key, None)
-        else:
-            merged[key] = merge(merged.get(key), value)
-    return merged
 
 
 def ok(body: Json) -> Reply:

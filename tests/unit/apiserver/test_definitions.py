@@ -8,21 +8,10 @@ import pytest
 
 from broker.apiserver import Cluster, StatusError
 
-from .objects import DEFINITIONS, WIDGETS, definition, names, send, widget, with_widgets
+from .objects import DEFINITIONS, WIDGETS, definition, send, widget, with_widgets
 
 Obj = dict[str, Any]
 SIZED: Obj = {"type": "object", "properties": {"size": {"type": "integer"}}}
-V2 = WIDGETS.replace("/v1/", "/v2/")
-
-
-def test_a_definition_is_established_at_once_and_served(cluster: Cluster) -> None:
-    created = cluster.create(DEFINITIONS, definition(SIZED))
-    conditions = {
-        condition["type"]: condition["status"]
-        for condition in cluster.get(f"{DEFINITIONS}/{created['metadata']['name']}")["status"]["conditions"]
-    }
-    assert conditions == {"NamesAccepted": "True", "Established": "True"}
-    assert cluster.create(WIDGETS, widget(size=1))["spec"] == {"size": 1}
 
 
 def test_a_path_without_a_definition_is_not_found(cluster: Cluster) -> None:
@@ -32,14 +21,6 @@ def test_a_path_without_a_definition_is_not_found(cluster: Cluster) -> None:
         with_widgets(cluster)
         cluster.get(WIDGETS)
         cluster.delete(f"{DEFINITIONS}/widgets.example.com")
-
-
-def test_deleting_a_definition_deletes_its_objects(cluster: Cluster) -> None:
-    with_widgets(cluster, SIZED)
-    cluster.create(WIDGETS, widget(size=1))
-    cluster.delete(f"{DEFINITIONS}/widgets.example.com")
-    with_widgets(cluster, SIZED)
-    assert names(cluster.get(WIDGETS)) == []
 
 
 def test_an_object_with_a_finalizer_delays_the_deletion(cluster: Cluster) -> None:
@@ -73,20 +54,6 @@ def test_a_removed_field_is_not_shown(cluster: Cluster) -> None:
     cluster.patch(f"{DEFINITIONS}/widgets.example.com", {"spec": definition()["spec"]})
     assert cluster.get(f"{WIDGETS}/w")["spec"] == {}
     assert cluster.get(WIDGETS)["items"][0]["spec"] == {}
-
-
-def test_all_served_versions_show_an_object(cluster: Cluster) -> None:
-    both = definition(SIZED)
-    (first,) = both["spec"]["versions"]
-    both["spec"]["versions"].append({**first, "name": "v2", "storage": False})
-    cluster.create(DEFINITIONS, both)
-    cluster.create(WIDGETS, widget(size=1))
-    assert cluster.get(f"{V2}/w")["apiVersion"] == "example.com/v2"
-    assert cluster.get(V2)["items"][0]["apiVersion"] == "example.com/v2"
-    both["spec"]["versions"][1]["served"] = False
-    cluster.patch(f"{DEFINITIONS}/widgets.example.com", {"spec": both["spec"]})
-    with pytest.raises(StatusError, match="404 page not found"):
-        cluster.get(V2)
 
 
 def test_subresources_are_served_as_defined(cluster: Cluster) -> None:
@@ -144,23 +111,6 @@ def test_openapi_v2_is_not_served_as_protobuf(cluster: Cluster) -> None:
     assert (
         send(cluster, "GET", "/openapi/v2", Accept=f"{protobuf}, application/json").json()["swagger"] == "2.0"
     )
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"names": {"plural": "gadgets", "kind": "Widget"}}, "metadata.name"),
-        ({"scope": "Somewhere"}, "spec.scope: Unsupported value"),
-        ({"versions": []}, "spec.versions"),
-    ],
-)
-def test_a_wrong_definition_is_refused(cluster: Cluster, change: Obj, message: str) -> None:
-    crd = definition(SIZED)
-    crd["spec"].update(change)
-    with pytest.raises(StatusError) as refused:
-        cluster.create(DEFINITIONS, crd)
-    assert refused.value.code == 422
-    assert message in refused.value.message
 
 
 def test_an_array_of_item_schemas_is_refused(cluster: Cluster) -> None:

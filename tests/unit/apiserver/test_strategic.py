@@ -31,22 +31,9 @@ def containers(*names: str, **more: Any) -> list[Obj]:
     return [{"name": name, **more} for name in names]
 
 
-def test_containers_are_merged_by_name() -> None:
-    out = patched("Pod", {"containers": containers("a", "b")}, {"containers": [{"name": "b", "image": "i"}]})
-    assert {container["name"]: container.get("image") for container in out["containers"]} == {
-        "a": None,
-        "b": "i",
-    }
-
-
 def test_a_new_container_comes_before_those_the_patch_does_not_name() -> None:
     out = patched("Pod", {"containers": containers("a")}, {"containers": [{"name": "b"}]})
     assert [container["name"] for container in out["containers"]] == ["b", "a"]
-
-
-def test_an_entry_is_deleted_by_directive() -> None:
-    patch = {"containers": [{"$patch": "delete", "name": "a"}]}
-    assert patched("Pod", {"containers": containers("a", "b")}, patch)["containers"] == containers("b")
 
 
 def test_a_list_is_replaced_by_directive() -> None:
@@ -54,34 +41,8 @@ def test_a_list_is_replaced_by_directive() -> None:
     assert patched("Pod", {"containers": containers("a", "b")}, patch)["containers"] == containers("z")
 
 
-def test_a_map_is_replaced_by_directive() -> None:
-    patch = {"nodeSelector": {"$patch": "replace", "b": "2"}}
-    assert patched("Pod", {"nodeSelector": {"a": "1"}}, patch)["nodeSelector"] == {"b": "2"}
-
-
-def test_a_list_without_a_key_is_replaced() -> None:
-    assert patched("Pod", {"tolerations": [{"key": "a"}]}, {"tolerations": [{"key": "b"}]}) == {
-        "tolerations": [{"key": "b"}]
-    }
-
-
 def test_null_removes() -> None:
     assert patched("Pod", {"nodeName": "n", "hostname": "h"}, {"nodeName": None}) == {"hostname": "h"}
-
-
-def test_values_are_deleted_from_a_list_of_values() -> None:
-    shape = builtin("", "v1", "Pod")
-    assert shape is not None
-    patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a"]}}
-    out = strategic({"metadata": {"finalizers": ["a", "b"]}}, patch, shape)
-    assert out == {"metadata": {"finalizers": ["b"]}}
-
-
-def test_finalizers_are_added_to_those_there() -> None:
-    shape = builtin("", "v1", "Pod")
-    assert shape is not None
-    out = strategic({"metadata": {"finalizers": ["a"]}}, {"metadata": {"finalizers": ["b"]}}, shape)
-    assert sorted(out["metadata"]["finalizers"]) == ["a", "b"]
 
 
 def test_entries_get_the_order_of_the_patch() -> None:

@@ -10,7 +10,7 @@ from broker.apiserver import Cluster
 from broker.apiserver.jsonpath import compiled
 from broker.apiserver.podstatus import summary
 
-from .objects import NODES, NOW, PODS, Clock, configmap, pod, send, waiting
+from .objects import NODES, NOW, PODS, Clock, configmap, pod, send
 
 Obj = dict[str, Any]
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -237,16 +237,6 @@ def test_a_kind_without_columns_shows_its_creation_time(cluster: Cluster) -> Non
     path = "/apis/storage.k8s.io/v1/csidrivers"
     cluster.create(path, {"metadata": {"name": "d"}, "spec": {}})
     assert rows(cluster, path) == [{"Name": "d", "Created At": "2023-11-14T22:13:20Z"}]
-
-
-def test_watch_as_a_table_sends_its_columns_once(cluster: Cluster) -> None:
-    watching = send(cluster, "GET", PODS, query={"watch": "true", "resourceVersion": "0"}, Accept=TABLE)
-    for name in "ab":
-        cluster.create(PODS, pod(name))
-    first, second = waiting(watching)
-    assert first["object"]["columnDefinitions"]
-    assert second["object"]["columnDefinitions"] is None
-    assert second["object"]["rows"][0]["cells"][0] == "b"
 
 
 DOCUMENT = {

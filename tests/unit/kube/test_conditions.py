@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.apis.meta import Condition, ConditionUpdate
+from broker.apiserver.patches import merge
 from broker.kube.conditions import (
     add_finalizer,
     changed,
@@ -21,7 +22,7 @@ from broker.kube.conditions import (
     set_conditions,
     timestamp,
 )
-from tests.support.kube_server import Thing, merge, thing
+from tests.support.kube_server import Thing, thing
 
 THEN = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 NOW = datetime(2026, 1, 1, 13, 0, 0, 250_000, tzinfo=UTC)
