@@ -8,7 +8,7 @@ attempts are also in an annotation of the claim, so that they outlive the proces
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from hashlib import blake2b
 
@@ -53,10 +53,9 @@ _log = structlog.get_logger("launch")
 
 
 class Journal:
-    """The last attempts of the process, newest last; bounded, thread-safe."""
+    """Counts and logs each attempt of the process, and passes it on. Thread-safe."""
 
-    def __init__(self, *, size: int = 10_000) -> None:
-        self._attempts: deque[Attempt] = deque(maxlen=size)
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._readers: list[Callable[[Attempt], None]] = []
         self._refused: OrderedDict[str, Attempt] = OrderedDict()  # by claim, the first one since its launch
@@ -67,7 +66,6 @@ class Journal:
 
     def write(self, attempt: Attempt) -> None:
         with self._lock:
-            self._attempts.append(attempt)
             self._count_fallback(attempt)
         _ATTEMPTS.inc(
             str(attempt.outcome),
@@ -114,15 +112,6 @@ class Journal:
             _FALLBACKS.inc(*types, reason, attempt.node_class)
         elif attempt.outcome is Outcome.SPILLED:
             _FALLBACKS.inc("reserved", "on-demand", "spilled", attempt.node_class)
-
-    def of(self, claim: str) -> list[Attempt]:
-        """The claim's attempts, oldest first."""
-        with self._lock:
-            return [a for a in self._attempts if a.claim == claim]
-
-    def all(self) -> list[Attempt]:
-        with self._lock:
-            return list(self._attempts)
 
 
 def forget_pools(reservations: Collection[str]) -> None:
