@@ -7,24 +7,22 @@ a bound pod is Running at once, and a deleted one ends at once. The broker canno
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
-import structlog
 
 from broker.apis.core import Node, Pod
 from broker.apis.godel import GodelDeployment, GodelReplicaSet
+from broker.demo.simulated import Simulated
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import owner_reference, timestamp
-from broker.kube.errors import ApiError, NotFound
+from broker.kube.errors import NotFound
 
 Json = dict[str, Any]
 EVERY: Final = 0.1
 HASH: Final = "pod-template-hash"
-_log = structlog.get_logger("deployments")
 
 
 def machine(name: str, room: Mapping[str, str], *, taints: tuple[Json, ...] = ()) -> Json:
@@ -41,21 +39,12 @@ def machine(name: str, room: Mapping[str, str], *, taints: tuple[Json, ...] = ()
     }
 
 
-class Deployments:
+class Deployments(Simulated):
     """Every Deployment and every bound pod of a cluster, by one thread; `step` is one pass."""
 
     def __init__(self, client: Client, *, clock: Clock) -> None:
-        self._client, self._clock = client, clock
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="deployments", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=10)
+        super().__init__("deployments", clock=clock, every=EVERY)
+        self._client = client
 
     def add(self, node: Json) -> None:
         """Joins a node. Raises ApiError."""
@@ -75,13 +64,6 @@ class Deployments:
                 self._run_pod(pod, number)
             except NotFound:
                 continue
-
-    def _run(self) -> None:
-        while not self._clock.wait(self._stop, EVERY):
-            try:
-                self.step()
-            except ApiError as error:
-                _log.warning("deployments could not be simulated", error=str(error))
 
     # ---- controllers
 

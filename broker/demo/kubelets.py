@@ -6,45 +6,30 @@ difference. New nodes carry the taint of the unregistered and are not ready at f
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from typing import Any
-
-import structlog
 
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.meta import condition
+from broker.demo.simulated import Simulated
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import timestamp
-from broker.kube.errors import ApiError, NotFound
+from broker.kube.errors import NotFound
 from providers.base import CapacityProvider
-from providers.model import Instance, InstanceType, ProviderError
-
-_log = structlog.get_logger("kubelets")
+from providers.model import Instance, InstanceType
 
 
-class Kubelets:
+class Kubelets(Simulated):
     """One thread for all nodes; `step` is one round, for tests."""
 
     def __init__(
         self, client: Client, provider: CapacityProvider, *, clock: Clock, every: float = 0.2
     ) -> None:
-        self._client = client
-        self._provider = provider
-        self._clock = clock
-        self._every = every
+        super().__init__("kubelets", clock=clock, every=every)
+        self._client, self._provider = client, provider
         self._joined: set[str] = set()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kubelets", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(timeout=10)
 
     def step(self) -> None:
         """Nodes for instances that run, none for those that do not. Raises ApiError, ProviderError."""
@@ -58,7 +43,7 @@ class Kubelets:
                 self._client.create(Node.KIND, _node(name, instance, types[instance.instance_type]))
             elif (ready := condition(nodes[name].status.conditions, names.READY)) and ready.status != "True":
                 self._client.patch(
-                    Node.KIND, name, {"status": {"conditions": [self._ready(True)]}}, subresource="status"
+                    Node.KIND, name, {"status": {"conditions": [self._ready()]}}, subresource="status"
                 )
         for name, node in nodes.items():
             if name not in running and (names.REGISTERED in node.labels or name in self._joined):
@@ -67,19 +52,12 @@ class Kubelets:
                 except NotFound:
                     continue
 
-    def _run(self) -> None:
-        while not self._clock.wait(self._stop, self._every):
-            try:
-                self.step()
-            except (ApiError, ProviderError) as error:
-                _log.warning("nodes could not be played", error=str(error))
-
-    def _ready(self, ready: bool) -> dict[str, Any]:
+    def _ready(self) -> dict[str, Any]:
         return {
             "type": names.READY,
-            "status": "True" if ready else "False",
-            "reason": "KubeletReady" if ready else "KubeletNotReady",
-            "message": "kubelet is posting ready status" if ready else "container runtime is starting",
+            "status": "True",
+            "reason": "KubeletReady",
+            "message": "kubelet is posting ready status",
             "lastTransitionTime": timestamp(self._clock.now()),
             "lastHeartbeatTime": timestamp(self._clock.now()),
         }

@@ -6,35 +6,31 @@ made again, as by its controller.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import structlog
-
 from broker.apis.core import Pod
 from broker.commands.pod_manifests import pods_of
+from broker.demo.simulated import Simulated
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.errors import AlreadyExists, ApiError
+from broker.kube.errors import AlreadyExists
 
 SCHEDULER: Final = "capacity-broker"
 EVERY: Final = 0.5
-_log = structlog.get_logger("workloads")
 
 
-class Workloads:
+class Workloads(Simulated):
     """Keeps the pods of some documents in the cluster, by one thread."""
 
     def __init__(self, client: Client, documents: Sequence[Mapping[str, Any]], *, clock: Clock) -> None:
-        self._client, self._clock = client, clock
+        super().__init__("workloads", clock=clock, every=EVERY)
+        self._client = client
         self._bodies = {
             pod.name: _body(pod.name, document["spec"]["template"])
             for document in documents
             for pod in pods_of([document])
         }
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="workloads", daemon=True)
 
     @property
     def names(self) -> Sequence[str]:
@@ -42,12 +38,7 @@ class Workloads:
 
     def start(self) -> None:
         self.step()
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=10)
+        super().start()
 
     def step(self) -> None:
         """Creates the pods that do not exist. Raises ApiError."""
@@ -63,13 +54,6 @@ class Workloads:
         """The node of each pod; empty for one that waits."""
         pods = map(Pod.decode, self._client.list(Pod.KIND, namespace="default")[0])
         return {pod.name: pod.spec.node_name for pod in pods if pod.name in self._bodies}
-
-    def _run(self) -> None:
-        while not self._clock.wait(self._stop, EVERY):
-            try:
-                self.step()
-            except ApiError as error:
-                _log.warning("pods could not be made", error=str(error))
 
 
 def _body(name: str, template: Mapping[str, Any]) -> dict[str, Any]:
