@@ -58,9 +58,6 @@ def client(service: str, endpoint: str) -> Any:
 def build(endpoint: str) -> ExampleIds:
     """Makes the demo's account. Raises botocore's ClientError where the endpoint refuses."""
     ec2: EC2Client = client("ec2", endpoint)
-    _tag_network(ec2)
-    _node_profile(endpoint)
-    image = _image(ec2)
     p5 = _reserve(ec2, "p5.48xlarge", "us-east-1a", 2, "targeted", "training")
     g6a = _reserve(ec2, "g6.12xlarge", "us-east-1a", 1, "targeted", "inference")
     g6b = _reserve(ec2, "g6.12xlarge", "us-east-1b", 1, "targeted", "inference")
@@ -69,16 +66,13 @@ def build(endpoint: str) -> ExampleIds:
     web = _reserve(ec2, "c7i.4xlarge", "us-east-1a", 3, "targeted", "web")
     group = _group(ec2, endpoint, "inference", g6a, g6b)
     ids = {"ODCR_P5": p5, "ODCR_OPEN": open_, "ODCR_FULL": full, "ODCR_WEB": web}
-    return ExampleIds(names={**ids, "GROUP_ARN": group, "AMI": image})
+    return ExampleIds(names={**plain(endpoint).names, **ids, "GROUP_ARN": group})
 
 
 def teams(endpoint: str) -> ExampleIds:
     """The account of two teams: three p5.48xlarge for one, one for the other, tagged as Terraform would."""
-    ec2: EC2Client = client("ec2", endpoint)
-    _tag_network(ec2)
-    _node_profile(endpoint)
-    group, odcrs = _of_teams(ec2, endpoint)
-    return ExampleIds(names={**odcrs, "GROUP_ARN": group, "AMI": _image(ec2)})
+    group, odcrs = _of_teams(client("ec2", endpoint), endpoint)
+    return ExampleIds(names={**plain(endpoint).names, **odcrs, "GROUP_ARN": group})
 
 
 def everything(endpoint: str) -> ExampleIds:
@@ -113,23 +107,6 @@ def plain(endpoint: str) -> ExampleIds:
     _tag_network(ec2)
     _node_profile(endpoint)
     return ExampleIds(names={"AMI": _image(ec2)})
-
-
-def team(endpoint: str) -> ExampleIds:
-    """The account of one team: one p5.48xlarge for its CapacityReservation `team/gpu`."""
-    ec2: EC2Client = client("ec2", endpoint)
-    _tag_network(ec2)
-    _node_profile(endpoint)
-    odcr = _reserve(ec2, "p5.48xlarge", "us-east-1a", 1, "targeted", "team")
-    tag = {"Key": TAG_RESERVATION, "Value": "team/gpu"}
-    ec2.create_tags(Resources=[odcr], Tags=[tag])  # type: ignore[list-item]
-    return ExampleIds(names={"gpu": odcr, "AMI": _image(ec2)})
-
-
-def grow(endpoint: str, odcr: str, count: int) -> None:
-    """The reservation gets this many instances, as by its owner."""
-    ec2: EC2Client = client("ec2", endpoint)
-    ec2.modify_capacity_reservation(CapacityReservationId=odcr, InstanceCount=count)
 
 
 def _group(ec2: EC2Client, endpoint: str, name: str, *odcrs: str) -> str:

@@ -21,7 +21,6 @@ from broker.demo import account
 from broker.demo.deployments import Deployments, machine
 from broker.demo.examples import examples
 from broker.demo.story import Scene, open_scene
-from broker.kube.clock import Clock, SystemClock
 from broker.settings import Settings
 
 GPU: Final = "nvidia.com/gpu"
@@ -48,11 +47,10 @@ COLUMNS: Final = {
 PLAIN: Final = "of the node"
 
 
-def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
+def demo(settings: Settings, *, once: bool) -> int:
     """Runs the demo; the exit code is 0 if every pod was where it should be."""
-    time = clock or SystemClock()
-    with open_scene(settings, time, make=account.plain) as scene:
-        deployments = Deployments(scene.user, clock=time)
+    with open_scene(settings, make=account.plain) as scene:
+        deployments = Deployments(scene.user, clock=scene.clock)
         for node in NODES:
             deployments.add(node)
         deployments.start()

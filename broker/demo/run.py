@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from prometheus_client import CollectorRegistry
 from rich.console import Console
 
 from broker.apis import names
@@ -22,15 +21,13 @@ from broker.apis.meta import condition
 from broker.app import REGISTRIES
 from broker.capacity.model import Outcome
 from broker.commands import manifests
-from broker.commands.output import console, table
+from broker.commands.output import table
 from broker.controllers.nodeclaim.status import instance_id, is_true
 from broker.demo import account
 from broker.demo.examples import examples
-from broker.demo.kubelets import Kubelets
 from broker.demo.pods import Workloads
-from broker.demo.session import until_interrupted
-from broker.demo.stage import Stage, build, hints, line, prepare, servers, until, where
-from broker.kube.clock import Clock, SystemClock
+from broker.demo.stage import Stage, where
+from broker.demo.story import Scene, open_scene
 from broker.oncall.http import HttpServer
 from broker.oncall.journal import recorded
 from broker.settings import Settings
@@ -49,75 +46,61 @@ COLUMNS = {
 WEB_SLOTS = 3
 
 
-def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
+def demo(settings: Settings, *, once: bool) -> int:
     """Runs the demo; the exit code is 0 if every claim ended as its example expects."""
-    time, out = clock or SystemClock(), console()
-    began = time.monotonic()
-    prepare(settings)
-
-    def report(text: str) -> None:
-        out.print(f"[dim]{time.monotonic() - began:6.1f}s[/dim]  {text}", soft_wrap=True)
-
-    with servers() as (aws, api, folder):
-        report(f"local AWS at {aws.endpoint}")
-        kubeconfig = folder / "kubeconfig"
-        kubeconfig.write_text(api.kubeconfig(name="demo"))
-        report(f"Kubernetes API at {api.url}")
-        registry = CollectorRegistry(auto_describe=True)
-        stage = build(settings, aws, api, time, registry)
+    with open_scene(settings, make=account.build) as scene:
+        stage, clock = scene.stage, scene.clock
         http = HttpServer(
             host="127.0.0.1",
             port=0,
             ready=stage.broker.ready,
             healthy=lambda: {"process": True},
-            registries=(*REGISTRIES, registry),
+            registries=(*REGISTRIES, scene.registry),
         )
         page = replace(settings, web=True, web_port=0)
-        views = OnCallViews(page, stage.provider, stage.client, clock=time)
+        views = OnCallViews(page, stage.provider, stage.client, clock=clock)
         views.follow(stage.broker)
         views.record(stage.scheduler)
-        kubelets = Kubelets(stage.client, stage.provider, clock=time)
         documents = manifests.read([str(examples() / "pods")], fill=stage.ids.fill)
-        workloads = Workloads(stage.client, documents, clock=time)
-        stage.broker.journal.subscribe(lambda attempt: report(line(attempt)))
+        workloads = Workloads(stage.client, documents, clock=clock)
         http.start()
         views.start()
-        stage.start()
-        kubelets.start()
         try:
-            until(lambda: all(stage.broker.ready().values()), time)
-            report(f"broker ready; metrics at {http.url}/metrics")
-            report(f"web page at {views.url}")
-            given = manifests.read([str(examples())], fill=stage.ids.fill)
-            claims = [d for d in given if d["kind"] == NodeClaim.KIND.kind]
-            other = account.rival(aws.endpoint, stage.ids, stage.ids.names["ODCR_WEB"])
-            served = [d for d in documents if (d["apiVersion"], d["kind"]) in manifests.KINDS]
-            classes = manifests.apply(stage.client, [*served, *(d for d in given if d not in claims)])
-            report(f"applied {len(classes)} classes and NodePools")
-            shown: set[str] = set()
-            until(lambda: _every_class_shown(stage, shown, report), time)
-            report(f"an instance of another user has one of the three slots of {stage.ids.names['ODCR_WEB']}")
-            report(f"made {len(workloads.names)} pods: a Deployment, a Job and a gang of two")
-            workloads.start()
-            placed = until(lambda: all(workloads.nodes().values()), time)
-            _show_pods(stage, workloads, report)
-            report(f"an instance of another user takes the only slot of {stage.ids.names['ODCR_FULL']}")
-            account.rival(aws.endpoint, stage.ids, stage.ids.names["ODCR_FULL"])
-            report(f"applied {len(manifests.apply(stage.client, claims))} NodeClaims")
-            finished = until(lambda: _all_ready(stage), time)
-            report("every claim has a node" if finished else "some claims still wait")
-            good = _closing(stage, out) and placed
+            scene.report(f"broker ready; metrics at {http.url}/metrics")
+            scene.report(f"web page at {views.url}")
+            good, other = _story(scene, workloads, documents)
             if not once:
-                _start_return(stage, workloads, other, report, time)
-                out.print(hints(kubeconfig, aws.endpoint, *_to_try(), page=views.url), soft_wrap=True)
-                until_interrupted()
+                _start_return(scene, workloads, other)
+                scene.stay(*_to_try(), page=views.url)
             return 0 if good else 1
         finally:
             workloads.stop()
-            kubelets.stop()
-            stage.stop()
             views.close()
             http.close()
+
+
+def _story(scene: Scene, workloads: Workloads, documents: Sequence[dict[str, Any]]) -> tuple[bool, str]:
+    """Whether every claim ended as expected, and the instance of another user that may leave."""
+    stage, report = scene.stage, scene.report
+    given = manifests.read([str(examples())], fill=stage.ids.fill)
+    claims = [d for d in given if d["kind"] == NodeClaim.KIND.kind]
+    other = account.rival(stage.aws.endpoint, stage.ids, stage.ids.names["ODCR_WEB"])
+    served = [d for d in documents if (d["apiVersion"], d["kind"]) in manifests.KINDS]
+    classes = manifests.apply(stage.client, [*served, *(d for d in given if d not in claims)])
+    report(f"applied {len(classes)} classes and NodePools")
+    shown: set[str] = set()
+    scene.until(lambda: _every_class_shown(stage, shown, report))
+    report(f"an instance of another user has one of the three slots of {stage.ids.names['ODCR_WEB']}")
+    report(f"made {len(workloads.names)} pods: a Deployment, a Job and a gang of two")
+    workloads.start()
+    placed = scene.until(lambda: all(workloads.nodes().values()))
+    _show_pods(scene, workloads)
+    report(f"an instance of another user takes the only slot of {stage.ids.names['ODCR_FULL']}")
+    account.rival(stage.aws.endpoint, stage.ids, stage.ids.names["ODCR_FULL"])
+    report(f"applied {len(manifests.apply(stage.client, claims))} NodeClaims")
+    finished = scene.until(lambda: _all_ready(stage))
+    report("every claim has a node" if finished else "some claims still wait")
+    return _closing(stage, scene.out) and placed, other
 
 
 def _to_try() -> Sequence[str]:
@@ -131,11 +114,11 @@ def _to_try() -> Sequence[str]:
     )
 
 
-def _show_pods(stage: Stage, workloads: Workloads, report: Callable[[str], None]) -> None:
+def _show_pods(scene: Scene, workloads: Workloads) -> None:
     """One line a pod: its node, and the reservation that EC2 counts the node in."""
-    places = _places(stage)
+    places = _places(scene.stage)
     for name, node in sorted(workloads.nodes().items()):
-        report(f"pod {name:<10} on {node or '-'}, {places.get(node, 'no node yet')}")
+        scene.report(f"pod {name:<10} on {node or '-'}, {places.get(node, 'no node yet')}")
 
 
 def _places(stage: Stage) -> dict[str, str]:
@@ -145,22 +128,21 @@ def _places(stage: Stage) -> dict[str, str]:
     return {node: f"in a slot of {slot}" if slot else "on-demand" for node, slot in slot_by_node if node}
 
 
-def _start_return(
-    stage: Stage, workloads: Workloads, other: str, report: Callable[[str], None], clock: Clock
-) -> None:
+def _start_return(scene: Scene, workloads: Workloads, other: str) -> None:
     """Frees a slot, and reports the node that returns to it while the demo stays up."""
+    stage = scene.stage
     odcr = stage.ids.names["ODCR_WEB"]
     account.leave(stage.aws.endpoint, other)
-    report(f"a slot of {odcr} becomes free: a node returns to it once the slot was idle for a minute")
+    scene.report(f"a slot of {odcr} becomes free: a node returns to it once the slot was idle for a minute")
 
     def watch() -> None:
         def returned() -> bool:
             places = _places(stage)
             return sum(odcr in places.get(node, "") for node in workloads.nodes().values()) == WEB_SLOTS
 
-        if until(returned, clock):
-            report("the node of one pod has returned to the reservation:")
-            _show_pods(stage, workloads, report)
+        if scene.until(returned):
+            scene.report("the node of one pod has returned to the reservation:")
+            _show_pods(scene, workloads)
 
     threading.Thread(target=watch, name="return", daemon=True).start()
 

@@ -75,7 +75,7 @@ def build(
     clock: Clock,
     registry: CollectorRegistry,
     *,
-    make: Callable[[str], account.ExampleIds] = account.build,
+    make: Callable[[str], account.ExampleIds],
 ) -> Stage:
     """`make` makes the account."""
     ids = make(aws.endpoint)

@@ -16,7 +16,7 @@ from broker.demo.kubelets import Kubelets
 from broker.demo.session import until_interrupted
 from broker.demo.stage import Stage, build, hints, line, prepare, servers, until
 from broker.kube.client import Client
-from broker.kube.clock import Clock
+from broker.kube.clock import Clock, SystemClock
 from broker.kube.transports import InProcessTransport
 from broker.settings import Settings
 
@@ -32,6 +32,7 @@ class Scene:
     # Objects that people write must not look like the broker's own.
     user: Client
     began: float
+    registry: CollectorRegistry  # of the provider's metrics
 
     def report(self, text: str) -> None:
         """One line, with the seconds since the beginning."""
@@ -42,30 +43,41 @@ class Scene:
         """Whether it came true within the demo's patience."""
         return until(done, self.clock)
 
-    def stay(self, *commands: str) -> None:
+    def stay(self, *commands: str, page: str = "") -> None:
         """Prints commands to try, and stays up until it is interrupted."""
-        self.out.print(hints(self.kubeconfig, self.stage.aws.endpoint, *commands), soft_wrap=True)
+        self.out.print(hints(self.kubeconfig, self.stage.aws.endpoint, *commands, page=page), soft_wrap=True)
         until_interrupted()
 
 
 @contextmanager
-def open_scene(settings: Settings, clock: Clock, *, make: Callable[[str], ExampleIds]) -> Iterator[Scene]:
+def open_scene(settings: Settings, *, make: Callable[[str], ExampleIds]) -> Iterator[Scene]:
     """Local AWS, an API server, kubelets of instances and the broker, ready; `make` makes the account."""
-    out, began = console(), clock.monotonic()
+    out, clock = console(), SystemClock()
+    began = clock.monotonic()
     prepare(settings)
     with servers() as (aws, api, folder):
         kubeconfig = folder / "kubeconfig"
         kubeconfig.write_text(api.kubeconfig(name="demo"))
-        stage = build(settings, aws, api, clock, CollectorRegistry(auto_describe=True), make=make)
+        registry = CollectorRegistry(auto_describe=True)
+        stage = build(settings, aws, api, clock, registry, make=make)
         user = Client(InProcessTransport(api.cluster), field_manager="kubectl")
-        scene = Scene(stage=stage, clock=clock, out=out, kubeconfig=kubeconfig, user=user, began=began)
+        scene = Scene(
+            stage=stage,
+            clock=clock,
+            out=out,
+            kubeconfig=kubeconfig,
+            user=user,
+            began=began,
+            registry=registry,
+        )
+        scene.report(f"local AWS at {aws.endpoint}")
+        scene.report(f"Kubernetes API at {api.url}")
         kubelets = Kubelets(stage.client, stage.provider, clock=clock)
         stage.broker.journal.subscribe(lambda attempt: scene.report(line(attempt)))
         stage.start()
         kubelets.start()
         try:
             scene.until(lambda: all(stage.broker.ready().values()))
-            scene.report("local AWS, a Kubernetes API and the broker are up")
             yield scene
         finally:
             kubelets.stop()

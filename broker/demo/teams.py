@@ -19,7 +19,6 @@ from broker.controllers.nodeclaim.status import instance_id, is_true
 from broker.demo import account
 from broker.demo.examples import examples
 from broker.demo.story import Scene, open_scene
-from broker.kube.clock import Clock, SystemClock
 from broker.settings import Settings
 
 TEAMS = ("vision", "speech")
@@ -37,9 +36,9 @@ COLUMNS = {
 }
 
 
-def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
+def demo(settings: Settings, *, once: bool) -> int:
     """Runs the demo; the exit code is 0 if every claim ended as expected."""
-    with open_scene(settings, clock or SystemClock(), make=account.teams) as scene:
+    with open_scene(settings, make=account.teams) as scene:
         good = _Story(scene).run()
         if not once:
             scene.stay("kubectl get capacityreservations -A -o wide", f"capacity-broker explain claim {BACK}")

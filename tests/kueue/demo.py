@@ -31,7 +31,6 @@ from broker.controllers.kueue.render import CHECK
 from broker.demo import account
 from broker.demo.session import session
 from broker.demo.story import Scene, open_scene
-from broker.kube.clock import SystemClock
 from broker.kube.errors import NotFound
 from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
@@ -56,12 +55,29 @@ def main(
     once: Annotated[bool, typer.Option(help="End by itself; exit 0 only if all went as expected.")] = False,
 ) -> None:
     """Kueue beside the broker on local AWS."""
-    settings, clock = replace(Settings(), poll_seconds=POLL), SystemClock()
-    with session(console()), open_scene(settings, clock, make=account.team) as running_scene:
+    settings = replace(Settings(), poll_seconds=POLL)
+    with session(console()), open_scene(settings, make=one_instance) as running_scene:
         good = Story(running_scene).play()
         if not once:
             running_scene.stay("kubectl get clusterqueues,localqueues,workloads,admissionchecks -A")
     sys.exit(0 if good else 1)
+
+
+def one_instance(endpoint: str) -> account.ExampleIds:
+    """The account of one team, with one reserved instance for its CapacityReservation."""
+    ids = account.plain(endpoint)
+    tags = [{"Key": names.TAG_RESERVATION, "Value": f"{TEAM}/gpu"}]
+    reply = account.client("ec2", endpoint).create_capacity_reservation(
+        InstanceType=TYPE,
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone="us-east-1a",
+        InstanceCount=1,
+        InstanceMatchCriteria="targeted",
+        TagSpecifications=[{"ResourceType": "capacity-reservation", "Tags": tags}],
+    )
+    return account.ExampleIds(
+        names={**ids.names, "gpu": reply["CapacityReservation"]["CapacityReservationId"]}
+    )
 
 
 class Story:
@@ -91,7 +107,8 @@ class Story:
         running_scene.until(lambda: self._turn() and self._admitted("train-a") and self._message("train-b"))
         good = self._table("with one reserved instance", {"train-a": True, "train-b": False})
         running_scene.report(f"{self._odcr} gets its second instance")
-        account.grow(running_scene.stage.aws.endpoint, self._odcr, 2)
+        ec2 = account.client("ec2", running_scene.stage.aws.endpoint)
+        ec2.modify_capacity_reservation(CapacityReservationId=self._odcr, InstanceCount=2)
         running_scene.until(lambda: self._turn() and self._admitted("train-b"))
         good &= self._table("with two", dict.fromkeys(JOBS, True))
         text = "As expected: no job was admitted before its reserved instance was there."
