@@ -100,7 +100,6 @@ def show(
     columns: Mapping[str, str],
     format_: Format,
     extra: Sequence[str] = (),
-    title: str = "",
     nothing: str = "nothing to show",
 ) -> None:
     """Prints the rows. Machines get every key, a person the columns, `extra` ones where there is room."""
@@ -110,7 +109,7 @@ def show(
         sys.stdout.write(f"{nothing}\n")
     else:
         out = console()
-        out.print(table(title, rows, columns=fitting(rows, columns=columns, extra=extra, width=out.width)))
+        out.print(table("", rows, columns=fitting(rows, columns=columns, extra=extra, width=out.width)))
 
 
 def show_one(document: Any, *, format_: Format) -> None:

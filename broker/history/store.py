@@ -123,12 +123,6 @@ class HistoryStore:
         if "_engine" in vars(self):
             self._engine.dispose()
 
-    def clear(self) -> None:
-        """Deletes everything."""
-        with self._begin() as connection:
-            for table in (ENTRIES, *_BY_SLOT, RESERVATIONS, CLAIMS):
-                connection.execute(delete(table))
-
     # ---- writing
 
     def write(self, batch: Batch) -> None:

@@ -81,10 +81,10 @@ CLAIMS: Final = Table(
 class EntryFilter:
     """Conditions of a search, all of which hold; an empty one holds for every entry.
 
-    `since` and `until` are microseconds since 1970. `request_id` also finds an entry with several.
-    `reservation` finds every attempt that could use it. `node_pool` finds the entries of its claims, even
-    ended ones. `names` are claims, one of which it is about. `namespaces` are the admitted ones, None for
-    all; `cluster` admits objects without a namespace.
+    `since` is in microseconds since 1970. `request_id` also finds an entry with several. `reservation` finds
+    every attempt that could use it. `node_pool` finds the entries of its claims, even ended ones. `names` are
+    claims, one of which it is about. `namespaces` are the admitted ones, None for all; `cluster` admits
+    objects without a namespace.
     """
 
     topic: str = ""
@@ -104,7 +104,6 @@ class EntryFilter:
     id: str = ""
     warning: bool = False
     since: int = 0
-    until: int = 0
     names: tuple[str, ...] | None = None
     namespaces: tuple[str, ...] | None = None
     cluster: bool = True
@@ -126,8 +125,6 @@ class EntryFilter:
             yield columns.warning.is_(True)
         if self.since:
             yield columns.at >= self.since
-        if self.until:
-            yield columns.at < self.until
         if self.names is not None:
             yield and_(columns.kind == "NodeClaim", columns.name.in_(self.names))
         if self.namespaces is not None:

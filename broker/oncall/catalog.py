@@ -88,21 +88,17 @@ def _definitions(registry: CollectorRegistry) -> Iterator[Definition]:
                 )
 
 
-def check(expr: str, catalog: Catalog, *, recorded: Iterable[str] = ()) -> None:
-    """Raises UnknownSeries if the PromQL expression names a series or a label that is not defined.
-
-    `recorded` are the names of recording rules.
-    """
+def check(expr: str, catalog: Catalog) -> None:
+    """Raises UnknownSeries if the PromQL expression names a series or a label that is not defined."""
     series = {name: metric for metric in catalog.values() for name in metric.series}
-    named = {name for name in _NAME.findall(_STRING.sub('""', expr)) if name + ":" not in expr}
+    named = {*_NAME.findall(_STRING.sub('""', expr))}
     if unknown := named - series.keys():
         raise UnknownSeries(f"{', '.join(sorted(unknown))} in {expr}")
     for name, selector in _SELECTOR.findall(expr):
         _labels(re.findall(r"(\w+)\s*[=!]", _STRING.sub('""', selector)), {*series[name].labels}, expr)
-    if named or not recorded:
-        known = {label for name in named for label in series[name].labels}
-        for labels in _GROUPING.findall(expr):
-            _labels(re.findall(r"\w+", labels), known, expr)
+    known = {label for name in named for label in series[name].labels}
+    for labels in _GROUPING.findall(expr):
+        _labels(re.findall(r"\w+", labels), known, expr)
 
 
 def _labels(used: Iterable[str], known: set[str], expr: str) -> None:

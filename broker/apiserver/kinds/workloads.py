@@ -59,8 +59,8 @@ def fill(target: Obj, values: Obj) -> None:
             target[name] = value
 
 
-def _template(spec: Obj, name: str = "template") -> Obj:
-    template: Obj = spec.setdefault(name, {"metadata": {}, "spec": {}})
+def _template(spec: Obj) -> Obj:
+    template: Obj = spec.setdefault("template", {"metadata": {}, "spec": {}})
     if template.get("spec") is None:
         template["spec"] = {}
     spec_defaults(template["spec"])

@@ -10,6 +10,7 @@ import pytest
 
 from broker.history.store import HistoryStore
 from tests.support.postgres import INSTALLED, postgres
+from tests.unit.history.facts import empty
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +34,6 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def store(location: str) -> Iterator[HistoryStore]:
     history = HistoryStore(location)
     history.open()
-    history.clear()
+    empty(history)
     yield history
     history.close()

@@ -53,6 +53,10 @@ def event(reason: str = "Reclaiming", **more: Any) -> RecordedEvent:
     return RecordedEvent(**(given | more))
 
 
+def empty(store: HistoryStore) -> None:
+    store.prune(before=2**60, rows=2**31)
+
+
 def fill(store: HistoryStore, *facts: Attempt | RecordedEvent) -> None:
     store.open()
     store.write(batch_of([*facts]))

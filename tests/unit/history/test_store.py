@@ -21,7 +21,7 @@ from broker.history.tables import Batch, EntryFilter
 from broker.kube.events import Reference
 from broker.oncall.journal import attempt_id
 from providers.model import ErrorClass
-from tests.unit.history.facts import AT, GROUP, OTHER, POOL, event, fill, launch, refusal
+from tests.unit.history.facts import AT, GROUP, OTHER, POOL, empty, event, fill, launch, refusal
 
 
 def test_an_attempt_is_found_by_any_of_its_facts(store: HistoryStore) -> None:
@@ -36,7 +36,7 @@ def test_an_attempt_is_found_by_any_of_its_facts(store: HistoryStore) -> None:
         EntryFilter(outcome="Refused"),
         EntryFilter(warning=True),
         EntryFilter(names=("train-1", "gpus")),
-        EntryFilter(until=microseconds(refusal(2).at), kind="NodeClaim", zone="us-east-1a"),
+        EntryFilter(kind="NodeClaim", zone="us-east-1a", request_id="req-1"),
     ):
         assert [entry.name for entry in store.find(selected)] == ["train-1"], selected
     (entry_,) = store.find(EntryFilter(name="train-1"))
@@ -180,7 +180,7 @@ def test_any_text_is_stored(store: HistoryStore) -> None:
 def test_history_survives_a_restart(location: str) -> None:
     first = HistoryStore(location)
     first.open()
-    first.clear()
+    empty(first)
     first.write(batch_of([refusal(1)]))
     first.close()
     second = HistoryStore(location)
@@ -193,13 +193,13 @@ def test_history_survives_a_restart(location: str) -> None:
 def test_read_only_store_reads_beside_a_writer_and_writes_nothing(location: str) -> None:
     writer, reader = HistoryStore(location), HistoryStore(location, read_only=True)
     writer.open()
-    writer.clear()
+    empty(writer)
     writer.write(batch_of([refusal(1)]))
     reader.open()
     writer.write(batch_of([refusal(2)]))
     assert [entry.name for entry in reader.find(EntryFilter())] == ["train-2", "train-1"]
     with pytest.raises(DBAPIError, match=r"read-?only"):
-        reader.clear()
+        reader.write(batch_of([refusal(3)]))
     writer.close()
     reader.close()
 
