@@ -18,16 +18,18 @@ COLUMNS: Final = {"kind": "KIND", "name": "NAME", "action": "ACTION", "result": 
 STAYS: Final = {"kind": "STAYS", "name": "NAME", "why": "WHY", "command": "REMOVE IT WITH"}
 GONE: Final = (ErrorClass.NOT_FOUND, ErrorClass.RESERVATION_GONE)
 TRIES: Final = 5
+WOULD: Final = "dry run"
+KEPT: Final = "kept: another removal failed; run the command again"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Removal:
-    """`remove` returns why it stays, empty if it is removed. `error`: the kind could not be listed."""
+    """`remove` returns why it stays, if it stays. `error`: the kind could not be listed."""
 
     kind: str
     name: str
     action: str
-    remove: Callable[[], str] = str
+    remove: Callable[[], str | None] = str
     error: str = ""
 
     def row(self, result: str) -> dict[str, Any]:
@@ -43,15 +45,13 @@ class RemainingResource:
     why: str
     command: str
 
-    def row(self) -> dict[str, Any]:
-        return {"kind": self.kind, "name": self.name, "why": self.why, "command": self.command}
-
 
 @dataclass(kw_only=True)
 class RemovalPlan:
-    """The removals in their order, and the resources that stay."""
+    """The removals in their order, those of the broker's `state` at the end, and the resources that stay."""
 
     removals: list[Removal] = field(default_factory=list)
+    state: list[Removal] = field(default_factory=list)
     stays: list[RemainingResource] = field(default_factory=list)
 
     def collect(self, kind: str, find: Callable[[], Iterator[Removal | RemainingResource]]) -> None:
@@ -67,6 +67,16 @@ class RemovalPlan:
         except troubles.EXPECTED_ERRORS as error:
             why = f"{troubles.format_error(error)}; these stay: run the command again"
             self.removals.append(Removal(kind=kind, name="", action="list", error=why))
+
+    def rows(self, *, do: bool) -> Iterator[dict[str, Any]]:
+        """A row for each removal, which is carried out if `do`."""
+        failed = False
+        for removal in self.removals:
+            result = apply(removal) if do or removal.error else WOULD
+            failed = failed or result.startswith("failed")
+            yield removal.row(result)
+        for removal in self.state:
+            yield removal.row(WOULD if not do else KEPT if failed else apply(removal))
 
 
 def apply(removal: Removal) -> str:

@@ -17,8 +17,8 @@ from broker.commands.leftovers import RemainingResource, Removal, RemovalPlan, a
 from broker.controllers.advisor.terms import tag_key, tag_prefix
 from broker.text import counted
 from providers.base import CapacityProvider
-from providers.launch import ProfileRef, TemplateRef
-from providers.model import ENDED_STATES, ErrorClass, ProviderError, ReservationGroup
+from providers.launch import ProfileRef
+from providers.model import ENDED_STATES, ErrorClass, ProviderError
 
 Tags = Mapping[str, Mapping[str, str]]
 # Resources that end with the launch that made them, or are deleted by name.
@@ -98,7 +98,7 @@ def _untag(account: Account, ids: Sequence[str], keys: Collection[str]) -> Remov
     )
 
 
-def _remove_tags(account: Account, ids: Sequence[str], keys: Collection[str]) -> str:
+def _remove_tags(account: Account, ids: Sequence[str], keys: Collection[str]) -> None:
     """EC2 refuses a whole call for one bad resource, so after a refusal each is tried by itself."""
     try:
         account.provider.untag(ids, keys)
@@ -110,7 +110,6 @@ def _remove_tags(account: Account, ids: Sequence[str], keys: Collection[str]) ->
             f"{id_}: {result}" for id_, result in zip(ids, refused, strict=True) if result != "done"
         ]:
             raise ValueError("; ".join(failed)) from error
-    return ""
 
 
 def _bought(account: Account, own_tags: Tags) -> Iterator[RemainingResource]:
@@ -126,13 +125,8 @@ def _bought(account: Account, own_tags: Tags) -> Iterator[RemainingResource]:
 
 def _templates(account: Account) -> Iterator[Removal]:
     for ref in account.provider.templates():
-        remove = partial(_delete_template, account, ref)
+        remove = partial(account.provider.delete_template, ref)
         yield Removal(kind="launch template", name=ref.name, action="delete", remove=remove)
-
-
-def _delete_template(account: Account, ref: TemplateRef) -> str:
-    account.provider.delete_template(ref)
-    return ""
 
 
 def _groups(account: Account) -> Iterator[Removal]:
@@ -141,13 +135,8 @@ def _groups(account: Account) -> Iterator[Removal]:
             kind="resource group",
             name=group.name,
             action="delete; its reservations stay",
-            remove=partial(_delete_group, account, group),
+            remove=partial(account.provider.delete_group, group.arn),
         )
-
-
-def _delete_group(account: Account, group: ReservationGroup) -> str:
-    account.provider.delete_group(group.arn)
-    return ""
 
 
 def _profiles(account: Account) -> Iterator[Removal]:
@@ -160,9 +149,9 @@ def _profiles(account: Account) -> Iterator[Removal]:
         )
 
 
-def _delete_profile(account: Account, ref: ProfileRef) -> str:
+def _delete_profile(account: Account, ref: ProfileRef) -> str | None:
     if account.provider.delete_instance_profile(ref):
-        return ""
+        return None
     return (
         "an instance runs with it; once none does: aws iam remove-role-from-instance-profile "
         f"--instance-profile-name {ref.name} --role-name {ref.role} && "

@@ -107,9 +107,8 @@ def _named(client: Client, kind: Kind, name: str, namespace: str | None = None) 
     )
 
 
-def _delete(client: Client, kind: Kind, name: str, namespace: str | None) -> str:
+def _delete(client: Client, kind: Kind, name: str, namespace: str | None) -> None:
     client.delete(kind, name, namespace=namespace)
-    return ""
 
 
 def _webhook(client: Client) -> Iterator[Removal]:
@@ -169,14 +168,13 @@ def _stripped(
 
 def _strip(
     client: Client, kind: Kind, key: tuple[str, str | None], strip: Strip, subresource: str | None
-) -> str:
+) -> None:
     name, namespace = key
     raw = client.get(kind, name, namespace=namespace)
     body, removed = strip(raw)
     if removed:
         body.setdefault("metadata", {})["resourceVersion"] = raw["metadata"]["resourceVersion"]
         client.patch(kind, name, body, namespace=namespace, subresource=subresource)
-    return ""
 
 
 def _finalizer(finalizer: str, raw: Json) -> tuple[Json, list[str]]:

@@ -6,24 +6,20 @@ reservation is cancelled. The records of calls and purchases go last, and only i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 from broker.apis.coordination import Lease
 from broker.apis.core import ConfigMap
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.commands import leftovers_aws, leftovers_kube
-from broker.commands.leftovers import Removal, RemovalPlan, apply
+from broker.commands.leftovers import RemovalPlan
 from broker.commands.leftovers_aws import Account
 from broker.kube import identity
 from broker.kube.client import Client
 from broker.kube.errors import ApiError, NotFound
 from broker.text import decode_time
-
-WOULD: Final = "dry run"
-KEPT: Final = "kept: another removal failed; run the command again"
 
 
 class StillLeads(ValueError):
@@ -67,34 +63,13 @@ def require_no_leader(client: Client, now: datetime) -> None:
         )
 
 
-@dataclass(kw_only=True)
-class Uninstall:
-    """The resources to remove and those that stay, in a cluster and in its account."""
-
-    plan: RemovalPlan = field(default_factory=RemovalPlan)
-    state: list[Removal] = field(default_factory=list)
-
-    def rows(self, *, do: bool) -> Iterator[dict[str, Any]]:
-        """A row for each removal, which is carried out if `do`."""
-        failed = False
-        for removal in self.plan.removals:
-            result = apply(removal) if do or removal.error else WOULD
-            failed = failed or result.startswith("failed")
-            yield removal.row(result)
-        for removal in self.state:
-            yield removal.row(WOULD if not do else KEPT if failed else apply(removal))
-
-    def stays(self) -> list[dict[str, Any]]:
-        return [item.row() for item in self.plan.stays]
-
-
-def find(client: Client, account: Account, *, keep_terms: bool) -> Uninstall:
+def find(client: Client, account: Account, *, keep_terms: bool) -> RemovalPlan:
     """Reads the cluster and the account. Changes nothing."""
-    plan_ = Uninstall()
-    leftovers_kube.find(client, plan_.plan, keep_terms=keep_terms)
-    leftovers_aws.find(account, plan_.plan, classes=_classes(client), keep_terms=keep_terms)
-    plan_.state = leftovers_kube.state(client)
-    return plan_
+    plan = RemovalPlan()
+    leftovers_kube.find(client, plan, keep_terms=keep_terms)
+    leftovers_aws.find(account, plan, classes=_classes(client), keep_terms=keep_terms)
+    plan.state = leftovers_kube.state(client)
+    return plan
 
 
 def _classes(client: Client) -> frozenset[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -56,7 +56,7 @@ def register(
             region=settings.region or configured_region(settings.aws_profile or None) or "",
         )
         leftovers = uninstall.find(connected, account, keep_terms=keep_terms)
-        rows, stays = list(leftovers.rows(do=yes)), leftovers.stays()
+        rows, stays = list(leftovers.rows(do=yes)), [asdict(item) for item in leftovers.stays]
         failed = any(row["result"].startswith("failed") for row in rows)
         _print(rows, stays, removed=yes, output=output)
         if not yes and (leader := uninstall.holder(connected, now)):
