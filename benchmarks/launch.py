@@ -21,11 +21,11 @@ from benchmarks.figures import Figure, run
 from benchmarks.processes import PATIENCE, Program, kubernetes_api, local_aws, own_credentials, usage
 from benchmarks.recording import Call, Ids, RecordingProvider, learn, offer_only, replay
 from broker import logs
+from broker.apis.crds import KIND as CRD
 from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.app import Broker
-from broker.commands.manifests import CRD
 from broker.kube.client import Client
 from broker.kube.clock import SystemClock
 from broker.kube.transports import HttpTransport

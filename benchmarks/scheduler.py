@@ -24,9 +24,9 @@ from typing import Any
 from benchmarks.figures import Figure, run
 from benchmarks.processes import ROOT
 from broker.apis.core import Node, Pod
+from broker.apis.crds import KIND as CRD
 from broker.apis.crds import load
 from broker.apis.kueue import Namespace
-from broker.commands.manifests import CRD
 from broker.kube.client import Client
 from broker.kube.errors import ApiError
 from broker.kube.transports import HttpTransport

@@ -18,12 +18,12 @@ from benchmarks.figures import Figure, run
 from benchmarks.processes import local_aws, own_credentials, until, usage
 from benchmarks.recording import offer_only
 from broker import logs
+from broker.apis.crds import KIND as CRD
 from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apiserver import Cluster
 from broker.app import Broker
-from broker.commands.manifests import CRD
 from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
 from broker.memory import collect_seldom

@@ -18,6 +18,7 @@ from broker.apis.admission import Secret, ValidatingWebhookConfiguration
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.coordination import Lease
 from broker.apis.core import ConfigMap, Node, Pod
+from broker.apis.crds import KIND as CRD
 from broker.apis.godel import FINALIZER as GODEL_FINALIZER
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
@@ -28,7 +29,6 @@ from broker.apis.ome_clusters import DedicatedAICluster
 from broker.app import LEASE
 from broker.commands.crds import MARK as DEFINITION_MARK
 from broker.commands.leftovers import RemainingResource, Removal, RemovalPlan
-from broker.commands.manifests import CRD
 from broker.controllers.advisor.controller import LIST
 from broker.controllers.advisor.terms import Record, load, split
 from broker.controllers.nodeclaim.calls import RECORDS

@@ -14,22 +14,16 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass, EC2NodeClassV1Beta1
 from broker.apis.kueue import Cohort, Namespace, ResourceFlavor
-from broker.apis.meta import Kind, Object
+from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
 from broker.commands.unknown_fields import UnknownFields
 from broker.kube.client import Client
 
-CRD = Kind(
-    group="apiextensions.k8s.io",
-    version="v1",
-    kind="CustomResourceDefinition",
-    plural="customresourcedefinitions",
-    namespaced=False,
-)
 MODELS: tuple[type[Object], ...] = (
     EC2NodeClass,
     EC2NodeClassV1Beta1,

@@ -21,9 +21,9 @@ from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.errors import ApiError
 from broker.kube.panics import guarded
+from broker.notifications import record
 from broker.notifications.alerts import FiringAlert, firing_alerts
 from broker.notifications.delivery import DeliveryError, Receiver
-from broker.notifications.record import NotificationRecord
 from broker.oncall.metrics import REGISTRY
 from broker.settings import Settings
 from broker.webpage.live import Live
@@ -122,7 +122,7 @@ class Notifier:
             if client is None:
                 return False
             try:
-                recorded = NotificationRecord(client).read()
+                recorded = record.read(client)
             except ApiError as error:
                 _log.warning("alerts of the leader before not read: nothing is sent", error=str(error))
                 return False
@@ -160,7 +160,7 @@ class Notifier:
         client = self._client()
         try:
             if client is not None:
-                NotificationRecord(client).write(sent)
+                record.write(client, sent)
         except ApiError as error:
             _log.warning("sent alerts not recorded: a restart may repeat them", error=str(error))
 

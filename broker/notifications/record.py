@@ -23,34 +23,29 @@ NAME: Final = "capacity-broker-notifications"
 KEY: Final = "firing"
 
 
-class NotificationRecord:
-    """Read by the thread of the notifier alone."""
+def read(client: Client) -> dict[str, FiringAlert]:
+    """By id. An entry that the broker cannot have written is ignored. Raises ApiError."""
+    try:
+        data = client.get(ConfigMap.KIND, NAME, namespace=NAMESPACE).get("data") or {}
+        entries = decode_object(data.get(KEY) or "{}")
+    except (NotFound, ValueError):
+        return {}
+    return {alert.id: alert for alert in _decoded(entries.values())}
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
 
-    def read(self) -> dict[str, FiringAlert]:
-        """By id. An entry that the broker cannot have written is ignored. Raises ApiError."""
-        try:
-            data = self._client.get(ConfigMap.KIND, NAME, namespace=NAMESPACE).get("data") or {}
-            entries = decode_object(data.get(KEY) or "{}")
-        except (NotFound, ValueError):
-            return {}
-        return {alert.id: alert for alert in _decoded(entries.values())}
-
-    def write(self, firing: Mapping[str, FiringAlert]) -> None:
-        """Raises ApiError."""
-        entries = {
-            id_: {
-                "labels": dict(alert.labels),
-                "description": alert.description,
-                "since": timestamp(alert.since),
-            }
-            for id_, alert in sorted(firing.items())
+def write(client: Client, firing: Mapping[str, FiringAlert]) -> None:
+    """Raises ApiError."""
+    entries = {
+        id_: {
+            "labels": dict(alert.labels),
+            "description": alert.description,
+            "since": timestamp(alert.since),
         }
-        metadata = {"name": NAME, "namespace": NAMESPACE}
-        data = {KEY: orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode()}
-        self._client.apply(ConfigMap.KIND, {"metadata": metadata, "data": data})
+        for id_, alert in sorted(firing.items())
+    }
+    metadata = {"name": NAME, "namespace": NAMESPACE}
+    data = {KEY: orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode()}
+    client.apply(ConfigMap.KIND, {"metadata": metadata, "data": data})
 
 
 def _decoded(entries: Iterable[Any]) -> Iterable[FiringAlert]:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from broker import cli
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.core import Node, Pod
+from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.koordinator import KoordinatorReservation
@@ -675,10 +676,10 @@ def test_crds_are_installed_and_karpenters_own_left_alone(cluster: tuple[Client,
     assert {row["did"] for row in again} == {"unchanged"}
     karpenters_crd = "nodeclaims.karpenter.sh"
     body = {"metadata": {"annotations": {"capacity-broker.io/managed": None}}}
-    before = client.patch(manifests.CRD, karpenters_crd, body)["metadata"]["resourceVersion"]
+    before = client.patch(CRD, karpenters_crd, body)["metadata"]["resourceVersion"]
     rows = {row["name"]: row["did"] for row in install(client)}
     assert rows[karpenters_crd] == "kept"
-    assert client.get(manifests.CRD, karpenters_crd)["metadata"]["resourceVersion"] == before
+    assert client.get(CRD, karpenters_crd)["metadata"]["resourceVersion"] == before
 
 
 def test_run_without_a_cluster_name_names_the_option(

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from broker import cli
+from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter_aws_definition import NAME
-from broker.commands import manifests
 from broker.kube.client import Client
 from tests.cluster.karpenter import shipped_definition
 
@@ -18,7 +18,7 @@ from .kit import run
 @pytest.mark.covers("KRP-03")
 def test_property_is_reported_missing_then_added_then_there(cluster: tuple[Client, str]) -> None:
     client, kubeconfig = cluster
-    client.create(manifests.CRD, shipped_definition())
+    client.create(CRD, shipped_definition())
     arguments = ("crds", "patch", "--kubeconfig", kubeconfig, "-o", "json")
     check = run(*arguments, "--check")
     assert (check.exit_code, json.loads(check.stdout)) == (1, [{"version": "v1", "property": "missing"}])

@@ -10,11 +10,11 @@ from typing import Any
 import yaml
 
 from broker.apis import names
+from broker.apis.crds import KIND as CRD
 from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.karpenter_aws_definition import NAME, OWN, PROPERTY
-from broker.commands.manifests import CRD
 from broker.kube.client import Client, Json
 from broker.kube.errors import Conflict, Unavailable
 from tests.cluster import objects

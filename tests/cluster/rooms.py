@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import yaml
 
 from broker.apis.core import Event, Node, Pod
+from broker.apis.crds import KIND as CRD
 from broker.apis.crds import load
 from broker.apis.godel import GodelDeployment, GodelReplicaSet, GodelReservation
 from broker.apis.koordinator import KoordinatorReservation, KoordinatorReservationStatus
@@ -22,7 +23,6 @@ from broker.apis.kueue import Namespace
 from broker.apis.meta import Kind, Object
 from broker.apis.nos import CAPACITY, CompositeElasticQuota, ElasticQuota, ElasticQuotaStatus
 from broker.apiserver import Cluster
-from broker.commands.manifests import CRD
 from broker.controllers.provisioning.pending import provisionable
 from broker.kube.client import Client, Transport
 from broker.kube.conditions import owner_reference

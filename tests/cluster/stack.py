@@ -19,13 +19,13 @@ from pydantic import ValidationError
 
 from broker.apis import names
 from broker.apis.core import Event, Node, Pod
+from broker.apis.crds import KIND as CRD
 from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import PriorityClass
 from broker.apis.meta import Condition, Object, condition
 from broker.app import Broker
-from broker.commands.manifests import CRD
 from broker.controllers.nodeclaim.status import instance_id, is_true
 from broker.demo.kubelets import Kubelets
 from broker.kube.client import Client, Transport

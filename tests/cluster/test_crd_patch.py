@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from broker.apis import names
+from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.karpenter_aws_accepted import load
 from broker.apis.karpenter_aws_definition import NAME, PROPERTY
 from broker.commands import crds
-from broker.commands.manifests import CRD
 from broker.controllers.advisor.definition import PATIENCE
 from broker.kube.client import Client, Json, Request
 from broker.kube.errors import Conflict

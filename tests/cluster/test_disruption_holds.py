@@ -8,11 +8,11 @@ import pytest
 
 from broker.apis import names
 from broker.apis.core import Node
+from broker.apis.crds import KIND as CRD
 from broker.apis.godel import GodelReservation
 from broker.apis.karpenter import NodeClaim
 from broker.apis.koordinator import AVAILABLE, KoordinatorReservation
 from broker.apis.meta import condition
-from broker.commands.manifests import CRD
 from broker.controllers.nodeclaim.status import is_true
 from broker.kube.client import Request
 from tests.cluster.objects import RESERVED

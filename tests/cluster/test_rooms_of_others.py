@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from broker.apis.core import Pod
+from broker.apis.crds import KIND as CRD
 from broker.apis.crds import load
 from broker.apis.godel import GodelReservation
 from broker.apis.koordinator import KoordinatorReservation
 from broker.apis.kueue import Namespace
 from broker.apis.nos import CAPACITY, ElasticQuota
-from broker.commands.manifests import CRD
 from broker.kube.conditions import timestamp
 from broker.kube.errors import NotFound
 from tests.cluster.rooms import GODEL, KOORDINATOR, Rooms, rooms

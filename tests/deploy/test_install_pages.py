@@ -13,10 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from broker import cli
+from broker.apis.crds import KIND as CRD
 from broker.apis.crds import load
 from broker.apis.meta import Kind
 from broker.apiserver import ApiServer, Cluster
-from broker.commands.manifests import CRD
 from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
 from tests.deploy import helm

@@ -33,7 +33,7 @@ from broker.controllers.odcr.mirror import MANAGED_BY
 from broker.kube.client import Client
 from broker.kube.errors import AlreadyExists
 from broker.kube.identity import NAMESPACE as SYSTEM
-from broker.notifications.record import NotificationRecord
+from broker.notifications import record
 from broker.run import lead
 from tests.cluster.everything import pod_groups
 from tests.cluster.karpenter import installed, pool, served, until_terms
@@ -182,8 +182,7 @@ def life(stack: Stack, broker: Broker, recording: Recording) -> None:
     stack.until(lambda: read_shortages(stack.client).by_scope, "the shortage is published")
     stack.delete(NodeClaim, "c-3")
 
-    sent = NotificationRecord(broker.client)
-    sent.write(sent.read())
+    record.write(broker.client, record.read(broker.client))
 
     # From here on only the broker removes nodes.
     stack.kubelets.stop()

@@ -27,10 +27,10 @@ import yaml
 
 from broker.apis import names
 from broker.apis.core import Pod
+from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.commands import crds
-from broker.commands.manifests import CRD
 from broker.demo.kubelets import Kubelets
 from broker.kube.client import Client
 from broker.kube.clock import SystemClock

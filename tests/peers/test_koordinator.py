@@ -19,9 +19,9 @@ import orjson
 import pytest
 
 from broker.apis.core import Node, Pod
+from broker.apis.crds import KIND as CRD
 from broker.apis.koordinator import AFFINITY, ALLOCATED, EXACT_MATCH, ORDER, KoordinatorReservation
 from broker.apis.kueue import Namespace
-from broker.commands.manifests import CRD
 from broker.kube.errors import NotFound
 from broker.kube.transports import HttpTransport
 from tests.cluster.rooms import Rooms

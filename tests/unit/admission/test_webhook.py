@@ -20,10 +20,10 @@ from broker.admission.registration import SECRET
 from broker.admission.review import answer
 from broker.admission.webhook import EVERY, Webhook, WebhookService
 from broker.apis.admission import Secret
+from broker.apis.crds import KIND as CRD
 from broker.apis.crds import load
 from broker.apis.ome import CapacityReservation
 from broker.apiserver import Cluster
-from broker.commands.manifests import CRD
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
 from broker.kube.errors import Invalid

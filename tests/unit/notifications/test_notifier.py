@@ -19,10 +19,10 @@ from broker.apiserver import Cluster
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
 from broker.kube.transports import InProcessTransport
+from broker.notifications import record
 from broker.notifications.alerts import ENDING, MIN_FAILED_RETRIES, MOST, firing_alerts
 from broker.notifications.delivery import ATTEMPTS
 from broker.notifications.notifier import HOLD, LASTS, Notifier
-from broker.notifications.record import NotificationRecord
 from broker.options import problems
 from broker.settings import Settings
 from broker.text import decode_time
@@ -186,7 +186,7 @@ def test_a_webhook_gets_one_message_at_start_and_end_even_after_a_restart(inbox:
     assert [body["status"] for _, body in begun] == ["firing"] * 3
     assert len({body["groupKey"] for _, body in begun}) == 3
     assert world.check(30) == []
-    assert len(NotificationRecord(world.client).read()) == 3
+    assert len(record.read(world.client)) == 3
 
     world.restart()
     assert world.check(30) == []
@@ -197,7 +197,7 @@ def test_a_webhook_gets_one_message_at_start_and_end_even_after_a_restart(inbox:
     assert [body["status"] for _, body in ended] == ["resolved"] * 3
     assert {body["groupKey"] for _, body in ended} == {body["groupKey"] for _, body in begun}
     assert all(body["alerts"][0]["endsAt"] for _, body in ended)
-    assert world.check(30) == [] and NotificationRecord(world.client).read() == {}
+    assert world.check(30) == [] and record.read(world.client) == {}
 
 
 def test_a_problem_that_soon_recurs_is_the_same_alert(inbox: Inbox) -> None:

@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 
 from broker.apis import names
+from broker.apis.crds import KIND as CRD
 from broker.apis.crds import load
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apiserver import Cluster
-from broker.commands.manifests import CRD
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
