@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from difflib import get_close_matches
@@ -60,6 +60,12 @@ class InvalidText(ValueError):
 def counted(count: int, singular: str, plural: str = "") -> str:
     """`1 instance`, `2 instances`. `plural`: a plural that is not `singular` with an s."""
     return f"{count} {singular if count == 1 else plural or f'{singular}s'}"
+
+
+def abridged(texts: Sequence[str], most: int) -> str:
+    """The first texts and the number of the others: `a, b and 3 more`."""
+    more = len(texts) - most
+    return ", ".join(texts[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -20,7 +20,7 @@ from broker.capacity.option_catalog import CandidateOptions
 from broker.capacity.options import possible_values, too_dear, unreserved_kinds
 from broker.capacity.shortages import BACKING_OFF
 from broker.capacity.types import INSTANCE_TYPE, ZONE
-from broker.text import counted, nearest
+from broker.text import abridged, counted, nearest
 from providers.model import Odcr
 
 HELD_FOR_GANG: Final = "HeldForGang"
@@ -280,8 +280,9 @@ def gang_incomplete(
     `hold`: the slots held for the gang, which all its claims report. `others`: those held for other gangs,
     which the gang may get at their end.
     """
-    shown = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
-    nothing = f"nothing for {shown}" if lacking else "its slots went to claims that make better use of them"
+    nothing = "its slots went to claims that make better use of them"
+    if lacking:
+        nothing = f"nothing for {abridged(lacking, 5)}"
     if hold is not None:
         nothing += f"; {_hold(hold)}"
     retries = [

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.text import InvalidText, decode_whole, shortened
+from broker.text import InvalidText, abridged, decode_whole, shortened
 
 OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte")
 
@@ -125,14 +125,14 @@ class _Allowed:
         if self.among is not None:
             if not self.among:
                 return "absent" if self.absent else "nothing"
-            return ("absent or " if self.absent else "") + "one of " + _listed(self.among)
+            return ("absent or " if self.absent else "") + "one of " + abridged(sorted(self.among), 8)
         words = []
         if self.low is not None:
             words.append(f"at least {self.low}")
         if self.high is not None:
             words.append(f"at most {self.high}")
         if self.except_:
-            words.append("none of " + _listed(self.except_))
+            words.append("none of " + abridged(sorted(self.except_), 8))
         return " and ".join(words) or ("anything" if self.absent else "present")
 
 
@@ -293,8 +293,3 @@ def _text(requirement: Requirement) -> str:
         if requirement.values
         else requirement.operator
     )
-
-
-def _listed(values: frozenset[str]) -> str:
-    shown = sorted(values)
-    return ", ".join(shown) if len(shown) <= 8 else f"{', '.join(shown[:8])} and {len(shown) - 8} more"

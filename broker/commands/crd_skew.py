@@ -14,6 +14,7 @@ from broker.apis import names
 from broker.apis.crds import KIND, load
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
+from broker.text import abridged
 
 COLUMNS: Final = {"name": "NAME", "state": "STATE", "version": "MADE BY", "detail": "DETAIL"}
 VERSION: Final = f"{names.BROKER}/version"
@@ -108,5 +109,4 @@ def _topmost(paths_: list[str]) -> list[str]:
 
 
 def _listed(fields: list[str], verb: str) -> str:
-    rest = f" and {len(fields) - SHOWN} more" if len(fields) > SHOWN else ""
-    return f"{verb} {', '.join(fields[:SHOWN])}{rest}"
+    return f"{verb} {abridged(fields, SHOWN)}"

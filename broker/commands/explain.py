@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from difflib import get_close_matches
 from itertools import groupby
 from typing import Any
 
@@ -25,7 +24,7 @@ from broker.commands.decision import because
 from broker.commands.dry_run import Entitle, current_odds, listed
 from broker.commands.explain_options import NO_SHORTAGES, ClaimForecast, blocking, forecast_claim
 from broker.commands.output import shortage_name, shortage_row
-from broker.commands.situation import is_brokers
+from broker.commands.situation import is_brokers, unknown
 from broker.controllers.nodeclaim.published import read_shortages
 from broker.controllers.nodeclaim.status import BROKER_CONDITIONS, instance_id
 from broker.kube.client import Client
@@ -53,15 +52,9 @@ def claim(client: Client, name: str) -> NodeClaim:
     try:
         return NodeClaim.decode(client.get(NodeClaim.KIND, name))
     except NotFound as error:
-        existing = sorted(raw["metadata"]["name"] for raw in client.list(NodeClaim.KIND)[0])
-        if meant := get_close_matches(name, existing, n=3):
-            shown = f"did you mean {' or '.join(meant)}?"
-        else:
-            more = f" and {len(existing) - 3} more" if len(existing) > 3 else ""
-            shown = f"its claims are {', '.join(existing[:3])}{more}" if existing else "there is none at all"
-        raise ValueError(
-            f"no NodeClaim {name!r} in this cluster: {shown} (kubectl get nodeclaims; they have no namespace)"
-        ) from error
+        existing = [raw["metadata"]["name"] for raw in client.list(NodeClaim.KIND)[0]]
+        command = "kubectl get nodeclaims; they have no namespace"
+        raise ValueError(unknown("NodeClaim", name, existing, command)) from error
 
 
 def attempts(claim: NodeClaim) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import Final
 from broker.apis import names
 from broker.commands.leftovers import RemainingResource, Removal, RemovalPlan, apply
 from broker.controllers.advisor.terms import tag_key, tag_prefix
-from broker.text import counted
+from broker.text import abridged, counted
 from providers.base import CapacityProvider
 from providers.launch import ProfileRef
 from providers.model import ENDED_STATES, ErrorClass, ProviderError
@@ -91,10 +91,12 @@ def _advises(account: Account, key: str, value: str, classes: Collection[str]) -
 
 
 def _untag(account: Account, ids: Sequence[str], keys: Collection[str]) -> Removal:
-    shown = ", ".join(ids[:NAMED]) + (f" and {len(ids) - NAMED} more" if len(ids) > NAMED else "")
     action = f"remove {counted(len(keys), 'tag')} of the broker"
     return Removal(
-        kind="EC2 tags", name=shown, action=action, remove=partial(_remove_tags, account, ids, keys)
+        kind="EC2 tags",
+        name=abridged(ids, NAMED),
+        action=action,
+        remove=partial(_remove_tags, account, ids, keys),
     )
 
 

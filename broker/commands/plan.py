@@ -42,7 +42,7 @@ from broker.controllers.nodeclass.resolve import (
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from broker.quota.slot_model import CLAIM
-from broker.text import counted, plain
+from broker.text import abridged, counted, plain
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, ProviderError
 
@@ -159,10 +159,7 @@ def also_planned(objects: Iterable[Object], dry_run: DryRun) -> str:
     waiting_names = sorted(claim.name for claim in waiting(dry_run) if claim.name not in given)
     if not waiting_names:
         return ""
-    shown = ", ".join(waiting_names[:3]) + (
-        f" and {len(waiting_names) - 3} more" if len(waiting_names) > 3 else ""
-    )
-    return f"planned with the NodeClaims that wait in the cluster: {shown}"
+    return f"planned with the NodeClaims that wait in the cluster: {abridged(waiting_names, 3)}"
 
 
 def considered(
@@ -260,13 +257,12 @@ def _row(
         decision = unplanned(why)
     else:
         decision = decided(result, claim.uid)
-    more = f" and {len(decision.rest) - 3} more" if len(decision.rest) > 3 else ""
     return {
         "claim": claim.name,
         "class": claim.spec.node_class_ref.name,
         "decision": decision.sentence,
         "pool": str(decision.option.pool) if decision.option else "-",
-        "then": (", ".join(str(o.pool) for o in decision.rest[:3]) + more) if decision.option else "-",
+        "then": abridged([str(o.pool) for o in decision.rest], 3) if decision.option else "-",
         "why": _why(decision, _misfits(claim, decision, inputs)),
         "launches": decision.option is not None,
         "runs": bool(claim.status.provider_id),

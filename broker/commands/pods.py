@@ -54,6 +54,7 @@ from broker.placement.packing_model import PendingPod
 from broker.placement.reading import pod_info
 from broker.placement.storage import Storage
 from broker.settings import Settings
+from broker.text import abridged
 from providers.base import CapacityProvider
 from providers.model import InstanceType
 
@@ -142,7 +143,7 @@ def _pods(documents: Sequence[Json], cluster: Sequence[Pod], evicting: Collectio
     waiting_others = [pod for pod in by_key.values() if provisionable(pod) and pod.key not in evicting]
     keys = frozenset(pod.key for pod in (*given, *owned))
     if names_ := sorted(pod.key for pod in waiting_others if pod.key not in keys):
-        notes.append(f"planned with the pods that wait in the cluster: {_first_names(names_)}")
+        notes.append(f"planned with the pods that wait in the cluster: {abridged(names_, MOST_NAMED)}")
     return _Pods(
         given=keys,
         cluster=cluster,
@@ -150,11 +151,6 @@ def _pods(documents: Sequence[Json], cluster: Sequence[Pod], evicting: Collectio
         waiting=[*waiting_others, *fresh],
         notes=notes,
     )
-
-
-def _first_names(texts: Sequence[str]) -> str:
-    more = len(texts) - MOST_NAMED
-    return ", ".join(texts[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _pending(
@@ -277,7 +273,7 @@ def _reported(
     packed = decision.packing.reasons if decision.packing else {}
     reasons = {key: f"{text}{why if key in packed else ''}" for key, text in decision.reasons.items()}
     on_claims = [
-        f"NodeClaim {item.name}: for pods {_first_names(sorted(pod.key for pod in item.packed.pods))}"
+        f"NodeClaim {item.name}: for pods {abridged(sorted(pod.key for pod in item.packed.pods), MOST_NAMED)}"
         for item in decision.created
     ]
     released = [

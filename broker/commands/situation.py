@@ -25,6 +25,7 @@ from broker.controllers.nodeclaim.published import read_shortages
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound
 from broker.oncall.journal import recorded
+from broker.text import abridged
 
 Reservation = CapacityReservation | ClusterCapacityReservation
 T = TypeVar("T", bound=Object)
@@ -117,7 +118,7 @@ def of_class(situation: Situation, name: str) -> tuple[EC2NodeClass, Situation]:
     """The class, and the part of the situation about it. Raises ValueError for an unknown name."""
     known = {node_class.name: node_class for node_class in situation.classes}
     if name not in known:
-        raise ValueError(_unknown("EC2NodeClass", name, known, "kubectl get ec2nodeclasses"))
+        raise ValueError(unknown("EC2NodeClass", name, known, "kubectl get ec2nodeclasses"))
     node_class_ = known[name]
     return node_class_, _part(
         situation,
@@ -140,7 +141,7 @@ def of_reservation(situation: Situation, name: str) -> tuple[Reservation, Situat
             f"several namespaces have a CapacityReservation {name!r}: write one of {', '.join(keys)}"
         )
     if not keys:
-        raise ValueError(_unknown("CapacityReservation", name, known, "kubectl get capacityreservations -A"))
+        raise ValueError(unknown("CapacityReservation", name, known, "kubectl get capacityreservations -A"))
     reservation_ = known[keys[0]]
     ids = {reservation.id for reservation in reservation_.status.cloud_reservations}
     return reservation_, _part(
@@ -193,13 +194,13 @@ def _concerns(subject: Object, ids: set[str], pools: Iterable[Pool]) -> Callable
     return lambda shortage: str(shortage.scope) in scopes or bool(own and str(shortage.scope).startswith(own))
 
 
-def _unknown(kind: str, name: str, known: Iterable[str], command: str) -> str:
+def unknown(kind: str, name: str, known: Iterable[str], command: str) -> str:
+    """About a name that no object has: the similar names, or the first of all."""
     existing = sorted(known)
     if kind == CapacityReservation.KIND.kind and name.startswith("cr-"):
         return f"{name} is an EC2 reservation, and no CapacityReservation: capacity-broker inventory shows it"
     if meant := get_close_matches(name, existing, n=3):
         shown = f"did you mean {' or '.join(meant)}?"
     else:
-        more = f" and {len(existing) - 3} more" if len(existing) > 3 else ""
-        shown = f"there are {', '.join(existing[:3])}{more}" if existing else "there is none at all"
+        shown = f"there are {abridged(existing, 3)}" if existing else "there is none at all"
     return f"no {kind} {name!r} in this cluster: {shown} ({command})"

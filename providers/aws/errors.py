@@ -343,9 +343,8 @@ def way_out(error: ProviderError) -> str:
     if error.code in _REJECTED_CODES:
         return "AWS does not accept these credentials; --aws-profile names others"
     if error.code == "UnreadableAnswer":
-        return (
-            "check the Region (--region), the endpoint (--aws-endpoint), and any proxy or load balancer before it"
-        )
+        where = "the Region (--region), the endpoint (--aws-endpoint)"
+        return f"check {where}, and any proxy or load balancer before it"
     if error.class_ is ErrorClass.PERMISSION:
         return f"let your user or role do {error.operation}; --aws-profile names another"
     return ""

@@ -288,4 +288,4 @@ def test_a_claim_that_is_not_there(cluster: Cluster, capsys: pytest.CaptureFixtu
     (line,) = capsys.readouterr().err.splitlines()
     assert "did you mean train-0?" in line
     assert main("explain", "claim", "gpus", "--kubeconfig", kubeconfig) == 2
-    assert "no NodeClaim 'gpus' in this cluster: its claims are train-0 (" in capsys.readouterr().err
+    assert "no NodeClaim 'gpus' in this cluster: there are train-0 (" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import ConditionStatus, ConditionUpdate, condition
 from broker.controllers.advisor.terms import MOST, PATIENCE, Advice, Term
 from broker.kube.conditions import condition_body, remove_condition, set_conditions
-from broker.text import counted
+from broker.text import abridged, counted
 
 TYPES = (names.RESERVATIONS_ADVISED, names.RESERVED_ALLOWED)
 YIELDED = "ListKeptByOthers"
@@ -36,10 +36,10 @@ def advised(
     reservations cannot be tagged.
     """
     if waiting:
-        text = f"EC2 shows no tag yet on {_listed(waiting)}; {FIELD} follows when it does"
+        text = f"EC2 shows no tag yet on {abridged(waiting, 8)}; {FIELD} follows when it does"
         return _update("False", "TaggingReservations", text)
     if advice.left_out:
-        full = f"{FIELD} holds {MOST} terms at most, and none is left for {_listed(advice.left_out)}"
+        full = f"{FIELD} holds {MOST} terms at most, and none is left for {abridged(advice.left_out, 8)}"
         if refused:
             whys = sorted({*refused.values()})
             return _update("False", "TaggingRefused", "; ".join([full, *whys[:4]]))
@@ -135,8 +135,4 @@ def _update(status: ConditionStatus, reason: str, message: str) -> ConditionUpda
 
 
 def _pools(pools: Sequence[str]) -> str:
-    return f"NodePool {pools[0]}" if len(pools) == 1 else f"NodePools {_listed(pools)}"
-
-
-def _listed(values: Sequence[str]) -> str:
-    return ", ".join(values[:8]) + (f" and {len(values) - 8} more" if len(values) > 8 else "")
+    return f"NodePool {pools[0]}" if len(pools) == 1 else f"NodePools {abridged(pools, 8)}"

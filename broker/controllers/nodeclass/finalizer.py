@@ -20,6 +20,7 @@ from broker.kube.clock import Clock
 from broker.kube.conditions import add_finalizer, changed, condition_body, remove_finalizer, set_conditions
 from broker.kube.errors import NotFound
 from broker.kube.events import Recorder
+from broker.text import abridged
 
 BY_CLASS = "nodeClass"
 NAMED = 5
@@ -74,10 +75,9 @@ class ClassFinalizer:
             return
 
     def _report_claims(self, node_class: EC2NodeClass, claim_names: list[str]) -> None:
-        more = f" and {len(claim_names) - NAMED} more" if len(claim_names) > NAMED else ""
         message = (
             f"EC2NodeClass {node_class.name} is being deleted: nothing is launched from it any more, and it "
-            f"goes when no NodeClaim names it; now {', '.join(claim_names[:NAMED])}{more}"
+            f"goes when no NodeClaim names it; now {abridged(claim_names, NAMED)}"
         )
         conditions = set_conditions(
             node_class.status.conditions,

@@ -6,7 +6,6 @@ they are written whole, from the version that was read (the caller patches with 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +15,7 @@ from broker.apis.meta import Condition, ConditionStatus, ConditionUpdate, condit
 from broker.capacity.model import Resolved, Selection
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.kube.conditions import condition_body, set_conditions, timestamp
-from broker.text import counted, group_name, plain
+from broker.text import abridged, counted, group_name, plain
 from providers.model import ErrorClass, Odcr, ProviderError
 
 REASONS = {
@@ -39,8 +38,8 @@ def condition_updates(outcome: LaunchClass | Unresolved, *, slots: bool = False)
         around = outcome.surroundings
         zones = sorted({subnet.zone for subnet in around.subnets})
         text = (
-            f"{around.family} images {_listed(i.id for i in around.images)}; "
-            f"{counted(len(around.subnets), 'subnet')} in {_listed(zones)}; "
+            f"{around.family} images {abridged([i.id for i in around.images], 4)}; "
+            f"{counted(len(around.subnets), 'subnet')} in {abridged(zones, 4)}; "
             f"{counted(len(around.security_groups), 'security group')}; "
             f"instance profile {around.instance_profile}"
         )
@@ -114,7 +113,7 @@ def _resolved(selection: Selection, resolved: Resolved, *, slots: bool) -> Condi
         total = sum(odcr.total for odcr in resolved.usable)
         status, reason = "True", "ReservationsFound"
         text = f"{len(resolved.usable)} usable with {free} of {counted(total, 'slot')} free"
-        text += ": " + _listed(map(_slots, resolved.usable), most=8) if slots else ""
+        text += ": " + abridged([*map(_slots, resolved.usable)], 8) if slots else ""
         text += f"; {starting}" if starting else ""
     elif resolved.pending:
         reason, text = "ReservationsPending", starting
@@ -206,8 +205,3 @@ def _row(odcr: Odcr) -> dict[str, Any]:
 def _slots(odcr: Odcr) -> str:
     ends = f" until {timestamp(odcr.end)}" if odcr.end else ""
     return f"{odcr.id} {odcr.instance_type} {odcr.zone} {odcr.available}/{odcr.total}{ends}"
-
-
-def _listed(values: Iterable[str], *, most: int = 4) -> str:
-    shown = list(values)
-    return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")

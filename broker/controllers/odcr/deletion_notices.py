@@ -18,6 +18,7 @@ from broker.kube.events import Recorder
 from broker.reservations.ownership import Ownership, made_here
 from broker.reservations.reading import ParsedReservation
 from broker.reservations.spending import costs
+from broker.text import abridged
 from providers.model import ENDED_STATES, InstanceType, Odcr
 
 REASON: Final = "ReservationsKept"
@@ -66,10 +67,9 @@ class DeletionNotices:
 
 
 def deletion_notice(kept: Sequence[Odcr], types: Mapping[str, InstanceType], *, region: str) -> str:
-    named = ", ".join(f"{odcr.id} ({odcr.total} {odcr.instance_type})" for odcr in kept[:MOST_NAMED])
-    more = f" and {len(kept) - MOST_NAMED} more" if len(kept) > MOST_NAMED else ""
+    named = abridged([f"{odcr.id} ({odcr.total} {odcr.instance_type})" for odcr in kept], MOST_NAMED)
     return (
-        f"kept in EC2 and paid for until cancelled: {named}{more}: {costs(kept, types)}; cancel each with: "
+        f"kept in EC2 and paid for until cancelled: {named}: {costs(kept, types)}; cancel each with: "
         f"aws ec2 cancel-capacity-reservation --region {region} --capacity-reservation-id {kept[0].id}; an "
         f"object of the same name takes them over; {names.DELETION_POLICY}: Cancel would have given them back"
     )
