@@ -99,7 +99,7 @@ def pool_name(
 
 
 def format_time(at: datetime) -> str:
-    """A time in a message, in UTC, with its year."""
+    """A time in whole seconds, in UTC, with its year: in messages, and as metav1.Time."""
     return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 

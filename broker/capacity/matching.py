@@ -19,7 +19,7 @@ from typing import Final
 
 from broker.capacity.model import Inventory, Misfit, NodeClass, ReservationTerm, Resolved, Selection
 from broker.capacity.types import TENANCY
-from broker.text import group_name
+from broker.text import format_time, group_name
 from providers.model import Odcr
 
 # EC2 begins to terminate a block's instances 30 minutes before its end, 60 for UltraServers.
@@ -230,7 +230,7 @@ def _state_misfit(odcr: Odcr, now: datetime) -> Misfit | None:
             code=WRONG_STATE,
         )
     if odcr.end is not None and odcr.end <= now:
-        message = f"reservation {odcr.id} ended at {_at(odcr.end)}, it is {_at(now)}"
+        message = f"reservation {odcr.id} ended at {format_time(odcr.end)}, it is {format_time(now)}"
         return Misfit(id=odcr.id, reason="ReservationExpired", message=message, code=WRONG_STATE)
     if odcr.unlaunchable and odcr.state == "active":
         message = (
@@ -241,8 +241,8 @@ def _state_misfit(odcr: Odcr, now: datetime) -> Misfit | None:
     last = ends_at(odcr)
     if odcr.end is not None and last is not None and last <= now:
         message = (
-            f"capacity block {odcr.id} ends at {_at(odcr.end)}; "
-            f"nothing is launched into it after {_at(last)}, it is {_at(now)}"
+            f"capacity block {odcr.id} ends at {format_time(odcr.end)}; "
+            f"nothing is launched into it after {format_time(last)}, it is {format_time(now)}"
         )
         return Misfit(id=odcr.id, reason="CapacityBlockEnding", message=message)
     return None
@@ -280,7 +280,3 @@ def _place_misfit(odcr: Odcr, place: _LaunchPlace, *, by_group: bool) -> Misfit 
             "class has no placement group",
         )
     return None
-
-
-def _at(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -12,6 +12,7 @@ from broker.capacity.class_catalog import CandidateType, ClassCatalog
 from broker.capacity.model import Claim, Skipped
 from broker.capacity.options import ORDER, PLACE_KEYS, TYPE_KEYS, capacity_types, pool_of
 from broker.capacity.types import CAPACITY_TYPE, fits, lacking
+from broker.text import format_time
 from providers.model import CapacityType, Odcr
 
 
@@ -20,7 +21,7 @@ def misfits(claim: Claim, suitable_types: Sequence[CandidateType], known: ClassC
     kinds = capacity_types(claim.requirements)
     names = {candidate.type.name for candidate in suitable_types}
     for odcr in known.node_class.resolved.pending:
-        starts = f", starts at {odcr.start:%Y-%m-%dT%H:%M:%SZ}" if odcr.start else ""
+        starts = f", starts at {format_time(odcr.start)}" if odcr.start else ""
         yield _skip(odcr, "ReservationPending", f"reservation {odcr.id} is {odcr.state}{starts}")
     for live in known.reserved:
         odcr = live.odcr

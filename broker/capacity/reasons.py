@@ -20,7 +20,7 @@ from broker.capacity.option_catalog import CandidateOptions
 from broker.capacity.options import possible_values, too_dear, unreserved_kinds
 from broker.capacity.shortages import BACKING_OFF
 from broker.capacity.types import INSTANCE_TYPE, ZONE
-from broker.text import abridged, counted, nearest
+from broker.text import abridged, counted, format_time, nearest
 from providers.model import Odcr
 
 HELD_FOR_GANG: Final = "HeldForGang"
@@ -161,7 +161,7 @@ def pending(waits: Unplaced, odcr: Odcr, by: datetime) -> Unplaced:
     """Why a claim waits for a reservation that is not launchable yet."""
     message = (
         f"reservation {odcr.id} ({odcr.instance_type} in {odcr.zone}) is about to begin, and EC2 makes it "
-        f"launchable within five minutes: before {by:%Y-%m-%dT%H:%M:%SZ} nothing is launched beside it"
+        f"launchable within five minutes: before {format_time(by)} nothing is launched beside it"
     )
     return replace(waits, reason="ReservationPending", message=message, retry_at=by)
 
@@ -215,7 +215,7 @@ def _holds_any(hold: GangHold, options: Iterable[Option]) -> bool:
 def _hold(hold: GangHold) -> str:
     slots = ", ".join(f"{count} of {odcr_id}" for odcr_id, count in sorted(hold.slots.items()))
     return (
-        f"free slots ({slots}) are held until {hold.until:%Y-%m-%dT%H:%M:%SZ} for gang {hold.gang} "
+        f"free slots ({slots}) are held until {format_time(hold.until)} for gang {hold.gang} "
         f"of priority {hold.priority}, which needs {hold.needs} at once"
     )
 

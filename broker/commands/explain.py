@@ -30,7 +30,7 @@ from broker.controllers.nodeclaim.status import BROKER_CONDITIONS, instance_id
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound
 from broker.oncall.journal import attempt_id, recorded
-from broker.text import counted, plain
+from broker.text import counted, format_time, plain
 from providers.base import CapacityProvider
 from providers.model import ProviderError
 
@@ -61,7 +61,7 @@ def attempts(claim: NodeClaim) -> list[dict[str, Any]]:
     """One row an attempt, oldest first."""
     return [
         {
-            "at": f"{attempt.at:%Y-%m-%dT%H:%M:%SZ}",
+            "at": format_time(attempt.at),
             "pool": str(attempt.pool),
             "also": [str(pool) for pool in attempt.also],
             "outcome": str(attempt.outcome),
@@ -158,8 +158,8 @@ def headline(claim: NodeClaim) -> list[str]:
     lines = [f"NodeClaim {claim.name}, class {ref.name or '(none)'}"]
     if not is_brokers(claim):
         lines.append(f"  not the broker's: spec.nodeClassRef.group is {ref.group!r}, not {names.BROKER!r}")
-    if claim.deleting:
-        lines.append(f"  deleted at {claim.metadata.deletion_timestamp:%Y-%m-%dT%H:%M:%SZ}")
+    if deleted := claim.metadata.deletion_timestamp:
+        lines.append(f"  deleted at {format_time(deleted)}")
     if claim.status.provider_id:
         lines.append(
             f"  instance {instance_id(claim)} ({claim.status.provider_id}), "

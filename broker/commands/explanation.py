@@ -151,10 +151,11 @@ def _amounts(reservation: Reservation) -> str:
 
 
 def _condition(obj: Object, condition_: Condition) -> dict[str, Any]:
+    since = condition_.last_transition_time
     return {
         "object": obj.key,
         "state": f"{condition_.type}={condition_.status} {condition_.reason}",
-        "since": _time_text(condition_.last_transition_time),
+        "since": since and timestamp(since),
         "message": condition_.message,
     }
 
@@ -165,7 +166,7 @@ def _waits(claim: NodeClaim, now: datetime) -> dict[str, Any]:
         "claim": claim.name,
         "class": claim.spec.node_class_ref.name,
         "pods": [key for key in claim.annotations.get(names.PODS, "").split(",") if key],
-        "since": _time_text(claim.metadata.creation_timestamp),
+        "since": claim.metadata.creation_timestamp and timestamp(claim.metadata.creation_timestamp),
         "for": age(now - created(claim, now)),
         "reason": reason,
         "message": message,
@@ -208,7 +209,7 @@ def _events(situation: Situation) -> Iterator[dict[str, Any]]:
         about = event.involved_object
         at = happened(event)
         yield {
-            "at": _time_text(at),
+            "at": at and timestamp(at),
             "type": event.type,
             "reason": event.reason,
             "about": f"{about.kind} {'/'.join(filter(None, (about.namespace, about.name)))}",
@@ -274,7 +275,3 @@ def _next(situation: Situation) -> Iterator[str]:
 
 def _class_name(claim: NodeClaim) -> str:
     return claim.spec.node_class_ref.name
-
-
-def _time_text(at: datetime | None) -> str | None:
-    return timestamp(at) if at else None

@@ -28,7 +28,7 @@ from broker.reservations.idle import idle_cost
 from broker.reservations.ownership import ALL_ADOPTERS, Ownership, OwnershipClaim, resolve_ownership
 from broker.reservations.reading import as_decided
 from broker.reservations.spec import JudgedSpecs, Reservation
-from broker.text import counted
+from broker.text import counted, format_time
 from providers.base import CapacityProvider
 from providers.model import Odcr
 
@@ -144,7 +144,7 @@ def _row(
         "free": odcr.available,
         "idle": odcr.idle,
         "usd_hour": None if cost is None else round(cost, 2),
-        "since": _time_text(since),
+        "since": since and format_time(since),
         "idle_for": age(now - since) if since else None,
         "reservation": reservation,
         "reservation_exists": exists,
@@ -154,7 +154,7 @@ def _row(
         "account": odcr.owner_id,
         "platform": odcr.platform,
         "tenancy": odcr.tenancy,
-        "end": _time_text(odcr.end),
+        "end": odcr.end and format_time(odcr.end),
         "tags": dict(odcr.tags),
     }
 
@@ -201,7 +201,3 @@ def total(rows_: Sequence[Mapping[str, Any]], *, account: str) -> str:
     others = f"; {len(rows_) - len(active)} not active" if len(rows_) > len(active) else ""
     cost = sum(price or 0 for price in prices)
     return f"{account}: {idle} of {counted(slots, 'slot')} idle in {where}{unpriced}; {cost:.2f} $/h{others}"
-
-
-def _time_text(at: datetime | None) -> str | None:
-    return at.strftime("%Y-%m-%dT%H:%M:%SZ") if at else None

@@ -12,13 +12,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from broker.apis.meta import Condition, ConditionUpdate, Object
+from broker.text import format_time
 
 Json = dict[str, Any]
-
-
-def timestamp(time: datetime) -> str:
-    """metav1.Time: whole seconds, UTC."""
-    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+timestamp = format_time
 
 
 def micro_timestamp(time: datetime) -> str:
