@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import Object
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import Inventory, Plan
 from broker.capacity.shortages import Shortages
-from broker.commands.situation import is_brokers
+from broker.commands.situation import is_brokers, published_shortages
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclaim.caches import ClaimCaches
-from broker.controllers.nodeclaim.published import read_odds, read_shortages
+from broker.controllers.nodeclaim.published import read_odds
 from broker.controllers.preemption.claims import cluster_of
 from broker.controllers.preemption.preemptor import REASONS
 from broker.controllers.preemption.reserved_slots import ReservedSlots
@@ -41,7 +39,6 @@ from broker.text import group_name
 from providers.base import CapacityProvider
 from providers.model import InstanceType, ProviderError, ReservationGroup
 
-T = TypeVar("T", bound=Object)
 Entitle = Callable[[Mapping[str, NodeClaim], Inventory, Mapping[str, InstanceType]], Entitlements]
 
 
@@ -100,9 +97,9 @@ class DryRun:
         read_once(self._cluster.pods)
         return self._cluster.pods.cache.list()
 
-    def shortages(self, now: datetime) -> Shortages:
+    def shortages(self) -> Shortages:
         """The shortages that the running broker published. Raises ApiError."""
-        return current_shortages(self._client, now)
+        return published_shortages(self._client)[0]
 
     def odds(self) -> Mapping[str, int]:
         """The ranks of pools that the running broker published. Raises ApiError."""
@@ -185,26 +182,9 @@ def read_once(*informers: Informer[Any]) -> None:
             continue
 
 
-def listed(client: Client, model: type[T]) -> list[T]:
-    """The objects of a kind; empty if it is not served, or the caller may not list it."""
-    try:
-        return [model.decode(item) for item in client.list(model.KIND)[0]]
-    except (NotFound, Forbidden):
-        return []
-
-
 def current_odds(client: Client) -> Mapping[str, int]:
     """The ranks of pools that the running broker published; none if the caller may not read them."""
     try:
         return read_odds(client)
     except Forbidden:
         return {}
-
-
-def current_shortages(client: Client, now: datetime) -> Shortages:
-    """The shortages that the running broker published; none if the caller may not read them."""
-    try:
-        published = read_shortages(client)
-    except Forbidden:
-        return Shortages()
-    return Shortages({shortage.scope: shortage for shortage in published.lasting(now)})

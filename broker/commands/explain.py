@@ -21,14 +21,13 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
 from broker.capacity.model import LAUNCH_DEFAULTS, LaunchDefaults, Option
 from broker.commands.decision import because
-from broker.commands.dry_run import Entitle, current_odds, listed
-from broker.commands.explain_options import NO_SHORTAGES, ClaimForecast, blocking, forecast_claim
+from broker.commands.dry_run import Entitle, current_odds
+from broker.commands.explain_options import ClaimForecast, blocking, forecast_claim
 from broker.commands.output import shortage_name, shortage_row
-from broker.commands.situation import is_brokers, unknown
-from broker.controllers.nodeclaim.published import read_shortages
+from broker.commands.situation import is_brokers, listed, published_shortages, unknown
 from broker.controllers.nodeclaim.status import BROKER_CONDITIONS, instance_id
 from broker.kube.client import Client
-from broker.kube.errors import Forbidden, NotFound
+from broker.kube.errors import NotFound
 from broker.oncall.journal import attempt_id, recorded
 from broker.text import counted, format_time, plain
 from providers.base import CapacityProvider
@@ -91,10 +90,7 @@ def claim_forecast(
         return None
     claims, _ = client.list(NodeClaim.KIND)
     classes, _ = client.list(EC2NodeClass.KIND)
-    try:
-        published, unread = read_shortages(client), ""
-    except Forbidden as error:
-        published, unread = NO_SHORTAGES, f"; shortages of the running broker are left out: {error}"
+    published, unread = published_shortages(client)
     try:
         connected = provider()
         forecast = forecast_claim(
@@ -109,7 +105,7 @@ def claim_forecast(
             odds=current_odds(client),
             pods=lambda: listed(client, Pod),
         )
-        return replace(forecast, decision=forecast.decision + unread)
+        return replace(forecast, decision="; ".join(filter(None, (forecast.decision, unread))))
     except ProviderError as error:
         tried = (Option(pool=pool) for attempt in recorded(claim) for pool in (attempt.pool, *attempt.also))
         return ClaimForecast(

@@ -98,7 +98,7 @@ def rows(
         odds=dry_run.odds(),
     )
     types = provider.instance_types()
-    shortages = dry_run.shortages(now)
+    shortages = dry_run.shortages()
     by_uid = {planned_.uid: open_[planned_.uid] for planned_ in inputs.waiting}
     result = plan(
         inputs.waiting,

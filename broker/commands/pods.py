@@ -19,12 +19,11 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace, PriorityClass
 from broker.apis.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from broker.apis.workloads import DaemonSet, SchedulingPodGroup
-from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import Inventory, NodeClass
-from broker.commands.dry_run import current_odds, current_shortages, listed, read_once
+from broker.commands.dry_run import Entitle, current_odds, read_once
 from broker.commands.plan import considered
 from broker.commands.pod_manifests import existing_pods, pods_of, remarks
-from broker.commands.situation import is_brokers
+from broker.commands.situation import is_brokers, listed, published_shortages
 from broker.controllers.nodeclass.resolve import NOT_FOUND, LaunchClass, Unresolved
 from broker.controllers.nominations import preempting
 from broker.controllers.occupancy import NodeOccupancy, OccupancyReader
@@ -56,10 +55,8 @@ from broker.placement.storage import Storage
 from broker.settings import Settings
 from broker.text import abridged
 from providers.base import CapacityProvider
-from providers.model import InstanceType
 
 Json = Mapping[str, Any]
-Entitle = Callable[[Mapping[str, NodeClaim], Inventory, Mapping[str, InstanceType]], Entitlements]
 MOST_NAMED = 5
 
 
@@ -247,7 +244,7 @@ def planned_pods(
             supply=Ec2Supply(
                 types=provider.instance_types(),
                 inventory=pools.inventory,
-                shortages=current_shortages(client, clock.now()),
+                shortages=published_shortages(client)[0],
                 now=clock.now(),
             ),
             classes=pools.classes,

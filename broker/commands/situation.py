@@ -20,7 +20,7 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Object, condition
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.capacity.model import Attempt, Pool
-from broker.capacity.shortages import Shortage, placement_scope, quota_scope
+from broker.capacity.shortages import Shortage, Shortages, placement_scope, quota_scope
 from broker.controllers.nodeclaim.published import read_shortages
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound
@@ -77,41 +77,51 @@ def happened(event: Event) -> datetime | None:
 
 def read(client: Client, now: datetime) -> Situation:
     """Reads the cluster. Raises ApiError, as NotFound if NodeClaims are not installed."""
-    unread: list[str] = []
-    try:
-        shortages = tuple(read_shortages(client).lasting(now))
-    except Forbidden as error:
-        shortages = ()
-        unread.append(f"current shortages are left out: {error}")
+    shortages, why = published_shortages(client)
+    unread = [why] if why else []
     events = [
         e
-        for e in _listed(client, Event, unread)
+        for e in listed(client, Event, unread)
         if names.MANAGER in (e.reporting_component, e.source.component)
     ]
     return Situation(
         now=now,
-        claims=_listed(client, NodeClaim, unread),
-        classes=_listed(client, EC2NodeClass, unread),
+        claims=listed(client, NodeClaim, unread, required=True),
+        classes=listed(client, EC2NodeClass, unread),
         reservations=[
-            *_listed(client, CapacityReservation, unread),
-            *_listed(client, ClusterCapacityReservation, unread),
+            *listed(client, CapacityReservation, unread),
+            *listed(client, ClusterCapacityReservation, unread),
         ],
-        mirrors=_listed(client, OnDemandCapacityReservation, unread),
-        shortages=sorted(shortages, key=lambda shortage: shortage.since),
+        mirrors=listed(client, OnDemandCapacityReservation, unread),
+        shortages=sorted(shortages.lasting(now), key=lambda shortage: shortage.since),
         events=sorted(events, key=lambda event: happened(event) or now),
         unread=tuple(unread),
     )
 
 
-def _listed(client: Client, model: type[T], unread: list[str]) -> list[T]:
+def listed(
+    client: Client, model: type[T], unread: list[str] | None = None, *, required: bool = False
+) -> list[T]:
+    """The objects of a kind; empty if it is not served, or the caller may not list it. `unread` gets the
+    reason. Raises ApiError, as NotFound for a `required` kind.
+    """
     try:
         return [model.decode(raw) for raw in client.list(model.KIND)[0]]
     except NotFound:
-        if model.KIND == NodeClaim.KIND:
+        if required:
             raise
     except Forbidden as error:
-        unread.append(f"{model.KIND.plural} are left out: {error}")
+        if unread is not None:
+            unread.append(f"{model.KIND.plural} are left out: {error}")
     return []
+
+
+def published_shortages(client: Client) -> tuple[Shortages, str]:
+    """The shortages that the running broker published; none, and why, if the caller may not read them."""
+    try:
+        return read_shortages(client), ""
+    except Forbidden as error:
+        return Shortages(), f"current shortages are left out: {error}"
 
 
 def of_class(situation: Situation, name: str) -> tuple[EC2NodeClass, Situation]:
