@@ -6,7 +6,7 @@ Nothing is decided or written here, and no call to Kubernetes or EC2 is made.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,7 +15,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Condition
 from broker.app import Broker
-from broker.capacity.shortages import Shortage
+from broker.capacity.shortages import Scope
 from broker.controllers.nodeclaim.status import instance_id
 from broker.controllers.snapshot import Snapshot
 from broker.oncall.state import launch_state
@@ -126,14 +126,14 @@ class LiveState:
     """All of it at one moment. `unreadable` is why EC2 cannot be read; empty if it can."""
 
     now: datetime
-    described: datetime | None
-    unreadable: str
-    claims: Sequence[ClaimRow]
-    odcrs: Sequence[OdcrRow]
-    reservations: Sequence[ReservationRow]
-    shortages: Sequence[ShortageRow]
-    classes: Sequence[OwnerRow]
-    pools: Sequence[OwnerRow]
+    described: datetime | None = None
+    unreadable: str = ""
+    claims: Sequence[ClaimRow] = ()
+    odcrs: Sequence[OdcrRow] = ()
+    reservations: Sequence[ReservationRow] = ()
+    shortages: Sequence[ShortageRow] = ()
+    classes: Sequence[OwnerRow] = ()
+    pools: Sequence[OwnerRow] = ()
     loans: Sequence[LoanRow] = ()
 
     @property
@@ -174,7 +174,7 @@ def live_state(broker: Broker, provider: CapacityProvider, now: datetime) -> Liv
         claims=[_claim(claim, owned=broker.owns(claim)) for claim in claims],
         odcrs=odcrs,
         reservations=[*_reservations(snapshot)],
-        shortages=[*_shortages(broker, now)],
+        shortages=[*_shortages(broker, {row.id: row for row in odcrs}, now)],
         classes=[_owner(owner) for owner in broker.read.classes.cache.list()],
         pools=[_owner(owner) for owner in broker.read.pools.cache.list()],
         loans=[*loans(claims, snapshot)],
@@ -239,11 +239,11 @@ def _reservations(snapshot: Snapshot) -> Iterator[ReservationRow]:
         )
 
 
-def _shortages(broker: Broker, now: datetime) -> Iterator[ShortageRow]:
+def _shortages(broker: Broker, odcrs: Mapping[str, OdcrRow], now: datetime) -> Iterator[ShortageRow]:
     present = (s for s in broker.launcher.shortages.by_scope.values() if s.until > now)
     for shortage in sorted(present, key=lambda s: s.since):
         yield ShortageRow(
-            scope=_where(shortage, broker),
+            scope=_where(shortage.scope, odcrs),
             key=str(shortage.scope),
             way_out=way_out(shortage.class_),
             code=shortage.code,
@@ -252,23 +252,22 @@ def _shortages(broker: Broker, now: datetime) -> Iterator[ShortageRow]:
             since=shortage.since,
             until=shortage.next_try,
             failed_retries=shortage.step,
-            pool=_pool(shortage, broker),
+            pool=_pool(shortage.scope, odcrs),
         )
 
 
-def _where(shortage: Shortage, broker: Broker) -> str:
+def _where(scope: Scope, odcrs: Mapping[str, OdcrRow]) -> str:
     """The resource; a reservation with its type and zone."""
-    odcr = broker.inventory.snapshot().odcrs.get(shortage.scope.key)
+    odcr = odcrs.get(scope.key)
     place = f": {odcr.instance_type} in {odcr.zone}" if odcr is not None else ""
-    return scope_name(shortage.scope.kind, shortage.scope.key) + place
+    return scope_name(scope.kind, scope.key) + place
 
 
-def _pool(shortage: Shortage, broker: Broker) -> str:
+def _pool(scope: Scope, odcrs: Mapping[str, OdcrRow]) -> str:
     """The key of the pool that is short; empty if a quota, a subnet or a placement group is."""
-    kind, key = shortage.scope.kind, shortage.scope.key
-    odcr = broker.inventory.snapshot().odcrs.get(key)
-    if kind == "reservation" and odcr is not None:
-        return f"reserved:{odcr.instance_type}:{odcr.zone}:{odcr.id}"
+    kind, key = scope.kind, scope.key
+    if kind == "reservation" and key in odcrs:
+        return odcrs[key].pool
     return {"pool": key, "class": key.partition(":")[2]}.get(kind, "")
 
 

@@ -13,7 +13,7 @@ from broker.capacity.forecast import PoolForecast
 from broker.history.entries import Entry, Topic, microseconds
 from broker.history.tables import SLOT, EntryFilter
 from broker.webpage.heat import heat_map
-from broker.webpage.live import LiveState
+from broker.webpage.live import ClaimRow, LiveState, OwnerRow, ReservationRow
 from broker.webpage.queries import FIELDS, PAGE, SPANS, RecordQuery, parse_query, place
 from broker.webpage.scope import VisibleHistory, VisibleScope
 
@@ -21,6 +21,7 @@ RECENT: Final = 10
 CLAIMS_OF_POOL: Final = 200
 MOST_LOANS: Final = 500
 _T = TypeVar("_T")
+_Row = TypeVar("_Row", ClaimRow, OwnerRow, ReservationRow)
 
 
 class PageNotFound(Exception):
@@ -43,11 +44,16 @@ class PageRequest:
     forecasts: Mapping[str, PoolForecast]  # by the key of a pool
     now: datetime
 
+    @property
+    def state(self) -> LiveState:
+        """`live`; nothing on a standby."""
+        return self.live or LiveState(now=self.now)
+
 
 def overview(request: PageRequest) -> Mapping[str, Any]:
     hour = microseconds(request.now - timedelta(hours=1))
     problems = EntryFilter(warning=True, since=hour)
-    idle = request.live.idle[:RECENT] if request.live else []
+    idle = request.state.idle[:RECENT]
     return {
         "title": "Overview",
         "problems": request.store.find(EntryFilter(warning=True), limit=RECENT),
@@ -78,24 +84,23 @@ def shortages(request: PageRequest) -> Mapping[str, Any]:
 
 
 def reservations(request: PageRequest) -> Mapping[str, Any]:
-    odcrs = request.live.odcrs if request.live else ()
-    page, pages = _cut(odcrs, request.query)
+    page, pages = _cut(request.state.odcrs, request.query)
     uses = _uses(request, [odcr.id for odcr in page])
     return {"title": "Reservations", "odcrs": page} | uses | pages
 
 
 def cohorts(request: PageRequest) -> Mapping[str, Any]:
     """The members of each cohort, and the slots that they lend to each other."""
-    live, chosen = request.live, request.query.get("cohort", "")
-    members = [row for row in live.reservations if row.cohort] if live else []
+    state, chosen = request.state, request.query.get("cohort", "")
+    members = [row for row in state.reservations if row.cohort]
     members.sort(key=lambda row: (row.cohort, row.key))
     of = {row.key: row.cohort for row in members}
-    loans = live.loans if live else ()
+    loans = state.loans
     if chosen:
         members = [row for row in members if row.cohort == chosen]
         loans = [loan for loan in loans if chosen in (of.get(loan.owner), of.get(loan.borrower))]
     page, pages = _cut(members, request.query)
-    odcrs = {odcr.id: odcr for odcr in live.odcrs} if live else {}
+    odcrs = {odcr.id: odcr for odcr in state.odcrs}
     own = {row.key: [odcrs[id_] for id_ in row.odcrs if id_ in odcrs] for row in page}
     return {
         "title": "Cohorts",
@@ -119,7 +124,7 @@ def _sums(amounts: Iterable[tuple[str, int]]) -> Counter[str]:
 
 
 def waiting(request: PageRequest) -> Mapping[str, Any]:
-    rows = request.live.waiting if request.live else []
+    rows = request.state.waiting
     chosen = {name: request.query.get(name, "") for name in ("reason", "node_class", "node_pool")}
     for name, value in chosen.items():
         rows = [claim for claim in rows if not value or getattr(claim, name) == value]
@@ -129,23 +134,22 @@ def waiting(request: PageRequest) -> Mapping[str, Any]:
 
 def claim(request: PageRequest) -> Mapping[str, Any]:
     name = request.match["name"]
-    row = next((c for c in request.live.claims if c.name == name), None) if request.live else None
+    row = _named(request.state.claims, name)
     rows = _timeline(request, EntryFilter(kind="NodeClaim", name=name))
     return _object(request, "NodeClaim", name, row, rows) | {"claim": row}
 
 
 def node_class(request: PageRequest) -> Mapping[str, Any]:
     name = request.match["name"]
-    row = next((c for c in request.live.classes if c.name == name), None) if request.live else None
+    row = _named(request.state.classes, name)
     rows = _timeline(request, EntryFilter(kind="EC2NodeClass", name=name), EntryFilter(node_class=name))
     return _object(request, "EC2NodeClass", name, row, rows) | {"owner": row}
 
 
 def node_pool(request: PageRequest) -> Mapping[str, Any]:
     name = request.match["name"]
-    live = request.live
-    row = next((p for p in live.pools if p.name == name), None) if live else None
-    claims = [c.name for c in live.claims if c.node_pool == name][:CLAIMS_OF_POOL] if live else []
+    row = _named(request.state.pools, name)
+    claims = [c.name for c in request.state.claims if c.node_pool == name][:CLAIMS_OF_POOL]
     rows = _timeline(
         request,
         EntryFilter(kind="NodePool", name=name),
@@ -157,7 +161,7 @@ def node_pool(request: PageRequest) -> Mapping[str, Any]:
 
 def odcr(request: PageRequest) -> Mapping[str, Any]:
     id_ = request.match["name"]
-    row = next((o for o in request.live.odcrs if o.id == id_), None) if request.live else None
+    row = next((o for o in request.state.odcrs if o.id == id_), None)
     rows = _timeline(
         request, EntryFilter(reservation=id_), EntryFilter(kind="OnDemandCapacityReservation", name=id_)
     )
@@ -169,16 +173,12 @@ def odcr(request: PageRequest) -> Mapping[str, Any]:
 def reservation(request: PageRequest) -> Mapping[str, Any]:
     namespace, name = request.match["namespace"].removeprefix("-"), request.match["name"]
     kind = "CapacityReservation" if namespace else "ClusterCapacityReservation"
-    live = request.live
-    row = (
-        next((r for r in live.reservations if (r.namespace, r.name) == (namespace, name)), None)
-        if live
-        else None
-    )
+    state = request.state
+    row = _named((r for r in state.reservations if r.namespace == namespace), name)
     own = EntryFilter(kind=kind, namespace=namespace, name=name)
     of_odcrs = [EntryFilter(reservation=id_) for id_ in (row.odcrs if row else ())]
     title = f"{namespace}/{name}" if namespace else name
-    shown = [o for o in live.odcrs if row and o.id in row.odcrs] if live else []
+    shown = [o for o in state.odcrs if row and o.id in row.odcrs]
     rows = _timeline(request, own, *of_odcrs)
     values = _object(request, kind, title, row, rows) | {"reservation": row, "odcrs": shown}
     return values | _uses(request, [o.id for o in shown])
@@ -203,6 +203,10 @@ PAGES: Final[Mapping[str, tuple[str, Callable[[PageRequest], Mapping[str, Any]]]
     "/pools/{name}": ("owner.html", node_pool),
     "/odcrs/{name}": ("odcr.html", odcr),
 }
+
+
+def _named(rows: Iterable[_Row], name: str) -> _Row | None:
+    return next((row for row in rows if row.name == name), None)
 
 
 def _uses(request: PageRequest, ids: Sequence[str]) -> dict[str, Any]:

@@ -52,18 +52,7 @@ def visible(live: LiveState, scope: VisibleScope) -> LiveState:
         if loan.owner in shown or loan.borrower in shown
     ]
     if not scope.cluster:
-        return replace(
-            live,
-            described=None,
-            unreadable="",
-            claims=(),
-            odcrs=(),
-            reservations=reservations,
-            shortages=(),
-            classes=(),
-            pools=(),
-            loans=loans,
-        )
+        return LiveState(now=live.now, reservations=reservations, loans=loans)
     odcrs = [_owned(odcr, scope) for odcr in live.odcrs]
     return replace(live, reservations=reservations, odcrs=odcrs, loans=loans)
 
