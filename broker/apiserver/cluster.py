@@ -13,7 +13,6 @@ from typing import Any
 import orjson
 
 from broker.apiserver import definitions, deletes, discovery, patching, reads, subresources, writes
-from broker.apiserver.admission import admit
 from broker.apiserver.errors import StatusError, conflict, warning_header
 from broker.apiserver.faults import ScriptedFaults
 from broker.apiserver.ids import Ids
@@ -28,7 +27,7 @@ from broker.apiserver.tables import rendering
 from broker.apiserver.watch import WatchStream
 from broker.apiserver.webhooks import matching
 from broker.apiserver.webhooks.validating import Moved
-from broker.apiserver.wire import ApiRequest, Obj, Response, reply, text
+from broker.apiserver.wire import JSON, ApiRequest, Obj, Response, reply, text
 
 NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 BODY_LIMIT = 3 << 20
@@ -54,7 +53,7 @@ class Cluster:
         self.faults = ScriptedFaults()
         self.faults.on_drop(self._drop_watches)
         # For the parts of this package; all other callers use `handle`.
-        self.state = ApiState(Store(log_bytes=log_bytes), Registry(), clock, Ids(seed), admit)
+        self.state = ApiState(Store(log_bytes=log_bytes), Registry(), clock, Ids(seed))
         self.state.hooks[definitions.STORAGE] = definitions.written
         self.state.registry.convert("events.k8s.io", "v1", "events", show=events.shown, store=events.stored)
         self._streams: set[WatchStream] = set()
@@ -123,7 +122,7 @@ class Cluster:
         if verb == "watch":
             stream = reads.watch(self.state, call, self._streams.discard)
             self._streams.add(stream)
-            return reads.watch_response(stream)
+            return Response(200, {"Content-Type": JSON}, stream=stream)
         if verb in ("delete", "deletecollection"):
             return self._delete(call)
         obj, created = _WRITES[verb](self.state, call)
@@ -148,7 +147,7 @@ class Cluster:
         if target.verb == "deletecollection":
             selected = list_options(call)
             items, meta = reads.page(self.state, call, selected)
-            keys = [(i.obj["metadata"].get("namespace", ""), i.obj["metadata"]["name"]) for i in items]
+            keys = [reads.key_of(item) for item in items]
             deletes.delete_many(self.state, call, options, keys)
             shown = rendering(resource, call, self.state.clock())
             return Response(200, {"Content-Type": shown.content_type}, shown.many(items, meta))

@@ -17,6 +17,13 @@ _PART = re.compile(
 _Step = Callable[[Any], Iterable[Any]]
 
 
+def dig(obj: Any, path: str) -> Any:
+    """The value at a path such as `.spec.replicas`; None if there is none."""
+    for part in path.strip(".").split("."):
+        obj = obj.get(part) if isinstance(obj, dict) else None
+    return obj
+
+
 def _field(name: str) -> _Step:
     return lambda node: (node[name],) if isinstance(node, dict) and name in node else ()
 
@@ -33,14 +40,10 @@ def _every(node: Any) -> Iterable[Any]:
 
 
 def _where(path: str, value: str) -> _Step:
-    inner = path.split(".")
+    def step(node: Any) -> Iterable[Any]:
+        return [entry for entry in node if dig(entry, path) == value] if isinstance(node, list) else ()
 
-    def holds(entry: Any) -> bool:
-        for name in inner:
-            entry = entry.get(name) if isinstance(entry, dict) else None
-        return bool(entry == value)
-
-    return lambda node: [entry for entry in node if holds(entry)] if isinstance(node, list) else ()
+    return step
 
 
 @cache

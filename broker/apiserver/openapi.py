@@ -11,8 +11,8 @@ from typing import Any
 
 from broker.apiserver import openapi_v2
 from broker.apiserver.data import load
-from broker.apiserver.errors import StatusError
 from broker.apiserver.resources import Registry, Resource
+from broker.apiserver.route import page_not_found
 from broker.apiserver.shape import OBJECT_META
 from broker.apiserver.wire import ApiRequest, Obj, Response, reply
 
@@ -61,7 +61,7 @@ def answer(registry: Registry, request: ApiRequest) -> Response:
     gv = path.removeprefix(_ROOT).strip("/")
     resources = _group_versions(registry).get(gv)
     if resources is None:
-        raise StatusError(404, "", "404 page not found")
+        raise page_not_found()
     return reply(_cached(registry, gv, lambda: document(gv, resources)))
 
 

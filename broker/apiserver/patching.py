@@ -13,7 +13,15 @@ import orjson
 from broker.apiserver import patches
 from broker.apiserver.apply.verb import applied_by
 from broker.apiserver.decode import Mismatch, json_type
-from broker.apiserver.errors import ErrorSubject, StatusError, bad_request, go_text, invalid, problem
+from broker.apiserver.errors import (
+    ErrorSubject,
+    StatusError,
+    bad_request,
+    go_text,
+    invalid,
+    problem,
+    unsupported_media_type,
+)
 from broker.apiserver.incoming import Unreadable, decoded, misfit, parse_json, parse_yaml
 from broker.apiserver.kinds import kind_of
 from broker.apiserver.managing import managed
@@ -38,11 +46,7 @@ def patching(state: ApiState, call: ApiCall) -> Change:
     if content not in (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH) and not custom:
         raise StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type", details={})
     if custom and content not in (JSON_PATCH, MERGE_PATCH, APPLY_PATCH):
-        accepted = ", ".join((JSON_PATCH, MERGE_PATCH, APPLY_PATCH))
-        message = (
-            f"the body of the request was in an unknown format - accepted media types include: {accepted}"
-        )
-        raise StatusError(415, "UnsupportedMediaType", message)
+        raise unsupported_media_type((JSON_PATCH, MERGE_PATCH, APPLY_PATCH))
     call.check("PatchOptions")
     if content == APPLY_PATCH:
         return _applying(state, call, raw)

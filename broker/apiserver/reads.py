@@ -25,7 +25,7 @@ from broker.apiserver.state import ApiState
 from broker.apiserver.store import Compacted, Item, Key, encode
 from broker.apiserver.tables import Rendering, rendering
 from broker.apiserver.watch import WatchFilter, WatchStream, error_line
-from broker.apiserver.wire import JSON, Obj, Response
+from broker.apiserver.wire import Obj, Response
 
 MIN_WATCH_SECONDS = 1800.0
 
@@ -133,7 +133,7 @@ def page(state: ApiState, call: ApiCall, options: ListOptions) -> tuple[list[Ite
         items = list(islice(chosen, options.limit))
         if len(items) == options.limit:
             # Later objects are not checked: there may be another page although nothing in it matches.
-            rest = _place(_key(items[-1]), namespace) + "\0"
+            rest = _place(key_of(items[-1]), namespace) + "\0"
             left = sum(1 for _ in _choose(keys, source, namespace, _indexed(call, options), rest))
             if left:
                 meta["continue"] = _token(revision, rest)
@@ -213,7 +213,7 @@ def watch(state: ApiState, call: ApiCall, closed: Callable[[WatchStream], None])
     initial: list[bytes] = []
     if options.initial_events or (options.initial_events is None and after == 0):
         items = (collection.items[key] for key in collection.keys)
-        initial = [view.encode("ADDED", item) for item in items if view.selects(_key(item), item.obj)]
+        initial = [view.encode("ADDED", item) for item in items if view.selects(key_of(item), item.obj)]
         after = state.store.revision
         if options.initial_events and options.bookmarks:
             initial.append(shown.bookmark(after, initial=True))
@@ -236,7 +236,7 @@ def watch(state: ApiState, call: ApiCall, closed: Callable[[WatchStream], None])
     )
 
 
-def _key(item: Item) -> Key:
+def key_of(item: Item) -> Key:
     meta = item.obj["metadata"]
     return (meta.get("namespace", ""), meta["name"])
 
@@ -247,7 +247,3 @@ def _encoder(resource: Resource, shown: Rendering) -> Callable[[str, Item], byte
         return b'{"type":"' + kind.encode() + b'","object":' + wire + b"}\n"
 
     return encode
-
-
-def watch_response(stream: WatchStream) -> Response:
-    return Response(200, {"Content-Type": JSON}, stream=stream)

@@ -13,6 +13,7 @@ from broker.apiserver.apply.managers import Managed, ManagedFieldsEntry, Manager
 from broker.apiserver.columns import selector
 from broker.apiserver.errors import StatusError, bad_request, invalid, not_found, problem
 from broker.apiserver.incoming import read_object
+from broker.apiserver.jsonpath import dig
 from broker.apiserver.managing import managed
 from broker.apiserver.options import ApiCall
 from broker.apiserver.patching import Change, patching
@@ -43,7 +44,7 @@ def answer(state: ApiState, call: ApiCall) -> Response:
     obj = state.get(resource.storage, target.namespace if resource.namespaced else "", target.name)
     if obj is None:
         raise not_found(resource.subject, target.name)
-    if resource.custom and _dig(obj, paths(resource)[0]) is None:
+    if resource.custom and dig(obj, paths(resource)[0]) is None:
         message = f'Internal error occurred: the spec replicas field "{paths(resource)[0]}" does not exist'
         causes = [{"message": message.partition(": ")[2]}]
         raise StatusError(500, "InternalError", message, details={"causes": causes})
@@ -54,11 +55,11 @@ def scale_of(resource: Resource, obj: Obj) -> Obj:
     replicas_path, present_path, selector_path = paths(resource)
     meta = obj["metadata"]
     kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
-    replicas = _dig(obj, replicas_path) or 0
-    status: Obj = {"replicas": _dig(obj, present_path) or 0}
-    text = _dig(obj, selector_path) if selector_path else None
+    replicas = dig(obj, replicas_path) or 0
+    status: Obj = {"replicas": dig(obj, present_path) or 0}
+    text = dig(obj, selector_path) if selector_path else None
     if not resource.custom:
-        raw = _dig(obj, ".spec.selector")
+        raw = dig(obj, ".spec.selector")
         text = selector(raw if raw and resource.plural != "replicationcontrollers" else {"matchLabels": raw})
     if text:
         status["selector"] = text
@@ -80,7 +81,7 @@ def _changing(state: ApiState, call: ApiCall) -> Change:
     def change(live: Obj | None) -> Obj:
         assert live is not None
         before = scale_of(resource, live)
-        if _dig(live, replicas_path) is None:
+        if dig(live, replicas_path) is None:
             before["spec"] = {"replicas": _NEVER_SET}
         owners = read(live["metadata"])
         write(before["metadata"], _to_scale(owners, replicas_path))
@@ -106,12 +107,6 @@ def _changing(state: ApiState, call: ApiCall) -> Change:
 def _put(state: ApiState, call: ApiCall) -> Change:
     obj = read_object(call)
     return lambda live: managed(state, call, live, obj)
-
-
-def _dig(obj: Any, path: str) -> Any:
-    for part in path.strip(".").split("."):
-        obj = obj.get(part) if isinstance(obj, dict) else None
-    return obj
 
 
 def _with(obj: Obj, path: list[str], value: int) -> Obj:

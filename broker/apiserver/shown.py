@@ -10,7 +10,6 @@ from typing import Any
 import orjson
 
 from broker.apiserver.shape import Shape
-from broker.apiserver.wire import Obj
 
 
 def patched_text(patched: Any, document: Any, shape: Shape, *, custom: bool) -> str:
@@ -56,11 +55,7 @@ def _sort_along(value: Any, steps: list[str]) -> None:
             node[step_at] = _sorted(node[step_at])
             node = node[step_at]
         elif isinstance(node, dict) and step in node:
-            _replace_in_place(node, step)
+            node[step] = _sorted(node[step])
             node = node[step]
         else:
             return
-
-
-def _replace_in_place(node: Obj, name: str) -> None:
-    node[name] = _sorted(node[name])

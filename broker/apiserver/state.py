@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from broker.apiserver.ids import Ids
 from broker.apiserver.resources import Registry, Resource
 from broker.apiserver.store import Item, Key, Store
 from broker.apiserver.wire import Obj
 
-if TYPE_CHECKING:
-    from broker.apiserver.options import ApiCall
-
 # (state, resource, new object or None, old object or None), after a write of the store
-Admission = Callable[["ApiState", "ApiCall", Obj, "Obj | None"], Obj]
 Hook = Callable[["ApiState", Resource, Obj | None, Obj | None], None]
 
 
@@ -25,13 +20,9 @@ class ApiState:
     registry: Registry
     clock: Callable[[], float]
     ids: Ids
-    admission: Admission
     hooks: dict[str, Hook] = field(default_factory=dict)  # by storage name
     # (namespace, name, port) of a Service → host and port where a webhook is served for it
     services: dict[tuple[str, str, int], tuple[str, int]] = field(default_factory=dict)
-
-    def admit(self, call: ApiCall, obj: Obj, old: Obj | None) -> Obj:
-        return self.admission(self, call, obj, old)
 
     def get(self, resource: str, namespace: str, name: str) -> Obj | None:
         item = self.store.collection(resource).items.get((namespace, name))

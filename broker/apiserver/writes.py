@@ -5,6 +5,7 @@ Order and rules: k8s.io/apiserver/pkg/registry/generic/registry/store.go (Create
 
 from __future__ import annotations
 
+from broker.apiserver.admission import admit
 from broker.apiserver.errors import (
     ErrorSubject,
     StatusError,
@@ -50,7 +51,7 @@ def insert(state: ApiState, call: ApiCall, obj: Obj) -> Obj:
     """Writes a new object, from its admission to the store."""
     resource, meta = call.target.resource, obj["metadata"]
     kind = kind_of(resource)
-    obj = state.admit(call, obj, None)
+    obj = admit(state, call, obj, None)
     unique_owners(call, obj, after=True)
     _wipe(meta)
     meta["uid"], meta["creationTimestamp"] = state.ids.uid(), stamp(state.clock())
@@ -163,7 +164,7 @@ def store_change(state: ApiState, call: ApiCall, change: Change, *, create: bool
 def replace(state: ApiState, call: ApiCall, kind: ServedKind, key: Key, obj: Obj, before: Obj) -> Obj:
     """Writes `obj` over the live object, keeping the server's own fields."""
     resource, old = call.target.resource, before["metadata"]
-    obj = state.admit(call, obj, before)
+    obj = admit(state, call, obj, before)
     unique_owners(call, obj, after=True)
     _check_version(resource, kind, call.target.name, obj["metadata"], old)
     _keep_generation(obj["metadata"], old)

@@ -6,7 +6,6 @@ Rule: k8s.io/apiextensions-apiserver/pkg/apiserver/validation/formats.go over k8
 from __future__ import annotations
 
 import base64
-import binascii
 import ipaddress
 import re
 import uuid
@@ -29,11 +28,11 @@ _HOSTNAME = re.compile(
 )
 
 
-def _succeeds(parser: Callable[[str], object]) -> Callable[[str], bool]:
-    def check(value: str) -> bool:
+def succeeds(parser: Callable[[str], object]) -> Callable[[str], bool]:
+    def check(text: str) -> bool:
         try:
-            parser(value)
-        except (ValueError, binascii.Error):
+            parser(text)
+        except ValueError:
             return False
         return True
 
@@ -59,22 +58,22 @@ def effective(schema: Obj) -> str:
 _NUMBERS = {"integer": ("int32", "int64"), "number": ("float", "double")}
 CHECKS: dict[str, Callable[[str], bool]] = {
     "datetime": _date_time,
-    "date": _succeeds(date.fromisoformat),
+    "date": succeeds(date.fromisoformat),
     "duration": lambda value: bool(_DURATION.match(value) or _LOOSE_DURATION.match(value)),
-    "ipv4": _succeeds(ipaddress.IPv4Address),
-    "ipv6": _succeeds(ipaddress.IPv6Address),
+    "ipv4": succeeds(ipaddress.IPv4Address),
+    "ipv6": succeeds(ipaddress.IPv6Address),
     "cidr": lambda value: (
-        "/" in value and _succeeds(lambda text: ipaddress.ip_network(text, strict=False))(value)
+        "/" in value and succeeds(lambda text: ipaddress.ip_network(text, strict=False))(value)
     ),
     "mac": lambda value: bool(_MAC.match(value)),
     "email": lambda value: bool(_EMAIL.match(value)),
     "hostname": lambda value: bool(_HOSTNAME.match(value)),
     "uri": _uri,
-    "uuid": _succeeds(uuid.UUID),
-    "uuid3": _succeeds(uuid.UUID),
-    "uuid4": _succeeds(uuid.UUID),
-    "uuid5": _succeeds(uuid.UUID),
-    "byte": _succeeds(lambda text: base64.b64decode(text, validate=True)),
+    "uuid": succeeds(uuid.UUID),
+    "uuid3": succeeds(uuid.UUID),
+    "uuid4": succeeds(uuid.UUID),
+    "uuid5": succeeds(uuid.UUID),
+    "byte": succeeds(lambda text: base64.b64decode(text, validate=True)),
     "k8sshortname": lambda value: not dns_label(value),
     "k8slongname": lambda value: not dns_subdomain(value),
 }

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from broker.apiserver import quantity
+from broker.apiserver.crd.formats import succeeds
 
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h|d|w)")
 _SECONDS = {
@@ -76,17 +77,6 @@ def _compare(left: float, right: float) -> int:
     return (left > right) - (left < right)
 
 
-def _is(parser: Callable[[str], object]) -> Callable[[str], bool]:
-    def check(text: str) -> bool:
-        try:
-            parser(text)
-        except ValueError:
-            return False
-        return True
-
-    return check
-
-
 def _is_url(text: str) -> bool:
     parts = urlsplit(text)
     return bool(parts.scheme and (parts.netloc or parts.path)) or text.startswith("/")
@@ -108,6 +98,6 @@ EXTENSIONS: dict[str, Callable[..., Any]] = {
     "isInteger": lambda value: float(value).is_integer(),
     "asApproximateFloat": float,
     "isURL": _is_url,
-    "isIP": _is(ipaddress.ip_address),
-    "isCIDR": _is(lambda text: ipaddress.ip_network(text, strict=False)),
+    "isIP": succeeds(ipaddress.ip_address),
+    "isCIDR": succeeds(lambda text: ipaddress.ip_network(text, strict=False)),
 }

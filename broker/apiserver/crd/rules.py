@@ -89,8 +89,7 @@ class CelRuleNode:
 
 def compiled(schema: Obj) -> CelRuleNode | None:
     """None when the schema has no rules. Raises ValueError for a rule that is no CEL; see `problems`."""
-    node = _node(schema, root=True)
-    return None if node is None else node
+    return _node(schema, root=True)
 
 
 def _node(schema: Any, *, root: bool = False) -> CelRuleNode | None:

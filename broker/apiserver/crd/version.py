@@ -213,9 +213,6 @@ def _same_at(new: Any, old: Any, path: str) -> bool:
     return bool(new == old)
 
 
-_STANDARD_FINALIZERS = frozenset({"orphan", "foregroundDeletion", "kubernetes"})
-
-
 def _finalizer_warnings(obj: Obj, old: Obj | None) -> list[str]:
     """New finalizers should have a domain."""
     before = set((old or {}).get("metadata", {}).get("finalizers") or ())
@@ -223,7 +220,7 @@ def _finalizer_warnings(obj: Obj, old: Obj | None) -> list[str]:
     for name in sorted(set(obj["metadata"].get("finalizers") or ()) - before):
         head = f'metadata.finalizers: "{name}": '
         out += [head + why for why in names.qualified(name)]
-        if "/" not in name and name not in _STANDARD_FINALIZERS:
+        if "/" not in name and name not in names.STANDARD_FINALIZERS:
             path = " including a path (/)" if "." in name else ""
             out.append(
                 f"{head}prefer a domain-qualified finalizer name{path} "

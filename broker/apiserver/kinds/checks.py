@@ -9,14 +9,13 @@ import re
 from typing import Any
 
 from broker.apiserver.errors import FieldError, problem, supported
-from broker.apiserver.names import label_value, labels, qualified
+from broker.apiserver.names import STANDARD_FINALIZERS, label_value, labels, qualified
 from broker.apiserver.quantity import amount
 from broker.apiserver.wire import Obj
 
 MAX_INT32 = 2**31 - 1
 _PERCENT = re.compile(r"[0-9]+%")
 _CONDITION_REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
-_STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 _WHOLE = ("pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps")
 
 
@@ -26,7 +25,7 @@ def finalizers(meta: Obj) -> list[FieldError]:
     return [
         problem("invalid", f"metadata.finalizers[{at}]", why, name)
         for at, name in enumerate(meta.get("finalizers") or ())
-        if "/" not in name and name not in _STANDARD_FINALIZERS
+        if "/" not in name and name not in STANDARD_FINALIZERS
     ]
 
 
