@@ -20,7 +20,8 @@ from broker.capacity.model import Attempt, Outcome
 from broker.commands.advice import advice
 from broker.commands.output import age, shortage_row
 from broker.commands.prices import usd_hour
-from broker.commands.situation import Reservation, Situation, created, happened
+from broker.commands.situation import Reservation, Situation, concerned, created, happened
+from broker.controllers.nodeclaim.status import pods_of
 from broker.kube.conditions import timestamp
 from broker.oncall.state import launch_state
 from broker.text import counted
@@ -165,7 +166,7 @@ def _waits(claim: NodeClaim, now: datetime) -> dict[str, Any]:
     return {
         "claim": claim.name,
         "class": claim.spec.node_class_ref.name,
-        "pods": [key for key in claim.annotations.get(names.PODS, "").split(",") if key],
+        "pods": pods_of(claim),
         "since": claim.metadata.creation_timestamp and timestamp(claim.metadata.creation_timestamp),
         "for": age(now - created(claim, now)),
         "reason": reason,
@@ -206,13 +207,12 @@ def _events(situation: Situation) -> Iterator[dict[str, Any]]:
     """The broker's last events, the newest first; attempts have rows of their own."""
     shown = [event for event in situation.events if names.ATTEMPT_IDS not in event.annotations]
     for event in shown[: -EVENTS - 1 : -1]:
-        about = event.involved_object
         at = happened(event)
         yield {
             "at": at and timestamp(at),
             "type": event.type,
             "reason": event.reason,
-            "about": f"{about.kind} {'/'.join(filter(None, (about.namespace, about.name)))}",
+            "about": " ".join(concerned(event)),
             "message": event.message,
             "count": event.count or 1,
         }

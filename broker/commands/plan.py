@@ -28,7 +28,7 @@ from broker.commands.dry_run import DryEviction, DryRun
 from broker.commands.manifests import BadManifest
 from broker.commands.situation import is_brokers
 from broker.controllers.nodeclaim.planning import in_gangs
-from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.nodeclaim.status import instance_id, pods_of
 from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned
 from broker.controllers.nodeclaim.waiting import waiting_since
@@ -266,7 +266,7 @@ def _row(
         "why": _why(decision, _misfits(claim, decision, inputs)),
         "launches": decision.option is not None,
         "runs": bool(claim.status.provider_id),
-        "pods": [key for key in claim.annotations.get(names.PODS, "").split(",") if key],
+        "pods": pods_of(claim),
         "evicts": [eviction.claim for eviction in evictions if eviction.preemptor == f"{CLAIM}{claim.name}"],
     }
 

@@ -17,7 +17,7 @@ from broker.apis import names
 from broker.capacity.forecast import WINDOW, PoolForecast, forecasts
 from broker.capacity.model import Attempt, Outcome
 from broker.commands.problems_by import GroupBy
-from broker.commands.situation import Situation, happened
+from broker.commands.situation import Situation, concerned, happened
 from broker.commands.stored_history import opened
 from broker.history.entries import Entry, microseconds
 from broker.history.store import MEMORY
@@ -104,13 +104,12 @@ def published(situation: Situation, since: datetime) -> list[Problem]:
         attempt_ids = {id_.strip() for id_ in event.annotations.get(names.ATTEMPT_IDS, "").split(",")}
         if event.type != "Warning" or attempt_ids & ids:
             continue
-        about = event.involved_object
-        name = "/".join(filter(None, (about.namespace, about.name)))
+        kind, key = concerned(event)
         problems.append(
             Problem(
                 at=happened(event) or situation.now,
-                pool=f"{about.kind} {name}",
-                kind=about.kind,
+                pool=f"{kind} {key}",
+                kind=kind,
                 class_=event.reason,
                 code=event.reason,
                 message=event.message,

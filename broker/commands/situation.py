@@ -182,11 +182,12 @@ def _part(
         classes=[obj for obj in situation.classes if obj is subject],
         reservations=[obj for obj in situation.reservations if obj is subject],
         shortages=[shortage for shortage in situation.shortages if concerns(shortage)],
-        events=[event for event in situation.events if _about(event) in about],
+        events=[event for event in situation.events if concerned(event) in about],
     )
 
 
-def _about(event: Event) -> tuple[str, str]:
+def concerned(event: Event) -> tuple[str, str]:
+    """Kind and key of the object that an event is about."""
     about = event.involved_object
     return about.kind, "/".join(filter(None, (about.namespace, about.name)))
 
