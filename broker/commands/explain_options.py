@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
@@ -21,7 +20,6 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.entitlement import NO_ENTITLEMENTS
 from broker.capacity.mismatches import misfits
 from broker.capacity.model import (
-    LAUNCH_DEFAULTS,
     Claim,
     Inventory,
     LaunchDefaults,
@@ -36,8 +34,6 @@ from broker.commands.dry_run import Entitle
 from broker.commands.plan import PlanInputs, considered
 from broker.controllers.nodeclaim.planning import in_gangs
 from providers.base import CapacityProvider
-
-NO_SHORTAGES: Final = Shortages()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,21 +55,21 @@ def forecast_claim(
     provider: CapacityProvider,
     *,
     now: datetime,
-    defaults: LaunchDefaults = LAUNCH_DEFAULTS,
-    entitle: Entitle | None = None,
-    published: Shortages = NO_SHORTAGES,
-    odds: Mapping[str, int] = MappingProxyType({}),
-    pods: Callable[[], Iterable[Pod]] = tuple,
+    defaults: LaunchDefaults,
+    entitle: Entitle | None,
+    published: Shortages,
+    odds: Mapping[str, int],
+    pods: Callable[[], Iterable[Pod]],
 ) -> ClaimForecast:
     """`published`: the running broker's shortages. `odds`, `pods`: as of `considered`.
 
     Raises ProviderError if EC2 cannot be read.
     """
     every = list(claims)
-    waiting = [waiting_claim for waiting_claim in every if waiting_claim.waits]
-    named = {waiting_claim.spec.node_class_ref.name for waiting_claim in (*waiting, subject)}
+    waiting = [claim for claim in every if claim.waits]
+    named = {claim.spec.node_class_ref.name for claim in (*waiting, subject)}
     inputs = considered(
-        [waiting_claim for waiting_claim in classes if waiting_claim.name in named],
+        [node_class for node_class in classes if node_class.name in named],
         waiting,
         provider,
         now=now,
@@ -82,9 +78,7 @@ def forecast_claim(
         pods=pods,
         odds=odds,
     )
-    planned = next(
-        (waiting_claim for waiting_claim in inputs.waiting if waiting_claim.name == subject.name), None
-    )
+    planned = next((claim for claim in inputs.waiting if claim.name == subject.name), None)
     if planned is None:
         return ClaimForecast(
             decision=unplanned(inputs.refused.get(subject.name, "it is being deleted")).sentence
@@ -92,8 +86,8 @@ def forecast_claim(
     types = provider.instance_types()
     entitlements = NO_ENTITLEMENTS
     if entitle is not None:
-        objects = {waiting_claim.name: waiting_claim for waiting_claim in waiting}
-        by_uid = {waiting_claim.uid: objects[waiting_claim.name] for waiting_claim in inputs.waiting}
+        objects = {claim.name: claim for claim in waiting}
+        by_uid = {claim.uid: objects[claim.name] for claim in inputs.waiting}
         entitlements = entitle(by_uid, inputs.inventory, types)
     result = plan(
         inputs.waiting,
