@@ -43,14 +43,14 @@ class ScriptedFaults:
         name: str = "",
         code: int = 500,
         reason: str = "InternalError",
-        message: str = "an error that a test requested",
         times: int = 1,
     ) -> None:
-        error = StatusError(code, reason, message, details={"retryAfterSeconds": 1} if code == 429 else None)
+        details = {"retryAfterSeconds": 1} if code == 429 else None
+        error = StatusError(code, reason, "an error that a test requested", details=details)
         self._add(ScriptedFault(verb, resource, name, error, 0.0, times))
 
-    def delay(self, seconds: float, *, verb: str = "", resource: str = "", times: int = 1) -> None:
-        self._add(ScriptedFault(verb, resource, "", None, seconds, times))
+    def delay(self, seconds: float, *, verb: str = "", resource: str = "") -> None:
+        self._add(ScriptedFault(verb, resource, "", None, seconds, times=1))
 
     def on_drop(self, drop: Callable[[], None]) -> None:
         self._drop = drop
@@ -73,16 +73,15 @@ class ScriptedFaults:
         if not self._faults:
             return
         with self._lock:
-            hits = [fault for fault in self._faults if fault.matches(verb, resource, name)]
-            hits = hits[:1]
-            for fault in hits:
-                fault.times -= 1
+            hit = next((fault for fault in self._faults if fault.matches(verb, resource, name)), None)
+            if hit is None:
+                return
+            hit.times -= 1
             self._faults = [fault for fault in self._faults if fault.times != 0]
-        for fault in hits:
-            if fault.delay:
-                self.sleep(fault.delay)
-            if fault.error:
-                raise fault.error
+        if hit.delay:
+            self.sleep(hit.delay)
+        if hit.error:
+            raise hit.error
 
     def _add(self, fault: ScriptedFault) -> None:
         with self._lock:

@@ -159,7 +159,7 @@ def _check(node: CelRuleNode, new: Any, old: Any, path: str, same: bool) -> Iter
     for inner in node.all_of:
         yield from _check(inner, new, old, path, False)
     if isinstance(new, list) and node.items is not None:
-        before = _correlated(node.schema, new, old)
+        before = _correlated(node.schema, old)
         for i, item in enumerate(new):
             yield from _check(node.items, item, before(item), f"{path}[{i}]", same)
     elif isinstance(new, dict):
@@ -172,7 +172,7 @@ def _check(node: CelRuleNode, new: Any, old: Any, path: str, same: bool) -> Iter
                 yield from _check(node.more, value, was.get(key), f"{path}[{key}]", same)
 
 
-def _correlated(schema: Obj, new: list[Any], old: Any) -> Callable[[Any], Any]:
+def _correlated(schema: Obj, old: Any) -> Callable[[Any], Any]:
     """Entries of a map list are compared with the entry of the same keys; of other lists with nothing."""
     keys = schema.get("x-kubernetes-list-map-keys") or ()
     if schema.get("x-kubernetes-list-type") != "map" or not isinstance(old, list):
