@@ -186,3 +186,14 @@ def test_a_budget_is_kept_by_status_apply_too(api: Api) -> None:
         api, f"{BUDGETS}/budget/status", body | {"status": {"disruptionsAllowed": 0}}, "m1", force=True
     )
     assert applied.body["status"]["disruptionsAllowed"] == 0
+
+
+def test_eviction_takes_an_empty_precondition_for_one_until_its_delete(api: Api) -> None:
+    """The pod has its condition by then: only the delete compares a precondition without a value."""
+    running(api, "a")
+    done = evict(api, "a", deleteOptions={"preconditions": {"uid": ""}})
+    assert "the UID in the precondition" in refused(done, 409, "Conflict")["message"]
+    conditions = get(api, PODS)["status"]["conditions"]
+    assert [c["type"] for c in conditions] == ["Ready", "DisruptionTarget"]
+    done = evict(api, "a", deleteOptions={"preconditions": {"uid": "11111111-1111-1111-1111-111111111111"}})
+    refused(done, 409, "Conflict")
