@@ -240,8 +240,7 @@ def _reservations(snapshot: Snapshot) -> Iterator[ReservationRow]:
 
 
 def _shortages(broker: Broker, odcrs: Mapping[str, OdcrRow], now: datetime) -> Iterator[ShortageRow]:
-    present = (s for s in broker.launcher.shortages.by_scope.values() if s.until > now)
-    for shortage in sorted(present, key=lambda s: s.since):
+    for shortage in sorted(broker.launcher.shortages.lasting(now), key=lambda s: s.since):
         yield ShortageRow(
             scope=_where(shortage.scope, odcrs),
             key=str(shortage.scope),
