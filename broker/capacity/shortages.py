@@ -95,22 +95,6 @@ class Shortage:
         longest = _length(self.scope, self.class_, self.step)
         return self.class_ in SHORTAGE_CLASSES and self.since <= now and self.until - self.since <= longest
 
-    def view(self, now: datetime) -> dict[str, object]:
-        """Its values as plain types, for metrics and pages."""
-        return {
-            "scope": str(self.scope),
-            "kind": self.scope.kind,
-            "key": self.scope.key,
-            "class": self.class_.value,
-            "code": self.code,
-            "message": self.message,
-            "since": self.since.isoformat(),
-            "next_try": self.next_try.isoformat(),
-            "until": self.until.isoformat(),
-            "seconds_left": max(0.0, (self.until - now).total_seconds()),
-            "step": self.step,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class Shortages:
@@ -228,10 +212,6 @@ class Shortages:
     def lasting(self, now: datetime) -> Iterator[Shortage]:
         """Every current shortage, ordered by scope."""
         return (self.by_scope[scope] for scope in sorted(self.by_scope) if self.by_scope[scope].until > now)
-
-    def view(self, now: datetime) -> list[dict[str, object]]:
-        """Every current shortage, as plain values."""
-        return [shortage.view(now) for shortage in self.lasting(now)]
 
     def _each(self, kind: str, keys: Iterable[str], now: datetime) -> list[Shortage | None]:
         named: ScopeKind = "reservation" if kind == "reservation" else "subnet"

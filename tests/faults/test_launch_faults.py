@@ -61,7 +61,7 @@ def test_ten_minutes_of_throttling_are_no_shortage(world: World) -> None:
     before = world.all_claims()
     process.run(10 * MINUTE)
     assert not world.instances()
-    assert not process.broker.launcher.shortages.view(world.clock.now())
+    assert not [*process.broker.launcher.shortages.lasting(world.clock.now())]
     assert fleets(world) <= 6 * 20  # six tries at a time, and ever more time between them
     world.control.clear_faults()
     process.until(lambda: all_launched(world), "they are launched")

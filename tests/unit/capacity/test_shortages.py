@@ -287,24 +287,13 @@ def test_vcpu_limits_are_counted_by_ec2s_groups_of_families(name: str, family: s
     assert quota_family(name) == family
 
 
-def test_the_view_is_plain_values_in_a_fixed_order() -> None:
+def test_current_shortages_have_a_fixed_order() -> None:
     known = short(RESERVATION, class_=FULL, known=short())
-    (first, second) = known.view(NOW + minutes(1))
-    assert first == {
-        "scope": "pool:on-demand:m5.xlarge:us-east-1a",
-        "kind": "pool",
-        "key": "on-demand:m5.xlarge:us-east-1a",
-        "class": "capacity",
-        "code": "Code",
-        "message": "",
-        "since": "2026-11-01T12:00:00+00:00",
-        "next_try": "2026-11-01T12:03:00+00:00",
-        "until": "2026-11-01T12:03:00+00:00",
-        "seconds_left": 120.0,
-        "step": 0,
-    }
-    assert second["scope"] == "reservation:cr-1"
-    assert known.view(NOW + FIRST) == []
+    assert [str(shortage.scope) for shortage in known.lasting(NOW + minutes(1))] == [
+        "pool:on-demand:m5.xlarge:us-east-1a",
+        "reservation:cr-1",
+    ]
+    assert [*known.lasting(NOW + FIRST)] == []
 
 
 def test_old_shortages_are_forgotten() -> None:
