@@ -155,9 +155,6 @@ class Registry:
     def find(self, group: str, version: str, plural: str) -> Resource | None:
         return self._served.get((group, version, plural))
 
-    def of_kind(self, group: str, kind: str) -> Resource | None:
-        return next((r for r in self._served.values() if (r.group, r.kind) == (group, kind)), None)
-
     def all(self) -> list[Resource]:
         return list(self._served.values())
 
