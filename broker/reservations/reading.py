@@ -48,6 +48,11 @@ class ParsedReservation:
     desired: DesiredCapacity
     problems: tuple[ReservationProblem, ...] = ()
 
+    @property
+    def gives_back(self) -> bool:
+        """Whether the broker gives its ODCRs back once it is deleted."""
+        return self.managed and self.desired.cancels and not self.desired.frozen
+
 
 def as_decided(reservation: Reservation, judged: JudgedSpec, flavors: Flavors) -> OwnershipClaim:
     """The object's ownership claim by the broker's last decision, which is in its status. For commands.

@@ -45,6 +45,7 @@ from broker.reservations.kueue_objects import (
     reserved_of,
 )
 from broker.reservations.ownership import ReservationProblem
+from broker.reservations.reading import read
 from broker.settings import Settings
 
 Json = dict[str, Any]
@@ -275,12 +276,17 @@ class QueueController:
         """Stops admission and deletes the queues. Admitted workloads run to their end, unless the broker is
         to cancel the instances too. With dedicated clusters they always do: the reservation waits for
         these."""
-        drains = reservation is not None and _cancels(reservation) and not self._dedicated(reserved)
+        drains = reservation is not None and self._gives_back(reservation) and not self._dedicated(reserved)
         self._stop(reserved, "HoldAndDrain" if drains else "Hold")
         for queue in self._reads.cluster_queues.cache.by(BY_RESERVATION, str(reserved)):
             self._delete(self._reads.cluster_queues, queue)
         for local in self._reads.local_queues.cache.by(BY_RESERVATION, str(reserved)):
             self._delete(self._reads.local_queues, local)
+
+    def _gives_back(self, reservation: Reservation) -> bool:
+        """Whether the instances end with the reservation, as the plan of purchases decides it."""
+        snapshot = self._reads.snapshot()
+        return read(reservation, snapshot.judged(reservation), snapshot.flavors.instances({}, ())).gives_back
 
     def _dedicated(self, reserved: Reserved) -> bool:
         """Whether a dedicated cluster holds quota of the reservation."""
@@ -363,13 +369,4 @@ def _reverted(current: ClusterQueue | LocalQueue, desired: Json, reservation: Re
     return (
         f"{message}: spec.stopPolicy was {now} and is {again}; to stop admitting, run kubectl "
         f"annotate{where} {reservation.KIND.plural} {reservation.name} {names.STOP_POLICY}={now}"
-    )
-
-
-def _cancels(reservation: Reservation) -> bool:
-    """Whether the instances end with the reservation, which requires that the broker manages them."""
-    annotations = reservation.annotations
-    return (
-        annotations.get(names.RESERVATION_POLICY) == "Manage"
-        and annotations.get(names.DELETION_POLICY) == "Cancel"
     )

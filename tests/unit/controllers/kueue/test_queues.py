@@ -345,19 +345,23 @@ def test_similar_names_give_different_queues(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "deletion", "stop"),
+    ("policy", "deletion", "more", "stop"),
     [
-        ("Manage", "Retain", "Hold"),
-        ("Manage", "Cancel", "HoldAndDrain"),
-        ("Observe", "Cancel", "Hold"),
+        ("Manage", "Retain", {}, "Hold"),
+        ("Manage", "Cancel", {}, "HoldAndDrain"),
+        ("Manage", "Cancel\n", {}, "HoldAndDrain"),
+        ("Observe", "Cancel", {}, "Hold"),
+        # The broker cancels no instances until the annotation is corrected, so the workloads run on.
+        ("Manage", "Cancel", {names.END_DATE: "tomorrow"}, "Hold"),
+        ("Manage", "Cancel", {f"{names.END_DATE}s": "2027-01-31T00:00:00Z"}, "Hold"),
     ],
 )
 @pytest.mark.covers("OME-021")
 def test_a_deleted_reservation_deletes_its_queues(
-    world: World, policy: str, deletion: str, stop: str
+    world: World, policy: str, deletion: str, more: dict[str, str], stop: str
 ) -> None:
     world.reserve()
-    annotations = {names.RESERVATION_POLICY: policy, names.DELETION_POLICY: deletion}
+    annotations = {names.RESERVATION_POLICY: policy, names.DELETION_POLICY: deletion} | more
     world.edit({"metadata": {"annotations": annotations}})
     world.reconcile()
     world.kueue.takes(QUEUE)
