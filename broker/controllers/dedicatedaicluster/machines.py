@@ -173,6 +173,16 @@ def claim(
     }
 
 
+def takes_reserved(flavor: Mapping[str, str], demand: ClusterDemand) -> bool:
+    """Whether claims of a flavor with these labels may launch into reserved instances."""
+    requirements, _ = _requirements(flavor, demand)
+    return all(
+        ("reserved" in requirement.get("values", ())) is (requirement["operator"] == "In")
+        for requirement in requirements
+        if requirement["key"] == names.CAPACITY_TYPE
+    )
+
+
 def _requirements(flavor: Mapping[str, str], demand: ClusterDemand) -> tuple[list[Json], Json]:
     """The requirements on the instance, and the labels of its node."""
     labels: Json = {}

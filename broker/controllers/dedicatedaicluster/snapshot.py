@@ -190,7 +190,7 @@ def build_snapshot(
     by_name = ReservationNames(known)
 
     def state_of(cluster: DedicatedAICluster) -> ClusterState:
-        profile = profiles.get(cluster.spec.profile) if cluster.spec.profile else None
+        profile = profiles.get(cluster.spec.profile)
         demand = cluster_demand(cluster, profile)
         reserved = by_name.resolve(cluster.spec.capacity_reservation_id)
         reservation = None if isinstance(reserved, UnresolvedName) else known[reserved]

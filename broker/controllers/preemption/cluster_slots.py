@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
 
-from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.controllers.dedicatedaicluster.machines import flavor_name
+from broker.controllers.dedicatedaicluster.demand import ClusterDemand, DemandError
+from broker.controllers.dedicatedaicluster.machines import flavor_name, takes_reserved
 from broker.controllers.dedicatedaicluster.status import Size, terminating
 from broker.controllers.preemption.claims import cluster_of
 from broker.quota.model import Amounts
@@ -25,8 +24,6 @@ from broker.quota.slot_model import PendingSlots
 from broker.quota.usage import Reserved
 from broker.reservations.cluster_admission import EPOCH, ClusterAdmission, by_flavor, held
 from broker.reservations.sizing import FlavorProblem
-
-RESERVED: Final = "reserved"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +49,7 @@ def cluster_holdings(
     claims: Iterable[NodeClaim],
     *,
     by_name: ReservationNames,
+    demand: Callable[[DedicatedAICluster], ClusterDemand | DemandError],
     flavors: Collection[ResourceFlavor],
     sizes: Callable[[object], Size],
     counted_claims: Collection[str],
@@ -91,7 +89,7 @@ def cluster_holdings(
                     held=admission,
                     size=sizes(admission.reserved),
                     instances=instances.get(cluster.uid, {}),
-                    reserved=_takes_reserved(cluster, flavors),
+                    reserved=_reserved_flavors(demand(cluster), flavors),
                     nomination=nominated_quota.get(cluster.uid),
                     requesting=requesting_now.get(cluster.uid, {}),
                 )
@@ -109,11 +107,12 @@ def _counted(claims: Iterable[NodeClaim], counts: Callable[[NodeClaim], bool]) -
     return counted
 
 
-def _takes_reserved(cluster: DedicatedAICluster, flavors: Iterable[ResourceFlavor]) -> frozenset[str]:
-    own = cluster.spec.node_selector.get(names.CAPACITY_TYPE, RESERVED)
-    return frozenset(
-        flavor.name for flavor in flavors if flavor.spec.node_labels.get(names.CAPACITY_TYPE, own) == RESERVED
-    )
+def _reserved_flavors(
+    demand: ClusterDemand | DemandError, flavors: Iterable[ResourceFlavor]
+) -> frozenset[str]:
+    """The flavors of which a cluster takes reserved instances. With an unknown demand it keeps its slots."""
+    known = demand if isinstance(demand, ClusterDemand) else ClusterDemand(requests={})
+    return frozenset(flavor.name for flavor in flavors if takes_reserved(flavor.spec.node_labels, known))
 
 
 def pending_slots(

@@ -15,6 +15,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity.entitlement import Entitlements, SlotPool
 from broker.capacity.model import Inventory
 from broker.controllers.assumed import AssumedSlots, AssumptionStore, UnattributedSlots
+from broker.controllers.dedicatedaicluster.demand import cluster_demand
 from broker.controllers.dedicatedaicluster.sizes import sizes
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.report import launched_at
@@ -171,10 +172,12 @@ class SlotSnapshotBuilder:
         if not clusters:
             return ()
         known, flavors = snapshot.reservations, snapshot.resource_flavors
+        profiles = self.reads.profiles.cache
         return cluster_holdings(
             clusters,
             self._caches.claims.list(),
             by_name=ReservationNames(known),
+            demand=lambda cluster: cluster_demand(cluster, profiles.get(cluster.spec.profile)),
             flavors=[*flavors.values()],
             sizes=sizes(flavors, known, types, self._settings),
             counted_claims={*requesting, *assumed.in_slots},

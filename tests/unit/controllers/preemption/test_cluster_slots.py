@@ -10,7 +10,8 @@ import pytest
 
 from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
-from broker.apis.ome_clusters import DedicatedAICluster
+from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
+from broker.controllers.dedicatedaicluster.demand import cluster_demand
 from broker.controllers.preemption.cluster_slots import cluster_holdings, nominated_slots, pending_slots
 from broker.quota.model import FlavorResource
 from broker.quota.resolve import ReservationNames
@@ -21,7 +22,8 @@ from broker.reservations.sizing import SizedQuota
 
 GPU = "nvidia.com/gpu"
 MINE = Reserved("team", "gpu")
-FLAVOR = ResourceFlavor.decode({"metadata": {"name": "h100"}})
+UNIT = {"count": 1, "resources": {"requests": {GPU: 8}}}
+ON_DEMAND = {names.CAPACITY_TYPE: "on-demand"}
 
 
 def cluster(*, holds: int = 0, preempted: bool = False, deleting: bool = False) -> DedicatedAICluster:
@@ -35,7 +37,7 @@ def cluster(*, holds: int = 0, preempted: bool = False, deleting: bool = False) 
     if preempted:
         preempted_ = {"type": names.PREEMPTED, "status": "True", "reason": "InClusterQueue"}
         status["conditions"] = [preempted_ | {"lastTransitionTime": "2026-01-01T00:00:00Z"}]
-    spec = {"capacityReservationId": str(MINE)}
+    spec = {"capacityReservationId": str(MINE), "profile": "eight"}
     return DedicatedAICluster.decode({"metadata": meta, "spec": spec, "status": status})
 
 
@@ -46,8 +48,18 @@ def gives(count: int) -> Mapping[str, ClusterAdmission]:
 
 
 def pending_counts(
-    cluster_: DedicatedAICluster, *, admitted: int = 0, later: int = 0, non_preemptible: bool = False
+    cluster_: DedicatedAICluster,
+    *,
+    admitted: int = 0,
+    later: int = 0,
+    non_preemptible: bool = False,
+    profile: Mapping[str, Any] | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> set[Any]:
+    """`profile`: the spec of the cluster's profile; `labels`: those of the flavor."""
+    unit = DedicatedAIClusterProfile.decode({"metadata": {"name": "eight"}, "spec": UNIT | (profile or {})})
+    flavor = ResourceFlavor.decode({"metadata": {"name": "h100"}, "spec": {"nodeLabels": labels or {}}})
+
     def size(_: str, amounts: Mapping[str, int]) -> SizedQuota:
         return SizedQuota(count=amounts[GPU] // 8, instance_type="p5.48xlarge")
 
@@ -55,7 +67,8 @@ def pending_counts(
         [cluster_],
         (),
         by_name=ReservationNames([MINE]),
-        flavors=[FLAVOR],
+        demand=lambda cluster: cluster_demand(cluster, unit),
+        flavors=[flavor],
         sizes=lambda _: size,
         counted_claims=(),
         admitted=gives(admitted),
@@ -86,3 +99,29 @@ def test_a_terminating_cluster_has_no_pending_slots() -> None:
 
 def test_nominated_growth_is_pending_beside_the_held_quota() -> None:
     assert pending_counts(cluster(holds=1), later=3) == {(1, False), (2, True)}
+
+
+def required(operator: str, *values: str) -> dict[str, Any]:
+    """A profile that requires this of the capacity type."""
+    expression = {"key": names.CAPACITY_TYPE, "operator": operator, "values": [*values]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+
+
+@pytest.mark.parametrize(
+    ("profile", "labels", "kept"),
+    [
+        ({"nodeSelector": ON_DEMAND}, {}, False),
+        ({"nodeSelector": {names.CAPACITY_TYPE: "reserved"}}, {}, True),
+        ({"nodeSelector": ON_DEMAND}, {names.CAPACITY_TYPE: "reserved"}, True),  # as its claims launch
+        ({}, ON_DEMAND, False),
+        (required("In", "on-demand"), {}, False),
+        (required("In", "on-demand", "reserved"), {}, True),
+        (required("NotIn", "reserved"), {}, False),
+        (required("NotIn", "spot"), {}, True),
+    ],
+)
+def test_slots_are_kept_only_for_claims_that_take_reserved_instances(
+    profile: dict[str, Any], labels: dict[str, str], kept: bool
+) -> None:
+    assert bool(pending_counts(cluster(holds=2), profile=profile, labels=labels)) is kept
