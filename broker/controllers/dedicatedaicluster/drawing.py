@@ -35,7 +35,7 @@ def drawing(
     if not drawing_claims:
         return {}
     specs, flavors = snapshot.specs, snapshot.resource_flavors
-    by_name = ReservationNames(specs)
+    by_name = ReservationNames(snapshot.reservations)
     queues: dict[Reserved, Queue] = {}
     by_reservation: dict[Reserved, list[ReservationHolder]] = {}
     for claim in sorted(drawing_claims, key=lambda drawing_claim: drawing_claim.name):
@@ -44,7 +44,7 @@ def drawing(
         if claim.labels.get(names.CAPACITY_TYPE, RESERVED) != RESERVED:
             continue
         reserved = by_name.resolve(claim.annotations.get(names.DRAWS_FROM, ""))
-        if isinstance(reserved, UnresolvedName):
+        if isinstance(reserved, UnresolvedName) or reserved not in specs:
             continue
         if reserved not in queues:
             queues[reserved] = queue(reserved, specs[reserved])

@@ -82,6 +82,7 @@ def cluster_snapshot(
     claims: list[NodeClaim] | None = None,
     non_preemptible: tuple[str, ...] = (),
     on_own_slots: tuple[str, ...] = (),
+    cluster_wide: list[Json] | None = None,
 ) -> ClusterSnapshot:
     reads = ReservationReads(Client(InProcessTransport(Cluster())), clock=FakeClock())
     flavor = {
@@ -89,6 +90,7 @@ def cluster_snapshot(
         "spec": {"nodeLabels": {names.INSTANCE_TYPE: "p5.48xlarge"}},
     }
     reads.reservations.cache.replace(reservations, 1)
+    reads.cluster_reservations.cache.replace(cluster_wide or [], 1)
     reads.clusters.cache.replace(clusters, 1)
     reads.flavors.cache.replace([flavor], 1)
     return build_snapshot(
@@ -306,3 +308,17 @@ def test_an_invalid_or_deleted_reservation_grants_no_new_quota() -> None:
     assert barred["one"] == "it is being deleted"
     assert "spec.cohort is empty" in barred["two"]
     assert not joint_decision(snapshot).decisions
+
+
+def test_a_claim_of_an_invalid_reservation_counts_in_no_other_one() -> None:
+    """A name alone means the cluster-wide reservation also while that one is invalid."""
+    invalid = reservation("gpu", 8, namespace="", allowBorrowing=True)
+    snapshot = cluster_snapshot(
+        reservations=[reservation("gpu", 8)],
+        cluster_wide=[invalid],
+        clusters=[],
+        claims=[claim("a", draws="gpu"), claim("b", draws="team/gpu")],
+    )
+    assert [(holder.name, holder.queue) for holder in snapshot.other_holders] == [
+        ("NodeClaim b", "team--gpu")
+    ]
