@@ -79,6 +79,7 @@ def reservation_controllers(
         annotations=AnnotationReporter(
             _annotated(shared, classes),
             lambda: list(reads.snapshot().reservations),
+            kueue=lambda: reads.kueue,
             recorder=shared.recorder,
         ),
     )

@@ -26,7 +26,7 @@ Key = tuple[str, str]  # kind, key
 DRAWING: Final = ("", "")  # all objects that draw from a reservation
 # Written on a claim by the broker itself.
 _WRITTEN: Final = frozenset({names.LAUNCH, names.ATTEMPTS, names.WAITING_SINCE, names.REPLACES, names.MOVE})
-NO_OWNED_SLOT: Final = "no slot that belongs to a reservation is for it"
+NO_OWNED_SLOT: Final = "no slot that belongs to a reservation is for"
 
 
 class AnnotationReporter:
@@ -37,11 +37,13 @@ class AnnotationReporter:
         caches: Mapping[str, Cache[Any]],
         reserved: Callable[[], Sequence[Reserved]],
         *,
+        kueue: Callable[[], bool],
         recorder: Recorder,
     ) -> None:
-        """`caches` by kind."""
+        """`caches` by kind. `kueue`: whether Kueue is installed."""
         self.caches = caches
         self._reserved = reserved
+        self._kueue = kueue
         self._recorder = recorder
         self._reported: dict[Key, tuple[str, Findings]] = {}  # by object: its uid, and the reported findings
 
@@ -49,14 +51,9 @@ class AnnotationReporter:
         due = [key for key in keys if key != DRAWING]
         if DRAWING in keys:
             due += self._drawing()
-        reserved = self._reserved()
-        # A Namespace can draw only from a reservation without a namespace.
-        known = {
-            True: ReservationNames(reservation for reservation in reserved if not reservation.namespace),
-            False: ReservationNames(reserved),
-        }
+        known = ReservationNames(self._reserved())
         for kind, key in dict.fromkeys(due):
-            self._report(kind, key, known[kind == Namespace.KIND.kind])
+            self._report(kind, key, known)
         return None
 
     def _report(self, kind: str, key: str, known: ReservationNames) -> None:
@@ -64,7 +61,7 @@ class AnnotationReporter:
         if obj is None or obj.deleting:
             self._reported.pop((kind, key), None)
             return
-        findings = tuple(_findings(obj, known))
+        findings = tuple(_findings(obj, known, kueue=self._kueue()))
         reported = self._reported.get((kind, key), ("", ()))
         for finding in findings:
             if (reported[0] != obj.uid) or finding not in reported[1]:
@@ -97,7 +94,7 @@ def _effective(obj: Object) -> Mapping[str, str]:
     return obj.spec.template.metadata.annotations if isinstance(obj, NodePool) else obj.annotations
 
 
-def _findings(obj: Object, known: ReservationNames) -> Iterator[tuple[str, str]]:
+def _findings(obj: Object, known: ReservationNames, *, kueue: bool) -> Iterator[tuple[str, str]]:
     misspelt = (
         spelling.of_pool(obj.annotations, _effective(obj))
         if isinstance(obj, NodePool)
@@ -110,7 +107,9 @@ def _findings(obj: Object, known: ReservationNames) -> Iterator[tuple[str, str]]
         return
     reserved = known.resolve(draws)
     if isinstance(reserved, UnresolvedName):
-        without = "its workloads have no queue" if isinstance(obj, Namespace) else NO_OWNED_SLOT
+        without = f"{NO_OWNED_SLOT} it"
+        if isinstance(obj, Namespace):
+            without = f"{'its workloads have no queue, and ' if kueue else ''}{NO_OWNED_SLOT} its pods"
         yield (
             reserved.reason,
             f"annotation {names.DRAWS_FROM} is {draws!r}: {reserved.message}; until then {without}",

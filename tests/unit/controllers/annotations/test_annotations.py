@@ -65,12 +65,14 @@ def test_every_known_annotation_is_valid_on_its_kind() -> None:
 class ReporterBench:
     """The reporter over caches of one object each; `events` gives its events by reason."""
 
-    def __init__(self, *objs: Object, known: list[Reserved] | None = None) -> None:
+    def __init__(self, *objs: Object, known: list[Reserved] | None = None, kueue: bool = False) -> None:
         self.client = Client(InProcessTransport(Cluster()))
         self.recorder = Recorder(self.client, "test", FakeClock())
         self.known = KNOWN if known is None else known
         self.caches: dict[str, Cache[Any]] = {kind: Cache(type(obj)) for kind, obj in _by_kind(objs).items()}
-        self.reporter = AnnotationReporter(self.caches, lambda: self.known, recorder=self.recorder)
+        self.reporter = AnnotationReporter(
+            self.caches, lambda: self.known, kueue=lambda: kueue, recorder=self.recorder
+        )
         for obj in objs:
             self.see(obj)
 
@@ -173,7 +175,19 @@ def test_annotations_for_claims_count_in_the_template_of_a_pool(
     assert bool(user_annotations(node_pool))
 
 
-def test_a_namespace_draws_only_from_cluster_wide_reservations() -> None:
-    assert ReporterBench(obj_of(Namespace, {names.DRAWS_FROM: "pool"})).events() == {}
-    message, _ = ReporterBench(obj_of(Namespace, {names.DRAWS_FROM: "gpus"})).events()["ReservationNotFound"]
-    assert "its workloads have no queue" in message
+@pytest.mark.parametrize("named", ["pool", "ml/gpus", "gpus"])
+def test_a_namespace_draws_from_any_reservation(named: str) -> None:
+    assert ReporterBench(obj_of(Namespace, {names.DRAWS_FROM: named})).events() == {}
+
+
+@pytest.mark.parametrize(
+    ("kueue", "without"),
+    [
+        (False, "; until then no slot that belongs to a reservation is for its pods"),
+        (True, "; until then its workloads have no queue, and no slot that belongs to a reservation is for"),
+    ],
+)
+def test_a_namespace_of_an_unknown_reservation_is_warned(kueue: bool, without: str) -> None:
+    bench = ReporterBench(obj_of(Namespace, {names.DRAWS_FROM: "gone"}), kueue=kueue)
+    message, _ = bench.events()["ReservationNotFound"]
+    assert without in message
