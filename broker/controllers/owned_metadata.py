@@ -7,26 +7,14 @@ label of that key stays as it is.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Any
 
 from broker.apis.meta import Object
 from broker.kube.client import Client
 from broker.kube.errors import Conflict
 
-LONGEST: Final = 63
-
 Json = dict[str, Any]
-
-
-def label_of(cohort: str) -> str:
-    """The cohort as a label's value, cut with a hash if it is too long (kubernetes.io, "Labels and Selectors:
-    Syntax and character set")."""
-    if len(cohort) <= LONGEST:
-        return cohort
-    digest = hashlib.sha256(cohort.encode()).hexdigest()[:8]
-    return f"{cohort[: LONGEST - 9].rstrip('-._')}-{digest}"
 
 
 class OwnedMetadata:

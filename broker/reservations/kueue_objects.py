@@ -8,7 +8,6 @@ and a CapacityReservation has one. Queues of a ClusterCapacityReservation have a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Any, Final
@@ -27,7 +26,6 @@ BY_QUEUE: Final = "queue"
 WAITING: Final = "waiting"
 BY_RESERVATION: Final = "reservation"
 LONGEST: Final = 63  # of a label's value: jobs name their queue in a label
-_LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _HASH: Final = 8
 
 
@@ -39,7 +37,7 @@ def short(name: str) -> str:
     """The name; if it is too long for a label, its head with a hash of the whole."""
     if len(name) <= LONGEST:
         return name
-    head = name[: LONGEST - _HASH - 1].rstrip("-.")
+    head = name[: LONGEST - _HASH - 1].rstrip("-._")
     return f"{head}-{sha256(name.encode()).hexdigest()[:_HASH]}"
 
 
@@ -119,8 +117,3 @@ def by_waiting(workload: Workload) -> Iterable[str]:
     if workload.status.admission is None:
         return ()
     return [check.name for check in workload.status.admission_checks if check.state == "Pending"]
-
-
-def label(value: str) -> str:
-    """The value if a label can hold it, else an empty string."""
-    return value if len(value) <= LONGEST and _LABEL.fullmatch(value) else ""

@@ -24,7 +24,7 @@ from broker.controllers.capacityreservation.facts import (
     JointFactsBuilder,
 )
 from broker.controllers.capacityreservation.metrics import ReservationMetrics, show
-from broker.controllers.owned_metadata import OwnedMetadata, label_of
+from broker.controllers.owned_metadata import OwnedMetadata
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -37,6 +37,7 @@ from broker.kube.for_each import for_each
 from broker.quota.lifecycle import Limits, State, advance, patience
 from broker.reservations import conditions
 from broker.reservations.conditions import ReservationFacts
+from broker.reservations.kueue_objects import short
 from broker.reservations.spec import Reservation, reserved_of
 
 SOON = 1.0  # shortest wait in seconds, since Kubernetes' times are whole seconds
@@ -115,7 +116,7 @@ class ReservationController:
         ):
             return known.until
         deleting = reservation.deleting  # as in the facts: the response to a write may be newer
-        applied = self._metadata.apply(reservation, label_of(facts.judged.spec.cohort))
+        applied = self._metadata.apply(reservation, short(facts.judged.spec.cohort))
         reservation = self._cached(reservation, applied)
         before = reservation.status.capacity_reservation_lifecycle_state
         reservation, left = self._write_status(reservation, facts, cloud, group_arn)

@@ -29,11 +29,11 @@ from broker.kube.conditions import owner_reference
 from broker.quota.usage import Reserved
 from broker.reservations.kueue_objects import (
     Reservation,
-    label,
     local_queue_name,
     mark,
     queue_name,
     reserved_of,
+    short,
 )
 from broker.text import exact
 
@@ -70,8 +70,8 @@ def cluster_queue(
         body["admissionChecksStrategy"] = {"admissionChecks": [{"name": check}]}
     metadata = _metadata(reservation)
     metadata["name"] = queue_name(reserved_of(reservation))
-    if cohort := label(spec.cohort):
-        metadata["labels"][names.COHORT_LABEL] = cohort
+    if spec.cohort:
+        metadata["labels"][names.COHORT_LABEL] = short(spec.cohort)
     return {"metadata": metadata, "spec": body}
 
 
@@ -208,8 +208,7 @@ def _preemption(rule: PreemptionRule) -> Json:
 
 def _metadata(reservation: Reservation) -> Json:
     metadata = mark(reserved_of(reservation))
-    if name := label(reservation.name):
-        metadata["labels"][names.RESERVATION_LABEL] = name
+    metadata["labels"][names.RESERVATION_LABEL] = short(reservation.name)
     if not reservation.namespace:
         metadata["ownerReferences"] = [owner_reference(reservation, block=False)]
     return metadata

@@ -9,7 +9,7 @@ import pytest
 from broker.apis import crds, names
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apiserver import Cluster
-from broker.controllers.owned_metadata import OwnedMetadata, label_of
+from broker.controllers.owned_metadata import OwnedMetadata
 from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
 
@@ -86,13 +86,3 @@ def test_a_deleted_object_is_not_written() -> None:
     assert world.apply("ai")
     world.user.delete(CapacityReservation.KIND, "team", namespace="default")
     assert world.read().deleting and not world.apply("other")
-
-
-@pytest.mark.covers("OME-045")
-@pytest.mark.parametrize(
-    ("cohort", "label"),
-    [("teams", "teams"), ("", ""), ("a" * 63, "a" * 63), ("a" * 64, f"{'a' * 54}-ffe054fe")],
-)
-def test_a_cohort_as_a_label(cohort: str, label: str) -> None:
-    assert label_of(cohort) == label
-    assert len(label_of(f"{cohort[:53]}...{cohort}")) <= 63

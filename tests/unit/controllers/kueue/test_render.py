@@ -201,11 +201,19 @@ def test_only_a_cluster_wide_reservation_owns_its_queues() -> None:
 
 
 @pytest.mark.covers("OME-045")
-def test_labels_have_only_valid_values() -> None:
-    labels = rendered(reservation("n" * 100, cohort="c" * 100))["metadata"]["labels"]
-    assert labels == {names.MANAGED_BY: "capacity-broker"}
-    labels = rendered(reservation(cohort="ai"))["metadata"]["labels"]
-    assert (labels["cohort"], labels["capacity-reservation"]) == ("ai", "gpu")
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [("gpu", "gpu"), ("a" * 63, "a" * 63), ("a" * 64, f"{'a' * 54}-ffe054fe")],
+)
+def test_a_queue_is_labelled_with_its_cohort_and_its_reservation(name: str, label: str) -> None:
+    """A long name is shortened as in the labels of the reservation and of its dedicated clusters."""
+    labels = rendered(reservation(name, cohort=name))["metadata"]["labels"]
+    assert labels == {
+        names.MANAGED_BY: "capacity-broker",
+        names.COHORT_LABEL: label,
+        names.RESERVATION_LABEL: label,
+    }
+    assert names.COHORT_LABEL not in rendered(reservation(name))["metadata"]["labels"]
 
 
 def test_check_and_stop_policy_are_rendered() -> None:
