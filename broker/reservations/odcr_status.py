@@ -33,13 +33,12 @@ FLAVOR_REASONS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OdcrStatus:
-    """One reservation's EC2 side. `managed`: its policy is Manage. `detail`: a line for people, or empty."""
+    """One reservation's EC2 side. `managed`: its policy is Manage."""
 
     managed: bool = False
     flavors: Mapping[str, FlavorCount] = field(default_factory=dict)
     group_arn: str = ""
     problems: tuple[ReservationProblem, ...] = ()
-    detail: str = ""
 
     @property
     def wanted(self) -> int:
@@ -98,7 +97,8 @@ def purchase_failures(status: OdcrStatus) -> list[WorkFailure]:
     troubles = []
     for name, count in sorted(status.flavors.items()):
         if status.managed and count.obtained < count.wanted:
-            refused = f": {count.code}: {count.message}{next_attempt(count)}" if count.code else ""
+            retry = f"; the next attempt is at {format_time(count.retry_at)}" if count.retry_at else ""
+            refused = f": {count.code}: {count.message}{retry}" if count.code else ""
             troubles.append(
                 WorkFailure(
                     reason=BUYING if count.buying else SHORT,
@@ -115,17 +115,12 @@ def purchase_failures(status: OdcrStatus) -> list[WorkFailure]:
     return troubles
 
 
-def next_attempt(count: FlavorCount) -> str:
-    """When a refused purchase is sent again, as the end of a message."""
-    return f"; the next attempt is at {format_time(count.retry_at)}" if count.retry_at else ""
-
-
 def unreleased(status: OdcrStatus) -> str:
     """Why the purchases of a deleted reservation are not released yet."""
     blockers = "; ".join(
         problem.message for problem in status.problems if problem.reason in DELETION_BLOCKERS
     )
-    return blockers or status.detail or "its EC2 reservations are being checked"
+    return blockers or "its EC2 reservations are being checked"
 
 
 def remedies(status: OdcrStatus, reserved: Reserved) -> list[str]:

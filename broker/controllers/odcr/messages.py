@@ -1,16 +1,12 @@
-"""Messages about purchases that are not allowed, and about shortages."""
+"""Messages about purchases that are not allowed, and the group of a reservation."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from broker.reservations.desired import (
-    FlavorCount,
-    PurchaseSpec,
-)
-from broker.reservations.odcr_status import next_attempt
+from broker.reservations.desired import PurchaseSpec
 from broker.reservations.reading import ParsedReservation
-from broker.text import counted, shortened
+from broker.text import shortened
 from providers.model import ReservationGroup
 
 
@@ -32,19 +28,3 @@ def group_arn_of(reading: ParsedReservation, groups: Mapping[str, ReservationGro
     if reading.desired.group is not None:
         return reading.desired.group.arn
     return reading.claimant.group_arn if reading.claimant.group_arn in groups else ""
-
-
-def shortage_detail(counts: Mapping[str, FlavorCount]) -> str:
-    """The shortage of each flavor, in one line."""
-    parts = []
-    for name, count in counts.items():
-        if count.obtained >= count.wanted:
-            continue
-        verb = "is" if 1 in (count.obtained, count.wanted) else "are"
-        part = f"flavor {name}: {count.obtained} of {counted(count.wanted, 'instance')} {verb} reserved"
-        if count.pending:
-            part += f", {counted(count.pending, 'more is', 'more are')} pending"
-        if count.code:
-            part += f"; EC2 refused with {count.code}: {count.message}{next_attempt(count)}"
-        parts.append(part)
-    return "; ".join(parts)

@@ -21,7 +21,7 @@ from broker.controllers.odcr.deletion_notices import DeletionNotices
 from broker.controllers.odcr.executor import ObjectChanged, OdcrExecutor
 from broker.controllers.odcr.groups import Groups
 from broker.controllers.odcr.ledger import PurchaseLedger
-from broker.controllers.odcr.messages import group_arn_of, not_offered, shortage_detail
+from broker.controllers.odcr.messages import group_arn_of, not_offered
 from broker.controllers.odcr.stops import StopEvents
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.bisection import bisected
@@ -395,7 +395,6 @@ class OdcrProvisioner:
                 flavors=counts,
                 group_arn=group_arn_of(reading, state.groups),
                 problems=tuple(dict.fromkeys(problems)),
-                detail=shortage_detail(counts),
             )
             self._stops.report(reading.reservation, problems)
             if reading.reservation.deleting and (fulfilment is None or fulfilment.deletable):
