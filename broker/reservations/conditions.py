@@ -20,8 +20,9 @@ from broker.quota.hardware import HardwareShare, beyond
 from broker.quota.lifecycle import Obstacle, ObstacleKind, State, ready
 from broker.quota.model import Amounts, FlavorResource
 from broker.quota.usage import ReservationHolder
-from broker.reservations.reading import INVALID
-from broker.reservations.sizing import ACCELERATORS
+from broker.reservations.annotations import INVALID
+from broker.reservations.cluster_admission import by_flavor
+from broker.reservations.sizing import ACCELERATORS, Sizing, deciding_resources
 
 READY: Final = "Ready"
 SUFFICIENT: Final = "ResourcesSufficient"
@@ -410,8 +411,10 @@ def listed(entries: Sequence[str], separator: str = ", ") -> str:
     return separator.join([*entries[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
 
 
-def deciding(nominal: Amounts, *, largest: bool) -> frozenset[FlavorResource]:
-    """Resources that size each flavor's quota: its accelerators; without any, or on request, all."""
-    wanted = [key for key, value in nominal.items() if value]
-    accelerated = {key.flavor for key in wanted if not largest and key.resource in ACCELERATORS}
-    return frozenset(key for key in wanted if key.flavor not in accelerated or key.resource in ACCELERATORS)
+def deciding(nominal: Amounts, sizing: Sizing) -> frozenset[FlavorResource]:
+    """Resources that size each flavor's quota."""
+    return frozenset(
+        FlavorResource(flavor, resource)
+        for flavor, amounts in by_flavor(nominal).items()
+        for resource in deciding_resources(amounts, sizing)
+    )

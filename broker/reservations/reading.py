@@ -9,31 +9,33 @@ decide about buying counts as invalid.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
 from broker.apis import names, spelling
 from broker.apis.ome_rules import JudgedSpec
 from broker.apis.reservation_spec import ARN, malformed_ids
 from broker.quota.usage import Reserved
+from broker.reservations.annotations import (
+    DELETION,
+    INVALID,
+    MATCH_CRITERIA,
+    POLICY,
+    SIZING,
+    TENANCY,
+    Choice,
+)
 from broker.reservations.desired import DesiredCapacity, FlavorDemand, PurchaseSpec
 from broker.reservations.flavors import Flavors
 from broker.reservations.ownership import OwnershipClaim, ReservationProblem
-from broker.reservations.sizing import FlavorProblem, InstanceFlavor, Sizing
+from broker.reservations.sizing import FlavorProblem, InstanceFlavor
 from broker.reservations.spec import Reservation, reserved_of
 from broker.text import InvalidText, decode_time, decode_whole, quantity, shortened
 
-# Annotation -> allowed value -> meaning. The first value is the default.
-_CHOICES: Final[Mapping[str, Mapping[str, str]]] = {
-    names.RESERVATION_POLICY: {"Observe": "observe", "Manage": "manage"},
-    names.DELETION_POLICY: {"Retain": "retain", "Cancel": "cancel"},
-    names.MATCH_CRITERIA: {"targeted": "targeted", "open": "open"},
-    names.TENANCY: {"default": "default", "dedicated": "dedicated"},
-    names.SIZING: {"accelerator": "accelerator", "max": "largest"},
-}
-INVALID: Final = "InvalidAnnotation"
+T = TypeVar("T", bound=str)
+
 _MOST_INSTANCES: Final = 1_000_000
 
 
@@ -71,7 +73,11 @@ def read(
     """Parses one object. State that only EC2 knows is still missing from its desired capacity."""
     reserved = reserved_of(reservation)
     problems: list[ReservationProblem] = []
-    choices = {key: _choice(reservation, key, problems) for key in _CHOICES}
+    policy = _choice(reservation, POLICY, problems)
+    deletion = _choice(reservation, DELETION, problems)
+    match_criteria = _choice(reservation, MATCH_CRITERIA, problems)
+    tenancy = _choice(reservation, TENANCY, problems)
+    sizing = _choice(reservation, SIZING, problems)
     end = _end(reservation, problems)
     minimum = _minimum(reservation, problems)
     ids, group_arn = _ids(reservation, problems), _group_arn(reservation, problems)
@@ -80,7 +86,6 @@ def read(
     problems += [
         ReservationProblem(reason=spelling.REASON, message=misspelling.message) for misspelling in unknown
     ]
-    sizing: Sizing = "largest" if choices[names.SIZING] == "largest" else "accelerator"
     named_flavors = [
         (quotas.name, flavors(quotas.name), quotas)
         for group in judged.spec.resource_groups
@@ -106,14 +111,14 @@ def read(
         demands=demands,
         flavor_names=flavor_names,
         terms=PurchaseSpec(
-            match_criteria="open" if choices[names.MATCH_CRITERIA] == "open" else "targeted",
+            match_criteria=match_criteria,
             platform=reservation.annotations.get(names.PLATFORM, "").strip() or "Linux/UNIX",
-            tenancy="dedicated" if choices[names.TENANCY] == "dedicated" else "default",
+            tenancy=tenancy,
             end=end,
             tags=_tags(reservation, reserved, cost_labels),
         ),
         deleted=reservation.deleting,
-        cancels=choices[names.DELETION_POLICY] == "cancel",
+        cancels=deletion == "Cancel",
         ready=names.RESERVED_FINALIZER in reservation.metadata.finalizers,
         frozen="an annotation of the reservation is invalid: correct it" if invalid else "",
         minimum=minimum,
@@ -121,7 +126,7 @@ def read(
     return ParsedReservation(
         reservation=reservation,
         reserved=reserved,
-        managed=choices[names.RESERVATION_POLICY] == "manage",
+        managed=policy == "Manage",
         claimant=OwnershipClaim(
             reserved=reserved,
             flavor_names=flavor_names,
@@ -135,15 +140,11 @@ def read(
     )
 
 
-def _choice(reservation: Reservation, key: str, problems: list[ReservationProblem]) -> str:
-    means = _CHOICES[key]
-    given = reservation.annotations.get(key, "").strip()
-    if given in means:
-        return means[given]
-    if given:
-        message = f"annotation {key} is {shortened(given)}: write {' or '.join(means)}"
-        problems.append(ReservationProblem(reason=INVALID, message=message))
-    return next(iter(means.values()))
+def _choice(reservation: Reservation, choice: Choice[T], problems: list[ReservationProblem]) -> T:
+    value, problem = choice.read(reservation)
+    if problem:
+        problems.append(ReservationProblem(reason=INVALID, message=problem))
+    return value
 
 
 def _end(reservation: Reservation, problems: list[ReservationProblem]) -> datetime | None:

@@ -3,7 +3,7 @@
 Invariant: a quota is served by whole instances, counted by its accelerator, or without one by the resource
 that needs most. Quota beyond the supply of those instances is `missing`, with both numbers, and nothing is
 bought for it: a memory quota that no whole number of eight-GPU instances has would double the GPUs. With
-`largest` the resource that needs most always decides. An instance supplies the resources that EC2 sells it
+`max` the resource that needs most always decides. An instance supplies the resources that EC2 sells it
 with (DescribeInstanceTypes); Kubernetes and the hypervisor keep some of the memory for themselves.
 Label keys: https://kubernetes.io/docs/reference/labels-annotations-taints/ and karpenter.sh, "Well-known
 labels"; a ResourceFlavor without a zone means the zones of the settings.
@@ -41,7 +41,7 @@ from broker.capacity.types import (
 from broker.text import nearest
 from providers.model import InstanceType, Odcr
 
-Sizing = Literal["accelerator", "largest"]
+Sizing = Literal["accelerator", "max"]
 
 ACCELERATORS: Final = (
     "nvidia.com/gpu",
@@ -201,7 +201,7 @@ def size(
     """Instances that serve a quota (base units), and the rest that they do not."""
     first = types[flavor.instance_types[0]]
     wanted = {name: amount for name, amount in nominal.items() if amount > 0}
-    deciding = _deciding(wanted, sizing)
+    deciding = deciding_resources(wanted, sizing)
     exact = {name: needed(types[name], nominal, sizing=sizing) for name in flavor.instance_types}
     counts = {name: math.ceil(fraction) for name, fraction in exact.items()}
     count, has = counts[first.name], supply(first)
@@ -226,7 +226,9 @@ def needed(type_: InstanceType, nominal: Mapping[str, float], *, sizing: Sizing 
     """Instances of the type that serve the quota, not rounded; 0 if it has none of the deciding resource."""
     wanted = {name: amount for name, amount in nominal.items() if amount > 0}
     ratios = _ratios(type_, wanted)
-    return max((ratios[name] for name in _deciding(wanted, sizing) if name in ratios), default=Fraction(0))
+    return max(
+        (ratios[name] for name in deciding_resources(wanted, sizing) if name in ratios), default=Fraction(0)
+    )
 
 
 def supply(type_: InstanceType) -> dict[str, float]:
@@ -251,9 +253,10 @@ def amount_text(resource: str, amount: float) -> str:
     return f"{amount / unit:.5g}{name}"
 
 
-def _deciding(wanted: Mapping[str, float], sizing: Sizing) -> list[str]:
+def deciding_resources(wanted: Mapping[str, float], sizing: Sizing) -> list[str]:
+    """The accelerators among these resources; without any, or with `max`, all of them."""
     accelerators: list[str] = [name for name in ACCELERATORS if name in wanted]
-    return [*wanted] if sizing == "largest" or not accelerators else accelerators
+    return [*wanted] if sizing == "max" or not accelerators else accelerators
 
 
 def _ratios(type_: InstanceType, wanted: Mapping[str, float]) -> dict[str, Fraction]:

@@ -15,7 +15,6 @@ from typing import Final
 
 import structlog
 
-from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.ome_rules import JudgedSpec
@@ -39,20 +38,20 @@ from broker.quota.model import UNLIMITED, Amounts, FlavorResource
 from broker.quota.resolve import ReservationNames, UnresolvedName
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations import conditions
+from broker.reservations.annotations import SIZING
 from broker.reservations.conditions import ReservationFacts, WorkFailure
 from broker.reservations.flavors import FlavorCatalog
 from broker.reservations.machines import Flavors, MachineReader, MachineSnapshot
 from broker.reservations.odcr_status import purchase_failures, remedies
 from broker.reservations.ownership import Ownership
 from broker.reservations.queues import queue
+from broker.reservations.sizing import Sizing
 from broker.reservations.spec import Reservation, reserved_of
 from broker.text import format_time
 from providers.base import CapacityProvider
 from providers.model import InstanceType, Odcr, ProviderError
 
 STARTING: Final = frozenset({"pending", "scheduled", "assessing", "delayed", "payment-pending"})
-# The annotation's value if all resources of a reservation decide its need for hardware.
-LARGEST: Final = "max"
 _log = structlog.get_logger("reservation")
 
 Cloud = tuple[tuple[str, Odcr], ...]  # the EC2 reservations behind one, each with its flavor
@@ -227,13 +226,11 @@ class JointFactsBuilder:
         return self._hardware.read(nodes, claims, inventory, ownership, flavors, self._types, now)
 
     def _judge(self, reservation: Reservation) -> JudgedQuota:
-        sizing = reservation.annotations.get(names.SIZING, "")
+        sizing = SIZING.of(reservation)
         version = (reservation.metadata.generation, sizing)
         known = self._judgements.get(reservation.uid)
         if known is None or known[0] != version:
-            quota = _judgement(
-                reservation, self._reads.snapshot().judged(reservation), largest=sizing == LARGEST
-            )
+            quota = _judgement(reservation, self._reads.snapshot().judged(reservation), sizing)
             known = (version, quota)
             self._judgements[reservation.uid] = known
         return known[1]
@@ -289,7 +286,7 @@ def _broken_machines(
     return common, own
 
 
-def _judgement(reservation: Reservation, judged: JudgedSpec, *, largest: bool) -> JudgedQuota:
+def _judgement(reservation: Reservation, judged: JudgedSpec, sizing: Sizing) -> JudgedQuota:
     if judged.problems:
         return JudgedQuota(judged=judged, nominal={}, limit={}, deciding=frozenset())
     quota_queue = queue(reserved_of(reservation), judged.spec)
@@ -300,7 +297,7 @@ def _judgement(reservation: Reservation, judged: JudgedSpec, *, largest: bool) -
         more = UNLIMITED if quota.borrowing_limit is None else quota.borrowing_limit
         limit[key] = quota.nominal + (more if borrows else 0)
     return JudgedQuota(
-        judged=judged, nominal=nominal, limit=limit, deciding=conditions.deciding(nominal, largest=largest)
+        judged=judged, nominal=nominal, limit=limit, deciding=conditions.deciding(nominal, sizing)
     )
 
 

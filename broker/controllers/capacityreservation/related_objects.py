@@ -17,6 +17,7 @@ from broker.controllers.kueue.queues import STOPPED
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.snapshot import Snapshot
 from broker.quota.usage import ReservationHolder, Reserved
+from broker.reservations.annotations import INVALID
 from broker.reservations.cluster_holders import Holders
 from broker.reservations.conditions import QueueState
 from broker.reservations.kueue_objects import BY_RESERVATION, queue_name
@@ -25,7 +26,7 @@ from broker.reservations.spec import Reservation, reserved_of
 from broker.text import counted
 
 # Problems that leave a queue active.
-HARMLESS: Final = frozenset({"AdmissionCheckTerminating", "AnnotationInvalid"})
+HARMLESS: Final = frozenset({"AdmissionCheckTerminating", INVALID})
 BY_POLICY: Final = "Stopped"  # Kueue's reason if a queue's stopPolicy stops it
 
 

@@ -7,20 +7,18 @@ same way.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
 
 from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
 from broker.capacity.types import CPU
 from broker.controllers.dedicatedaicluster.status import Size
 from broker.quota.usage import Reserved
+from broker.reservations.annotations import SIZING
 from broker.reservations.flavors import FlavorCatalog
 from broker.reservations.sizing import FlavorProblem, SizedQuota, Sizing, size
 from broker.reservations.spec import Reservation
 from broker.settings import Settings
 from providers.model import InstanceType
-
-_LARGEST: Final = "max"  # of the annotation that sets how a reservation is counted in instances
 
 
 def sizes(
@@ -35,9 +33,7 @@ def sizes(
 
     def of(reserved: object) -> Size:
         reservation = reservations.get(reserved) if isinstance(reserved, Reserved) else None
-        most: Sizing = "accelerator"
-        if reservation is not None and reservation.annotations.get(names.SIZING) == _LARGEST:
-            most = "largest"
+        sizing: Sizing = "accelerator" if reservation is None else SIZING.of(reservation)
 
         def sized(name: str, amounts: Mapping[str, int]) -> SizedQuota | FlavorProblem:
             instances = flavor(name)
@@ -45,7 +41,7 @@ def sizes(
                 return instances
             # Sizing counts cores; quota counts millicores.
             base = {key: value / 1000 if key == CPU else float(value) for key, value in amounts.items()}
-            return size(instances, base, types, sizing=most)
+            return size(instances, base, types, sizing=sizing)
 
         return sized
 

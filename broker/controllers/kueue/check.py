@@ -21,6 +21,7 @@ from broker.kube.conditions import condition_body, set_conditions
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.watches import Signal
+from broker.reservations.annotations import ADMISSION
 from broker.reservations.kueue_objects import owner_of
 from broker.reservations.ownership import ReservationProblem
 from broker.reservations.spec import Reservation
@@ -147,7 +148,7 @@ class AdmissionCheckReconciler:
 
 
 def uses_check(reservation: Reservation) -> bool:
-    return not reservation.deleting and reservation.annotations.get(names.ADMISSION) != "Off"
+    return not reservation.deleting and ADMISSION.of(reservation) != "Off"
 
 
 def names_check(queue: ClusterQueue) -> bool:

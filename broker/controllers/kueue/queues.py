@@ -35,6 +35,7 @@ from broker.kube.controller import Result
 from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable
 from broker.kube.events import Recorder, Reference
 from broker.quota.usage import Reserved
+from broker.reservations.annotations import ADMISSION, INVALID, STOP
 from broker.reservations.kueue_objects import (
     BY_RESERVATION,
     Reservation,
@@ -61,8 +62,6 @@ UNMARKED: Final = "QueueMarkRemoved"
 UNAVAILABLE: Final = "KueueUnavailable"
 # Seconds until a conflict or a refused write is tried again.
 RETRY_SECONDS: Final = {CONFLICT: 300.0, REFUSED: 300.0, UNAVAILABLE: 30.0}
-ADMISSION: Final = ("Hold", "Off")
-STOPS: Final[tuple[StopPolicy, ...]] = ("None", "Hold", "HoldAndDrain")
 
 
 class QueueController:
@@ -146,13 +145,9 @@ class QueueController:
         self, reservation: Reservation, judged: JudgedSpec
     ) -> Generator[ReservationProblem, None, None]:
         reserved = reserved_of(reservation)
-        chosen = reservation.annotations.get(names.ADMISSION, "Hold")
-        if chosen not in ADMISSION:
-            yield ReservationProblem(
-                reason="AnnotationInvalid",
-                message=f"annotation {names.ADMISSION} is {chosen!r}: write {' or '.join(ADMISSION)}; it "
-                "counts as Hold",
-            )
+        _, invalid = ADMISSION.read(reservation)
+        if invalid:
+            yield ReservationProblem(reason=INVALID, message=f"{invalid}; it counts as Hold")
         check = CHECK if uses_check(reservation) else ""
         if check and self._check.problem:
             yield self._check.problem
@@ -340,20 +335,15 @@ def _removed(reserved: Reserved) -> str:
 
 def _stops(reservation: Reservation) -> Generator[ReservationProblem, None, StopPolicy]:
     """Returns the stop policy from the reservation's annotation, and yields the problems to report."""
-    chosen = reservation.annotations.get(names.STOP_POLICY, "None")
-    policy = next((stop for stop in STOPS if stop == chosen), None)
-    if policy is None:
-        yield ReservationProblem(
-            reason="AnnotationInvalid",
-            message=f"annotation {names.STOP_POLICY} is {chosen!r}: write {', '.join(STOPS[:-1])} or "
-            f"{STOPS[-1]}; it counts as Hold",
-        )
+    policy, invalid = STOP.read(reservation)
+    if invalid:
+        yield ReservationProblem(reason=INVALID, message=f"{invalid}; it counts as Hold")
         policy = "Hold"
     if policy != "None":
         ends = ", and Kueue evicts those that run" if policy == "HoldAndDrain" else ""
         yield ReservationProblem(
             reason=STOPPED,
-            message=f"annotation {names.STOP_POLICY} is {chosen}: ClusterQueue "
+            message=f"annotation {names.STOP_POLICY} is {policy}: ClusterQueue "
             f"{queue_name(reserved_of(reservation))} admits no workloads{ends}; take the annotation away to "
             "admit them again",
         )

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from broker.kube.events import Recorder
+from broker.reservations.annotations import INVALID
 from broker.reservations.ownership import ReservationProblem
-from broker.reservations.reading import INVALID
 from broker.reservations.spec import Reservation
 
 STOPPING: Final = frozenset(

@@ -398,13 +398,13 @@ def test_reasons_are_words_without_spaces() -> None:
 
 def test_a_harmless_problem_of_a_queue_is_only_in_the_detail() -> None:
     known = facts(
-        queue_failures=(WorkFailure(reason="AnnotationInvalid", message="annotation x is 'y': write z"),)
+        queue_failures=(WorkFailure(reason="InvalidAnnotation", message="annotation x is 'y': write z"),)
     )
     updates = updates_of(known)
     assert {update.status for update in updates.values()} == {"True"}
     assert (
         detail("Active", None, tuple(updates.values()), known)
-        == "AnnotationInvalid: annotation x is 'y': write z"
+        == "InvalidAnnotation: annotation x is 'y': write z"
     )
 
 
@@ -609,17 +609,17 @@ def test_users_beyond_the_limit_are_summed() -> None:
 
 
 def test_accelerators_decide_the_size_if_there_are_any() -> None:
-    assert deciding(NOMINAL, largest=False) == {GPU}
-    assert deciding(NOMINAL, largest=True) == {GPU, MEMORY}
-    assert deciding({GPU: 0, MEMORY: 1}, largest=False) == {MEMORY}
+    assert deciding(NOMINAL, "accelerator") == {GPU}
+    assert deciding(NOMINAL, "max") == {GPU, MEMORY}
+    assert deciding({GPU: 0, MEMORY: 1}, "accelerator") == {MEMORY}
     # A flavor without accelerators is sized by its own resources, independent of other flavors.
-    assert deciding({**NOMINAL, CPUS: 64_000}, largest=False) == {GPU, CPUS}
+    assert deciding({**NOMINAL, CPUS: 64_000}, "accelerator") == {GPU, CPUS}
 
 
 @pytest.mark.covers("OME-018", "OME-033")
 def test_a_missing_flavor_without_accelerators_is_reported() -> None:
     nominal = {**NOMINAL, CPUS: 64_000}
-    known = facts({**NOMINAL, CPUS: 32_000}, nominal=nominal, deciding=deciding(nominal, largest=False))
+    known = facts({**NOMINAL, CPUS: 32_000}, nominal=nominal, deciding=deciding(nominal, "accelerator"))
     (obstacle,) = obstacles(known)
     assert (obstacle.reason, obstacle.kind) == ("InsufficientCapacity", ObstacleKind.SUPPLY)
     assert obstacle.message == "flavor plain: there are 32 of 64 cpu"

@@ -109,7 +109,7 @@ def test_annotations_set_policy_purchase_and_adoption() -> None:
             names.TENANCY: "dedicated",
             names.PLATFORM: "Windows",
             names.END_DATE: "2027-01-31T01:00:00.5+01:00",
-            names.SIZING: "max",
+            names.SIZING: "max\n",
             names.ADOPT_IDS: "cr-1, cr-2,",
             names.ADOPT_GROUP: GROUP,
         },
@@ -120,7 +120,7 @@ def test_annotations_set_policy_purchase_and_adoption() -> None:
     assert (terms.match_criteria, terms.tenancy, terms.platform) == ("open", "dedicated", "Windows")
     assert terms.end == datetime(2027, 1, 31, tzinfo=UTC)
     assert terms.tags[names.TAG_COMPARTMENT] == "acme"
-    assert parsed.desired.demands["h100"].sizing == "largest"
+    assert parsed.desired.demands["h100"].sizing == "max"
     assert (parsed.claimant.ids, parsed.claimant.group_arn) == (frozenset({"cr-1", "cr-2"}), GROUP)
 
 

@@ -133,7 +133,7 @@ def test_an_unsatisfiable_ratio_is_reported_with_its_numbers() -> None:
 
 
 def test_sizing_by_the_largest_covers_every_resource() -> None:
-    sized = size(flavor("p4d.24xlarge"), {GPU: 32, "memory": 8 * TI, "cpu": 512}, TYPES, sizing="largest")
+    sized = size(flavor("p4d.24xlarge"), {GPU: 32, "memory": 8 * TI, "cpu": 512}, TYPES, sizing="max")
     assert (sized.count, sized.by, sized.missing) == (8, "memory", {})
 
 

@@ -10,6 +10,7 @@ import pytest
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
+from broker.apis.ome import ClusterCapacityReservation
 from broker.apis.ome_clusters import ClusterAffinity, DedicatedAICluster
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
 from broker.controllers.dedicatedaicluster.machines import claim, dedicated, name, number, outdated
@@ -39,6 +40,18 @@ def test_a_flavor_counts_whole_offered_instances(zones: str, amount: int, count:
     flavor = ResourceFlavor.decode({"spec": {"nodeLabels": {names.INSTANCE_TYPE: P5.name}}})
     types = {P5.name: replace(P5, zones=frozenset({"us-east-1a"}))}
     sized = sizes({"h100": flavor}, {}, types, Settings(buy_zones=zones))(None)("h100", {GPU: amount})
+    assert isinstance(sized, SizedQuota) and sized.count == count
+
+
+@pytest.mark.parametrize(("sizing", "count"), [("accelerator", 1), ("max", 2), ("max\n", 2), ("Max", 1)])
+def test_a_cluster_is_sized_as_its_reservation_is(sizing: str, count: int) -> None:
+    flavor = ResourceFlavor.decode({"spec": {"nodeLabels": {names.INSTANCE_TYPE: P5.name}}})
+    types = {P5.name: replace(P5, zones=frozenset({"us-east-1a"}))}
+    reserved = Reserved("", "gpu")
+    metadata = {"name": "gpu", "annotations": {names.SIZING: sizing}}
+    reservation = ClusterCapacityReservation.decode({"metadata": metadata})
+    size = sizes({"h100": flavor}, {reserved: reservation}, types, Settings())(reserved)
+    sized = size("h100", {GPU: 8, "cpu": 193_000})
     assert isinstance(sized, SizedQuota) and sized.count == count
 
 

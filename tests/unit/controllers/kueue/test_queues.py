@@ -217,7 +217,8 @@ def test_manual_edits_are_reverted_and_foreign_checks_stay(world: World) -> None
         ("None", "None", []),
         ("Hold", "Hold", ["QueueStopped"]),
         ("HoldAndDrain", "HoldAndDrain", ["QueueStopped"]),
-        ("hold", "Hold", ["AnnotationInvalid", "QueueStopped"]),
+        ("HoldAndDrain\n", "HoldAndDrain", ["QueueStopped"]),
+        ("hold", "Hold", ["InvalidAnnotation", "QueueStopped"]),
     ],
 )
 def test_a_queue_is_held_by_an_annotation_of_its_reservation(
@@ -625,7 +626,7 @@ def test_a_queue_is_created_only_after_the_check_is_active(world: World) -> None
 
 @pytest.mark.parametrize(
     ("chosen", "checks", "problems"),
-    [("Off", False, []), ("Hold", True, []), ("never", True, ["AnnotationInvalid"])],
+    [("Off", False, []), ("Off\n", False, []), ("Hold", True, []), ("never", True, ["InvalidAnnotation"])],
 )
 def test_the_admission_annotation_sets_the_check(
     world: World, chosen: str, checks: bool, problems: list[str]
