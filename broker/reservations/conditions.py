@@ -22,6 +22,7 @@ from broker.quota.model import Amounts, FlavorResource
 from broker.quota.usage import ReservationHolder
 from broker.reservations.annotations import INVALID
 from broker.reservations.cluster_admission import by_flavor
+from broker.reservations.queue_problems import BLOCKERS
 from broker.reservations.sizing import ACCELERATORS, Sizing, deciding_resources
 
 READY: Final = "Ready"
@@ -30,17 +31,6 @@ PROVISIONED: Final = "ResourcesProvisioned"
 DACS: Final = "DACAssociationsHealthy"
 WORKLOADS: Final = "WorkloadsHealthy"
 ANNOTATION_REASONS: Final = (INVALID, spelling.REASON)  # the author of the object can correct these in it
-# The problems of queues that keep workloads out.
-QUEUE_BLOCKERS: Final = (
-    "ObjectConflict",
-    "QueueRefused",
-    "KueueUnavailable",
-    "KueueRemoved",
-    "QueueMarkRemoved",
-    "QueueTerminating",
-    "CohortCycle",
-    "QueueStopped",
-)
 # Every reason, by its condition. Controllers that buy or queue for a reservation add their own.
 REASONS: Final = {
     READY: (
@@ -74,7 +64,7 @@ REASONS: Final = {
         "AllWorkloadsHealthy",
         "WorkloadFailed",
         "PriorityClassNotFound",
-        *QUEUE_BLOCKERS,
+        *BLOCKERS,
         "Creating",
     ),
     SPEC_NORMALIZED: ("Normalized",),
@@ -376,7 +366,7 @@ def _workloads(facts: ReservationFacts) -> ConditionUpdate:
             type=WORKLOADS, status="False", reason="PriorityClassNotFound", message=message
         )
     for failure in facts.queue_failures:
-        if failure.reason in QUEUE_BLOCKERS:
+        if failure.reason in BLOCKERS:
             return ConditionUpdate(
                 type=WORKLOADS, status="False", reason=failure.reason, message=failure.message
             )

@@ -13,20 +13,17 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ACTIVE, ClusterQueue, LocalQueue
 from broker.apis.meta import condition
 from broker.controllers.dedicatedaicluster.drawing import drawing
-from broker.controllers.kueue.queues import STOPPED
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.snapshot import Snapshot
 from broker.quota.usage import ReservationHolder, Reserved
-from broker.reservations.annotations import INVALID
 from broker.reservations.cluster_holders import Holders
 from broker.reservations.conditions import QueueState
 from broker.reservations.kueue_objects import BY_RESERVATION, queue_name
 from broker.reservations.odcr_status import unreleased
+from broker.reservations.queue_problems import BLOCKERS, STOPPED
 from broker.reservations.spec import Reservation, reserved_of
 from broker.text import counted
 
-# Problems that leave a queue active.
-HARMLESS: Final = frozenset({"AdmissionCheckTerminating", INVALID})
 BY_POLICY: Final = "Stopped"  # Kueue's reason if a queue's stopPolicy stops it
 
 
@@ -100,7 +97,7 @@ def _active(reserved: Reserved, snapshot: Snapshot) -> tuple[bool, str, str]:
         )
     if shown.reason == BY_POLICY and any(problem.reason == STOPPED for problem in problems):
         return True, shown.reason, shown.message  # the stop is intended
-    why = next((problem for problem in problems if problem.reason not in HARMLESS), None)
+    why = next((problem for problem in problems if problem.reason in BLOCKERS), None)
     if shown.status != "True" and why is not None:
         return False, why.reason, f"{why.message}; Kueue reports {shown.reason}: {shown.message}"
     return shown.status == "True", shown.reason, shown.message

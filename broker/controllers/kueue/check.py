@@ -24,6 +24,7 @@ from broker.kube.watches import Signal
 from broker.reservations.annotations import ADMISSION
 from broker.reservations.kueue_objects import owner_of
 from broker.reservations.ownership import ReservationProblem
+from broker.reservations.queue_problems import CONFLICT
 from broker.reservations.spec import Reservation
 
 Json = dict[str, Any]
@@ -56,7 +57,7 @@ class AdmissionCheckReconciler:
                 "it; then the broker makes its own, and until then no workload waits for reserved capacity",
             )
         return ReservationProblem(
-            reason="ObjectConflict",
+            reason=CONFLICT,
             message=f"AdmissionCheck {CHECK} exists and names the controller {check.spec.controller_name!r}, "
             "so no workload waits for reserved capacity: delete or rename it",
         )

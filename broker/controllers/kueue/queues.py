@@ -46,20 +46,23 @@ from broker.reservations.kueue_objects import (
     reserved_of,
 )
 from broker.reservations.ownership import ReservationProblem
+from broker.reservations.queue_problems import (
+    COHORT_CYCLE,
+    CONFLICT,
+    REFUSED,
+    REMOVED,
+    STOPPED,
+    TERMINATING,
+    UNAVAILABLE,
+    UNMARKED,
+)
 from broker.reservations.reading import read
 from broker.settings import Settings
 
 Json = dict[str, Any]
 M = TypeVar("M", ClusterQueue, LocalQueue)
 
-CONFLICT: Final = "ObjectConflict"
-REFUSED: Final = "QueueRefused"
 REVERTED: Final = "EditReverted"
-STOPPED: Final = "QueueStopped"  # by the reservation's own annotation
-REMOVED: Final = "KueueRemoved"
-TERMINATING: Final = "QueueTerminating"
-UNMARKED: Final = "QueueMarkRemoved"
-UNAVAILABLE: Final = "KueueUnavailable"
 # Seconds until a conflict or a refused write is tried again.
 RETRY_SECONDS: Final = {CONFLICT: 300.0, REFUSED: 300.0, UNAVAILABLE: 30.0}
 
@@ -156,7 +159,7 @@ class QueueController:
             yield self._check.terminating
         if ring := cycle(judged.spec.cohort, self._reads.cohorts.cache):
             yield ReservationProblem(
-                reason="CohortCycle",
+                reason=COHORT_CYCLE,
                 message="cohorts are each other's parents, so Kueue admits no workload: "
                 f"{' in '.join(ring)}; change spec.parentName of one of these Cohorts",
             )
