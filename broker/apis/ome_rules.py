@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Final
 
 from broker.apis.ome import (
     GROUPS_RULE,
@@ -31,6 +32,8 @@ from broker.text import exact
 MOST_GROUPS = 16
 MOST_IN_ALL = 256
 MOST_PAIRS = 512
+# The default of preemptionRule.withinClusterQueue. In Kueue it is Never.
+WITHIN: Final = "LowerPriority"
 # A name with or without a domain, as Kubernetes qualifies names (apimachinery's IsQualifiedName).
 _PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _RESOURCE = re.compile(
@@ -137,7 +140,7 @@ def _preemption(rule: PreemptionRule, notes: list[str]) -> PreemptionRule:
     return PreemptionRule(
         reclaim_within_cohort=rule.reclaim_within_cohort or "Never",
         borrow_within_cohort=borrow,
-        within_cluster_queue=rule.within_cluster_queue or "LowerPriority",
+        within_cluster_queue=rule.within_cluster_queue or WITHIN,
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from broker.apis.ome import FlavorResourceQuota, PreemptionRule, ReservationSpec
+from broker.apis.ome_rules import WITHIN
 from broker.apis.units import units
 from broker.quota.model import (
     FlavorGroup,
@@ -18,17 +19,14 @@ from broker.quota.model import (
     Preemption,
     Queue,
     Quota,
-    QuotaCohort,
     amount,
 )
 from broker.quota.usage import Reserved
 
 
-def queues(
-    reservations: Mapping[Reserved, ReservationSpec],
-) -> tuple[tuple[Queue, ...], tuple[QuotaCohort, ...]]:
-    """A queue for each reservation, named `Reserved.queue`, if its spec is judged and has no problem."""
-    return tuple(queue(reserved, spec) for reserved, spec in sorted(reservations.items())), ()
+def queues(reservations: Mapping[Reserved, ReservationSpec]) -> tuple[Queue, ...]:
+    """A queue for each reservation, named `Reserved.queue`. The specs are judged and have no problem."""
+    return tuple(queue(reserved, spec) for reserved, spec in sorted(reservations.items()))
 
 
 def queue(reserved: Reserved, spec: ReservationSpec) -> Queue:
@@ -46,7 +44,7 @@ def queue(reserved: Reserved, spec: ReservationSpec) -> Queue:
             for flavor in group.flavors
             for resource in flavor.resources
         },
-        preemption=preemption(spec.preemption_rule or PreemptionRule()),
+        preemption=preemption(spec),
     )
 
 
@@ -62,11 +60,12 @@ def _limit(resource: str, text: str | None) -> int | None:
     return None if text is None else amount(units(resource, text))
 
 
-def preemption(rule: PreemptionRule) -> Preemption:
-    """The rule of a queue. The default: within the reservation, lower priority."""
+def preemption(spec: ReservationSpec) -> Preemption:
+    """The rule of a reservation's queue."""
+    rule = spec.preemption_rule or PreemptionRule()
     borrow = rule.borrow_within_cohort
     return Preemption(
-        within=rule.within_cluster_queue or "LowerPriority",
+        within=rule.within_cluster_queue or WITHIN,
         reclaim=rule.reclaim_within_cohort or "Never",
         borrow="Never" if borrow is None or borrow.policy == "Never" else "LowerPriority",
         threshold=None if borrow is None else borrow.max_priority_threshold,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from broker.apis.ome import FlavorQuotas, PreemptionRule
+from broker.apis.ome import FlavorQuotas
 from broker.apis.ome_rules import JudgedSpec
 from broker.capacity.entitlement import (
     Borrower,
@@ -147,7 +147,7 @@ def reservation_slots(
         name=reserved.queue,
         cohort=spec.cohort,
         borrowing_limit={name: quota.borrowing_limit for name, quota in slots.items()} if borrows else {},
-        preemption=preemption(spec.preemption_rule or PreemptionRule()),
+        preemption=preemption(spec),
     )
     return ReservationSlots(reserved=reserved, member=member, flavors=slots)
 

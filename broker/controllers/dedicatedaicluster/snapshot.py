@@ -85,8 +85,7 @@ class ClusterSnapshot:
         """The refusal of a request that would not fit empty queues; None if it would fit."""
         if (request := state.request) is None:
             return None
-        quota_queues, cohorts = queues(self.specs)
-        result = entitle(quota_queues, cohorts, holders=(), requests=(request,), rules=self._rules)
+        result = entitle(queues(self.specs), (), holders=(), requests=(request,), rules=self._rules)
         decision = result.decisions[request.name]
         return decision if decision.phase is AdmissionPhase.NEVER else None
 
@@ -111,7 +110,6 @@ class ClusterSnapshot:
         `on_own_slots`: clusters only in slots of their own reservation. `occupied_queues`: the queues that
         own a cluster's slots. `launching`: other claims that will have an instance soon.
         """
-        quota_queues, cohorts = queues(self.specs)
         clusters = [
             part
             for state in self.clusters
@@ -125,8 +123,8 @@ class ClusterSnapshot:
             )
         ]
         return QuotaState(
-            queues=quota_queues,
-            cohorts=cohorts,
+            queues=queues(self.specs),
+            cohorts=(),
             rules=self._rules,
             holders=[*clusters, *self.other_holders, *launching],
             requests=[request for state in self.clusters if (request := state.request) is not None],

@@ -21,11 +21,11 @@ from broker.apis.kueue import ClusterQueue, LocalQueue, StopPolicy
 from broker.apis.ome import (
     BorrowWithinCohort,
     FlavorResourceQuota,
-    PreemptionRule,
     QuotaGroup,
     ReservationSpec,
 )
 from broker.kube.conditions import owner_reference
+from broker.quota.model import Preemption
 from broker.quota.usage import Reserved
 from broker.reservations.kueue_objects import (
     Reservation,
@@ -35,6 +35,7 @@ from broker.reservations.kueue_objects import (
     reserved_of,
     short,
 )
+from broker.reservations.queues import preemption
 from broker.text import exact
 
 Json = dict[str, Any]
@@ -61,7 +62,7 @@ def cluster_queue(
         "queueingStrategy": "BestEffortFIFO",
         "namespaceSelector": selector(namespaces),
         "flavorFungibility": {"whenCanBorrow": "MayStopSearch", "whenCanPreempt": "TryNextFlavor"},
-        "preemption": _preemption(spec.preemption_rule or PreemptionRule()),
+        "preemption": _preemption(preemption(spec)),
         "stopPolicy": stop,
     }
     if spec.cohort:
@@ -194,15 +195,14 @@ def _quota(quota: FlavorResourceQuota) -> Json:
     return {"name": quota.name, "nominalQuota": quota.nominal_quota, **given}
 
 
-def _preemption(rule: PreemptionRule) -> Json:
-    borrow = rule.borrow_within_cohort or BorrowWithinCohort()
-    within: Json = {"policy": borrow.policy}
-    if borrow.policy != "Never" and borrow.max_priority_threshold is not None:
-        within["maxPriorityThreshold"] = borrow.max_priority_threshold
+def _preemption(rule: Preemption) -> Json:
+    borrow: Json = {"policy": rule.borrow}
+    if rule.borrow != "Never" and rule.threshold is not None:
+        borrow["maxPriorityThreshold"] = rule.threshold
     return {
-        "reclaimWithinCohort": rule.reclaim_within_cohort or "Never",
-        "withinClusterQueue": rule.within_cluster_queue or "Never",
-        "borrowWithinCohort": within,
+        "reclaimWithinCohort": rule.reclaim,
+        "withinClusterQueue": rule.within,
+        "borrowWithinCohort": borrow,
     }
 
 

@@ -209,7 +209,7 @@ class _Shares:
         self._types = {} if observed is None else observed.types
         self._inventory = inventory
         self._queues = (
-            {} if observed is None else {queue.name: queue for queue in queues(observed.snapshot.specs)[0]}
+            {} if observed is None else {queue.name: queue for queue in queues(observed.snapshot.specs)}
         )
         self._flavors = {
             id_: pool.flavor for pool in (slots.owned_slots if slots else ()) for id_ in pool.slots

@@ -33,7 +33,7 @@ def quotas(*, limit: str | None = None, lend: str | None = None, memory: str | N
 def queue(spec: Json, namespace: str = "team") -> Queue:
     judged = judge(ReservationSpec.model_validate(spec))
     assert not judged.problems
-    ((cluster_queue,), _) = queues({Reserved(namespace, "gpu"): judged.spec})
+    (cluster_queue,) = queues({Reserved(namespace, "gpu"): judged.spec})
     return cluster_queue
 
 
@@ -114,6 +114,5 @@ def test_the_preemption_rule_has_kueues_policies_and_defaults(
 def test_a_cluster_wide_reservation_of_a_cohort_is_its_members_pool() -> None:
     pool = judge(ReservationSpec.model_validate({**quotas(), "cohort": "c", "allowBorrowing": True})).spec
     team = judge(ReservationSpec.model_validate({**quotas(), "cohort": "c", "allowBorrowing": True})).spec
-    cluster_queues, cohorts = queues({Reserved("", "pool"): pool, Reserved("team", "gpu"): team})
-    tree = Tree(cluster_queues, cohorts)
+    tree = Tree(queues({Reserved("", "pool"): pool, Reserved("team", "gpu"): team}))
     assert tree.queues["team--gpu"].potential(GPU) == 128
