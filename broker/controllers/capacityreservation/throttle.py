@@ -12,10 +12,11 @@ from broker.kube.controller import Result
 class UsageThrottle:
     """Runs at once when the use of quota changes, and then at most once in `EVERY` seconds.
 
-    With many workloads a second, a pass for each would cost more than admitting them.
+    With many workloads a second, a pass for each would cost more than admitting them. A second change in a row
+    has to be in the status within a second, the time of its pass and of the API server included.
     """
 
-    EVERY: Final = 1.0
+    EVERY: Final = 0.5
 
     def __init__(self, run: Callable[[], Result | None]) -> None:
         self._run = run

@@ -40,7 +40,7 @@ def test_the_first_change_runs_at_once_and_later_ones_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("again", "after"), [(None, 1.0), (Result(requeue_after=0.0), 0.0), (Result(requeue_after=60.0), 1.0)]
+    ("again", "after"), [(None, 0.5), (Result(requeue_after=0.0), 0.0), (Result(requeue_after=60.0), 0.5)]
 )
 def test_an_earlier_requeue_is_kept(again: Result | None, after: float) -> None:
     use = UsageThrottle(Runs(again))
