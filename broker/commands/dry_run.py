@@ -21,8 +21,8 @@ from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.published import read_odds
 from broker.controllers.preemption.claims import cluster_of
+from broker.controllers.preemption.controller import PreemptionController
 from broker.controllers.preemption.preemptor import REASONS
-from broker.controllers.preemption.reserved_slots import ReservedSlots
 from broker.controllers.reservation_reads import ReservationReads
 from broker.informers import Informers
 from broker.kube.client import Client
@@ -67,7 +67,7 @@ class DryRun:
         self._reads = ReservationReads(client, clock=clock, settings=settings)
         self._cluster = Informers(client, clock=clock)
         read_once(*self._reads.named.values(), self._cluster.claims)
-        self._slots = ReservedSlots(
+        self._slots = PreemptionController(
             ReservationDependencies(
                 client=client,
                 provider=provider,

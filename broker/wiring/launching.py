@@ -28,7 +28,7 @@ from broker.controllers.nodeclaim.waves import FleetWaves
 from broker.controllers.nodeclaim.writers import WriterPool
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nominations import nominate
-from broker.controllers.preemption.reserved_slots import ReservedSlots
+from broker.controllers.preemption.controller import PreemptionController
 from broker.controllers.templates import TemplateSweeper
 from broker.kube.context import ControllerContext
 from broker.oncall.journal import Journal
@@ -48,7 +48,7 @@ def claim_controllers(
     caches: ClaimCaches,
     ec2: Ec2State,
     nodeclasses: NodeClassController,
-    slots: ReservedSlots,
+    slots: PreemptionController,
     *,
     settings: Settings,
     signals: Signals,

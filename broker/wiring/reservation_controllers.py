@@ -21,7 +21,7 @@ from broker.controllers.kueue.admission import AdmissionCheckController
 from broker.controllers.kueue.check import AdmissionCheckReconciler
 from broker.controllers.kueue.queues import QueueController
 from broker.controllers.odcr.provisioner import OdcrProvisioner
-from broker.controllers.preemption.reserved_slots import ReservedSlots
+from broker.controllers.preemption.controller import PreemptionController
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext
@@ -40,7 +40,7 @@ class ReservationControllers:
     check: AdmissionCheckReconciler
     queues: QueueController
     admissions: AdmissionCheckController
-    slots: ReservedSlots
+    slots: PreemptionController
     annotations: AnnotationReporter
 
 
@@ -75,7 +75,7 @@ def reservation_controllers(
             nodes=shared.caches.nodes,
             claims=shared.caches.claims,
         ),
-        slots=ReservedSlots(shared),
+        slots=PreemptionController(shared),
         annotations=AnnotationReporter(
             _annotated(shared, classes),
             lambda: list(reads.snapshot().reservations),

@@ -12,8 +12,8 @@ from broker.kube.controller import Result
 class UsageThrottle:
     """Runs at once when the use of quota changes, and then at most once in `EVERY` seconds.
 
-    With many workloads a second, a pass for each would cost more than admitting them. A second change in a row
-    has to be in the status within a second, the time of its pass and of the API server included.
+    With many workloads a second, a pass for each would cost more than admitting them. A change right after
+    another has to be in the status within a second, with the time of its pass and of the API server.
     """
 
     EVERY: Final = 0.5

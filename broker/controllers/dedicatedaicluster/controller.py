@@ -118,12 +118,11 @@ def is_unready_cluster_node(node: Node) -> bool:
 class ClusterController:
     """The order of calls: `observe`, then a decision, then `reconcile`."""
 
-    def __init__(self, shared: ReservationDependencies, *, priority: Callable[[str], int | None]) -> None:
+    def __init__(self, shared: ReservationDependencies) -> None:
         self._shared = shared
         self._queueing = ClusterQueueing(shared.client, shared.reads, shared.clock)
         self._client, self._clock = shared.client, shared.clock
         self._cache = shared.reads.clusters.cache
-        self._priority = priority
         self._metadata = OwnedMetadata(shared.client, names.RESERVATION_LABEL, names.RESERVED_FINALIZER)
 
     def observe(self, snapshot: Snapshot) -> ClusterPass | None:
@@ -150,7 +149,7 @@ class ClusterController:
             snapshot,
             shared.reads.profiles.cache,
             drawing,
-            priority=self._priority,
+            priority=shared.reads.priority,
             non_preemptible=lambda claim: non_preemptible(claim, shared.caches),
             on_own_slots=lambda claim, reserved: not borrows(claim, reserved, owners),
             occupied_queues=lambda claim: occupied_queues((claim,), owners),

@@ -23,10 +23,12 @@ from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.preemption.claims import nominated, slot_request
 from broker.controllers.preemption.entitlements import EntitlementReader
 from broker.controllers.preemption.preemptor import Preemptor
+from broker.controllers.preemption.slots import SlotSnapshotBuilder
 from broker.controllers.snapshot import Snapshot
 from broker.kube.bisection import bisected_among
 from broker.kube.controller import Result
 from broker.kube.for_each import for_each
+from broker.kube.watches import Signal
 from broker.quota import part
 from broker.quota.entitled import AdmissionPhase
 from broker.quota.joint import JointDecision, QuotaState, SlotState, WaitingClaim, decide
@@ -40,39 +42,51 @@ RECHECK_SECONDS: Final = 5.0  # seconds, while a claim waits: a slot counts as b
 
 
 class PreemptionController:
-    """`run` is one pass."""
+    """`run` is one pass. With the other public methods it is the launch loop's `SlotPolicy`.
 
-    def __init__(
-        self,
-        shared: ReservationDependencies,
-        entitlements: EntitlementReader,
-        preemptor: Preemptor,
-        clusters: ClusterController,
-    ) -> None:
+    `nominated` is called when a plan nominates an occupied slot.
+    """
+
+    def __init__(self, shared: ReservationDependencies) -> None:
+        self.nominated = Signal()
         self._shared = shared
-        self._assumed = shared.inventory.assumed
-        self._entitlements = entitlements
-        self._preemptor = preemptor
-        self._clusters = clusters
-        entitlements.held_back = self._held_back
+        self._assumed = assumed = shared.inventory.assumed
+        self.reader = EntitlementReader(
+            SlotSnapshotBuilder(shared.reads, shared.caches, settings=shared.settings, assumed=assumed),
+            assumed,
+            held_back=self._held_back,
+        )
+        self._preemptor = Preemptor(
+            shared.client, shared.caches.claims, assumed, recorder=shared.recorder, wake=self.nominated
+        )
+        self.clusters = ClusterController(shared)
+        self.exclusive = assumed.exclusive
+        self.entitlements = self.reader.entitlements
+        self.planned = self._preemptor.planned
+
+    def begin(self) -> bool:
+        """Whether plans may be made."""
+        claims = self._shared.caches.claims.list()
+        self._assumed.begin_pass({claim.uid for claim in claims if not claim.status.provider_id})
+        return self.reader.known()
 
     def run(self, _items: Sequence[str] = ()) -> Result | None:
         """Raises ProviderError; ApiError after everything else had its turn."""
         with self._assumed.exclusive():
             waiting_claims = self._preemptor.waiting()
             snapshot = self._shared.reads.snapshot()
-            observed = self._clusters.observe(snapshot)
+            observed = self.clusters.observe(snapshot)
             decided = self._decide(snapshot, observed, waiting_claims, self._shared.inventory.snapshot())
             self._assume(snapshot, observed, decided)
         waits = [RECHECK_SECONDS] if waiting_claims else []
-        if self._clusters.waits_for_kueue:
+        if self.clusters.waits_for_kueue:
             waits.append(RETRY_SECONDS)
 
         def clusters() -> None:
             soonest = (
                 None
                 if observed is None
-                else self._clusters.reconcile(observed, None if self._shared.reads.kueue else decided)
+                else self.clusters.reconcile(observed, None if self._shared.reads.kueue else decided)
             )
             waits.extend([] if soonest is None else [soonest])
 
@@ -88,7 +102,7 @@ class PreemptionController:
         Plans keep the quota of a nominated cluster, and the next decision considers it first.
         """
         admitted, nominated_quota = (
-            {} if observed is None else self._clusters.new_quota(observed, decided, phase)
+            {} if observed is None else self.clusters.new_quota(observed, decided, phase)
             for phase in (AdmissionPhase.ADMITTED, AdmissionPhase.PREEMPTING)
         )
         evicted_for = {name: eviction.preemptor for name, eviction in decided.evictions.items()}
@@ -117,7 +131,7 @@ class PreemptionController:
     def decide(self, inventory: Inventory) -> JointDecision:
         """The decision that a pass would make now. Writes nothing. Raises ProviderError."""
         snapshot = self._shared.reads.snapshot()
-        return self._decide(snapshot, self._clusters.observe(snapshot), self._preemptor.waiting(), inventory)
+        return self._decide(snapshot, self.clusters.observe(snapshot), self._preemptor.waiting(), inventory)
 
     def _decide(
         self,
@@ -132,13 +146,13 @@ class PreemptionController:
             return (
                 JointDecision()
                 if observed is None
-                else _decide_isolated(self._clusters.quota(observed, ()), None, (), ())
+                else _decide_isolated(self.clusters.quota(observed, ()), None, (), ())
             )
         waiting_uids = {claim.uid for claim, _ in waiting_claims}
         types = self._shared.provider.instance_types()
-        slots = self._entitlements.slot_state(snapshot, inventory, types, requesting=waiting_uids)
+        slots = self.reader.slot_state(snapshot, inventory, types, requesting=waiting_uids)
         shares = _Shares(observed, slots, inventory)
-        quota = None if observed is None else self._clusters.quota(observed, self._launching(slots, shares))
+        quota = None if observed is None else self.clusters.quota(observed, self._launching(slots, shares))
         waiting = []
         for claim, slot in waiting_claims:
             usage = {} if names.DEDICATED in claim.labels else shares.of(slot.queue, slot.odcr_ids[0])
@@ -154,8 +168,8 @@ class PreemptionController:
         nominated_quota: Mapping[str, ClusterAdmission],
     ) -> Collection[str]:
         """The claims that would take quota for which clusters (by uid) are nominated."""
-        observed = self._clusters.observe(snapshot)
-        quota = None if observed is None else self._clusters.quota(observed, ())
+        observed = self.clusters.observe(snapshot)
+        quota = None if observed is None else self.clusters.quota(observed, ())
         if observed is None or quota is None:
             return ()
         named = {

@@ -40,13 +40,17 @@ class EntitlementReader:
     writes nothing.
     """
 
-    def __init__(self, slots: SlotSnapshotBuilder, assumed: AssumptionStore) -> None:
+    def __init__(
+        self, slots: SlotSnapshotBuilder, assumed: AssumptionStore, *, held_back: HeldBack = lambda *_: ()
+    ) -> None:
+        """`held_back`: of the given claims (by uid, with their queues), those that would take quota of
+        nominated clusters.
+        """
         self._slots = slots
         self._assumed = assumed
         self._began = slots.clock.monotonic()
         self._logged: set[str] = set()
-        # Of the given claims (by uid, with their queues): those that would take quota of nominated clusters.
-        self.held_back: HeldBack = lambda *_: ()
+        self._held_back = held_back
 
     def known(self) -> bool:
         """Whether a plan may be made: ownership is known, or has been unknown for longer than PATIENCE."""
@@ -97,7 +101,7 @@ class EntitlementReader:
         first = {uid for uid, claim in claims.items() if nominated(claim)}
         first |= {uid for uid, (owner, _) in owners.items() if owner in assumed.served}
         if assumed.nominated_quota and (
-            held_back := self.held_back(snapshot, claims, draws, assumed.nominated_quota)
+            held_back := self._held_back(snapshot, claims, draws, assumed.nominated_quota)
         ):
             draws |= dict.fromkeys(held_back, KEPT)
             barred[KEPT] = KEPT_REASON

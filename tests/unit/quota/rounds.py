@@ -26,16 +26,12 @@ from broker.capacity.model import Inventory, NodeClass, Plan, Selection
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from broker.controllers.assumed import AssumptionStore
-from broker.controllers.dedicatedaicluster.controller import ClusterController
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.nodeclaim.planning import in_gangs
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.termination import BY_NODE
 from broker.controllers.nodeclaim.translate import planned
 from broker.controllers.preemption.controller import PreemptionController
-from broker.controllers.preemption.entitlements import EntitlementReader
-from broker.controllers.preemption.preemptor import Preemptor
-from broker.controllers.preemption.slots import SlotSnapshotBuilder
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -224,17 +220,24 @@ class Store(Client):
 def patched(world: World) -> Iterator[dict[str, AdmissionDecision]]:
     """The decisions made in the meantime."""
     decisions: dict[str, AdmissionDecision] = {}
-    reconcile = world.cluster_controller.reconcile
+    reconcile = world.slots.clusters.reconcile
 
     def recording(observed: Any, decided: JointDecision | None) -> float | None:
         decisions.update(decided.decisions if decided is not None else {})
         return reconcile(observed, decided)
 
-    world.cluster_controller.reconcile = recording  # type: ignore[method-assign]
+    world.slots.clusters.reconcile = recording  # type: ignore[method-assign]
     try:
         yield decisions
     finally:
-        world.cluster_controller.reconcile = reconcile  # type: ignore[method-assign]
+        world.slots.clusters.reconcile = reconcile  # type: ignore[method-assign]
+
+
+class Reads(ReservationReads):
+    """The priority class `p5` has the value 5."""
+
+    def priority(self, name: str) -> int | None:
+        return int(name[1:]) if name else None
 
 
 class World:
@@ -256,7 +259,7 @@ class World:
         self.claims: Cache[NodeClaim] = Cache(NodeClaim)
         self.nodes: Cache[Node] = Cache(Node, indexes={BY_PROVIDER_ID: lambda _: ()})
         self.pods: Cache[Pod] = Cache(Pod, indexes={BY_NODE: lambda _: ()})
-        self.reads = ReservationReads(self.store, clock=self.clock)
+        self.reads = Reads(self.store, clock=self.clock)
         self.reads.flavors.missing = True
         self.store.serve(NodeClaim.KIND, self.claims)
         self.store.serve(DedicatedAICluster.KIND, self.reads.clusters.cache)
@@ -270,7 +273,7 @@ class World:
         world = self.inventory()
         self.node_class: NodeClass = node_class(Selection(group_arn=GROUP), world, name=CLASS)
         self.start()
-        entitlements = self.entitlement_reader.entitlements({}, world, TYPES)
+        entitlements = self.slots.entitlements({}, world, TYPES)
         if entitlements.barred:
             raise AssertionError(f"a reservation of this world is not valid: {entitlements.barred}")
 
@@ -278,19 +281,7 @@ class World:
         """A new process: its only input are the objects."""
         self.assumed = AssumptionStore(self.clock)
         caches = claim_caches(self.claims, self.nodes, self.pods)
-        self.entitlement_reader = EntitlementReader(
-            SlotSnapshotBuilder(
-                self.reads,
-                caches,
-                settings=self.settings,
-                assumed=self.assumed,
-            ),
-            self.assumed,
-        )
         recorder = Recorder(self.store, "test", self.clock)
-        self.preemptor = Preemptor(
-            self.store, self.claims, self.assumed, recorder=recorder, wake=lambda: None
-        )
         shared = ReservationDependencies(
             client=self.store,
             provider=cast(Any, SimpleNamespace(instance_types=lambda: TYPES)),
@@ -302,13 +293,7 @@ class World:
             recorder=recorder,
             describe=lambda: None,
         )
-        self.cluster_controller = ClusterController(
-            shared,
-            priority=lambda name: int(name[1:]) if name else None,
-        )
-        self.preemption_controller = PreemptionController(
-            shared, self.entitlement_reader, self.preemptor, self.cluster_controller
-        )
+        self.slots = PreemptionController(shared)
 
     # -- the state
 
@@ -364,7 +349,7 @@ class World:
         self.after_plan()
         before = {claim.name: claim for claim in self.claims.list()}
         with patched(self) as decisions:
-            self.preemption_controller.run()
+            self.slots.run()
         self.decisions = decisions
         self._record_drains(before)
         self._drain()
@@ -424,7 +409,7 @@ class World:
         for _ in range(4):
             objects = {claim.uid: claim for claim in self.waiting}
             world = self.inventory()
-            with self.assumed.exclusive():
+            with self.slots.exclusive():
                 result = plan(
                     [planned(claim, template="t") for claim in objects.values()],
                     {CLASS: self.node_class},
@@ -433,9 +418,9 @@ class World:
                     self.shortages,
                     self.clock.now(),
                     launched=in_gangs(self.claims.list()),
-                    entitlements=self.entitlement_reader.entitlements(objects, world, TYPES),
+                    entitlements=self.slots.entitlements(objects, world, TYPES),
                 )
-                self.preemptor.planned(result)
+                self.slots.planned(result)
             if not result.assignments:
                 break
             for assignment in result.assignments:

@@ -186,11 +186,11 @@ def _policy_differences(world: World) -> Iterator[str]:
     waiting = {claim.uid: claim for claim in world.waiting}
     slots = {uid: slot for uid, slot in world.plan.nominated.items() if uid in waiting}
     slot_requests = [slot_request(waiting[uid], slot.queue, slot.odcr_ids) for uid, slot in slots.items()]
-    draws = world.entitlement_reader.entitlements(waiting, world.inventory(), TYPES).draws if waiting else {}
+    draws = world.slots.entitlements(waiting, world.inventory(), TYPES).draws if waiting else {}
     for claim in waiting.values():
         if names.DEDICATED in claim.labels or names.GANG in claim.annotations or draws[claim.uid] == KEPT:
             continue
-        state = world.entitlement_reader.slot_state(
+        state = world.slots.reader.slot_state(
             world.reads.snapshot(), world.inventory(), TYPES, requesting={*slots, claim.uid}
         )
         if state is None:
