@@ -8,23 +8,18 @@ from dataclasses import dataclass
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.reservation_reads import ReservationReads
-from broker.kube.client import Client
-from broker.kube.clock import Clock
-from broker.kube.events import Recorder
+from broker.kube.context import ControllerContext
 from broker.settings import Settings
 from providers.base import CapacityProvider
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReservationDependencies:
+class ReservationDependencies(ControllerContext):
     """`describe`: requests a new description of EC2's reservations."""
 
-    client: Client
     provider: CapacityProvider
     reads: ReservationReads
     caches: ClaimCaches
     inventory: InventoryCache
     settings: Settings
-    clock: Clock
-    recorder: Recorder
     describe: Callable[[], None]

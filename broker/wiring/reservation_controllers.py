@@ -24,9 +24,6 @@ from broker.controllers.odcr.provisioner import OdcrProvisioner
 from broker.controllers.preemption.controller import PreemptionController
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
-from broker.kube.context import ControllerContext
-from broker.quota.lifecycle import Limits
-from broker.reservations.machines import MachineReader
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,34 +44,22 @@ class ReservationControllers:
 def reservation_controllers(
     shared: ReservationDependencies, *, classes: Cache[EC2NodeClass]
 ) -> ReservationControllers:
-    reads, settings = shared.reads, shared.settings
-    status, unattributed = _status(shared)
-    check = AdmissionCheckReconciler(shared.client, reads, clock=shared.clock)
+    reads = shared.reads
+    unattributed = UnattributedUsageReader(
+        shared.caches.nodes,
+        shared.caches.pods,
+        steady_seconds=shared.settings.reservation_steady_seconds,
+    )
+    status = ReservationController(shared, JointFactsBuilder(shared, unattributed))
+    check = AdmissionCheckReconciler(shared)
     return ReservationControllers(
         reads=reads,
         unattributed=unattributed,
         status=UsageThrottle(status.run),
-        provisioner=OdcrProvisioner(
-            ControllerContext(client=shared.client, recorder=shared.recorder, clock=shared.clock),
-            shared.provider,
-            reads,
-            shared.inventory,
-            settings=settings,
-            publish=reads.snapshots.publish,
-            describe=shared.describe,
-        ),
+        provisioner=OdcrProvisioner(shared),
         check=check,
-        queues=QueueController(shared.client, reads, check, settings=settings, recorder=shared.recorder),
-        admissions=AdmissionCheckController(
-            shared.client,
-            reads,
-            shared.provider,
-            other_holders=lambda: reads.snapshot().unqueued_clusters,
-            settings=settings,
-            clock=shared.clock,
-            nodes=shared.caches.nodes,
-            claims=shared.caches.claims,
-        ),
+        queues=QueueController(shared, check),
+        admissions=AdmissionCheckController(shared),
         slots=PreemptionController(shared),
         annotations=AnnotationReporter(
             _annotated(shared, classes),
@@ -83,31 +68,6 @@ def reservation_controllers(
             recorder=shared.recorder,
         ),
     )
-
-
-def _status(
-    shared: ReservationDependencies,
-) -> tuple[ReservationController, UnattributedUsageReader]:
-    settings = shared.settings
-    unattributed = UnattributedUsageReader(
-        shared.caches.nodes, shared.caches.pods, steady_seconds=settings.reservation_steady_seconds
-    )
-    joint_facts = JointFactsBuilder(
-        shared.provider,
-        shared.reads,
-        shared.caches.nodes,
-        shared.caches.claims,
-        shared.inventory,
-        unattributed,
-        MachineReader(starting_seconds=settings.reservation_creating_seconds),
-    )
-    limits = Limits(
-        creating=settings.reservation_creating_seconds, updating=settings.reservation_updating_seconds
-    )
-    controller = ReservationController(
-        shared.client, shared.reads, joint_facts, clock=shared.clock, recorder=shared.recorder, limits=limits
-    )
-    return controller, unattributed
 
 
 def _annotated(shared: ReservationDependencies, classes: Cache[EC2NodeClass]) -> Mapping[str, Cache[Any]]:

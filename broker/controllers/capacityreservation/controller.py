@@ -24,15 +24,12 @@ from broker.controllers.capacityreservation.facts import (
     JointFactsBuilder,
 )
 from broker.controllers.capacityreservation.metrics import ReservationMetrics, show
+from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.owned_metadata import OwnedMetadata
-from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
-from broker.kube.client import Client
-from broker.kube.clock import Clock
 from broker.kube.conditions import remove_finalizer
 from broker.kube.controller import Result
 from broker.kube.errors import Conflict
-from broker.kube.events import Recorder
 from broker.kube.for_each import for_each
 from broker.quota.lifecycle import Limits, State, advance, patience
 from broker.reservations import conditions
@@ -59,24 +56,16 @@ class ReconciledReservation:
 class ReservationController:
     """`run` is one pass; its result requests the next pass when time alone may change a state."""
 
-    def __init__(
-        self,
-        client: Client,
-        reads: ReservationReads,
-        facts_builder: JointFactsBuilder,
-        *,
-        clock: Clock,
-        recorder: Recorder,
-        limits: Limits,
-    ) -> None:
-        self._client = client
-        self._reads = reads
+    def __init__(self, shared: ReservationDependencies, facts_builder: JointFactsBuilder) -> None:
+        self._client, self._clock, self._recorder = shared.client, shared.clock, shared.recorder
+        self._reads = shared.reads
         self._facts_builder = facts_builder
-        self._clock = clock
-        self._recorder = recorder
-        self._limits = limits
+        settings = shared.settings
+        self._limits = Limits(
+            creating=settings.reservation_creating_seconds, updating=settings.reservation_updating_seconds
+        )
         self._known: dict[str, ReconciledReservation] = {}  # by uid
-        self._metadata = OwnedMetadata(client, names.COHORT_LABEL, names.RESERVED_FINALIZER)
+        self._metadata = OwnedMetadata(shared.client, names.COHORT_LABEL, names.RESERVED_FINALIZER)
 
     def run(self) -> Result | None:
         """Raises ApiError, after every reservation had its turn unless the API server is unavailable."""

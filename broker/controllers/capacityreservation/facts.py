@@ -15,15 +15,12 @@ from typing import Final
 
 import structlog
 
-from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.ome_rules import JudgedSpec
 from broker.controllers.capacityreservation.related_objects import holders_of, queue_state, remaining
 from broker.controllers.capacityreservation.unattributed import IsAttributed, UnattributedUsageReader
-from broker.controllers.inventory import InventoryCache
-from broker.controllers.reservation_reads import ReservationReads
+from broker.controllers.dependencies import ReservationDependencies
 from broker.kube import bisection
-from broker.kube.cache import Cache
 from broker.quota.hardware import (
     EntitledReservation,
     HardwareShare,
@@ -48,7 +45,6 @@ from broker.reservations.queues import queue
 from broker.reservations.sizing import Sizing
 from broker.reservations.spec import Reservation, reserved_of
 from broker.text import format_time
-from providers.base import CapacityProvider
 from providers.model import InstanceType, Odcr, ProviderError
 
 STARTING: Final = frozenset({"pending", "scheduled", "assessing", "delayed", "payment-pending"})
@@ -81,22 +77,12 @@ class JointFacts:
 class JointFactsBuilder:
     """`build` makes one `JointFacts`. Unchanged parts are reused, and machine counts are steadied."""
 
-    def __init__(
-        self,
-        provider: CapacityProvider,
-        reads: ReservationReads,
-        nodes: Cache[Node],
-        claims: Cache[NodeClaim],
-        inventory: InventoryCache,
-        unattributed: UnattributedUsageReader,
-        hardware: MachineReader,
-    ) -> None:
-        self._provider = provider
-        self._reads = reads
-        self._nodes = nodes
-        self._claims = claims
-        self._inventory = inventory
-        self._hardware = hardware
+    def __init__(self, shared: ReservationDependencies, unattributed: UnattributedUsageReader) -> None:
+        self._provider = shared.provider
+        self._reads = shared.reads
+        self._nodes, self._claims = shared.caches.nodes, shared.caches.claims
+        self._inventory = shared.inventory
+        self._hardware = MachineReader(starting_seconds=shared.settings.reservation_creating_seconds)
         self._unattributed = unattributed
         self._steadied: SteadyMachines | None = None
         self._types: Mapping[str, InstanceType] = {}

@@ -14,7 +14,7 @@ Kueue then queues the workload again, reserves quota, and requests the check ane
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -22,11 +22,10 @@ from typing import Any, Final
 import structlog
 
 from broker.apis import names
-from broker.apis.core import Node
-from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import QUOTA_RESERVED, AdmissionCheckState, Workload
 from broker.apis.meta import condition
 from broker.controllers.assumed import UnattributedSlots
+from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.kueue.answers import (
     PARKED,
     WAITS,
@@ -44,18 +43,12 @@ from broker.controllers.kueue.answers import (
 from broker.controllers.kueue.render import CHECK
 from broker.controllers.kueue.room import PodGroup
 from broker.controllers.kueue.supply import DemandCache, SupplySnapshot
-from broker.controllers.reservation_reads import ReservationReads
-from broker.kube.cache import Cache
-from broker.kube.client import Client
-from broker.kube.clock import Clock
 from broker.kube.controller import Result
 from broker.kube.errors import Conflict, NotFound
-from broker.quota.usage import ReservationHolder, Reserved
+from broker.quota.usage import Reserved
 from broker.reservations.kueue_objects import WAITING, owner_of
 from broker.reservations.slots import unnamed
 from broker.reservations.workloads import reserves
-from broker.settings import Settings
-from providers.base import CapacityProvider
 
 Json = dict[str, Any]
 
@@ -73,35 +66,21 @@ class CheckRejection:
 
 
 class AdmissionCheckController:
-    """`run` is one pass over all waiting workloads. `other_holders`: holders of instances besides Kueue's
-    workloads; `nodes` and `claims`: the instances of this cluster."""
+    """`run` is one pass over all waiting workloads."""
 
-    def __init__(
-        self,
-        client: Client,
-        reads: ReservationReads,
-        provider: CapacityProvider,
-        *,
-        other_holders: Callable[[], Mapping[Reserved, Sequence[ReservationHolder]]],
-        settings: Settings,
-        clock: Clock,
-        nodes: Cache[Node],
-        claims: Cache[NodeClaim],
-    ) -> None:
-        self._nodes, self._claims = nodes, claims
+    def __init__(self, shared: ReservationDependencies) -> None:
+        self._client, self._clock = shared.client, shared.clock
+        self._nodes, self._claims = shared.caches.nodes, shared.caches.claims
+        self._reads = shared.reads
+        self._provider = shared.provider
         self._unattributed = UnattributedSlots()
-        self._client = client
-        self._reads = reads
-        self._provider = provider
-        self._other_holders = other_holders
-        self._settings = settings
-        self._clock = clock
         # Refused requests by workload uid: after the eviction Kueue no longer shows them.
         self._refused: dict[str, CheckRejection] = {}
-        self._demands = DemandCache(reads.clusters.cache)
+        self._demands = DemandCache(shared.reads.clusters.cache)
 
     def run(self, _items: Sequence[str] = ()) -> Result | None:
-        ownership = self._reads.snapshot().odcrs.owned
+        snapshot = self._reads.snapshot()
+        ownership = snapshot.odcrs.owned
         unattributed = self._unattributed.count(  # also without requests: only lasting uses count
             unnamed(ownership, self._instances() if ownership.odcrs else {}), self._clock.now()
         )
@@ -118,7 +97,7 @@ class AdmissionCheckController:
             self._reads,
             self._provider,
             ownership,
-            self._other_holders(),
+            snapshot.unqueued_clusters,
             unattributed=unattributed,
             now=self._clock.now(),
             demands=self._demands,

@@ -13,10 +13,8 @@ from typing import Any, Final
 from broker.apis import names
 from broker.apis.kueue import ACTIVE, AdmissionCheck, ClusterQueue
 from broker.apis.meta import ConditionUpdate, condition
+from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.kueue.render import CHECK, CONTROLLER
-from broker.controllers.reservation_reads import ReservationReads
-from broker.kube.client import Client
-from broker.kube.clock import Clock
 from broker.kube.conditions import condition_body, set_conditions
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, NotFound
@@ -36,10 +34,9 @@ MESSAGE: Final = "the capacity broker answers once the reserved instances exist"
 class AdmissionCheckReconciler:
     """`run` reconciles the check; the properties report its state."""
 
-    def __init__(self, client: Client, reads: ReservationReads, *, clock: Clock) -> None:
-        self._client = client
-        self._reads = reads
-        self._clock = clock
+    def __init__(self, shared: ReservationDependencies) -> None:
+        self._client, self._clock = shared.client, shared.clock
+        self._reads = shared.reads
         self.error: ApiError | None = None  # the error that prevented the last write of the check
         self.failed = Signal()  # after each such error
 

@@ -18,6 +18,7 @@ from broker.apis.kueue import ClusterQueue, LocalQueue, StopPolicy
 from broker.apis.kueue_versions import cluster_queue_spec
 from broker.apis.meta import Object
 from broker.apis.ome_rules import JudgedSpec
+from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.kueue.check import AdmissionCheckReconciler, uses_check
 from broker.controllers.kueue.cohorts import cycle
 from broker.controllers.kueue.informer import ServedInformer
@@ -29,11 +30,9 @@ from broker.controllers.kueue.render import (
     local_queue,
     skeleton,
 )
-from broker.controllers.reservation_reads import ReservationReads
-from broker.kube.client import Client
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable
-from broker.kube.events import Recorder, Reference
+from broker.kube.events import Reference
 from broker.quota.usage import Reserved
 from broker.reservations.annotations import ADMISSION, INVALID, STOP
 from broker.reservations.kueue_objects import (
@@ -57,7 +56,6 @@ from broker.reservations.queue_problems import (
     UNMARKED,
 )
 from broker.reservations.reading import read
-from broker.settings import Settings
 
 Json = dict[str, Any]
 M = TypeVar("M", ClusterQueue, LocalQueue)
@@ -70,20 +68,10 @@ RETRY_SECONDS: Final = {CONFLICT: 300.0, REFUSED: 300.0, UNAVAILABLE: 30.0}
 class QueueController:
     """`reconcile` takes a reservation's key."""
 
-    def __init__(
-        self,
-        client: Client,
-        reads: ReservationReads,
-        check: AdmissionCheckReconciler,
-        *,
-        settings: Settings,
-        recorder: Recorder,
-    ) -> None:
-        self._client = client
-        self._reads = reads
+    def __init__(self, shared: ReservationDependencies, check: AdmissionCheckReconciler) -> None:
+        self._client, self._recorder = shared.client, shared.recorder
+        self._reads = shared.reads
         self._check = check
-        self._settings = settings
-        self._recorder = recorder
         self._was_present = False  # whether this process has seen Kueue
         # By kind and key: the body that this process applied last. Other clients wrote any difference.
         self._made: dict[tuple[str, str], Json] = {}

@@ -8,14 +8,14 @@ reservations together, so one thread decides about all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import structlog
 
 from broker.capacity.model import Inventory
-from broker.controllers.inventory import InventoryCache
+from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.odcr import metrics
 from broker.controllers.odcr.deletion_notices import DeletionNotices
 from broker.controllers.odcr.executor import ObjectChanged, OdcrExecutor
@@ -23,9 +23,7 @@ from broker.controllers.odcr.groups import Groups
 from broker.controllers.odcr.ledger import PurchaseLedger
 from broker.controllers.odcr.messages import group_arn_of, not_offered
 from broker.controllers.odcr.stops import StopEvents
-from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.bisection import bisected
-from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, NotFound, Unavailable
 from broker.option_rules import listed
@@ -43,9 +41,7 @@ from broker.reservations.ownership import Ownership, ReservationProblem, resolve
 from broker.reservations.procurement import observed, plan
 from broker.reservations.purchases import held_now, missing, still_open
 from broker.reservations.reading import ParsedReservation, read
-from broker.settings import Settings
 from broker.text import group_name
-from providers.base import CapacityProvider
 from providers.model import ErrorClass, InstanceType, Odcr, ProviderError, ReservationGroup
 
 NOT_YET = 1.0
@@ -70,26 +66,15 @@ class ProvisioningState:
 class OdcrProvisioner:
     """`run` is one pass over all reservations."""
 
-    def __init__(
-        self,
-        context: ControllerContext,
-        provider: CapacityProvider,
-        reads: ReservationReads,
-        inventory: InventoryCache,
-        *,
-        settings: Settings,
-        publish: Callable[[OdcrSnapshot], None],
-        describe: Callable[[], None],
-    ) -> None:
-        client, clock, recorder = context.client, context.clock, context.recorder
+    def __init__(self, shared: ReservationDependencies) -> None:
+        recorder, provider, settings = shared.recorder, shared.provider, shared.settings
         self._provider = provider
-        self._reads = reads
-        self._inventory = inventory
-        self._publish_odcrs = publish
+        self._reads = shared.reads
+        self._inventory = shared.inventory
         self._published = NO_ODCRS
         self._settings = settings
-        self._clock = clock
-        self._describe = describe
+        self._clock = shared.clock
+        self._describe = shared.describe
         self._zones = settings.bought_zones
         self._cost_labels = listed(settings.cost_labels)
         self._groups = Groups(provider, region=settings.region, cluster=settings.cluster_name)
@@ -102,9 +87,9 @@ class OdcrProvisioner:
         self._refresh_ledger = False  # whether an operator may have removed entries of the ledger
         self._deletion_notices = DeletionNotices(recorder, region=settings.region, cluster=self._cluster)
         self._stops = StopEvents(recorder)
-        self._ledger = PurchaseLedger(client)
+        self._ledger = PurchaseLedger(shared.client)
         self._executor = OdcrExecutor(
-            client, provider, self._groups, self._ledger, inventory.assumed, recorder=recorder
+            shared.client, provider, self._groups, self._ledger, shared.inventory.assumed, recorder=recorder
         )
 
     def run(self) -> Result | None:
@@ -407,7 +392,7 @@ class OdcrProvisioner:
     def _expose(self, odcrs: OdcrSnapshot) -> None:
         self._published = odcrs
         metrics.show(odcrs)
-        self._publish_odcrs(odcrs)
+        self._reads.snapshots.publish(odcrs)
 
 
 def _age(reading: ParsedReservation) -> tuple[datetime, Reserved]:

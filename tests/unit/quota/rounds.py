@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from broker.apis import names
 from broker.apis.core import Node, Pod
@@ -26,7 +26,6 @@ from broker.capacity.model import Inventory, NodeClass, Plan, Selection
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from broker.controllers.assumed import AssumptionStore
-from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.nodeclaim.planning import in_gangs
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.termination import BY_NODE
@@ -37,7 +36,6 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
 from broker.kube.errors import NotFound
-from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from broker.quota.entitled import AdmissionDecision
 from broker.quota.joint import JointDecision
@@ -46,6 +44,7 @@ from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.settings import Settings
 from tests.support.caches import claim_caches
+from tests.support.dependencies import dependencies
 from tests.unit.capacity.builders import (
     CAPACITY_TYPE,
     GROUP,
@@ -280,20 +279,17 @@ class World:
     def start(self) -> None:
         """A new process: its only input are the objects."""
         self.assumed = AssumptionStore(self.clock)
-        caches = claim_caches(self.claims, self.nodes, self.pods)
-        recorder = Recorder(self.store, "test", self.clock)
-        shared = ReservationDependencies(
-            client=self.store,
-            provider=cast(Any, SimpleNamespace(instance_types=lambda: TYPES)),
-            reads=self.reads,
-            caches=caches,
-            inventory=cast(Any, SimpleNamespace(snapshot=self.inventory, assumed=self.assumed)),
-            settings=self.settings,
-            clock=self.clock,
-            recorder=recorder,
-            describe=lambda: None,
+        self.slots = PreemptionController(
+            dependencies(
+                self.store,
+                self.clock,
+                provider=SimpleNamespace(instance_types=lambda: TYPES),
+                reads=self.reads,
+                caches=claim_caches(self.claims, self.nodes, self.pods),
+                inventory=SimpleNamespace(snapshot=self.inventory, assumed=self.assumed),
+                settings=self.settings,
+            )
         )
-        self.slots = PreemptionController(shared)
 
     # -- the state
 

@@ -16,25 +16,23 @@ from broker.apis.meta import Kind
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apiserver import Cluster
-from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
 from broker.kube.errors import NotFound
-from broker.kube.events import Recorder
 from broker.kube.informer import Informer
 from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
 from broker.reservations.kueue_objects import mark
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
-from broker.settings import Settings
 from broker.wiring.reservation_controllers import reservation_controllers
 from tests.kueue.definitions import definitions, install
 from tests.kueue.played import Kueue
 from tests.support.caches import claim_caches
+from tests.support.dependencies import dependencies
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -66,16 +64,12 @@ class World:
         nodes, pods = Informer(self.client, Node, clock=clock), Informer(self.client, Pod, clock=clock)
         self.reads = ReservationReads(self.client, clock=clock)
         controllers = reservation_controllers(
-            ReservationDependencies(
-                client=Client(transport),
-                provider=nothing,
+            dependencies(
+                Client(transport),
+                clock,
                 reads=self.reads,
                 caches=claim_caches(self.claims.cache, nodes.cache, pods.cache),
                 inventory=inventory,
-                settings=Settings(),
-                clock=clock,
-                recorder=Recorder(self.client, "test", clock),
-                describe=lambda: None,
             ),
             classes=Cache(EC2NodeClass),
         )

@@ -9,14 +9,12 @@ from broker.apiserver import Cluster
 from broker.controllers.capacityreservation.controller import ReservationController
 from broker.controllers.capacityreservation.facts import JointFacts, JointFactsBuilder
 from broker.controllers.capacityreservation.metrics import TABLES, ReservationMetrics, show
-from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
-from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
-from broker.quota.lifecycle import Limits
 from broker.quota.usage import Reserved
 from broker.reservations.spec import Reservation
+from tests.support.dependencies import dependencies
 
 
 class UnusedBuilder(JointFactsBuilder):
@@ -34,14 +32,7 @@ class UnusedBuilder(JointFactsBuilder):
 
 def test_without_reservations_no_facts_are_built_and_old_metrics_are_removed() -> None:
     client, clock, builder = Client(InProcessTransport(Cluster())), FakeClock(), UnusedBuilder()
-    controller = ReservationController(
-        client,
-        ReservationReads(client, clock=clock),
-        builder,
-        clock=clock,
-        recorder=Recorder(client, "test", clock),
-        limits=Limits(creating=600, updating=600),
-    )
+    controller = ReservationController(dependencies(client, clock), builder)
     show({Reserved("team", "gpu"): ReservationMetrics(state="Active")}, {("nvidia.com/gpu", "no flavor"): 8})
     assert controller.run() is None
     assert not [sample for table in TABLES for family in table.collect() for sample in family.samples]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -35,17 +35,17 @@ from broker.kube.clock import FakeClock
 from broker.kube.conditions import timestamp
 from broker.kube.errors import NotFound
 from broker.kube.transports import InProcessTransport
-from broker.quota.model import FlavorResource
-from broker.quota.usage import ReservationHolder, Reserved
+from broker.quota.usage import Reserved
 from broker.reservations.kueue_objects import mark
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.reservations.spec import JudgedSpecs
 from broker.settings import Settings
-from providers.base import CapacityProvider
 from providers.model import Gpu, InstanceType, Odcr
 from tests.kueue.definitions import definitions, install
 from tests.kueue.played import Kueue
+from tests.support.caches import claim_caches
+from tests.support.dependencies import dependencies
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -81,7 +81,6 @@ class World:
         self.kueue = Kueue(self.transport, version=served[0], now=self.clock.now)
         self.client.create(Namespace.KIND, {"metadata": {"name": "team"}})
         self.owned_odcrs: dict[Reserved, Mapping[str, tuple[Odcr, ...]]] = {}
-        self.others: dict[Reserved, tuple[ReservationHolder, ...]] = {}
         self.nodes: Cache[Node] = Cache(Node)
         self.claims: Cache[NodeClaim] = Cache(NodeClaim)
         self.reads = ReservationReads(Client(self.transport), clock=self.clock)
@@ -103,14 +102,13 @@ class World:
             JudgedSpecs(strict=settings is not None and settings.strict),
         )
         self.controller = AdmissionCheckController(
-            Client(self.transport),
-            self.reads,
-            cast(CapacityProvider, Types()),
-            other_holders=lambda: self.others,
-            settings=settings or Settings(),
-            clock=self.clock,
-            nodes=self.nodes,
-            claims=self.claims,
+            dependencies(
+                Client(self.transport),
+                self.clock,
+                reads=self.reads,
+                provider=Types(),
+                caches=claim_caches(self.claims, self.nodes),
+            )
         )
 
     def kind(self, model: type[Any]) -> Kind:
@@ -351,8 +349,9 @@ def test_without_allow_borrowing_only_own_instances_count() -> None:
 def test_dedicated_clusters_keep_their_instances() -> None:
     world = World()
     world.holds(A, 2)
-    usage = {FlavorResource("h100", GPU): 8}
-    world.others[A] = (ReservationHolder(kind="DedicatedAICluster", name="chat", reserved=A, usage=usage),)
+    held = {"reservation": str(A), "flavors": [{"name": "h100", "resources": [{"name": GPU, "total": "8"}]}]}
+    cluster = {"metadata": {"name": "chat", "resourceVersion": "1"}, "status": {"admission": held}}
+    world.reads.clusters.cache.replace([cluster], 1)
     world.submit("one")
     world.submit("two")
     assert sorted(world.check_states("one", "two")) == ["Ready", "Retry"]

@@ -40,10 +40,10 @@ from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
 from broker.reservations.kueue_objects import mark, owner_of, queue_name
 from broker.reservations.ownership import ReservationProblem
-from broker.settings import Settings
 from tests.cluster.taps import Tap
 from tests.kueue.definitions import install
 from tests.kueue.played import Kueue
+from tests.support.dependencies import dependencies
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -77,11 +77,10 @@ class World:
         client = Client(self.tap)
         clock = FakeClock()
         self.reads = ReservationReads(client, clock=clock)
-        self.check = AdmissionCheckReconciler(client, self.reads, clock=clock)
         self.recorder = Recorder(client, "test", clock)
-        self.controller = QueueController(
-            client, self.reads, self.check, settings=Settings(), recorder=self.recorder
-        )
+        shared = dependencies(client, clock, reads=self.reads, recorder=self.recorder)
+        self.check = AdmissionCheckReconciler(shared)
+        self.controller = QueueController(shared, self.check)
 
     def reported(self, reserved: Reserved = TEAM) -> tuple[ReservationProblem, ...]:
         return self.reads.snapshot().queue_problems.get(reserved, ())

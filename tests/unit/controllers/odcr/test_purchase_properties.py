@@ -34,7 +34,6 @@ from broker.controllers.assumed import AssumptionStore
 from broker.controllers.odcr.provisioner import OdcrProvisioner
 from broker.controllers.snapshot import Snapshot
 from broker.kube.client import Client
-from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError, NotFound, Unavailable
 from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
@@ -53,6 +52,7 @@ from providers.model import (
     ReservationGroup,
 )
 from tests.support.definitions import defined
+from tests.support.dependencies import dependencies
 from tests.support.examples import times
 from tests.unit.capacity.builders import type_
 
@@ -195,8 +195,9 @@ class Ec2:
 class Reads:
     """The API server's present state in place of watches."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, publish: Callable[[OdcrSnapshot], None]) -> None:
         self._client, self._flavors, self._specs = client, FlavorCatalog(), JudgedSpecs()
+        self.snapshots = SimpleNamespace(publish=publish)
 
     def snapshot(self) -> Snapshot:
         reservations: list[Reservation] = [
@@ -247,17 +248,15 @@ class Purchases(RuleBasedStateMachine):
         self.published = NO_ODCRS
         self.assumed = AssumptionStore(cast("Any", self))
         self.provisioner = OdcrProvisioner(
-            ControllerContext(
-                client=self.client,
-                recorder=cast("Any", SimpleNamespace(event=lambda *_, **__: None)),
-                clock=cast("Any", self),
-            ),
-            cast("Any", self.ec2),
-            cast("Any", Reads(self.client)),
-            cast("Any", self),
-            settings=self.settings,
-            publish=self.publish,
-            describe=lambda: None,
+            dependencies(
+                self.client,
+                cast("Any", self),
+                recorder=SimpleNamespace(event=lambda *_, **__: None),
+                provider=self.ec2,
+                reads=Reads(self.client, self.publish),
+                inventory=self,
+                settings=self.settings,
+            )
         )
 
     def publish(self, odcrs: OdcrSnapshot) -> None:

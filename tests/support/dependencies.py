@@ -1,0 +1,30 @@
+"""The dependencies of controllers about OME's kinds, for tests that need a few of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from broker.controllers.dependencies import ReservationDependencies
+from broker.controllers.reservation_reads import ReservationReads
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.events import Recorder
+from broker.settings import Settings
+from tests.support.caches import claim_caches
+
+
+def dependencies(client: Client, clock: Clock, **given: Any) -> ReservationDependencies:
+    """The given ones, and for the rest empty caches, an account without types and the default settings."""
+    parts: dict[str, Any] = {
+        "client": client,
+        "clock": clock,
+        "recorder": Recorder(client, "test", clock),
+        "provider": SimpleNamespace(reservations=list, instance_types=dict),
+        "reads": ReservationReads(client, clock=clock),
+        "caches": claim_caches(),
+        "inventory": SimpleNamespace(),
+        "settings": Settings(),
+        "describe": lambda: None,
+    }
+    return ReservationDependencies(**(parts | given))
