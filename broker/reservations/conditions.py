@@ -24,6 +24,7 @@ from broker.reservations.annotations import INVALID
 from broker.reservations.cluster_admission import by_flavor
 from broker.reservations.queue_problems import BLOCKERS
 from broker.reservations.sizing import ACCELERATORS, Sizing, deciding_resources
+from providers.model import Odcr
 
 READY: Final = "Ready"
 SUFFICIENT: Final = "ResourcesSufficient"
@@ -112,7 +113,8 @@ class QueueState:
 class ReservationFacts:
     """The facts of one reservation.
 
-    `deciding`: resources that its flavors are sized by; `pending`: its ODCRs that do not serve yet.
+    `deciding`: resources that its flavors are sized by; `cloud`: its ODCRs, each with its flavor; `pending`:
+    those of them that do not serve yet.
     `out_of_service`: why machines of its flavors cannot be used. `taken`: its resources in use by others, on
     the nodes `takers` if known. `failures`: problems of its purchases; `queue_failures`: those of its queues.
     `remedies`: ways to get missing instances if the broker buys none. `remaining`: the objects and ODCRs that
@@ -126,6 +128,8 @@ class ReservationFacts:
     share: HardwareShare = field(default_factory=HardwareShare)
     deciding: frozenset[FlavorResource] = frozenset()
     missing_flavors: tuple[str, ...] = ()
+    cloud: tuple[tuple[str, Odcr], ...] = ()
+    group_arn: str = ""
     pending: tuple[str, ...] = ()
     out_of_service: tuple[str, ...] = ()
     taken: Amounts = field(default_factory=dict)

@@ -18,11 +18,7 @@ from broker.apis import names
 from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation
 from broker.controllers.capacityreservation import status
-from broker.controllers.capacityreservation.facts import (
-    Cloud,
-    JointFacts,
-    JointFactsBuilder,
-)
+from broker.controllers.capacityreservation.facts import JointFacts, JointFactsBuilder
 from broker.controllers.capacityreservation.metrics import ReservationMetrics, show
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.owned_metadata import OwnedMetadata
@@ -48,8 +44,6 @@ class ReconciledReservation:
 
     reservation: Reservation
     facts: ReservationFacts
-    cloud: Cloud
-    group_arn: str
     until: float
 
 
@@ -94,21 +88,20 @@ class ReservationController:
     def _reconcile(self, reservation: Reservation, joint: JointFacts, moment: float) -> float:
         """Reconciles one reservation; returns until when it cannot change by time alone (monotonic)."""
         reserved = reserved_of(reservation)
-        facts, cloud = joint.facts[reserved], joint.cloud[reserved]
-        group_arn = joint.group_arns[reserved]
+        facts = joint.facts[reserved]
         known = self._known.get(reservation.uid)
         if (
             known is not None
             and known.reservation is reservation
             and moment < known.until
-            and (known.facts, known.cloud, known.group_arn) == (facts, cloud, group_arn)
+            and known.facts == facts
         ):
             return known.until
         deleting = reservation.deleting  # as in the facts: the response to a write may be newer
         applied = self._metadata.apply(reservation, short(facts.judged.spec.cohort))
         reservation = self._cached(reservation, applied)
         before = reservation.status.capacity_reservation_lifecycle_state
-        reservation, left = self._write_status(reservation, facts, cloud, group_arn)
+        reservation, left = self._write_status(reservation, facts)
         if deleting and not facts.remaining:
             self._release(reservation)
         if (
@@ -119,13 +112,11 @@ class ReservationController:
             return moment  # the next pass reconciles the new state
         until = moment + max(left, SOON)
         self._known[reservation.uid] = ReconciledReservation(
-            reservation=reservation, facts=facts, cloud=cloud, group_arn=group_arn, until=until
+            reservation=reservation, facts=facts, until=until
         )
         return until
 
-    def _write_status(
-        self, reservation: Reservation, facts: ReservationFacts, cloud: Cloud, group_arn: str
-    ) -> tuple[Reservation, float]:
+    def _write_status(self, reservation: Reservation, facts: ReservationFacts) -> tuple[Reservation, float]:
         """Writes the status if it differs. Returns the object, and the seconds until its state may change
         by time alone.
         """
@@ -159,8 +150,6 @@ class ReservationController:
             updates,
             detail,
             facts,
-            cloud,
-            group_arn,
             known=not first,
             now=now,
         )

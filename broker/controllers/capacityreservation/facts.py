@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from typing import Final
@@ -50,26 +50,12 @@ from providers.model import InstanceType, Odcr, ProviderError
 STARTING: Final = frozenset({"pending", "scheduled", "assessing", "delayed", "payment-pending"})
 _log = structlog.get_logger("reservation")
 
-Cloud = tuple[tuple[str, Odcr], ...]  # the EC2 reservations behind one, each with its flavor
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedQuota:
-    """Quota and limits of a judged spec."""
-
-    judged: JudgedSpec
-    nominal: Amounts
-    limit: Amounts
-    deciding: frozenset[FlavorResource]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointFacts:
     """`until`: when the facts may change by time alone (monotonic)."""
 
     facts: Mapping[Reserved, ReservationFacts]
-    cloud: Mapping[Reserved, Cloud]
-    group_arns: Mapping[Reserved, str]
     unattributed: Mapping[tuple[str, str], int] = field(default_factory=dict)
     until: float = float("inf")
 
@@ -86,7 +72,7 @@ class JointFactsBuilder:
         self._unattributed = unattributed
         self._steadied: SteadyMachines | None = None
         self._types: Mapping[str, InstanceType] = {}
-        self._judgements: dict[str, tuple[tuple[int, str], JudgedQuota]] = {}
+        self._judgements: dict[str, tuple[tuple[int, str], ReservationFacts]] = {}
         self._users: dict[
             str, tuple[Sequence[ReservationHolder], tuple[ReservationHolder, ...], Amounts]
         ] = {}
@@ -134,26 +120,22 @@ class JointFactsBuilder:
             anywhere=unattributed.anywhere,
         )
         facts: dict[Reserved, ReservationFacts] = {}
-        cloud: dict[Reserved, Cloud] = {}
-        group_arns: dict[Reserved, str] = {}
         for reservation in reservations:
             reserved = reserved_of(reservation)
             odcrs = snapshot.odcrs.status(reserved)
-            group_arns[reserved] = odcrs.group_arn
             quota, held = judged[reserved], ownership.of(reserved)
-            cloud[reserved] = tuple((flavor, odcr) for flavor in sorted(held) for odcr in held[flavor])
+            cloud = tuple((flavor, odcr) for flavor in sorted(held) for odcr in held[flavor])
             named = sorted({key.flavor for key in quota.nominal})
             users, used = added[reserved]
             priority = reservation.spec.priority_class_name
-            facts[reserved] = ReservationFacts(
-                judged=quota.judged,
+            facts[reserved] = replace(
+                quota,
                 refused=snapshot.refusals.get(reserved, ()),
-                nominal=quota.nominal,
-                limit=quota.limit,
                 share=shared.get(reserved) or HardwareShare(),
-                deciding=quota.deciding,
                 missing_flavors=tuple(name for name in named if name not in flavors and name not in held),
-                pending=tuple(_begins(odcr) for _, odcr in cloud[reserved] if odcr.state in STARTING),
+                cloud=cloud,
+                group_arn=odcrs.group_arn,
+                pending=tuple(_begins(odcr) for _, odcr in cloud if odcr.state in STARTING),
                 out_of_service=(
                     *own.get(reserved, ()),
                     *_tied(machine_snapshot, named),
@@ -178,8 +160,6 @@ class JointFactsBuilder:
         due = (began + steady_seconds for began in self._steadied.since.values())
         return JointFacts(
             facts=facts,
-            cloud=cloud,
-            group_arns=group_arns,
             unattributed=machine_snapshot.unattributed,
             until=min((steadily, *due)),
         )
@@ -199,7 +179,7 @@ class JointFactsBuilder:
         self._users = {uid: known for uid, known in self._users.items() if uid in alive}
         self._judgements = {uid: known for uid, known in self._judgements.items() if uid in alive}
 
-    def _flavors(self, catalog: FlavorCatalog, judged: Iterable[JudgedQuota]) -> Flavors:
+    def _flavors(self, catalog: FlavorCatalog, judged: Iterable[ReservationFacts]) -> Flavors:
         """Node labels by flavor."""
         named = {key.flavor for quota in judged for key in quota.nominal}
         flavors = catalog.usable(sorted(name for name in named if name in self._types))
@@ -211,7 +191,7 @@ class JointFactsBuilder:
         inventory, nodes = self._inventory.snapshot(), self._nodes.list()
         return self._hardware.read(nodes, claims, inventory, ownership, flavors, self._types, now)
 
-    def _judge(self, reservation: Reservation) -> JudgedQuota:
+    def _judge(self, reservation: Reservation) -> ReservationFacts:
         sizing = SIZING.of(reservation)
         version = (reservation.metadata.generation, sizing)
         known = self._judgements.get(reservation.uid)
@@ -223,7 +203,7 @@ class JointFactsBuilder:
 
 
 def _claimants(
-    reservations: Sequence[Reservation], judged: Mapping[Reserved, JudgedQuota]
+    reservations: Sequence[Reservation], judged: Mapping[Reserved, ReservationFacts]
 ) -> Sequence[EntitledReservation]:
     return [
         EntitledReservation(
@@ -236,7 +216,7 @@ def _claimants(
     ]
 
 
-def _attribution(judged: Mapping[Reserved, JudgedQuota]) -> IsAttributed:
+def _attribution(judged: Mapping[Reserved, ReservationFacts]) -> IsAttributed:
     """Whether a claim with this annotation is attributed on machines of an owner: it draws from the owner
     or from its cohort.
     """
@@ -272,9 +252,10 @@ def _broken_machines(
     return common, own
 
 
-def _judgement(reservation: Reservation, judged: JudgedSpec, sizing: Sizing) -> JudgedQuota:
+def _judgement(reservation: Reservation, judged: JudgedSpec, sizing: Sizing) -> ReservationFacts:
+    """The facts that follow from the spec alone: quota, limits, and the resources that size it."""
     if judged.problems:
-        return JudgedQuota(judged=judged, nominal={}, limit={}, deciding=frozenset())
+        return ReservationFacts(judged=judged)
     quota_queue = queue(reserved_of(reservation), judged.spec)
     nominal = {key: quota.nominal for key, quota in quota_queue.quotas.items()}
     limit: dict[FlavorResource, int] = {}
@@ -282,7 +263,7 @@ def _judgement(reservation: Reservation, judged: JudgedSpec, sizing: Sizing) -> 
         borrows = judged.spec.allow_borrowing and bool(quota_queue.cohort)
         more = UNLIMITED if quota.borrowing_limit is None else quota.borrowing_limit
         limit[key] = quota.nominal + (more if borrows else 0)
-    return JudgedQuota(
+    return ReservationFacts(
         judged=judged, nominal=nominal, limit=limit, deciding=conditions.deciding(nominal, sizing)
     )
 

@@ -37,8 +37,6 @@ def body(
     updates: Sequence[ConditionUpdate],
     detail: str,
     facts: ReservationFacts,
-    cloud: Iterable[tuple[str, Odcr]],
-    group_arn: str,
     *,
     known: bool,
     now: datetime,
@@ -60,11 +58,11 @@ def body(
         "allocated": flavors(used, borrowed),
         "free": flavors(free(free(share.allocatable, used), facts.taken)),
         "associationUsages": users(associations(facts.holders)),
-        "cloudReservations": [_cloud(flavor, odcr) for flavor, odcr in cloud],
+        "cloudReservations": [_cloud(flavor, odcr) for flavor, odcr in facts.cloud],
     }
     status |= {name: value for name, value in amounts.items() if value}
-    if group_arn:
-        status["reservationGroupARN"] = group_arn
+    if facts.group_arn:
+        status["reservationGroupARN"] = facts.group_arn
     status["summary"] = {
         "gpuTotal": accelerators(facts.nominal),
         "gpuAllocated": accelerators(used),

@@ -449,9 +449,7 @@ def write(before: ReservationStatus, known: ReservationFacts, state: State, now:
         state,
         updates,
         detail(state, obstacle, updates, known),
-        known,
-        [("h100", odcr)],
-        "arn:aws:resource-groups:us-east-1:1:group/x",
+        replace(known, cloud=(("h100", odcr),), group_arn="arn:aws:resource-groups:us-east-1:1:group/x"),
         known=True,
         now=now,
     )
