@@ -12,7 +12,6 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import count
 from typing import Any, TypeVar
 
@@ -84,12 +83,6 @@ class QuotaLedger:
         """The node and its ancestors over quota, with the exceeded flavors and resources."""
         nodes = (node, *node.path())
         return frozenset((node, key) for node in nodes for key in usage if node.over_quota((key,)))
-
-    def evict(self, name: str) -> AdmittedWorkload:
-        """Marks a workload as evicted; it holds its quota until it is released."""
-        evicted = replace(self.release(name), evicted=True)
-        self.admit(evicted)
-        return evicted
 
     @property
     def turns(self) -> tuple[bool, ...]:

@@ -85,8 +85,3 @@ def _nearest(given: str, known: tuple[str, ...]) -> str:
         ),
         "",
     )
-
-
-def resolve(given: str, known: Iterable[Reserved]) -> Reserved | UnresolvedName:
-    """Resolves `capacityReservationId`, or the annotation of a claim, among the known reservations."""
-    return ReservationNames(known).resolve(given)

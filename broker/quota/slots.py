@@ -181,13 +181,6 @@ class SlotTree:
         )
         return tuple(sorted(candidates, key=victim_order))
 
-    def borrows(self, cluster: str) -> bool:
-        """Whether a dedicated cluster holds slots of others."""
-        return any(
-            holder.odcr_id and self._slot_pool_of[holder.odcr_id].owner != holder.queue
-            for holder in self._holders_of.get(cluster_holder(cluster), ())
-        )
-
     def reclaim(self, requests: Sequence[SlotRequest]) -> tuple[Victim, ...]:
         """The victims for these requests, beyond terminating holders. Requests in order of importance.
 

@@ -57,7 +57,6 @@ class FlavorCatalog:
             labels = self.labels(name)
             if labels is None:
                 return FlavorProblem(
-                    flavor=name,
                     reason="FlavorNotFound",
                     message=f"there is no ResourceFlavor {name}: make one with the nodeLabels "
                     f"{names.INSTANCE_TYPE} and {names.ZONE}",

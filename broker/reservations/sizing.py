@@ -106,7 +106,6 @@ class InstanceFlavor:
 class FlavorProblem:
     """Why a flavor resolves to no instances: `reason` for a condition, `message` for people."""
 
-    flavor: str
     reason: str
     message: str
 
@@ -115,16 +114,14 @@ class FlavorProblem:
 class SizedQuota:
     """Instances of a quota: `count` of `instance_type`, the flavor's first.
 
-    `counts`: the count with each of the flavor's types alone; `exact`: the same before rounding up. `by` is
-    the resource that decided. `reason` is empty if nothing is missing.
+    `counts`: the count with each of the flavor's types alone. `by` is the resource that decided. `reason` is
+    empty if nothing is missing.
     """
 
     count: int
     instance_type: str
     counts: Mapping[str, int] = field(default_factory=dict)
-    exact: Mapping[str, Fraction] = field(default_factory=dict)
     by: str = ""
-    supplied: Mapping[str, float] = field(default_factory=dict)
     missing: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
     message: str = ""
@@ -139,7 +136,7 @@ def flavor_of(
     """The flavor of these node labels. `zones` are the configured ones; none: all that offer the type."""
 
     def problem(reason: str, message: str) -> FlavorProblem:
-        return FlavorProblem(flavor=name, reason=reason, message=f"flavor {name}: {message}")
+        return FlavorProblem(reason=reason, message=f"flavor {name}: {message}")
 
     if node_labels.get(CAPACITY_TYPE, "reserved") != "reserved":
         return problem(
@@ -202,8 +199,7 @@ def size(
     first = types[flavor.instance_types[0]]
     wanted = {name: amount for name, amount in nominal.items() if amount > 0}
     deciding = deciding_resources(wanted, sizing)
-    exact = {name: needed(types[name], nominal, sizing=sizing) for name in flavor.instance_types}
-    counts = {name: math.ceil(fraction) for name, fraction in exact.items()}
+    counts = {name: math.ceil(needed(types[name], nominal, sizing=sizing)) for name in flavor.instance_types}
     count, has = counts[first.name], supply(first)
     ratios = _ratios(first, wanted)
     supplied = {name: count * has.get(name, 0.0) for name in wanted if name in _known(has)}
@@ -213,9 +209,7 @@ def size(
         count=count,
         instance_type=first.name,
         counts=counts,
-        exact=exact,
         by=by,
-        supplied=supplied,
         missing=missing,
         reason="ResourceRatioUnsatisfiable" if missing else "",
         message=_shortfall(flavor, first, count, by, wanted, supplied, missing) if missing else "",

@@ -44,7 +44,7 @@ def without_room(
     for held in nominated_quota.values():
         if (node := tree.queues.get(held.reserved.queue)) is not None:
             node.add(held.usage)
-            roots.add(_root(node))
+            roots.add(node.root())
     made_for = {key.flavor for held in nominated_quota.values() for key in held.usage}
     held_back = set()
     waiting = [*claims]
@@ -55,7 +55,7 @@ def without_room(
 
     for claim, queue in sorted(waiting, key=lambda item: (not first(item[0]), *_order(item[0]))):
         node = tree.queues.get(queue)
-        if node is None or _root(node) not in roots:
+        if node is None or node.root() not in roots:
             continue
         fitting = True
         for usage in _usages(claim, node, made_for, flavors, types):
@@ -102,8 +102,3 @@ def _usages(
             for resource, value in supply(kind).items()
         }
         yield share(node.queue, name, has)
-
-
-def _root(node: QuotaNode) -> QuotaNode:
-    *_, root = (node, *node.path())
-    return root

@@ -76,12 +76,12 @@ def cluster_queue(
     return {"metadata": metadata, "spec": body}
 
 
-def local_queue(reservation: Reservation, namespace: str, *, stop: StopPolicy = "None") -> Json:
+def local_queue(reservation: Reservation, namespace: str) -> Json:
     """The body of the LocalQueue for a namespace's workloads."""
     reserved = reserved_of(reservation)
     metadata = _metadata(reservation)
     metadata |= {"name": local_queue_name(reserved), "namespace": namespace}
-    return {"metadata": metadata, "spec": {"clusterQueue": queue_name(reserved), "stopPolicy": stop}}
+    return {"metadata": metadata, "spec": {"clusterQueue": queue_name(reserved), "stopPolicy": "None"}}
 
 
 def skeleton(body: Json, reserved: Reserved) -> Json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.quota.resolve import UnresolvedName, resolve
+from broker.quota.resolve import ReservationNames, UnresolvedName
 from broker.quota.usage import Reserved
 
 KNOWN = (
@@ -28,7 +28,7 @@ KNOWN = (
     ],
 )
 def test_name_resolves_to_one_reservation(given: str, expected: Reserved) -> None:
-    assert resolve(given, KNOWN) == expected
+    assert ReservationNames(KNOWN).resolve(given) == expected
 
 
 @pytest.mark.covers("OME-074")
@@ -48,7 +48,7 @@ def test_name_resolves_to_one_reservation(given: str, expected: Reserved) -> Non
     ],
 )
 def test_unresolved_name_reports_the_reason(given: str, reason: str, text: str) -> None:
-    resolution = resolve(given, KNOWN)
+    resolution = ReservationNames(KNOWN).resolve(given)
     assert isinstance(resolution, UnresolvedName)
     assert resolution.reason == reason
     assert text in resolution.message

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from broker.quota.ledger import QuotaLedger
@@ -105,7 +107,7 @@ def test_a_workload_holds_quota_once() -> None:
 
 def test_an_evicted_workload_holds_quota_until_it_is_released() -> None:
     world = ledger(queue("a", 9), workload("w", "a", 2))
-    world.evict("w")
+    world.admit(replace(world.release("w"), evicted=True))
     assert world.tree.queues["a"].uses(GPU) == 2
     world.release("w")
     assert (world.tree.queues["a"].uses(GPU), world.evicted) == (0, 0)

@@ -307,7 +307,7 @@ def test_instances_of_a_lost_status_are_deleted_only_after_quota_is_denied() -> 
 
 def test_an_unresolved_flavor_keeps_its_instances() -> None:
     def lost(flavor: str, amounts: Mapping[str, int]) -> FlavorProblem:
-        return FlavorProblem(flavor=flavor, reason="FlavorNotFound", message="make it")
+        return FlavorProblem(reason="FlavorNotFound", message="make it")
 
     status = status_of(cluster(holds=16, state="ACTIVE"), claim(0), claim(1), sized=lost)
     assert (status.state, status.detail) == ("FAILED", "make it")
@@ -342,7 +342,7 @@ def test_a_left_out_claim_counts_as_existing() -> None:
     status = status_of(dac, claim(1), gpus=8, left_out=(lost,))
     assert claim_changes(status) == ([], ["c-u-1"])
     assert status.held is not None and status.held.usage == {KEY: 16}
-    meaningless = FlavorProblem(flavor="h100", reason="FlavorNotFound", message="make it")
+    meaningless = FlavorProblem(reason="FlavorNotFound", message="make it")
     status = status_of(dac, claim(1), sized=lambda *_: meaningless, left_out=(lost,))
     assert claim_changes(status) == ([], [])
     status = status_of(cluster(holds=16, deleting=True), left_out=(lost,))
