@@ -16,25 +16,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from broker.quota import order
 from broker.quota.assign import FlavorAssignment, SharingRules, Simulation, assign
 from broker.quota.candidates import fits
 from broker.quota.flavors import PodSetRequest
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import Amounts, FlavorResource, Mode, PreemptionTarget, Quota
+from broker.quota.order import Head, HeadEntry, classical, fairly
 from broker.quota.partial import reduced
 from broker.quota.tree import QuotaNode
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
-    """A workload that waits for quota, the first of its queue."""
-
-    name: str
-    queue: str
-    pod_sets: tuple[PodSetRequest, ...]
-    priority: int = 0
-    queued: float = 0.0
 
 
 class HeadOutcome(StrEnum):
@@ -52,34 +41,6 @@ class HeadDecision:
     assignment: FlavorAssignment = field(default_factory=FlavorAssignment)
     targets: tuple[PreemptionTarget, ...] = ()
     why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    head: Head
-    node: QuotaNode
-    assignment: FlavorAssignment
-    targets: tuple[PreemptionTarget, ...]
-
-    @property
-    def name(self) -> str:
-        return self.head.name
-
-    @property
-    def usage(self) -> Amounts:
-        return self.assignment.usage
-
-    @property
-    def level(self) -> int:
-        return self.assignment.level
-
-    @property
-    def priority(self) -> int:
-        return self.head.priority
-
-    @property
-    def queued(self) -> float:
-        return self.head.queued
 
 
 @dataclass(slots=True)
@@ -120,7 +81,7 @@ def decide(ledger: QuotaLedger, heads: Iterable[Head], rules: SharingRules) -> l
     """The decision about each head in this round, at most one a queue, in the order in which they were
     taken."""
     decisions: list[HeadDecision] = []
-    entries: list[_Entry] = []
+    entries: list[HeadEntry] = []
     first: dict[str, str] = {}
     with ledger.stable():
         for head in heads:
@@ -135,14 +96,14 @@ def decide(ledger: QuotaLedger, heads: Iterable[Head], rules: SharingRules) -> l
                 entries.append(entry)
     this = _Round(ledger)
     try:
-        for entry in order.fairly(entries, this.changed) if rules.fair else order.classical(entries):
+        for entry in fairly(entries, this.changed) if rules.fair else classical(entries):
             decisions.append(_apply(this, entry))
     finally:
         this.undo()
     return decisions
 
 
-def _nominate(ledger: QuotaLedger, head: Head, rules: SharingRules) -> _Entry | HeadDecision:
+def _nominate(ledger: QuotaLedger, head: Head, rules: SharingRules) -> HeadEntry | HeadDecision:
     """The head's possible assignment now; a decision at once if no other head matters."""
     try:
         node = ledger.node(head.queue)
@@ -150,17 +111,17 @@ def _nominate(ledger: QuotaLedger, head: Head, rules: SharingRules) -> _Entry | 
         return HeadDecision(head=head, outcome=HeadOutcome.WAIT, why=str(error.args[0]))
     oracle = Simulation(ledger, head.queue, head.priority, head.queued, rules)
 
-    def attempt(pod_sets: Sequence[PodSetRequest]) -> _Entry | None:
+    def attempt(pod_sets: Sequence[PodSetRequest]) -> HeadEntry | None:
         given = assign(node, pod_sets, rules, oracle)
         if given.mode is Mode.FIT:
-            return _Entry(head, node, given, ())
+            return HeadEntry(head, node, given, ())
         if given.mode is Mode.PREEMPT and (victims := oracle.targets(given.usage, given.needed)):
-            return _Entry(head, node, given, victims)
+            return HeadEntry(head, node, given, victims)
         return None
 
     whole = assign(node, head.pod_sets, rules, oracle)
     if whole.mode is Mode.FIT:
-        return _Entry(head, node, whole, ())
+        return HeadEntry(head, node, whole, ())
     victims = oracle.targets(whole.usage, whole.needed) if whole.mode is Mode.PREEMPT else ()
     if not victims and (less := reduced(head.pod_sets, attempt)) is not None:
         return less
@@ -168,10 +129,10 @@ def _nominate(ledger: QuotaLedger, head: Head, rules: SharingRules) -> _Entry | 
         return HeadDecision(
             head=head, outcome=HeadOutcome.WAIT, assignment=whole, why="; ".join(whole.reasons)
         )
-    return _Entry(head, node, whole, victims)
+    return HeadEntry(head, node, whole, victims)
 
 
-def _apply(this: _Round, entry: _Entry) -> HeadDecision:
+def _apply(this: _Round, entry: HeadEntry) -> HeadDecision:
     """The decision about an entry after those before it."""
     head, node, assignment = entry.head, entry.node, entry.assignment
 

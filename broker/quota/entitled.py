@@ -19,7 +19,7 @@ from typing import Final
 
 from broker.quota.assign import SharingRules, assign
 from broker.quota.candidates import covered, fits
-from broker.quota.cycle import Head, HeadDecision, HeadOutcome, decide
+from broker.quota.cycle import HeadDecision, HeadOutcome, decide
 from broker.quota.flavors import Expression, Flavor, PodSetRequest, misfit
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import (
@@ -33,6 +33,7 @@ from broker.quota.model import (
     QuotaCohort,
     Reason,
 )
+from broker.quota.order import Head
 from broker.quota.tree import QuotaNode, Tree
 from broker.quota.waiting import WaitingHeads
 

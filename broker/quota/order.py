@@ -10,47 +10,54 @@ changed by a winner are computed again before the next one. The rules are Kueue'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Generic, Protocol, TypeVar
 
-from broker.quota.model import Amounts
+from broker.quota.assign import FlavorAssignment
+from broker.quota.flavors import PodSetRequest
+from broker.quota.model import PreemptionTarget
 from broker.quota.shares import borrows_of, share
 from broker.quota.tree import QuotaNode
 
 
-class OrderedEntry(Protocol):
-    """An entry that can be ordered."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """A workload that waits for quota, the first of its queue."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def node(self) -> QuotaNode: ...
-    @property
-    def usage(self) -> Amounts: ...
-    @property
-    def level(self) -> int: ...
-    @property
-    def priority(self) -> int: ...
-    @property
-    def queued(self) -> float: ...
+    name: str
+    queue: str
+    pod_sets: tuple[PodSetRequest, ...]
+    priority: int = 0
+    queued: float = 0.0
 
 
-E = TypeVar("E", bound=OrderedEntry)
+@dataclass(frozen=True, slots=True)
+class HeadEntry:
+    """A head with its possible assignment, and the victims that this needs."""
+
+    head: Head
+    node: QuotaNode
+    assignment: FlavorAssignment
+    targets: tuple[PreemptionTarget, ...]
+
+
 # Whether it would borrow of its request, its share then, its rank.
 _Key = tuple[bool, tuple[bool, float], tuple[int, float, str]]
 
 
-def classical(entries: Sequence[E]) -> Iterator[E]:
+def classical(entries: Sequence[HeadEntry]) -> Iterator[HeadEntry]:
     """Shorter borrowing distance, higher priority, longer wait."""
-    return iter(sorted(entries, key=lambda entry: (entry.level, *_rank(entry))))
+    return iter(sorted(entries, key=lambda entry: (entry.assignment.level, *_rank(entry))))
 
 
-def fairly(entries: Sequence[E], changed: Callable[[], Iterable[QuotaNode]] = tuple) -> Iterator[E]:
+def fairly(
+    entries: Sequence[HeadEntry], changed: Callable[[], Iterable[QuotaNode]] = tuple
+) -> Iterator[HeadEntry]:
     """One winner at a time; the caller adds its usage to the tree before the next one.
 
     At most one entry a queue. `changed`: the queues with other usage than before the last winner.
     """
-    waiting: dict[QuotaNode, dict[QuotaNode, E]] = {}
+    waiting: dict[QuotaNode, dict[QuotaNode, HeadEntry]] = {}
     for entry in sorted(entries, key=_rank):
         waiting.setdefault(entry.node.root(), {})[entry.node] = entry
     for root, remaining in waiting.items():
@@ -65,16 +72,16 @@ def fairly(entries: Sequence[E], changed: Callable[[], Iterable[QuotaNode]] = tu
                 tournament.update(queue)
 
 
-class _Tournament(Generic[E]):
+class _Tournament:
     """The best of each cohort's members competes with the best of its siblings.
 
     A member's key depends on its own usage alone. So after a change, only the members between the
     changed queue and the root compete again.
     """
 
-    def __init__(self, root: QuotaNode, entries: Mapping[QuotaNode, E]) -> None:
+    def __init__(self, root: QuotaNode, entries: Mapping[QuotaNode, HeadEntry]) -> None:
         self._root = root
-        self._best: dict[QuotaNode, E] = dict(entries)  # by queue or cohort, the best below it
+        self._best: dict[QuotaNode, HeadEntry] = dict(entries)  # by queue or cohort, the best below it
         self._keys: dict[QuotaNode, _Key] = {}
         self._heaps: dict[QuotaNode, list[tuple[_Key, str, QuotaNode]]] = {}
         for cohort in self._cohorts(entries):
@@ -83,10 +90,10 @@ class _Tournament(Generic[E]):
             self._update_best(cohort)
 
     @property
-    def winner(self) -> E | None:
+    def winner(self) -> HeadEntry | None:
         return self._best.get(self._root)
 
-    def out(self, winner: E) -> None:
+    def out(self, winner: HeadEntry) -> None:
         """Removes the winner from the competition."""
         del self._best[winner.node]
         self.update(winner.node)
@@ -112,9 +119,9 @@ class _Tournament(Generic[E]):
         if sent is None:
             self._keys.pop(child, None)
             return
-        sent.node.add(sent.usage)
-        key = (borrows_of(child, sent.usage), share(child).order, _rank(sent))
-        sent.node.remove(sent.usage)
+        sent.node.add(sent.assignment.usage)
+        key = (borrows_of(child, sent.assignment.usage), share(child).order, _rank(sent))
+        sent.node.remove(sent.assignment.usage)
         if self._keys.get(child) != key:
             self._keys[child] = key
             heappush(self._heaps[cohort], (key, child.name, child))
@@ -129,5 +136,5 @@ class _Tournament(Generic[E]):
             self._best.pop(cohort, None)
 
 
-def _rank(entry: OrderedEntry) -> tuple[int, float, str]:
-    return -entry.priority, entry.queued, entry.name
+def _rank(entry: HeadEntry) -> tuple[int, float, str]:
+    return -entry.head.priority, entry.head.queued, entry.head.name

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator
 
-from broker.quota.cycle import Head
+from broker.quota.order import Head
 from broker.quota.tree import QuotaNode, Tree
 
 _Item = tuple[int, float, str, Head]

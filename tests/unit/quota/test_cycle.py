@@ -8,7 +8,7 @@ import pytest
 
 from broker.quota import classical
 from broker.quota.assign import FlavorAssignment, SharingRules
-from broker.quota.cycle import Head, HeadOutcome, _Entry, decide
+from broker.quota.cycle import HeadOutcome, decide
 from broker.quota.flavors import Flavor, PodSetRequest
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import (
@@ -22,7 +22,7 @@ from broker.quota.model import (
     Quota,
     Reason,
 )
-from broker.quota.order import fairly
+from broker.quota.order import Head, HeadEntry, fairly
 from broker.quota.partial import reduced
 from broker.quota.tree import QuotaNode, Tree
 from broker.quota.waiting import WaitingHeads
@@ -171,10 +171,12 @@ def test_head_that_borrows_nothing_of_its_request_comes_first_for_any_share(
         workload("held", "a", 3),
     )
     entries = [
-        _Entry(Head(name=name, queue=name, pod_sets=()), world.node(name), FlavorAssignment(usage=usage), ())
+        HeadEntry(
+            Head(name=name, queue=name, pod_sets=()), world.node(name), FlavorAssignment(usage=usage), ()
+        )
         for name, usage in (("a", requested), ("b", {SPOT: 1}))
     ]
-    assert [entry.name for entry in fairly(entries)] == ["a", "b"]
+    assert [entry.head.name for entry in fairly(entries)] == ["a", "b"]
 
 
 def test_idle_quota_of_a_cohort_is_lent() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from broker.quota.assign import SharingRules, Simulation, assign
 from broker.quota.candidates import fits
 from broker.quota.classical import preempt
-from broker.quota.cycle import Head, HeadOutcome
+from broker.quota.cycle import HeadOutcome
 from broker.quota.cycle import decide as decide_round
 from broker.quota.fair import DEFAULT, preempt_fairly
 from broker.quota.flavors import Flavor, PodSetRequest
@@ -37,6 +37,7 @@ from broker.quota.model import (
     Search,
     Strategy,
 )
+from broker.quota.order import Head
 from broker.quota.shares import share
 from broker.quota.tree import Tree
 from tests.support.examples import examples
