@@ -7,6 +7,7 @@ exceeds 64 bits.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from decimal import ROUND_CEILING
 from functools import lru_cache
 from typing import Final
@@ -24,6 +25,16 @@ def units(resource: str, text: str) -> int:
     """`512` cpu is 512000, `16Ti` of memory 17592186044416. Raises ValueError for an invalid quantity."""
     value = exact(text) * (1000 if resource == CPU else 1)
     return max(-MOST, min(int(value.to_integral_value(ROUND_CEILING)), MOST))
+
+
+def whole(amounts: Mapping[str, float]) -> dict[str, int]:
+    """Amounts in base units (cores, bytes, counts) as whole units of quota, rounded down."""
+    return {name: int(value * 1000 if name == CPU else value) for name, value in amounts.items()}
+
+
+def base(amounts: Mapping[str, int]) -> dict[str, float]:
+    """Units of quota as amounts in base units."""
+    return {name: value / 1000 if name == CPU else float(value) for name, value in amounts.items()}
 
 
 def written(resource: str, value: int) -> str:

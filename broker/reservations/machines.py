@@ -20,7 +20,7 @@ from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
-from broker.apis.units import CPU
+from broker.apis.units import CPU, whole
 from broker.capacity.matching import ends_at
 from broker.capacity.model import Inventory
 from broker.quota.hardware import Machine, attribute
@@ -196,10 +196,6 @@ def resources(node: Node) -> Mapping[str, int]:
     """The node's allocatable resources in whole units of quota."""
     has = node.status.allocatable
     return {name: int(exact(text) * (1000 if name == CPU else 1)) for name, text in has.items()}
-
-
-def whole(amounts: Mapping[str, float]) -> dict[str, int]:
-    return {name: int(value * 1000 if name == CPU else value) for name, value in amounts.items()}
 
 
 def visible_state(node: Node | None) -> tuple[object, ...] | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
-from broker.apis.units import CPU
+from broker.apis.units import whole
 from broker.controllers.dedicatedaicluster.drawing import share
 from broker.controllers.nodeclaim.translate import priority_of
 from broker.controllers.preemption.claims import nominated
@@ -97,8 +97,4 @@ def _usages(
         kind = types.get(labels.get(names.INSTANCE_TYPE, ""))
         if kind is None or any(value not in allowed.get(key, (value,)) for key, value in labels.items()):
             continue
-        has = {
-            resource: int(value * 1000 if resource == CPU else value)
-            for resource, value in supply(kind).items()
-        }
-        yield share(node.queue, name, has)
+        yield share(node.queue, name, whole(supply(kind)))

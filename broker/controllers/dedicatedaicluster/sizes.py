@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
-from broker.capacity.types import CPU
+from broker.apis.units import base
 from broker.controllers.dedicatedaicluster.status import Size
 from broker.quota.usage import Reserved
 from broker.reservations.annotations import SIZING
@@ -39,9 +39,7 @@ def sizes(
             instances = flavor(name)
             if isinstance(instances, FlavorProblem):
                 return instances
-            # Sizing counts cores; quota counts millicores.
-            base = {key: value / 1000 if key == CPU else float(value) for key, value in amounts.items()}
-            return size(instances, base, types, sizing=sizing)
+            return size(instances, base(amounts), types, sizing=sizing)
 
         return sized
 

@@ -14,6 +14,7 @@ from typing import Final
 from broker.apis.kueue import Workload
 from broker.apis.meta import Object
 from broker.apis.ome_clusters import DedicatedAICluster
+from broker.apis.units import base
 from broker.capacity.matching import launchable
 from broker.controllers.kueue.answers import demands, shortage
 from broker.controllers.kueue.cohorts import root
@@ -22,6 +23,7 @@ from broker.controllers.kueue.room import InstanceRoom, InstanceSlots, Placed, P
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
 from broker.quota.usage import ReservationHolder, Reserved
+from broker.reservations.cluster_admission import by_flavor
 from broker.reservations.kueue_objects import BY_QUEUE, owning_cluster, queue_name
 from broker.reservations.ownership import Ownership
 from broker.reservations.sizing import FlavorProblem, flavor_of, supply
@@ -165,11 +167,7 @@ class SupplySnapshot:
             if reserves(workload) and not _check_is_open(workload):
                 yield from self._demands.demands(workload).get(flavor, ())
         for holder in self._other_holders.get(reserved, ()):
-            amounts = {
-                key.resource: amount / (1000 if key.resource == "cpu" else 1)
-                for key, amount in holder.usage.items()
-                if key.flavor == flavor
-            }
+            amounts = base(by_flavor(holder.usage).get(flavor, {}))
             yield from _whole(amounts, self._slots(frozenset({reserved}), flavor))
 
 

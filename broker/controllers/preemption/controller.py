@@ -13,7 +13,7 @@ from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.apis.units import CPU
+from broker.apis.units import whole
 from broker.capacity.entitlement import NominatedSlot
 from broker.capacity.model import Inventory
 from broker.controllers.dedicatedaicluster.controller import RETRY_SECONDS, ClusterController, ClusterPass
@@ -234,5 +234,4 @@ class _Shares:
         kind = None if odcr is None else self._types.get(odcr.instance_type)
         if member is None or kind is None or odcr_id not in self._flavors:
             return {}
-        supplied = {name: int(value * 1000 if name == CPU else value) for name, value in supply(kind).items()}
-        return share(member, self._flavors[odcr_id], supplied)
+        return share(member, self._flavors[odcr_id], whole(supply(kind)))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apis.units import MOST, units, written
+from broker.apis.units import MOST, base, units, whole, written
 from broker.quota.model import UNLIMITED
 
 
@@ -67,3 +67,8 @@ def test_amounts_are_written_with_readable_suffixes(resource: str, value: int, t
 @given(st.sampled_from(("cpu", "memory", "nvidia.com/gpu", "hugepages-2Mi")), st.integers(0, 1 << 60))
 def test_written_quantities_read_back_equal(resource: str, value: int) -> None:
     assert units(resource, written(resource, value)) == value
+
+
+def test_amounts_in_base_units_are_whole_units_of_quota() -> None:
+    assert whole({"cpu": 1.5, "memory": 2.9}) == {"cpu": 1500, "memory": 2}
+    assert base({"cpu": 1500, "memory": 2}) == {"cpu": 1.5, "memory": 2.0}
