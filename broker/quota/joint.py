@@ -32,8 +32,7 @@ from broker.quota.slots import SlotTree
 GROWTH: Final = " (growth)"  # after a cluster's name: its quota beyond that of its instances
 
 
-_NO_AMOUNTS: Final[Mapping[str, Amounts]] = {}
-_NO_NAMES: Final[Mapping[str, str]] = {}
+NOTHING_DECIDED: Final = Entitled({}, {})
 _NO_PRIORITIES: Final[Mapping[str, int]] = {}
 
 
@@ -72,24 +71,18 @@ class SlotState:
     nominated: Sequence[SlotRequest] = ()
 
     def slots(
-        self,
-        admitted: Mapping[str, Amounts],
-        victims: Collection[str],
-        *,
-        nominated: Mapping[str, Amounts] = _NO_AMOUNTS,
-        preemptors: Mapping[str, str] = _NO_NAMES,
-        priorities: Mapping[str, int] = _NO_PRIORITIES,
+        self, decided: Entitled = NOTHING_DECIDED, priorities: Mapping[str, int] = _NO_PRIORITIES
     ) -> SlotTree:
-        """The slots after the quota decision is applied.
-
-        `admitted` and `nominated`: a cluster's whole quota from now on, or once its victims have left.
-        `victims`: those of this decision, named as in `QuotaState`. `preemptors`: the claim or cluster that
-        each victim leaves for, if known. `priorities`: those of the clusters that request quota.
+        """The slots after the quota decision is applied. `priorities`: those of the clusters that request
+        quota.
         """
+        victims = decided.evictions.keys()
 
         def held(holder: SlotHolder) -> SlotHolder:
-            name = next((name for name in (holder.cluster, f"{CLAIM}{holder.name}") if name in victims), "")
-            return replace(holder, terminating=True, evicted_for=preemptors.get(name, "")) if name else holder
+            for name in (holder.cluster, f"{CLAIM}{holder.name}"):
+                if name in victims:
+                    return replace(holder, terminating=True, evicted_for=decided.evictions[name].preemptor)
+            return holder
 
         return SlotTree(
             self.owned_slots,
@@ -98,8 +91,8 @@ class SlotState:
             pending_slots=[
                 replace(pending, priority=priorities.get(pending.cluster, pending.priority))
                 for pending in (
-                    *self.pending_slots(admitted, victims),
-                    *self.nominated_slots(nominated, victims),
+                    *self.pending_slots(_usage(decided, AdmissionPhase.ADMITTED), victims),
+                    *self.nominated_slots(_usage(decided, AdmissionPhase.PREEMPTING), victims),
                 )
             ],
             nominated=self.nominated,
@@ -144,25 +137,9 @@ def decide(
     entitled, waiting = _by_quota(quota, waiting, nominated)
     if slot_state is None:
         return JointDecision(decisions=entitled.decisions, evictions=entitled.evictions)
-    admitted = {
-        name: decision.usage
-        for name, decision in entitled.decisions.items()
-        if decision.phase is AdmissionPhase.ADMITTED
-    }
-    later = {
-        name: decision.usage
-        for name, decision in entitled.decisions.items()
-        if decision.phase is AdmissionPhase.PREEMPTING
-    }
-    tree = slot_state.slots(
-        admitted,
-        entitled.evictions.keys(),
-        nominated=later,
-        preemptors={name: eviction.preemptor for name, eviction in entitled.evictions.items()},
-        priorities={request.name: request.priority for request in quota.requests}
-        if quota is not None
-        else {},
-    )
+    requests = quota.requests if quota is not None else ()
+    tree = slot_state.slots(entitled, {request.name: request.priority for request in requests})
+    admitted = _usage(entitled, AdmissionPhase.ADMITTED)
     decisions, evictions = dict(entitled.decisions), dict(entitled.evictions)
     victims = []
     for victim in tree.reclaim([claim.request for claim in waiting]):
@@ -185,12 +162,18 @@ def decide(
     return JointDecision(decisions=decisions, evictions=evictions, victims=tuple(victims))
 
 
+def _usage(entitled: Entitled, phase: AdmissionPhase) -> Mapping[str, Amounts]:
+    """The quota in the decisions of this phase."""
+    decisions = entitled.decisions.items()
+    return {name: decision.usage for name, decision in decisions if decision.phase is phase}
+
+
 def _by_quota(
     quota: QuotaState | None, waiting: Sequence[WaitingClaim], nominated: Collection[str]
 ) -> tuple[Entitled, Sequence[WaitingClaim]]:
     """The quota decision, and the claims that still wait for slots after it."""
     if quota is None:
-        return Entitled({}, {}), waiting
+        return NOTHING_DECIDED, waiting
     claims = {f"{CLAIM}{claim.request.name}": claim for claim in waiting}
     first = {*nominated, *(name for name, claim in claims.items() if claim.nominated)}
     while True:

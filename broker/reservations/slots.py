@@ -254,7 +254,7 @@ def unnamed(ownership: Ownership, known: Mapping[str, int]) -> dict[str, int]:
 
 def entitlements(slots: SlotSnapshot) -> Entitlements:
     """The entitlements of queues, without those of single claims."""
-    tree = slots.state.slots({}, ())
+    tree = slots.state.slots()
     return Entitlements(
         slot_pools=slots.slot_pools,
         availability={

@@ -195,7 +195,7 @@ def _policy_differences(world: World) -> Iterator[str]:
         )
         if state is None:
             return
-        tree = state.slots({}, ())
+        tree = state.slots()
         own_request = [] if claim.uid in slots else [_any_slot(world, claim, tree)]
         victims = {victim.request.name for victim in tree.reclaim([*slot_requests, *own_request])}
         if own_request and claim.name in victims:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.quota.assign import SharingRules
-from broker.quota.entitled import AdmissionPhase, ClusterRequest
+from broker.quota.entitled import AdmissionPhase, ClusterRequest, Entitled
 from broker.quota.flavors import Flavor, PodSetRequest
 from broker.quota.joint import GROWTH, JointDecision, QuotaState, SlotState, WaitingClaim, decide
 from broker.quota.model import (
@@ -187,12 +187,7 @@ class State:
 
     def slots(self, decided: JointDecision | None = None) -> SlotTree:
         given = decided or JointDecision()
-        admitted = {
-            name: decision.usage
-            for name, decision in given.decisions.items()
-            if decision.phase is AdmissionPhase.ADMITTED
-        }
-        return self.slot_state.slots(admitted, given.evictions.keys())
+        return self.slot_state.slots(Entitled(given.decisions, given.evictions))
 
 
 def claim(name: str, queue: str, slot_queue: str, **more: object) -> SlotHolder:
@@ -304,7 +299,7 @@ def test_slots_freed_for_a_cluster_are_given_only_to_it() -> None:
     def kept(count: int, *claims: SlotHolder, queue: str = "a", quota: int = 2) -> SlotTree:
         state = State(quota={"a": quota, "b": 0, "c": 0}, claims=claims)
         later = PendingSlots(cluster="x", queue=queue, flavor="f", count=count, priority=9, nominated=True)
-        return replace(state.slot_state, pending_slots=lambda *_: [later]).slots({}, ())
+        return replace(state.slot_state, pending_slots=lambda *_: [later]).slots()
 
     held, borrower = claim("v", "a", "a", terminating=True), claim("b", "b", "a", terminating=True)
     assert rooms(kept(1), "a") == (1, 1, 1)
