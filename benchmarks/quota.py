@@ -30,11 +30,12 @@ from benchmarks.quota_world import (
 )
 from broker.quota.assign import SharingRules
 from broker.quota.classical import preempt
-from broker.quota.cycle import Head, HeadDecision, HeadOutcome, decide
+from broker.quota.cycle import HeadDecision, HeadOutcome, decide
 from broker.quota.fair import preempt_fairly
 from broker.quota.flavors import PodSetRequest
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import AdmittedWorkload, Preemption, QuotaRequest
+from broker.quota.order import Head
 from broker.quota.slot_model import Member, SlotRequest
 from broker.quota.slots import SlotTree
 from broker.quota.tree import Tree

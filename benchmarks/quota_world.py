@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from broker.quota.assign import SharingRules
-from broker.quota.cycle import Head
 from broker.quota.flavors import Flavor, PodSetRequest
 from broker.quota.ledger import QuotaLedger
 from broker.quota.model import (
@@ -24,6 +23,7 @@ from broker.quota.model import (
     Quota,
     QuotaRequest,
 )
+from broker.quota.order import Head
 from broker.quota.slot_model import OwnedSlots, SlotHolder
 from broker.quota.tree import Tree
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,15 +17,14 @@ from tests.support.caches import claim_caches
 
 def dependencies(client: Client, clock: Clock, **given: Any) -> ReservationDependencies:
     """The given ones, and for the rest empty caches, an account without types and the default settings."""
-    parts: dict[str, Any] = {
-        "client": client,
-        "clock": clock,
-        "recorder": Recorder(client, "test", clock),
-        "provider": SimpleNamespace(reservations=list, instance_types=dict),
-        "reads": ReservationReads(client, clock=clock),
-        "caches": claim_caches(),
-        "inventory": SimpleNamespace(),
-        "settings": Settings(),
-        "describe": lambda: None,
+    defaults: dict[str, Callable[[], Any]] = {
+        "recorder": lambda: Recorder(client, "test", clock),
+        "provider": lambda: SimpleNamespace(reservations=list, instance_types=dict),
+        "reads": lambda: ReservationReads(client, clock=clock),
+        "caches": claim_caches,
+        "inventory": SimpleNamespace,
+        "settings": Settings,
+        "describe": lambda: lambda: None,
     }
-    return ReservationDependencies(**(parts | given))
+    rest = {name: make() for name, make in defaults.items() if name not in given}
+    return ReservationDependencies(client=client, clock=clock, **rest, **given)

@@ -57,7 +57,9 @@ def pending_counts(
     labels: Mapping[str, str] | None = None,
 ) -> set[Any]:
     """`profile`: the spec of the cluster's profile; `labels`: those of the flavor."""
-    unit = DedicatedAIClusterProfile.decode({"metadata": {"name": "eight"}, "spec": UNIT | (profile or {})})
+    unit = DedicatedAIClusterProfile.decode(
+        {"metadata": {"name": "eight"}, "spec": {**UNIT, **(profile or {})}}
+    )
     flavor = ResourceFlavor.decode({"metadata": {"name": "h100"}, "spec": {"nodeLabels": labels or {}}})
 
     def size(_: str, amounts: Mapping[str, int]) -> SizedQuota:
