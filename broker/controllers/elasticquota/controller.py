@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-import structlog
-
 from broker.apis import nos
 from broker.apis.core import Pod
 from broker.apis.meta import ConditionUpdate
@@ -26,14 +24,13 @@ from broker.controllers.elasticquota.reading import (
 from broker.kube.cache import Cache
 from broker.kube.conditions import changed, condition_body, set_conditions
 from broker.kube.context import ControllerContext
-from broker.kube.errors import ApiError, NotFound
+from broker.kube.for_each import for_each
 from broker.quota.elastic_labels import QuotaLabel, labels, used_amounts
 from broker.quota.elastic_resolve import ElasticDeclaration, ElasticProblem, in_force
 
 Json = dict[str, Any]
 BY_NAMESPACE: Final = "namespace"
 RUNNING: Final = "Running"
-log = structlog.get_logger(__name__)
 
 
 class ElasticQuotaController:
@@ -51,21 +48,14 @@ class ElasticQuotaController:
         self._quotas, self._pods, self._reading = quotas, pods, reading
 
     def run(self, _items: Sequence[str]) -> None:
+        """Raises ApiError, after every quota had its turn unless the API server is unavailable."""
         quotas = [quota for quota in self._quotas() if not quota.deleting]
         declared = {item.id: item for item in declarations(quotas)}
         _, problems = in_force(declared.values())
-        failures: list[ApiError] = []
-        for quota in quotas:
-            id_ = quota_id(quota)
-            try:
-                self._reconcile(quota, declared[id_], problems.get(id_))
-            except NotFound:
-                continue
-            except ApiError as error:
-                log.warning("quota not written", quota=quota.key, error=str(error))
-                failures.append(error)
-        if failures:
-            raise failures[0]
+        for_each(
+            quotas,
+            lambda quota: self._reconcile(quota, declared[quota_id(quota)], problems.get(quota_id(quota))),
+        )
 
     def _reconcile(self, quota: Quota, declared: ElasticDeclaration, problem: ElasticProblem | None) -> None:
         pods = [
