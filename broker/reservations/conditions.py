@@ -22,6 +22,7 @@ from broker.quota.model import Amounts, FlavorResource
 from broker.quota.usage import ReservationHolder
 from broker.reservations.annotations import INVALID
 from broker.reservations.cluster_admission import by_flavor
+from broker.reservations.ownership import ReservationProblem
 from broker.reservations.queue_problems import BLOCKERS
 from broker.reservations.sizing import ACCELERATORS, Sizing, deciding_resources
 from providers.model import Odcr
@@ -87,20 +88,6 @@ MOST_NAMED: Final = 10  # entries that a message lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkFailure:
-    """A failure of work done for a reservation. `pending`: it is retried, or begins later."""
-
-    reason: str
-    message: str
-    pending: bool = False
-
-    @property
-    def text(self) -> str:
-        """Reason and message in one line."""
-        return f"{self.reason}: {self.message}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
     """The state of the reservation's ClusterQueue."""
 
@@ -135,8 +122,8 @@ class ReservationFacts:
     taken: Amounts = field(default_factory=dict)
     takers: tuple[str, ...] = ()
     queue: QueueState | None = None
-    failures: tuple[WorkFailure, ...] = ()
-    queue_failures: tuple[WorkFailure, ...] = ()
+    failures: tuple[ReservationProblem, ...] = ()
+    queue_failures: tuple[ReservationProblem, ...] = ()
     remedies: tuple[str, ...] = ()
     holders: tuple[ReservationHolder, ...] = ()
     used: Amounts = field(default_factory=dict)
@@ -149,7 +136,7 @@ def obstacles(facts: ReservationFacts) -> Iterator[Obstacle]:
     noted = [failure.text for failure in facts.failures if failure.reason in ANNOTATION_REASONS]
     for obstacle in _before_hardware(facts):
         yield replace(obstacle, message="; ".join([obstacle.message, *noted]))
-    lacking = short(facts.nominal, facts.share.supplied)
+    lacking = beyond(facts.nominal, facts.share.supplied)
     if decides := {key: value for key, value in lacking.items() if key in facts.deciding}:
         waits = any(failure.pending for failure in facts.failures) or bool(facts.pending)
         reason = "CloudReservationPending" if waits else "InsufficientCapacity"
@@ -299,12 +286,12 @@ def _sufficient(facts: ReservationFacts) -> ConditionUpdate:
     for obstacle in obstacles(facts):
         if (obstacle.kind, obstacle.reason) not in ADMISSION_ONLY:
             return no(obstacle.reason, obstacle.message)
-    if lacking := short(facts.nominal, facts.share.supplied):
+    if lacking := beyond(facts.nominal, facts.share.supplied):
         shortage = amounts_missing(facts.nominal, facts.share.supplied, lacking)
         ratio = "ResourceRatioUnsatisfiable"
         causes = [failure.message if failure.reason == ratio else failure.text for failure in facts.failures]
         return no(ratio, "; ".join([shortage, *(causes or [RATIO])]))
-    if out := short(facts.nominal, facts.share.allocatable):
+    if out := beyond(facts.nominal, facts.share.allocatable):
         shortage = amounts_missing(facts.nominal, facts.share.allocatable, out, verb="can be used now")
         return no(
             "HardwareUnavailable",
@@ -385,11 +372,6 @@ def _workloads(facts: ReservationFacts) -> ConditionUpdate:
 
 def _unhealthy_text(holders: Sequence[ReservationHolder]) -> str:
     return listed([f"{holder.name}: {holder.why or 'not healthy'}" for holder in holders], "; ")
-
-
-def short(wanted: Amounts, has: Amounts) -> Amounts:
-    """The missing amount of each resource."""
-    return beyond(wanted, has)
 
 
 def amounts_missing(wanted: Amounts, has: Amounts, lacking: Amounts, *, verb: str = "there are") -> str:

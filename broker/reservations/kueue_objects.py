@@ -15,22 +15,17 @@ from typing import Any, Final
 from broker.apis import names
 from broker.apis.kueue import Workload
 from broker.apis.meta import Object
-from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.quota.usage import Reserved
+from broker.reservations.spec import Reservation, reserved_of
 
 Json = dict[str, Any]
-Reservation = CapacityReservation | ClusterCapacityReservation
 
 BY_QUEUE: Final = "queue"
 WAITING: Final = "waiting"
 BY_RESERVATION: Final = "reservation"
 LONGEST: Final = 63  # of a label's value: jobs name their queue in a label
 _HASH: Final = 8
-
-
-def reserved_of(reservation: Object) -> Reserved:
-    return Reserved(reservation.namespace, reservation.name)
 
 
 def short(name: str) -> str:
@@ -50,7 +45,7 @@ def local_queue_name(reserved: Reserved) -> str:
     return short(reserved.name)
 
 
-def by_queue(reservation: Object) -> Iterable[str]:
+def by_queue(reservation: Reservation) -> Iterable[str]:
     """For the index BY_QUEUE of reservations: the name of the ClusterQueue."""
     return [queue_name(reserved_of(reservation))]
 

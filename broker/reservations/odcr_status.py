@@ -8,7 +8,6 @@ from typing import Final
 
 from broker.apis import names
 from broker.quota.usage import Reserved
-from broker.reservations.conditions import WorkFailure
 from broker.reservations.desired import FlavorCount
 from broker.reservations.ownership import Ownership, ReservationProblem
 from broker.text import counted, format_time
@@ -92,7 +91,7 @@ UNSEEN: Final = OdcrStatus()
 NO_ODCRS: Final = OdcrSnapshot()
 
 
-def purchase_failures(status: OdcrStatus) -> list[WorkFailure]:
+def purchase_failures(status: OdcrStatus) -> list[ReservationProblem]:
     """Purchases in progress and their problems, and problems of the ODCRs that the reservation claims."""
     troubles = []
     for name, count in sorted(status.flavors.items()):
@@ -100,7 +99,7 @@ def purchase_failures(status: OdcrStatus) -> list[WorkFailure]:
             retry = f"; the next attempt is at {format_time(count.retry_at)}" if count.retry_at else ""
             refused = f": {count.code}: {count.message}{retry}" if count.code else ""
             troubles.append(
-                WorkFailure(
+                ReservationProblem(
                     reason=BUYING if count.buying else SHORT,
                     message=f"flavor {name}: {count.obtained} of {counted(count.wanted, 'instance')} "
                     f"{'is' if 1 in (count.obtained, count.wanted) else 'are'} reserved in EC2{refused}",
@@ -108,9 +107,7 @@ def purchase_failures(status: OdcrStatus) -> list[WorkFailure]:
                 )
             )
     troubles += [
-        WorkFailure(reason=problem.reason, message=problem.message)
-        for problem in status.problems
-        if status.managed or problem.reason not in FLAVOR_REASONS
+        problem for problem in status.problems if status.managed or problem.reason not in FLAVOR_REASONS
     ]
     return troubles
 

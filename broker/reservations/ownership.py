@@ -83,10 +83,19 @@ ALL_ADOPTERS: Final = Adopters({ANY: frozenset({ANY})})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationProblem:
-    """A problem with a CapacityReservation's ODCRs, for a condition."""
+    """A problem with a CapacityReservation's ODCRs or queues, for a condition.
+
+    `pending`: the broker is solving it.
+    """
 
     reason: str
     message: str
+    pending: bool = False
+
+    @property
+    def text(self) -> str:
+        """Reason and message in one line."""
+        return f"{self.reason}: {self.message}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ from broker.quota.resolve import ReservationNames, UnresolvedName
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations import conditions
 from broker.reservations.annotations import SIZING
-from broker.reservations.conditions import ReservationFacts, WorkFailure
+from broker.reservations.conditions import ReservationFacts
 from broker.reservations.flavors import FlavorCatalog
 from broker.reservations.machines import Flavors, MachineReader, MachineSnapshot
 from broker.reservations.odcr_status import purchase_failures, remedies
@@ -144,10 +144,7 @@ class JointFactsBuilder:
                 taken=used_up.get(reserved, {}),
                 takers=unattributed.where(reserved, named) if reserved in used_up else (),
                 queue=queued[reserved],
-                queue_failures=tuple(
-                    WorkFailure(reason=problem.reason, message=problem.message)
-                    for problem in snapshot.queue_problems.get(reserved, ())
-                ),
+                queue_failures=snapshot.queue_problems.get(reserved, ()),
                 remedies=tuple(remedies(odcrs, reserved)),
                 failures=tuple(purchase_failures(odcrs)),
                 holders=users,

@@ -33,7 +33,7 @@ from broker.apis.units import CPU, units, written
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
 from broker.controllers.dedicatedaicluster.machines import dedicated
 from broker.controllers.dedicatedaicluster.status import ClusterEviction
-from broker.controllers.kueue.answers import BY_CHECK, refused
+from broker.controllers.kueue.answers import BY_CHECK, identity, refused
 from broker.controllers.kueue.render import CHECK
 from broker.kube.conditions import condition_body, owner_reference, set_conditions
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, held_of
@@ -284,9 +284,7 @@ def pods_ready(workload: Workload, now: datetime) -> Json:
         message="it represents the quota of a dedicated cluster, which has no pods of its own",
         last_transition_time=now,
     )
-    meta = {"name": workload.name, "namespace": workload.namespace}
-    meta |= {"uid": workload.uid, "resourceVersion": workload.metadata.resource_version}
-    return {"metadata": meta, "status": {"conditions": [condition_body(ready)]}}
+    return {"metadata": identity(workload), "status": {"conditions": [condition_body(ready)]}}
 
 
 def sent_back(workload: Workload) -> bool:

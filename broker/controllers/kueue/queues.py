@@ -37,12 +37,10 @@ from broker.quota.usage import Reserved
 from broker.reservations.annotations import ADMISSION, INVALID, STOP
 from broker.reservations.kueue_objects import (
     BY_RESERVATION,
-    Reservation,
     local_queue_name,
     lost_mark,
     owner_of,
     queue_name,
-    reserved_of,
 )
 from broker.reservations.ownership import ReservationProblem
 from broker.reservations.queue_problems import (
@@ -56,6 +54,7 @@ from broker.reservations.queue_problems import (
     UNMARKED,
 )
 from broker.reservations.reading import read
+from broker.reservations.spec import Reservation, reserved_of
 
 Json = dict[str, Any]
 M = TypeVar("M", ClusterQueue, LocalQueue)

@@ -28,14 +28,13 @@ from broker.kube.conditions import owner_reference
 from broker.quota.model import Preemption
 from broker.quota.usage import Reserved
 from broker.reservations.kueue_objects import (
-    Reservation,
     local_queue_name,
     mark,
     queue_name,
-    reserved_of,
     short,
 )
 from broker.reservations.queues import preemption
+from broker.reservations.spec import Reservation, reserved_of
 from broker.text import exact
 
 Json = dict[str, Any]

@@ -32,7 +32,6 @@ from broker.reservations.conditions import (
     REASONS,
     QueueState,
     ReservationFacts,
-    WorkFailure,
     condition_updates,
     deciding,
     detail,
@@ -113,8 +112,8 @@ def test_an_invalid_annotation_is_reported_beside_any_other_problem(
     more: dict[str, Any], reason: str
 ) -> None:
     failures = (
-        WorkFailure(reason="InvalidAnnotation", message="sizing is Max"),
-        WorkFailure(reason="UnknownAnnotation", message="tenant means nothing"),
+        ReservationProblem(reason="InvalidAnnotation", message="sizing is Max"),
+        ReservationProblem(reason="UnknownAnnotation", message="tenant means nothing"),
     )
     known = facts(**more, failures=failures)
     obstacle = next(obstacles(known))
@@ -232,7 +231,7 @@ DRY = {GPU: 64, MEMORY: 15 * TI}
             facts(
                 HALF,
                 failures=(
-                    WorkFailure(
+                    ReservationProblem(
                         reason="CloudReservationPending",
                         message="InsufficientInstanceCapacity: no p5 in us-east-1a",
                         pending=True,
@@ -244,13 +243,16 @@ DRY = {GPU: 64, MEMORY: 15 * TI}
             "InsufficientInstanceCapacity: no p5",
         ),
         (
-            facts(HALF, failures=(WorkFailure(reason="SpendingCapReached", message="--buy-dollars is 0"),)),
+            facts(
+                HALF,
+                failures=(ReservationProblem(reason="SpendingCapReached", message="--buy-dollars is 0"),),
+            ),
             "Ready",
             "InsufficientCapacity",
             "there are 32 of 64 nvidia.com/gpu; SpendingCapReached: --buy-dollars is 0",
         ),
         (
-            facts(HALF, failures=(WorkFailure(reason="PurchaseSkipped", message="flavor h100: why"),)),
+            facts(HALF, failures=(ReservationProblem(reason="PurchaseSkipped", message="flavor h100: why"),)),
             "ResourcesSufficient",
             "InsufficientCapacity",
             "there are 32 of 64 nvidia.com/gpu; PurchaseSkipped: flavor h100: why",
@@ -312,7 +314,7 @@ DRY = {GPU: 64, MEMORY: 15 * TI}
         (
             facts(
                 queue_failures=(
-                    WorkFailure(reason="ObjectConflict", message="LocalQueue r is there: delete it"),
+                    ReservationProblem(reason="ObjectConflict", message="LocalQueue r is there: delete it"),
                 )
             ),
             "WorkloadsHealthy",
@@ -320,7 +322,9 @@ DRY = {GPU: 64, MEMORY: 15 * TI}
             "LocalQueue r is there: delete it",
         ),
         (
-            facts(queue_failures=(WorkFailure(reason="QueueStopped", message="annotation x is Hold"),)),
+            facts(
+                queue_failures=(ReservationProblem(reason="QueueStopped", message="annotation x is Hold"),)
+            ),
             "WorkloadsHealthy",
             "QueueStopped",
             "annotation x is Hold",
@@ -398,7 +402,9 @@ def test_reasons_are_words_without_spaces() -> None:
 
 def test_a_harmless_problem_of_a_queue_is_only_in_the_detail() -> None:
     known = facts(
-        queue_failures=(WorkFailure(reason="InvalidAnnotation", message="annotation x is 'y': write z"),)
+        queue_failures=(
+            ReservationProblem(reason="InvalidAnnotation", message="annotation x is 'y': write z"),
+        )
     )
     updates = updates_of(known)
     assert {update.status for update in updates.values()} == {"True"}
@@ -625,7 +631,7 @@ def test_a_missing_flavor_without_accelerators_is_reported() -> None:
 
 def test_event_of_an_active_reservation_names_its_machines_before_its_purchase() -> None:
     """Machines of its flavor serve it, and its own EC2 reservation is still being bought."""
-    bought = WorkFailure(
+    bought = ReservationProblem(
         reason="CloudReservationPending", message="0 of 2 instances are reserved", pending=True
     )
     full = facts(failures=(bought,))

@@ -24,7 +24,8 @@ from broker.controllers.kueue.render import (
     skeleton,
 )
 from broker.quota.usage import Reserved
-from broker.reservations.kueue_objects import Reservation, owner_of, queue_name, short
+from broker.reservations.kueue_objects import owner_of, queue_name, short
+from broker.reservations.spec import Reservation
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
