@@ -30,7 +30,7 @@ from broker.quota.joint import SlotState
 from broker.quota.slot_model import CLAIM, Member, OwnedSlots, SlotHolder
 from broker.quota.slots import SlotTree
 from broker.quota.usage import Reserved
-from broker.reservations.flavors import Flavors
+from broker.reservations.flavors import FlavorCatalog, Flavors
 from broker.reservations.ownership import Ownership, named_in, of_other_cluster
 from broker.reservations.queues import preemption
 from broker.reservations.reading import read
@@ -84,19 +84,17 @@ class SlotQuotaReader:
         reservations: Mapping[Reserved, Reservation],
         judged: Callable[[Reservation], JudgedSpec],
         barred: Mapping[Reserved, str],
-        flavors: Callable[[], Flavors],
+        catalog: FlavorCatalog,
         types: Mapping[str, InstanceType],
-        *,
-        catalog: object,
+        zones: Sequence[str],
     ) -> list[ReservationSlots]:
-        """The slot quota of all reservations. `barred`: why some grant nothing (`why_barred`). `catalog`: the
-        object that `flavors` are made of."""
+        """The slot quota of all reservations. `barred`: why some grant nothing (`why_barred`)."""
         before, known_types, version = self._inputs
         if before is not catalog or known_types is not types:
             version += 1
             self._inputs = catalog, types, version
         known, self._known = self._known, {}
-        flavors_ = flavors()
+        flavors = catalog.instances(types, zones)
         slots: list[ReservationSlots] = []
         for reserved, reservation in reservations.items():
             if why := barred.get(reserved):
@@ -107,7 +105,7 @@ class SlotQuotaReader:
             key = reservation.uid, reservation.metadata.resource_version, version
             cached = known.get(reserved)
             if cached is None or cached[0] != key:
-                cached = key, reservation_slots(reservation, judged(reservation), flavors_, types)
+                cached = key, reservation_slots(reservation, judged(reservation), flavors, types)
             self._known[reserved] = cached
             slots.append(cached[1])
         return slots

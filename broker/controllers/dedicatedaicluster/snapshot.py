@@ -57,7 +57,7 @@ class ClusterState:
         if isinstance(self.demand, DemandError) or isinstance(self.reserved, UnresolvedName) or self.barred:
             return None
         has = held_of(self.held.usage) if self.held else {}
-        if self.terminating and (self.held or self.cluster.deleting):
+        if self.terminating:
             return None
         if all(value <= has.get(name, 0) for name, value in self.demand.requests.items()):
             return None

@@ -123,21 +123,23 @@ class ClusterStatus:
 
 
 def terminating(cluster: DedicatedAICluster, reserved: Reserved | UnresolvedName) -> bool:
-    """Whether a cluster is to give its quota back: it is deleted, moved, or marked as preempted."""
-    now = condition(cluster.status.conditions, PREEMPTED)
-    admission = held(cluster)
-    moved = admission is not None and isinstance(reserved, Reserved) and reserved != admission.reserved
-    return cluster.deleting or moved or (now is not None and now.status == "True")
+    """Whether a cluster is to give its quota back: it is deleted, moved, or marked as preempted.
+
+    A cluster that gave everything back, and waits again, still has its condition Preempted.
+    """
+    now, admission = condition(cluster.status.conditions, PREEMPTED), held(cluster)
+    if admission is None or cluster.deleting:
+        return cluster.deleting
+    moved = isinstance(reserved, Reserved) and reserved != admission.reserved
+    return moved or (now is not None and now.status == "True")
 
 
 def next_status(facts: ClusterFacts, size: Size, *, now: datetime, wait: float) -> ClusterStatus:
     """The cluster's next status. `wait`: seconds to wait for quota before it is FAILED; it keeps waiting."""
     cluster, admission = facts.cluster, held(facts.cluster)
     whole = facts.eviction is not None and facts.eviction.keeps is None
-    if admission is not None and (whole or terminating(cluster, facts.reserved)):
+    if terminating(cluster, facts.reserved) or (whole and admission is not None):
         return _terminating_status(facts, admission)
-    if cluster.deleting:
-        return _terminating_status(facts, None)
     decision = facts.decision
     if (
         decision is not None

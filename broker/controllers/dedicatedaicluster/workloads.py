@@ -79,7 +79,7 @@ class ClusterQueueing:
             for workload in self._workloads_of(state)
         ]
         known = isinstance(state.demand, ClusterDemand) and isinstance(state.reserved, Reserved)
-        if state.cluster.deleting or not known or evicted or (state.held is not None and state.terminating):
+        if state.terminating or not known or evicted:
             if status.held is None:
                 for workload in workloads:
                     self._delete(workload)

@@ -76,13 +76,10 @@ def cluster_holdings(
     holdings = []
     for cluster in known:
         reserved = by_name.resolve(cluster.spec.capacity_reservation_id)
-        admitted_before = held(cluster)
-        admission = admitted.get(cluster.uid) or admitted_before
+        admission = admitted.get(cluster.uid) or held(cluster)
         if admission is None and isinstance(reserved, Reserved):
             admission = ClusterAdmission(reserved=reserved, since=EPOCH, usage={})
-        # A cluster that gave everything back, and waits again, still has its condition Preempted.
-        gives_back = terminating(cluster, reserved) if admitted_before else cluster.deleting
-        if admission is not None and not gives_back:
+        if admission is not None and not terminating(cluster, reserved):
             holdings.append(
                 ClusterHolding(
                     name=cluster.name,

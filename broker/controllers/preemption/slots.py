@@ -90,9 +90,9 @@ class SlotSnapshotBuilder:
             snapshot.reservations,
             snapshot.judged,
             snapshot.barred,
-            lambda: snapshot.flavors.instances(types, self._settings.bought_zones),
+            snapshot.flavors,
             types,
-            catalog=snapshot.flavors,
+            self._settings.bought_zones,
         )
         slot_pools = slot_pools_of(
             snapshot.odcrs.owned,

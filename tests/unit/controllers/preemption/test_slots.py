@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from broker.apis import names
+from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_rules import judge
 from broker.controllers.assumed import CONVERGENCE, UnattributedSlots
 from broker.reservations.desired import FlavorDemand
+from broker.reservations.flavors import FlavorCatalog
 from broker.reservations.sizing import InstanceFlavor
 from broker.reservations.slot_quota import SlotQuota, slot_quota
 from broker.reservations.slots import ReservationSlots, SlotQuotaReader, reservation_slots, why_barred
@@ -29,6 +32,7 @@ P5 = InstanceType(
     gpus=(Gpu(name="H100", manufacturer="NVIDIA", count=8, memory_mib=81559),),
     max_pods=100,
 )
+P5_FLAVOR = ResourceFlavor.decode({"spec": {"nodeLabels": {names.INSTANCE_TYPE: P5.name}}})
 
 
 def test_a_slot_without_a_known_instance_is_unattributed_after_the_convergence_time() -> None:
@@ -119,9 +123,9 @@ def test_a_barred_reservation_grants_no_slots_and_the_others_keep_theirs() -> No
         {reserved_of(item): item for item in (barred, other)},
         lambda item: judge(item.spec),
         {reserved_of(barred): "it is being deleted"},
-        lambda: flavor,
+        FlavorCatalog(dict.fromkeys(("h100", "plain"), P5_FLAVOR)),
         {"p5.48xlarge": P5},
-        catalog=None,
+        (),
     )
     assert [(slots.barred, slots.member.cohort, {*slots.flavors}) for slots in read] == [
         ("it is being deleted", "", set()),
