@@ -15,7 +15,7 @@ from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import Condition, ConditionUpdate, condition
+from broker.apis.meta import ConditionUpdate, condition
 from broker.apis.ome import DedicatedState
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.units import written
@@ -157,28 +157,27 @@ def _terminating_status(facts: ClusterFacts, admission: ClusterAdmission | None)
     """Gives back instances first, then quota, then the object."""
     cluster, claims = facts.cluster, facts.all_claims
     done = not claims
-    updates = _kept_conditions(cluster)
+    preempted_before = condition(cluster.status.conditions, PREEMPTED)
+    updates: list[ConditionUpdate] = []
     if cluster.deleting:
         state: DedicatedState = "DELETING"
         reason, why = "Deleting", "the cluster is deleted"
     elif facts.eviction is not None:
         state, reason, why = "UPDATING", facts.eviction.reason, facts.eviction.message
-        updates[PREEMPTED] = ConditionUpdate(type=PREEMPTED, status="True", reason=reason, message=why)
-    elif PREEMPTED in updates and updates[PREEMPTED].status == "True":
-        state, reason, why = "UPDATING", updates[PREEMPTED].reason, updates[PREEMPTED].message
+        updates.append(ConditionUpdate(type=PREEMPTED, status="True", reason=reason, message=why))
+    elif preempted_before is not None and preempted_before.status == "True":
+        state, reason, why = "UPDATING", preempted_before.reason, preempted_before.message
     else:
         state, reason, why = "UPDATING", "ReservationChanged", f"it moves to reservation {facts.reserved}"
     detail = f"{why}: {counted(len(claims), 'instance')} left{_unread_claim(facts)}" if claims else why
     if done:
-        updates[QUOTA_RESERVED] = ConditionUpdate(
-            type=QUOTA_RESERVED, status="False", reason=reason, message=why
-        )
-    updates[READY] = ConditionUpdate(type=READY, status="False", reason=reason, message=detail)
+        updates.append(ConditionUpdate(type=QUOTA_RESERVED, status="False", reason=reason, message=why))
+    updates.append(ConditionUpdate(type=READY, status="False", reason=reason, message=detail))
     held_now = None if done else admission
     return ClusterStatus(
         state=state,
         detail=detail,
-        conditions=tuple(updates.values()),
+        conditions=tuple(updates),
         held=held_now,
         changes=claim_changes({}, facts.claims),
         available=_available(facts.ready),
@@ -189,8 +188,7 @@ def _terminating_status(facts: ClusterFacts, admission: ClusterAdmission | None)
 
 def _waiting_status(facts: ClusterFacts, *, now: datetime, limit: float) -> ClusterStatus:
     """The status of a cluster without quota: CREATING until the wait times out, else FAILED."""
-    cluster, decision = facts.cluster, facts.decision
-    updates = _kept_conditions(cluster)
+    decision = facts.decision
     left: float | None = None
     state: DedicatedState = "FAILED"
     if isinstance(facts.demand, DemandError):
@@ -208,17 +206,19 @@ def _waiting_status(facts: ClusterFacts, *, now: datetime, limit: float) -> Clus
     else:
         reason = "WaitingForQuota"
         why = f"waits for quota of {facts.reserved}: {_shortfalls_text(decision)}; {_SOONER}"
-        since = _since(cluster) or now
+        since = _since(facts.cluster) or now
         left = limit - (now - since).total_seconds()
         state = "CREATING" if left > 0 else "FAILED"
         if left <= 0:
             reason, left = "NotEnoughResources", None
-    updates[QUOTA_RESERVED] = ConditionUpdate(type=QUOTA_RESERVED, status="False", reason=reason, message=why)
-    updates[READY] = ConditionUpdate(type=READY, status="False", reason=reason, message=why)
+    updates = [
+        ConditionUpdate(type=type_, status="False", reason=reason, message=why)
+        for type_ in (QUOTA_RESERVED, READY)
+    ]
     return ClusterStatus(
         state=state,
         detail=why,
-        conditions=tuple(updates.values()),
+        conditions=tuple(updates),
         # Instances without quota mean a lost status. They end only if the decision gave no quota.
         changes=claim_changes({}, facts.claims) if decision is not None else ClaimChanges(),
         available=_available(facts.ready),
@@ -248,15 +248,10 @@ def _serving_status(facts: ClusterFacts, admission: ClusterAdmission, size: Size
     alive = [claim for claim in claims if not claim.deleting]
     ready = facts.ready
     whole = len(ready) == sum(counts.values()) and not more_than(counts, facts.all_claims)
-    updates = _kept_conditions(cluster)
     holds = f"it holds {usage_text(admission.usage)} of {admission.reserved}"
-    updates[QUOTA_RESERVED] = ConditionUpdate(
-        type=QUOTA_RESERVED, status="True", reason="QuotaReserved", message=holds
-    )
-    if PREEMPTED in updates:
-        updates[PREEMPTED] = ConditionUpdate(
-            type=PREEMPTED, status="False", reason="QuotaReserved", message=holds
-        )
+    updates = [ConditionUpdate(type=QUOTA_RESERVED, status="True", reason="QuotaReserved", message=holds)]
+    if condition(cluster.status.conditions, PREEMPTED) is not None:
+        updates.append(ConditionUpdate(type=PREEMPTED, status="False", reason="QuotaReserved", message=holds))
     state, reason, detail = _quota_state(facts, problems)
     if not whole and not problems:
         reason, state = "InstancesPending", state if state == "FAILED" else _pending(cluster)
@@ -266,16 +261,18 @@ def _serving_status(facts: ClusterFacts, admission: ClusterAdmission, size: Size
         )
         detail = f"{detail}; {progress}" if detail else progress
     serving = whole and not problems
-    updates[READY] = ConditionUpdate(
-        type=READY,
-        status="True" if serving else "False",
-        reason="InstancesReady" if serving else reason,
-        message=counted(len(ready), "instance is ready", "instances are ready") if serving else detail,
+    updates.append(
+        ConditionUpdate(
+            type=READY,
+            status="True" if serving else "False",
+            reason="InstancesReady" if serving else reason,
+            message=counted(len(ready), "instance is ready", "instances are ready") if serving else detail,
+        )
     )
     return ClusterStatus(
         state=state,
         detail=detail or state,
-        conditions=tuple(updates.values()),
+        conditions=tuple(updates),
         held=admission,
         sized=sized,
         changes=claim_changes(counts, claims, facts.left_out, launch_limit=facts.launch_limit),
@@ -330,18 +327,6 @@ def _shrunk(usage: Amounts, demand: ClusterDemand | DemandError) -> Amounts:
         for key, value in usage.items()
         if demand.requests.get(key.resource)
     }
-
-
-def _kept_conditions(cluster: DedicatedAICluster) -> dict[str, ConditionUpdate]:
-    """The broker's own conditions, unchanged."""
-    current = {known.type: known for known in cluster.status.conditions}
-    return {type_: _unchanged(current[type_]) for type_ in CONDITIONS if type_ in current}
-
-
-def _unchanged(current: Condition) -> ConditionUpdate:
-    return ConditionUpdate(
-        type=current.type, status=current.status, reason=current.reason, message=current.message
-    )
 
 
 def _since(cluster: DedicatedAICluster) -> datetime | None:
