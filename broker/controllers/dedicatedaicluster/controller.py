@@ -36,13 +36,7 @@ from broker.controllers.dedicatedaicluster.status import (
 from broker.controllers.dedicatedaicluster.workloads import ClusterQueueing
 from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.owned_metadata import OwnedMetadata
-from broker.controllers.preemption.claims import (
-    borrows,
-    cluster_of,
-    non_preemptible,
-    occupied_queues,
-    unowned,
-)
+from broker.controllers.preemption.claims import cluster_of, occupied_queues
 from broker.controllers.snapshot import Snapshot
 from broker.kube.conditions import remove_finalizer
 from broker.kube.errors import AlreadyExists, Conflict, NotFound
@@ -144,17 +138,13 @@ class ClusterController:
                 drawing.append(claim)
             if uid := cluster_of(claim)[0]:
                 claims[uid].append(claim)
-        owners = snapshot.odcrs.owned.owner
         cluster_snapshot = build_snapshot(
             snapshot,
             shared.reads.profiles.cache,
             drawing,
+            shared.caches,
             priority=shared.reads.priority,
-            non_preemptible=lambda claim: non_preemptible(claim, shared.caches),
-            on_own_slots=lambda claim, reserved: not borrows(claim, reserved, owners),
-            occupied_queues=lambda claim: occupied_queues((claim,), owners),
             strategies=settings.strategies,
-            outside_quota=lambda claim, reserved: unowned(claim, reserved, owners),
         )
         if self._shared.reads.kueue:
             self._queueing.refresh()
@@ -166,7 +156,7 @@ class ClusterController:
             ),
             types=types,
             size=sizes(cluster_snapshot.flavors, cluster_snapshot.reservations, types, settings),
-            owners=owners,
+            owners=snapshot.odcrs.owned.owner,
             launch_limit=max(
                 machines.LAUNCH_LIMIT,
                 sum(odcr.total for odcr in shared.inventory.snapshot().odcrs.values()),

@@ -2,9 +2,9 @@
 
 Invariant: quota is counted against the judged specs of the reservation snapshot, and every holder is counted.
 Clusters count by their status, until their instances are gone. Without Kueue, other claims count that draw
-from a reservation and have an instance. Of these a `non_preemptible` claim is never preempted, and a claim
-in a slot of its own reservation (`on_own_slots`) only within that reservation. A cluster's own claims count
-as part of it. Its priority stays as it was while no priority class defines it. Nothing is decided here.
+from a reservation and have an instance. Of these a non-preemptible claim is never preempted, and a claim in
+a slot of its own reservation only within that reservation. A cluster's own claims count as part of it. Its
+priority stays as it was while no priority class defines it. Nothing is decided here.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from broker.controllers.dedicatedaicluster.demand import ClusterDemand, DemandEr
 from broker.controllers.dedicatedaicluster.drawing import drawing
 from broker.controllers.dedicatedaicluster.flavors import quota_flavor
 from broker.controllers.dedicatedaicluster.status import terminating
+from broker.controllers.nodeclaim.caches import ClaimCaches
+from broker.controllers.preemption.claims import borrows, non_preemptible, occupied_queues, unowned
 from broker.controllers.snapshot import Snapshot
 from broker.kube.cache import Cache
 from broker.quota.assign import SharingRules
@@ -170,19 +172,12 @@ def build_snapshot(
     snapshot: Snapshot,
     profiles: Cache[DedicatedAIClusterProfile],
     claims: Sequence[NodeClaim],
+    caches: ClaimCaches,
     *,
     priority: Callable[[str], int | None],
-    non_preemptible: Callable[[NodeClaim], bool],
-    on_own_slots: Callable[[NodeClaim, Reserved], bool],
-    occupied_queues: Callable[[NodeClaim], frozenset[str]] = lambda _: frozenset(),
-    outside_quota: Callable[[NodeClaim, Reserved], bool] = lambda *_: False,
     strategies: Sequence[Strategy] = (),
 ) -> ClusterSnapshot:
-    """Builds the clusters' part of a decision. `claims`: those that draw from a reservation.
-
-    `on_own_slots`: whether a claim's slot belongs to no other reservation. `occupied_queues`: the queue that
-    owns its slot. `outside_quota`: whether its slot is not one of those that back its reservation's quota.
-    """
+    """Builds the clusters' part of a decision. `claims`: those that draw from a reservation."""
     known, specs, barred = snapshot.reservations, snapshot.specs, snapshot.barred
     flavors = snapshot.resource_flavors
     by_name = ReservationNames(known)
@@ -222,9 +217,7 @@ def build_snapshot(
             if _is_managed(cluster)
         ],
         strategies=strategies,
-        other_holders=[
-            *_other_holders(claims, snapshot, non_preemptible, on_own_slots, occupied_queues, outside_quota)
-        ],
+        other_holders=[*_other_holders(claims, snapshot, caches)],
     )
 
 
@@ -238,17 +231,14 @@ def _is_managed(cluster: DedicatedAICluster) -> bool:
 
 
 def _other_holders(
-    claims: Sequence[NodeClaim],
-    snapshot: Snapshot,
-    non_preemptible: Callable[[NodeClaim], bool],
-    on_own_slots: Callable[[NodeClaim, Reserved], bool],
-    occupied_queues: Callable[[NodeClaim], frozenset[str]],
-    outside_quota: Callable[[NodeClaim, Reserved], bool],
+    claims: Sequence[NodeClaim], snapshot: Snapshot, caches: ClaimCaches
 ) -> Iterable[AdmittedWorkload]:
-    by_name = {claim.name: claim for claim in claims}
+    """The claims outside clusters that hold quota."""
+    by_name, owners = {claim.name: claim for claim in claims}, snapshot.odcrs.owned.owner
     for reserved, holders in drawing(claims, snapshot).items():
         for holder in holders:
-            if outside_quota(by_name[holder.name], reserved):
+            claim = by_name[holder.name]
+            if unowned(claim, reserved, owners):
                 continue
             yield AdmittedWorkload(
                 name=f"{CLAIM}{holder.name}",
@@ -256,10 +246,10 @@ def _other_holders(
                 usage=holder.usage,
                 priority=holder.priority,
                 reserved=holder.since,
-                evicted=by_name[holder.name].deleting,
-                non_preemptible=non_preemptible(by_name[holder.name]),
-                on_own_slots=on_own_slots(by_name[holder.name], reserved),
-                occupied_queues=occupied_queues(by_name[holder.name]),
+                evicted=claim.deleting,
+                non_preemptible=non_preemptible(claim, caches),
+                on_own_slots=not borrows(claim, reserved, owners),
+                occupied_queues=occupied_queues((claim,), owners),
             )
 
 

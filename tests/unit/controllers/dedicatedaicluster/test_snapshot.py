@@ -7,19 +7,27 @@ from typing import Any
 import pytest
 
 from broker.apis import names
+from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apiserver import Cluster
 from broker.controllers.dedicatedaicluster.controller import ClusterPass
 from broker.controllers.dedicatedaicluster.demand import DemandError
 from broker.controllers.dedicatedaicluster.snapshot import ClusterSnapshot, build_snapshot
+from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
+from broker.controllers.nodeclaim.termination import BY_NODE
 from broker.controllers.reservation_reads import ReservationReads
+from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
 from broker.kube.transports import InProcessTransport
 from broker.quota.entitled import AdmissionPhase
 from broker.quota.joint import JointDecision, decide
 from broker.quota.model import FlavorResource
+from broker.quota.usage import Reserved
+from broker.reservations.odcr_status import OdcrSnapshot
+from broker.reservations.ownership import Ownership
 from broker.reservations.sizing import SizedQuota
+from tests.support.caches import claim_caches
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -58,14 +66,25 @@ def cluster(name: str, gpus: int, *, of: str = "team/gpu", holds: int = 0, **spe
 
 
 def claim(
-    name: str, *, draws: str = "team/gpu", launched: bool = True, labels: Json | None = None
+    name: str,
+    *,
+    draws: str = "team/gpu",
+    launched: bool = True,
+    labels: Json | None = None,
+    do_not_disrupt: bool = False,
 ) -> NodeClaim:
+    """A claim in a slot of the reservation team/gpu."""
+    kept = {names.DO_NOT_DISRUPT: "true"} if do_not_disrupt else {}
     return NodeClaim.decode(
         {
             "metadata": {
                 "name": name,
-                "labels": {names.INSTANCE_TYPE: "p5.48xlarge", **(labels or {})},
-                "annotations": {names.DRAWS_FROM: draws, names.PRIORITY: "5"},
+                "labels": {
+                    names.INSTANCE_TYPE: "p5.48xlarge",
+                    names.RESERVATION_ID: "cr-1",
+                    **(labels or {}),
+                },
+                "annotations": {names.DRAWS_FROM: draws, names.PRIORITY: "5", **kept},
             },
             "status": {
                 "providerID": "aws:///a/i" if launched else "",
@@ -80,8 +99,6 @@ def cluster_snapshot(
     reservations: list[Json],
     clusters: list[Json],
     claims: list[NodeClaim] | None = None,
-    non_preemptible: tuple[str, ...] = (),
-    on_own_slots: tuple[str, ...] = (),
     cluster_wide: list[Json] | None = None,
 ) -> ClusterSnapshot:
     reads = ReservationReads(Client(InProcessTransport(Cluster())), clock=FakeClock())
@@ -93,13 +110,17 @@ def cluster_snapshot(
     reads.cluster_reservations.cache.replace(cluster_wide or [], 1)
     reads.clusters.cache.replace(clusters, 1)
     reads.flavors.cache.replace([flavor], 1)
+    ownership = Ownership(owner={"cr-1": Reserved("team", "gpu")}, flavor={"cr-1": "h100"})
+    reads.snapshots.publish(OdcrSnapshot(ownership=ownership))
     return build_snapshot(
         reads.snapshot(),
         reads.profiles.cache,
         claims or [],
+        claim_caches(
+            nodes=Cache(Node, indexes={BY_PROVIDER_ID: lambda _: ()}),
+            pods=Cache(Pod, indexes={BY_NODE: lambda _: ()}),
+        ),
         priority=PRIORITIES.get,
-        non_preemptible=lambda claim: claim.name in non_preemptible,
-        on_own_slots=lambda claim, _: claim.name in on_own_slots,
     )
 
 
@@ -241,8 +262,7 @@ def test_a_non_preemptible_claim_keeps_its_quota_and_another_is_evicted() -> Non
             reservation("guest", 0, **sharing),
         ],
         clusters=[cluster("mine", 8), cluster("second", 8)],
-        claims=[claim("kept", draws="team/guest"), claim("leaves", draws="team/guest")],
-        non_preemptible=("kept",),
+        claims=[claim("kept", draws="team/guest", do_not_disrupt=True), claim("leaves", draws="team/guest")],
     )
     decision = joint_decision(snapshot)
     assert [*decision.evictions] == ["NodeClaim leaves"]
@@ -269,7 +289,6 @@ def test_a_claim_on_its_own_slot_is_preempted_only_by_its_own_reservation(
             cluster("outside", 16, of="team/theirs", priorityClassName="high"),
         ],
         claims=[claim("plain")],
-        on_own_slots=("plain",),
     )
     assert [*joint_decision(snapshot).evictions] == leaves
 
