@@ -21,7 +21,7 @@ from broker.controllers.kueue.render import CHECK
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.errors import AlreadyExists, Conflict, NotFound
+from broker.kube.errors import AlreadyExists
 from broker.quota.entitled import AdmissionDecision
 from broker.quota.model import Amounts
 from broker.quota.usage import Reserved
@@ -174,12 +174,8 @@ class ClusterQueueing:
     def _report_pods_ready(self, workload: Workload) -> Workload:
         informer = self._reads.workloads
         body = kueue_quota.pods_ready(workload, self._clock.now())
-        try:
-            answer = self._pods.apply(informer.kind, body, subresource="status")
-        except (Conflict, NotFound):
-            return workload  # it changed meanwhile, which triggers a reconcile
-        informer.cache.observe(answer)
-        return Workload.decode(answer)
+        answer = informer.write(lambda: self._pods.apply(informer.kind, body, subresource="status"))
+        return workload if answer is None else Workload.decode(answer)
 
     def _unreserve(self, workload: Workload) -> None:
         """Frees the quota of a workload that waits for instances."""
@@ -194,23 +190,18 @@ class ClusterQueueing:
         self._patch(workload, body)
 
     def _patch(self, workload: Workload, body: Json) -> None:
-        """Patches the status. If the Workload has changed meanwhile, that change triggers a reconcile."""
+        """Patches the status."""
         informer = self._reads.workloads
-        try:
-            answer = self._client.patch(
+        informer.write(
+            lambda: self._client.patch(
                 informer.kind, workload.name, body, namespace=workload.namespace, subresource="status"
             )
-        except (Conflict, NotFound):
-            return
-        informer.cache.observe(answer)
+        )
 
     def _delete(self, workload: Workload) -> None:
         informer = self._reads.workloads
-        try:
-            answer = self._client.delete(
+        informer.write(
+            lambda: self._client.delete(
                 informer.kind, workload.name, namespace=workload.namespace, uid=workload.uid
             )
-        except (Conflict, NotFound):
-            return
-        if answer.get("kind") == Workload.KIND.kind:
-            informer.cache.observe(answer)
+        )

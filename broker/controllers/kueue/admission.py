@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-import structlog
-
 from broker.apis import names
 from broker.apis.kueue import QUOTA_RESERVED, AdmissionCheckState, Workload
 from broker.apis.meta import condition
@@ -44,15 +42,12 @@ from broker.controllers.kueue.render import CHECK
 from broker.controllers.kueue.room import PodGroup
 from broker.controllers.kueue.supply import DemandCache, SupplySnapshot
 from broker.kube.controller import Result
-from broker.kube.errors import Conflict, NotFound
 from broker.quota.usage import Reserved
 from broker.reservations.kueue_objects import WAITING, owner_of
 from broker.reservations.slots import unnamed
 from broker.reservations.workloads import reserves
 
 Json = dict[str, Any]
-
-log = structlog.get_logger(__name__)
 
 RECHECK_SECONDS: Final = 60.0  # seconds until Pending workloads are reconciled again
 
@@ -111,7 +106,7 @@ class AdmissionCheckController:
             if answer.state == "Pending":
                 due = min(due, RECHECK_SECONDS)
             if answer.state != "Pending" or not _entry(workload).message.startswith(WAITS):
-                self._write(workload, answer)
+                self._apply(body(workload, CHECK, answer, self._clock.now()))
         self._forget()
         return Result(requeue_after=due) if due < float("inf") else None
 
@@ -159,7 +154,7 @@ class AdmissionCheckController:
         if is_new:
             seconds = backoff(_entry(workload).retry_count) if short else 0
             why = "; ".join([*short, f"checked again as soon as there is room, and in {seconds} s"])
-            self._apply(workload, parked_body(workload, CHECK, why, now, now + timedelta(seconds=seconds)))
+            self._apply(parked_body(workload, CHECK, why, now, now + timedelta(seconds=seconds)))
             return seconds
         assert until is not None
         if short and until > now:
@@ -172,25 +167,15 @@ class AdmissionCheckController:
         meta = {"resourceVersion": workload.metadata.resource_version}
         body = {"metadata": meta, "status": {"requeueState": {"requeueAt": None}}}
         informer = self._reads.workloads
-        try:
-            informer.cache.observe(
-                self._client.patch(
-                    informer.kind, workload.name, body, namespace=workload.namespace, subresource="status"
-                )
+        informer.write(
+            lambda: self._client.patch(
+                informer.kind, workload.name, body, namespace=workload.namespace, subresource="status"
             )
-        except (Conflict, NotFound):
-            log.debug("workload changed meanwhile", workload=workload.key)
+        )
 
-    def _write(self, workload: Workload, answer: CheckAnswer) -> None:
-        self._apply(workload, body(workload, CHECK, answer, self._clock.now()))
-
-    def _apply(self, workload: Workload, body: Json) -> None:
+    def _apply(self, body: Json) -> None:
         informer = self._reads.workloads
-        try:
-            informer.cache.observe(self._client.apply(informer.kind, body, subresource="status"))
-        except (Conflict, NotFound):
-            # The workload has changed, which triggers another pass, or it is gone.
-            log.debug("answer came too late", workload=workload.key)
+        informer.write(lambda: self._client.apply(informer.kind, body, subresource="status"))
 
     def _forget(self) -> None:
         """Drops the refusals and cached demands of workloads that are gone."""

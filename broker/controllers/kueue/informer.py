@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from broker.apis.kueue import VERSIONS
 from broker.apis.meta import Kind, Object
 from broker.kube.client import Client
-from broker.kube.errors import NotFound
+from broker.kube.errors import Conflict, NotFound
 from broker.kube.informer import Informer
 from broker.kube.watch_group import WatchGroup, group_of
 
+Json = dict[str, Any]
 T = TypeVar("T", bound=Object)
 
 
@@ -42,6 +43,19 @@ class ServedInformer(Informer[T]):
     @property
     def kind(self) -> Kind:
         return self._kind
+
+    def write(self, call: Callable[[], Json]) -> Json | None:
+        """Makes a write to an object, and takes its response into the cache.
+
+        None if the object has changed meanwhile, which triggers a reconcile, or is gone.
+        """
+        try:
+            answer = call()
+        except (Conflict, NotFound):
+            return None
+        if answer.get("kind") == self._kind.kind:  # a deletion may be answered by a Status
+            self.cache.observe(answer)
+        return answer
 
     def _list(self) -> None:
         for version in VERSIONS:

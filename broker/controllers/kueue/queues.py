@@ -281,14 +281,11 @@ class QueueController:
         )
 
     def _delete(self, informer: ServedInformer[Any], obj: Object) -> None:
-        if obj.deleting:
-            return
-        try:
-            raw = self._client.delete(informer.kind, obj.name, namespace=obj.namespace or None, uid=obj.uid)
-        except NotFound:
-            return
-        if raw.get("kind") == informer.kind.kind:
-            informer.cache.observe(raw)
+        namespace = obj.namespace or None
+        if not obj.deleting:
+            informer.write(
+                lambda: self._client.delete(informer.kind, obj.name, namespace=namespace, uid=obj.uid)
+            )
 
     def _left_out(self, reserved: Reserved) -> bool:
         reads = self._reads.reservations if reserved.namespace else self._reads.cluster_reservations
