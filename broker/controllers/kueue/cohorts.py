@@ -24,12 +24,3 @@ def cycle(cohort: str, cohorts: Cache[Cohort]) -> tuple[str, ...]:
         node = cohorts.get(name)
         name = node.spec.parent_name if node is not None else ""
     return ()
-
-
-def root(cohort: str, cohorts: Cache[Cohort]) -> str:
-    """The top cohort of the tree; in a cycle, where Kueue admits nothing, the cohort itself."""
-    if cycle(cohort, cohorts):
-        return cohort
-    while (node := cohorts.get(cohort)) is not None and node.spec.parent_name:
-        cohort = node.spec.parent_name
-    return cohort

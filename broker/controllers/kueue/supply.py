@@ -17,11 +17,12 @@ from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.units import base
 from broker.capacity.matching import launchable
 from broker.controllers.kueue.answers import demands, shortage
-from broker.controllers.kueue.cohorts import root
 from broker.controllers.kueue.render import CHECK
 from broker.controllers.kueue.room import InstanceRoom, InstanceSlots, Placed, PodGroup
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
+from broker.quota.model import Queue, QuotaCohort
+from broker.quota.tree import Tree
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.cluster_admission import by_flavor
 from broker.reservations.kueue_objects import BY_QUEUE, owning_cluster, queue_name
@@ -82,25 +83,27 @@ class SupplySnapshot:
         self._types = provider.instance_types()
         self._ownership = ownership
         self._other_holders = other_holders
-        self._members: dict[str, set[Reserved]] = {}
-        self._borrows: dict[Reserved, str] = {}  # reservation → the root of the tree that it may borrow in
         self._rooms: dict[Pool, InstanceRoom] = {}
         snapshot = reads.snapshot()
-        for reserved, spec in snapshot.specs.items():
-            if reserved in snapshot.barred:
-                continue  # it lends nothing, and borrows nothing new
-            if spec.cohort:
-                tree = root(spec.cohort, reads.cohorts.cache)
-                self._members.setdefault(tree, set()).add(reserved)
-                if spec.allow_borrowing:
-                    self._borrows[reserved] = tree
+        # A barred reservation lends nothing, and borrows nothing new.
+        specs = {key: spec for key, spec in snapshot.specs.items() if key not in snapshot.barred}
+        self._borrows = {reserved.queue for reserved, spec in specs.items() if spec.allow_borrowing}
+        self._members = {reserved.queue: reserved for reserved in specs}
+        self._tree = Tree(
+            [Queue(name=reserved.queue, cohort=spec.cohort) for reserved, spec in specs.items()],
+            [
+                QuotaCohort(name=cohort.name, parent=cohort.spec.parent_name)
+                for cohort in reads.cohorts.cache.list()
+            ],
+        )
 
     def place(
         self, reserved: Reserved, demand: Mapping[str, tuple[PodGroup, ...]]
     ) -> tuple[list[str], dict[str, tuple[InstanceSlots, ...]]]:
         """Places the pods; returns the shortages, and the instances that they may use by reserved flavor."""
         own = frozenset({reserved})
-        wider = own.union(self._members.get(self._borrows.get(reserved, ""), ()))
+        node = self._tree.queues.get(reserved.queue) if reserved.queue in self._borrows else None
+        wider = own.union(self._members[peer.name] for peer in node.root().members()) if node else own
         short: list[str] = []
         used: dict[str, tuple[InstanceSlots, ...]] = {}
         done: list[tuple[InstanceRoom, Placed]] = []
