@@ -74,11 +74,8 @@ class PackingState:
         gone = [*emptied]
         for item in gone:
             self.supply.take(item.option, -1)
-            for pod in item.pods:
-                self.snapshot = self.snapshot.without_pod(pod.info, item.name)
-            states = {name: state for name, state in self.snapshot.states.items() if name != item.name}
-            self.snapshot = replace(self.snapshot, states=states)
         names = {item.name for item in gone}
+        self.snapshot = self.snapshot.without_nodes(names)
         self.bins = [item for item in self.bins if item.name not in names]
 
 

@@ -1,13 +1,13 @@
 """Nodes, claims in flight and pods at one moment.
 
-Invariant: a snapshot never changes; `with_pod` and `without_pod` return another that shares everything else.
+Invariant: a snapshot never changes; methods such as `with_pod` return another that shares everything else.
 Pods are counted by namespace and labels, so that a selector is tested once for equal pods. Pods on nodes
 outside the snapshot do not count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
@@ -128,6 +128,16 @@ class PlacementSnapshot:
             raise ValueError(f"node {node.name!r} is in the snapshot")
         return replace(self, states={**self.states, node.name: NodeState(node)})
 
+    def without_nodes(self, names: Collection[str]) -> PlacementSnapshot:
+        """Without these nodes and their pods, assumed ones too."""
+        return replace(
+            self,
+            states={name: state for name, state in self.states.items() if name not in names},
+            groups=_without(self.groups, names),
+            repelling=_without(self.repelling, names),
+            claims=_without(self.claims, names),
+        )
+
     def _changed(self, pod: PodInfo, node: str, state: NodeState, by: int) -> PlacementSnapshot:
         repelling, claims = self.repelling, self.claims
         if pod.anti_affinity:
@@ -168,6 +178,15 @@ class _Shifts(Generic[K]):
             self.index[key] = counts
         else:
             self.index.pop(key, None)
+
+
+def _without(index: Mapping[K, Counts], nodes: Collection[str]) -> dict[K, Counts]:
+    """The index without the counts of these nodes. Entries that are empty then are removed."""
+    kept = {
+        key: {node: count for node, count in counts.items() if node not in nodes}
+        for key, counts in index.items()
+    }
+    return {key: counts for key, counts in kept.items() if counts}
 
 
 def _shifted(index: Mapping[K, Counts], key: K, node: str, by: int) -> dict[K, Counts]:

@@ -38,13 +38,13 @@ from broker.controllers.disruption.moves import MoveController, MoveLabel
 from broker.controllers.disruption.replacements import (
     Demand,
     ReplacementPlaces,
+    assumed_on,
     body,
     demand,
     fitting,
     place_on_others,
     planned,
     replacement_name,
-    without_nodes,
 )
 from broker.controllers.disruption.report import Cause, DisruptionReporter
 from broker.controllers.disruption.returning import (
@@ -164,9 +164,8 @@ class DisruptionMethods:
                 continue
             placement = placement if placement is not None else snapshot.occupancy.placement
             with self._reporter.isolated(nodes[0]):
-                ending = [node.node.name for node in nodes if node.node is not None]
-                replaced, placed = self._replace(nodes, gang, snapshot, without_nodes(placement, ending))
-                if replaced:
+                placed = self._replace(nodes, gang, snapshot, placement)
+                if placed is not None:
                     placement = placed
                     started |= {node.claim.uid for node in nodes}
             for node in nodes:
@@ -199,27 +198,28 @@ class DisruptionMethods:
         nodes: Sequence[ManagedNode],
         gang: str,
         snapshot: DisruptionSnapshot,
-        placement: PlacementSnapshot,
-    ) -> tuple[bool, PlacementSnapshot]:
+        before: PlacementSnapshot,
+    ) -> PlacementSnapshot | None:
         """Ends drifted nodes if their pods fit on others; else starts replacements.
 
         Of a single node, pods that fit on others need none. Each of several nodes gets a replacement for all
-        its pods, so that the pods of a gang stay apart as they are.
+        its pods, so that the pods of a gang stay apart as they are. Pods that this pass moved to the nodes
+        move on with the others. Returns the placement after it; None if nothing was started.
         """
-        usable, placed = self._usable(snapshot), placement
-        demands: list[Demand] = []
-        for node in nodes:
-            needed = demand(node, node.moving)
-            unplaced, placed = place_on_others(needed.pods, placed, lambda name: name in usable)
-            demands.append(needed if node.static or len(nodes) > 1 else replace(needed, pods=tuple(unplaced)))
-            if unplaced or node.static:
-                break
-        else:
+        ending = {node.node.name for node in nodes if node.node is not None}
+        placement = before.without_nodes(ending)
+        demands = [demand(node, node.moving, assumed_on(node, before)) for node in nodes]
+        pods = [pod for needed in demands for pod in needed.pods]
+        unplaced, placed = place_on_others(pods, placement, self._usable(snapshot))
+        static = any(node.static for node in nodes)
+        if not unplaced and not static:
             for node in nodes:
                 self._moves.end(node, "Drifted")
-            return True, placed
-        if len(nodes) > 1:
-            demands, placed = [demand(node, node.moving) for node in nodes], placement
+            return placed
+        if static or len(nodes) > 1:
+            placed = placement
+        else:
+            demands = [replace(demands[0], pods=tuple(unplaced))]
         pairs = [(needed, self._places(needed, placed, snapshot.now)) for needed in demands]
         for needed, places in pairs:
             if not places.options:
@@ -228,11 +228,12 @@ class DisruptionMethods:
                     needed.node, f"Cannot replace it: no instance type of NodePool {pool} holds its pods"
                 )
         if not all(places.options for _, places in pairs):
-            return False, placement
+            return None
         reason = condition(nodes[0].claim.status.conditions, names.DRIFTED)
         message = f"Drifted: {reason.reason if reason else ''}"
         gang_name = _base(gang) if len(nodes) > 1 else ""
-        return self._begin(pairs, "Drifted", message, snapshot.now, gang=gang_name), placed
+        begun = self._begin(pairs, "Drifted", message, snapshot.now, gang=gang_name)
+        return placed if begun else None
 
     def _places(self, needed: Demand, placement: PlacementSnapshot, now: datetime) -> ReplacementPlaces:
         """The options for a replacement; those in full reservations only beside others."""

@@ -8,7 +8,7 @@ volume stays in its zone, and its volume is not checked beyond that.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -74,8 +74,14 @@ class ReplacementPlaces:
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-def demand(node: ManagedNode, pods: Sequence[Pod]) -> Demand:
-    """The demand of these pods of the node."""
+def assumed_on(node: ManagedNode, placement: PlacementSnapshot) -> list[PodInfo]:
+    """The pods that `place_on_others` placed on the node."""
+    state = placement.states.get(node.node.name) if node.node is not None else None
+    return [pod for pod in state.pods if not pod.node_name] if state is not None else []
+
+
+def demand(node: ManagedNode, pods: Sequence[Pod], assumed: Sequence[PodInfo] = ()) -> Demand:
+    """The demand of these pods of the node, and of those that are assumed on it."""
     overhead: dict[str, int] = {PODS: len(node.daemons)}
     for daemon in node.daemons:
         for name, amount in pod_requests(daemon.spec).items():
@@ -84,7 +90,7 @@ def demand(node: ManagedNode, pods: Sequence[Pod]) -> Demand:
     return Demand(
         node=node,
         requirements=requirements(node.pool, node.claim),
-        pods=tuple(_moved(pod) for pod in pods),
+        pods=(*map(_moved, pods), *assumed),
         overhead=overhead,
         zone=node.claim.labels.get(names.ZONE, "") if bound else "",
     )
@@ -119,20 +125,8 @@ def planned(demand_: Demand, *, uid: str, name: str, gang: str = "", only: Itera
     )
 
 
-def without_nodes(placement: PlacementSnapshot, nodes: Iterable[str]) -> PlacementSnapshot:
-    """The snapshot without these nodes and their pods."""
-    removed = {*nodes}
-    states = [state for name, state in placement.states.items() if name not in removed]
-    return PlacementSnapshot.of(
-        (state.node for state in states),
-        (pod for state in states for pod in state.pods),
-        namespaces=placement.namespaces,
-        storage=placement.storage,
-    )
-
-
 def place_on_others(
-    pods: Sequence[PodInfo], placement: PlacementSnapshot, usable: Callable[[str], bool]
+    pods: Sequence[PodInfo], placement: PlacementSnapshot, usable: Container[str]
 ) -> tuple[list[PodInfo], PlacementSnapshot]:
     """The pods that fit no usable node, and the snapshot with the others placed."""
     unplaced: list[PodInfo] = []
@@ -142,7 +136,7 @@ def place_on_others(
             (
                 name
                 for name, state in placement.states.items()
-                if usable(name) and not prepared.reasons(state)
+                if name in usable and not prepared.reasons(state)
             ),
             None,
         )

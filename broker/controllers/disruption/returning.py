@@ -29,7 +29,7 @@ from broker.capacity.returning import (
 from broker.capacity.shortages import Shortages
 from broker.controllers.disruption.conditions import NEVER
 from broker.controllers.disruption.gangs import running_gangs
-from broker.controllers.disruption.replacements import Demand, demand, fitting, planned, without_nodes
+from broker.controllers.disruption.replacements import Demand, demand, fitting, planned
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
 from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim
@@ -268,7 +268,7 @@ def _offer(
         return None
     holds = {
         (option.pool.instance_type, option.pool.zone)
-        for option in fitting(needed, claim, catalog.known(claim), without_nodes(placement, [node.node.name]))
+        for option in fitting(needed, claim, catalog.known(claim), placement.without_nodes({node.node.name}))
     }
     fitting_options = {
         id_: option

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,6 +62,20 @@ def test_assumed_pods_count_as_bound_ones_and_can_be_forgotten(kept: list, added
     for item in new:
         snapshot = snapshot.without_pod(item, item.node_name)
     assert indexes(snapshot) == indexes(before) == indexes(world(NODES, old))
+
+
+@given(PLACEMENTS, PLACEMENTS, st.sets(st.sampled_from([node.name for node in NODES])))
+def test_removed_nodes_take_their_bound_and_assumed_pods_along(
+    bound: list[Any], assumed: list[Any], removed: set[str]
+) -> None:
+    pods = [pod_of_sort(f"b{i}", at.name, sort, labels) for i, (at, sort, labels) in enumerate(bound)]
+    snapshot = world(NODES, pods)
+    for i, (at, sort, labels) in enumerate(assumed):
+        item = pod_of_sort(f"a{i}", "", sort, labels)
+        snapshot = snapshot.with_pod(item, at.name)
+        pods.append(replace(item, node_name=at.name))
+    kept = [node for node in NODES if node.name not in removed]
+    assert indexes(snapshot.without_nodes(removed)) == indexes(world(kept, pods))
 
 
 @given(PLACEMENTS, st.sampled_from(SORTS), st.sampled_from(LABELS))
