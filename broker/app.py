@@ -296,7 +296,13 @@ class Broker:
                 self._client, read.pods.cache, clock=self._clock, names=served, places=False
             )
             self._manager.follow(*reads.rooms.values())
-        return OccupancyReader(reads, read.nodes.cache, read.pods.cache, ttl=self._settings.reservation_ttl)
+        return OccupancyReader(
+            reads,
+            read.nodes.cache,
+            read.pods.cache,
+            self.ome.reads.namespaces,
+            ttl=self._settings.reservation_ttl,
+        )
 
     def _watch_disruption(self, ec2: Ec2State, occupancy: OccupancyReader) -> None:
         budgets = Informer(self._client, PodDisruptionBudget, clock=self._clock)

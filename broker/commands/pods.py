@@ -48,6 +48,7 @@ from broker.controllers.scheduler.reads import SchedulerReads
 from broker.informers import Informers
 from broker.kube.client import Client
 from broker.kube.clock import Clock
+from broker.kube.informer import Informer
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import PendingPod
 from broker.placement.reading import pod_info
@@ -176,8 +177,11 @@ def _occupancy(client: Client, settings: Settings, clock: Clock, pods: Sequence[
     cluster = Informers(client, clock=clock)
     served = settings.schedulers
     reads = SchedulerReads(client, cluster.pods.cache, clock=clock, names=served) if served else None
-    read_once(cluster.nodes, *((reads.koordinator, reads.godel) if reads is not None else ()))
-    reader = OccupancyReader(reads, cluster.nodes.cache, cluster.pods.cache, ttl=settings.reservation_ttl)
+    namespaces = Informer(client, Namespace, clock=clock)
+    read_once(cluster.nodes, namespaces, *((reads.koordinator, reads.godel) if reads is not None else ()))
+    reader = OccupancyReader(
+        reads, cluster.nodes.cache, cluster.pods.cache, namespaces, ttl=settings.reservation_ttl
+    )
     return reader.read(clock.now(), pods)
 
 
@@ -236,7 +240,6 @@ def planned_pods(
             occupancy=room,
             daemons=daemons,
             learned=learned,
-            namespaces={name: space.metadata.labels for name, space in spaces.items()},
             storage=_storage(client),
             group_size=group_size,
         ),

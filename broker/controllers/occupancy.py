@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from broker.apis import godel
 from broker.apis import koordinator as koord
 from broker.apis.core import UNSCHEDULABLE, Node, Pod
+from broker.apis.kueue import Namespace
 from broker.apis.meta import Object
 from broker.controllers.nodereservation.godel_reading import godel_holds
 from broker.controllers.scheduler.queue import reservation_waits
@@ -32,7 +33,8 @@ from broker.placement.holds_match import OwnerMatcher
 from broker.placement.holds_reading import hold_link, koordinator_hold, reserve_pod, template_pod
 from broker.placement.model import PodInfo
 from broker.placement.quantities import amounts
-from broker.placement.reading import node_info, pod_info, takes_room
+from broker.placement.reading import namespace_labels, node_info, pod_info, takes_room
+from broker.placement.selectors import Labels
 from broker.placement.snapshot import PlacementSnapshot
 
 T = TypeVar("T", bound=Object)
@@ -52,6 +54,8 @@ class NodeOccupancy:
     pods: Sequence[Pod] = ()
     bound: Sequence[PodInfo] = ()
     ledger: HoldLedger = field(default_factory=HoldLedger)
+    # Their labels, by name; rules between pods select namespaces by them.
+    namespaces: Mapping[str, Labels] = field(default_factory=dict)
     # The reservations that need another node, by `reservation_key`.
     unplaced: Mapping[str, koord.KoordinatorReservation] = field(default_factory=dict)
 
@@ -63,7 +67,8 @@ class NodeOccupancy:
     @cached_property
     def placement(self) -> PlacementSnapshot:
         """The nodes and what occupies them, for kube-scheduler's filters."""
-        return PlacementSnapshot.of(map(node_info, self.nodes), self.occupied)
+        nodes = map(node_info, self.nodes)
+        return PlacementSnapshot.of(nodes, self.occupied, namespaces=self.namespaces)
 
     @cached_property
     def held(self) -> Mapping[str, tuple[str, ...]]:
@@ -81,10 +86,17 @@ class OccupancyReader:
     """Without `reads`, the broker places no reservations, and none keeps room."""
 
     def __init__(
-        self, reads: SchedulerReads | None, nodes: Cache[Node], pods: Cache[Pod], *, ttl: int
+        self,
+        reads: SchedulerReads | None,
+        nodes: Cache[Node],
+        pods: Cache[Pod],
+        namespaces: Informer[Namespace],
+        *,
+        ttl: int,
     ) -> None:
         """`ttl`: seconds that a Gödel reservation without its own lasts."""
         self._reads, self._nodes, self._pods, self._ttl = reads, nodes, pods, ttl
+        self._namespaces = namespaces
         # By uid, with the version. Several loops read; each replaces the whole.
         self._known: Mapping[str, tuple[str, PodInfo]] = {}
 
@@ -94,7 +106,7 @@ class OccupancyReader:
         return None if self._reads is None else self._reads.koordinator
 
     def synced(self) -> bool:
-        return self._reads is None or self._reads.synced()
+        return self._namespaces.complete and (self._reads is None or self._reads.synced())
 
     def read(self, now: datetime, pods: Sequence[Pod] | None = None) -> NodeOccupancy:
         """`pods`: all pods, if the caller has listed them."""
@@ -111,6 +123,7 @@ class OccupancyReader:
             pods=taking,
             bound=[infos[pod.key] for pod in taking],
             ledger=ledger,
+            namespaces=namespace_labels(self._namespaces.cache.list()),
             unplaced=self.unplaced(),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.apis.karpenter import NodeClaim
+from broker.apis.kueue import Namespace
 from tests.cluster.stack import Stack
 from tests.cluster.test_disruption import change, gone, hashed, node, pool, replacement, run
 
@@ -30,3 +31,21 @@ def test_room_for_one_pod_is_given_to_the_pod_of_one_drifted_node_only(stack: St
     gone(stack, "a", "b")
     assert [replacement(stack, name) is None for name in ("a", "b")].count(True) == 1
     assert not stack.get(NodeClaim, "spare").deleting
+
+
+def test_anti_affinity_by_namespace_labels_keeps_a_pod_off_other_nodes(stack: Stack) -> None:
+    pool(stack)
+    other_pool(stack)
+    stack.start()
+    stack.client.create(Namespace.KIND, {"metadata": {"name": "team", "labels": {"tier": "data"}}})
+    run(stack, "data", node(stack, "spare", pool="other"), namespace="team", labels={"app": "db"})
+    term = {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchLabels": {"app": "db"}},
+        "namespaceSelector": {"matchLabels": {"tier": "data"}},
+    }
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    run(stack, "app", node(stack, "old"), affinity=apart)
+    drift(stack, "old")
+    gone(stack, "old")
+    assert replacement(stack, "old") is not None

@@ -44,7 +44,6 @@ from broker.controllers.provisioning.usage import pool_limits
 from broker.placement.model import PodInfo
 from broker.placement.packing import pack
 from broker.placement.packing_model import PackedBin, Packing, PendingPod
-from broker.placement.selectors import Labels
 from broker.placement.storage import Storage
 
 Entitle = Callable[[Mapping[str, NodeClaim], Ec2Supply], Entitlements]
@@ -57,8 +56,8 @@ ROUNDS: Final = 3  # of the search for claims that may give way
 class ProvisioningCluster:
     """The cluster as a decision reads it. `pods`: all that exist; `claims`: all NodeClaims.
 
-    `daemons`: a pod of each DaemonSet. `learned`: the room that nodes really have. `namespaces`: their
-    labels, by name. `group_size`: the minimum of a PodGroup, by `namespace/name`.
+    `daemons`: a pod of each DaemonSet. `learned`: the room that nodes really have. `group_size`: the minimum
+    of a PodGroup, by `namespace/name`.
     """
 
     pods: Sequence[Pod]
@@ -66,7 +65,6 @@ class ProvisioningCluster:
     occupancy: NodeOccupancy
     daemons: Sequence[PodInfo]
     learned: LearnedRoom
-    namespaces: Mapping[str, Labels]
     storage: Storage
     group_size: Callable[[str], int]
 
@@ -165,15 +163,7 @@ class ProvisioningPlanner:
         gone = {claim.name for claim in without}
         cluster = self.cluster
         claims = [claim for claim in cluster.claims if claim.name not in gone]
-        known = existing(
-            cluster.occupancy.nodes,
-            claims,
-            cluster.occupancy.occupied,
-            cluster.daemons,
-            cluster.namespaces,
-            cluster.storage,
-            cluster.learned,
-        )
+        known = existing(cluster.occupancy, claims, cluster.daemons, cluster.storage, cluster.learned)
         assigned = assign(self.pending, known, cluster.pods, cluster.group_size)
         if not assigned.unassigned:
             return ProvisioningDecision(assigned=assigned, reasons=assigned.reasons, released=without)

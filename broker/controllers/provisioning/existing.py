@@ -17,12 +17,12 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.nodeclaim.registration import EPHEMERAL
 from broker.controllers.nodeclaim.status import is_true, pods_of
+from broker.controllers.occupancy import NodeOccupancy
 from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
 from broker.placement.affinity import node_affinity
 from broker.placement.model import NodeInfo, PodInfo
 from broker.placement.quantities import PODS, amounts
 from broker.placement.reading import claim_info, node_info
-from broker.placement.selectors import Labels
 from broker.placement.snapshot import NodeState, PlacementSnapshot
 from broker.placement.storage import Storage
 from broker.placement.taints import taint_toleration
@@ -37,15 +37,13 @@ class ExistingNodes:
 
 
 def existing(
-    nodes: Sequence[Node],
+    occupancy: NodeOccupancy,
     claims: Sequence[NodeClaim],
-    occupied: Iterable[PodInfo],
     daemons: Sequence[PodInfo],
-    namespaces: Mapping[str, Labels],
     storage: Storage,
     learned: LearnedRoom,
 ) -> ExistingNodes:
-    """`occupied`: the pods on nodes and of kept room. `daemons`: a pod of each DaemonSet."""
+    """`daemons`: a pod of each DaemonSet."""
 
     def future(info: NodeInfo, claim: NodeClaim) -> NodeInfo:
         sort = MachineSort(claim.labels.get(names.NODEPOOL, ""), info.labels.get(names.INSTANCE_TYPE, ""))
@@ -54,7 +52,7 @@ def existing(
     by_id = {claim.status.provider_id: claim for claim in claims if claim.status.provider_id}
     infos: list[NodeInfo] = []
     name_of: dict[str, str] = {}  # the node in the snapshot, by claim
-    for node in nodes:
+    for node in occupancy.nodes:
         claim = by_id.get(node.spec.provider_id)
         if node.deleting or (claim is not None and claim.deleting):
             continue
@@ -72,7 +70,9 @@ def existing(
         ):
             infos.append(future(_in_flight(claim), claim))
             name_of[claim.name] = claim.name
-    snapshot = PlacementSnapshot.of(infos, occupied, namespaces=namespaces, storage=storage)
+    snapshot = PlacementSnapshot.of(
+        infos, occupancy.occupied, namespaces=occupancy.namespaces, storage=storage
+    )
     return ExistingNodes(snapshot=snapshot, nominated=_nominated(claims, name_of))
 
 

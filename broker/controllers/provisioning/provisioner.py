@@ -238,7 +238,6 @@ class Provisioner:
                 occupancy=room,
                 daemons=daemons,
                 learned=learned,
-                namespaces={name: namespace.metadata.labels for name, namespace in by_name.items()},
                 storage=self._reads.storage(),
                 group_size=self._reads.group_size,
             ),

@@ -8,6 +8,7 @@ from typing import Any
 
 from broker.apis import godel, koordinator
 from broker.apis.core import Node, Pod
+from broker.apis.kueue import Namespace
 from broker.controllers.occupancy import OccupancyReader
 from broker.kube.cache import Cache
 
@@ -39,7 +40,9 @@ def reader(pods: list[dict[str, Any]], reservations: list[dict[str, Any]]) -> Oc
         godel=SimpleNamespace(cache=Cache(godel.GodelReservation)),
         served_names=frozenset,
     )
-    return OccupancyReader(reads, nodes, cached, ttl=60)
+    namespaces: Any = SimpleNamespace(cache=Cache(Namespace), complete=True)
+    namespaces.cache.replace([{"metadata": {"name": "team", "labels": {"tier": "one"}}}], 1)
+    return OccupancyReader(reads, nodes, cached, namespaces, ttl=60)
 
 
 def test_pods_and_idle_holds_use_room_and_ended_pods_do_not() -> None:
@@ -63,3 +66,8 @@ def test_changed_pod_is_read_again() -> None:
     assert cached.read(NOW).infos["team/runs"] is before
     moved = Pod.decode(pod("runs", node="other", resourceVersion="2"))
     assert cached.read(NOW, [moved]).infos["team/runs"].node_name == "other"
+
+
+def test_placement_has_the_labels_of_namespaces() -> None:
+    room = reader([pod("runs", node="n")], []).read(NOW)
+    assert room.placement.namespaces == {"team": {"tier": "one"}}
