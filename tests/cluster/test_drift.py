@@ -37,8 +37,8 @@ def test_anti_affinity_by_namespace_labels_keeps_a_pod_off_other_nodes(stack: St
     pool(stack)
     other_pool(stack)
     stack.start()
-    stack.client.create(Namespace.KIND, {"metadata": {"name": "team", "labels": {"tier": "data"}}})
-    run(stack, "data", node(stack, "spare", pool="other"), namespace="team", labels={"app": "db"})
+    stack.edit(Namespace, "default", {"metadata": {"labels": {"tier": "data"}}})
+    run(stack, "data", node(stack, "spare", pool="other"), labels={"app": "db"})
     term = {
         "topologyKey": "kubernetes.io/hostname",
         "labelSelector": {"matchLabels": {"app": "db"}},

@@ -171,6 +171,29 @@ def test_the_dearest_claim_moves_and_a_gang_moves_whole(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-36")
+def test_no_claim_moves_into_a_slot_that_is_held_for_the_rest_of_a_gang(stack: Stack) -> None:
+    odcr = full(stack, slots=3)
+    first, second = stack.aws.rival(odcr, 2)
+    stack.start(gang_hold_seconds=3600.0)
+    gang = {names.GANG: "train", names.GANG_SIZE: "1"}
+    stack.claim("g-0", node_class="web", capacity=(RESERVED,), annotations=gang)
+    stack.until_ready("g-0")
+    gang[names.GANG_SIZE] = "3"
+    stack.edit(NodeClaim, "g-0", {"metadata": {"annotations": gang}})
+    fallback(stack, "low")
+    for name in ("g-1", "g-2"):
+        stack.claim(name, node_class="web", capacity=(RESERVED,), annotations=gang)
+    stack.until_waiting("g-2")
+    stack.aws.ec2.terminate_instances(InstanceIds=[first])
+    later(stack, 150)
+    assert "are held until" in stack.until_waiting("g-1", "GangIncomplete").message
+    assert replacement(stack, "low") is None
+    stack.aws.ec2.terminate_instances(InstanceIds=[second])
+    stack.until_launched("g-1", "g-2")
+    assert replacement(stack, "low") is None
+
+
+@pytest.mark.covers("KRP-36")
 def test_failed_replacement_is_undone_and_not_repeated_at_once(stack: Stack) -> None:
     odcr = full(stack)
     stack.start()

@@ -359,6 +359,7 @@ class DisruptionMethods:
             return None
         return ReturnInputs(
             claims=[claim for claim in self._caches.claims.list() if self._caches.owns(claim)],
+            pod=self._caches.pods.find,
             classes=self._sources.launch_class,
             types=types,
             inventory=inventory,

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 from broker.apis import names
+from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import Claim, Inventory, NodeClass, Option
@@ -31,10 +32,9 @@ from broker.controllers.disruption.conditions import NEVER
 from broker.controllers.disruption.gangs import running_gangs
 from broker.controllers.disruption.replacements import Demand, demand, fitting, planned
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
-from broker.controllers.nodeclaim.template import template_key
-from broker.controllers.nodeclaim.translate import BadClaim
-from broker.controllers.nodeclaim.translate import planned as translated
+from broker.controllers.nodeclaim.planning import in_gangs
 from broker.controllers.nodeclass.resolve import LINUX, LaunchClass
+from broker.controllers.provisioning.observe import launchable
 from broker.placement.snapshot import PlacementSnapshot
 from providers.model import InstanceType
 
@@ -54,9 +54,10 @@ class SlotRights(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReturnInputs:
-    """The inputs of the selection beside the snapshot. `claims`: all claims of the broker."""
+    """The inputs of the selection beside the snapshot. `claims`: all claims of the broker. `pod`: by key."""
 
     claims: Sequence[NodeClaim]
+    pod: Callable[[str], Pod | None]
     classes: Callable[[str], LaunchClass | None]
     types: Mapping[str, InstanceType]
     inventory: Inventory
@@ -207,6 +208,7 @@ def _moves(
         inputs.inventory,
         inputs.shortages,
         snapshot.now,
+        launched=in_gangs(inputs.claims),
         entitlements=entitlements,
         seconds=inputs.seconds,
         timer=inputs.timer,
@@ -289,17 +291,8 @@ def _plans(
 
 def _waiting(inputs: ReturnInputs) -> dict[str, Claim]:
     """The claims that wait for an instance, as they are planned."""
-    waiting: dict[str, Claim] = {}
-    for claim in inputs.claims:
-        if claim.status.provider_id or claim.deleting:
-            continue
-        try:
-            planned_claim = translated(claim, template=template_key(claim))
-        except BadClaim:
-            continue
-        if inputs.classes(planned_claim.node_class) is not None:
-            waiting[claim.uid] = planned_claim
-    return waiting
+    planned_claims = launchable(inputs.claims, inputs.pod)
+    return {uid: claim for uid, claim in planned_claims.items() if inputs.classes(claim.node_class)}
 
 
 def _saving(node: ManagedNode, inputs: ReturnInputs) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -13,11 +13,12 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodeClaimSpec
 from broker.apis.meta import ObjectMeta
 from broker.capacity.entitlement import NO_ENTITLEMENTS, RECLAIMING, Entitlements
-from broker.capacity.model import Inventory, NodeClass, Plan
+from broker.capacity.model import Claim, Inventory, NodeClass, Plan
 from broker.capacity.option_catalog import OptionCatalog
 from broker.capacity.plan import plan
 from broker.capacity.reasons import HELD_FOR_GANG
 from broker.capacity.shortages import Shortages
+from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned
 from broker.controllers.nodeclaim.waiting import waiting_since
 from broker.controllers.provisioning.learned import LearnedRoom
@@ -109,17 +110,12 @@ def forecast(
 
     `pod`: by `namespace/name`.
     """
-    claims = []
-    for claim in waiting:
-        try:
-            claims.append(planned(claim, template="", since=waiting_since(claim, pod)))
-        except BadClaim:
-            continue  # it is never launched as it is
+    claims = launchable(waiting, pod)
     taken: Counter[str] = Counter()
     if not claims:
         return LaunchForecast(taken=taken, stuck=frozenset())
     result = plan(
-        claims,
+        claims.values(),
         classes,
         supply.types,
         supply.inventory,
@@ -136,6 +132,20 @@ def forecast(
         ids = [id_ for id_ in assignment.option.odcr_ids if supply.inventory.free(id_) > taken[id_]]
         taken.update(ids[:1])
     return LaunchForecast(taken=taken, stuck=_stuck(result))
+
+
+def launchable(claims: Iterable[NodeClaim], pod: Callable[[str], Pod | None]) -> dict[str, Claim]:
+    """The waiting claims of these as the launch loop plans them, by uid. `pod`: by `namespace/name`."""
+    planned_claims: dict[str, Claim] = {}
+    for claim in claims:
+        if claim.status.provider_id or claim.deleting:
+            continue
+        try:
+            since = waiting_since(claim, pod)
+            planned_claims[claim.uid] = planned(claim, template=template_key(claim), since=since)
+        except BadClaim:
+            continue  # it is never launched as it is
+    return planned_claims
 
 
 def _stuck(result: Plan) -> frozenset[str]:
