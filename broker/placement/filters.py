@@ -6,7 +6,7 @@ looks at this node only. A node is rejected by the first filter that rejects it,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Final
@@ -75,10 +75,12 @@ class Fits:
         return len(self.nodes) + len(self.reasons)
 
 
-def prepare(pod: PodInfo, snapshot: PlacementSnapshot) -> PreparedFilters:
+def prepare(
+    pod: PodInfo, snapshot: PlacementSnapshot, filters: Iterable[Filter] = FILTERS
+) -> PreparedFilters:
     """Counts what the pod's filters need. The result is of this snapshot only."""
     checks: list[Check] = []
-    for item in FILTERS:
+    for item in filters:
         check = item(pod, snapshot)
         if isinstance(check, FilterReason):
             return PreparedFilters(rejection=check)

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from broker.placement.affinity import node_affinity
 from broker.placement.binding import volume_binding, volume_zone
-from broker.placement.filters import Filter
+from broker.placement.filters import Filter, PreparedFilters, prepare
 from broker.placement.model import FilterReason, NodeTerm, PodInfo
 from broker.placement.packing_model import MachineOption
 from broker.placement.quantities import PODS
 from broker.placement.shapes import ZONE, PodShape
-from broker.placement.snapshot import Check, NodeState, PlacementSnapshot
+from broker.placement.snapshot import NodeState, PlacementSnapshot
 from broker.placement.storage import Storage
 from broker.placement.taints import node_unschedulable, taint_toleration
 
@@ -45,7 +45,7 @@ VOLUME_KEYS: Final = frozenset(
         "topology.k8s.aws/zone-id",
     }
 )
-NAMES_NODE: Final = "the pod names nodes, and a new node cannot be one of them"
+NAMES_NODE: Final = FilterReason("NodeAffinity", "the pod names nodes, and a new node cannot be one of them")
 DRAWS_ELSEWHERE: Final = "the reservation that the pod draws from is not the pool's"
 NO_OPTION: Final = "no NodePool of the broker offers a machine"
 
@@ -80,14 +80,9 @@ class MachineTable:
 
     def accepts(self, shape: PodShape) -> Mask:
         """The options with labels and taints that admit the pods, with or without room for one."""
-        checks = self._checks(shape.example)
-        if isinstance(checks, str):
-            return np.zeros(len(self.options), dtype=bool)
-        draws = shape.group[1]
-        mask = np.array(
-            [self._kind_ok(checks, place, draws, shape.zone) for place in self._kinds], dtype=bool
-        )
-        return mask[self.kind] if len(self.options) else np.zeros(0, dtype=bool)
+        prepared = self._prepared(shape.example)
+        mask = np.array([self._admits(shape, prepared, place) for place in self._kinds], dtype=bool)
+        return mask[self.kind]
 
     def fits(self, shape: PodShape) -> Mask:
         """The options that could host one pod of the shape."""
@@ -95,9 +90,9 @@ class MachineTable:
 
     def rejection_reason(self, shape: PodShape) -> str:
         """Why no option can host a pod of the shape, by pool, in kube-scheduler's words."""
-        checks = self._checks(shape.example)
-        if isinstance(checks, str):
-            return checks
+        prepared = self._prepared(shape.example)
+        if prepared.rejection is not None:
+            return prepared.rejection.message
         if not self.options:
             return NO_OPTION
         requests = self.requests(shape.example)
@@ -107,8 +102,7 @@ class MachineTable:
             if option.draws_from != shape.group[1]:
                 reasons[DRAWS_ELSEWHERE] += 1
                 continue
-            state = NodeState(option.node)
-            rejections = next((reasons_ for check in checks if (reasons_ := check(state))), ())
+            rejections = prepared.reasons(NodeState(option.node))
             reasons.update(reason.message for reason in rejections)
             if not rejections:
                 short = np.flatnonzero(requests > self.room[place])
@@ -118,24 +112,16 @@ class MachineTable:
             for pool, reasons in by_pool.items()
         )
 
-    def _checks(self, pod: PodInfo) -> list[Check] | str:
+    def _prepared(self, pod: PodInfo) -> PreparedFilters:
         if pod.named_nodes is not None or pod.node_name:
-            return NAMES_NODE
-        checks: list[Check] = []
-        for item in NODE_FILTERS:
-            check = item(pod, self._empty)
-            if isinstance(check, FilterReason):
-                return check.message
-            if check is not None:
-                checks.append(check)
-        return checks
+            return PreparedFilters(rejection=NAMES_NODE)
+        return prepare(pod, self._empty, NODE_FILTERS)
 
-    def _kind_ok(self, checks: Iterable[Check], place: int, draws: str, zone: str) -> bool:
+    def _admits(self, shape: PodShape, prepared: PreparedFilters, place: int) -> bool:
         option = self.options[place]
-        if option.draws_from != draws or (zone and option.zone != zone):
+        if option.draws_from != shape.group[1] or (shape.zone and option.zone != shape.zone):
             return False
-        state = NodeState(option.node)
-        return not any(check(state) for check in checks)
+        return not prepared.reasons(NodeState(option.node))
 
 
 def places_of(mask: Mask) -> list[int]:

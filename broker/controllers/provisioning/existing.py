@@ -7,10 +7,8 @@ are those for which it was made, until it is initialized: they need no other roo
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from broker.apis import names
 from broker.apis.core import Node
@@ -19,13 +17,12 @@ from broker.controllers.nodeclaim.registration import EPHEMERAL
 from broker.controllers.nodeclaim.status import is_true, pods_of
 from broker.controllers.occupancy import NodeOccupancy
 from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
-from broker.placement.affinity import node_affinity
+from broker.placement.daemons import DaemonOverhead
 from broker.placement.model import NodeInfo, PodInfo
-from broker.placement.quantities import PODS, amounts
+from broker.placement.quantities import amounts
 from broker.placement.reading import claim_info, node_info
-from broker.placement.snapshot import NodeState, PlacementSnapshot
+from broker.placement.snapshot import PlacementSnapshot
 from broker.placement.storage import Storage
-from broker.placement.taints import taint_toleration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +42,16 @@ def existing(
 ) -> ExistingNodes:
     """`daemons`: a pod of each DaemonSet."""
 
+    overhead = DaemonOverhead(daemons)
+
     def future(info: NodeInfo, claim: NodeClaim) -> NodeInfo:
+        """The node with its room beside the DaemonSets with pods to come, as far as is known."""
         sort = MachineSort(claim.labels.get(names.NODEPOOL, ""), info.labels.get(names.INSTANCE_TYPE, ""))
-        return _for_pods(info, daemons, partial(learned.room, sort))
+        reserved = overhead.on(info)
+        room = {**info.allocatable}
+        for name, amount in reserved.items():
+            room[name] = room.get(name, 0) - amount
+        return replace(info, allocatable={**room, **learned.room(sort, info.allocatable, reserved)})
 
     by_id = {claim.status.provider_id: claim for claim in claims if claim.status.provider_id}
     infos: list[NodeInfo] = []
@@ -98,24 +102,6 @@ def _in_flight(claim: NodeClaim) -> NodeInfo:
     """Before the launch, only the requested room is certain."""
     info = claim_info(claim)
     return info if info.allocatable else replace(info, allocatable=amounts(claim.spec.resources.requests))
-
-
-def _for_pods(
-    node: NodeInfo,
-    daemons: Iterable[PodInfo],
-    learned: Callable[[Mapping[str, int], Mapping[str, int]], Mapping[str, int]],
-) -> NodeInfo:
-    """The node with its room beside the DaemonSets with pods to come, as far as is known."""
-    overhead: Counter[str] = Counter()
-    empty, state = PlacementSnapshot(), NodeState(node)
-    for daemon in daemons:
-        checks = [f(daemon, empty) for f in (taint_toleration, node_affinity)]
-        if not any(check(state) for check in checks if callable(check)):
-            overhead.update({**daemon.requests, PODS: 1})
-    room = {**node.allocatable}
-    for name, amount in overhead.items():
-        room[name] = room.get(name, 0) - amount
-    return replace(node, allocatable={**room, **learned(node.allocatable, overhead)})
 
 
 def _nominated(claims: Iterable[NodeClaim], name_of: Mapping[str, str]) -> dict[str, str]:

@@ -22,13 +22,11 @@ from broker.capacity.types import CAPACITY_TYPE, WELL_KNOWN, capacity, reservati
 from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
 from broker.controllers.provisioning.pools import ServedPool
 from broker.controllers.provisioning.usage import NODES
-from broker.placement.affinity import node_affinity
+from broker.placement.daemons import DaemonOverhead
 from broker.placement.model import NodeInfo, NodeTaint, PodInfo
 from broker.placement.packing_model import MachineOption, PendingPod
-from broker.placement.quantities import CPU, PODS
+from broker.placement.quantities import CPU
 from broker.placement.selectors import IN
-from broker.placement.snapshot import NodeState, PlacementSnapshot
-from broker.placement.taints import taint_toleration
 from providers.model import InstanceType
 
 # A slot is paid for already: its cost only makes packing prefer the smaller instance.
@@ -81,6 +79,7 @@ def offers(
     """`taken`: slots of each reservation that waiting claims will take."""
     smaller: dict[MachineSort, SmallerMachine] = {}
     options: list[MachineOption] = []
+    overhead = DaemonOverhead(daemons)
     room: dict[str, int] = {}
     for pool in pools:
         for draws_from in sorted({pod.draws_from for pod in pods}):
@@ -94,7 +93,7 @@ def offers(
             short = frozenset(map(id, candidates.last_resort))
             known = catalog.known(claim)
             for labels in _variants(pool, pods):
-                maker = _Maker(pool, draws_from, labels, daemons, known, types, learned)
+                maker = _Maker(pool, draws_from, labels, overhead, known, types, learned)
                 for option in candidates.usable:
                     machines = maker.machines(option, inventory)
                     if id(option) in short:
@@ -155,7 +154,7 @@ class _Maker:
         pool: ServedPool,
         draws_from: str,
         labels: Mapping[str, str],
-        daemons: Sequence[PodInfo],
+        daemons: DaemonOverhead,
         known: ClassCatalog,
         types: Mapping[str, InstanceType],
         learned: LearnedRoom,
@@ -163,14 +162,9 @@ class _Maker:
         self._pool, self._draws_from, self._learned = pool, draws_from, learned
         self.smaller: dict[MachineSort, SmallerMachine] = {}
         self._labels = {**pool.labels, **labels}
-        self._known, self._types = known, types
+        self._known, self._types, self._daemons = known, types, daemons
         template = pool.pool.spec.template.spec
         self._taints = tuple(NodeTaint(t.key, t.value, t.effect) for t in template.taints)
-        empty = PlacementSnapshot()
-        self._daemons = [
-            (pod, [check for f in (taint_toleration, node_affinity) if callable(check := f(pod, empty))])
-            for pod in daemons
-        ]
         self._capacity: dict[str, dict[str, int]] = {}
 
     def machines(self, option: Option, inventory: Inventory) -> Iterator[MachineOption]:
@@ -200,10 +194,7 @@ class _Maker:
         name = candidate.type.name
         node = NodeInfo(name=name, labels=labels, taints=self._taints)
         estimated = whole(candidate.allocatable)
-        overhead: Counter[str] = Counter()
-        for daemon, checks in self._daemons:
-            if not any(check(NodeState(node)) for check in checks):
-                overhead.update({**daemon.requests, PODS: 1})
+        overhead = self._daemons.on(node)
         room = {key: estimated.get(key, 0) - overhead[key] for key in estimated.keys() | overhead.keys()}
         sort = MachineSort(self._pool.pool.name, name)
         if less := self._learned.room(sort, estimated, overhead):
@@ -214,12 +205,7 @@ class _Maker:
             self._capacity[name] = whole(capacity(candidate.type, self._pool.node_class)) | {NODES: 1}
         return MachineOption(
             pool=self._pool.pool.name,
-            node=NodeInfo(
-                name=name,
-                labels=labels,
-                taints=self._taints,
-                allocatable={key: max(0, amount) for key, amount in room.items()},
-            ),
+            node=replace(node, allocatable={key: max(0, amount) for key, amount in room.items()}),
             instance_type=name,
             zone=option.pool.zone,
             capacity_type=option.pool.capacity_type,
