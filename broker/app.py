@@ -185,9 +185,15 @@ class Broker:
         )
         watch_sweeps(manager, read, signals, templates=self._sweep, profiles=profiles)
         self._watch_reservations(ec2)
-        occupancy = self._occupancy()
-        self._watch_pods(ec2, occupancy)
-        self._watch_disruption(ec2, occupancy)
+        reads = ProvisioningReads(
+            self._client,
+            self._occupancy(),
+            clock=clock,
+            namespaces=self.ome.reads.namespaces.cache,
+            leases=read.leases.cache,
+        )
+        self._watch_pods(ec2, reads)
+        self._watch_disruption(ec2, reads)
         if settings.advise:
             self._add_advisor()
         if not settings.aws_endpoint:  # local AWS has no prices
@@ -252,15 +258,8 @@ class Broker:
         watch_admissions(manager, ome)
         watch_annotations(manager, read, ome)
 
-    def _watch_pods(self, ec2: Ec2State, occupancy: OccupancyReader) -> None:
+    def _watch_pods(self, ec2: Ec2State, reads: ProvisioningReads) -> None:
         settings = self._settings
-        reads = ProvisioningReads(
-            self._client,
-            occupancy,
-            clock=self._clock,
-            namespaces=self.ome.reads.namespaces.cache,
-            leases=self.read.leases.cache,
-        )
         provisioner = Provisioner(
             self._context,
             self._caches,
@@ -304,11 +303,11 @@ class Broker:
             ttl=self._settings.reservation_ttl,
         )
 
-    def _watch_disruption(self, ec2: Ec2State, occupancy: OccupancyReader) -> None:
+    def _watch_disruption(self, ec2: Ec2State, reads: ProvisioningReads) -> None:
         budgets = Informer(self._client, PodDisruptionBudget, clock=self._clock)
         sources = DisruptionSources(
             budgets=budgets.cache,
-            occupancy=occupancy,
+            reads=reads,
             nodeclasses=self._nodeclasses,
             ec2=ec2,
             slots=self.ome.slots,
@@ -318,7 +317,7 @@ class Broker:
         )
         controller = DisruptionController(self._context, self._caches, sources)
         watch_disruption(
-            self._manager, self.read, budgets, self._nodeclasses, controller, occupancy, clock=self._clock
+            self._manager, self.read, budgets, self._nodeclasses, controller, reads, clock=self._clock
         )
 
     def _add_advisor(self) -> None:

@@ -35,7 +35,7 @@ from broker.controllers.provisioning.decide import (
 )
 from broker.controllers.provisioning.karpenters import karpenter_pools
 from broker.controllers.provisioning.learned import RoomLearner, fingerprint
-from broker.controllers.provisioning.observe import Ec2Supply
+from broker.controllers.provisioning.offers import Ec2Supply
 from broker.controllers.provisioning.pending import pending_pod, pending_reservations, provisionable
 from broker.controllers.provisioning.pools import (
     PoolNotServed,

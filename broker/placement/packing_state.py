@@ -31,10 +31,11 @@ class Supply:
     def has(self, option: MachineOption) -> bool:
         if option.source and self.room.get(option.source, 0) <= 0:
             return False
-        remaining = self.limits.get(option.pool)
-        return remaining is None or all(
-            option.capacity.get(name, 0) <= amount for name, amount in remaining.items()
-        )
+        return self.within_limits(option)
+
+    def within_limits(self, option: MachineOption) -> bool:
+        remaining = self.limits.get(option.pool, {})
+        return all(option.capacity.get(name, 0) <= amount for name, amount in remaining.items())
 
     def take(self, option: MachineOption, by: int = 1) -> None:
         if option.source:

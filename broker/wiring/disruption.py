@@ -8,7 +8,7 @@ from broker.apis.policy import PodDisruptionBudget
 from broker.controllers.disruption.controller import EVERY, DisruptionController
 from broker.controllers.nodeclaim.status import is_true
 from broker.controllers.nodeclass.controller import NodeClassController
-from broker.controllers.occupancy import OccupancyReader
+from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.informers import Informers
 from broker.kube.clock import Clock
 from broker.kube.informer import Informer
@@ -22,18 +22,18 @@ def watch_disruption(
     budgets: Informer[PodDisruptionBudget],
     nodeclasses: NodeClassController,
     disruption: DisruptionController,
-    occupancy: OccupancyReader,
+    reads: ProvisioningReads,
     *,
     clock: Clock,
 ) -> None:
-    """Declares the loop, which waits for PodDisruptionBudgets and reservations on nodes as well."""
+    """Declares the loop, which waits for PodDisruptionBudgets and the reads of provisioning as well."""
     manager.follow(budgets)
     (
         manager.singleton(
             "disruption",
             disruption.run,
             every=EVERY,
-            synced=lambda: read.synced() and budgets.synced and occupancy.synced(),
+            synced=lambda: read.synced() and budgets.synced and reads.synced(),
         )
         .watches(read.claims, predicate=differ(_progress))
         .watches(read.pools, predicate=differ(spec))

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import Namespace
+from broker.apis.workloads import DaemonSet
+from broker.controllers.provisioning.offers import EBS_ZONE
+from broker.demo import kubelets
+from tests.cluster.account import A
 from tests.cluster.stack import Stack
-from tests.cluster.test_disruption import change, gone, hashed, node, pool, replacement, run
+from tests.cluster.test_disruption import STEP, change, gone, hashed, node, pool, replacement, run
 
 
 def drift(stack: Stack, *claims: str) -> None:
@@ -49,3 +58,76 @@ def test_anti_affinity_by_namespace_labels_keeps_a_pod_off_other_nodes(stack: St
     drift(stack, "old")
     gone(stack, "old")
     assert replacement(stack, "old") is not None
+
+
+def listed(claim: NodeClaim, key: str) -> set[str]:
+    """The values that the claim's requirements list for the label."""
+    return {value for item in claim.spec.requirements if item.key == key for value in item.values}
+
+
+def replaced(stack: Stack, name: str = "old") -> NodeClaim:
+    new = stack.until(lambda: replacement(stack, name), "replacement", step=STEP)
+    assert new is not None
+    return new
+
+
+def requesting(memory: str) -> dict[str, Any]:
+    return {"name": "main", "image": "x", "resources": {"requests": {"memory": memory}}}
+
+
+@pytest.mark.parametrize("label", [{names.CAPACITY_TYPE: "on-demand"}, {EBS_ZONE: A}])
+def test_pods_that_select_labels_of_the_instance_are_replaced(stack: Stack, label: dict[str, str]) -> None:
+    pool(stack)
+    stack.start()
+    run(stack, "app", node(stack, "old"), nodeSelector=label)
+    drift(stack, "old")
+    kinds = listed(replaced(stack), names.CAPACITY_TYPE)
+    assert kinds == ({"on-demand"} if names.CAPACITY_TYPE in label else {"on-demand", "reserved"})
+    gone(stack, "old")
+
+
+def test_replacement_is_no_type_that_turned_out_too_small(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(name: str, instance: Any, type_: Any) -> dict[str, Any]:
+        halved = make(name, instance, type_)
+        halved["status"]["allocatable"]["memory"] = f"{type_.memory_mib // 2}Mi"
+        return halved
+
+    make = kubelets._node
+    monkeypatch.setattr(kubelets, "_node", half)
+    pool(stack)
+    stack.start()
+    stack.pod("app", node=node(stack, "old"), containers=[requesting("5Gi")])
+    drift(stack, "old")
+    types = listed(replaced(stack), names.INSTANCE_TYPE)
+    assert "m5.xlarge" in types and "m5.large" not in types  # which has room for it by the estimate
+    gone(stack, "old")
+
+
+def test_replacement_has_room_for_the_pods_of_daemon_sets(stack: Stack) -> None:
+    labels = {"app": "agent"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [requesting("3Gi")]}}
+    spec = {"selector": {"matchLabels": labels}, "template": template}
+    stack.client.create(DaemonSet.KIND, {"metadata": {"name": "agent", "namespace": "default"}, "spec": spec})
+    pool(stack)
+    stack.start()
+    stack.pod("app", node=node(stack, "old"), containers=[requesting("5Gi")])
+    drift(stack, "old")
+    new = replaced(stack)
+    assert "m5.large" not in listed(new, names.INSTANCE_TYPE)
+    assert new.spec.resources.requests["memory"] == str(8 * 2**30)
+    gone(stack, "old")
+
+
+def test_replacement_stays_within_the_limits_of_its_pool(stack: Stack) -> None:
+    pool(stack)
+    stack.start()
+    run(stack, "app", node(stack, "old"))
+    change(stack, "web", limits={"cpu": "1"})
+    drift(stack, "old")
+    stack.until_event("old", "DisruptionBlocked", text="it would exceed the limits of NodePool web")
+    change(stack, "web", limits={"cpu": "2"})  # the old node does not count
+    types = listed(replaced(stack), names.INSTANCE_TYPE)
+    assert "m5.large" in types and types.isdisjoint({"m5.xlarge", "m5.2xlarge", "c5.xlarge"})
+    gone(stack, "old")

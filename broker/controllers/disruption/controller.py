@@ -50,7 +50,7 @@ class DisruptionController:
     def run(self, _items: Sequence[str] = ()) -> Result:
         now = self._clock.now()
         wakes = [*self._expire(now)]
-        occupancy = self._sources.occupancy.read(now)
+        occupancy = self._sources.reads.occupancy.read(now)
         snapshot = self._reader.read(now, occupancy)
         self.events.keep({node.node.name for node in snapshot.nodes if node.node is not None})
         wakes += self._write_conditions(snapshot)
@@ -88,7 +88,7 @@ class DisruptionController:
         self, ending: Mapping[str, datetime], claims: Sequence[NodeClaim], now: datetime
     ) -> Mapping[str, datetime]:
         """The claims that cannot go on without those that end, with the last time of an expiry."""
-        gangs = running_gangs(self._reader.read(now, self._sources.occupancy.read(now)), claims)
+        gangs = running_gangs(self._reader.read(now, self._sources.reads.occupancy.read(now)), claims)
         pairs = sorted((at, host) for uid, at in ending.items() for host in gangs.exclusive_hosts(uid))
         return {host: at for at, host in pairs}
 

@@ -33,6 +33,12 @@ def drift(claim: NodeClaim, pool: NodePool, ready: LaunchClass | None, instance:
     return _surroundings_drift(claim, ready, instance)
 
 
+def required_by(pool: NodePool) -> Requirements:
+    """The pool's requirements. Raises InvalidRequirement."""
+    required = pool.spec.template.spec.requirements
+    return Requirements.of([(item.key, item.operator, item.values) for item in required])
+
+
 def stale(claim: NodeClaim, hash_key: str, version_key: str, current: str) -> bool:
     """Whether the claim's hash is of this version and of another content."""
     annotations = claim.annotations
@@ -41,9 +47,7 @@ def stale(claim: NodeClaim, hash_key: str, version_key: str, current: str) -> bo
 
 def _requirements_differ(claim: NodeClaim, pool: NodePool) -> bool:
     try:
-        requirements = Requirements.of(
-            [(item.key, item.operator, item.values) for item in pool.spec.template.spec.requirements]
-        )
+        requirements = required_by(pool)
     except InvalidRequirement:
         return False  # reported where claims are made
     known = claim.labels

@@ -19,10 +19,6 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodePool
 from broker.apis.meta import condition
-from broker.capacity.class_catalog import class_catalog
-from broker.capacity.model import Inventory
-from broker.capacity.options import tenancy
-from broker.capacity.requirements import InvalidRequirement
 from broker.controllers.disruption import conditions
 from broker.controllers.disruption.candidates import (
     awaits_pods,
@@ -36,19 +32,16 @@ from broker.controllers.disruption.candidates import (
 from broker.controllers.disruption.gangs import drifted_units
 from broker.controllers.disruption.moves import MoveController, MoveLabel
 from broker.controllers.disruption.replacements import (
-    Demand,
-    ReplacementPlaces,
+    MachineFinder,
+    Pair,
     assumed_on,
     body,
     demand,
-    fitting,
     place_on_others,
-    planned,
     replacement_name,
 )
 from broker.controllers.disruption.report import Cause, DisruptionReporter
 from broker.controllers.disruption.returning import (
-    ReturnInputs,
     ReturnMove,
     ReturnSelector,
     enabled,
@@ -59,6 +52,7 @@ from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import disrupted, is_ready
 from broker.controllers.nodeclaim.status import is_true
+from broker.controllers.provisioning.learned import RoomLearner
 from broker.kube.context import ControllerContext
 from broker.placement.disruption_budgets import BudgetLedger, Reason
 from broker.placement.snapshot import PlacementSnapshot
@@ -86,16 +80,20 @@ class DisruptionMethods:
         self._client, self._clock = context.client, context.clock
         self._caches, self._sources = caches, sources
         self._moves, self._reporter = moves, reporter
-        self.returns = ReturnSelector(sources.slots)
+        self._learner = RoomLearner()
+        self.returns = ReturnSelector(sources, caches, lambda: context.clock.monotonic())
 
     def run(self, snapshot: DisruptionSnapshot) -> None:
         """Starts the disruptions that the budgets allow now."""
         ledger = snapshot.ledger()
+        finder = MachineFinder(
+            caches=self._caches, sources=self._sources, snapshot=snapshot, learner=self._learner
+        )
         free = [node for node in snapshot.nodes if ready_to_go(node, snapshot.now)]
         ended = self._empty(snapshot, free, ledger)
         free = [node for node in free if node.claim.uid not in ended]
-        ended |= self._drifted(snapshot, free, ledger)
-        self._return([node for node in free if node.claim.uid not in ended], snapshot, ledger)
+        ended |= self._drifted(finder, free, ledger)
+        self._return(finder, [node for node in free if node.claim.uid not in ended], ledger)
         for pool, error in ledger.errors.items():
             self._reporter.pool_blocked(snapshot.pools[pool], "", error)
 
@@ -146,12 +144,11 @@ class DisruptionMethods:
         listed, _ = self._client.list(Pod.KIND, field_selector=f"spec.nodeName={node.node.name}")
         if replace(node, pods=tuple(map(Pod.decode, listed))).moving:
             return False
-        return not self._sources.occupancy.keeps_room(self._client, node.node.name, self._clock.now())
+        return not self._sources.reads.occupancy.keeps_room(self._client, node.node.name, self._clock.now())
 
-    def _drifted(
-        self, snapshot: DisruptionSnapshot, free: Sequence[ManagedNode], ledger: BudgetLedger
-    ) -> set[str]:
+    def _drifted(self, finder: MachineFinder, free: Sequence[ManagedNode], ledger: BudgetLedger) -> set[str]:
         """Replaces drifted nodes, those that drifted first in front, and those of a gang together."""
+        snapshot = finder.snapshot
         placement: PlacementSnapshot | None = None  # with the pods that this pass moves
         started: set[str] = set()
         claims = (claim for claim in self._caches.claims.list() if self._caches.owns(claim))
@@ -164,7 +161,7 @@ class DisruptionMethods:
                 continue
             placement = placement if placement is not None else snapshot.occupancy.placement
             with self._reporter.isolated(nodes[0]):
-                placed = self._replace(nodes, gang, snapshot, placement)
+                placed = self._replace(nodes, gang, finder, placement)
                 if placed is not None:
                     placement = placed
                     started |= {node.claim.uid for node in nodes}
@@ -197,7 +194,7 @@ class DisruptionMethods:
         self,
         nodes: Sequence[ManagedNode],
         gang: str,
-        snapshot: DisruptionSnapshot,
+        finder: MachineFinder,
         before: PlacementSnapshot,
     ) -> PlacementSnapshot | None:
         """Ends drifted nodes if their pods fit on others; else starts replacements.
@@ -210,7 +207,7 @@ class DisruptionMethods:
         placement = before.without_nodes(ending)
         demands = [demand(node, node.moving, assumed_on(node, before)) for node in nodes]
         pods = [pod for needed in demands for pod in needed.pods]
-        unplaced, placed = place_on_others(pods, placement, self._usable(snapshot))
+        unplaced, placed = place_on_others(pods, placement, self._usable(finder.snapshot))
         static = any(node.static for node in nodes)
         if not unplaced and not static:
             for node in nodes:
@@ -220,70 +217,52 @@ class DisruptionMethods:
             placed = placement
         else:
             demands = [replace(demands[0], pods=tuple(unplaced))]
-        pairs = [(needed, self._places(needed, placed, snapshot.now)) for needed in demands]
-        for needed, places in pairs:
-            if not places.options:
-                pool = needed.node.pool.name
-                self._reporter.blocked(
-                    needed.node, f"Cannot replace it: no instance type of NodePool {pool} holds its pods"
-                )
-        if not all(places.options for _, places in pairs):
+        pairs = [(needed, finder.find(needed, placed)) for needed in demands]
+        if not self._have_machines(pairs, "no instance type of NodePool {} holds its pods"):
+            return None
+        pairs = finder.within_limits(pairs)
+        if not self._have_machines(pairs, "it would exceed the limits of NodePool {}"):
             return None
         reason = condition(nodes[0].claim.status.conditions, names.DRIFTED)
         message = f"Drifted: {reason.reason if reason else ''}"
         gang_name = _base(gang) if len(nodes) > 1 else ""
-        begun = self._begin(pairs, "Drifted", message, snapshot.now, gang=gang_name)
+        begun = self._begin(pairs, "Drifted", message, finder.snapshot.now, gang=gang_name)
         return placed if begun else None
 
-    def _places(self, needed: Demand, placement: PlacementSnapshot, now: datetime) -> ReplacementPlaces:
-        """The options for a replacement; those in full reservations only beside others."""
-        ready = self._sources.launch_class(needed.node.pool.spec.template.spec.node_class_ref.name)
-        if ready is None:
-            return ReplacementPlaces()
-        try:
-            claim = planned(needed, uid="replacement", name="replacement")
-        except InvalidRequirement:
-            return ReplacementPlaces()
-        inventory = self._sources.ec2.inventory.snapshot()
-        try:
-            types = self._sources.ec2.provider.instance_types()
-        except ProviderError:
-            return ReplacementPlaces()
-        known = class_catalog(ready.plan.of_tenancy(tenancy(claim.requirements)), types, inventory, now)
-        options = fitting(needed, claim, known, placement)
-        room = any(
-            not option.pool.reserved or any(inventory.free(id_) for id_ in option.odcr_ids)
-            for option in options
-        )
-        labels = {name: candidate.labels for name, candidate in known.candidates.items()}
-        return ReplacementPlaces(options=options, labels=labels) if room else ReplacementPlaces()
+    def _have_machines(self, pairs: Sequence[Pair], problem: str) -> bool:
+        """Whether all replacements can be made; reports the problem of the others."""
+        for needed, machines in pairs:
+            if not machines:
+                message = f"Cannot replace it: {problem.format(needed.node.pool.name)}"
+                self._reporter.blocked(needed.node, message)
+        return all(machines for _, machines in pairs)
 
     def _begin(
         self,
-        demands: Sequence[tuple[Demand, ReplacementPlaces]],
+        pairs: Sequence[Pair],
         cause: Cause,
         message: str,
         now: datetime,
         *,
-        capacity_type: str = "",
+        kinds: Sequence[str] = (),
         gang: str = "",
     ) -> bool:
         label = MoveLabel(
-            id=_move_id([needed.node for needed, _ in demands], now), size=len(demands), cause=cause
+            id=_move_id([needed.node for needed, _ in pairs], now), size=len(pairs), cause=cause
         )
         bodies = [
             (
                 needed.node,
                 body(
                     needed,
+                    machines,
                     name=replacement_name(needed.node, label.id),
-                    places=places,
                     move=str(label),
-                    capacity_type=capacity_type,
-                    gang=(f"{gang}.{label.id}", len(demands)) if gang else None,
+                    kinds=kinds,
+                    gang=(f"{gang}.{label.id}", len(pairs)) if gang else None,
                 ),
             )
-            for needed, places in demands
+            for needed, machines in pairs
         ]
         return self._moves.start(bodies, label, message)
 
@@ -303,10 +282,9 @@ class DisruptionMethods:
 
     # ---- return to reservations
 
-    def _return(
-        self, free: Sequence[ManagedNode], snapshot: DisruptionSnapshot, ledger: BudgetLedger
-    ) -> None:
+    def _return(self, finder: MachineFinder, free: Sequence[ManagedNode], ledger: BudgetLedger) -> None:
         """Moves claims into idle slots, in pools that enable it."""
+        snapshot = finder.snapshot
         inventory = self._sources.ec2.inventory.snapshot()
         if inventory.described is None:
             return
@@ -328,45 +306,29 @@ class DisruptionMethods:
             and node.claim.labels.get(names.CAPACITY_TYPE) != "reserved"
             and self._may(node, snapshot)
         ]
-        inputs = self._inputs(inventory)
-        if inputs is None:
-            return
         budgets = {pool: ledger.remaining(pool, "Underutilized") for pool in enabled_pools}
-        for unit in _units(
-            self.returns.select(snapshot, candidates, inputs, lambda: snapshot.occupancy.placement, budgets)
-        ):
-            counts: dict[str, int] = {}
-            for move in unit:
-                counts[move.demand.node.pool.name] = counts.get(move.demand.node.pool.name, 0) + 1
-            if all(ledger.remaining(name, "Underutilized") >= count for name, count in counts.items()):
+        try:
+            moves = self.returns.select(finder, candidates, inventory, budgets)
+        except ProviderError as error:
+            _log.warning("no claim returns to a reservation: types are unknown", error=str(error))
+            return
+        for unit in _units(moves):
+            counts = Counter(move.demand.node.pool.name for move in unit)
+            pairs = finder.within_limits([(move.demand, move.machines) for move in unit])
+            if all(machines for _, machines in pairs) and all(
+                ledger.remaining(name, "Underutilized") >= count for name, count in counts.items()
+            ):
                 for name, count in counts.items():
                     ledger.take(name, "Underutilized", count)
                 with self._reporter.isolated(unit[0].demand.node):
                     self._begin(
-                        [(move.demand, ReplacementPlaces(options=[move.option])) for move in unit],
+                        pairs,
                         "ReturnToReservation",
                         "; ".join(move.message for move in unit),
                         snapshot.now,
-                        capacity_type="reserved",
+                        kinds=("reserved",),
                         gang=_base(unit[0].gang),
                     )
-
-    def _inputs(self, inventory: Inventory) -> ReturnInputs | None:
-        try:
-            types = self._sources.ec2.provider.instance_types()
-        except ProviderError as error:
-            _log.warning("no claim returns to a reservation: types are unknown", error=str(error))
-            return None
-        return ReturnInputs(
-            claims=[claim for claim in self._caches.claims.list() if self._caches.owns(claim)],
-            pod=self._caches.pods.find,
-            classes=self._sources.launch_class,
-            types=types,
-            inventory=inventory,
-            shortages=self._sources.shortages(),
-            seconds=self._sources.plan_seconds,
-            timer=self._clock.monotonic,
-        )
 
     def _pods_wait(self, now: datetime) -> bool:
         """Whether a pod got no node a short time ago: it may still become a claim."""

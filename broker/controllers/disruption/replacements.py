@@ -1,77 +1,76 @@
 """Claims that take over the pods of a node: where these pods fit, and the NodeClaim to create.
 
 Invariant: a replacement is made from the pool's present template, for the pods that are on the node now. It
-names the types and zones where all of them fit together by kube-scheduler's filters. A pod with a persistent
-volume stays in its zone, and its volume is not checked beyond that.
+names the types and zones where all of them fit together by kube-scheduler's filters, on the nodes that
+provisioning would make. A pod with a persistent volume stays in its zone; its volume is not checked further.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 from broker.apis import names
 from broker.apis.core import Pod
-from broker.apis.karpenter import NodeClaim, NodePool
-from broker.capacity.class_catalog import CandidateType, ClassCatalog
-from broker.capacity.model import Claim, Option
-from broker.capacity.options import choose, suitable
-from broker.capacity.requirements import Requirements
+from broker.apis.hashes import class_hash
+from broker.capacity.class_catalog import ClassCatalog, class_catalog
+from broker.capacity.model import Claim, Inventory
+from broker.capacity.options import capacity_types, choose, suitable, tenancy
+from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.capacity.types import WELL_KNOWN
-from broker.controllers.disruption.snapshot import ManagedNode
-from broker.controllers.nodeclaim.from_pool import listed_types, one_of, pool_claim
+from broker.controllers.disruption.drift import required_by
+from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode, replaces
+from broker.controllers.disruption.sources import DisruptionSources
+from broker.controllers.nodeclaim.caches import ClaimCaches
+from broker.controllers.nodeclaim.from_pool import pool_claim
 from broker.controllers.nodeclaim.translate import priority_of
+from broker.controllers.provisioning.claims import narrowed, total_requests
+from broker.controllers.provisioning.learned import LearnedRoom, RoomLearner, fingerprint
+from broker.controllers.provisioning.offers import MachineMaker
+from broker.controllers.provisioning.pools import template_labels
+from broker.controllers.provisioning.usage import pool_limits
+from broker.placement.daemons import DaemonOverhead
 from broker.placement.filters import prepare
-from broker.placement.model import NodeInfo, NodeTaint, PodInfo
-from broker.placement.quantities import CPU, PODS, pod_requests
-from broker.placement.reading import HOSTNAME, pod_info
+from broker.placement.machines import label_keys
+from broker.placement.model import NodeInfo, PodInfo
+from broker.placement.packing_model import MachineOption
+from broker.placement.packing_state import Supply, node_of
+from broker.placement.quantities import CPU
+from broker.placement.reading import pod_info
 from broker.placement.snapshot import PlacementSnapshot
+from broker.text import InvalidText
+from providers.model import ProviderError
 
 Triple = tuple[str, str, tuple[str, ...]]
 MOST_TRIED: Final = 240  # pairs of type and zone
 # Annotations of a claim that its replacement keeps.
 _KEPT: Final = (names.DRAWS_FROM, names.PRIORITY, names.EXPECT)
-_PINNED: Final = frozenset({names.INSTANCE_TYPE, names.ZONE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """The load of a replacement: pods that move, and room for the DaemonSets' pods beside them.
-
-    `zone`: the only zone, if volumes keep the pods there. `requests`: of all of them, exact.
-    """
+    """The pods that move off a node. `zone`: the only zone, if volumes keep the pods there."""
 
     node: ManagedNode
-    requirements: tuple[Triple, ...]
     pods: tuple[PodInfo, ...]
-    overhead: Mapping[str, int] = field(default_factory=dict)
     zone: str = ""
 
     @property
-    def requests(self) -> dict[str, int]:
-        total = dict(self.overhead)
-        for pod in self.pods:
-            for name, amount in pod.requests.items():
-                total[name] = total.get(name, 0) + amount
-        total[PODS] = total.get(PODS, 0) + len(self.pods)
-        return total
+    def chosen(self) -> dict[str, str]:
+        """The claim's values of labels of the user's own, which stay if they are allowed.
 
-    @property
-    def amounts(self) -> dict[str, float]:
-        """The requests in base units, as claims are planned."""
-        return {
-            name: amount / 1000 if name == CPU else float(amount) for name, amount in self.requests.items()
-        }
+        Raises InvalidRequirement.
+        """
+        required, labels = required_by(self.node.pool), self.node.claim.labels
+        own = (key for key in required if key not in WELL_KNOWN and key in labels)
+        return {key: labels[key] for key in own if not required.unmet(labels, among={key})}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplacementPlaces:
-    """The options that hold the pods of a replacement, and the labels of their instance types, by type."""
-
-    options: Sequence[Option] = ()
-    labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+# A replacement, and the machines that it may become, in order.
+Pair = tuple[Demand, list[MachineOption]]
 
 
 def assumed_on(node: ManagedNode, placement: PlacementSnapshot) -> list[PodInfo]:
@@ -82,47 +81,34 @@ def assumed_on(node: ManagedNode, placement: PlacementSnapshot) -> list[PodInfo]
 
 def demand(node: ManagedNode, pods: Sequence[Pod], assumed: Sequence[PodInfo] = ()) -> Demand:
     """The demand of these pods of the node, and of those that are assumed on it."""
-    overhead: dict[str, int] = {PODS: len(node.daemons)}
-    for daemon in node.daemons:
-        for name, amount in pod_requests(daemon.spec).items():
-            overhead[name] = overhead.get(name, 0) + amount
     bound = any(volume.persistent_volume_claim for pod in pods for volume in pod.spec.volumes)
     return Demand(
         node=node,
-        requirements=requirements(node.pool, node.claim),
         pods=(*map(_moved, pods), *assumed),
-        overhead=overhead,
         zone=node.claim.labels.get(names.ZONE, "") if bound else "",
     )
 
 
-def requirements(pool: NodePool, claim: NodeClaim) -> tuple[Triple, ...]:
-    """The pool's requirements. Of a label of the user's own, the claim's value stays if it is allowed."""
-    pool_requirements = tuple((r.key, r.operator, r.values) for r in pool.spec.template.spec.requirements)
-    parsed = Requirements.of(pool_requirements)
-    labels = dict(claim.labels)
-    own = [
-        (key, "In", (labels[key],))
-        for key in parsed
-        if key not in WELL_KNOWN and key in labels and not parsed.unmet(labels, among={key})
-    ]
-    return (*pool_requirements, *own)
-
-
-def planned(demand_: Demand, *, uid: str, name: str, gang: str = "", only: Iterable[Triple] = ()) -> Claim:
-    """The replacement as the planner reads it. Raises InvalidRequirement."""
-    claim = demand_.node.claim
-    zone: tuple[Triple, ...] = ((names.ZONE, "In", (demand_.zone,)),) if demand_.zone else ()
+def planned(needed: Demand, *, uid: str, name: str, only: Iterable[Triple] = ()) -> Claim:
+    """The replacement as the planner reads it, without DaemonSets. Raises InvalidRequirement."""
+    claim = needed.node.claim
+    zone: tuple[Triple, ...] = ((names.ZONE, "In", (needed.zone,)),) if needed.zone else ()
     return Claim(
         name=name,
         uid=uid,
-        node_class=demand_.node.pool.spec.template.spec.node_class_ref.name,
-        requirements=Requirements.of((*demand_.requirements, *zone, *only)),
-        requests=demand_.amounts,
+        node_class=needed.node.pool.spec.template.spec.node_class_ref.name,
+        requirements=required_by(needed.node.pool)
+        & Requirements.of_labels(needed.chosen)
+        & Requirements.of((*zone, *only)),
+        requests=_base_units(total_requests(needed.pods, {})),
         priority=priority_of(claim),
         created=claim.metadata.creation_timestamp,
-        gang=gang,
     )
+
+
+def beside_daemons(claim: Claim, needed: Demand, machine: MachineOption) -> Claim:
+    """The claim with the requests of the machine's DaemonSets."""
+    return replace(claim, requests=_base_units(total_requests(needed.pods, machine.daemons)))
 
 
 def place_on_others(
@@ -147,47 +133,109 @@ def place_on_others(
     return unplaced, placement
 
 
-def fitting(demand_: Demand, claim: Claim, known: ClassCatalog, placement: PlacementSnapshot) -> list[Option]:
-    """The options in order that hold all pods together. `placement` is without the old node."""
-    suitable_types = suitable(claim.requirements, claim.requests, known)
-    by_name = {candidate.type.name: candidate for candidate in suitable_types}
-    fits: dict[tuple[str, str], bool] = {}
-    options: list[Option] = []
-    for option in choose(claim.requirements, suitable_types, known):
-        place = (option.pool.instance_type, option.pool.zone)
-        if place not in fits:
-            if len(fits) >= MOST_TRIED:
+@dataclass(frozen=True, kw_only=True)
+class MachineFinder:
+    """Finds the machines for replacements in one pass. `learner` is kept from pass to pass."""
+
+    caches: ClaimCaches
+    sources: DisruptionSources
+    snapshot: DisruptionSnapshot
+    learner: RoomLearner
+
+    def find(self, needed: Demand, placement: PlacementSnapshot) -> list[MachineOption]:
+        """The machines in order that hold all pods together; those in full reservations only beside others.
+
+        `placement` is without the old node.
+        """
+        ready = self.sources.launch_class(needed.node.pool.spec.template.spec.node_class_ref.name)
+        if ready is None:
+            return []
+        inventory = self.sources.ec2.inventory.snapshot()
+        try:
+            claim = planned(needed, uid="replacement", name="replacement")
+            types = self.sources.ec2.provider.instance_types()
+        except (InvalidRequirement, ProviderError):
+            return []
+        node_class = ready.plan.of_tenancy(tenancy(claim.requirements))
+        known = class_catalog(node_class, types, inventory, self.snapshot.now)
+        machines = self.fitting(needed, claim, known, inventory, placement)
+        room = any(not machine.source or inventory.free(machine.source) for machine in machines)
+        return machines if room else []
+
+    def fitting(
+        self,
+        needed: Demand,
+        claim: Claim,
+        known: ClassCatalog,
+        inventory: Inventory,
+        placement: PlacementSnapshot,
+    ) -> list[MachineOption]:
+        """The machines in order that hold all pods together, whether one is free or not."""
+        labels = template_labels(needed.node.pool, claim.requirements)
+        maker = MachineMaker(needed.node.pool, labels, known, inventory, self._overhead, self._learned)
+        repelling = {term.topology_key for terms in placement.repelling for term in terms}
+        keys = sorted({*label_keys(needed.pods, placement.storage), *repelling})
+        places: set[tuple[str, str]] = set()
+        fits: dict[Hashable, bool] = {}
+        machines: list[MachineOption] = []
+        types = suitable(claim.requirements, claim.requests, known)
+        for option in choose(claim.requirements, types, known):
+            place = (option.pool.instance_type, option.pool.zone)
+            if place not in places and len(places) == MOST_TRIED:
                 continue
-            node = future_node(demand_, claim, by_name[place[0]], place[1], known)
-            fits[place] = hosts(node, demand_.pods, placement)
-        if fits[place]:
-            options.append(option)
-    return options
+            places.add(place)
+            for machine in maker.machines(option):
+                kind = (machine.instance_type, *(machine.node.labels.get(key) for key in keys))
+                if kind not in fits:
+                    fits[kind] = hosts(node_of(machine, claim.name), needed.pods, placement)
+                if fits[kind]:
+                    machines.append(machine)
+        return machines
 
+    def within_limits(self, pairs: Sequence[Pair]) -> list[Pair]:
+        """The machines that the limits of their pools allow, of replacements that start together.
 
-def future_node(
-    demand_: Demand, claim: Claim, candidate: CandidateType, zone: str, known: ClassCatalog
-) -> NodeInfo:
-    """The node that a claim of this type and zone becomes, with room for the pods that move."""
-    template = demand_.node.pool.spec.template
-    room = {
-        name: int(amount * 1000) if name == CPU else int(amount)
-        for name, amount in candidate.allocatable.items()
-    }
-    labels = {
-        **claim.requirements.labels(),
-        **template.metadata.labels,
-        names.NODEPOOL: demand_.node.pool.name,
-        **candidate.labels,
-        **known.zones.get(zone, {names.ZONE: zone}),
-        HOSTNAME: claim.name,
-    }
-    return NodeInfo(
-        name=claim.name,
-        labels=labels,
-        taints=tuple(NodeTaint(t.key, t.value, t.effect) for t in template.spec.taints),
-        allocatable={name: amount - demand_.overhead.get(name, 0) for name, amount in room.items()},
-    )
+        As in Karpenter, nodes that are replaced do not count (pkg/controllers/disruption/helpers.go).
+        """
+        claims = self.caches.claims.list()
+        gone = {needed.node.claim.uid for needed, _ in pairs} | {
+            replaces(claim)[1] for claim in claims if not claim.deleting
+        }
+        pools = {needed.node.pool.name: needed.node.pool for needed, _ in pairs}
+        left = [claim for claim in claims if claim.uid not in gone]
+        try:
+            limits = pool_limits(pools.values(), left, self.snapshot.occupancy.nodes)
+        except InvalidText:
+            return [(needed, []) for needed, _ in pairs]
+        supply = Supply(room={}, limits=limits)
+        allowed: list[Pair] = []
+        for needed, machines in pairs:
+            allowed.append((needed, [machine for machine in machines if supply.within_limits(machine)]))
+            for machine in allowed[-1][1][:1]:
+                supply.take(machine)
+        return allowed
+
+    @cached_property
+    def _daemons(self) -> list[PodInfo]:
+        return self.sources.reads.daemons()
+
+    @cached_property
+    def _overhead(self) -> DaemonOverhead:
+        return DaemonOverhead(self._daemons)
+
+    @cached_property
+    def _learned(self) -> LearnedRoom:
+        occupancy = self.snapshot.occupancy
+        names_ = {pool.spec.template.spec.node_class_ref.name for pool in self.snapshot.pools.values()}
+        classes = {name: self.sources.launch_class(name) for name in names_}
+        return self.learner.observe(
+            occupancy.nodes,
+            self.caches.claims.list(),
+            occupancy.pods,
+            fingerprint(self._daemons),
+            classes={name: class_hash(ready.source) for name, ready in classes.items() if ready},
+            now=self.snapshot.now,
+        )
 
 
 def hosts(node: NodeInfo, pods: Iterable[PodInfo], placement: PlacementSnapshot) -> bool:
@@ -201,23 +249,25 @@ def hosts(node: NodeInfo, pods: Iterable[PodInfo], placement: PlacementSnapshot)
 
 
 def body(
-    demand_: Demand,
+    needed: Demand,
+    machines: Sequence[MachineOption],
     *,
     name: str,
-    places: ReplacementPlaces,
     move: str,
-    capacity_type: str = "",
+    kinds: Iterable[str] = (),
     gang: tuple[str, int] | None = None,
 ) -> dict[str, Any]:
-    """The NodeClaim to create. `move`: the value of MOVE."""
-    old = demand_.node.claim
+    """The NodeClaim to create. `move`: the value of MOVE. `kinds`: its capacity types, if not the pool's."""
+    pool, old = needed.node.pool, needed.node.claim
     kept: dict[str, str] = {key: old.annotations[key] for key in _KEPT if key in old.annotations}
     gang_annotations = {names.GANG: gang[0], names.GANG_SIZE: str(gang[1])} if gang else {}
     return pool_claim(
-        demand_.node.pool,
+        pool,
         name,
-        requirements=_requirements(demand_, places, capacity_type),
-        requests=demand_.requests,
+        requirements=narrowed(
+            pool, machines, needed.chosen, needed.pods, kinds or capacity_types(required_by(pool))
+        ),
+        requests=total_requests(needed.pods, machines[0].daemons),
         annotations={**kept, **gang_annotations, names.REPLACES: f"{old.name}/{old.uid}", names.MOVE: move},
     )
 
@@ -228,41 +278,9 @@ def replacement_name(node: ManagedNode, move: str) -> str:
     return f"{node.pool.name[:57]}-{suffix}"
 
 
-def _requirements(demand_: Demand, places: ReplacementPlaces, capacity_type: str) -> list[dict[str, Any]]:
-    """The pool's requirements, narrowed to the places. A minValues that these cannot meet is lowered, as for
-    claims that are made for waiting pods.
-    """
-    least = {r.key: r.min_values for r in demand_.node.pool.spec.template.spec.requirements if r.min_values}
-    ordered = list(dict.fromkeys(option.pool.instance_type for option in places.options))
-    values = {name: _values(name, places) for name in ordered}
-    types = listed_types(ordered, least, values)
-    zones = sorted({option.pool.zone for option in places.options if option.pool.instance_type in types})
-    pinned = {*_PINNED, *((names.CAPACITY_TYPE,) if capacity_type else ())}
-    possible = {
-        key: max(1, len(set().union(*(values[name].get(key, ()) for name in types)))) for key in least
-    }
-    narrowed = [
-        {"key": key, "operator": operator, **({"values": [*allowed]} if allowed else {})}
-        | ({"minValues": min(least[key], possible[key])} if key in least else {})
-        for key, operator, allowed in demand_.requirements
-        if key not in pinned
-    ]
-    if names.INSTANCE_TYPE in least:
-        count = min(least[names.INSTANCE_TYPE], len(types))
-        narrowed.append({"key": names.INSTANCE_TYPE, "operator": "Exists", "minValues": count})
-    narrowed += [one_of(names.INSTANCE_TYPE, types), one_of(names.ZONE, zones)]
-    return narrowed + ([one_of(names.CAPACITY_TYPE, [capacity_type])] if capacity_type else [])
-
-
-def _values(instance_type: str, places: ReplacementPlaces) -> dict[str, set[str]]:
-    """The values of each label that a replacement of this type can have."""
-    pools = [option.pool for option in places.options if option.pool.instance_type == instance_type]
-    labels = {key: {value} for key, value in places.labels.get(instance_type, {}).items()}
-    return labels | {
-        names.INSTANCE_TYPE: {instance_type},
-        names.ZONE: {pool.zone for pool in pools},
-        names.CAPACITY_TYPE: {pool.capacity_type for pool in pools},
-    }
+def _base_units(requests: Mapping[str, int]) -> dict[str, float]:
+    """As claims are planned."""
+    return {name: amount / 1000 if name == CPU else float(amount) for name, amount in requests.items()}
 
 
 def _moved(pod: Pod) -> PodInfo:

@@ -8,15 +8,13 @@ Prices are the provider's; a claim without a known price does not move.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import Final
 
 from broker.apis import names
-from broker.apis.core import Pod
-from broker.apis.karpenter import NodeClaim, NodePool
-from broker.capacity.entitlement import Entitlements
-from broker.capacity.model import Claim, Inventory, NodeClass, Option
+from broker.apis.karpenter import NodePool
+from broker.capacity.model import Claim, Inventory, Option
 from broker.capacity.option_catalog import OptionCatalog
 from broker.capacity.plan import plan
 from broker.capacity.requirements import InvalidRequirement
@@ -27,15 +25,22 @@ from broker.capacity.returning import (
     idle_for,
     observe_idle,
 )
-from broker.capacity.shortages import Shortages
 from broker.controllers.disruption.conditions import NEVER
 from broker.controllers.disruption.gangs import running_gangs
-from broker.controllers.disruption.replacements import Demand, demand, fitting, planned
-from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode
+from broker.controllers.disruption.replacements import (
+    Demand,
+    MachineFinder,
+    beside_daemons,
+    demand,
+    planned,
+)
+from broker.controllers.disruption.snapshot import ManagedNode
+from broker.controllers.disruption.sources import DisruptionSources
+from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.planning import in_gangs
-from broker.controllers.nodeclass.resolve import LINUX, LaunchClass
+from broker.controllers.nodeclass.resolve import LINUX
 from broker.controllers.provisioning.observe import launchable
-from broker.placement.snapshot import PlacementSnapshot
+from broker.placement.packing_model import MachineOption
 from providers.model import InstanceType
 
 # How long a slot must have been idle at least: by then a claim that needs it has requested it.
@@ -44,37 +49,17 @@ MOVABLE: Final = ("on-demand", "spot")
 _RESERVED: Final = (names.CAPACITY_TYPE, "In", ("reserved",))
 
 
-class SlotRights(Protocol):
-    """Entitlements of claims to slots, by uid, without recording anything."""
-
-    def entitlements(
-        self, claims: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]
-    ) -> Entitlements: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReturnInputs:
-    """The inputs of the selection beside the snapshot. `claims`: all claims of the broker. `pod`: by key."""
-
-    claims: Sequence[NodeClaim]
-    pod: Callable[[str], Pod | None]
-    classes: Callable[[str], LaunchClass | None]
-    types: Mapping[str, InstanceType]
-    inventory: Inventory
-    shortages: Shortages
-    seconds: float
-    timer: Callable[[], float]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReturnMove:
-    """A claim that moves, the option that it moves into, and the dollars an hour that this saves.
+    """A claim that moves, the option and the machines that it moves into, and the dollars an hour that this
+    saves.
 
     `gang`: it moves together with the others of it; empty for none.
     """
 
     demand: Demand
     option: Option
+    machines: list[MachineOption]
     saving: float
     gang: str = ""
 
@@ -91,11 +76,29 @@ class ReturnMove:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReturnOffer:
+    """The machines in idle slots that hold the pods of a claim, by reservation; `claim`: as it is planned."""
+
+    demand: Demand
+    claim: Claim
+    slots: Mapping[str, MachineOption]
+
+    def move(self, option: Option, candidate: ReturnCandidate) -> ReturnMove:
+        return ReturnMove(
+            demand=self.demand,
+            option=option,
+            machines=[machine for id_, machine in self.slots.items() if id_ in option.odcr_ids],
+            saving=candidate.saving,
+            gang=candidate.gang,
+        )
+
+
 class ReturnSelector:
     """Remembers since when slots are idle; a new process waits anew."""
 
-    def __init__(self, slots: SlotRights) -> None:
-        self._slots = slots
+    def __init__(self, sources: DisruptionSources, caches: ClaimCaches, timer: Callable[[], float]) -> None:
+        self._sources, self._caches, self._timer = sources, caches, timer
         self._idle: IdleSince = {}
 
     def observe(self, inventory: Inventory, now: datetime) -> None:
@@ -109,28 +112,95 @@ class ReturnSelector:
 
     def select(
         self,
-        snapshot: DisruptionSnapshot,
+        finder: MachineFinder,
         candidates: Sequence[ManagedNode],
-        inputs: ReturnInputs,
-        read_placement: Callable[[], PlacementSnapshot],
+        inventory: Inventory,
         budgets: Mapping[str, int],
     ) -> list[ReturnMove]:
-        """The moves to start now. `candidates` may be disrupted; `budgets`: moves by pool."""
+        """The moves to start now. `candidates` may be disrupted; `budgets`: moves by pool.
+
+        Raises ProviderError.
+        """
+        snapshot, sources = finder.snapshot, self._sources
         idle = self.idle(snapshot.now)
         if not idle or not candidates or not any(budgets.values()):
             return []
-        priced = {node.claim.uid: _saving(node, inputs) for node in candidates}
-        rated = [node for node in candidates if (priced[node.claim.uid] or 0.0) > 0.0]
+        types = sources.ec2.provider.instance_types()
+        savings = {node.claim.uid: self._saving(node, types) for node in candidates}
+        rated = [node for node in candidates if savings[node.claim.uid] > 0.0]
         if not rated:
             return []
-        waiting = _waiting(inputs)
-        objects = {node.claim.uid: node.claim for node in rated}
-        entitlements = self._slots.entitlements(
-            {**{claim.uid: claim for claim in inputs.claims if claim.uid in waiting}, **objects},
-            inputs.inventory,
-            inputs.types,
+        claims = [claim for claim in self._caches.claims.list() if self._caches.owns(claim)]
+        waiting = launchable(claims, self._caches.pods.find)
+        class_names = {node.pool.spec.template.spec.node_class_ref.name for node in rated}
+        class_names |= {claim.node_class for claim in waiting.values()}
+        classes = {name: ready.plan for name in class_names if (ready := sources.launch_class(name))}
+        waiting = {uid: claim for uid, claim in waiting.items() if claim.node_class in classes}
+        objects = {claim.uid: claim for claim in claims if claim.uid in waiting}
+        objects |= {node.claim.uid: node.claim for node in rated}
+        supply = (classes, types, inventory, sources.shortages(), snapshot.now)
+        entitlements = sources.slots.entitlements(objects, inventory, types)
+        catalog = OptionCatalog(*supply, entitlements=entitlements)
+        gangs = running_gangs(snapshot, claims)
+        offers: dict[str, ReturnOffer] = {}
+        for node in rated:
+            alone = len(gangs.of.get(node.claim.uid, ())) < 2  # to move both would need more than whole gangs
+            if alone and (offer := _offer(node, catalog, finder, inventory, idle)) is not None:
+                offers[node.claim.uid] = offer
+        possible = [
+            ReturnCandidate(
+                uid=uid,
+                name=offer.demand.node.claim.name,
+                pool=offer.demand.node.pool.name,
+                saving=savings[uid],
+                slots=tuple(offer.slots),
+                gang=min(gangs.of.get(uid, ()), default=""),
+            )
+            for uid, offer in offers.items()
+        ]
+        chosen = choose_moves(gangs.whole(possible), idle, budgets)
+        if not chosen:
+            return []
+        # Claims that wait are planned first, since every move is ranked behind them.
+        last = min((claim.priority for claim in waiting.values()), default=0) - 1
+        movers = [
+            replace(offers[item.uid].claim, priority=last, gang=item.gang and f"{item.gang}\0move")
+            for item in chosen
+        ]
+        result = plan(
+            [*waiting.values(), *movers],
+            *supply,
+            launched=in_gangs(claims),
+            entitlements=entitlements,
+            seconds=sources.plan_seconds,
+            timer=self._timer,
         )
-        return _moves(snapshot, rated, inputs, read_placement, budgets, waiting, entitlements, idle, priced)
+        placed = {
+            assignment.claim.uid: assignment.option
+            for assignment in result.assignments
+            if (offer := offers.get(assignment.claim.uid)) is not None
+            and not offer.slots.keys().isdisjoint(assignment.option.odcr_ids)
+        }
+        whole = gangs.whole([item for item in chosen if item.uid in placed])
+        return [offers[item.uid].move(placed[item.uid], item) for item in whole]
+
+    def _saving(self, node: ManagedNode, types: Mapping[str, InstanceType]) -> float:
+        """The price of the claim's instance now, in dollars an hour; 0 if unknown, or in a reservation.
+
+        The slot is paid for in any case.
+        """
+        labels = node.claim.labels
+        kind = labels.get(names.CAPACITY_TYPE, "")
+        type_ = types.get(labels.get(names.INSTANCE_TYPE, ""))
+        ready = self._sources.launch_class(node.pool.spec.template.spec.node_class_ref.name)
+        if kind not in MOVABLE or type_ is None or ready is None:
+            return 0.0
+        if kind == "spot":
+            return type_.spot_prices.get(labels.get(names.ZONE, "")) or 0.0
+        platform = next(
+            (image.platform for image in ready.plan.images if image.id == node.claim.status.image_id), LINUX
+        )
+        return type_.price(platform, labels.get(names.INSTANCE_TENANCY, "default")) or 0.0
 
 
 def enabled(pool: NodePool) -> bool:
@@ -158,104 +228,14 @@ def return_obstacle(pool: NodePool) -> str:
     return ""
 
 
-def _moves(
-    snapshot: DisruptionSnapshot,
-    rated: Sequence[ManagedNode],
-    inputs: ReturnInputs,
-    read_placement: Callable[[], PlacementSnapshot],
-    budgets: Mapping[str, int],
-    waiting: Mapping[str, Claim],
-    entitlements: Entitlements,
-    idle: Mapping[str, int],
-    priced: Mapping[str, float | None],
-) -> list[ReturnMove]:
-    plans = _plans(rated, waiting, inputs)
-    catalog = OptionCatalog(
-        plans, inputs.types, inputs.inventory, inputs.shortages, snapshot.now, entitlements=entitlements
-    )
-    placement = read_placement()
-    offers: dict[str, tuple[Demand, Claim, dict[str, Option]]] = {}
-    candidates: list[ReturnCandidate] = []
-    gangs = running_gangs(snapshot, inputs.claims)
-    for node in rated:
-        if len(gangs.of.get(node.claim.uid, ())) > 1:
-            continue  # to move both would need more than whole gangs
-        offer = _offer(node, catalog, placement, idle)
-        if offer is None:
-            continue
-        claim = node.claim
-        offers[claim.uid] = offer
-        candidates.append(
-            ReturnCandidate(
-                uid=claim.uid,
-                name=claim.name,
-                pool=node.pool.name,
-                saving=priced[claim.uid] or 0.0,
-                slots=tuple(offer[2]),
-                gang=min(gangs.of.get(claim.uid, ()), default=""),
-            )
-        )
-    chosen = choose_moves(gangs.whole(candidates), idle, budgets)
-    if not chosen:
-        return []
-    # Claims that wait are planned first, since every move is ranked behind them.
-    last = min((claim.priority for claim in waiting.values()), default=0) - 1
-    movers = [_mover(offers[candidate.uid][1], candidate, last) for candidate in chosen]
-    result = plan(
-        [*waiting.values(), *movers],
-        plans,
-        inputs.types,
-        inputs.inventory,
-        inputs.shortages,
-        snapshot.now,
-        launched=in_gangs(inputs.claims),
-        entitlements=entitlements,
-        seconds=inputs.seconds,
-        timer=inputs.timer,
-    )
-    placed = {
-        assignment.claim.uid: assignment.option
-        for assignment in result.assignments
-        if assignment.option.pool.reserved
-    }
-    moves = [
-        ReturnMove(
-            demand=offers[candidate.uid][0],
-            option=placed[candidate.uid],
-            saving=candidate.saving,
-            gang=candidate.gang,
-        )
-        for candidate in chosen
-        if candidate.uid in placed and set(placed[candidate.uid].odcr_ids) & offers[candidate.uid][2].keys()
-    ]
-    kept = {
-        candidate.uid
-        for candidate in gangs.whole([candidate for candidate in chosen if _in(moves, candidate.uid)])
-    }
-    return [move for move in moves if move.demand.node.claim.uid in kept]
-
-
-def _in(moves: Sequence[ReturnMove], uid: str) -> bool:
-    return any(move.demand.node.claim.uid == uid for move in moves)
-
-
-def _mover(claim: Claim, candidate: ReturnCandidate, priority: int) -> Claim:
-    return Claim(
-        name=claim.name,
-        uid=claim.uid,
-        node_class=claim.node_class,
-        requirements=claim.requirements,
-        requests=claim.requests,
-        priority=priority,
-        created=claim.created,
-        gang=candidate.gang and f"{candidate.gang}\0move",
-    )
-
-
 def _offer(
-    node: ManagedNode, catalog: OptionCatalog, placement: PlacementSnapshot, idle: Mapping[str, int]
-) -> tuple[Demand, Claim, dict[str, Option]] | None:
-    """The idle slots that hold all pods of the node, by reservation; None without one."""
+    node: ManagedNode,
+    catalog: OptionCatalog,
+    finder: MachineFinder,
+    inventory: Inventory,
+    idle: Mapping[str, int],
+) -> ReturnOffer | None:
+    """The idle slots that hold all pods of the node; None without one."""
     assert node.node is not None
     needed = demand(node, node.moving)
     try:
@@ -264,51 +244,13 @@ def _offer(
         return None
     if claim.requirements.problems():
         return None
-    options = catalog.candidates(claim).slots
-    usable = {id_: option for id_, option in options.items() if id_ in idle}
+    usable = catalog.candidates(claim).slots.keys() & idle.keys()
     if not usable:
         return None
-    holds = {
-        (option.pool.instance_type, option.pool.zone)
-        for option in fitting(needed, claim, catalog.known(claim), placement.without_nodes({node.node.name}))
-    }
-    fitting_options = {
-        id_: option
-        for id_, option in usable.items()
-        if (option.pool.instance_type, option.pool.zone) in holds
-    }
-    return (needed, claim, fitting_options) if fitting_options else None
-
-
-def _plans(
-    rated: Sequence[ManagedNode], waiting: Mapping[str, Claim], inputs: ReturnInputs
-) -> dict[str, NodeClass]:
-    class_names = {node.pool.spec.template.spec.node_class_ref.name for node in rated}
-    class_names |= {claim.node_class for claim in waiting.values()}
-    ready_classes = {name: inputs.classes(name) for name in class_names}
-    return {name: ready.plan for name, ready in ready_classes.items() if ready is not None}
-
-
-def _waiting(inputs: ReturnInputs) -> dict[str, Claim]:
-    """The claims that wait for an instance, as they are planned."""
-    planned_claims = launchable(inputs.claims, inputs.pod)
-    return {uid: claim for uid, claim in planned_claims.items() if inputs.classes(claim.node_class)}
-
-
-def _saving(node: ManagedNode, inputs: ReturnInputs) -> float | None:
-    """The price of the claim's instance now, in dollars an hour. None: unknown, or not outside reservations.
-
-    The slot is paid for in any case.
-    """
-    labels = node.claim.labels
-    kind = labels.get(names.CAPACITY_TYPE, "")
-    type_ = inputs.types.get(labels.get(names.INSTANCE_TYPE, ""))
-    ready = inputs.classes(node.pool.spec.template.spec.node_class_ref.name)
-    if kind not in MOVABLE or type_ is None or ready is None:
+    placement = finder.snapshot.occupancy.placement.without_nodes({node.node.name})
+    machines = finder.fitting(needed, claim, catalog.known(claim), inventory, placement)
+    slots = {machine.source: machine for machine in machines if machine.source in usable}
+    if not slots:
         return None
-    if kind == "spot":
-        return type_.spot_prices.get(labels.get(names.ZONE, ""))
-    platform = next(
-        (image.platform for image in ready.plan.images if image.id == node.claim.status.image_id), LINUX
-    )
-    return type_.price(platform, labels.get(names.INSTANCE_TENANCY, "default"))
+    claim = beside_daemons(claim, needed, next(iter(slots.values())))
+    return ReturnOffer(demand=needed, claim=claim, slots=slots)

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
-from broker.apis.karpenter import NodePool
+from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.policy import PodDisruptionBudget
+from broker.capacity.entitlement import Entitlements
+from broker.capacity.model import Inventory
 from broker.capacity.shortages import Shortages
-from broker.controllers.disruption.returning import SlotRights
 from broker.controllers.nodeclaim.caches import Ec2State
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
-from broker.controllers.occupancy import OccupancyReader
+from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.kube.cache import Cache
-from providers.model import Instance
+from providers.model import Instance, InstanceType
+
+
+class SlotRights(Protocol):
+    """Entitlements of claims to slots, by uid, without recording anything."""
+
+    def entitlements(
+        self, claims: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]
+    ) -> Entitlements: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +32,7 @@ class DisruptionSources:
     """`disrupts`: whether the broker launches a pool's claims, and so disrupts them."""
 
     budgets: Cache[PodDisruptionBudget]
-    occupancy: OccupancyReader
+    reads: ProvisioningReads
     nodeclasses: NodeClassController
     ec2: Ec2State
     slots: SlotRights

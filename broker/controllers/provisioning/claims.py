@@ -12,11 +12,12 @@ from hashlib import sha256
 from typing import Any, Final
 
 from broker.apis import names
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import NodeClaim, NodePool
 from broker.capacity.options import capacity_types
 from broker.capacity.types import WELL_KNOWN
 from broker.controllers.nodeclaim.from_pool import listed_types, one_of, pool_claim
 from broker.controllers.nodeclaim.status import is_true
+from broker.controllers.provisioning.offers import EBS_ZONE
 from broker.controllers.provisioning.pools import ServedPool
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import MachineOption, PackedBin
@@ -77,65 +78,65 @@ def manifest(
     return pool_claim(
         pool.pool,
         name,
-        requirements=_requirements(packed, pool, options, chosen),
-        requests=_requests(packed, daemons),
+        requirements=narrowed(
+            pool.pool,
+            sorted(alternatives(packed, options), key=lambda item: (item.cost, item.instance_type)),
+            chosen,
+            [pod.info for pod in packed.pods],
+            capacity_types(pool.requirements),
+        ),
+        requests=total_requests((pod.info for pod in packed.pods), daemons),
         labels=chosen,
         annotations=annotations,
     )
 
 
-def _requirements(
-    packed: PackedBin, pool: ServedPool, options: Sequence[MachineOption], chosen: Mapping[str, str]
+def narrowed(
+    pool: NodePool,
+    machines: Sequence[MachineOption],
+    chosen: Mapping[str, str],
+    pods: Iterable[PodInfo],
+    kinds: Iterable[str],
 ) -> list[dict[str, Any]]:
-    """The pool's requirements, narrowed to the machines that the pods fit.
+    """The pool's requirements, narrowed to the machines that the pods fit, the preferred ones in front.
 
-    If the pods fit fewer values than minValues requires, it is lowered, as by Karpenter's policy BestEffort
+    `chosen`: labels of the user's own. `kinds`: the capacity types, unless the pods read that label. If the
+    pods fit fewer values than minValues requires, it is lowered, as by Karpenter's policy BestEffort
     (https://karpenter.sh/docs/concepts/nodepools/#min-values): otherwise no machine would come.
     """
-    zones, fitting = alternatives(packed, options)
-    read = _keys_read(pod.info for pod in packed.pods)
-    cheapest: dict[str, float] = {}
-    for option in fitting:
-        cheapest[option.instance_type] = min(option.cost, cheapest.get(option.instance_type, option.cost))
-    least = {r.key: r.min_values for r in pool.pool.spec.template.spec.requirements if r.min_values}
+    read = _keys_read(pods)
+    required = pool.spec.template.spec.requirements
+    least = {item.key: item.min_values for item in required if item.min_values}
     by_type: dict[str, dict[str, set[str]]] = {}
-    for option in fitting if least else ():
-        type_values = by_type.setdefault(option.instance_type, {})
+    for machine in machines:
+        type_values = by_type.setdefault(machine.instance_type, {})
         for key in least:
-            if (value := option.node.labels.get(key)) is not None:
+            if (value := machine.node.labels.get(key)) is not None:
                 type_values.setdefault(key, set()).add(value)
-    types = listed_types(sorted(cheapest, key=lambda name: (cheapest[name], name)), least, by_type)
-    kinds: Iterable[str] = capacity_types(pool.requirements)
+    types = listed_types([*by_type], least, by_type)
+    fitting = [machine for machine in machines if machine.instance_type in types]
     if names.CAPACITY_TYPE in read:
-        kinds = {option.capacity_type for option in fitting}
-    narrowed: list[dict[str, Any]] = []
-    for item in pool.pool.spec.template.spec.requirements:
-        count = min(item.min_values or 0, _variety(item.key, types, fitting))
+        kinds = {machine.capacity_type for machine in fitting}
+    listed: list[dict[str, Any]] = []
+    for item in required:
+        values = {machine.node.labels.get(item.key) for machine in fitting} if item.min_values else set()
+        count = min(item.min_values or 0, len(values - {None}))
         if item.key not in _CHOSEN and item.key not in chosen:
-            narrowed.append(item.model_copy(update={"min_values": count or None}).wire())
+            listed.append(item.model_copy(update={"min_values": count or None}).wire())
         elif item.key == names.INSTANCE_TYPE and count:
-            narrowed.append({"key": item.key, "operator": "Exists", "minValues": count})
-    narrowed += [one_of(key, [value]) for key, value in sorted(chosen.items())]
-    narrowed.append(one_of(names.INSTANCE_TYPE, types))
-    narrowed.append(one_of(names.ZONE, sorted(zones)))
-    narrowed.append(one_of(names.CAPACITY_TYPE, sorted(kinds)))
+            listed.append({"key": item.key, "operator": "Exists", "minValues": count})
+    listed += [one_of(key, [value]) for key, value in sorted(chosen.items())]
+    listed.append(one_of(names.INSTANCE_TYPE, types))
+    listed.append(one_of(names.ZONE, sorted({machine.zone for machine in fitting})))
+    listed.append(one_of(names.CAPACITY_TYPE, sorted(kinds)))
     for key in sorted(_RESERVATION & read):
-        values = {v for option in fitting if (v := option.node.labels.get(key)) is not None}
-        if values:
-            narrowed.append(one_of(key, sorted(values)))
-    return narrowed
+        if ids := {value for machine in fitting if (value := machine.node.labels.get(key)) is not None}:
+            listed.append(one_of(key, sorted(ids)))
+    return listed
 
 
-def _variety(key: str, types: Collection[str], fitting: Iterable[MachineOption]) -> int:
-    """The number of different values that machines of these types have for the label."""
-    if key == names.INSTANCE_TYPE:
-        return len(types)
-    values = {option.node.labels.get(key) for option in fitting if option.instance_type in types}
-    return len(values - {None})
-
-
-def alternatives(packed: PackedBin, options: Sequence[MachineOption]) -> tuple[set[str], list[MachineOption]]:
-    """Zones and options such that the pods fit every offered option of these types in these zones."""
+def alternatives(packed: PackedBin, options: Sequence[MachineOption]) -> list[MachineOption]:
+    """Options such that the pods fit every offered option of these types in these zones."""
     own = packed.option
     good = set(map(id, packed.also))
     zones = {o.zone for o in packed.also if o.instance_type == own.instance_type} | {own.zone}
@@ -149,11 +150,8 @@ def alternatives(packed: PackedBin, options: Sequence[MachineOption]) -> tuple[s
         and _same_labels(o, own)
     }
     if own.instance_type in bad:  # some zone or capacity type of the own type does not fit: the own one only
-        return {own.zone}, [
-            o for o in packed.also if o.instance_type == own.instance_type and o.zone == own.zone
-        ]
-    fitting = [o for o in packed.also if o.zone in zones and o.instance_type not in bad]
-    return zones, fitting
+        return [o for o in packed.also if o.instance_type == own.instance_type and o.zone == own.zone]
+    return [o for o in packed.also if o.zone in zones and o.instance_type not in bad]
 
 
 def _same_labels(option: MachineOption, own: MachineOption) -> bool:
@@ -161,7 +159,7 @@ def _same_labels(option: MachineOption, own: MachineOption) -> bool:
     return all(
         option.node.labels.get(key) == value
         for key, value in own.node.labels.items()
-        if key not in WELL_KNOWN and key != "topology.ebs.csi.aws.com/zone"
+        if key not in WELL_KNOWN and key != EBS_ZONE
     )
 
 
@@ -173,10 +171,11 @@ def _keys_read(pods: Iterable[PodInfo]) -> set[str]:
     return keys
 
 
-def _requests(packed: PackedBin, daemons: Mapping[str, int]) -> dict[str, int]:
+def total_requests(pods: Iterable[PodInfo], daemons: Mapping[str, int]) -> dict[str, int]:
+    """The requests of a claim for these pods, beside those of DaemonSets."""
     total = {**daemons}
-    for pod in packed.pods:
+    for pod in pods:
         total[PODS] = total.get(PODS, 0) + 1
-        for name, amount in pod.info.requests.items():
+        for name, amount in pod.requests.items():
             total[name] = total.get(name, 0) + amount
     return total

@@ -30,14 +30,8 @@ from broker.controllers.provisioning.assign import PodAssignment, assign
 from broker.controllers.provisioning.claims import claim_name, manifest, spent
 from broker.controllers.provisioning.existing import existing
 from broker.controllers.provisioning.learned import LearnedRoom, difference
-from broker.controllers.provisioning.observe import (
-    Ec2Supply,
-    LaunchForecast,
-    forecast,
-    offered,
-    placeholder_claims,
-)
-from broker.controllers.provisioning.offers import Offers
+from broker.controllers.provisioning.observe import LaunchForecast, forecast, placeholder_claims
+from broker.controllers.provisioning.offers import Ec2Supply, Offers, offers
 from broker.controllers.provisioning.pools import ServedPool
 from broker.controllers.provisioning.refused import in_flight, refused_long
 from broker.controllers.provisioning.usage import pool_limits
@@ -167,11 +161,11 @@ class ProvisioningPlanner:
         assigned = assign(self.pending, known, cluster.pods, cluster.group_size)
         if not assigned.unassigned:
             return ProvisioningDecision(assigned=assigned, reasons=assigned.reasons, released=without)
-        offers = self._offers(assigned.unassigned)
+        offered = self._offers(assigned.unassigned)
         packing = pack(
             assigned.unassigned,
-            offers.options,
-            room=offers.room,
+            offered.options,
+            room=offered.room,
             limits=pool_limits([pool.pool for pool in self.pools], claims, cluster.occupancy.nodes),
             snapshot=assigned.snapshot,
             seconds=self.seconds,
@@ -179,8 +173,8 @@ class ProvisioningPlanner:
         )
         return ProvisioningDecision(
             assigned=assigned,
-            reasons={**assigned.reasons, **_explained(packing, assigned.unassigned, offers)},
-            created=self._created(packing, offers, claims, without),
+            reasons={**assigned.reasons, **_explained(packing, assigned.unassigned, offered)},
+            created=self._created(packing, offered, claims, without),
             released=without,
             packing=packing,
         )
@@ -229,7 +223,7 @@ class ProvisioningPlanner:
     def _offers(self, pods: Sequence[PendingPod]) -> Offers:
         state = self._state
         claims = {claim.uid: claim for claim in self._waiting} | placeholder_claims(self.pools, pods)
-        return offered(
+        return offers(
             self.pools,
             pods,
             self.cluster.daemons,
@@ -241,7 +235,7 @@ class ProvisioningPlanner:
         )
 
     def _created(
-        self, packing: Packing, offers: Offers, claims: Sequence[NodeClaim], without: Sequence[NodeClaim]
+        self, packing: Packing, offered: Offers, claims: Sequence[NodeClaim], without: Sequence[NodeClaim]
     ) -> list[NewClaim]:
         gangs = Counter(item.pods[0].gang for item in packing.bins)
         # The claims that an earlier run made before it was stopped.
@@ -258,7 +252,7 @@ class ProvisioningPlanner:
                 name,
                 packed,
                 pool,
-                offers.options,
+                offered.options,
                 packed.option.daemons,
                 gang_claims=gangs[packed.pods[0].gang],
                 since=self._since(packed, before),
@@ -279,14 +273,14 @@ def of_gangs(claims: Sequence[NodeClaim], gangs: Set[str]) -> list[NodeClaim]:
     ]
 
 
-def _explained(packing: Packing, pods: Sequence[PendingPod], offers: Offers) -> Mapping[str, str]:
+def _explained(packing: Packing, pods: Sequence[PendingPod], offered: Offers) -> Mapping[str, str]:
     """The reasons of packing, with the machines that turned out too small for the pod."""
-    infos = {pod.key: pod.info for pod in pods} if offers.smaller else {}
+    infos = {pod.key: pod.info for pod in pods} if offered.smaller else {}
     reasons = dict(packing.reasons)
     for key, text in packing.reasons.items() if infos else ():
         lacks = (
             difference(infos[key], sort, item.expected, item.room, item.node)
-            for sort, item in sorted(offers.smaller.items())
+            for sort, item in sorted(offered.smaller.items())
         )
         reasons[key] = "; ".join([text, *islice(filter(None, lacks), MOST_NAMED)])
     return reasons

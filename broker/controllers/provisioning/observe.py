@@ -5,41 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodeClaimSpec
 from broker.apis.meta import ObjectMeta
-from broker.capacity.entitlement import NO_ENTITLEMENTS, RECLAIMING, Entitlements
-from broker.capacity.model import Claim, Inventory, NodeClass, Plan
-from broker.capacity.option_catalog import OptionCatalog
+from broker.capacity.entitlement import RECLAIMING, Entitlements
+from broker.capacity.model import Claim, NodeClass, Plan
 from broker.capacity.plan import plan
 from broker.capacity.reasons import HELD_FOR_GANG
-from broker.capacity.shortages import Shortages
 from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned
 from broker.controllers.nodeclaim.waiting import waiting_since
-from broker.controllers.provisioning.learned import LearnedRoom
-from broker.controllers.provisioning.offers import Offers, offers, placeholder_uid
+from broker.controllers.provisioning.offers import Ec2Supply, placeholder_uid
 from broker.controllers.provisioning.pools import ServedPool
-from broker.placement.model import PodInfo
 from broker.placement.packing_model import PendingPod
-from providers.model import InstanceType
 
 # The reasons of claims that a slot, or the next plan, serves in a moment.
 _WAITS_FOR_SLOT: Final = frozenset({RECLAIMING, HELD_FOR_GANG, "ReservationPending", "PlannedLater"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ec2Supply:
-    """EC2's types and reservations, and the pools that refuse now."""
-
-    types: Mapping[str, InstanceType]
-    inventory: Inventory
-    shortages: Shortages
-    now: datetime
 
 
 def placeholder_claims(pools: Sequence[ServedPool], pods: Sequence[PendingPod]) -> dict[str, NodeClaim]:
@@ -71,35 +55,11 @@ class LaunchForecast:
     stuck: frozenset[str]
 
 
-def offered(
-    pools: Sequence[ServedPool],
-    pods: Sequence[PendingPod],
-    daemons: Sequence[PodInfo],
-    classes: Mapping[str, NodeClass],
-    supply: Ec2Supply,
-    entitlements: Entitlements = NO_ENTITLEMENTS,
-    *,
-    taken: Counter[str],
-    learned: LearnedRoom,
-) -> Offers:
-    """The machines that could be opened now, beside those that waiting claims will get."""
-    catalog = OptionCatalog(
-        classes,
-        supply.types,
-        supply.inventory,
-        supply.shortages,
-        supply.now,
-        entitlements=entitlements,
-        all_last_resorts=True,
-    )
-    return offers(pools, pods, daemons, catalog, supply.types, supply.inventory, entitlements, taken, learned)
-
-
 def forecast(
     waiting: Sequence[NodeClaim],
     classes: Mapping[str, NodeClass],
     supply: Ec2Supply,
-    entitlements: Entitlements = NO_ENTITLEMENTS,
+    entitlements: Entitlements,
     *,
     launched: Mapping[str, int],
     pod: Callable[[str], Pod | None],

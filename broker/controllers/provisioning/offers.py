@@ -12,12 +12,15 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Final
 
+from broker.apis.karpenter import NodePool
 from broker.capacity.class_catalog import CandidateType, ClassCatalog
 from broker.capacity.entitlement import Entitlements, SlotPool
-from broker.capacity.model import Claim, Inventory, Option
+from broker.capacity.model import Claim, Inventory, NodeClass, Option
 from broker.capacity.option_catalog import OptionCatalog
+from broker.capacity.shortages import Shortages
 from broker.capacity.types import CAPACITY_TYPE, WELL_KNOWN, capacity, reservation_labels
 from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
 from broker.controllers.provisioning.pools import ServedPool
@@ -60,6 +63,16 @@ class SmallerMachine:
     node: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ec2Supply:
+    """EC2's types and reservations, and the pools that refuse now."""
+
+    types: Mapping[str, InstanceType]
+    inventory: Inventory
+    shortages: Shortages
+    now: datetime
+
+
 def placeholder_uid(pool: ServedPool, draws_from: str) -> str:
     """The uid of the claim that stands for the pool's claims when entitlements are read."""
     return f"pool/{pool.pool.name}/{draws_from}"
@@ -69,14 +82,24 @@ def offers(
     pools: Sequence[ServedPool],
     pods: Sequence[PendingPod],
     daemons: Sequence[PodInfo],
-    catalog: OptionCatalog,
-    types: Mapping[str, InstanceType],
-    inventory: Inventory,
+    classes: Mapping[str, NodeClass],
+    supply: Ec2Supply,
     entitlements: Entitlements,
+    *,
     taken: Counter[str],
     learned: LearnedRoom,
 ) -> Offers:
-    """`taken`: slots of each reservation that waiting claims will take."""
+    """The machines that could be opened now. `taken`: the slots that waiting claims will take."""
+    inventory = supply.inventory
+    catalog = OptionCatalog(
+        classes,
+        supply.types,
+        inventory,
+        supply.shortages,
+        supply.now,
+        entitlements=entitlements,
+        all_last_resorts=True,
+    )
     smaller: dict[MachineSort, SmallerMachine] = {}
     options: list[MachineOption] = []
     overhead = DaemonOverhead(daemons)
@@ -93,9 +116,11 @@ def offers(
             short = frozenset(map(id, candidates.last_resort))
             known = catalog.known(claim)
             for labels in _variants(pool, pods):
-                maker = _Maker(pool, draws_from, labels, overhead, known, types, learned)
+                maker = MachineMaker(
+                    pool.pool, {**pool.labels, **labels}, known, inventory, overhead, learned, draws_from
+                )
                 for option in candidates.usable:
-                    machines = maker.machines(option, inventory)
+                    machines = maker.machines(option)
                     if id(option) in short:
                         machines = (replace(item, weight=item.weight - LAST_RESORT) for item in machines)
                     options += machines
@@ -146,31 +171,33 @@ def _variants(pool: ServedPool, pods: Iterable[PendingPod]) -> list[dict[str, st
     return [dict(values) for values in variants]
 
 
-class _Maker:
-    """Makes the machine options of one pool with one set of labels."""
+class MachineMaker:
+    """Makes the machines of one pool with one set of labels: those to open, and those that replace nodes."""
 
     def __init__(
         self,
-        pool: ServedPool,
-        draws_from: str,
+        pool: NodePool,
         labels: Mapping[str, str],
-        daemons: DaemonOverhead,
         known: ClassCatalog,
-        types: Mapping[str, InstanceType],
+        inventory: Inventory,
+        daemons: DaemonOverhead,
         learned: LearnedRoom,
+        draws_from: str = "",
     ) -> None:
-        self._pool, self._draws_from, self._learned = pool, draws_from, learned
+        """`labels`: those that do not follow from the instance."""
+        self._pool, self._labels, self._draws_from = pool, labels, draws_from
+        self._inventory, self._daemons, self._learned = inventory, daemons, learned
+        self.known = known
         self.smaller: dict[MachineSort, SmallerMachine] = {}
-        self._labels = {**pool.labels, **labels}
-        self._known, self._types, self._daemons = known, types, daemons
-        template = pool.pool.spec.template.spec
+        template = pool.spec.template.spec
         self._taints = tuple(NodeTaint(t.key, t.value, t.effect) for t in template.taints)
         self._capacity: dict[str, dict[str, int]] = {}
 
-    def machines(self, option: Option, inventory: Inventory) -> Iterator[MachineOption]:
+    def machines(self, option: Option) -> Iterator[MachineOption]:
+        """The machines of an option: one for each of its reservations."""
         place = option.pool
-        candidate = self._known.candidates[place.instance_type]
-        zone = self._known.zones.get(place.zone, {})
+        candidate = self.known.candidates[place.instance_type]
+        zone = self.known.zones.get(place.zone, {})
         labels = {
             **candidate.labels,
             **zone,
@@ -181,9 +208,9 @@ class _Maker:
         if not option.odcr_ids:
             yield self._machine(option, candidate, labels, _price(option.price, candidate.type))
             return
-        price = SLOT_SHARE * _price(None, self._types[place.instance_type])
+        price = SLOT_SHARE * _price(None, candidate.type)
         for id_ in option.odcr_ids:
-            if (odcr := inventory.odcrs.get(id_)) is not None:
+            if (odcr := self._inventory.odcrs.get(id_)) is not None:
                 # An instance of a group may land in any reservation of it.
                 named = reservation_labels(odcr) if len(option.odcr_ids) == 1 else {}
                 yield self._machine(option, candidate, {**labels, **named}, price, id_)
@@ -196,15 +223,15 @@ class _Maker:
         estimated = whole(candidate.allocatable)
         overhead = self._daemons.on(node)
         room = {key: estimated.get(key, 0) - overhead[key] for key in estimated.keys() | overhead.keys()}
-        sort = MachineSort(self._pool.pool.name, name)
+        sort = MachineSort(self._pool.name, name)
         if less := self._learned.room(sort, estimated, overhead):
             node_name = self._learned.lessons[sort].node
             self.smaller[sort] = SmallerMachine(expected=room, room=less, node=node_name)
             room = {**room, **less}
         if name not in self._capacity:
-            self._capacity[name] = whole(capacity(candidate.type, self._pool.node_class)) | {NODES: 1}
+            self._capacity[name] = whole(capacity(candidate.type, self.known.node_class)) | {NODES: 1}
         return MachineOption(
-            pool=self._pool.pool.name,
+            pool=self._pool.name,
             node=replace(node, allocatable={key: max(0, amount) for key, amount in room.items()}),
             instance_type=name,
             zone=option.pool.zone,
@@ -212,7 +239,7 @@ class _Maker:
             cost=cost,
             source=source,
             draws_from=self._draws_from,
-            weight=self._pool.weight,
+            weight=self._pool.spec.weight or 0,
             capacity=self._capacity[name],
             daemons=overhead,
         )

@@ -47,10 +47,6 @@ class ServedPool:
     class_hash: str
 
     @property
-    def weight(self) -> int:
-        return self.pool.spec.weight or 0
-
-    @property
     def draws_from(self) -> str:
         return self.pool.spec.template.metadata.annotations.get(names.DRAWS_FROM, "")
 
@@ -124,14 +120,19 @@ def served(pool: NodePool, ready: Callable[[str], LaunchClass]) -> ServedPool:
                 "another"
             )
         raise PoolNotServed(CLASS_READY, error.reason, message) from error
-    labels = {**requirements.labels(), **pool.spec.template.metadata.labels, names.NODEPOOL: pool.name}
     return ServedPool(
         pool=pool,
         node_class=launchable.plan,
         requirements=requirements,
-        labels={key: value for key, value in labels.items() if key not in WELL_KNOWN},
+        labels=template_labels(pool, requirements),
         class_hash=class_hash(launchable.source),
     )
+
+
+def template_labels(pool: NodePool, requirements: Requirements) -> dict[str, str]:
+    """The labels of the pool's nodes that do not follow from the instance."""
+    labels = {**requirements.labels(), **pool.spec.template.metadata.labels, names.NODEPOOL: pool.name}
+    return {key: value for key, value in labels.items() if key not in WELL_KNOWN}
 
 
 def _requirements(pool: NodePool) -> Requirements:

@@ -6,11 +6,23 @@ from typing import Any
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.capacity.model import Option, Pool
-from broker.controllers.disruption.replacements import ReplacementPlaces, body, demand
+from broker.controllers.disruption.replacements import body, demand
 from broker.controllers.disruption.snapshot import ManagedNode
+from broker.placement.model import NodeInfo
+from broker.placement.packing_model import MachineOption
 
 FAMILY = "karpenter.k8s.aws/instance-family"
+
+
+def machine(name: str, family: str) -> MachineOption:
+    return MachineOption(
+        pool="web",
+        node=NodeInfo(name=name, labels={names.INSTANCE_TYPE: name, FAMILY: family}),
+        instance_type=name,
+        zone="us-east-1a",
+        capacity_type="on-demand",
+        cost=1.0,
+    )
 
 
 def requirements(count: int, least: dict[str, int]) -> dict[str, dict[str, Any]]:
@@ -22,15 +34,9 @@ def requirements(count: int, least: dict[str, int]) -> dict[str, dict[str, Any]]
     pool = NodePool.decode({"metadata": {"name": "web"}, "spec": {"template": template}})
     claim = NodeClaim.decode({"metadata": {"name": "old", "uid": "u-1"}, "spec": {}})
     types = [f"t{number:03}" for number in range(count)]
-    places = ReplacementPlaces(
-        options=[
-            Option(pool=Pool(capacity_type="on-demand", instance_type=name, zone="us-east-1a"))
-            for name in types
-        ],
-        labels={name: {FAMILY: "cheap" if name < "t080" else name} for name in types},
-    )
+    machines = [machine(name, "cheap" if name < "t080" else name) for name in types]
     needed = demand(ManagedNode(claim=claim, pool=pool), ())
-    listed = body(needed, name="new", places=places, move="m/1/Drifted")["spec"]["requirements"]
+    listed = body(needed, machines, name="new", move="m/1/Drifted")["spec"]["requirements"]
     return {f"{requirement['key']} {requirement['operator']}": requirement for requirement in listed}
 
 
