@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from broker.placement.model import FilterReason, NodeInfo, NodeTerm, PodInfo
+from broker.placement.model import NodeInfo, NodeTerm, PodInfo
 from broker.placement.selectors import IN, Labels, matches
 from broker.placement.snapshot import Check, PlacementSnapshot
 
-OTHER_NODE: Final = FilterReason("NodeName", "node(s) didn't match the requested node name")
-NO_MATCH: Final = FilterReason("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
-CONFLICT: Final = FilterReason("NodeAffinity", "pod affinity terms conflict")
+OTHER_NODE: Final = "node(s) didn't match the requested node name"
+NO_MATCH: Final = "node(s) didn't match Pod's node affinity/selector"
+CONFLICT: Final = "pod affinity terms conflict"
 # Of nodes that are not checked, since the pod's affinity names others.
-NOT_NAMED: Final = FilterReason("NodeAffinity", "node(s) didn't satisfy plugin(s) [NodeAffinity]")
+NOT_NAMED: Final = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
 
 
 def node_name(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | None:
@@ -23,7 +23,7 @@ def node_name(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | None:
     return lambda state: () if state.node.name == pod.node_name else (OTHER_NODE,)
 
 
-def node_affinity(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | FilterReason | None:
+def node_affinity(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | str | None:
     """Rejects nodes outside the node selector or outside every term of required affinity."""
     if pod.named_nodes is not None and not pod.named_nodes:
         return CONFLICT

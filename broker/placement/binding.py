@@ -6,20 +6,16 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from broker.placement.affinity import any_term
-from broker.placement.model import FilterReason, NodeInfo, PodInfo
+from broker.placement.model import NodeInfo, PodInfo
 from broker.placement.selectors import Labels
 from broker.placement.snapshot import Check, NodeState, PlacementSnapshot
 from broker.placement.storage import Storage, StoredClaim, VolumeClass
 
-BINDING: Final = "VolumeBinding"
-ZONE: Final = "VolumeZone"
-UNBOUND: Final = FilterReason(BINDING, "pod has unbound immediate PersistentVolumeClaims")
-OTHER_NODES: Final = FilterReason(BINDING, "node(s) didn't match PersistentVolume's node affinity")
-NO_VOLUME: Final = FilterReason(BINDING, "node(s) didn't find available persistent volumes to bind")
-GONE: Final = FilterReason(
-    BINDING, "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
-)
-OTHER_ZONE: Final = FilterReason(ZONE, "node(s) had no available volume zone")
+UNBOUND: Final = "pod has unbound immediate PersistentVolumeClaims"
+OTHER_NODES: Final = "node(s) didn't match PersistentVolume's node affinity"
+NO_VOLUME: Final = "node(s) didn't find available persistent volumes to bind"
+GONE: Final = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+OTHER_ZONE: Final = "node(s) had no available volume zone"
 NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
 # A label of the beta in a volume stands for the stable one in a node.
 STABLE: Final = {
@@ -29,7 +25,7 @@ STABLE: Final = {
 TOPOLOGY: Final = (*STABLE, *STABLE.values())
 
 
-def volume_binding(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | FilterReason | None:
+def volume_binding(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | str | None:
     """Rejects nodes that a bound claim's volume excludes, or where an unbound claim can get no volume.
 
     Claims that are bound at once, and are not, reject all nodes: another controller has to bind them first.
@@ -39,7 +35,7 @@ def volume_binding(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | FilterR
     waiting: list[StoredClaim] = []
     claims = list(_usable(pod, storage))
     for claim in claims:
-        if isinstance(claim, FilterReason):
+        if isinstance(claim, str):
             return claim
     for claim in claims:
         assert isinstance(claim, StoredClaim)
@@ -53,45 +49,40 @@ def volume_binding(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | FilterR
     if not bound and not waiting:
         return None
 
-    def check(state: NodeState) -> tuple[FilterReason, ...]:
+    def check(state: NodeState) -> tuple[str, ...]:
         return (*_bound_reasons(bound, state.node, storage), *_waiting_reasons(waiting, state.node, storage))
 
     return check
 
 
-def _usable(pod: PodInfo, storage: Storage) -> Iterator[StoredClaim | FilterReason]:
+def _usable(pod: PodInfo, storage: Storage) -> Iterator[StoredClaim | str]:
     """The pod's claims, with a reason in place of one that it cannot use."""
     for volume in pod.volumes:
         claim = storage.claims.get((pod.namespace, volume.claim))
         if claim is None and volume.ephemeral:
-            yield FilterReason(
-                BINDING,
+            yield (
                 "waiting for ephemeral volume controller to create the persistentvolumeclaim "
-                f'"{volume.claim}"',
+                f'"{volume.claim}"'
             )
         elif claim is None:
-            yield FilterReason(BINDING, f'persistentvolumeclaim "{volume.claim}" not found')
+            yield f'persistentvolumeclaim "{volume.claim}" not found'
         elif claim.lost:
-            yield FilterReason(
-                BINDING,
+            yield (
                 f'persistentvolumeclaim "{claim.name}" bound to non-existent persistentvolume '
-                f'"{claim.volume}"',
+                f'"{claim.volume}"'
             )
         elif claim.deleted:
-            yield FilterReason(BINDING, f'persistentvolumeclaim "{claim.name}" is being deleted')
+            yield f'persistentvolumeclaim "{claim.name}" is being deleted'
         elif volume.ephemeral and claim.owner != pod.uid:
-            yield FilterReason(
-                BINDING,
+            yield (
                 f"PVC {claim.namespace}/{claim.name} was not created for pod {pod.namespace}/{pod.name} "
-                "(pod is not owner)",
+                "(pod is not owner)"
             )
         else:
             yield claim
 
 
-def _bound_reasons(
-    claims: Iterable[StoredClaim], node: NodeInfo, storage: Storage
-) -> tuple[FilterReason, ...]:
+def _bound_reasons(claims: Iterable[StoredClaim], node: NodeInfo, storage: Storage) -> tuple[str, ...]:
     for claim in claims:
         volume = storage.volumes.get(claim.volume)
         if volume is None:
@@ -101,9 +92,7 @@ def _bound_reasons(
     return ()
 
 
-def _waiting_reasons(
-    claims: Iterable[StoredClaim], node: NodeInfo, storage: Storage
-) -> tuple[FilterReason, ...]:
+def _waiting_reasons(claims: Iterable[StoredClaim], node: NodeInfo, storage: Storage) -> tuple[str, ...]:
     """A claim that was promised to a node is made there only."""
     for claim in claims:
         if claim.selected_node is not None and claim.selected_node != node.name:
@@ -121,7 +110,7 @@ def _can_provision(item: VolumeClass, labels: Labels) -> bool:
     )
 
 
-def volume_zone(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | FilterReason | None:
+def volume_zone(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | str | None:
     """Rejects nodes outside the zone or region that a bound volume's labels name.
 
     Nodes without any label of zone or region are in all of them.
@@ -140,12 +129,12 @@ def volume_zone(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | FilterReas
             continue
         volume = storage.volumes.get(claim.volume)
         if volume is None:
-            return FilterReason(ZONE, f'persistentvolume "{claim.volume}" not found')
+            return f'persistentvolume "{claim.volume}" not found'
         rules += _zones(volume.labels)
     if not rules:
         return None
 
-    def check(state: NodeState) -> tuple[FilterReason, ...]:
+    def check(state: NodeState) -> tuple[str, ...]:
         labels = state.node.labels
         if not any(key in labels for key in TOPOLOGY):
             return ()
@@ -164,11 +153,11 @@ def _zones(labels: Labels) -> Iterator[tuple[str, frozenset[str]]]:
                 yield key, zones
 
 
-def _unnamed(claim: StoredClaim, storage: Storage) -> FilterReason | None:
+def _unnamed(claim: StoredClaim, storage: Storage) -> str | None:
     """Why a claim without a volume has none; None if one is made once the pod has a node."""
     if not claim.storage_class:
-        return FilterReason(ZONE, "PersistentVolumeClaim had no pv name and storageClass name")
+        return "PersistentVolumeClaim had no pv name and storageClass name"
     item = storage.classes.get(claim.storage_class)
     if item is None:
-        return FilterReason(ZONE, f'storageclass.storage.k8s.io "{claim.storage_class}" not found')
-    return None if item.waits else FilterReason(ZONE, "PersistentVolume had no name")
+        return f'storageclass.storage.k8s.io "{claim.storage_class}" not found'
+    return None if item.waits else "PersistentVolume had no name"

@@ -14,7 +14,7 @@ from typing import Final
 from broker.placement.affinity import NOT_NAMED, node_affinity, node_name
 from broker.placement.binding import volume_binding, volume_zone
 from broker.placement.interpod import inter_pod_affinity
-from broker.placement.model import FilterReason, PodInfo
+from broker.placement.model import PodInfo
 from broker.placement.ports import node_ports
 from broker.placement.resources import node_resources_fit
 from broker.placement.snapshot import Check, NodeState, PlacementSnapshot
@@ -23,7 +23,7 @@ from broker.placement.taints import node_unschedulable, taint_toleration
 from broker.placement.volumes import node_volume_limits, volume_restrictions
 
 # Returns the check of one node; None if the filter does not concern the pod, or why no node can have the pod.
-Filter = Callable[[PodInfo, PlacementSnapshot], Check | FilterReason | None]
+Filter = Callable[[PodInfo, PlacementSnapshot], Check | str | None]
 
 # The order of pkg/scheduler/apis/config/v1/default_plugins.go.
 FILTERS: Final[tuple[Filter, ...]] = (
@@ -48,9 +48,9 @@ class PreparedFilters:
 
     checks: tuple[Check, ...] = ()
     named: frozenset[str] | None = None
-    rejection: FilterReason | None = None
+    rejection: str | None = None
 
-    def reasons(self, state: NodeState) -> tuple[FilterReason, ...]:
+    def reasons(self, state: NodeState) -> tuple[str, ...]:
         """Why the node cannot have the pod; empty if it can."""
         if self.rejection is not None:
             return (self.rejection,)
@@ -67,8 +67,8 @@ class Fits:
     """The nodes that fit a pod, and the reasons of all others. `rejection`: why no node was checked."""
 
     nodes: tuple[str, ...]
-    reasons: Mapping[str, tuple[FilterReason, ...]]
-    rejection: FilterReason | None = None
+    reasons: Mapping[str, tuple[str, ...]]
+    rejection: str | None = None
 
     @property
     def total(self) -> int:
@@ -82,14 +82,14 @@ def prepare(
     checks: list[Check] = []
     for item in filters:
         check = item(pod, snapshot)
-        if isinstance(check, FilterReason):
+        if isinstance(check, str):
             return PreparedFilters(rejection=check)
         if check is not None:
             checks.append(check)
     return PreparedFilters(tuple(checks), pod.named_nodes)
 
 
-def filters(pod: PodInfo, node: str, snapshot: PlacementSnapshot) -> tuple[FilterReason, ...]:
+def filters(pod: PodInfo, node: str, snapshot: PlacementSnapshot) -> tuple[str, ...]:
     """Why one node cannot have the pod; empty if it can. Raises KeyError for an unknown node."""
     return prepare(pod, snapshot).reasons(snapshot.states[node])
 
@@ -101,7 +101,7 @@ def fits(pod: PodInfo, snapshot: PlacementSnapshot, *, enough: int = 0, start: i
     """
     prepared = prepare(pod, snapshot)
     nodes: list[str] = []
-    rejected: dict[str, tuple[FilterReason, ...]] = {}
+    rejected: dict[str, tuple[str, ...]] = {}
     states = [*snapshot.states.values()]
     first = start % len(states) if states else 0
     for state in chain(islice(states, first, None), islice(states, first)):

@@ -15,16 +15,15 @@ from zlib import crc32
 from broker.placement.filters import Fits, fits, prepare
 from broker.placement.holds import Consumption, Hold, HoldState
 from broker.placement.holds_choice import preferred
-from broker.placement.holds_fit import PLUGIN, NodeRoom, lacks
+from broker.placement.holds_fit import NodeRoom, lacks
 from broker.placement.holds_ledger import HoldLedger
 from broker.placement.holds_match import HoldRequest
 from broker.placement.message import message
-from broker.placement.model import FilterReason
 from broker.placement.quantities import CPU, MEMORY, PODS
 from broker.placement.snapshot import NodeState, PlacementSnapshot
 
-NO_MATCH: Final = FilterReason(PLUGIN, "node(s) no reservations match reservation affinity")
-RESTRICTED: Final = FilterReason(PLUGIN, "node(s) had no Restricted reservation of the pod")
+NO_MATCH: Final = "node(s) no reservations match reservation affinity"
+RESTRICTED: Final = "node(s) had no Restricted reservation of the pod"
 
 # So many nodes that fit a pod are compared: the cost of a pod does not grow with the nodes. They begin at
 # another node for each pod, the same after every restart.
@@ -57,7 +56,7 @@ def decide(
     for state in ledger.matching(request):
         if state.hold.node in snapshot.states:
             (whole if state.hold.consumption is Consumption.WHOLE else partial).append(state)
-    rejected: dict[str, tuple[FilterReason, ...]] = {}
+    rejected: dict[str, tuple[str, ...]] = {}
     for state in (*preferred(request.requests, partial), *whole):
         reasons = _through(request, state, snapshot)
         if not reasons:
@@ -70,7 +69,7 @@ def decide(
     return _on_a_node(request, snapshot)
 
 
-def _through(request: HoldRequest, state: HoldState, snapshot: PlacementSnapshot) -> tuple[FilterReason, ...]:
+def _through(request: HoldRequest, state: HoldState, snapshot: PlacementSnapshot) -> tuple[str, ...]:
     """Why the pod cannot run through the hold; empty if it can. The filters see the node without the hold."""
     node = snapshot.states[state.hold.node]
     room = NodeRoom(capacity=node.node.allocatable, occupied={**node.requested, PODS: node.places})
@@ -83,9 +82,7 @@ def _through(request: HoldRequest, state: HoldState, snapshot: PlacementSnapshot
     return prepare(request.pod, snapshot).reasons(snapshot.states[node.node.name])
 
 
-def _waits(
-    snapshot: PlacementSnapshot, rejected: dict[str, tuple[FilterReason, ...]], reason: FilterReason
-) -> HoldDecision:
+def _waits(snapshot: PlacementSnapshot, rejected: dict[str, tuple[str, ...]], reason: str) -> HoldDecision:
     reasons = {name: rejected.get(name, (reason,)) for name in snapshot.states}
     return HoldDecision(fits=Fits((), reasons), only_holds=True)
 

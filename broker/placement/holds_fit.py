@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from broker.placement.holds import Amounts, Consumption, Hold, HoldState
-from broker.placement.model import FilterReason
 from broker.placement.quantities import PODS
 
-PLUGIN: Final = "Reservation"
-TOO_MANY_PODS: Final = FilterReason(PLUGIN, "Reservation(s) Too many pods", True)
-NODE_TOO_MANY_PODS: Final = FilterReason(PLUGIN, "Too many pods by node", True)
+TOO_MANY_PODS: Final = "Reservation(s) Too many pods"
+NODE_TOO_MANY_PODS: Final = "Too many pods by node"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +31,7 @@ class NodeRoom:
     freed_in_hold: Amounts = field(default_factory=dict)
 
 
-def lacks(
-    requests: Amounts, state: HoldState, room: NodeRoom, *, detailed: bool = False
-) -> tuple[FilterReason, ...]:
+def lacks(requests: Amounts, state: HoldState, room: NodeRoom, *, detailed: bool = False) -> tuple[str, ...]:
     """Why a pod does not fit through the hold; empty if it fits.
 
     First the node's reasons by resource, then the hold's. `detailed` adds the numbers, for a pod that names
@@ -85,7 +81,7 @@ def _available(state: HoldState, freed: Amounts) -> Amounts:
     return available
 
 
-def _node_lacks(requests: Amounts, given: Amounts, room: NodeRoom) -> Iterator[FilterReason]:
+def _node_lacks(requests: Amounts, given: Amounts, room: NodeRoom) -> Iterator[str]:
     def free(name: str) -> int:
         taken = room.occupied.get(name, 0) - given.get(name, 0) - room.freed.get(name, 0)
         return room.capacity.get(name, 0) - taken
@@ -94,12 +90,10 @@ def _node_lacks(requests: Amounts, given: Amounts, room: NodeRoom) -> Iterator[F
         yield NODE_TOO_MANY_PODS
     for name, amount in requests.items():
         if amount > 0 and amount > free(name):
-            yield FilterReason(PLUGIN, f"Insufficient {name} by node", amount <= room.capacity.get(name, 0))
+            yield f"Insufficient {name} by node"
 
 
-def _hold_lacks(
-    requests: Amounts, state: HoldState, freed: Amounts, detailed: bool
-) -> Iterator[FilterReason]:
+def _hold_lacks(requests: Amounts, state: HoldState, freed: Amounts, detailed: bool) -> Iterator[str]:
     hold, used = state.hold, state.used
     if not hold.restricted:
         return
@@ -111,7 +105,7 @@ def _hold_lacks(
         taken = max(0, used.get(name, 0) - freed.get(name, 0))
         if amount > 0 and amount > capacity - taken:
             numbers = f", requested: {amount}, used: {taken}, capacity: {capacity}" if detailed else ""
-            yield FilterReason(PLUGIN, f"Reservation(s) Insufficient {name}{numbers}", amount <= capacity)
+            yield f"Reservation(s) Insufficient {name}{numbers}"
 
 
 def shares_resource(requests: Amounts, hold: Hold) -> bool:

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from broker.placement.model import FilterReason, PodInfo, PodTerm
+from broker.placement.model import PodInfo, PodTerm
 from broker.placement.selectors import Labels, matches
 from broker.placement.snapshot import Check, NodeState, PlacementSnapshot
 
-PLUGIN: Final = "InterPodAffinity"
-NO_AFFINITY: Final = FilterReason(PLUGIN, "node(s) didn't match pod affinity rules")
-ANTI_AFFINITY: Final = FilterReason(PLUGIN, "node(s) didn't match pod anti-affinity rules", True)
-EXISTING: Final = FilterReason(PLUGIN, "node(s) didn't satisfy existing pods anti-affinity rules", True)
+NO_AFFINITY: Final = "node(s) didn't match pod affinity rules"
+ANTI_AFFINITY: Final = "node(s) didn't match pod anti-affinity rules"
+EXISTING: Final = "node(s) didn't satisfy existing pods anti-affinity rules"
 
 # Labels with the values of the nodes that a term holds for.
 Pairs = Mapping[str, set[str]]
@@ -34,7 +33,7 @@ def inter_pod_affinity(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | Non
         _join(apart_pairs, _pairs_of_all((term,), snapshot))
     first = not near_pairs and _all_match(near, pod.namespace, pod.labels)
 
-    def check(state: NodeState) -> tuple[FilterReason, ...]:
+    def check(state: NodeState) -> tuple[str, ...]:
         labels = state.node.labels
         if near and not _near(near, labels, near_pairs, first):
             return (NO_AFFINITY,)

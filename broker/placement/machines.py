@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from broker.placement.affinity import node_affinity
 from broker.placement.binding import volume_binding, volume_zone
 from broker.placement.filters import Filter, PreparedFilters, prepare
-from broker.placement.model import FilterReason, NodeTerm, PodInfo
+from broker.placement.model import NodeTerm, PodInfo
 from broker.placement.packing_model import MachineOption
 from broker.placement.quantities import PODS
 from broker.placement.shapes import ZONE, PodShape
@@ -45,7 +45,7 @@ VOLUME_KEYS: Final = frozenset(
         "topology.k8s.aws/zone-id",
     }
 )
-NAMES_NODE: Final = FilterReason("NodeAffinity", "the pod names nodes, and a new node cannot be one of them")
+NAMES_NODE: Final = "the pod names nodes, and a new node cannot be one of them"
 DRAWS_ELSEWHERE: Final = "the reservation that the pod draws from is not the pool's"
 NO_OPTION: Final = "no NodePool of the broker offers a machine"
 
@@ -92,7 +92,7 @@ class MachineTable:
         """Why no option can host a pod of the shape, by pool, in kube-scheduler's words."""
         prepared = self._prepared(shape.example)
         if prepared.rejection is not None:
-            return prepared.rejection.message
+            return prepared.rejection
         if not self.options:
             return NO_OPTION
         requests = self.requests(shape.example)
@@ -103,7 +103,7 @@ class MachineTable:
                 reasons[DRAWS_ELSEWHERE] += 1
                 continue
             rejections = prepared.reasons(NodeState(option.node))
-            reasons.update(reason.message for reason in rejections)
+            reasons.update(rejections)
             if not rejections:
                 short = np.flatnonzero(requests > self.room[place])
                 reasons.update(f"Insufficient {self.resources[name]}" for name in short)

@@ -20,7 +20,7 @@ def message(fits: Fits) -> str:
         return NO_NODES
     head = f"{len(fits.nodes)}/{fits.total} nodes are available"
     if fits.rejection is not None:
-        return f"{head}: {fits.rejection.message}."
-    counts = Counter(reason.message for reasons in fits.reasons.values() for reason in reasons)
+        return f"{head}: {fits.rejection}."
+    counts = Counter(reason for reasons in fits.reasons.values() for reason in reasons)
     parts = sorted(f"{count} {text}" for text, count in counts.items())
     return f"{head}: {', '.join(parts)}." if parts else head

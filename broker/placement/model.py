@@ -1,4 +1,4 @@
-"""The values of placement: nodes and pods as filters read them, and the reasons of a filter.
+"""The values of placement: nodes and pods as filters read them.
 
 Quantities are exact integers: CPU in milli, everything else in base units. All values are hashable or read
 only, so that snapshots share them.
@@ -11,14 +11,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from broker.placement.selectors import Labels, Selector
-
-
-class FilterReason(NamedTuple):
-    """Why a filter rejects a node, in kube-scheduler's words. `resolvable`: evicting pods may help."""
-
-    plugin: str
-    message: str
-    resolvable: bool = False
 
 
 class NodeTaint(NamedTuple):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from broker.placement.model import FilterReason, HostPort, PodInfo
+from broker.placement.model import HostPort, PodInfo
 from broker.placement.snapshot import Check, PlacementSnapshot
 
-TAKEN: Final = FilterReason("NodePorts", "node(s) didn't have free ports for the requested pod ports", True)
+TAKEN: Final = "node(s) didn't have free ports for the requested pod ports"
 _ANY_IP: Final = "0.0.0.0"
 
 

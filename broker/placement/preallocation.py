@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 
 from broker.placement.filters import Fits, prepare
 from broker.placement.holds import Amounts
-from broker.placement.model import FilterReason, PodInfo
+from broker.placement.model import PodInfo
 from broker.placement.quantities import PODS
 from broker.placement.snapshot import PlacementSnapshot
 
-NO_POD: Final = FilterReason("Reservation", "node(s) no pods to pre-allocate from")
+NO_POD: Final = "node(s) no pods to pre-allocate from"
 Limits = Mapping[str, int]
 
 
@@ -53,7 +53,7 @@ def pre_allocate(
     for item in running:
         by_node.setdefault(item.pod.node_name, []).append(item)
     choices: list[tuple[bool, int, str, tuple[PodInfo, ...]]] = []
-    rejected: dict[str, tuple[FilterReason, ...]] = {}
+    rejected: dict[str, tuple[str, ...]] = {}
     for node in sorted(snapshot.states):
         candidates = sorted(
             by_node.get(node, ()), key=lambda item: (not item.bound, -item.priority, item.pod.uid)
@@ -76,10 +76,10 @@ def _on_node(
     node: str,
     limits: Limits,
     several: bool,
-) -> tuple[tuple[PodInfo, ...], tuple[FilterReason, ...]]:
+) -> tuple[tuple[PodInfo, ...], tuple[str, ...]]:
     """The pods to take, or why the node cannot hold the reservation with them."""
     present = {item.uid: item for item in snapshot.states[node].pods}
-    reasons: tuple[FilterReason, ...] = (NO_POD,)
+    reasons: tuple[str, ...] = (NO_POD,)
     taken: list[PodInfo] = []
     without = snapshot
     for item in running:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from broker.placement.model import FilterReason, HostPort, LabelGroupKey, NodeInfo, PodInfo, PodTerm
+from broker.placement.model import HostPort, LabelGroupKey, NodeInfo, PodInfo, PodTerm
 from broker.placement.selectors import Labels
 from broker.placement.storage import Storage
 
@@ -47,8 +47,8 @@ class NodeState:
         return NodeState(self.node, pods, requested, ports, self.places - pod.places)
 
 
-# Why a node cannot have a pod; empty if it can.
-Check = Callable[[NodeState], tuple[FilterReason, ...]]
+# Why a node cannot have a pod, in kube-scheduler's words; empty if it can.
+Check = Callable[[NodeState], tuple[str, ...]]
 
 # How many pods of a sort each node has, by node.
 Counts = Mapping[str, int]

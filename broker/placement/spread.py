@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.placement.affinity import node_matches
-from broker.placement.model import FilterReason, NodeInfo, PodInfo, SpreadConstraint
+from broker.placement.model import NodeInfo, PodInfo, SpreadConstraint
 from broker.placement.selectors import matches
 from broker.placement.snapshot import Check, NodeState, PlacementSnapshot
 from broker.placement.taints import tolerates_all
 
-PLUGIN: Final = "PodTopologySpread"
-SKEWED: Final = FilterReason(PLUGIN, "node(s) didn't match pod topology spread constraints", True)
-NO_LABEL: Final = FilterReason(
-    PLUGIN, "node(s) didn't match pod topology spread constraints (missing required label)"
-)
+SKEWED: Final = "node(s) didn't match pod topology spread constraints"
+NO_LABEL: Final = "node(s) didn't match pod topology spread constraints (missing required label)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +34,7 @@ def pod_topology_spread(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | No
         return None
     domains = tuple(_counted(constraint, pod, snapshot) for constraint in pod.spread)
 
-    def check(state: NodeState) -> tuple[FilterReason, ...]:
+    def check(state: NodeState) -> tuple[str, ...]:
         labels = state.node.labels
         for domain in domains:
             value = labels.get(domain.key)

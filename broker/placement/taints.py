@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from broker.placement.model import FilterReason, NodeTaint, PodInfo, PodToleration
+from broker.placement.model import NodeTaint, PodInfo, PodToleration
 from broker.placement.snapshot import Check, NodeState, PlacementSnapshot
 
-UNSCHEDULABLE: Final = FilterReason("NodeUnschedulable", "node(s) were unschedulable")
-UNTOLERATED: Final = FilterReason("TaintToleration", "node(s) had untolerated taint(s)")
+UNSCHEDULABLE: Final = "node(s) were unschedulable"
+UNTOLERATED: Final = "node(s) had untolerated taint(s)"
 _CORDON: Final = NodeTaint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 _REJECTING: Final = ("NoSchedule", "NoExecute")
 
@@ -23,9 +23,9 @@ def node_unschedulable(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | Non
 
 def taint_toleration(pod: PodInfo, snapshot: PlacementSnapshot) -> Check:
     """Rejects nodes with a taint of effect NoSchedule or NoExecute that the pod does not tolerate."""
-    known: dict[tuple[NodeTaint, ...], tuple[FilterReason, ...]] = {}
+    known: dict[tuple[NodeTaint, ...], tuple[str, ...]] = {}
 
-    def check(state: NodeState) -> tuple[FilterReason, ...]:
+    def check(state: NodeState) -> tuple[str, ...]:
         taints = state.node.taints
         reasons = known.get(taints)
         if reasons is None:

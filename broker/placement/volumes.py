@@ -6,22 +6,19 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from broker.placement.model import FilterReason, PodDisk, PodInfo
+from broker.placement.model import PodDisk, PodInfo
 from broker.placement.snapshot import Check, NodeState, PlacementSnapshot
 from broker.placement.storage import CsiVolume, Storage
 
-RESTRICTIONS: Final = "VolumeRestrictions"
-NO_DISK: Final = FilterReason(RESTRICTIONS, "node(s) had no available disk", True)
-IN_USE: Final = FilterReason(
-    RESTRICTIONS,
+NO_DISK: Final = "node(s) had no available disk"
+IN_USE: Final = (
     "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by "
-    "another pod",
-    True,
+    "another pod"
 )
-LIMIT: Final = FilterReason("NodeVolumeLimits", "node(s) exceed max volume count", True)
+LIMIT: Final = "node(s) exceed max volume count"
 
 
-def volume_restrictions(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | FilterReason | None:
+def volume_restrictions(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | str | None:
     """Rejects nodes with the same disk in another pod, and all nodes if a claim for one pod is in use."""
     used = False
     for volume in pod.volumes:
@@ -30,12 +27,12 @@ def volume_restrictions(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | Fi
         key = pod.namespace, volume.claim
         claim = snapshot.storage.claims.get(key)
         if claim is None:
-            return FilterReason(RESTRICTIONS, f'persistentvolumeclaim "{volume.claim}" not found')
+            return f'persistentvolumeclaim "{volume.claim}" not found'
         used = used or (claim.one_pod and key in snapshot.claims)
     if not used and not pod.disks:
         return None
 
-    def check(state: NodeState) -> tuple[FilterReason, ...]:
+    def check(state: NodeState) -> tuple[str, ...]:
         if pod.disks and any(_conflict(pod.disks, other.disks) for other in state.pods):
             return (NO_DISK,)
         return (IN_USE,) if used else ()
@@ -62,7 +59,7 @@ def node_volume_limits(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | Non
     if not needed or not storage.limits:
         return None
 
-    def check(state: NodeState) -> tuple[FilterReason, ...]:
+    def check(state: NodeState) -> tuple[str, ...]:
         name = state.node.name
         limits = storage.limits.get(name)
         if not limits:

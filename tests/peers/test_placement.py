@@ -31,7 +31,7 @@ from broker.apis.kueue import Namespace
 from broker.apis.meta import Object
 from broker.placement.filters import Fits, fits
 from broker.placement.message import message
-from broker.placement.model import FilterReason, PodInfo, PodTerm
+from broker.placement.model import PodInfo, PodTerm
 from broker.placement.reading import namespace_labels, node_info, pod_info, takes_room
 from broker.placement.selectors import matches
 from broker.placement.snapshot import PlacementSnapshot
@@ -48,7 +48,7 @@ WORLDS = int(os.environ.get("PLACEMENT_WORLDS", "40"))
 SEED = int(os.environ.get("PLACEMENT_SEED", "1"))
 ATTEMPTS = 4
 PATIENCE = 60.0
-FITS = FilterReason("extender", "fits")
+FITS = "fits"
 MODELS: dict[str, type[Object]] = {
     "Node": core.Node,
     "Pod": core.Pod,
@@ -76,7 +76,7 @@ class Extender:
                 names = call["NodeNames"] or []
                 extender.passed[call["Pod"]["metadata"]["name"]] = frozenset(names)
                 body = json.dumps(
-                    {"NodeNames": [], "FailedNodes": dict.fromkeys(names, FITS.message), "Error": ""}
+                    {"NodeNames": [], "FailedNodes": dict.fromkeys(names, FITS), "Error": ""}
                 ).encode()
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
@@ -278,9 +278,9 @@ def reasons_of(outcome: Fits) -> Iterator[str]:
     """The message of each reason, and whether the pod fits anywhere."""
     yield "pods that fit" if outcome.nodes else "pods that fit nowhere"
     if outcome.rejection is not None:
-        yield re.sub('"[^"]*"', '"..."', outcome.rejection.message)
+        yield re.sub('"[^"]*"', '"..."', outcome.rejection)
     else:
-        yield from (reason.message for reasons in outcome.reasons.values() for reason in reasons)
+        yield from (reason for reasons in outcome.reasons.values() for reason in reasons)
 
 
 def differences(stage: Stage, case: World, seen: Counter[str]) -> tuple[int, list[str]]:

@@ -18,14 +18,12 @@ from broker.kube.errors import NotFound, TooManyRequests
 from broker.placement.disruption_pods import over_budget
 from broker.placement.filters import prepare
 from broker.placement.holds_match import HoldRequest
-from broker.placement.model import FilterReason
 from broker.placement.snapshot import PlacementSnapshot
 from broker.quota.elastic import ElasticRefusal, ElasticTotals
 from broker.quota.elastic_labels import ElasticPod
 from broker.quota.elastic_reclaim import victims
 from broker.quota.elastic_resolve import in_force
 
-PLUGIN: Final = "ElasticQuota"
 PROTECTED: Final = 60.0
 _TEXTS: Final = {
     ElasticRefusal.OVER_MAX: "pod is rejected because its elastic quota {0} would exceed its max",
@@ -59,13 +57,13 @@ def with_pod(totals: ElasticTotals, pod: ElasticPod) -> ElasticTotals:
     return totals if share is None else totals.with_usage(share.id, pod.requests)
 
 
-def rejection(totals: ElasticTotals, pod: ElasticPod) -> FilterReason | None:
+def rejection(totals: ElasticTotals, pod: ElasticPod) -> str | None:
     """Why the quota of the pod's namespace rejects it."""
     refusal = totals.refusal(pod.namespace, pod.requests)
     if refusal is None:
         return None
     share = totals.share_of(pod.namespace)
-    return FilterReason(PLUGIN, _TEXTS[refusal].format(share.id if share else ""), True)
+    return _TEXTS[refusal].format(share.id if share else "")
 
 
 class ElasticReclaim:

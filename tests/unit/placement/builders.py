@@ -66,7 +66,7 @@ def world(
 
 def texts(outcome: Fits, name: str = "n") -> list[str]:
     """The messages of a node, or of the pod as a whole."""
-    return [reason.message for reason in outcome.reasons.get(name, ())]
+    return [*outcome.reasons.get(name, ())]
 
 
 def on_one(candidate: PodInfo, target: NodeInfo, *pods: PodInfo) -> list[str]:

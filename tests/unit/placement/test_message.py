@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from broker.placement.filters import Fits, fits
 from broker.placement.message import message
-from broker.placement.model import FilterReason
 from tests.unit.placement.builders import node, pod, world
 
 
@@ -36,5 +35,5 @@ def test_fitting_nodes_are_counted_in_front() -> None:
 
 
 def test_a_rejection_is_named_in_an_empty_cluster() -> None:
-    refusal = FilterReason("Quota", "pod is over its quota", True)
+    refusal = "pod is over its quota"
     assert message(Fits((), {}, refusal)) == "0/0 nodes are available: pod is over its quota."

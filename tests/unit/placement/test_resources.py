@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.apis.core import PodSpec
-from broker.placement.filters import filters
 from broker.placement.quantities import amounts, counted, pod_requests
-from tests.unit.placement.builders import node, on_one, pod, world
+from tests.unit.placement.builders import node, on_one, pod
 
 Json = dict[str, Any]
 
@@ -132,12 +131,6 @@ def test_full_node_has_too_many_pods() -> None:
         "Too many pods",
         "Insufficient cpu",
     ]
-
-
-def test_eviction_helps_only_if_the_empty_node_has_room() -> None:
-    cluster = world([node()], [pod("other", on="n", requests={"cpu": "3"})])
-    assert [reason.resolvable for reason in filters(pod(requests={"cpu": "2"}), "n", cluster)] == [True]
-    assert [reason.resolvable for reason in filters(pod(requests={"cpu": "5"}), "n", cluster)] == [False]
 
 
 def test_room_is_read_in_milli_cpu_and_base_units() -> None:

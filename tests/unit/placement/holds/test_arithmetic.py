@@ -34,7 +34,7 @@ def test_the_room_of_an_owner_counts_once() -> None:
 def test_an_aligned_owner_takes_from_the_hold_first_and_the_rest_from_the_node() -> None:
     kept = state(hold(cpu=2))
     assert not lacks({"cpu": 5}, kept, room(8, 5))
-    assert [reason.message for reason in lacks({"cpu": 6}, kept, room(8, 5))] == ["Insufficient cpu by node"]
+    assert [*lacks({"cpu": 6}, kept, room(8, 5))] == ["Insufficient cpu by node"]
 
 
 def test_an_owner_takes_from_one_hold_only() -> None:
@@ -47,7 +47,7 @@ def test_a_restricted_owner_takes_reserved_resources_from_the_hold_only() -> Non
     kept = state(hold(amount={"cpu": 2}, restricted=frozenset({"cpu"})))
     wide = NodeRoom(capacity={"cpu": 9, "memory": 9, "pods": 9}, occupied={"cpu": 2, "pods": 1})
     assert not lacks({"cpu": 2, "memory": 9}, kept, wide)
-    reasons = [reason.message for reason in lacks({"cpu": 3, "memory": 1}, kept, wide)]
+    reasons = [*lacks({"cpu": 3, "memory": 1}, kept, wide)]
     assert reasons == ["Reservation(s) Insufficient cpu"]
 
 
@@ -55,7 +55,7 @@ def test_whole_hold_is_replaced_for_any_size() -> None:
     kept = state(hold(cpu=2, consumption=WHOLE))
     assert not lacks({"cpu": 1}, kept, room(4, 4))
     assert not lacks({"cpu": 3}, kept, room(4, 3))
-    assert [reason.message for reason in lacks({"cpu": 4}, kept, room(4, 3))] == ["Insufficient cpu by node"]
+    assert [*lacks({"cpu": 4}, kept, room(4, 3))] == ["Insufficient cpu by node"]
 
 
 def test_a_full_node_takes_an_owner_in_the_place_of_its_hold() -> None:

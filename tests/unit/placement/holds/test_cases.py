@@ -47,7 +47,7 @@ def rejections(row: Case) -> list[str]:
     )
     (kept,) = row["R"]
     reasons = lacks(amounts(row["pod"]), reservation(kept), room, detailed=bool(row.get("named")))
-    return [reason.message for reason in reasons]
+    return [*reasons]
 
 
 @pytest.mark.parametrize("row", cases("koordinator", "filter"), ids=lambda row: row["id"])

@@ -59,7 +59,7 @@ def test_other_pods_do_not_fit_into_held_room() -> None:
     snapshot = PlacementSnapshot.of([node], ledger(kept).placeholders())
     assert not filters(request("small", requests={"cpu": 1}).pod, "n", snapshot)
     rejected = filters(request("large", requests={"cpu": 2}).pod, "n", snapshot)
-    assert [reason.message for reason in rejected] == ["Insufficient cpu"]
+    assert [*rejected] == ["Insufficient cpu"]
 
 
 # ---- any events, in any order
