@@ -99,19 +99,3 @@ class CsiNode(Object):
     KIND: ClassVar[Kind] = _kind("CSINode", "csinodes")
 
     spec: CsiNodeSpec = CsiNodeSpec()
-
-
-class AttachmentSource(Model):
-    persistent_volume_name: str = ""
-
-
-class VolumeAttachmentSpec(Model):
-    attacher: str = ""
-    node_name: str = ""
-    source: AttachmentSource = AttachmentSource()
-
-
-class VolumeAttachment(Object):
-    KIND: ClassVar[Kind] = _kind("VolumeAttachment", "volumeattachments")
-
-    spec: VolumeAttachmentSpec = VolumeAttachmentSpec()

@@ -89,11 +89,6 @@ def prepare(
     return PreparedFilters(tuple(checks), pod.named_nodes)
 
 
-def filters(pod: PodInfo, node: str, snapshot: PlacementSnapshot) -> tuple[str, ...]:
-    """Why one node cannot have the pod; empty if it can. Raises KeyError for an unknown node."""
-    return prepare(pod, snapshot).reasons(snapshot.states[node])
-
-
 def fits(pod: PodInfo, snapshot: PlacementSnapshot, *, enough: int = 0, start: int = 0) -> Fits:
     """The nodes of the snapshot, sorted into those that fit the pod and the others.
 

@@ -70,10 +70,6 @@ class HoldOwner(NamedTuple):
     assumed: bool = False
 
 
-class HoldTakenError(Exception):
-    """A second pod requests a hold that only one pod may take."""
-
-
 @dataclass(frozen=True, slots=True)
 class HoldState:
     """A hold with its owners, by uid."""
@@ -116,14 +112,7 @@ class HoldState:
         return self.hold.consumption is Consumption.SHARED or not self.owners
 
     def with_owner(self, owner: HoldOwner) -> HoldState:
-        """Raises HoldTakenError if another pod has the hold already."""
-        if not self.open and owner.uid not in self.owners:
-            raise HoldTakenError(f"{self.hold.name} is taken by {', '.join(sorted(self.owners))}")
         return replace(self, owners={**self.owners, owner.uid: owner})
-
-    def without_owner(self, uid: str) -> HoldState:
-        """Undoes `with_owner`: the hold is as large as before."""
-        return replace(self, owners={key: owner for key, owner in self.owners.items() if key != uid})
 
 
 def placeholder(state: HoldState) -> PodInfo | None:

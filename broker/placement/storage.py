@@ -65,9 +65,8 @@ class Storage:
     claims: Mapping[tuple[str, str], StoredClaim] = field(default_factory=dict)
     volumes: Mapping[str, StoredVolume] = field(default_factory=dict)
     classes: Mapping[str, VolumeClass] = field(default_factory=dict)
-    # By node: how many volumes of each driver it may have, and which are attached.
+    # By node: how many volumes of each driver it may have.
     limits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    attached: Mapping[str, frozenset[CsiVolume]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -77,16 +76,13 @@ class Storage:
         volumes: Iterable[api.PersistentVolume] = (),
         classes: Iterable[api.StorageClass] = (),
         nodes: Iterable[api.CsiNode] = (),
-        attachments: Iterable[api.VolumeAttachment] = (),
     ) -> Storage:
         """From Kubernetes' objects."""
-        stored = {volume.name: _volume(volume) for volume in volumes}
         return cls(
             {(claim.namespace, claim.name): _claim(claim) for claim in claims},
-            stored,
+            {volume.name: _volume(volume) for volume in volumes},
             {item.name: _class(item) for item in classes},
             {node.name: _limits(node) for node in nodes},
-            _attached(attachments, stored),
         )
 
     def csi_volume(self, claim: StoredClaim) -> CsiVolume | None:
@@ -146,15 +142,3 @@ def _limits(node: api.CsiNode) -> dict[str, int]:
         for driver in node.spec.drivers
         if driver.allocatable.count is not None
     }
-
-
-def _attached(
-    attachments: Iterable[api.VolumeAttachment], volumes: Mapping[str, StoredVolume]
-) -> dict[str, frozenset[CsiVolume]]:
-    attached: dict[str, set[CsiVolume]] = {}
-    for attachment in attachments:
-        spec = attachment.spec
-        volume = volumes.get(spec.source.persistent_volume_name)
-        if spec.attacher and volume is not None and volume.csi is not None:
-            attached.setdefault(spec.node_name, set()).add(CsiVolume(spec.attacher, volume.csi.handle))
-    return {node: frozenset(csi_volumes) for node, csi_volumes in attached.items()}

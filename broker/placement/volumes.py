@@ -60,12 +60,11 @@ def node_volume_limits(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | Non
         return None
 
     def check(state: NodeState) -> tuple[str, ...]:
-        name = state.node.name
-        limits = storage.limits.get(name)
+        limits = storage.limits.get(state.node.name)
         if not limits:
             return ()
         used = {volume for other in state.pods for volume in _csi_volumes(other, storage)}
-        attached = Counter(volume.driver for volume in used | storage.attached.get(name, frozenset()))
+        attached = Counter(volume.driver for volume in used)
         new = Counter(volume.driver for volume in needed - used)
         over = (
             attached[driver] + count > limits[driver] for driver, count in new.items() if driver in limits

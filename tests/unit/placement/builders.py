@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from broker.apis import core
-from broker.placement.filters import Fits, fits
+from broker.placement.filters import Fits, fits, prepare
 from broker.placement.model import NodeInfo, PodInfo
 from broker.placement.reading import node_info, pod_info
 from broker.placement.snapshot import PlacementSnapshot
@@ -62,6 +62,11 @@ def world(
     storage: Storage | None = None,
 ) -> PlacementSnapshot:
     return PlacementSnapshot.of(nodes, pods, namespaces=namespaces, storage=storage)
+
+
+def filters(candidate: PodInfo, name: str, snapshot: PlacementSnapshot) -> tuple[str, ...]:
+    """Why one node cannot have the pod; empty if it can."""
+    return prepare(candidate, snapshot).reasons(snapshot.states[name])
 
 
 def texts(outcome: Fits, name: str = "n") -> list[str]:

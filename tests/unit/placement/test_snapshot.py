@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
-from broker.placement.filters import filters, fits
+from broker.placement.filters import fits
 from broker.placement.model import PodInfo
 from broker.placement.reading import claim_info, takes_room
 from broker.placement.snapshot import PlacementSnapshot
-from tests.unit.placement.builders import HOST, ZONE, node, pod, required, world
+from tests.unit.placement.builders import HOST, ZONE, filters, node, pod, required, world
 
 NODES = [node(name, labels={ZONE: name[0]}) for name in ("a1", "a2", "b1")]
 LABELS = [{"app": "web"}, {"app": "db"}, {}]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from broker.placement.holds import Hold, HoldOwner, HoldState
+from broker.placement.holds import Amounts, Hold, HoldOwner, HoldState
 from broker.placement.holds_ledger import HoldLedger, HoldLink
 from broker.placement.holds_match import HoldRequest, OwnerMatcher, OwnerTest
 from broker.placement.model import PodInfo
+from broker.placement.quantities import PODS
 from broker.placement.selectors import equal
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -56,6 +58,16 @@ def request(
 
 def ledger(*holds: Hold, links: tuple[HoldLink, ...] = (), now: datetime = NOW) -> HoldLedger:
     return HoldLedger.of(holds, links, now)
+
+
+def occupied(pods: Iterable[Amounts], states: Iterable[HoldState]) -> dict[str, int]:
+    """The room that a node's pods and the idle room of its holds take, with `pods`."""
+    total = Counter({PODS: 0})
+    for requests in pods:
+        total.update({**requests, PODS: 1})
+    for state in states:
+        total.update({**state.idle, PODS: state.places})
+    return dict(total)
 
 
 def names(states: tuple[HoldState, ...]) -> list[str]:

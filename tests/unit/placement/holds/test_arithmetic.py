@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.placement.holds import Consumption, HoldOwner, HoldTakenError, placeholder
+from broker.placement.holds import Consumption, HoldOwner, placeholder
 from broker.placement.holds_choice import preferred
 from broker.placement.holds_fit import NodeRoom, lacks, score
-from broker.placement.holds_ledger import occupied
-from tests.unit.placement.holds.builders import hold, names, owner, state
+from tests.unit.placement.holds.builders import hold, ledger, names, occupied, owner, request, state
 
 SHARED, WHOLE = Consumption.SHARED, Consumption.WHOLE
 
@@ -66,18 +65,18 @@ def test_a_full_node_takes_an_owner_in_the_place_of_its_hold() -> None:
 
 @pytest.mark.parametrize("consumption", [Consumption.ONCE, WHOLE])
 def test_only_one_pod_takes_a_hold_that_is_for_one(consumption: Consumption) -> None:
-    kept = state(hold(cpu=2, consumption=consumption)).with_owner(owner("first", assumed=True, cpu=1))
-    with pytest.raises(HoldTakenError, match="first"):
-        kept.with_owner(owner("second", cpu=1))
+    kept, second = hold(cpu=2, consumption=consumption), request("second", requests={"cpu": 1})
+    before = ledger(kept)
+    assert before.matching(second)
+    assert not before.assume(kept.id, owner("first", assumed=True, cpu=1)).matching(second)
 
 
 @pytest.mark.parametrize("consumption", [*Consumption])
-def test_an_assumed_owner_frees_nothing_and_can_be_undone(consumption: Consumption) -> None:
+def test_an_assumed_owner_frees_nothing(consumption: Consumption) -> None:
     before = state(hold(cpu=4, consumption=consumption))
     after = before.with_owner(owner("u", assumed=True, cpu=1))
     assert occupied([{"cpu": 1}], [after]) == occupied([], [before])
     assert not after.consumed
-    assert after.without_owner("u") == before
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.placement.filters import filters
 from broker.placement.holds import Consumption, Hold, HoldOwner
 from broker.placement.holds_fit import NodeRoom, lacks
-from broker.placement.holds_ledger import HoldLedger, HoldLink, occupied
+from broker.placement.holds_ledger import HoldLedger, HoldLink
 from broker.placement.model import NodeInfo
 from broker.placement.snapshot import PlacementSnapshot
 from tests.support.examples import examples
-from tests.unit.placement.holds.builders import NOW, hold, ledger, link, names, owner, request
+from tests.unit.placement.builders import filters
+from tests.unit.placement.holds.builders import NOW, hold, ledger, link, names, occupied, owner, request
 
 LATER = NOW + timedelta(hours=1)
 
@@ -36,21 +36,13 @@ def test_a_pod_of_another_node_is_no_owner() -> None:
 
 def test_a_hold_counts_until_its_deadline() -> None:
     kept = hold(cpu=4, deadline=LATER)
-    assert names(ledger(kept).on("n")) == ["r"]
-    assert not ledger(kept, now=LATER).on("n")
+    assert names(tuple(ledger(kept).states.values())) == ["r"]
+    assert not ledger(kept, now=LATER).states
 
 
 def test_a_consumed_hold_gives_its_surplus_back() -> None:
     kept = hold(cpu=4)
     assert not ledger(kept, links=(link(kept, owner("a", cpu=1)),)).states
-
-
-def test_forgetting_an_owner_undoes_its_assumption() -> None:
-    before = ledger(hold(cpu=4), hold("s", cpu=4, consumption=Consumption.SHARED))
-    after = before.assume("id-r", owner("a", assumed=True, cpu=1))
-    assert after != before
-    assert after.forget("id-r", "a") == before
-    assert before.forget("gone", "a") is before
 
 
 def test_other_pods_do_not_fit_into_held_room() -> None:
@@ -79,7 +71,7 @@ class OneNode:
         return ledger(*self.holds.values(), links=tuple(self.links.values()))
 
     def occupied(self) -> dict[str, int]:
-        return occupied(self.pods.values(), self.ledger().on("n"))
+        return occupied(self.pods.values(), self.ledger().states.values())
 
     def free(self, requests: dict[str, int]) -> bool:
         taken = self.occupied()

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.placement.holds import Consumption, HoldOwner
-from broker.placement.holds_ledger import HoldLedger, HoldLink, occupied
+from broker.placement.holds_ledger import HoldLedger, HoldLink
 from broker.placement.model import NodeInfo, PodInfo
 from broker.placement.preallocation import RunningPod, pre_allocate
 from broker.placement.snapshot import PlacementSnapshot
 from tests.support.examples import examples
-from tests.unit.placement.holds.builders import NOW, hold
+from tests.unit.placement.holds.builders import NOW, hold, occupied
 
 CAPACITY = 10
 AMOUNT = st.integers(0, 4)
