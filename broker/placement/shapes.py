@@ -11,7 +11,6 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from broker.placement.affinity import node_matches
 from broker.placement.interpod import term_matches
 from broker.placement.model import PodInfo, PodTerm, SpreadConstraint
 from broker.placement.packing_model import PendingPod
@@ -19,6 +18,7 @@ from broker.placement.ports import conflicts
 from broker.placement.reading import HOSTNAME
 from broker.placement.selectors import Labels, Selector, matches
 from broker.placement.snapshot import PlacementSnapshot
+from broker.placement.spread import domain_counts
 
 ZONE: Final = "topology.kubernetes.io/zone"
 MANY: Final = 1_000_000
@@ -199,7 +199,7 @@ def by_zone(shape: PodShape, zones: Collection[str], snapshot: PlacementSnapshot
     constraint = next((item for item in shape.example.spread if item.topology_key == ZONE), None)
     if constraint is None:
         return [shape]
-    counts = _zone_counts(constraint, shape.example, zones, snapshot)
+    counts = dict.fromkeys(zones, 0) | domain_counts(constraint, shape.example, snapshot)
     itself = matches(constraint.selector, shape.example.labels)
     pods_by_zone: dict[str, list[PendingPod]] = {}
     for pod in shape.pods:
@@ -210,24 +210,3 @@ def by_zone(shape: PodShape, zones: Collection[str], snapshot: PlacementSnapshot
         pods_by_zone.setdefault(zone, []).append(pod)
         counts[zone] += itself
     return [replace(shape, pods=tuple(zone_pods), zone=zone) for zone, zone_pods in pods_by_zone.items()]
-
-
-def _zone_counts(
-    constraint: SpreadConstraint, pod: PodInfo, zones: Collection[str], snapshot: PlacementSnapshot
-) -> dict[str, int]:
-    """Matching pods in each zone: those with machines, and those with nodes that the pod may use."""
-    counts = dict.fromkeys(zones, 0)
-    zone_of: dict[str, str] = {}
-    for name, state in snapshot.states.items():
-        zone = state.node.labels.get(ZONE)
-        if zone is not None and (not constraint.honor_affinity or node_matches(pod, state.node)):
-            zone_of[name] = zone
-            counts.setdefault(zone, 0)
-    for group, nodes in snapshot.groups.items():
-        if group.terminating or group.namespace != pod.namespace:
-            continue
-        if constraint.selector and matches(constraint.selector, dict(group.labels)):
-            for node, count in nodes.items():
-                if node in zone_of:
-                    counts[zone_of[node]] += count
-    return counts

@@ -48,7 +48,14 @@ def pod_topology_spread(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | No
 
 
 def _counted(constraint: SpreadConstraint, pod: PodInfo, snapshot: PlacementSnapshot) -> DomainCounts:
-    """Counts pods of the pod's namespace that do not terminate.
+    counts = domain_counts(constraint, pod, snapshot)
+    fewest = min(counts.values(), default=0) if len(counts) >= constraint.min_domains else 0
+    itself = matches(constraint.selector, pod.labels)
+    return DomainCounts(constraint.topology_key, counts, constraint.max_skew + fewest - itself)
+
+
+def domain_counts(constraint: SpreadConstraint, pod: PodInfo, snapshot: PlacementSnapshot) -> dict[str, int]:
+    """The matching pods of the pod's namespace that do not terminate, in each domain of its nodes.
 
     An empty selector counts no pod, but matches the new one.
     """
@@ -69,9 +76,7 @@ def _counted(constraint: SpreadConstraint, pod: PodInfo, snapshot: PlacementSnap
             for node, count in nodes.items():
                 if node in domain_of:
                     counts[domain_of[node]] += count
-    fewest = min(counts.values(), default=0) if len(counts) >= constraint.min_domains else 0
-    itself = matches(selector, pod.labels)
-    return DomainCounts(constraint.topology_key, counts, constraint.max_skew + fewest - itself)
+    return counts
 
 
 def _included(constraint: SpreadConstraint, pod: PodInfo, node: NodeInfo) -> bool:

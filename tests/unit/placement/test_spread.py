@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from broker.placement.filters import fits
 from broker.placement.model import PodInfo
+from broker.placement.packing_model import PendingPod
+from broker.placement.shapes import PodShape, by_zone
 from broker.placement.snapshot import PlacementSnapshot
 from tests.unit.placement.builders import HOST, ZONE, node, node_affinity, pod, texts, world
 
@@ -163,3 +165,20 @@ def test_filling_up_never_skews(counts: list[int], skew: int) -> None:
         cluster = cluster.with_pod(pod(f"new{i}", labels=WEB), fitting[-1])
         placed = [len(state.pods) for state in cluster.states.values()]
         assert len(cluster.states[fitting[-1]].pods) - min(placed) <= skew
+
+
+def test_packing_divides_pods_over_zones_by_the_counts_of_the_filter() -> None:
+    """Pods on nodes with a taint that the new ones do not tolerate count only without the policy Honor."""
+    taints = [{"key": "gpu", "effect": "NoSchedule"}]
+    cluster = world(
+        [node("tainted", labels={ZONE: "a"}, taints=taints)],
+        [pod(f"old{i}", labels=WEB, on="tainted") for i in range(2)],
+    )
+
+    def divided(policy: str) -> dict[str, int]:
+        rule = constraint(nodeTaintsPolicy=policy)
+        pods = tuple(PendingPod(info=spread(rule)) for _ in range(4))
+        return {shape.zone: len(shape.pods) for shape in by_zone(PodShape(pods=pods), "ab", cluster)}
+
+    assert divided("Honor") == {"a": 2, "b": 2}
+    assert divided("Ignore") == {"a": 1, "b": 3}
