@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -63,26 +63,12 @@ class Pattern:
 class PatternSolution:
     """How often each pattern is used, and how many of each unit are opened.
 
-    `bound`: the value of the linear program over the patterns found. `cost`: without penalties.
+    `bound`: the value of the linear program over the patterns found.
     """
 
     chosen: tuple[tuple[Pattern, int], ...] = ()
     units: tuple[int, ...] = ()
-    cost: float = 0.0
     bound: float = 0.0
-
-
-@dataclass(slots=True)
-class _Columns:
-    """The patterns found so far, each once."""
-
-    known: dict[Pattern, int] = field(default_factory=dict)
-
-    def add(self, pattern: Pattern) -> bool:
-        if not pattern.content or pattern in self.known:
-            return False
-        self.known[pattern] = len(self.known)
-        return True
 
 
 def solve(problem: PatternProblem, *, seconds: float, timer: Callable[[], float]) -> PatternSolution:
@@ -90,20 +76,25 @@ def solve(problem: PatternProblem, *, seconds: float, timer: Callable[[], float]
     if not len(problem.demand) or not len(problem.unit_class):
         return PatternSolution()
     end = timer() + seconds
-    columns = _Columns()
+    known: set[Pattern] = set()
     master = PatternMaster(problem)
+
+    def added_to_master(pattern: Pattern) -> bool:
+        if not pattern.content or pattern in known:
+            return False
+        known.add(pattern)
+        master.add(pattern)
+        return True
+
     for pattern in _single_shapes(problem):
-        if columns.add(pattern):
-            master.add(pattern)
+        added_to_master(pattern)
     bound, added = 0.0, 0
     for _ in range(ROUNDS):
         bound, sigma, prices = master.solve()
         added = 0
         for weights in _weightings(problem):
             for pattern in _best(problem, sigma, prices=prices, weights=weights):
-                if columns.add(pattern):
-                    master.add(pattern)
-                    added += 1
+                added += added_to_master(pattern)
         if not added or timer() > end - seconds / 2:
             break
     if added:
@@ -299,12 +290,7 @@ def _whole(
     chosen = tuple(
         (pattern, int(count)) for pattern, count in zip(master.patterns, counts, strict=True) if count
     )
-    return PatternSolution(
-        chosen=chosen,
-        units=tuple(int(n) for n in units),
-        cost=float((units * problem.unit_cost).sum()),
-        bound=bound,
-    )
+    return PatternSolution(chosen=chosen, units=tuple(int(n) for n in units), bound=bound)
 
 
 def _opened(problem: PatternProblem, patterns: Sequence[Pattern], counts: Ints) -> Ints:

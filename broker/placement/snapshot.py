@@ -97,30 +97,16 @@ class PlacementSnapshot:
         for node in nodes:
             state = states.get(node.name)
             states[node.name] = NodeState(node) if state is None else replace(state, node=node)
-        groups, repelling, claims = _Shifts(self.groups), _Shifts(self.repelling), _Shifts(self.claims)
-        for pods, by in ((gone, -1), (come, 1)):
-            for pod in pods:
-                name = pod.node_name
-                state = states.get(name)
-                if state is None:
-                    continue
-                states[name] = state.with_pod(pod) if by > 0 else state.without_pod(pod)
-                groups.shift(pod.group, name, by)
-                if pod.anti_affinity:
-                    repelling.shift(pod.anti_affinity, name, by)
-                for claim in _claims(pod):
-                    claims.shift(claim, name, by)
-        return replace(
-            self, states=states, groups=groups.index, repelling=repelling.index, claims=claims.index
-        )
+        changes = ((pod, pod.node_name, by) for pods, by in ((gone, -1), (come, 1)) for pod in pods)
+        return self._shifted(states, (change for change in changes if change[1] in states))
 
     def with_pod(self, pod: PodInfo, node: str) -> PlacementSnapshot:
         """With an assumed pod. Raises KeyError for an unknown node."""
-        return self._changed(pod, node, self.states[node].with_pod(pod), 1)
+        return self._shifted({**self.states}, ((pod, node, 1),))
 
     def without_pod(self, pod: PodInfo, node: str) -> PlacementSnapshot:
         """Without a pod that the node has. Raises KeyError or ValueError if it has not."""
-        return self._changed(pod, node, self.states[node].without_pod(pod), -1)
+        return self._shifted({**self.states}, ((pod, node, -1),))
 
     def with_node(self, node: NodeInfo) -> PlacementSnapshot:
         """With another node, such as a claim that was planned. Raises ValueError for a known name."""
@@ -138,19 +124,20 @@ class PlacementSnapshot:
             claims=_without(self.claims, names),
         )
 
-    def _changed(self, pod: PodInfo, node: str, state: NodeState, by: int) -> PlacementSnapshot:
-        repelling, claims = self.repelling, self.claims
-        if pod.anti_affinity:
-            repelling = _shifted(repelling, pod.anti_affinity, node, by)
-        for claim in _claims(pod):
-            claims = _shifted(claims, claim, node, by)
+    def _shifted(
+        self, states: dict[str, NodeState], changes: Iterable[tuple[PodInfo, str, int]]
+    ) -> PlacementSnapshot:
+        """With these states, and pods that come (1) to their nodes or go (-1)."""
+        groups, repelling, claims = _Shifts(self.groups), _Shifts(self.repelling), _Shifts(self.claims)
+        for pod, node, by in changes:
+            states[node] = states[node].with_pod(pod) if by > 0 else states[node].without_pod(pod)
+            groups.shift(pod.group, node, by)
+            if pod.anti_affinity:
+                repelling.shift(pod.anti_affinity, node, by)
+            for claim in _claims(pod):
+                claims.shift(claim, node, by)
         return PlacementSnapshot(
-            {**self.states, node: state},
-            _shifted(self.groups, pod.group, node, by),
-            repelling,
-            claims,
-            self.namespaces,
-            self.storage,
+            states, groups.shifted(), repelling.shifted(), claims.shifted(), self.namespaces, self.storage
         )
 
 
@@ -160,24 +147,29 @@ def _claims(pod: PodInfo) -> Iterable[tuple[str, str]]:
 
 
 class _Shifts(Generic[K]):
-    """A copy of an index with counts that change, while those of the original stay."""
+    """An index with counts that change, while those of the original stay."""
 
     def __init__(self, index: Mapping[K, Counts]) -> None:
-        self.index: dict[K, Counts] = {**index}
+        self._index = index
         self._copied: dict[K, dict[str, int]] = {}
 
     def shift(self, key: K, node: str, by: int) -> None:
-        """Counts and entries of zero are removed."""
         counts = self._copied.get(key)
         if counts is None:
-            counts = self._copied[key] = {**self.index.get(key, {})}
+            counts = self._copied[key] = {**self._index.get(key, {})}
         counts[node] = counts.get(node, 0) + by
         if not counts[node]:
             del counts[node]
-        if counts:
-            self.index[key] = counts
-        else:
-            self.index.pop(key, None)
+
+    def shifted(self) -> Mapping[K, Counts]:
+        """The index now; it is copied only if a count changed. Counts and entries of zero are removed."""
+        if not self._copied:
+            return self._index
+        index = {**self._index, **self._copied}
+        for key, counts in self._copied.items():
+            if not counts:
+                del index[key]
+        return index
 
 
 def _without(index: Mapping[K, Counts], nodes: Collection[str]) -> dict[K, Counts]:
@@ -187,17 +179,3 @@ def _without(index: Mapping[K, Counts], nodes: Collection[str]) -> dict[K, Count
         for key, counts in index.items()
     }
     return {key: counts for key, counts in kept.items() if counts}
-
-
-def _shifted(index: Mapping[K, Counts], key: K, node: str, by: int) -> dict[K, Counts]:
-    """The index with one count changed. Counts and entries of zero are removed."""
-    shifted = {**index}
-    counts = {**index.get(key, {})}
-    counts[node] = counts.get(node, 0) + by
-    if not counts[node]:
-        del counts[node]
-    if counts:
-        shifted[key] = counts
-    else:
-        del shifted[key]
-    return shifted
