@@ -7,11 +7,11 @@ that is full can hold the reservation. Source: Koordinator, plugin.go (filterWit
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from broker.placement.filters import Fits, prepare
 from broker.placement.holds import Amounts
+from broker.placement.holds_decide import HoldDecision
 from broker.placement.model import PodInfo
 from broker.placement.quantities import PODS
 from broker.placement.snapshot import PlacementSnapshot
@@ -28,15 +28,6 @@ class RunningPod(NamedTuple):
     bound: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreAllocation:
-    """A node and the pods that give their room there; without a node, `fits` has the reasons."""
-
-    node: str = ""
-    pods: tuple[PodInfo, ...] = ()
-    fits: Fits
-
-
 def pre_allocate(
     pod: PodInfo,
     running: Iterable[RunningPod],
@@ -44,8 +35,9 @@ def pre_allocate(
     limits: Limits,
     *,
     several: bool = False,
-) -> PreAllocation:
-    """The node with pods that are bound already, then with the fewest pods to take, then the first by name.
+) -> tuple[HoldDecision, tuple[PodInfo, ...]]:
+    """The node with pods that are bound already, then with the fewest pods to take, then the first by name;
+    and the pods that give their room there.
 
     `limits`: the reserved amounts that a taken pod must not exceed. `several`: more than one may be taken.
     """
@@ -64,9 +56,9 @@ def pre_allocate(
         else:
             choices.append((not candidates[0].bound, len(taken), node, taken))
     if not choices:
-        return PreAllocation(fits=Fits((), rejected))
+        return HoldDecision(fits=Fits((), rejected)), ()
     _, _, node, taken = min(choices, key=lambda item: item[:3])
-    return PreAllocation(node=node, pods=taken, fits=Fits((node,), rejected))
+    return HoldDecision(node=node, fits=Fits((node,), rejected)), taken
 
 
 def _on_node(

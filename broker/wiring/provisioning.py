@@ -47,21 +47,14 @@ def watch_pods(
 ) -> None:
     """Serves pods when one becomes unschedulable, and when a pool, class or reservation may help it."""
 
-    def waits(old: Pod | None, new: Pod | None) -> bool:
-        return new is not None and provisionable(new) and (old is None or not provisionable(old))
-
-    def served_or_gone(old: Pod | None, new: Pod | None) -> bool:
-        return old is not None and provisionable(old) and (new is None or not provisionable(new))
-
-    def changed(old: NodePool | None, new: NodePool | None) -> bool:
-        return old is None or new is None or old.metadata.generation != new.metadata.generation
+    def waits(pod: Pod | None) -> bool:
+        return pod is not None and provisionable(pod)
 
     def ends(_: NodeClaim | Node | None, new: NodeClaim | Node | None) -> bool:
         return new is None or new.deleting
 
-    def unplaced(old: KoordinatorReservation | None, new: KoordinatorReservation | None) -> bool:
-        before, after = (item is not None and needs_a_node(item) for item in (old, new))
-        return before != after
+    def unplaced(reservation: KoordinatorReservation | None) -> bool:
+        return reservation is not None and needs_a_node(reservation)
 
     manager.follow(*reads.named.values())
     manager.on_stop(provisioner.close)
@@ -73,16 +66,15 @@ def watch_pods(
             batcher=Batcher[str](NAME, clock=clock, idle=idle, longest=longest),
             synced=lambda: read.synced() and reads.synced() and synced(),
         )
-        .watches(read.pods, None, waits)
-        .watches(read.pods, None, served_or_gone)
-        .watches(read.pools, None, changed)
+        .watches(read.pods, None, differ(waits))
+        .watches(read.pools, None, differ(_generation))
         .watches(read.claims, None, ends)
         .watches(read.nodes, None, ends)
         .on(nodeclasses.on_change)
         .on(inventory.on_change)
     )
     if reads.occupancy.reservations is not None:
-        loop.watches(reads.occupancy.reservations, None, unplaced)
+        loop.watches(reads.occupancy.reservations, None, differ(unplaced))
 
 
 def watch_pool_status(manager: ControllerManager, read: Informers, status: PoolStatusController) -> None:

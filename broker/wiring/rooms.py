@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from broker.apis.core import Node, Pod
 from broker.apis.godel import GodelDeployment
@@ -17,7 +17,7 @@ from broker.controllers.nodereservation.koordinator import (
     KoordinatorController,
     by_reservation,
 )
-from broker.controllers.scheduler.loop import PodScheduler, SchedulingRules
+from broker.controllers.scheduler.loop import PodScheduler
 from broker.controllers.scheduler.reads import SchedulerReads, scheduler_of
 from broker.kube.batch import Batcher
 from broker.kube.cache import Cache
@@ -27,7 +27,7 @@ from broker.kube.informer import Informer
 from broker.kube.manager import ControllerManager
 from broker.placement.reading import namespace_labels
 from broker.settings import Settings
-from broker.wiring.predicates import gone
+from broker.wiring.predicates import differ, gone
 
 # Seconds: a decision that time changes, such as the end of a hold, waits no longer.
 EVERY: Final = 15.0
@@ -57,12 +57,7 @@ def add_scheduler(
         pods=pods.cache,
         nodes=nodes.cache,
         namespaces=lambda: namespace_labels(namespaces.list()),
-        rules=SchedulingRules(
-            restricted_node_fallback=settings.restricted_node_fallback,
-            quota_absent_is_zero=settings.quota_absent_is_zero,
-            gpu_memory_gb=settings.gpu_memory_gb,
-            reservation_ttl=settings.reservation_ttl,
-        ),
+        settings=settings,
     )
 
     def run(items: Sequence[str]) -> Result | None:
@@ -72,7 +67,8 @@ def add_scheduler(
     # A run costs little, so that none waits for changes to come.
     batcher = Batcher[str]("scheduler", clock=context.clock, idle=0.0)
     loop = manager.singleton("scheduler", run, every=EVERY, batcher=batcher, synced=complete)
-    loop.watches(pods, predicate=_matters).watches(nodes, predicate=_node_matters).watches(reads.koordinator)
+    loop.watches(pods, predicate=differ(_decisive)).watches(nodes, predicate=differ(_offered))
+    loop.watches(reads.koordinator)
     loop.watches(reads.quotas).watches(reads.composites).watches(reads.godel)
     reservations = reads.koordinator.cache
     controller = KoordinatorController(
@@ -124,7 +120,7 @@ def _add_elastic(
 
     (
         manager.singleton("elastic", run, synced=synced)
-        .watches(pods, predicate=_matters)
+        .watches(pods, predicate=differ(_decisive))
         .watches(reads.quotas)
         .watches(reads.composites)
     )
@@ -177,16 +173,10 @@ def _add_godel(
     (manager.controller("godel", end, synced=complete).watches(reads.godel).watches(pods, taken))
 
 
-def _matters(old: Pod | None, new: Pod | None) -> bool:
-    """Whether a pod's change may change a decision: not a condition or a heartbeat."""
-    return old is None or new is None or _decisive(old) != _decisive(new)
+def _decisive(pod: Pod | None) -> object:
+    """The parts of a pod that may change a decision: not a condition or a heartbeat."""
+    return pod and (pod.spec, pod.labels, pod.annotations, pod.status.phase, pod.deleting)
 
 
-def _decisive(pod: Pod) -> tuple[Any, ...]:
-    return (pod.spec, pod.labels, pod.annotations, pod.status.phase, pod.deleting)
-
-
-def _node_matters(old: Node | None, new: Node | None) -> bool:
-    if old is None or new is None:
-        return True
-    return (old.spec, old.labels, old.status.allocatable) != (new.spec, new.labels, new.status.allocatable)
+def _offered(node: Node | None) -> object:
+    return node and (node.spec, node.labels, node.status.allocatable)

@@ -71,7 +71,7 @@ class PlacementWriter:
                 self._annotate(pod, {koord.ALLOCATED: annotation}, unchanged=True)
             return self._place(reservation, node, room)
         except ApiError as error:
-            now = self.placed(reservation, error)
+            now = self.present(reservation, error)
             if now is not None and now.status.node_name:
                 return now
             for pod in owners:
@@ -199,20 +199,15 @@ class PlacementWriter:
 
         Raises OutcomeUnknown from `error` if the pod cannot be read now, and ApiError.
         """
-        now = self._present(pod, error)
+        now = self.present(pod, error)
         if now is None:
             return ""
         if not now.spec.node_name:
             self._annotate(now, allocation(None))
         return now.spec.node_name
 
-    def placed(
-        self, reservation: koord.KoordinatorReservation, error: ApiError | None = None
-    ) -> koord.KoordinatorReservation | None:
-        """The reservation as it is now; None if it is gone. Raises as `bound_to`."""
-        return self._present(reservation, error)
-
-    def _present(self, placed: P, error: ApiError | None) -> P | None:
+    def present(self, placed: P, error: ApiError | None = None) -> P | None:
+        """The pod or reservation as it is now; None if it is gone. Raises as `bound_to`."""
         try:
             body = self._client.get(placed.KIND, placed.name, namespace=placed.metadata.namespace)
         except NotFound:

@@ -7,7 +7,7 @@ made. Pods of other schedulers count as used room. Only back-off and assumptions
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -53,20 +53,11 @@ from broker.placement.holds_reading import deadline, hold_request, koordinator_h
 from broker.placement.model import PodInfo
 from broker.placement.reading import pod_info
 from broker.placement.selectors import Labels
+from broker.settings import Settings
 
 log = structlog.get_logger(__name__)
 # Placements of one run: then the queue is read again, so that no pod waits for the end of a long one.
 AT_ONCE: Final = 128
-
-
-@dataclass(frozen=True, kw_only=True)
-class SchedulingRules:
-    """The options of scheduling, as in `Settings`."""
-
-    restricted_node_fallback: bool = False
-    quota_absent_is_zero: bool = False
-    gpu_memory_gb: int = 32
-    reservation_ttl: int = 60
 
 
 class PodScheduler:
@@ -80,15 +71,15 @@ class PodScheduler:
         pods: Cache[Pod],
         nodes: Cache[Node],
         namespaces: Callable[[], dict[str, Labels]],
-        rules: SchedulingRules,
+        settings: Settings,
     ) -> None:
         self._clock = context.clock
-        self._reads, self._pods, self._namespaces, self._rules = reads, pods, namespaces, rules
+        self._reads, self._pods, self._namespaces, self._settings = reads, pods, namespaces, settings
         self._view = SchedulerView(pods, nodes, reads.named.values(), context.clock)
         self._unfit = UnfitPods()
-        self._elastic = ElasticPods(nodes, gpu_gb=rules.gpu_memory_gb)
+        self._elastic = ElasticPods(nodes, gpu_gb=settings.gpu_memory_gb)
         self._godel = GodelAnnotations(
-            reads.deployments.cache, reads.replica_sets.cache, ttl=rules.reservation_ttl
+            reads.deployments.cache, reads.replica_sets.cache, ttl=settings.reservation_ttl
         )
         self._reclaim = ElasticReclaim(context.client, context.clock, self._elastic)
         self._writer = PlacementWriter(context)
@@ -154,7 +145,7 @@ class PodScheduler:
             if node:
                 self._assumed.assume_pod(item.pod, node, item.hold if node == item.node else "")
         else:
-            placed = self._writer.placed(item)
+            placed = self._writer.present(item)
             if placed is not None and placed.status.node_name:
                 self._assumed.assume_reservation(placed)
 
@@ -163,7 +154,7 @@ class PodScheduler:
         shown = (item for item in reservations if item.uid not in self._assumed)
         holds = [
             *koordinator_holds((*shown, *self._assumed.reservations)),
-            *godel_holds(self._kept.reservations(), view.uids, self._rules.reservation_ttl),
+            *godel_holds(self._kept.reservations(), view.uids, self._settings.reservation_ttl),
         ]
         ledger = HoldLedger()
         if holds:
@@ -173,7 +164,7 @@ class PodScheduler:
             self._reads.all_quotas(),
             (*view.holding.values(), *(item.pod for item in assumed)),
             self._elastic,
-            absent_is_zero=self._rules.quota_absent_is_zero,
+            absent_is_zero=self._settings.quota_absent_is_zero,
         )
         snapshot = replace(view.snapshot, namespaces=self._namespaces())
         return SchedulerState.of(snapshot, ledger, totals, [item.info for item in assumed])
@@ -204,7 +195,7 @@ class PodScheduler:
             rejected = dict.fromkeys(state.snapshot.states, (refusal,))
             decision = HoldDecision(fits=Fits((), rejected, refusal))
         else:
-            fallback = self._rules.restricted_node_fallback
+            fallback = self._settings.restricted_node_fallback
             decision = decide(request, state.snapshot, state.ledger, node_fallback=fallback)
             reason = RESERVATION_REQUIRED if decision.only_holds else UNSCHEDULABLE
         if not decision.node:
@@ -290,9 +281,7 @@ class PodScheduler:
         """The node of a reservation, and the running pods that give it room there. Raises ValueError."""
         if reservation.spec.pre_allocation:
             placed = {item.uid for item in self._reads.koordinator.cache.list() if item.status.node_name}
-            taken = pre_allocated(reservation, pod, hold, self._pods.list(), state, placed)
-            if taken.owners or reservation.needs_running_pod:
-                return HoldDecision(
-                    node=taken.pre_allocation.node, fits=taken.pre_allocation.fits
-                ), taken.owners
+            decision, owners = pre_allocated(reservation, pod, hold, self._pods.list(), state, placed)
+            if owners or reservation.needs_running_pod:
+                return decision, owners
         return decide(HoldRequest(pod=pod, owners=False), state.snapshot, state.ledger), ()

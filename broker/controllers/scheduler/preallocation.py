@@ -9,17 +9,17 @@ Source: Koordinator, pkg/scheduler/plugins/reservation/transformer.go.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from broker.apis import koordinator as koord
 from broker.apis.core import Pod
 from broker.controllers.scheduler.state import SchedulerState
 from broker.placement.holds import Hold
+from broker.placement.holds_decide import HoldDecision
 from broker.placement.holds_match import HoldRequest, OwnerMatcher
 from broker.placement.holds_reading import hold_link, hold_request, owner_matcher
 from broker.placement.model import PodInfo
-from broker.placement.preallocation import PreAllocation, RunningPod, pre_allocate
+from broker.placement.preallocation import RunningPod, pre_allocate
 from broker.placement.reading import takes_room
 from broker.text import InvalidText, decode_whole
 
@@ -30,14 +30,6 @@ UNSUPPORTED: Final = (
 _HIGHEST: Final = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoomTaken:
-    """`owners`: the pods of `pre_allocation` as Kubernetes has them."""
-
-    pre_allocation: PreAllocation
-    owners: tuple[Pod, ...] = ()
-
-
 def pre_allocated(
     reservation: koord.KoordinatorReservation,
     pod: PodInfo,
@@ -45,10 +37,10 @@ def pre_allocated(
     pods: Iterable[Pod],
     state: SchedulerState,
     placed: Collection[str],
-) -> RoomTaken:
-    """The node on which the reservation takes the room of running pods. `hold`: as it will be there.
+) -> tuple[HoldDecision, tuple[Pod, ...]]:
+    """The node on which the reservation takes the room of running pods, and these pods.
 
-    `placed`: the UIDs of the reservations with a node, also of those that ended.
+    `hold`: as it will be there. `placed`: the UIDs of the reservations with a node, also of those that ended.
 
     Raises ValueError if the reservation cannot take room.
     """
@@ -60,7 +52,7 @@ def pre_allocated(
     if policy.mode != koord.CLUSTER:
         matcher = owner_matcher(tuple(owner for owner in spec.owners if owner.label_selector is not None))
     objects = {item.uid: item for item in pods if takes_room(item)}
-    pre_allocation = pre_allocate(
+    decision, taken = pre_allocate(
         pod,
         _running(objects.values(), matcher, hold.id, state, placed),
         state.snapshot,
@@ -71,9 +63,7 @@ def pre_allocated(
         },
         several=policy.enable_multiple,
     )
-    return RoomTaken(
-        pre_allocation=pre_allocation, owners=tuple(objects[info.uid] for info in pre_allocation.pods)
-    )
+    return decision, tuple(objects[info.uid] for info in taken)
 
 
 def _running(
@@ -107,8 +97,6 @@ def _may_be_taken(pod: Pod, request: HoldRequest, matcher: OwnerMatcher | None) 
 def _priority(pod: Pod) -> int:
     text = pod.annotations.get(koord.PREALLOCATABLE_PRIORITY, "")
     try:
-        return decode_whole(text.removeprefix("-") or "0", least=0, most=_HIGHEST) * (
-            -1 if text.startswith("-") else 1
-        )
+        return decode_whole(text or "0", least=-_HIGHEST, most=_HIGHEST)
     except InvalidText:
         return 0

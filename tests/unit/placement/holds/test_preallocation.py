@@ -32,15 +32,15 @@ def test_no_node_is_oversubscribed(amount: int, pods: list[tuple[int, str, bool]
     nodes = [NodeInfo(name=name, allocatable={"cpu": CAPACITY, "pods": 6}) for name in ("m", "n")]
     snapshot = PlacementSnapshot.of(nodes, bound)
     open_ = [RunningPod(info) for info, (_, _, may) in zip(bound, pods, strict=True) if may]
-    result = pre_allocate(pod("r", amount), open_, snapshot, {"cpu": amount}, several=several)
+    result, taken_pods = pre_allocate(pod("r", amount), open_, snapshot, {"cpu": amount}, several=several)
     if not result.node:
         assert set(result.fits.reasons) == {"m", "n"}
         return
-    assert result.pods
-    assert several or len(result.pods) == 1
-    assert all(info.node_name == result.node for info in result.pods)
+    assert taken_pods
+    assert several or len(taken_pods) == 1
+    assert all(info.node_name == result.node for info in taken_pods)
     kept = hold(cpu=amount, node=result.node, consumption=Consumption.SHARED)
-    links = [HoldLink(kept.id, result.node, HoldOwner(info.uid, info.requests)) for info in result.pods]
+    links = [HoldLink(kept.id, result.node, HoldOwner(info.uid, info.requests)) for info in taken_pods]
     state = HoldLedger.of((kept,), links, NOW).states[kept.id]
     assert state.used["cpu"] <= amount
     present = [info.requests for info in bound if info.node_name == result.node]
@@ -55,5 +55,5 @@ def test_a_node_with_pods_that_are_bound_already_comes_first() -> None:
     first, second = pod("first", 2, "a"), pod("second", 2, "b")
     snapshot = PlacementSnapshot.of(nodes, (first, second))
     running = [RunningPod(first), RunningPod(second, bound=True)]
-    result = pre_allocate(pod("r", 4), running, snapshot, {"cpu": 4})
-    assert (result.node, result.pods) == ("b", (second,))
+    result, taken = pre_allocate(pod("r", 4), running, snapshot, {"cpu": 4})
+    assert (result.node, taken) == ("b", (second,))
