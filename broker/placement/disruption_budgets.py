@@ -17,7 +17,6 @@ from broker.placement import cron
 from broker.text import InvalidText, decode_duration, decode_whole
 
 Reason = Literal["Empty", "Drifted", "Underutilized"]
-REASONS: Final[tuple[Reason, ...]] = ("Empty", "Drifted", "Underutilized")
 UNLIMITED: Final = 2**31 - 1
 DEFAULT: Final = (Budget(nodes="10%"),)
 

@@ -6,21 +6,26 @@ PodDisruptionBudget blocks if it allows no eviction at all now; several eviction
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.policy import PodDisruptionBudget
-from broker.placement.reading import label_selector
-from broker.placement.selectors import matches
+from broker.placement.model import NodeTaint
+from broker.placement.reading import label_selector, pod_tolerations
+from broker.placement.selectors import Selector, matches
+from broker.placement.taints import tolerates
 from broker.text import InvalidText, decode_duration
 
 NO_SCHEDULE: Final = "NoSchedule"
 STATIC_POD: Final = "kubernetes.io/config.mirror"
 READY: Final = "Ready"
 ALWAYS_ALLOW: Final = "AlwaysAllow"
+_DRAIN: Final = NodeTaint(names.DISRUPTED_TAINT, "", NO_SCHEDULE)
+
+Limits = list[tuple[PodDisruptionBudget, Selector | None]]
 
 
 def active(pod: Pod) -> bool:
@@ -60,17 +65,11 @@ def protected(annotation: str, started: datetime | None, now: datetime) -> bool:
 
 def over_budget(pods: Iterable[Pod], budgets: Iterable[PodDisruptionBudget]) -> list[Pod]:
     """The pods that their budgets keep if all are evicted one after another, in the given order."""
-    limits = [(budget, label_selector(budget.spec.selector)) for budget in budgets]
+    limits = _limits(budgets)
     remaining = {budget.key: budget.status.disruptions_allowed for budget, _ in limits}
     kept: list[Pod] = []
     for pod in pods:
-        covering = [
-            budget.key
-            for budget, selector in limits
-            if budget.namespace == pod.namespace
-            and matches(selector, pod.labels)
-            and not (budget.spec.unhealthy_pod_eviction_policy == ALWAYS_ALLOW and _unhealthy(pod))
-        ]
+        covering = [budget.key for budget in _covering(pod, limits)]
         if any(remaining[key] <= 0 for key in covering):
             kept.append(pod)
             continue
@@ -81,7 +80,7 @@ def over_budget(pods: Iterable[Pod], budgets: Iterable[PodDisruptionBudget]) -> 
 
 def blocker(pods: Iterable[Pod], budgets: Iterable[PodDisruptionBudget], now: datetime) -> str:
     """Why the pods keep their node from disruption, in Karpenter's words; empty if they do not."""
-    limits = [(budget, label_selector(budget.spec.selector)) for budget in budgets]
+    limits = _limits(budgets)
     for pod in pods:
         if not active(pod):
             continue
@@ -90,16 +89,23 @@ def blocker(pods: Iterable[Pod], budgets: Iterable[PodDisruptionBudget], now: da
         if static(pod) or tolerates_drain(pod):
             continue  # never evicted
         blocking = sorted(
-            budget.key
-            for budget, selector in limits
-            if budget.namespace == pod.namespace
-            and matches(selector, pod.labels)
-            and budget.status.disruptions_allowed <= 0
-            and not (budget.spec.unhealthy_pod_eviction_policy == ALWAYS_ALLOW and _unhealthy(pod))
+            budget.key for budget in _covering(pod, limits) if budget.status.disruptions_allowed <= 0
         )
         if blocking:
             return f"Pdb prevents pod evictions (PodDisruptionBudget={', '.join(blocking)})"
     return ""
+
+
+def _limits(budgets: Iterable[PodDisruptionBudget]) -> Limits:
+    return [(budget, label_selector(budget.spec.selector)) for budget in budgets]
+
+
+def _covering(pod: Pod, limits: Limits) -> Iterator[PodDisruptionBudget]:
+    """The budgets that an eviction of the pod uses."""
+    for budget, selector in limits:
+        free = budget.spec.unhealthy_pod_eviction_policy == ALWAYS_ALLOW and _unhealthy(pod)
+        if budget.namespace == pod.namespace and matches(selector, pod.labels) and not free:
+            yield budget
 
 
 def _unhealthy(pod: Pod) -> bool:
@@ -108,12 +114,4 @@ def _unhealthy(pod: Pod) -> bool:
 
 def tolerates_drain(pod: Pod) -> bool:
     """Whether the pod tolerates karpenter.sh/disrupted:NoSchedule, which has no value."""
-    return any(
-        item.effect in ("", NO_SCHEDULE)
-        and (
-            item.key in ("", names.DISRUPTED_TAINT)
-            if item.operator == "Exists"
-            else item.key == names.DISRUPTED_TAINT and not item.value
-        )
-        for item in pod.spec.tolerations
-    )
+    return tolerates(pod_tolerations(pod.spec.tolerations), _DRAIN)

@@ -147,9 +147,8 @@ class HoldRequest:
     # Resources of which the pod must request as much as the hold has.
     exact: tuple[str, ...] = ()
     index: str = ""
-    # Whether the pod requests Koordinator's reservations, Gödel's, or both.
+    # Whether the pod requests Koordinator's reservations.
     owners: bool = True
-    back_pod: bool = True
     requests: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -165,7 +164,7 @@ class HoldRequest:
                 yield ("controller", reference.name)
             for key, value in self.pod.labels.items():
                 yield ("label", key, value)
-        if self.back_pod and self.index:
+        if self.index:
             yield ("index", self.pod.namespace, self.index)
 
 

@@ -26,9 +26,9 @@ from broker.placement.holds_match import (
     OwnerTest,
     PodController,
 )
-from broker.placement.model import NodeTaint, PodInfo, PodToleration
+from broker.placement.model import PodInfo
 from broker.placement.quantities import PODS, amounts
-from broker.placement.reading import label_selector, node_terms, pod_info
+from broker.placement.reading import label_selector, node_taints, node_terms, pod_info, pod_tolerations
 from broker.placement.selectors import Selector, SelectorRequirement, equal
 from broker.text import decode_duration, decode_object
 
@@ -103,7 +103,7 @@ def koordinator_hold(reservation: koord.KoordinatorReservation, node: str, room:
         deadline=deadline(meta.creation_timestamp, spec.ttl, spec.expires),
         order=_order(meta.labels),
         labels=meta.labels,
-        taints=tuple(NodeTaint(taint.key, taint.value, taint.effect) for taint in spec.taints),
+        taints=node_taints(spec.taints),
         unschedulable=spec.unschedulable or reservation.deleting,
         template=reserve_pod(reservation),
     )
@@ -161,8 +161,8 @@ def _order(labels: Mapping[str, str]) -> int:
 
 def priority(reservation: koord.KoordinatorReservation) -> int:
     """The priority with which a reservation is placed."""
-    text = reservation.labels.get(koord.PRIORITY, "")
-    if text.lstrip("-").isdigit():
+    text = reservation.labels.get(koord.PRIORITY, "")  # the value of a label has no sign
+    if text.isdecimal():
         return int(text)
     template = reservation.spec.template
     return (template.spec.priority if template else 0) or HIGHEST
@@ -218,10 +218,7 @@ def _affinity(annotations: Mapping[str, str]) -> HoldAffinity | None:
         terms=None
         if required is None
         else node_terms(NodeSelector(node_selector_terms=required.reservation_selector_terms)),
-        tolerations=tuple(
-            PodToleration(item.key, item.operator or "Equal", item.value, item.effect)
-            for item in affinity.tolerations
-        ),
+        tolerations=pod_tolerations(affinity.tolerations),
     )
 
 

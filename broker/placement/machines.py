@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.placement.affinity import node_affinity
-from broker.placement.binding import volume_binding, volume_zone
+from broker.placement.binding import TOPOLOGY, volume_binding, volume_zone
 from broker.placement.filters import Filter, PreparedFilters, prepare
 from broker.placement.model import NodeTerm, PodInfo
 from broker.placement.packing_model import MachineOption
@@ -35,16 +35,7 @@ NODE_FILTERS: Final[tuple[Filter, ...]] = (
     volume_binding,
     volume_zone,
 )
-VOLUME_KEYS: Final = frozenset(
-    {
-        ZONE,
-        "topology.kubernetes.io/region",
-        "failure-domain.beta.kubernetes.io/zone",
-        "failure-domain.beta.kubernetes.io/region",
-        "topology.ebs.csi.aws.com/zone",
-        "topology.k8s.aws/zone-id",
-    }
-)
+VOLUME_KEYS: Final = frozenset({*TOPOLOGY, "topology.ebs.csi.aws.com/zone", "topology.k8s.aws/zone-id"})
 NAMES_NODE: Final = "the pod names nodes, and a new node cannot be one of them"
 DRAWS_ELSEWHERE: Final = "the reservation that the pod draws from is not the pool's"
 NO_OPTION: Final = "no NodePool of the broker offers a machine"

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from broker.placement.model import NodeInfo, PodInfo
-
-UNBOUNDED: Final = ""  # the source of machines that no reservation bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +33,8 @@ class MachineOption:
 
     `node`: the node that it becomes; its allocatable is for pods, after DaemonSets. `draws_from`: the
     reservation that its claim draws from. `source`: the EC2 reservation that bounds the number of such
-    machines. `cost`: dollars an hour, as packing weighs them. `capacity`: counted against the pool's
-    limits. `daemons`: the requests of DaemonSets' pods.
+    machines; empty for none. `cost`: dollars an hour, as packing weighs them. `capacity`: counted against
+    the pool's limits. `daemons`: the requests of DaemonSets' pods.
     """
 
     pool: str
@@ -46,7 +43,7 @@ class MachineOption:
     zone: str
     capacity_type: str
     cost: float
-    source: str = UNBOUNDED
+    source: str = ""
     draws_from: str = ""
     weight: int = 0
     capacity: Mapping[str, int] = field(default_factory=dict)

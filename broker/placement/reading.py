@@ -44,7 +44,7 @@ def node_info(node: core.Node) -> NodeInfo:
     return NodeInfo(
         name=node.name,
         labels=node.metadata.labels,
-        taints=_taints(node.spec.taints),
+        taints=node_taints(node.spec.taints),
         unschedulable=node.spec.unschedulable,
         allocatable=amounts(node.status.allocatable),
     )
@@ -63,7 +63,7 @@ def claim_info(claim: NodeClaim) -> NodeInfo:
     return NodeInfo(
         name=claim.name,
         labels={**labels, **claim.metadata.labels, HOSTNAME: claim.name},
-        taints=_taints(claim.spec.taints),
+        taints=node_taints(claim.spec.taints),
         allocatable=amounts(claim.status.allocatable),
     )
 
@@ -96,10 +96,7 @@ def pod_info(pod: core.Pod) -> PodInfo:
         node_selector=equal(spec.node_selector),
         node_terms=None if required is None else node_terms(required),
         named_nodes=None if required is None else _named_nodes(required),
-        tolerations=tuple(
-            PodToleration(item.key, item.operator or "Equal", item.value, item.effect)
-            for item in spec.tolerations
-        ),
+        tolerations=pod_tolerations(spec.tolerations),
         ports=_ports(spec),
         spread=tuple(
             _constraint(item, meta.labels)
@@ -113,7 +110,13 @@ def pod_info(pod: core.Pod) -> PodInfo:
     )
 
 
-def _taints(taints: Iterable[core.Taint]) -> tuple[NodeTaint, ...]:
+def pod_tolerations(tolerations: Iterable[core.Toleration]) -> tuple[PodToleration, ...]:
+    return tuple(
+        PodToleration(item.key, item.operator or "Equal", item.value, item.effect) for item in tolerations
+    )
+
+
+def node_taints(taints: Iterable[core.Taint]) -> tuple[NodeTaint, ...]:
     return tuple(NodeTaint(taint.key, taint.value, taint.effect) for taint in taints)
 
 

@@ -21,7 +21,7 @@ from broker.controllers.disruption.snapshot import ManagedNode, since
 from broker.controllers.nodeclaim.status import is_true
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.kube.conditions import timestamp
-from broker.placement.disruption_pods import owned_by
+from broker.placement.disruption_pods import active, owned_by
 from broker.text import InvalidText, decode_duration
 from providers.model import Instance
 
@@ -47,7 +47,7 @@ class PodEvents:
         """Notes the node that a pod of no DaemonSet left."""
         if old is None or not old.spec.node_name or owned_by(old, "DaemonSet"):
             return
-        if new is None or (ends(new) and not ends(old)):
+        if new is None or (active(old) and not active(new)):
             with self._lock:
                 self._departures[old.spec.node_name] = now
 
@@ -65,10 +65,6 @@ class PodEvents:
         """Forgets nodes that are gone."""
         with self._lock:
             self._departures = {name: at for name, at in self._departures.items() if name in nodes}
-
-
-def ends(pod: Pod) -> bool:
-    return pod.deleting or pod.ended
 
 
 def _scheduled(pod: Pod) -> datetime | None:

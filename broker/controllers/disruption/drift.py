@@ -11,9 +11,10 @@ from typing import Final
 from broker.apis import names
 from broker.apis.hashes import VERSION, class_hash, pool_hash
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.capacity.requirements import InvalidRequirement, Requirements
+from broker.capacity.requirements import InvalidRequirement
 from broker.capacity.types import WELL_KNOWN
 from broker.controllers.nodeclass.resolve import LaunchClass
+from broker.controllers.provisioning.pools import required_by
 from providers.model import Instance
 
 # EC2 shows these some time after the launch, and they change with the reservation.
@@ -31,12 +32,6 @@ def drift(claim: NodeClaim, pool: NodePool, ready: LaunchClass | None, instance:
     if stale(claim, names.NODECLASS_HASH, names.NODECLASS_HASH_VERSION, class_hash(ready.source)):
         return "NodeClassDrift"
     return _surroundings_drift(claim, ready, instance)
-
-
-def required_by(pool: NodePool) -> Requirements:
-    """The pool's requirements. Raises InvalidRequirement."""
-    required = pool.spec.template.spec.requirements
-    return Requirements.of([(item.key, item.operator, item.values) for item in required])
 
 
 def stale(claim: NodeClaim, hash_key: str, version_key: str, current: str) -> bool:

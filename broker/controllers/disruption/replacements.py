@@ -21,7 +21,6 @@ from broker.capacity.model import Claim, Inventory
 from broker.capacity.options import capacity_types, choose, suitable, tenancy
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.capacity.types import WELL_KNOWN
-from broker.controllers.disruption.drift import required_by
 from broker.controllers.disruption.snapshot import DisruptionSnapshot, ManagedNode, replaces
 from broker.controllers.disruption.sources import DisruptionSources
 from broker.controllers.nodeclaim.caches import ClaimCaches
@@ -30,7 +29,7 @@ from broker.controllers.nodeclaim.translate import priority_of
 from broker.controllers.provisioning.claims import narrowed, total_requests
 from broker.controllers.provisioning.learned import LearnedRoom, RoomLearner, fingerprint
 from broker.controllers.provisioning.offers import MachineMaker
-from broker.controllers.provisioning.pools import template_labels
+from broker.controllers.provisioning.pools import required_by, template_labels
 from broker.controllers.provisioning.usage import pool_limits
 from broker.placement.daemons import DaemonOverhead
 from broker.placement.filters import prepare

@@ -18,7 +18,7 @@ from broker.apis.meta import condition
 from broker.apis.policy import PodDisruptionBudget
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import is_ready, nodes_of
-from broker.controllers.nodeclaim.status import is_true
+from broker.controllers.nodeclaim.status import is_true, pods_of
 from broker.controllers.nodeclaim.termination import BY_NODE
 from broker.controllers.occupancy import NodeOccupancy
 from broker.kube.cache import Cache
@@ -63,15 +63,11 @@ class ManagedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisruptionSnapshot:
-    """All managed nodes at one moment. `replaced`: by the uid of the old claim, the claim for it.
-
-    `occupancy`: all nodes of the cluster, as occupied at the beginning of the pass.
-    """
+    """All managed nodes at one moment. `occupancy`: all nodes of the cluster at the beginning of the pass."""
 
     now: datetime
     nodes: tuple[ManagedNode, ...] = ()
     pools: Mapping[str, NodePool] = field(default_factory=dict)
-    replaced: Mapping[str, NodeClaim] = field(default_factory=dict)
     budgets: Sequence[PodDisruptionBudget] = ()
     occupancy: NodeOccupancy = field(default_factory=NodeOccupancy)
     changes: int = 0  # of the caches, before they were read
@@ -147,7 +143,6 @@ class DisruptionSnapshotBuilder:
                 and names.DEDICATED not in claim.labels
             ),
             pools=pools,
-            replaced=replaced,
             budgets=self._budgets.list(),
             occupancy=occupancy,
             changes=changes,
@@ -171,7 +166,7 @@ class DisruptionSnapshotBuilder:
 
 def _unplaced(claim: NodeClaim, occupancy: NodeOccupancy) -> Iterable[str]:
     """The reservations that the claim was made for, and that are not placed yet."""
-    keys = claim.annotations.get(names.PODS, "").split(",") if occupancy.unplaced else ()
+    keys = pods_of(claim) if occupancy.unplaced else ()
     return (occupancy.unplaced[key].name for key in keys if key in occupancy.unplaced)
 
 

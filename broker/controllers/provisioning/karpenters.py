@@ -15,7 +15,9 @@ from broker.apis.karpenter import NodePool
 from broker.apis.meta import condition
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.capacity.types import WELL_KNOWN
+from broker.controllers.provisioning.pools import required_by
 from broker.placement.model import NodeTaint, PodInfo
+from broker.placement.reading import node_taints
 from broker.placement.selectors import (
     DOES_NOT_EXIST,
     GREATER,
@@ -31,7 +33,6 @@ _WITHOUT: Final = (NOT_IN, DOES_NOT_EXIST)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KarpenterPool:
-    name: str
     requirements: Requirements
     taints: tuple[NodeTaint, ...]
 
@@ -79,11 +80,10 @@ def karpenter_pools(pools: Iterable[NodePool]) -> Sequence[KarpenterPool]:
         ):
             continue
         try:
-            requirements = Requirements.of(
-                (r.key, r.operator, r.values) for r in template.spec.requirements
-            ) & Requirements.of_labels({**template.metadata.labels, names.NODEPOOL: pool.name})
+            labels = {**template.metadata.labels, names.NODEPOOL: pool.name}
+            requirements = required_by(pool) & Requirements.of_labels(labels)
         except InvalidRequirement:
             continue  # Karpenter rejects such a pool
-        taints = tuple(NodeTaint(t.key, t.value, t.effect) for t in template.spec.taints)
-        accepting.append(KarpenterPool(name=pool.name, requirements=requirements, taints=taints))
+        taints = node_taints(template.spec.taints)
+        accepting.append(KarpenterPool(requirements=requirements, taints=taints))
     return accepting

@@ -26,9 +26,10 @@ from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
 from broker.controllers.provisioning.pools import ServedPool
 from broker.controllers.provisioning.usage import NODES
 from broker.placement.daemons import DaemonOverhead
-from broker.placement.model import NodeInfo, NodeTaint, PodInfo
+from broker.placement.model import NodeInfo, PodInfo
 from broker.placement.packing_model import MachineOption, PendingPod
 from broker.placement.quantities import CPU
+from broker.placement.reading import node_taints
 from broker.placement.selectors import IN
 from providers.model import InstanceType
 
@@ -189,8 +190,7 @@ class MachineMaker:
         self._inventory, self._daemons, self._learned = inventory, daemons, learned
         self.known = known
         self.smaller: dict[MachineSort, SmallerMachine] = {}
-        template = pool.spec.template.spec
-        self._taints = tuple(NodeTaint(t.key, t.value, t.effect) for t in template.taints)
+        self._taints = node_taints(pool.spec.template.spec.taints)
         self._capacity: dict[str, dict[str, int]] = {}
 
     def machines(self, option: Option) -> Iterator[MachineOption]:

@@ -129,6 +129,12 @@ def served(pool: NodePool, ready: Callable[[str], LaunchClass]) -> ServedPool:
     )
 
 
+def required_by(pool: NodePool) -> Requirements:
+    """The pool's requirements. Raises InvalidRequirement."""
+    required = pool.spec.template.spec.requirements
+    return Requirements.of((item.key, item.operator, item.values) for item in required)
+
+
 def template_labels(pool: NodePool, requirements: Requirements) -> dict[str, str]:
     """The labels of the pool's nodes that do not follow from the instance."""
     labels = {**requirements.labels(), **pool.spec.template.metadata.labels, names.NODEPOOL: pool.name}
@@ -147,8 +153,7 @@ def _requirements(pool: NodePool) -> Requirements:
                 f"{field}: {item.key} is no label that a node gets; remove it, or use another of {domain}",
             )
     try:
-        requirements = Requirements.of((r.key, r.operator, r.values) for r in spec.requirements)
-        requirements &= Requirements.of_labels(pool.spec.template.metadata.labels)
+        requirements = required_by(pool) & Requirements.of_labels(pool.spec.template.metadata.labels)
     except InvalidRequirement as error:
         raise PoolNotServed(VALIDATION, "InvalidRequirements", f"{field}: {error}") from error
     if problems := requirements.problems():

@@ -60,7 +60,7 @@ def toleration(**fields: str) -> dict[str, Any]:
         (pod(**toleration(key=names.DISRUPTED_TAINT, operator="Equal", effect="NoSchedule")), False),
         (pod(**toleration(key=names.DISRUPTED_TAINT)), False),
         (pod(**toleration(key=names.DISRUPTED_TAINT, operator="Equal", value="x")), True),
-        (pod(**toleration(operator="Equal")), True),
+        (pod(**toleration(operator="Equal")), False),  # an empty key stands for all, as in Kubernetes
         (pod(**toleration(key="node.kubernetes.io/unschedulable", operator="Exists")), True),
         (pod(**toleration(operator="Exists", effect="NoExecute")), True),
     ],
