@@ -17,8 +17,6 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace, PriorityClass
-from broker.apis.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
-from broker.apis.workloads import DaemonSet, SchedulingPodGroup
 from broker.capacity.model import Inventory, NodeClass
 from broker.commands.dry_run import Entitle, current_odds, read_once
 from broker.commands.plan import considered
@@ -26,7 +24,7 @@ from broker.commands.pod_manifests import existing_pods, pods_of, remarks
 from broker.commands.situation import is_brokers, listed, published_shortages
 from broker.controllers.nodeclass.resolve import NOT_FOUND, LaunchClass, Unresolved
 from broker.controllers.nominations import preempting
-from broker.controllers.occupancy import NodeOccupancy, OccupancyReader
+from broker.controllers.occupancy import OccupancyReader
 from broker.controllers.provisioning.decide import (
     LaunchState,
     ProvisioningCluster,
@@ -44,6 +42,7 @@ from broker.controllers.provisioning.pools import (
     of_broker,
     served,
 )
+from broker.controllers.provisioning.reads import ProvisioningReads
 from broker.controllers.scheduler.reads import SchedulerReads
 from broker.informers import Informers
 from broker.kube.client import Client
@@ -51,8 +50,6 @@ from broker.kube.clock import Clock
 from broker.kube.informer import Informer
 from broker.placement.model import PodInfo
 from broker.placement.packing_model import PendingPod
-from broker.placement.reading import pod_info
-from broker.placement.storage import Storage
 from broker.settings import Settings
 from broker.text import abridged
 from providers.base import CapacityProvider
@@ -172,25 +169,21 @@ def _pending(
     ]
 
 
-def _occupancy(client: Client, settings: Settings, clock: Clock, pods: Sequence[Pod]) -> NodeOccupancy:
-    """The nodes with these pods, and the room that reservations keep."""
+def _reads(client: Client, settings: Settings, clock: Clock) -> ProvisioningReads:
+    """The nodes, the reservations that keep room on them, and all else that provisioning reads."""
     cluster = Informers(client, clock=clock)
     served = settings.schedulers
-    reads = SchedulerReads(client, cluster.pods.cache, clock=clock, names=served) if served else None
+    rooms = SchedulerReads(client, cluster.pods.cache, clock=clock, names=served) if served else None
     namespaces = Informer(client, Namespace, clock=clock)
-    read_once(cluster.nodes, namespaces, *((reads.koordinator, reads.godel) if reads is not None else ()))
-    reader = OccupancyReader(
-        reads, cluster.nodes.cache, cluster.pods.cache, namespaces, ttl=settings.reservation_ttl
+    occupancy = OccupancyReader(
+        rooms, cluster.nodes.cache, cluster.pods.cache, namespaces, ttl=settings.reservation_ttl
     )
-    return reader.read(clock.now(), pods)
-
-
-def _storage(client: Client) -> Storage:
-    return Storage.of(
-        claims=listed(client, PersistentVolumeClaim),
-        volumes=listed(client, PersistentVolume),
-        classes=listed(client, StorageClass),
+    reads = ProvisioningReads(
+        client, occupancy, clock=clock, namespaces=namespaces.cache, leases=cluster.leases.cache
     )
+    kept = (rooms.koordinator, rooms.godel) if rooms is not None else ()
+    read_once(cluster.nodes, namespaces, *kept, *reads.named.values())
+    return reads
 
 
 def planned_pods(
@@ -210,19 +203,15 @@ def planned_pods(
     pools = _pools(every, client, provider, settings, clock.now())
     claims = listed(client, NodeClaim)
     pods = _pods(documents, cluster, preempting(cluster, listed(client, Node), claims))
-    sizes = {group.key: group.spec.min_member for group in listed(client, SchedulingPodGroup)}
-
-    def group_size(key: str) -> int:
-        return sizes.get(key, 0)
-
-    room = _occupancy(client, settings, clock, pods.all_)
+    reads = _reads(client, settings, clock)
+    room = reads.occupancy.read(clock.now(), pods.all_)
     pools_of_karpenter = karpenter_pools(every)
-    spaces = {space.name: space for space in listed(client, Namespace)}
-    pending = _pending(pods, room.infos, spaces, client, group_size)
+    spaces = {space.name: space for space in reads.namespaces.list()}
+    pending = _pending(pods, room.infos, spaces, client, reads.group_size)
     of_karpenter = {pod.key for pod in pending if any(pool.accepts(pod.info) for pool in pools_of_karpenter)}
-    daemons = [pod_info(d.spec.template.pod(d.name, d.namespace)) for d in listed(client, DaemonSet)]
+    daemons = reads.daemons()
     requesting_pods = [pod for pod in pending if pod.key not in of_karpenter]
-    requesting_pods += pending_reservations(room.unplaced, spaces, group_size)
+    requesting_pods += pending_reservations(room.unplaced, spaces, reads.group_size)
     learned = RoomLearner().observe(
         room.nodes,
         claims,
@@ -240,8 +229,8 @@ def planned_pods(
             occupancy=room,
             daemons=daemons,
             learned=learned,
-            storage=_storage(client),
-            group_size=group_size,
+            storage=reads.storage(),
+            group_size=reads.group_size,
         ),
         launches=lambda: LaunchState(
             supply=Ec2Supply(

@@ -26,14 +26,19 @@ def watch_disruption(
     *,
     clock: Clock,
 ) -> None:
-    """Declares the loop, which waits for PodDisruptionBudgets and the reads of provisioning as well."""
+    """Declares the loop, which waits for budgets, DaemonSets and reservations on nodes as well."""
     manager.follow(budgets)
+
+    def complete() -> bool:
+        rooms = reads.occupancy.synced() and reads.daemon_sets.complete
+        return read.synced() and budgets.synced and rooms
+
     (
         manager.singleton(
             "disruption",
             disruption.run,
             every=EVERY,
-            synced=lambda: read.synced() and budgets.synced and reads.synced(),
+            synced=complete,
         )
         .watches(read.claims, predicate=differ(_progress))
         .watches(read.pools, predicate=differ(spec))
