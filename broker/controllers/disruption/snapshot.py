@@ -23,7 +23,7 @@ from broker.controllers.nodeclaim.termination import BY_NODE
 from broker.controllers.occupancy import NodeOccupancy
 from broker.kube.cache import Cache
 from broker.placement.disruption_budgets import BudgetLedger, PoolNodes
-from broker.placement.disruption_pods import owned_by, reschedulable
+from broker.placement.disruption_pods import reschedulable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +55,6 @@ class ManagedNode:
     def moving(self) -> tuple[Pod, ...]:
         """The pods that need another node if this one ends."""
         return tuple(pod for pod in self.pods if reschedulable(pod))
-
-    @property
-    def daemons(self) -> tuple[Pod, ...]:
-        return tuple(pod for pod in self.pods if owned_by(pod, "DaemonSet") and not pod.deleting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

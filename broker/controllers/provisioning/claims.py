@@ -52,12 +52,11 @@ def manifest(
     packed: PackedBin,
     pool: ServedPool,
     options: Sequence[MachineOption],
-    daemons: Mapping[str, int],
     *,
     gang_claims: int,
     since: datetime | None = None,
 ) -> dict[str, Any]:
-    """The claim's body. `options`: all that packing had. `daemons`: requests of DaemonSets on the machine.
+    """The claim's body. `options`: all that packing had.
 
     `gang_claims`: the number of claims of the pods' gang. `since`: when claims before it began to wait.
     """
@@ -85,7 +84,7 @@ def manifest(
             [pod.info for pod in packed.pods],
             capacity_types(pool.requirements),
         ),
-        requests=total_requests((pod.info for pod in packed.pods), daemons),
+        requests=total_requests((pod.info for pod in packed.pods), packed.option.daemons),
         labels=chosen,
         annotations=annotations,
     )

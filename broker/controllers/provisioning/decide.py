@@ -253,7 +253,6 @@ class ProvisioningPlanner:
                 packed,
                 pool,
                 offered.options,
-                packed.option.daemons,
                 gang_claims=gangs[packed.pods[0].gang],
                 since=self._since(packed, before),
             )
