@@ -1,6 +1,6 @@
 """Builds everything that runs while this process leads; `wiring` declares the triggers.
 
-Invariant: nothing acts before the caches it reads are complete, and nothing acts after `stop` has returned.
+Invariant: nothing acts before the caches it reads are complete, and no run begins after `stop` has returned.
 One Broker is one term of leadership: when the Lease is lost it is thrown away, and the next term builds
 another.
 """

@@ -23,7 +23,7 @@ from broker.kube.client import Client
 from broker.kube.clock import Clock, SystemClock
 from broker.kube.errors import ApiError
 from broker.kube.identity import NAMESPACE, IdentityDiffers, cluster_uid, compare, pin
-from broker.kube.lease import Elector
+from broker.kube.lease import Elector, LeaseLost
 from broker.notifications.notifier import Notifier
 from broker.oncall.http import HttpServer
 from broker.options import BadOptions, called, exposed, problems, without_effect
@@ -279,7 +279,8 @@ def lead(
             "region": settings.region,
         }
 
-    def term(lost: threading.Event, writer: Client) -> None:
+    def term(lost: LeaseLost) -> None:
+        writer = client.replace(guard=lost.guard)
         while not _known(lambda: pin(writer, facts()), "not leading"):
             if clock.wait(lost, UNKNOWN):
                 return
@@ -328,7 +329,7 @@ def lead(
             )
             beside.add_done_callback(lambda _: elector.stop())  # its failure ends the process
         try:
-            elector.run(lambda lost: term(lost, client.replace(guard=elector.guard)))
+            elector.run(term)
         finally:
             ended.set()
         if beside is not None:
@@ -353,8 +354,8 @@ def lead_scheduler(
         return
     elector = Elector(client, SCHEDULER_LEASE, NAMESPACE, settings.identity, clock)
 
-    def term(lost: threading.Event) -> None:
-        scheduler = Scheduler(client.replace(guard=elector.guard), settings, clock=clock)
+    def term(lost: LeaseLost) -> None:
+        scheduler = Scheduler(client.replace(guard=lost.guard), settings, clock=clock)
         running(scheduler)
         scheduler.start()
         try:

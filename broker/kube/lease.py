@@ -42,14 +42,27 @@ RENEW: Final = 2.0  # seconds between two renewals of a held Lease, and between 
 
 
 class LeaseLost(threading.Event):
-    """Set when the Lease is lost; `is_set` reads the clock too, so a paused process learns it at once."""
+    """Set when the Lease is lost; `is_set` reads the clock too, so a paused process learns it at once.
 
-    def __init__(self, leading: Callable[[], bool]) -> None:
+    Each term has its own. `ended` is set once the term's `lead` has returned.
+    """
+
+    def __init__(self, name: str, leading: Callable[[], bool]) -> None:
         super().__init__()
+        self.ended = threading.Event()
+        self._name = name
         self._leading = leading
 
     def is_set(self) -> bool:
         return super().is_set() or not self._leading()
+
+    def guard(self) -> None:
+        """For Client(guard=…): rejects the writes of a term that is over, even if this process leads again.
+
+        While `lead` winds down under a Lease that is still held, its writes pass: they record finished work.
+        """
+        if self.ended.is_set() or not self._leading():
+            raise NotLeading(0, "NotLeading", f"the Lease {self._name!r} is not held: not writing")
 
 
 class Elector:
@@ -93,12 +106,6 @@ class Elector:
     def leading(self) -> bool:
         return self._candidate.leading
 
-    def guard(self) -> None:
-        """For Client(guard=…): rejects writes of a process that does not lead, or no longer."""
-        if not self.leading:
-            message = f"the Lease {self._name!r} is not held: not writing"
-            raise NotLeading(0, "NotLeading", message)
-
     def stop(self) -> None:
         """Stops campaigning or leading; `run` returns once `lead` has, and until then the Lease is kept."""
         self._stop.set()
@@ -107,20 +114,20 @@ class Elector:
                 self._lost.set()
             self._changed.notify_all()
 
-    def run(self, lead: Callable[[threading.Event], None]) -> None:
+    def run(self, lead: Callable[[LeaseLost], None]) -> None:
         """Calls `lead(lost)` in this thread each time the Lease is won; it returns soon after `lost` is set.
 
         Returns after `stop`, or when `lead` returned by itself.
         """
         while self._campaign():
-            lost, ended = LeaseLost(lambda: self._candidate.leading), threading.Event()
+            lost = LeaseLost(self._name, lambda: self._candidate.leading)
             with self._changed:
                 self._lost = lost
             if self._stop.is_set():
                 lost.set()
             helpers = [
-                threading.Thread(target=target, args=args, name=f"lease {self._name}", daemon=True)
-                for target, args in ((self._renewals, (lost, ended)), (self._watchdog, (lost,)))
+                threading.Thread(target=target, args=(lost,), name=f"lease {self._name}", daemon=True)
+                for target in (self._renewals, self._watchdog)
             ]
             for helper in helpers:
                 helper.start()
@@ -130,7 +137,7 @@ class Elector:
                 lead(lost)
             finally:
                 by_itself = not lost.is_set()
-                ended.set()
+                lost.ended.set()
                 self._end(lost, helpers)
             if by_itself:
                 return
@@ -167,8 +174,8 @@ class Elector:
             log.warning("the lease cannot be read or renewed", lease=self._name, error=str(error))
             return self._candidate.leading
 
-    def _renewals(self, lost: LeaseLost, ended: threading.Event) -> None:
-        while not self._clock.wait(ended, RENEW * (0.9 + 0.2 * self._random())):
+    def _renewals(self, lost: LeaseLost) -> None:
+        while not self._clock.wait(lost.ended, RENEW * (0.9 + 0.2 * self._random())):
             held = False
             with guarded("lease", lease=self._name):
                 held = self._try(self._candidate.renew)

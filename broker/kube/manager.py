@@ -1,13 +1,16 @@
 """Owns the informers and loops of one term of leadership: declares them, starts them, stops them.
 
-Invariant: nothing acts before the caches that it reads are complete, and nothing acts after `stop` has
-returned. Every loop leaves out an object that it fails on (broker.kube.isolation).
+Invariant: nothing acts before the caches that it reads are complete, and no run begins after `stop` has
+returned. A run that hangs is not waited for: the term's client refuses its writes (broker.kube.lease). Every
+loop leaves out an object that it fails on (broker.kube.isolation).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
+
+import structlog
 
 from broker.kube.batch import Batcher
 from broker.kube.clock import Clock
@@ -19,6 +22,8 @@ from broker.kube.queue import K, WorkQueue
 from broker.kube.singleton import Singleton
 
 LONGEST = 60.0  # seconds between two tries at one key, however often it failed
+
+_log = structlog.get_logger("manager")
 
 Synced = Callable[[], bool]
 Loop = Singleton[Any] | Controller[Any]
@@ -125,8 +130,11 @@ class ControllerManager:
 
     def stop(self) -> None:
         """Lets every run under way end, then stops reading."""
-        for part in reversed((*self.loops, *self._runnables)):
-            part.stop()
+        for runnable in reversed(self._runnables):
+            runnable.stop()
+        for loop in reversed(self.loops):
+            if not loop.stop():
+                _log.warning("a run outlives its term: its writes are refused", loop=loop.name)
         for close in self._closers:
             close()
         self._recorder.stop()

@@ -9,7 +9,7 @@ import pytest
 
 from broker.kube.client import Client, Reply, Request
 from broker.kube.clock import FakeClock
-from broker.kube.lease import Elector, NotLeading
+from broker.kube.lease import Elector, LeaseLost, NotLeading
 from broker.kube.tenure import LEASE
 from tests.support.kube_server import NO_ANSWER, Server, Thing, thing
 
@@ -49,11 +49,11 @@ class Process:
         self.client = Client(self.wire)  # type: ignore[arg-type]
         self.elector = Elector(self.client, "broker", "default", name, clock, duration=DURATION)
         self.terms: list[list[float]] = []
-        self.lost: threading.Event | None = None
+        self.lost: LeaseLost | None = None
         self.thread = threading.Thread(target=self.elector.run, args=(self.lead,), daemon=True)
         self.thread.start()
 
-    def lead(self, lost: threading.Event) -> None:
+    def lead(self, lost: LeaseLost) -> None:
         self.lost = lost
         self.terms.append([self.clock.monotonic()])
         self.clock.wait(lost)
@@ -145,10 +145,10 @@ def test_api_server_is_gone_for_both_and_comes_back(pair: Pair) -> None:
 
 def test_paused_and_woken_it_knows_at_once_that_it_may_not_act(pair: Pair) -> None:
     """None of its threads has run yet when the first line of its work does."""
-    client = pair.leader.client.replace(guard=pair.leader.elector.guard)
+    assert pair.leader.lost is not None
+    client = pair.leader.client.replace(guard=pair.leader.lost.guard)
     client.create(Thing.KIND, thing("before"))
     pair.clock.jump(60)  # no thread is woken: the process was stopped, another may have led long since
-    assert pair.leader.lost is not None
     assert pair.leader.lost.is_set()
     assert not pair.leader.elector.leading
     with pytest.raises(NotLeading):
