@@ -48,7 +48,7 @@ CAPACITY_TYPES = {
 
 def launch(aws: Aws, request: LaunchRequest, *, cluster: Owner) -> LaunchResult:
     """Launches, then describes the launched instances."""
-    answer = aws.call(aws.ec2.create_fleet, **fleet_request(request, cluster=cluster.name, uid=cluster.uid))
+    answer = aws.call(aws.ec2.create_fleet, **fleet_request(request, cluster=cluster))
     refused = tuple(_error(item, request) for item in answer.get("Errors", []))
     if any(error.class_ is ErrorClass.THROTTLING for error in refused):
         aws.throttled_inside("CreateFleet")
@@ -59,10 +59,10 @@ def launch(aws: Aws, request: LaunchRequest, *, cluster: Owner) -> LaunchResult:
     return LaunchResult(instances=launched, errors=refused, request_id=request_id(answer))
 
 
-def fleet_request(request: LaunchRequest, *, cluster: str, uid: str = "") -> CreateFleetRequestTypeDef:
+def fleet_request(request: LaunchRequest, *, cluster: Owner) -> CreateFleetRequestTypeDef:
     """EC2's CreateFleetRequest; ValueError for one that EC2 would refuse as a whole."""
     _check(request)
-    labels = {**tags.checked(request.tags), **tags.owned_by(cluster, uid)}
+    labels = {**tags.checked(request.tags), **cluster.labels()}
     listed = tags.to_ec2(labels)
     built: dict[str, Any] = {
         "Type": "instant",

@@ -244,7 +244,7 @@ class AwsProvider:
             overrides=overrides,
             market=market,
             labels=tags,
-            cluster=self.cluster,
+            cluster=self._owner,
         )
 
     def launch(self, request: LaunchRequest) -> LaunchResult:

@@ -36,7 +36,7 @@ class Owner:
 
     def labels(self) -> dict[str, str]:
         """The tags of resources that are made for the cluster."""
-        return owned_by(self.name, self.uid)
+        return {CLUSTER: self.name, CLUSTER_UID: self.uid} if self.uid else {CLUSTER: self.name}
 
     def ownership_of(self, carried: Mapping[str, str]) -> Ownership:
         """The owner of a resource with these tags. Without a UID to compare with, the name decides."""
@@ -49,10 +49,6 @@ class Owner:
 
 
 NO_OWNER = Owner("")
-
-
-def owned_by(cluster: str, uid: str) -> dict[str, str]:
-    return {CLUSTER: cluster, CLUSTER_UID: uid} if uid else {CLUSTER: cluster}
 
 
 def checked(tags: Mapping[str, str]) -> Mapping[str, str]:

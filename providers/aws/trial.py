@@ -32,10 +32,11 @@ def try_launch(
     overrides: Sequence[Override],
     market: Market,
     labels: Mapping[str, str],
-    cluster: str,
+    cluster: tags.Owner,
 ) -> str:
-    """Tries one override after another until one is allowed: then empty. If a policy denies all of them:
-    the denial of the first, the action in front. Raises ProviderError for any other refusal."""
+    """Tries one override after another, with a launch's tags, until one is allowed: then empty. If a policy
+    denies all of them: the denial of the first, the action in front. Raises ProviderError for any other
+    refusal."""
     try:
         ref = templates.ensure(template, owner=owner)
     except ProviderError as error:
@@ -52,7 +53,7 @@ def try_launch(
                 tags=labels,
             )
             fleet_parameters: Any = fleet.fleet_request(request, cluster=cluster)
-            instance = _instance(template, ref.name, override, {**labels, tags.CLUSTER: cluster})
+            instance = _instance(template, ref.name, override, {**labels, **cluster.labels()})
             try:
                 _dry(partial(aws.call, aws.ec2.create_fleet, **fleet_parameters, DryRun=True))
                 _dry(partial(aws.call, aws.ec2.run_instances, **instance, DryRun=True))

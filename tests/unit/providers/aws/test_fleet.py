@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from providers.aws.fleet import client_token, fleet_request
 from providers.aws.launch_templates import template_name
+from providers.aws.tags import Owner
 from providers.launch import LaunchRequest, Override, Template, TemplateRef
 from providers.model import ErrorClass, ProviderError
 
@@ -39,9 +40,9 @@ def test_a_fleet_is_one_call_with_one_entry_per_type_and_zone(overrides: list[Ov
     distinct = {(o.instance_type, o.zone) for o in overrides}
     if len(distinct) < len(overrides):
         with pytest.raises(ValueError, match="one entry an instance type and zone"):
-            fleet_request(launch, cluster="blue")
+            fleet_request(launch, cluster=Owner("blue"))
         return
-    built = fleet_request(launch, cluster="blue")
+    built = fleet_request(launch, cluster=Owner("blue"))
     assert built["Type"] == "instant"
     assert built["TargetCapacitySpecification"]["TotalTargetCapacity"] == count
     (config,) = built["LaunchTemplateConfigs"]
@@ -69,7 +70,7 @@ def test_duplicate_pools_are_refused_before_the_call() -> None:
 )
 def test_a_request_that_ec2_would_refuse_is_not_sent(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        fleet_request(request(**changes), cluster="blue")
+        fleet_request(request(**changes), cluster=Owner("blue"))
 
 
 @pytest.mark.covers("KRP-15")
@@ -83,16 +84,16 @@ def test_a_request_that_ec2_would_refuse_is_not_sent(changes: dict[str, object],
     ],
 )
 def test_each_market_has_its_capacity_type(market: str, capacity: str, options: set[str]) -> None:
-    built = fleet_request(request(market=market), cluster="blue")
+    built = fleet_request(request(market=market), cluster=Owner("blue"))
     assert built["TargetCapacitySpecification"]["DefaultTargetCapacityType"] == capacity
     assert {key for key in built if key.endswith("Options")} == options
 
 
 def test_without_priorities_the_lowest_price_wins() -> None:
-    plain = fleet_request(request(), cluster="blue")
+    plain = fleet_request(request(), cluster=Owner("blue"))
     assert plain["OnDemandOptions"] == {"AllocationStrategy": "lowest-price"}
     ranked = fleet_request(
-        request(overrides=(pool(priority=0), pool(zone="us-east-1b", priority=1))), cluster="blue"
+        request(overrides=(pool(priority=0), pool(zone="us-east-1b", priority=1))), cluster=Owner("blue")
     )
     assert ranked["OnDemandOptions"] == {"AllocationStrategy": "prioritized"}
     assert [o["Priority"] for o in ranked["LaunchTemplateConfigs"][0]["Overrides"]] == [0, 1]
@@ -108,17 +109,43 @@ def test_without_priorities_the_lowest_price_wins() -> None:
     ],
 )
 def test_all_or_nothing_names_a_single_zone_or_type(overrides: tuple[Override, ...], single: str) -> None:
-    built = fleet_request(request(overrides=overrides, count=4, minimum=4), cluster="blue")
+    built = fleet_request(request(overrides=overrides, count=4, minimum=4), cluster=Owner("blue"))
     assert built["OnDemandOptions"]["MinTargetCapacity"] == 4
     assert built["OnDemandOptions"][single] is True  # type: ignore[literal-required]
 
 
 def test_instance_volume_and_fleet_carry_the_tags_and_the_cluster() -> None:
-    built = fleet_request(request(tags={"team": "ml"}), cluster="blue")
+    built = fleet_request(request(tags={"team": "ml"}), cluster=Owner("blue"))
     listed = [{"Key": "capacity-broker.io/cluster", "Value": "blue"}, {"Key": "team", "Value": "ml"}]
     assert [(s["ResourceType"], s["Tags"]) for s in built["TagSpecifications"]] == [
         (kind, listed) for kind in ("instance", "volume", "fleet")
     ]
+
+
+def test_a_trial_launch_carries_the_tags_of_a_launch() -> None:
+    """A policy may require them: without them the verdict of a trial is not that of a launch."""
+    aws = provider()
+    aws.identify("uid-1")
+    wire = Wire(aws)
+    named = "<launchTemplateName>capacity-broker/a</launchTemplateName>"
+    created = f"<launchTemplate><launchTemplateId>lt-1</launchTemplateId>{named}</launchTemplate>"
+    wire.reply("CreateLaunchTemplate", (200, answer("CreateLaunchTemplate", created)))
+    wire.reply("DeleteLaunchTemplate", (200, answer("DeleteLaunchTemplate", "")))
+    for action in ("CreateFleet", "RunInstances"):
+        wire.reply(action, (412, refusal("DryRunOperation")))
+    denied = aws.try_launch(
+        Template(image_id="ami-1"), owner="gpu", overrides=[pool()], market="on-demand", tags={"team": "ml"}
+    )
+    assert denied == ""
+    tags = {
+        "capacity-broker.io/cluster": "blue",
+        "capacity-broker.io/cluster-uid": "uid-1",
+        "team": "ml",
+    }
+    for action in ("CreateFleet", "RunInstances"):
+        (sent,) = wire.of(action)
+        listed = [f"TagSpecification.1.Tag.{i}" for i in (1, 2, 3)]
+        assert {sent[f"{tag}.Key"]: sent[f"{tag}.Value"] for tag in listed} == tags, action
 
 
 @pytest.mark.covers("KRP-26")
@@ -287,7 +314,7 @@ def test_a_spread_placement_group_is_full_only_in_its_zone(code: str) -> None:
 @pytest.mark.covers("KRP-37")
 @pytest.mark.parametrize(("market", "options"), [("on-demand", "OnDemandOptions"), ("spot", "SpotOptions")])
 def test_fleet_has_ec2s_own_limit_of_its_price(market: str, options: str) -> None:
-    limited = fleet_request(request(market=market, max_price=12.5), cluster="blue")
+    limited = fleet_request(request(market=market, max_price=12.5), cluster=Owner("blue"))
     assert limited[options]["MaxTotalPrice"] == "12.5000"  # type: ignore[literal-required]
-    unlimited = fleet_request(request(market=market), cluster="blue")
+    unlimited = fleet_request(request(market=market), cluster=Owner("blue"))
     assert "MaxTotalPrice" not in unlimited[options]  # type: ignore[literal-required]
