@@ -1,6 +1,7 @@
 """Making, filling and deleting Resource Groups groups of capacity reservations.
 
 Invariant: a group without this cluster's tags is never taken over, filled, emptied, reconfigured or deleted.
+If the cluster's UID is known, the UID decides; a group to be taken over must carry every tag of the request.
 A change that is in place already is success. Resource Groups has no client token, so a create reads first,
 and again after a refusal. A call about members takes ten of them (API reference, GroupResources), with a
 result for each. Codes of single members' refusals are not documented, so the result is read from the group.
@@ -56,7 +57,7 @@ def create(aws: Aws, *, name: str, tags_: Mapping[str, str], cluster: tags.Owner
 def add(aws: Aws, arn: str, arns: Collection[str], *, cluster: tags.Owner) -> None:
     """Makes all of them members."""
     if arns:
-        _require_owned(aws, arn, cluster.labels(), operation="GroupResources")
+        _require_owned(aws, arn, cluster, operation="GroupResources")
         _change(aws, arn, arns, aws.groups.group_resources, member=True)
 
 
@@ -64,7 +65,7 @@ def remove(aws: Aws, arn: str, arns: Collection[str], *, cluster: tags.Owner) ->
     """Makes none of them a member."""
     try:
         if arns:
-            _require_owned(aws, arn, cluster.labels(), operation="UngroupResources")
+            _require_owned(aws, arn, cluster, operation="UngroupResources")
             _change(aws, arn, arns, aws.groups.ungroup_resources, member=False)
     except ProviderError as error:
         if error.class_ is not ErrorClass.NOT_FOUND or _exists(aws, arn):
@@ -74,7 +75,7 @@ def remove(aws: Aws, arn: str, arns: Collection[str], *, cluster: tags.Owner) ->
 def delete(aws: Aws, arn: str, *, cluster: tags.Owner) -> None:
     """Deletes the group; its members stay as they are."""
     try:
-        _require_owned(aws, arn, cluster.labels(), operation="DeleteGroup")
+        _require_owned(aws, arn, cluster, operation="DeleteGroup")
         aws.call(aws.groups.delete_group, Group=arn)
     except ProviderError as error:
         if error.class_ is not ErrorClass.NOT_FOUND:
@@ -112,15 +113,20 @@ def _adopted(aws: Aws, name: str, labels: Mapping[str, str]) -> ReservationGroup
         if error.class_ is ErrorClass.NOT_FOUND:
             return None
         raise
-    _require_owned(aws, arn, labels, operation="CreateGroup")
+    _require_tags(arn, group_tags(aws, arn), labels, operation="CreateGroup")
     configuration = aws.call(aws.groups.get_group_configuration, Group=arn).get("GroupConfiguration", {})
     if POOL not in [item["Type"] for item in configuration.get("Configuration", [])]:
         aws.call(aws.groups.put_group_configuration, Group=arn, Configuration=list(CONFIGURATION))
     return group(aws, arn)
 
 
-def _require_owned(aws: Aws, arn: str, labels: Mapping[str, str], *, operation: str) -> None:
+def _require_owned(aws: Aws, arn: str, cluster: tags.Owner, *, operation: str) -> None:
     carried = group_tags(aws, arn)
+    if cluster.ownership_of(carried) != "owned":
+        _require_tags(arn, carried, cluster.labels(), operation=operation)
+
+
+def _require_tags(arn: str, carried: Mapping[str, str], labels: Mapping[str, str], *, operation: str) -> None:
     for key, value in sorted(labels.items()):
         if key.startswith(BROKER_TAG_PREFIX) and carried.get(key) != value:
             raise errors.misconfigured(

@@ -15,8 +15,8 @@ from .world import P5, ZONE, World
 UID = "capacity-broker.io/cluster-uid"
 
 
-def of(world: World, uid: str) -> AwsProvider:
-    provider = world.provider()
+def of(world: World, uid: str, *, cluster: str = "blue") -> AwsProvider:
+    provider = world.provider(cluster=cluster)
     if uid:
         provider.identify(uid)
     return provider
@@ -77,6 +77,18 @@ def test_group_of_another_uid_is_neither_filled_nor_emptied(world: World) -> Non
         with pytest.raises(ProviderError, match=f"{UID}=uid-of-this"):
             change(arn, [world.arn(id_)])
     assert other_cluster.group(arn).member_ids == (kept,)
+
+
+def test_group_of_this_uid_is_changed_and_deleted_whatever_cluster_name_is_given(world: World) -> None:
+    """A removal without the identity's ConfigMap knows the UID only, and lists the groups by it."""
+    arn = of(world, "uid-of-this").create_group(name="capacity-broker.blue.team", tags={}).arn
+    nameless = of(world, "uid-of-this", cluster="")
+    assert [group.arn for group in nameless.groups_of("uid-of-this")] == [arn]
+    reservation = world.reserve(1)
+    nameless.add_to_group(arn, [world.arn(reservation)])
+    assert nameless.group(arn).member_ids == (reservation,)
+    nameless.delete_group(arn)
+    assert nameless.groups_of("uid-of-this") == []
 
 
 @pytest.mark.covers("SAF-04")
