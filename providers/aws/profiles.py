@@ -3,9 +3,9 @@
 Another profile with the role has another owner, which deletes it without notice: Karpenter deletes its own
 with its class, a node group with the group.
 
-Invariant: making one is idempotent. Its name follows from cluster, Region and role. IAM's "already exists"
-is success, for the profile and for the role in it (IAM API Reference, CreateInstanceProfile, a profile has
-one role).
+Invariant: making one is idempotent. Its name follows from the cluster's name and UID, Region and role. IAM's
+"already exists" is success, for the profile and for the role in it (IAM API Reference, CreateInstanceProfile,
+a profile has one role).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PAGE = 1000
 class Profiles:
     """Finds or makes a profile, and remembers it for a quarter of an hour."""
 
-    def __init__(self, aws: Aws, *, cluster: str) -> None:
+    def __init__(self, aws: Aws, *, cluster: tags.Owner) -> None:
         self._aws = aws
         self._cluster = cluster
         self._found: TtlCache[str, str] = TtlCache(ttl=900, monotonic=aws.clock.monotonic)
@@ -50,12 +50,15 @@ class Profiles:
         self._found.clear()
 
     def managed(self) -> list[ProfileRef]:
-        """The profiles that have the name derived from the role in them, by name."""
+        """The profiles that have the name derived from the role in them, by name.
+
+        Those made before the UID was known, or by a version that did not use it, have a name without it.
+        """
         by_name = dict(self._emptied)
         for item in self._listed():
             name = item["InstanceProfileName"]
             for role in item["Roles"]:
-                if name == self._name(role["RoleName"]):
+                if name in (self._name(role["RoleName"]), self._name(role["RoleName"], uid="")):
                     by_name[name] = role["RoleName"]
         return [ProfileRef(name=name, role=role) for name, role in sorted(by_name.items())]
 
@@ -70,7 +73,7 @@ class Profiles:
             more = {"Marker": page["Marker"]}
 
     def delete(self, ref: ProfileRef) -> bool:
-        """False where an instance still runs with it. Without the cluster's tag it is left alone."""
+        """False where an instance still runs with it. Without the cluster's tags it is left alone."""
         try:
             held = self._aws.call(self._aws.iam.get_instance_profile, InstanceProfileName=ref.name)
         except ProviderError as error:
@@ -78,11 +81,11 @@ class Profiles:
             return _gone(error)
         profile = held["InstanceProfile"]
         marks = {tag["Key"]: tag["Value"] for tag in profile.get("Tags", [])}
-        if marks.get(tags.CLUSTER) != self._cluster:
+        if tags.CLUSTER not in marks or self._cluster.ownership_of(marks) == "foreign":
             raise errors.misconfigured(
                 "ForeignInstanceProfile",
-                f"instance profile {ref.name} is without the tag {tags.CLUSTER}={self._cluster}: give it "
-                "back its tag or delete it",
+                f"instance profile {ref.name} is without the tags {self._cluster.labels()}: give it back its "
+                "tags or delete it",
                 operation="DeleteInstanceProfile",
             )
         if self._runs(profile["Arn"]):
@@ -116,16 +119,17 @@ class Profiles:
         profile_name = self._name(role)
         return profile_name if profile_name in names else self._make(profile_name, role=role)
 
-    def _name(self, role: str) -> str:
-        unique = f"{self._cluster}/{self._aws.region}/{role}"
-        return owned_prefix(self._cluster) + hashlib.sha256(unique.encode()).hexdigest()[:10]
+    def _name(self, role: str, *, uid: str | None = None) -> str:
+        uid = self._cluster.uid if uid is None else uid
+        unique = "/".join((self._cluster.name, self._aws.region, role, *((uid,) if uid else ())))
+        return owned_prefix(self._cluster.name) + hashlib.sha256(unique.encode()).hexdigest()[:10]
 
     def _make(self, name: str, *, role: str) -> str:
         try:
             self._aws.call(
                 self._aws.iam.create_instance_profile,
                 InstanceProfileName=name,
-                Tags=[{"Key": tags.CLUSTER, "Value": self._cluster}],
+                Tags=[{"Key": key, "Value": value} for key, value in self._cluster.labels().items()],
             )
         except ProviderError as error:
             if not errors.already_exists(error):

@@ -114,7 +114,7 @@ class AwsProvider:
             if callable(kubernetes_version)
             else lambda: str(kubernetes_version),
         )
-        self._profiles = Profiles(self._aws, cluster=cluster)
+        self._profiles = Profiles(self._aws, cluster=self._owner)
         self._queues = Queues(self._aws)
         self._types: TtlCache[str, Mapping[str, InstanceType]] = TtlCache(
             ttl=TYPES_TTL, monotonic=clock.monotonic

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from providers.aws import AwsProvider
-from providers.launch import Template
+from providers.launch import ProfileRef, Template
 from providers.model import ErrorClass, OdcrRequest, ProviderError
 
 from .world import P5, ZONE, World
@@ -89,6 +89,32 @@ def test_group_of_this_uid_is_changed_and_deleted_whatever_cluster_name_is_given
     assert nameless.group(arn).member_ids == (reservation,)
     nameless.delete_group(arn)
     assert nameless.groups_of("uid-of-this") == []
+
+
+@pytest.mark.covers("SAF-04")
+def test_each_cluster_uid_has_its_own_instance_profile_of_a_role(world: World) -> None:
+    """Otherwise the profile of one cluster went with the last class of the other."""
+    iam = world.client("iam")
+    iam.create_role(RoleName="nodes", AssumeRolePolicyDocument="{}")
+    this_cluster, other_cluster = of(world, "uid-of-this"), of(world, "uid-of-another")
+    own_profile, other_profile = (
+        provider.instance_profile(role="nodes", profile="") for provider in (this_cluster, other_cluster)
+    )
+    assert own_profile != other_profile
+    assert [ref.name for ref in this_cluster.instance_profiles()] == [own_profile]
+    with pytest.raises(ProviderError, match=f"{UID}.*uid-of-this"):
+        this_cluster.delete_instance_profile(ProfileRef(name=other_profile, role="nodes"))
+    assert this_cluster.delete_instance_profile(ProfileRef(name=own_profile, role="nodes"))
+    assert [ref.name for ref in other_cluster.instance_profiles()] == [other_profile]
+
+
+def test_instance_profile_whose_name_is_without_the_uid_is_still_deleted(world: World) -> None:
+    world.client("iam").create_role(RoleName="nodes", AssumeRolePolicyDocument="{}")
+    of(world, "").instance_profile(role="nodes", profile="")
+    this_cluster = of(world, "uid-of-this")
+    (ref,) = this_cluster.instance_profiles()
+    assert this_cluster.delete_instance_profile(ref)
+    assert this_cluster.instance_profiles() == []
 
 
 @pytest.mark.covers("SAF-04")
