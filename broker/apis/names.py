@@ -203,13 +203,18 @@ _OF_RESERVATIONS: Final = (
     STOP_POLICY,
     NODE_CLASS,
 )
+# By kind, those that only the broker writes: never suggested to a user, and none changes a launch.
+WRITTEN_BY_BROKER: Final[Mapping[str, tuple[str, ...]]] = {
+    "EC2NodeClass": (ACCEPTED_SPEC, ADVISED),
+    "NodeClaim": (LAUNCH, ATTEMPTS, WAITING_SINCE, REPLACES, MOVE, TAG_FLAVOR),
+}
 ANNOTATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "CapacityReservation": _OF_RESERVATIONS,
     "ClusterCapacityReservation": _OF_RESERVATIONS,
     "DedicatedAICluster": (NODE_CLASS,),
     "DedicatedAIClusterProfile": (NODE_CLASS,),
-    "EC2NodeClass": (RESERVATION_SPEC, ACCEPTED_SPEC, ADVISED),
-    "NodeClaim": (*_OF_CLAIMS, TAG_FLAVOR, LAUNCH, ATTEMPTS, WAITING_SINCE, REPLACES, MOVE),
+    "EC2NodeClass": (RESERVATION_SPEC, *WRITTEN_BY_BROKER["EC2NodeClass"]),
+    "NodeClaim": (*_OF_CLAIMS, *WRITTEN_BY_BROKER["NodeClaim"]),
     "NodePool": (*_OF_CLAIMS, RETURN_TO_RESERVATIONS),
     "Namespace": (DRAWS_FROM,),
 }

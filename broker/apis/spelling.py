@@ -19,17 +19,6 @@ from broker.apis import names
 PREFIX: Final = f"{names.BROKER}/"
 REASON: Final = "UnknownAnnotation"
 NEAR: Final = 0.75  # of difflib's ratio; `tenant` is so near to `tenancy`, `permission` to `admission` is not
-# Written by the broker itself, so never suggested.
-_WRITTEN: Final = frozenset(
-    {
-        names.LAUNCH,
-        names.ATTEMPTS,
-        names.WAITING_SINCE,
-        names.TAG_FLAVOR,
-        names.ACCEPTED_SPEC,
-        names.ADVISED,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +57,7 @@ def _nearest(key: str, known: Iterable[str]) -> str:
 
 
 def _misspelt(kind: str, key: str, known: tuple[str, ...]) -> Misspelt:
-    writable = [name for name in known if name not in _WRITTEN]
+    writable = [name for name in known if name not in names.WRITTEN_BY_BROKER.get(kind, ())]
     meant = _nearest(key, writable)
     elsewhere = [name for name, keys in names.ANNOTATIONS.items() if key in keys]
     if elsewhere:

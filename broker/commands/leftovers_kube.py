@@ -56,14 +56,6 @@ CONDITIONS: Final = frozenset(
         names.SPEC_SERVED,
     )
 )
-WRITTEN_ON_CLAIMS: Final = (
-    names.LAUNCH,
-    names.ATTEMPTS,
-    names.WAITING_SINCE,
-    names.REPLACES,
-    names.MOVE,
-    names.TAG_FLAVOR,
-)
 # The broker's objects, dependents first: a queue names the check, and a workload the queue.
 OBJECTS: Final = (Workload.KIND, LocalQueue.KIND, ClusterQueue.KIND, AdmissionCheck.KIND)
 STATE: Final = (*RECORDS, LEDGER, SHORTAGES, NOTIFICATIONS)
@@ -245,7 +237,7 @@ def _machines(client: Client) -> Iterator[Removal | RemainingResource]:
 
 def _claim(raw: Json) -> tuple[Json, list[str]]:
     body, removed = _finalizer(names.TERMINATION_FINALIZER, raw) if _of_broker(raw) else ({}, [])
-    return body, removed + _annotations(raw, body, WRITTEN_ON_CLAIMS)
+    return body, removed + _annotations(raw, body, names.WRITTEN_BY_BROKER[NodeClaim.KIND.kind])
 
 
 def _node(raw: Json, *, karpenters: Collection[str]) -> tuple[Json, list[str]]:

@@ -39,8 +39,6 @@ Run = Callable[[Sequence[str]], None]
 
 LAUNCH_EVERY = SWEEP_EVERY = 60.0
 AT_LIMIT = "/at-limit"  # no class has this name
-# Annotations that only the broker writes: they do not change whether a claim can be launched.
-BROKER_ANNOTATIONS = frozenset({names.LAUNCH, names.ATTEMPTS})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,5 +233,6 @@ def watch_prices(manager: ControllerManager, prices: PriceRefresher) -> None:
 
 def _launch_inputs(claim: NodeClaim) -> tuple[object, ...]:
     """The parts of a waiting claim that decide whether and how it is launched."""
-    annotations = {name: text for name, text in claim.annotations.items() if name not in BROKER_ANNOTATIONS}
+    written = names.WRITTEN_BY_BROKER[NodeClaim.KIND.kind]
+    annotations = {name: text for name, text in claim.annotations.items() if name not in written}
     return claim.spec, claim.labels, annotations, claim.status.provider_id

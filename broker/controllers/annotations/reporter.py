@@ -24,9 +24,7 @@ from broker.quota.usage import Reserved
 Findings = tuple[tuple[str, str], ...]  # reason and message of each event
 Key = tuple[str, str]  # kind, key
 DRAWING: Final = ("", "")  # all objects that draw from a reservation
-# Written on a claim by the broker itself.
-_WRITTEN: Final = frozenset({names.LAUNCH, names.ATTEMPTS, names.WAITING_SINCE, names.REPLACES, names.MOVE})
-NO_OWNED_SLOT: Final = "no slot that belongs to a reservation is for"
+NO_OWNED_SLOT: Final = "no slot that belongs to a reservation is for it"
 
 
 class AnnotationReporter:
@@ -81,11 +79,12 @@ def user_annotations(obj: Object | None) -> Mapping[str, str]:
     """User annotations in the broker's domain; of a pool, its template's, too."""
     if obj is None:
         return {}
+    written = names.WRITTEN_BY_BROKER.get(obj.KIND.kind, ())
     annotations = {**obj.annotations, **_effective(obj)} if isinstance(obj, NodePool) else obj.annotations
     return {
         key: value
         for key, value in annotations.items()
-        if key.startswith(spelling.PREFIX) and key not in _WRITTEN
+        if key.startswith(spelling.PREFIX) and key not in written
     }
 
 
