@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from broker.apis.names import RESERVATION_ID
 from broker.capacity.demand import order
 from broker.capacity.flow import Flow
 from broker.capacity.model import Claim, NodeClass
 from broker.capacity.options import capacity_types, tenancy
-from broker.capacity.types import RESERVATION_ID, WELL_KNOWN, allocatable, lacking, node_labels, size_key
+from broker.capacity.types import WELL_KNOWN, allocatable, lacking, node_labels, size_key
 from providers.model import CapacityType, Instance, InstanceType, Odcr
 
 

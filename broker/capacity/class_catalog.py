@@ -18,19 +18,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from broker.apis.names import INSTANCE_TENANCY
 from broker.capacity.compatibility import incompatibility
 from broker.capacity.matching import begins_by, ends_at, launchable
 from broker.capacity.model import Inventory, NodeClass, Option, Pool, Resolved, Selection
 from broker.capacity.type_filter import Mask, TypeFilter
-from broker.capacity.types import (
-    TENANCY,
-    allocatable,
-    exotic,
-    reservation_labels,
-    size_key,
-    type_labels,
-    zone_labels,
-)
+from broker.capacity.types import allocatable, exotic, reservation_labels, size_key, type_labels, zone_labels
 from providers.model import CapacityType, Image, InstanceType, Market, Odcr
 
 _UNRESERVED: Final[tuple[CapacityType, ...]] = ("on-demand", "spot")
@@ -210,7 +203,7 @@ def class_catalog(
 
 
 def _node_types(settings: NodeClass, ordered: Sequence[InstanceType]) -> _NodeTypes:
-    tenancy = {TENANCY: settings.tenancy or "default"}
+    tenancy = {INSTANCE_TENANCY: settings.tenancy or "default"}
     with_image = {type_.name for type_ in ordered if image_for(settings, type_)}
     unfit = {
         type_.name: problem

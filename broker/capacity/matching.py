@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from broker.apis.names import INSTANCE_TENANCY
 from broker.capacity.model import Inventory, Misfit, NodeClass, ReservationTerm, Resolved, Selection
-from broker.capacity.types import TENANCY
-from broker.text import format_time, group_name
+from broker.text import group_name
 from providers.model import Odcr
 
 # EC2 begins to terminate a block's instances 30 minutes before its end, 60 for UltraServers.
@@ -259,7 +259,7 @@ def _place_misfit(odcr: Odcr, place: _LaunchPlace, *, by_group: bool) -> Misfit 
         return misfit("PlatformMismatch", "platform", odcr.platform, place.platforms, "class has no image")
     if odcr.tenancy != place.tenancy:
         difference = misfit("TenancyMismatch", "tenancy", odcr.tenancy, [place.tenancy], "class has none")
-        way = f"claims that require {TENANCY} {odcr.tenancy} are launched into it"
+        way = f"claims that require {INSTANCE_TENANCY} {odcr.tenancy} are launched into it"
         return replace(difference, message=f"{difference.message} unless a claim requires otherwise: {way}")
     if odcr.outpost_arn:
         if odcr.outpost_arn not in place.outposts:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from broker.apis.names import CAPACITY_TYPE
 from broker.capacity.class_catalog import CandidateType, ClassCatalog
 from broker.capacity.model import Claim, Skipped
 from broker.capacity.options import ORDER, PLACE_KEYS, TYPE_KEYS, capacity_types, pool_of
-from broker.capacity.types import CAPACITY_TYPE, fits, lacking
-from broker.text import format_time
+from broker.capacity.types import fits, lacking
 from providers.model import CapacityType, Odcr
 
 

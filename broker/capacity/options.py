@@ -22,6 +22,16 @@ from typing import Final
 
 import numpy as np
 
+from broker.apis.names import (
+    CAPACITY_TYPE,
+    INSTANCE_TENANCY,
+    REGION,
+    RESERVATION_ID,
+    RESERVATION_INTERRUPTIBLE,
+    RESERVATION_TYPE,
+    ZONE,
+    ZONE_ID,
+)
 from broker.capacity.class_catalog import (
     FOREVER,
     CandidateType,
@@ -34,17 +44,7 @@ from broker.capacity.class_catalog import (
 from broker.capacity.model import Claim, NodeClass, Option, Pool
 from broker.capacity.requirements import Requirements, stable
 from broker.capacity.type_filter import Mask
-from broker.capacity.types import (
-    CAPACITY_TYPE,
-    REGION,
-    RESERVATION_ID,
-    RESERVATION_INTERRUPTIBLE,
-    RESERVATION_TYPE,
-    TENANCY,
-    WELL_KNOWN,
-    ZONE,
-    ZONE_ID,
-)
+from broker.capacity.types import WELL_KNOWN
 from providers.model import CapacityType, Odcr
 
 ORDER: Final[tuple[CapacityType, ...]] = ("reserved", "spot", "on-demand")
@@ -69,8 +69,8 @@ def capacity_types(requirements: Requirements) -> tuple[CapacityType, ...]:
 
 def tenancy(requirements: Requirements) -> str:
     """The tenancy that a claim requires: dedicated if it allows no other; empty if the class decides."""
-    only = TENANCY in requirements and not requirements.allows(TENANCY, "default")
-    return "dedicated" if only and requirements.allows(TENANCY, "dedicated") else ""
+    only = INSTANCE_TENANCY in requirements and not requirements.allows(INSTANCE_TENANCY, "default")
+    return "dedicated" if only and requirements.allows(INSTANCE_TENANCY, "dedicated") else ""
 
 
 def on_demand_too(requirements: Requirements) -> bool:

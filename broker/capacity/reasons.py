@@ -12,6 +12,7 @@ from datetime import datetime
 from itertools import chain, islice
 from typing import Final
 
+from broker.apis.names import INSTANCE_TYPE, ZONE
 from broker.capacity.class_catalog import ClassCatalog
 from broker.capacity.entitlement import RECLAIMING, Entitlements, NominatedSlot
 from broker.capacity.mismatches import dropped, misfits
@@ -19,8 +20,7 @@ from broker.capacity.model import Claim, GangHold, Inventory, NodeClass, Option,
 from broker.capacity.option_catalog import CandidateOptions
 from broker.capacity.options import possible_values, too_dear, unreserved_kinds
 from broker.capacity.shortages import BACKING_OFF
-from broker.capacity.types import INSTANCE_TYPE, ZONE
-from broker.text import abridged, counted, format_time, nearest
+from broker.text import counted, nearest
 from providers.model import Odcr
 
 HELD_FOR_GANG: Final = "HeldForGang"

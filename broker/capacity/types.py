@@ -14,67 +14,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from broker.apis import names
 from broker.capacity.model import NodeClass, Threshold
 from providers.launch import BlockDevice
 from providers.model import InstanceType, Odcr
 
-INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
-ARCH: Final = "kubernetes.io/arch"
-OS: Final = "kubernetes.io/os"
-ZONE: Final = "topology.kubernetes.io/zone"
-REGION: Final = "topology.kubernetes.io/region"
-ZONE_ID: Final = "topology.k8s.aws/zone-id"
-CAPACITY_TYPE: Final = "karpenter.sh/capacity-type"
-RESERVATION_ID: Final = "karpenter.k8s.aws/capacity-reservation-id"
-RESERVATION_TYPE: Final = "karpenter.k8s.aws/capacity-reservation-type"
-RESERVATION_INTERRUPTIBLE: Final = "karpenter.k8s.aws/capacity-reservation-interruptible"
-TENANCY: Final = "karpenter.k8s.aws/instance-tenancy"
 WINDOWS_BUILD: Final = "node.kubernetes.io/windows-build"
-_AWS: Final = "karpenter.k8s.aws/instance-"
 
 # Labels set by the instance alone; a claim's requirement on any other key becomes a label of its node.
 WELL_KNOWN: Final = frozenset(
     {
-        INSTANCE_TYPE,
-        ARCH,
-        OS,
-        ZONE,
-        REGION,
-        ZONE_ID,
-        CAPACITY_TYPE,
-        RESERVATION_ID,
-        RESERVATION_TYPE,
-        RESERVATION_INTERRUPTIBLE,
-        TENANCY,
+        names.INSTANCE_TYPE,
+        names.ARCH,
+        names.OS,
+        names.ZONE,
+        names.REGION,
+        names.ZONE_ID,
+        names.CAPACITY_TYPE,
         WINDOWS_BUILD,
+        *names.KARPENTER_AWS_REQUIREMENT_KEYS,
     }
-    | {
-        _AWS + name
-        for name in [
-            "category",
-            "family",
-            "generation",
-            "size",
-            "cpu",
-            "cpu-manufacturer",
-            "cpu-sustained-clock-speed-mhz",
-            "capability-flex",
-            "memory",
-            "hypervisor",
-            "local-nvme",
-            "network-bandwidth",
-            "ebs-bandwidth",
-            "encryption-in-transit-supported",
-            "gpu-name",
-            "gpu-manufacturer",
-            "gpu-count",
-            "gpu-memory",
-            "accelerator-name",
-            "accelerator-manufacturer",
-            "accelerator-count",
-        ]
-    }
-)
+) - {names.NODECLASS_LABEL, names.PLACEMENT_GROUP_ID, names.PLACEMENT_GROUP_PARTITION}
 
 _NAME: Final = re.compile(r"([a-z]+)(?:-[0-9]+tb)?([0-9]+)[^.]*\.")
 _REGION: Final = re.compile(r"[a-z]+(?:-[a-z]+)+-[0-9]+")
@@ -115,60 +75,60 @@ _CPU_RESERVE: Final = ((0, 1000, 0.06), (1000, 2000, 0.01), (2000, 4000, 0.005),
 def type_labels(type_: InstanceType) -> dict[str, str]:
     """The labels that follow from the type alone."""
     labels = {
-        INSTANCE_TYPE: type_.name,
-        ARCH: type_.architecture,
-        OS: "linux",
-        _AWS + "cpu": str(type_.vcpus),
-        _AWS + "memory": str(type_.memory_mib),
-        _AWS + "encryption-in-transit-supported": "true" if type_.encryption_in_transit else "false",
-        _AWS + "capability-flex": "true" if "-flex" in type_.name.partition(".")[0] else "false",
-        _AWS + "hypervisor": type_.hypervisor,  # none on bare metal, which is a value as well
+        names.INSTANCE_TYPE: type_.name,
+        names.ARCH: type_.architecture,
+        names.OS: "linux",
+        names.INSTANCE_CPU: str(type_.vcpus),
+        names.INSTANCE_MEMORY: str(type_.memory_mib),
+        names.INSTANCE_ENCRYPTION_IN_TRANSIT: "true" if type_.encryption_in_transit else "false",
+        names.INSTANCE_CAPABILITY_FLEX: "true" if "-flex" in type_.name.partition(".")[0] else "false",
+        names.INSTANCE_HYPERVISOR: type_.hypervisor,  # none on bare metal, which is a value as well
     }
     if match := _NAME.match(type_.name):
-        labels[_AWS + "category"], labels[_AWS + "generation"] = match[1], match[2]
+        labels[names.INSTANCE_CATEGORY], labels[names.INSTANCE_GENERATION] = match[1], match[2]
     family, dot, size = type_.name.partition(".")
     if dot:
-        labels[_AWS + "family"], labels[_AWS + "size"] = family, size
-    for name, value in (
-        ("cpu-manufacturer", _kebab(type_.cpu_manufacturer)),
-        ("cpu-sustained-clock-speed-mhz", type_.clock_mhz),
-        ("local-nvme", type_.local_storage_gb if type_.local_nvme else 0),
-        ("network-bandwidth", type_.network_mbps),
-        ("ebs-bandwidth", type_.ebs_mbps),
+        labels[names.INSTANCE_FAMILY], labels[names.INSTANCE_SIZE] = family, size
+    for key, value in (
+        (names.INSTANCE_CPU_MANUFACTURER, _kebab(type_.cpu_manufacturer)),
+        (names.INSTANCE_CPU_MHZ, type_.clock_mhz),
+        (names.INSTANCE_LOCAL_NVME, type_.local_storage_gb if type_.local_nvme else 0),
+        (names.INSTANCE_NETWORK_BANDWIDTH, type_.network_mbps),
+        (names.INSTANCE_EBS_BANDWIDTH, type_.ebs_mbps),
     ):
         if value:
-            labels[_AWS + name] = str(value)
+            labels[key] = str(value)
     if len(type_.gpus) == 1:
         gpu = type_.gpus[0]
-        labels[_AWS + "gpu-name"] = _kebab(gpu.name)
-        labels[_AWS + "gpu-manufacturer"] = _kebab(gpu.manufacturer)
-        labels[_AWS + "gpu-count"] = str(gpu.count)
-        labels[_AWS + "gpu-memory"] = str(gpu.memory_mib)
+        labels[names.INSTANCE_GPU_NAME] = _kebab(gpu.name)
+        labels[names.INSTANCE_GPU_MANUFACTURER] = _kebab(gpu.manufacturer)
+        labels[names.INSTANCE_GPU_COUNT] = str(gpu.count)
+        labels[names.INSTANCE_GPU_MEMORY] = str(gpu.memory_mib)
     if type_.neurons:
-        labels[_AWS + "accelerator-manufacturer"] = "aws"
-        labels[_AWS + "accelerator-count"] = str(type_.neurons)
+        labels[names.INSTANCE_ACCELERATOR_MANUFACTURER] = "aws"
+        labels[names.INSTANCE_ACCELERATOR_COUNT] = str(type_.neurons)
         if type_.neuron_name:
-            labels[_AWS + "accelerator-name"] = _kebab(type_.neuron_name)
+            labels[names.INSTANCE_ACCELERATOR_NAME] = _kebab(type_.neuron_name)
     return labels
 
 
 def zone_labels(zone: str, zone_id: str = "") -> dict[str, str]:
     """The labels that follow from the zone."""
-    labels = {ZONE: zone}
+    labels = {names.ZONE: zone}
     if match := _REGION.match(zone):
-        labels[REGION] = match[0]
+        labels[names.REGION] = match[0]
     if zone_id:
-        labels[ZONE_ID] = zone_id
+        labels[names.ZONE_ID] = zone_id
     return labels
 
 
 def reservation_labels(odcr: Odcr) -> dict[str, str]:
     """The labels of a node that runs in this reservation, capacity type included."""
     return {
-        CAPACITY_TYPE: "reserved",
-        RESERVATION_ID: odcr.id,
-        RESERVATION_TYPE: odcr.reservation_type,
-        RESERVATION_INTERRUPTIBLE: "true" if odcr.interruptible else "false",
+        names.CAPACITY_TYPE: "reserved",
+        names.RESERVATION_ID: odcr.id,
+        names.RESERVATION_TYPE: odcr.reservation_type,
+        names.RESERVATION_INTERRUPTIBLE: "true" if odcr.interruptible else "false",
     }
 
 
@@ -182,10 +142,10 @@ def node_labels(
     tenancy: str = "default",
 ) -> dict[str, str]:
     """All labels that EC2 decides for a node of this type in this zone; in `odcr` if one is given."""
-    labels = type_labels(type_) | zone_labels(zone, zone_id) | {TENANCY: tenancy or "default"}
+    labels = type_labels(type_) | zone_labels(zone, zone_id) | {names.INSTANCE_TENANCY: tenancy or "default"}
     if odcr is not None:
         return labels | reservation_labels(odcr)
-    return labels | ({CAPACITY_TYPE: capacity_type} if capacity_type else {})
+    return labels | ({names.CAPACITY_TYPE: capacity_type} if capacity_type else {})
 
 
 def capacity(type_: InstanceType, node_class: NodeClass) -> dict[str, float]:

@@ -15,13 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from broker.capacity.types import (
-    CAPACITY_TYPE,
-    RESERVATION_ID,
-    RESERVATION_INTERRUPTIBLE,
-    RESERVATION_TYPE,
-    reservation_labels,
-)
+from broker.apis.names import CAPACITY_TYPE, RESERVATION_ID, RESERVATION_INTERRUPTIBLE, RESERVATION_TYPE
+from broker.capacity.types import reservation_labels
 from providers.model import Instance, Odcr
 
 LABELS: Final = (CAPACITY_TYPE, RESERVATION_ID, RESERVATION_TYPE, RESERVATION_INTERRUPTIBLE)

@@ -11,7 +11,6 @@ from typing import Final
 
 from broker.apis import names
 from broker.capacity.model import Inventory
-from broker.capacity.types import TENANCY
 from broker.reservations.desired import DesiredCapacity, FlavorDemand
 from broker.reservations.fulfilment import FlavorFulfilment
 from broker.reservations.ownership import Ownership, ReservationProblem
@@ -43,11 +42,11 @@ def misfit(desired: DesiredCapacity, demand: FlavorDemand, fulfilment: FlavorFul
         return (
             f"nothing that is bought has {' and '.join(labels)}: leave that out {mend}, or reserve it in EC2"
         )
-    tenancy = demand.flavor.labels.get(TENANCY, desired.terms.tenancy)
+    tenancy = demand.flavor.labels.get(names.INSTANCE_TENANCY, desired.terms.tenancy)
     if tenancy != desired.terms.tenancy:
         return (
-            f"it would have tenancy {desired.terms.tenancy}, and {TENANCY} of the flavor is {tenancy}: "
-            "nothing could use it, correct one of them"
+            f"it would have tenancy {desired.terms.tenancy}, and {names.INSTANCE_TENANCY} of the flavor is "
+            f"{tenancy}: nothing could use it, correct one of them"
         )
     if fulfilment.unlike:
         ids = ", ".join(sorted(odcr.id for odcr in fulfilment.unlike))

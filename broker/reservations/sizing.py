@@ -18,20 +18,22 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final, Literal
 
-from broker.capacity.model import NodeClass, Selection
-from broker.capacity.types import (
+from broker.apis.names import (
     CAPACITY_TYPE,
-    CPU,
     INSTANCE_TYPE,
-    MEMORY,
-    PODS,
     RESERVATION_ID,
     RESERVATION_INTERRUPTIBLE,
     RESERVATION_TYPE,
-    STORAGE,
-    WELL_KNOWN,
     ZONE,
     ZONE_ID,
+)
+from broker.capacity.model import NodeClass, Selection
+from broker.capacity.types import (
+    CPU,
+    MEMORY,
+    PODS,
+    STORAGE,
+    WELL_KNOWN,
     capacity,
     reservation_labels,
     size_key,

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.apis.names import RESERVATION_ID, RESERVATION_TYPE
 from broker.capacity.launches import Distribution, LaunchGroup, distribute, group, refused, undone
 from broker.capacity.model import Claim, Inventory, NodeClass, ReservationTerm, Selection
 from broker.capacity.shortages import Scope, Shortages
-from broker.capacity.types import EFA, RESERVATION_ID, RESERVATION_TYPE
+from broker.capacity.types import EFA
 from providers.launch import LaunchError, LaunchResult, ReservationTarget
 from providers.model import (
     ErrorClass,

@@ -10,12 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.capacity.types import (
-    CAPACITY_TYPE,
-    RESERVATION_ID,
-    RESERVATION_INTERRUPTIBLE,
-    RESERVATION_TYPE,
-)
+from broker.apis.names import CAPACITY_TYPE, RESERVATION_ID, RESERVATION_INTERRUPTIBLE, RESERVATION_TYPE
 from broker.reservations.instance_labels import ENDS_WITH_IT, LABELS, InstanceLabels, instance_labels
 from providers.model import Instance, Odcr
 from tests.unit.capacity.builders import odcr
