@@ -105,6 +105,9 @@ KARPENTER_AWS_REQUIREMENT_KEYS: Final = (
     PLACEMENT_GROUP_PARTITION,
 )
 
+# Of these, the keys of labels that no node of the broker gets: it chooses no partition of a placement group.
+UNLABELED_KEYS: Final = (PLACEMENT_GROUP_ID, PLACEMENT_GROUP_PARTITION)
+
 # EC2 tags with which Karpenter marks its resources. All three on one instance give it to Karpenter's garbage
 # collection, so the broker never sets them together.
 TAG_EKS_CLUSTER: Final = "eks:eks-cluster-name"

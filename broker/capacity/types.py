@@ -21,7 +21,8 @@ from providers.model import InstanceType, Odcr
 
 WINDOWS_BUILD: Final = "node.kubernetes.io/windows-build"
 
-# Labels set by the instance alone; a claim's requirement on any other key becomes a label of its node.
+# Labels set by the instance alone; a claim's requirement on any other key becomes a label of its node. A
+# requirement on one of names.UNLABELED_KEYS has no option: a label without a source would be false.
 WELL_KNOWN: Final = frozenset(
     {
         names.INSTANCE_TYPE,
@@ -34,7 +35,7 @@ WELL_KNOWN: Final = frozenset(
         WINDOWS_BUILD,
         *names.KARPENTER_AWS_REQUIREMENT_KEYS,
     }
-) - {names.NODECLASS_LABEL, names.PLACEMENT_GROUP_ID, names.PLACEMENT_GROUP_PARTITION}
+) - {names.NODECLASS_LABEL}
 
 _NAME: Final = re.compile(r"([a-z]+)(?:-[0-9]+tb)?([0-9]+)[^.]*\.")
 _REGION: Final = re.compile(r"[a-z]+(?:-[a-z]+)+-[0-9]+")

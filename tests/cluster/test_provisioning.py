@@ -267,8 +267,19 @@ def arch(value: str) -> dict[str, Any]:
             names.ARCH,
         ),
         ({"replicas": 2}, "ReplicasNotServed", "spec.replicas"),
+        (
+            {
+                "template": {
+                    "requirements": [
+                        {"key": names.PLACEMENT_GROUP_PARTITION, "operator": "In", "values": ["1", "2"]}
+                    ]
+                }
+            },
+            "UnknownRequirement",
+            names.PLACEMENT_GROUP_PARTITION,
+        ),
     ],
-    ids=["class", "requirements", "replicas"],
+    ids=["class", "requirements", "replicas", "partition"],
 )
 def test_pool_that_is_not_served_reports_the_reason(
     stack: Stack, spec: dict[str, Any], reason: str, field: str

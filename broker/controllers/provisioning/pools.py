@@ -146,7 +146,7 @@ def _requirements(pool: NodePool) -> Requirements:
     for item in spec.requirements:
         domain = item.key.partition("/")[0]
         allowed = _DOMAINS.get(domain)
-        if allowed is not None and item.key not in allowed:
+        if allowed is not None and (item.key not in allowed or item.key in names.UNLABELED_KEYS):
             raise PoolNotServed(
                 VALIDATION,
                 "UnknownRequirement",

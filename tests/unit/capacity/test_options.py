@@ -367,6 +367,9 @@ MORE = {
         ("instance-capability-flex", "NotIn", ["true"], MORE.keys() - {"c7i-flex.xlarge", "p5.48xlarge"}),
         ("instance-cpu-sustained-clock-speed-mhz", "Gt", ["3500"], {"z1d.xlarge"}),
         ("instance-local-nvme", "Exists", [], {"m5d.xlarge"}),
+        # The broker chooses no partition, so a node labelled with one could run in another.
+        ("placement-group-partition", "In", ["2"], set()),
+        ("placement-group-id", "In", ["pg-1"], set()),
     ],
 )
 def test_requirements_on_type_labels_select_types(
