@@ -46,17 +46,6 @@ COMPARE = 60.0
 _log = structlog.get_logger("app")
 
 
-def unset(settings: Settings) -> str:
-    """The missing options without which nodes cannot join; empty if all are set."""
-    given = {
-        "--cluster-name (CLUSTER_NAME)": settings.cluster_name,
-        "--cluster-endpoint (CLUSTER_ENDPOINT)": settings.cluster_endpoint,
-        "--cluster-ca (CLUSTER_CA_BUNDLE)": settings.cluster_ca,
-    }
-    empty = [option for option, value in given.items() if not value]
-    return f"not set, though nodes cannot join without: {', '.join(empty)}" if empty else ""
-
-
 def discovered(settings: Settings, describe: Callable[[], EksCluster]) -> Settings:
     """The settings with endpoint and CA of the EKS cluster where they are empty.
 
@@ -92,8 +81,6 @@ def serve(
     Raises ValueError for an invalid setting, IdentityDiffers if cluster, account, Region or cluster name is
     not the pinned one.
     """
-    if problem := unset(settings):
-        raise ValueError(problem)
     if wrong := [*problems(settings), *exposed(settings)]:
         raise BadOptions(wrong)
     stop = _prepared(settings)

@@ -110,21 +110,6 @@ class LaunchDefaults:
     fallback_premium: float = 0.1
     gang_hold_seconds: float = 0.0
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.vm_memory_percent < 1:
-            raise ValueError(
-                "--vm-memory-overhead-percent must be a share from 0 to below 1, "
-                f"not {self.vm_memory_percent}"
-            )
-        if self.reserved_enis < 0:
-            raise ValueError(f"--reserved-enis must be a count of at least 0, not {self.reserved_enis}")
-        if not self.price_ceiling >= 1:
-            raise ValueError(f"--price-ceiling must be a factor of at least 1, not {self.price_ceiling}")
-        if not 0 <= self.fallback_premium <= 1:
-            raise ValueError(f"--fallback-premium must be a share from 0 to 1, not {self.fallback_premium}")
-        if not self.gang_hold_seconds >= 0:
-            raise ValueError(f"--gang-hold-seconds must be at least 0, not {self.gang_hold_seconds}")
-
 
 LAUNCH_DEFAULTS = LaunchDefaults()
 

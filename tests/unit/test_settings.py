@@ -9,7 +9,6 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from broker import logs
 from broker.options import called, options, problems
 from broker.settings import Settings
 
@@ -69,13 +68,6 @@ def test_an_invalid_number_is_refused(name: str) -> None:
 
 def test_defaults_are_valid() -> None:
     assert problems(Settings()) == []
-
-
-def test_a_wrong_log_level_or_format_names_its_option() -> None:
-    with pytest.raises(ValueError, match=r"--log-level .BROKER_LOG_LEVEL. 'loud' is not one of debug"):
-        logs.configure(level="loud", format_="json")
-    with pytest.raises(ValueError, match=r"--log-format .BROKER_LOG_FORMAT. 'xml' is not one of json"):
-        logs.configure(level="info", format_="xml")
 
 
 def test_an_unknown_option_name_is_a_programming_error() -> None:
