@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from moto.core.responses import ActionResult
 
-from providers.local.ec2 import answers, billing, checks, pages
+from providers.local.ec2 import billing, checks, pages
 from providers.local.ec2.records import BillingRequest
 from providers.local.ec2.world import world
 from providers.local.ec2_responses.reservations import CapacityReservations
@@ -50,15 +50,12 @@ class BillingAssignments(CapacityReservations):
     def describe_capacity_reservation_billing_requests(self) -> ActionResult:
         self.error_on_dryrun()
         role = checks.one_of("Role", self._get_param("Role"), FILTERS)
-        size = self._get_int_param("MaxResults")
-        ids, filters = self._get_param("CapacityReservationIds", []), self._filters_from_querystring()
-        pages.check_filters(filters, FILTERS[role])
+        ids = self._get_param("CapacityReservationIds", [])
         requests = [
             request
             for request in billing.visible(world(), self.current_account, self.region, role)
-            if (not ids or request.reservation.id in ids)
-            and pages.passes(request, filters, FILTERS[role], {})
+            if not ids or request.reservation.id in ids
         ]
-        shown, token = pages.page(requests, size=size, token=self._get_param("NextToken"))
-        described = [billing.describe(request) for request in shown]
-        return answers.Named({"CapacityReservationBillingRequests": described, "NextToken": token})
+        return self._listed(
+            "CapacityReservationBillingRequests", self._filtered(requests, FILTERS[role]), billing.describe
+        )

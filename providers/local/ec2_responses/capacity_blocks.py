@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from moto.core.responses import ActionResult
@@ -44,10 +44,8 @@ class CapacityBlocks(CapacityReservations):
         self.error_on_dryrun()
         tags = self._parse_tag_specification(KIND)
         block = block_market.purchase(world(), self.ec2_backend, self.params)
-        if tags.get(KIND):
-            self.ec2_backend.create_tags([block.id], tags[KIND])
-        if tags.get("capacity-reservation"):
-            self.ec2_backend.create_tags([r.id for r in block.reservations], tags["capacity-reservation"])
+        self.ec2_backend.create_tags([block.id], tags.get(KIND, {}))
+        self.ec2_backend.create_tags([r.id for r in block.reservations], tags.get("capacity-reservation", {}))
         now = world().ledger.now()
         described = [self._describe(reservation, reservation.view(now)) for reservation in block.reservations]
         return answers.Named(
@@ -85,13 +83,10 @@ class CapacityBlocks(CapacityReservations):
         self.error_on_dryrun()
         ids = self._get_param("CapacityReservationIds", [])
         own = [self.ec2_backend.find_reservation(i) for i in ids] if ids else list(self._in_scope().values())
-        filters = self._filters_from_querystring()
-        pages.check_filters(filters, EXTENSION_FILTERS)
-        extensions = [
-            extension
-            for extension in world().blocks.extensions
-            if extension.offer.reservation in own and pages.passes(extension, filters, EXTENSION_FILTERS, {})
-        ]
+        extensions = self._filtered(
+            (extension for extension in world().blocks.extensions if extension.offer.reservation in own),
+            EXTENSION_FILTERS,
+        )
         return self._listed("CapacityBlockExtensions", extensions, blocks.describe_extension)
 
     # ---- shared helpers
@@ -108,21 +103,8 @@ class CapacityBlocks(CapacityReservations):
                 raise errors.Ec2Error(
                     world().codes["block-unknown"], f"The Capacity Block '{block_id}' does not exist"
                 )
-        requested_filters = self._filters_from_querystring()
-        pages.check_filters(requested_filters, filters)
         requested = [own[block_id] for block_id in dict.fromkeys(ids)] if ids else list(own.values())
-        return [
-            b
-            for b in requested
-            if pages.passes(b, requested_filters, filters, self.ec2_backend.tags.get(b.id, {}))
-        ]
+        return self._filtered(requested, filters, lambda block: block.id)
 
     def _block(self, block: Block) -> dict[str, Any]:
         return blocks.describe_block(block, self.tags_of(block.id))
-
-    def _listed(
-        self, member: str, rows: Sequence[Any], describe: Callable[[Any], dict[str, Any]]
-    ) -> ActionResult:
-        size = self._get_int_param("MaxResults")
-        shown, token = pages.page(rows, size=size, token=self._get_param("NextToken"))
-        return answers.Named({member: [describe(row) for row in shown], "NextToken": token})

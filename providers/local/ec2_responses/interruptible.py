@@ -15,8 +15,7 @@ class InterruptibleAllocations(CapacityReservations):
         self.error_on_dryrun()
         tags = self._parse_tag_specification("capacity-reservation").get("capacity-reservation", {})
         allocation = interruptible.allocate(world(), source, self.current_account, self.params)
-        if tags:
-            self.ec2_backend.create_tags([allocation.reservation.id], tags)
+        self.ec2_backend.create_tags([allocation.reservation.id], tags)
         return answers.Named(
             {
                 "SourceCapacityReservationId": source.id,

@@ -8,8 +8,8 @@ drops: on the server's socket, or in process as the error that the SDK would rai
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from moto.core.common_types import TYPE_RESPONSE
 from moto.core.exceptions import AccessDeniedError, ServiceException
@@ -18,12 +18,14 @@ from moto.ec2.responses import EC2Response
 from moto.moto_api._internal import mock_random
 
 from providers.local import services
-from providers.local.ec2 import idempotency, request, shapes, templates
+from providers.local.ec2 import answers, idempotency, pages, request, shapes, templates
 from providers.local.ec2.errors import Ec2Error
 from providers.local.ec2.world import LOCK, SEES_NOW, AwsWorld, world
 from providers.local.faults import InjectedFault
 from providers.local.iam import ec2 as ec2_needs
 from providers.local.iam import enforcement
+
+T = TypeVar("T")
 
 NOW = "X-Local-Aws-Now"  # a header: describe calls of this caller have no lag
 REQUEST_ID = re.compile("(<request_?id>)[^<]*<", re.IGNORECASE)
@@ -125,6 +127,26 @@ class Pipeline(EC2Response):
             return None
         placement = params.get("Placement") or {}
         return placement.get("AvailabilityZone") or templates.subnet_of(params)
+
+    def tags_of(self, resource_id: str) -> list[dict[str, str]]:
+        return [{"Key": k, "Value": v} for k, v in self.ec2_backend.tags.get(resource_id, {}).items()]
+
+    def _filtered(
+        self, rows: Iterable[T], fields: Mapping[str, pages.Value[T]], id_: Callable[[T], str] = lambda _: ""
+    ) -> list[T]:
+        """The rows that satisfy the call's filters. `id_` names the resource with a row's tags."""
+        filters = self._filters_from_querystring()
+        pages.check_filters(filters, fields)
+        tags = self.ec2_backend.tags
+        return [row for row in rows if pages.passes(row, filters, fields, tags.get(id_(row), {}))]
+
+    def _listed(
+        self, member: str, rows: Sequence[T], describe: Callable[[T], dict[str, Any]]
+    ) -> ActionResult:
+        """A page of the rows."""
+        size = self._get_int_param("MaxResults")
+        shown, token = pages.page(rows, size=size, token=self._get_param("NextToken"))
+        return answers.Named({member: [describe(row) for row in shown], "NextToken": token})
 
     def _refuse(self, error: ServiceException) -> TYPE_RESPONSE:
         return self._sent(ActionResult(error))

@@ -25,8 +25,7 @@ class PlacementGroups(Pipeline):
         self.error_on_dryrun()
         tags = self._parse_tag_specification("placement-group").get("placement-group", {})
         group = placement_groups.create(self.ec2_backend, self.params)
-        if tags:
-            self.ec2_backend.create_tags([group.id], tags)
+        self.ec2_backend.create_tags([group.id], tags)
         return ActionResult({"PlacementGroup": placement_groups.describe(group, tags)})
 
     def describe_placement_groups(self) -> ActionResult:
@@ -40,13 +39,9 @@ class PlacementGroups(Pipeline):
                 "InvalidPlacementGroupId.NotFound", f"The Placement Group ID '{unknown.pop()}' does not exist"
             )
         groups = named or [group for group in known.values() if not ids or group.id in ids]
-        filters = self._filters_from_querystring()
-        pages.check_filters(filters, FILTERS)
-        rows = [(group, backend.tags.get(group.id, {})) for group in groups]
         shown: list[dict[str, Any]] = [
-            placement_groups.describe(group, tags)
-            for group, tags in rows
-            if pages.passes(group, filters, FILTERS, tags)
+            placement_groups.describe(group, backend.tags.get(group.id, {}))
+            for group in self._filtered(groups, FILTERS, lambda group: group.id)
         ]
         return answers.Named({"PlacementGroups": shown})
 

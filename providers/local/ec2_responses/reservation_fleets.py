@@ -25,8 +25,7 @@ class CapacityReservationFleets(CapacityReservations):
         self.error_on_dryrun()
         tags = self._parse_tag_specification(KIND).get(KIND, {})
         fleet = reservation_fleets.create(world(), self.ec2_backend, self.params, tags)
-        if tags:
-            self.ec2_backend.create_tags([fleet.id], tags)
+        self.ec2_backend.create_tags([fleet.id], tags)
         shown = reservation_fleets.describe(fleet, self.tags_of(fleet.id))
         shown["FleetCapacityReservations"] = shown.pop("InstanceTypeSpecifications")
         return answers.Named({**shown, "State": "submitted"})  # EC2 answers before it has checked
@@ -39,19 +38,14 @@ class CapacityReservationFleets(CapacityReservations):
 
     def describe_capacity_reservation_fleets(self) -> ActionResult:
         self.error_on_dryrun()
-        size = self._get_int_param("MaxResults")
         ids = self._get_param("CapacityReservationFleetIds", [])
         own = [f for f in world().reservation_fleets.values() if f.backend is self.ec2_backend]
-        filters = self._filters_from_querystring()
-        pages.check_filters(filters, FILTERS)
-        fleets = [
-            fleet
-            for fleet in ([self._fleet(fleet_id) for fleet_id in dict.fromkeys(ids)] or own)
-            if pages.passes(fleet, filters, FILTERS, self.ec2_backend.tags.get(fleet.id, {}))
-        ]
-        shown, token = pages.page(fleets, size=size, token=self._get_param("NextToken"))
-        described = [reservation_fleets.describe(fleet, self.tags_of(fleet.id)) for fleet in shown]
-        return answers.Named({"CapacityReservationFleets": described, "NextToken": token})
+        fleets = [self._fleet(fleet_id) for fleet_id in dict.fromkeys(ids)] or own
+        return self._listed(
+            "CapacityReservationFleets",
+            self._filtered(fleets, FILTERS, lambda fleet: fleet.id),
+            lambda fleet: reservation_fleets.describe(fleet, self.tags_of(fleet.id)),
+        )
 
     def cancel_capacity_reservation_fleets(self) -> ActionResult:
         self.error_on_dryrun()

@@ -52,8 +52,7 @@ class CapacityReservations(Pipeline):
         self.error_on_dryrun()
         tags = self._parse_tag_specification("capacity-reservation").get("capacity-reservation", {})
         reservation = changes.create(world(), self.ec2_backend, self.params)
-        if tags:
-            self.ec2_backend.create_tags([reservation.id], tags)
+        self.ec2_backend.create_tags([reservation.id], tags)
         self.replay = lambda response: response.shown(reservation)
         return self.shown(reservation)
 
@@ -65,8 +64,7 @@ class CapacityReservations(Pipeline):
     def describe_capacity_reservations(self) -> ActionResult:
         self.error_on_dryrun()
         ids = self._get_param("CapacityReservationIds", [])
-        size = self._get_int_param("MaxResults")
-        if ids and size is not None:
+        if ids and self._get_int_param("MaxResults") is not None:
             raise errors.combination(
                 "The parameter capacityReservationIds cannot be used with the parameter maxResults"
             )
@@ -76,26 +74,15 @@ class CapacityReservations(Pipeline):
         else:
             reservations = list(here.ledger.in_scope(backend.account_id, backend.region_name).values())
         at = here.clock.now() - here.describe_lag
-        filters = self._filters_from_querystring()
-        pages.check_filters(filters, FILTERS)
-        rows = [
-            row
-            for row in ((reservation, reservation.seen(at)) for reservation in reservations)
-            if not filters or pages.passes(row, filters, FILTERS, backend.tags.get(row[0].id, {}))
-        ]
-        shown, token = pages.page(rows, size=size, token=self._get_param("NextToken"))
-        return answers.Named(
-            {"CapacityReservations": [self._describe(*row) for row in shown], "NextToken": token}
-        )
+        rows = ((reservation, reservation.seen(at)) for reservation in reservations)
+        shown = self._filtered(rows, FILTERS, lambda row: row[0].id)
+        return self._listed("CapacityReservations", shown, lambda row: self._describe(*row))
 
     def _describe(self, reservation: Ec2Reservation, view: ReservationView) -> dict[str, Any]:
         shown = reservations.describe(reservation, view, self.tags_of(reservation.id))
         if allocation := world().allocations.get(reservation.id):
             shown["InterruptibleCapacityAllocation"] = interruptible.describe(allocation)
         return shown
-
-    def tags_of(self, resource_id: str) -> list[dict[str, str]]:
-        return [{"Key": k, "Value": v} for k, v in self.ec2_backend.tags.get(resource_id, {}).items()]
 
     def modify_capacity_reservation(self) -> ActionResult:
         reservation = self._reservation()
@@ -115,8 +102,7 @@ class CapacityReservations(Pipeline):
         tags = self._parse_tag_specification("capacity-reservation").get("capacity-reservation", {})
         count = int(self._get_param("InstanceCount"))
         target = transfers.split(world(), source, self.current_account, count)
-        if tags:
-            self.ec2_backend.create_tags([target.id], tags)
+        self.ec2_backend.create_tags([target.id], tags)
         return self._transferred(source, target, count)
 
     def move_capacity_reservation_instances(self) -> ActionResult:
@@ -198,8 +184,7 @@ class CapacityReservations(Pipeline):
 
     def _quoted(self, quote: ReservationQuote, member: str, kind: str) -> ActionResult:
         resource = f"capacity-reservation-{kind}"
-        if tags := self._parse_tag_specification(resource).get(resource):
-            self.ec2_backend.create_tags([quote.id], tags)
+        self.ec2_backend.create_tags([quote.id], self._parse_tag_specification(resource).get(resource, {}))
         return answers.Named({member: quotes.describe(quote, world().ledger.now(), self.tags_of(quote.id))})
 
     def _quotes(self, kind: str, member: str) -> ActionResult:
@@ -211,21 +196,17 @@ class CapacityReservations(Pipeline):
         for quote_id in ids:
             if quote_id not in own:
                 raise errors.Ec2Error(here.codes["quote-unknown"], f"There is no quote {quote_id}")
-        filters, now = self._filters_from_querystring(), here.ledger.now()
+        now = here.ledger.now()
         fields: dict[str, pages.Value[ReservationQuote]] = {
             "capacity-reservation-id": lambda quote: quote.reservation.id,
             "quote-state": lambda quote: quote.state(now),
         }
-        pages.check_filters(filters, fields)
-        quotes_ = [
-            quote
-            for quote in ([own[quote_id] for quote_id in dict.fromkeys(ids)] or own.values())
-            if pages.passes(quote, filters, fields, backend.tags.get(quote.id, {}))
-        ]
-        size = self._get_int_param("MaxResults")
-        shown, token = pages.page(quotes_, size=size, token=self._get_param("NextToken"))
-        described = [quotes.describe(quote, now, self.tags_of(quote.id)) for quote in shown]
-        return answers.Named({f"{member}s": described, "NextToken": token})
+        requested = [own[quote_id] for quote_id in dict.fromkeys(ids)] or own.values()
+        return self._listed(
+            f"{member}s",
+            self._filtered(requested, fields, lambda quote: quote.id),
+            lambda quote: quotes.describe(quote, now, self.tags_of(quote.id)),
+        )
 
     def modify_instance_capacity_reservation_attributes(self) -> ActionResult:
         self.error_on_dryrun()
