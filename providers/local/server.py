@@ -20,7 +20,6 @@ from werkzeug.serving import make_server
 
 from providers.local.assembly import install
 from providers.local.control import Control
-from providers.local.direct import Direct
 
 LOOPBACK = "127.0.0.1"
 
@@ -28,7 +27,7 @@ LOOPBACK = "127.0.0.1"
 class LocalAws:
     """A running server. `endpoint` is the URL for every AWS service, `control` the knobs.
 
-    A client in this process may do without the socket: `direct` handles its `before-send` event.
+    `application` answers a client in this process without the socket.
     """
 
     def __init__(self, *, host: str = LOOPBACK, port: int = 0):
@@ -36,7 +35,7 @@ class LocalAws:
         logging.getLogger("werkzeug").setLevel(logging.ERROR)  # one line for each request would add nothing
         listener = socket.create_server((host, port), backlog=128)
         bound = listener.getsockname()[1]
-        application = DomainDispatcherApplication(create_backend_app)
+        self.application = application = DomainDispatcherApplication(create_backend_app)
         # moto lists its own folder to answer this, for each request.
         application.get_backend_for_host = cache(application.get_backend_for_host)  # type: ignore[method-assign]
         self._server = make_server(
@@ -50,7 +49,6 @@ class LocalAws:
         shown = LOOPBACK if host in ("0.0.0.0", "") else host
         self.endpoint = f"http://{shown}:{bound}"
         self.control = Control(self.endpoint)
-        self.direct = Direct(self.endpoint, application)
         self._thread = threading.Thread(target=self._server.serve_forever, name="local-aws", daemon=True)
         self._thread.start()
 

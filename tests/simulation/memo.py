@@ -62,7 +62,7 @@ class _Raw:
 
 
 class Memo:
-    """Stands before `direct`; `forget` after whatever changes AWS past it."""
+    """Stands before tests.support.direct; `forget` after whatever changes AWS past it."""
 
     def __init__(self, direct: Any) -> None:
         self._direct = direct
@@ -81,7 +81,7 @@ class Memo:
             self.forget(*TIMED)
         here.ledger.run_due()
 
-    def __call__(self, request: AWSPreparedRequest, **_: object) -> AWSResponse | None:
+    def __call__(self, request: AWSPreparedRequest) -> AWSResponse | None:
         here = world()
         action = _action(request)
         if not (action.startswith(AWS_READS) or action in REST_READS):

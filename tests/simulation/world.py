@@ -45,6 +45,7 @@ from tests.simulation.chance import EPOCH, Time, ruled
 from tests.simulation.memo import Memo
 from tests.simulation.process import Process
 from tests.simulation.wire import Gate, Session, core
+from tests.support import direct
 from tests.support.definitions import defined
 from tests.support.direct import local_aws_here
 
@@ -97,8 +98,8 @@ class Lab:
         enter = stack.enter_context
         enter(patch.dict(os.environ, ENVIRONMENT))
         self.server: LocalAws = enter(local_aws_here())
-        self.memo = Memo(self.server.direct)
-        enter(patch.object(self.server, "direct", self.memo))
+        self.memo = Memo(direct.answering[self.server])
+        enter(patch.dict(direct.answering, {self.server: self.memo}))
         # The files that moto reads at each request do not change.
         modules = [*backends.list_of_moto_modules()]
         enter(patch.object(backends, "list_of_moto_modules", modules.copy))
