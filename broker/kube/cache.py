@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import structlog
@@ -46,12 +46,16 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DecodedObject(Generic[T]):
-    """One object of a list, decoded; `partial` where it cannot be."""
+    """One object of a list, decoded; `partial` where it cannot be, or is left out.
+
+    `follows`: the key that comes after an object that a pass failed on.
+    """
 
     key: str
     version: int
     value: T | None
     partial: PartialObject | None = None
+    follows: str | None = None
 
 
 class Cache(Generic[T]):
@@ -65,21 +69,17 @@ class Cache(Generic[T]):
         model: type[T],
         *,
         indexes: Indexes[T] | None = None,
-        namespace: str | None = None,
         narrowed: bool = False,
     ) -> None:
         self._model = model
-        self._namespace = namespace
         self._narrowed = narrowed
         self._indexes = dict(indexes or {})
         self._writes = threading.RLock()  # held while handlers run, so that they see changes in order
         self._lock = threading.Lock()  # held for moments: readers never wait for a handler
         self._objects: dict[str, T] = {}
-        self._broken: dict[str, PartialObject] = {}
-        self._left_out: dict[str, tuple[T, str]] = {}  # those of them that were decoded; the key that follows
-        self._unindexed: dict[str, T] = {}  # those of them that an index failed on
+        self._out: dict[str, DecodedObject[T]] = {}  # objects that are left out
         self._reporters: list[Callable[[PartialObject], None]] = []
-        self._versions: dict[str, int] = {}  # key → version, of objects and broken ones
+        self._versions: dict[str, int] = {}  # key → version, also of objects that are left out
         self._gone: dict[str, int] = {}  # key → version at which the broker's own write ended it
         self._indexed: dict[str, dict[str, dict[str, T]]] = {name: {} for name in self._indexes}
         self._sizes = [OBJECTS.labels(model.KIND.resource, state) for state in ("decoded", "broken")]
@@ -97,7 +97,7 @@ class Cache(Generic[T]):
     def lacks(self, key: str) -> bool:
         """Whether there is no such object. One that is left out exists."""
         with self._lock:
-            return key not in self._objects and key not in self._broken
+            return key not in self._objects and key not in self._out
 
     def list(self) -> Values[T]:
         with self._lock:
@@ -114,14 +114,13 @@ class Cache(Generic[T]):
     @property
     def broken(self) -> Mapping[str, str]:
         """The error of each object that is left out, by key."""
-        with self._lock:
-            return {key: partial.error for key, partial in self._broken.items()}
+        return {partial.key: partial.error for partial in self.left_out}
 
     @property
     def left_out(self) -> Sequence[PartialObject]:
         """The objects that are left out, as far as they can be read."""
         with self._lock:
-            return tuple(self._broken.values())
+            return tuple(out.partial for out in self._out.values() if out.partial)
 
     def on_left_out(self, reporter: Callable[[PartialObject], None]) -> None:
         """Calls `reporter` for each object that is left out from now on."""
@@ -144,22 +143,22 @@ class Cache(Generic[T]):
             partial = PartialObject.of_object(known, error, now)
             keys = iter(self._objects)
             follows = next((next(keys, "") for key in keys if key == known.key), "")
-            self._put(DecodedObject(known.key, self._versions[known.key], None, partial), report=False)
-            self._left_out[known.key] = known, follows
+            version = self._versions[known.key]
+            self._put(DecodedObject(known.key, version, known, partial, follows), report=False)
             return partial
 
     def bring_back(self, partial: PartialObject) -> None:
         """Takes back the object that was left out, to its old place, unless it has changed since."""
         key = partial.key
         with self._writes:
-            if self._broken.get(key) is not partial or key not in self._left_out:
+            out = self._out.get(key)
+            if out is None or out.partial is not partial or out.follows is None:
                 return
-            value, follows = self._left_out[key]
-            self._put(DecodedObject(key, self._versions[key], value))
+            self._put(DecodedObject(key, out.version, out.value))
             with self._lock:
-                if follows in self._objects:
+                if out.follows in self._objects:
                     keys = [other_key for other_key in self._objects if other_key != key]
-                    keys.insert(keys.index(follows), key)
+                    keys.insert(keys.index(out.follows), key)
                     self._order(keys)
 
     def _order(self, keys: Iterable[str]) -> None:
@@ -188,8 +187,6 @@ class Cache(Generic[T]):
         A response that the watch has already passed is older than the cache, and ignored.
         """
         key, version = key_of(raw), version_of(raw)
-        if self._namespace and raw["metadata"].get("namespace") != self._namespace:
-            return
         with self._writes:
             known = self._versions.get(key)
             if known is None and (self._narrowed or version <= self._progress):
@@ -252,15 +249,14 @@ class Cache(Generic[T]):
 
     def _known(self, key: str) -> DecodedObject[T]:
         """The object as it was decoded, also if it is left out."""
-        value = self._objects.get(key, self._unindexed.get(key))
-        if value is None and key in self._left_out:
-            value = self._left_out[key][0]
-        return DecodedObject(key, self._versions[key], value, self._broken[key] if value is None else None)
+        out = self._out.get(key)
+        value = self._objects[key] if out is None else out.value
+        return DecodedObject(key, self._versions[key], value, out.partial if out and value is None else None)
 
     def begin_as(self, other: Cache[T]) -> None:
         """Takes all that another cache of the same collection has, as it was decoded."""
         with other._writes:
-            reads = [other._known(key) for key in (*other._objects, *other._broken)]
+            reads = [other._known(key) for key in (*other._objects, *other._out)]
             progress, gone = other._progress, {**other._gone}
         with self._writes:
             self.take(reads, progress)
@@ -290,23 +286,18 @@ class Cache(Generic[T]):
             self.progress(version)
 
     def _put(self, read: DecodedObject[T], *, report: bool = True) -> None:
-        key, new, partial = read.key, read.value, read.partial
+        key, partial, new = read.key, read.partial, None if read.partial else read.value
         entries = {} if new is None else self._values(key, new)
-        unindexed = new if entries is None else None
-        if unindexed is not None:
-            partial = PartialObject.of_object(unindexed, "an index cannot read it; see the log", 0.0)
-            new, entries = None, {}
+        if new is not None and entries is None:
+            partial = PartialObject.of_object(new, "an index cannot read it; see the log", 0.0)
+            read, new = replace(read, partial=partial), None
         with self._lock:
             old = self._objects.pop(key, None)
             self._unindex(key, old)
             self._versions[key] = read.version
-            self._broken.pop(key, None)
-            self._left_out.pop(key, None)
-            self._unindexed.pop(key, None)
+            self._out.pop(key, None)
             if partial is not None:
-                self._broken[key] = partial
-            if unindexed is not None:
-                self._unindexed[key] = unindexed
+                self._out[key] = read
             if new is not None:
                 self._objects[key] = new
                 for name, values in (entries or {}).items():
@@ -328,9 +319,7 @@ class Cache(Generic[T]):
             old = self._objects.pop(key, None)
             self._unindex(key, old)
             self._versions.pop(key, None)
-            self._broken.pop(key, None)
-            self._left_out.pop(key, None)
-            self._unindexed.pop(key, None)
+            self._out.pop(key, None)
         self._measure()
         if old is not None:
             self._notify(self._handlers, key, old, None)
@@ -382,7 +371,7 @@ class Cache(Generic[T]):
     def _measure(self) -> None:
         decoded, broken = self._sizes
         decoded.set(len(self._objects))
-        broken.set(len(self._broken))
+        broken.set(len(self._out))
 
 
 def key_of(raw: Raw) -> str:

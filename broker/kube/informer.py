@@ -74,14 +74,10 @@ class Informer(Generic[T]):
         *,
         clock: Clock,
         indexes: Indexes[T] | None = None,
-        label_selector: str = "",
         field_selector: str = "",
-        namespace: str | None = None,
         random: Random = random_module.random,
     ) -> None:
-        self.cache: Cache[T] = Cache(
-            model, indexes=indexes, namespace=namespace, narrowed=bool(label_selector or field_selector)
-        )
+        self.cache: Cache[T] = Cache(model, indexes=indexes, narrowed=bool(field_selector))
         self.error = ""
         self.missing = False  # the API server does not serve the kind: its definition is not installed
         self.optional = (
@@ -92,8 +88,7 @@ class Informer(Generic[T]):
         self._kind = model.KIND
         self._clock = clock
         self._random = random
-        self._label_selector, self._field_selector = label_selector, field_selector
-        self._namespace = namespace
+        self._field_selector = field_selector
         self._group = self._watch_group(client)
         self._revision = ""  # where the watch goes on; empty: list first
         self._absences = 0  # lists in a row that found the kind missing
@@ -106,8 +101,7 @@ class Informer(Generic[T]):
         self._thread: threading.Thread | None = None
 
     def _watch_group(self, client: Client) -> WatchGroup:
-        selectors = self._namespace or "", self._label_selector, self._field_selector
-        return group_of(client.transport, (self._kind.resource, *selectors))
+        return group_of(client.transport, (self._kind.resource, self._field_selector))
 
     @property
     def synced(self) -> bool:
@@ -240,11 +234,7 @@ class Informer(Generic[T]):
 
     def _list(self) -> None:
         items, revision = self._client.read_all(
-            self._kind,
-            self.cache.read,
-            namespace=self._namespace,
-            label_selector=self._label_selector,
-            field_selector=self._field_selector,
+            self._kind, self.cache.read, field_selector=self._field_selector
         )
         LISTS.labels(self._kind.resource).inc()
         self._group.deliver(self, Informer._take, items, revision)
@@ -259,8 +249,6 @@ class Informer(Generic[T]):
         watch = self._client.watch(
             self._kind,
             resource_version=self._revision,
-            namespace=self._namespace,
-            label_selector=self._label_selector,
             field_selector=self._field_selector,
             seconds=WATCH_SECONDS + int(WATCH_SPREAD * self._random()),
             known=lambda version: all(i.cache.has_version(version) for i in self._group.takers(self)),

@@ -21,7 +21,7 @@ from broker.kube.client import Transport
 if TYPE_CHECKING:
     from broker.kube.informer import Informer
 
-Collection = tuple[str, ...]  # resource, namespace and selectors
+Collection = tuple[str, str]  # resource and field selector
 
 
 class WatchGroup:
@@ -79,7 +79,7 @@ def group_of(transport: Transport, collection: Collection) -> WatchGroup:
 
 
 def followers(resource: str) -> Sequence[Informer[Any]]:
-    """The informers of a resource that follow now, whatever their selectors are."""
+    """The informers of a resource that follow now, whatever their selector is."""
     with _lock:
         groups = [
             group for of in _groups.values() for collection, group in of.items() if collection[0] == resource

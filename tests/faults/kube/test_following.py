@@ -35,16 +35,18 @@ class Following(RuleBasedStateMachine):
             server = self.exit.enter_context(ApiServer(self.cluster))
             client = Client(HttpTransport(lambda: Configuration(host=server.url)))
         self.all = Informer(client, Node, clock=self.clock)
-        self.red = Informer(client, Node, clock=self.clock, label_selector="color=red")
-        for informer in (self.all, self.red):
+        self.closed = Informer(client, Node, clock=self.clock, field_selector="spec.unschedulable=true")
+        for informer in (self.all, self.closed):
             informer.start()
             self.exit.callback(informer.stop)
 
-    @rule(name=NAMES, color=st.sampled_from(["red", "blue"]))
-    def put(self, name: str, color: str) -> None:
-        answer = self.operator.apply(Node.KIND, {"metadata": {"name": name, "labels": {"color": color}}})
+    @rule(name=NAMES, closed=st.booleans())
+    def put(self, name: str, closed: bool) -> None:
+        answer = self.operator.apply(
+            Node.KIND, {"metadata": {"name": name}, "spec": {"unschedulable": closed}}
+        )
         self.all.cache.observe(answer)
-        self.red.cache.observe(answer)
+        self.closed.cache.observe(answer)
 
     @rule(name=NAMES)
     def delete(self, name: str) -> None:
@@ -73,19 +75,20 @@ class Following(RuleBasedStateMachine):
 
     def agree(self) -> bool:
         stored = {
-            item["metadata"]["name"]: item["metadata"]["labels"] for item in self.operator.list(Node.KIND)[0]
+            item["metadata"]["name"]: bool(item["spec"].get("unschedulable"))
+            for item in self.operator.list(Node.KIND)[0]
         }
-        red = {name: labels for name, labels in stored.items() if labels["color"] == "red"}
-        return (self.shown(self.all), self.shown(self.red)) == (stored, red)
+        closed = {name: True for name, unschedulable in stored.items() if unschedulable}
+        return (self.shown(self.all), self.shown(self.closed)) == (stored, closed)
 
     @staticmethod
-    def shown(informer: Informer[Node]) -> dict[str, dict[str, str]]:
-        return {node.name: node.labels for node in informer.cache.list()}
+    def shown(informer: Informer[Node]) -> dict[str, bool]:
+        return {node.name: node.spec.unschedulable for node in informer.cache.list()}
 
     def teardown(self) -> None:
         with self.exit:
             self.cluster.faults.clear()
-            self.clock.until(lambda: self.all.synced and self.red.synced and self.agree(), step=0.5)
+            self.clock.until(lambda: self.all.synced and self.closed.synced and self.agree(), step=0.5)
 
 
 class FollowingOverHttp(Following):

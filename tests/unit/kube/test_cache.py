@@ -120,9 +120,6 @@ def test_an_own_write_outside_of_the_selection_is_not_cached() -> None:
     c.observe(versioned(12, "b"))
     c.observe(versioned(13, size=5))
     assert [(obj.name, obj.size) for obj in c.list()] == [("a", 5)]
-    other, _ = cache(namespace="default")
-    other.observe(versioned(9, namespace="elsewhere"))
-    assert len(other) == 0
 
 
 def test_only_an_undecodable_object_is_left_out_and_reported() -> None:

@@ -86,14 +86,13 @@ def test_a_big_collection_comes_in_pages(clock: FakeClock) -> None:
     server = Server(page=3)
     for n in range(8):
         server.put(thing(f"t{n}", size=n))
-    things = informer(server, clock, label_selector="a=b", namespace="default")
+    things = informer(server, clock, field_selector="a=b")
     server.patient = False
     things.follow()
     assert len(things.cache) == 8
     lists = [r.query for r in server.requests if "watch" not in r.query]
     assert [("limit" in q, "continue" in q) for q in lists] == [(True, False), (True, True), (True, True)]
-    assert {q["labelSelector"] for q in lists} == {"a=b"}
-    assert all("/namespaces/default/" in r.path for r in server.requests)
+    assert {q["fieldSelector"] for q in lists} == {"a=b"}
 
 
 def test_a_list_that_expires_between_two_pages_is_read_in_one_request(clock: FakeClock) -> None:

@@ -204,7 +204,7 @@ def test_other_selectors_or_another_server_are_another_collection(
     server: Server, clock: FakeClock, following: Following, ends: ExitStack
 ) -> None:
     following()
-    following(label_selector="a=b")
+    following(field_selector="a=b")
     assert len(server.streams) == 2
     other = Server()
     Following(other, clock, ends)()
