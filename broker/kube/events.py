@@ -89,12 +89,7 @@ class RecordedEvent:
 class _EventSeries:
     """One event about one object, with its count."""
 
-    about: Reference
-    type: EventType
-    reason: str
-    message: str
-    annotations: Mapping[str, str]
-    first: str
+    event: RecordedEvent
     last: str
     recorded: float  # when it was last recorded
     due: float | None  # when to write it; None when it is written
@@ -113,11 +108,10 @@ class Recorder:
         component: str,
         clock: Clock,
         *,
-        instance: str = "",
         ids: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
         self._client = client
-        self._component, self._instance = component, instance or component
+        self._component = component
         self._clock = clock
         self._ids = ids
         self._changed = threading.Condition()
@@ -154,17 +148,16 @@ class Recorder:
                 if not (self._room() and self._token(subject, now)):
                     WRITTEN.labels("dropped").inc()
                     return
-                series = _EventSeries(
+                event = RecordedEvent(
                     about=about,
                     type=type,
                     reason=reason,
-                    message=message[: MESSAGE - 1] + "…" if len(message) > MESSAGE else message,
+                    message=message,
                     annotations=annotations or {},
-                    first=wall,
-                    last=wall,
-                    recorded=now,
-                    due=now,
+                    at=at,
+                    labels={} if isinstance(obj, Reference) else obj.labels,
                 )
+                series = _EventSeries(event=event, last=wall, recorded=now, due=now)
                 self._events[key], new = series, True
             series.count += 1
             series.last, series.recorded = wall, now
@@ -173,18 +166,9 @@ class Recorder:
             self._unwritten[id(series)] = series
             self._events.move_to_end(key)
             self._changed.notify_all()
-        if new and self._readers:
-            event = RecordedEvent(
-                about=about,
-                type=type,
-                reason=reason,
-                message=message,
-                annotations=annotations or {},
-                at=at,
-                labels={} if isinstance(obj, Reference) else obj.labels,
-            )
+        if new:
             for reader in self._readers:
-                reader(event)
+                reader(series.event)
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
@@ -226,7 +210,7 @@ class Recorder:
             for series in ready:
                 if not self._turn():
                     return  # `stop` writes the rest
-                with guarded("events", object=series.about.name):
+                with guarded("events", object=series.event.about.name):
                     self._send(series)
 
     def _turn(self) -> bool:
@@ -266,7 +250,7 @@ class Recorder:
                 return
             except NotFound:
                 log.debug("event has gone, writing it anew", name=series.name)
-        name = f"{series.about.name[:200]}.{self._ids()}"
+        name = f"{series.event.about.name[:200]}.{self._ids()}"
         body["metadata"]["name"] = name
         self._client.create(EVENT, body)
         series.name = name
@@ -274,7 +258,8 @@ class Recorder:
     def _failed(self, series: _EventSeries, error: ApiError) -> None:
         series.attempts += 1
         retried = isinstance(error, Unavailable | TooManyRequests) and series.attempts < ATTEMPTS
-        log.debug("event not written", reason=series.reason, object=series.about.name, error=str(error))
+        event = series.event
+        log.debug("event not written", reason=event.reason, object=event.about.name, error=str(error))
         if retried:
             with self._changed:
                 series.due = self._clock.monotonic() + RETRY
@@ -283,7 +268,7 @@ class Recorder:
             WRITTEN.labels("failed").inc()
 
     def _body(self, series: _EventSeries) -> dict[str, Any]:
-        about = series.about
+        event, about = series.event, series.event.about
         involved = {
             "apiVersion": about.api_version,
             "kind": about.kind,
@@ -293,20 +278,21 @@ class Recorder:
         }
         # An object without a namespace has its events in `default`.
         meta: dict[str, Any] = {"namespace": about.namespace or "default"}
-        if series.annotations:
-            meta["annotations"] = dict(series.annotations)
+        if event.annotations:
+            meta["annotations"] = dict(event.annotations)
+        whole = len(event.message) <= MESSAGE
         return {
             "metadata": meta,
             "involvedObject": {key: value for key, value in involved.items() if value},
-            "type": series.type,
-            "reason": series.reason,
-            "message": series.message,
+            "type": event.type,
+            "reason": event.reason,
+            "message": event.message if whole else event.message[: MESSAGE - 1] + "…",
             "count": series.count,
-            "firstTimestamp": series.first,
+            "firstTimestamp": timestamp(event.at),
             "lastTimestamp": series.last,
             "source": {"component": self._component},
             "reportingComponent": self._component,
-            "reportingInstance": self._instance,
+            "reportingInstance": self._component,
         }
 
     def _room(self) -> bool:
