@@ -50,21 +50,6 @@ def target_for(
     return ReservationTarget(preference="open")
 
 
-def check(target: ReservationTarget) -> ReservationTarget:
-    """Returns the target, or raises ValueError if EC2 would reject it."""
-    if target.reservation_id and target.group_arn:
-        raise ValueError(
-            f"target names both reservation {target.reservation_id} and group {target.group_arn}; name one"
-        )
-    named = target.reservation_id or target.group_arn
-    if named and target.preference not in (None, "capacity-reservations-only"):
-        raise ValueError(
-            f"target {named} together with preference {target.preference}; EC2 accepts only "
-            "capacity-reservations-only with a target"
-        )
-    return target
-
-
 def _reserved(selection: Selection, option: Option, claim_allows_on_demand: bool) -> ReservationTarget:
     reservation = option.pool.reservation
     if selection.preference == "none":
@@ -75,11 +60,11 @@ def _reserved(selection: Selection, option: Option, claim_allows_on_demand: bool
     if reservation.startswith("arn:"):
         if reservation != selection.group_arn:
             raise ValueError(f"option {option.pool}: the class's group is {selection.group_arn or '(none)'}")
-        return check(ReservationTarget(preference="capacity-reservations-only", group_arn=reservation))
+        return ReservationTarget(preference="capacity-reservations-only", group_arn=reservation)
     if reservation:
         if selection.reservation_id not in ("", reservation):
             raise ValueError(f"option {option.pool}: the class's reservation is {selection.reservation_id}")
-        return check(ReservationTarget(preference="capacity-reservations-only", reservation_id=reservation))
+        return ReservationTarget(preference="capacity-reservations-only", reservation_id=reservation)
     if selection.preference not in _OPEN_MATCHING:
         raise ValueError(f"option {option.pool}: the class's preference is not open; name the reservation")
     if option.market != "on-demand":

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.capacity.model import Option, ReservationTerm, Selection
-from broker.capacity.template import check, target_for
+from broker.capacity.template import target_for
 from providers.launch import ReservationTarget
 
 from .builders import GROUP, on_demand, reserved, spot
@@ -78,33 +78,23 @@ def test_targets_that_ec2_rejects_or_the_class_excludes_are_never_built(
         target_for(selection, option, True)
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
-        ReservationTarget(preference="none", reservation_id="cr-1"),
-        ReservationTarget(preference="open", group_arn=GROUP),
-        ReservationTarget(preference="capacity-reservations-only", reservation_id="cr-1", group_arn=GROUP),
-    ],
-)
-def test_a_target_that_ec2_rejects_does_not_pass_the_check(target: ReservationTarget) -> None:
-    with pytest.raises(ValueError, match="target"):
-        check(target)
-
-
 @given(
     st.sampled_from([OPEN, NONE, ONLY, BY_ID, BY_GROUP, BY_TERMS, Selection()]),
     st.sampled_from([reserved("", "cr-1"), reserved("cr-1"), reserved(GROUP, "cr-1"), on_demand(), spot()]),
     st.booleans(),
     st.booleans(),
 )
-def test_every_built_target_passes_and_only_an_open_class_that_may_fall_back_lets_ec2_spill(
+def test_ec2_accepts_every_built_target_and_only_an_open_class_that_may_fall_back_lets_ec2_spill(
     selection: Selection, option: Option, on_demand_too: bool, reserved_too: bool
 ) -> None:
     try:
         target = target_for(selection, option, on_demand_too, claim_allows_reserved=reserved_too)
     except ValueError:
         return
-    assert check(target) is target
+    # EC2 takes one target, with this preference alone.
+    assert not (target.reservation_id and target.group_arn)
+    if target.reservation_id or target.group_arn:
+        assert target.preference in (None, "capacity-reservations-only")
     if option.pool.capacity_type == "reserved" and target.preference != "capacity-reservations-only":
         assert target.preference == "open"
         assert selection == OPEN
