@@ -103,23 +103,6 @@ def test_unsupported_launch_in_a_reservation_is_retried_soon() -> None:
         known = short(RESERVATION, known=known, class_=ErrorClass.NOT_OFFERED, free=2, now=shortage.until)
 
 
-@pytest.mark.covers("KRP-18")
-@pytest.mark.parametrize(
-    "class_",
-    [
-        ErrorClass.THROTTLING,
-        ErrorClass.TRANSIENT,
-        ErrorClass.PERMISSION,
-        ErrorClass.CONFIGURATION,
-        ErrorClass.TEMPLATE_GONE,
-        ErrorClass.NOT_FOUND,
-    ],
-)
-def test_errors_unrelated_to_capacity_cannot_be_recorded(class_: ErrorClass) -> None:
-    with pytest.raises(ValueError, match="is no shortage"):
-        short(class_=class_)
-
-
 @pytest.mark.covers("KRP-19")
 def test_success_ends_a_shortage_and_doubling_starts_over() -> None:
     twice = short(known=short(), now=NOW + FIRST)
@@ -285,15 +268,6 @@ def test_first_ending_reservation_and_last_ending_reason_decide() -> None:
 )
 def test_vcpu_limits_are_counted_by_ec2s_groups_of_families(name: str, family: str) -> None:
     assert quota_family(name) == family
-
-
-def test_current_shortages_have_a_fixed_order() -> None:
-    known = short(RESERVATION, class_=FULL, known=short())
-    assert [str(shortage.scope) for shortage in known.lasting(NOW + minutes(1))] == [
-        "pool:on-demand:m5.xlarge:us-east-1a",
-        "reservation:cr-1",
-    ]
-    assert [*known.lasting(NOW + FIRST)] == []
 
 
 def test_old_shortages_are_forgotten() -> None:
