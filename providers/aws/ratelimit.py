@@ -26,17 +26,8 @@ WRITE = Rate(50, 5)
 # Operations with a row of their own; the others are READ or WRITE by their verb.
 REQUESTS: Mapping[str, Rate] = {
     "RunInstances": Rate(5, 2),
-    "StartInstances": Rate(5, 2),
     "TerminateInstances": Rate(100, 5),
-    "CreateLaunchTemplateVersion": Rate(100, 5),
-    "ModifyLaunchTemplate": Rate(100, 5),
     "CreateTags": Rate(100, 10),
-    "DescribeCapacityBlockOfferings": Rate(10, 0.15),
-    "PurchaseCapacityBlock": Rate(10, 0.15),
-    "PurchaseCapacityBlockExtension": Rate(10, 0.15),
-    "AssociateCapacityReservationBillingOwner": Rate(1, 0.5),
-    "DisassociateCapacityReservationBillingOwner": Rate(1, 0.5),
-    "DescribeInstanceTopology": Rate(1, 1),
     # SQS limits no standard queue; a storm of notices is to be read as fast as it comes.
     "ReceiveMessage": Rate(1000, 100),
     "DeleteMessageBatch": Rate(1000, 100),
@@ -45,9 +36,7 @@ REQUESTS: Mapping[str, Rate] = {
 # Buckets that count instances, not calls.
 RESOURCES: Mapping[str, Rate] = {
     "RunInstances": Rate(1000, 2),
-    "StartInstances": Rate(1000, 2),
     "TerminateInstances": Rate(1000, 20),
-    "StopInstances": Rate(1000, 20),
 }
 
 _READS = ("Describe", "Get", "List", "Search")

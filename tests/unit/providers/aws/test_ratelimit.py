@@ -26,7 +26,6 @@ from .support import ManualClock
         ("RunInstances", Rate(5, 2)),
         ("TerminateInstances", Rate(100, 5)),
         ("CreateTags", Rate(100, 10)),
-        ("DescribeCapacityBlockOfferings", Rate(10, 0.15)),
     ],
 )
 def test_the_published_buckets(operation: str, rate: Rate) -> None:
