@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -131,22 +131,12 @@ class Distribution:
     surplus: tuple[Instance, ...] = ()
 
 
-class _Key(NamedTuple):
-    """The common parameters of assignments that one call can serve."""
+class _Call(NamedTuple):
+    """What assignments that one call can serve have in common: its group without overrides, gang and
+    members, and its pools."""
 
-    wave: int
-    node_class: str
-    capacity_type: str
-    market: Market
-    target: ReservationTarget
-    image: Image
+    group: LaunchGroup
     pools: tuple[Pool, ...]
-    gang: str
-    template: str
-    tenancy: str
-    closed: bool
-    placement_group: str
-    price_limit: float
 
 
 def group(
@@ -159,8 +149,8 @@ def group(
 ) -> list[LaunchGroup]:
     """Groups equal assignments into one call each, in the order of the calls."""
     waiting = sorted(assignments, key=lambda assignment: order(assignment.claim))
-    keys: dict[tuple[object, ...], _Key] = {}
-    members: dict[_Key, list[Assignment]] = defaultdict(list)
+    calls: dict[tuple[object, ...], _Call] = {}
+    members: dict[tuple[_Call, str, str], list[Assignment]] = defaultdict(list)
     for assignment in waiting:
         claim = assignment.claim
         # A plan gives equal claims the same tuple of further options, so its identity identifies it.
@@ -171,33 +161,20 @@ def group(
             id(assignment.rest),
             assignment.closed,
         )
-        if settings not in keys:
+        if settings not in calls:
             node_class = node_classes[claim.node_class].of_tenancy(tenancy(claim.requirements))
-            keys[settings] = _key(assignment, node_class, types)
-        members[keys[settings]._replace(gang=claim.gang, template=claim.template)].append(assignment)
+            calls[settings] = _call(assignment, node_class, types)
+        members[calls[settings], claim.gang, claim.template].append(assignment)
     groups = []
-    for key in sorted(members, key=lambda call_key: (call_key.wave, order(members[call_key][0].claim))):
-        node_class = node_classes[key.node_class].of_tenancy(key.tenancy)
-        overrides = _overrides(key, members[key][0], node_class, shortages, now)
-        for start in range(0, len(members[key]), MAX_INSTANCES):
-            part = tuple(members[key][start : start + MAX_INSTANCES])
+    by_wave = sorted(members.items(), key=lambda item: (item[0][0].group.wave, order(item[1][0].claim)))
+    for (call, gang, _), equal in by_wave:
+        node_class = node_classes[call.group.node_class].of_tenancy(call.group.tenancy)
+        overrides = _overrides(call.pools, equal[0], node_class, shortages, now)
+        for start in range(0, len(equal), MAX_INSTANCES):
+            part = tuple(equal[start : start + MAX_INSTANCES])
+            minimum = len(part) if gang else 0
             groups.append(
-                LaunchGroup(
-                    node_class=key.node_class,
-                    capacity_type=key.capacity_type,
-                    market=key.market,
-                    target=key.target,
-                    image=key.image,
-                    overrides=overrides,
-                    assignments=part,
-                    wave=key.wave,
-                    gang=key.gang,
-                    minimum=len(part) if key.gang else 0,
-                    tenancy=key.tenancy,
-                    closed=key.closed,
-                    placement_group=key.placement_group,
-                    price_limit=key.price_limit,
-                )
+                replace(call.group, overrides=overrides, assignments=part, gang=gang, minimum=minimum)
             )
     return groups
 
@@ -273,9 +250,9 @@ def undone(distributions: Iterable[Distribution]) -> tuple[LaunchedClaim, ...]:
     )
 
 
-def _key(assignment: Assignment, node_class: NodeClass, types: Mapping[str, InstanceType]) -> _Key:
+def _call(assignment: Assignment, node_class: NodeClass, types: Mapping[str, InstanceType]) -> _Call:
     option, requirements = assignment.option, assignment.claim.requirements
-    odcr = next((usable for usable in node_class.resolved.usable if usable.id in option.odcr_ids), None)
+    odcr = _reservation(option, node_class)
     image = image_for(node_class, types[option.pool.instance_type], odcr)
     if image is None:
         raise ValueError(f"EC2NodeClass {node_class.name} has no image for option {option.pool}")
@@ -283,7 +260,7 @@ def _key(assignment: Assignment, node_class: NodeClass, types: Mapping[str, Inst
     closed = not option.pool.reserved and any(
         (pool.instance_type, pool.zone) in assignment.closed for pool in pools
     )
-    return _Key(
+    launch = LaunchGroup(
         wave=_WAVES[_reach(option)],
         node_class=node_class.name,
         capacity_type=option.pool.capacity_type,
@@ -295,14 +272,19 @@ def _key(assignment: Assignment, node_class: NodeClass, types: Mapping[str, Inst
             claim_allows_reserved=any_reservation(requirements) and not closed,
         ),
         image=image,
-        pools=pools,
-        gang=assignment.claim.gang,
-        template=assignment.claim.template,
+        overrides=(),
+        assignments=(),
         tenancy=node_class.tenancy,
         closed=closed,
         placement_group=_placement_group(option, odcr, node_class),
         price_limit=_price_limit(assignment, node_class),
     )
+    return _Call(launch, pools)
+
+
+def _reservation(option: Option, node_class: NodeClass) -> Odcr | None:
+    """The class's first usable reservation of the option."""
+    return next((usable for usable in node_class.resolved.usable if usable.id in option.odcr_ids), None)
 
 
 def _price_limit(assignment: Assignment, node_class: NodeClass) -> float:
@@ -356,14 +338,16 @@ def _pools(
 
 
 def _overrides(
-    key: _Key, assignment: Assignment, node_class: NodeClass, shortages: Shortages, now: datetime
+    pools: Iterable[Pool],
+    assignment: Assignment,
+    node_class: NodeClass,
+    shortages: Shortages,
+    now: datetime,
 ) -> tuple[Override, ...]:
-    odcr = next(
-        (usable for usable in node_class.resolved.usable if usable.id in assignment.option.odcr_ids), None
-    )
+    odcr = _reservation(assignment.option, node_class)
     outpost = odcr.outpost_arn if odcr else ""
     overrides: list[Override] = []
-    for pool in key.pools:
+    for pool in pools:
         subnets = [subnet for subnet in node_class.subnets if subnet.zone == pool.zone]
         eligible = [candidate for candidate in subnets if candidate.outpost_arn == outpost] or (
             [] if outpost else subnets
