@@ -64,7 +64,7 @@ class Reservations:
         return world().clock.now()
 
     def grouping_time(self) -> timedelta:
-        return timedelta(seconds=world().grouping)
+        return timedelta(seconds=world().knobs.grouping_s)
 
     def membership_changed(self, account_id: str, region: str) -> None:
         with LOCK:

@@ -28,30 +28,10 @@ class Control:
 
     # ---- failures
 
-    def fault(
-        self,
-        *,
-        action: str,
-        stage: str = "request",
-        code: str | None = None,
-        message: str | None = None,
-        status: int | None = None,
-        match: Mapping[str, Any] | None = None,
-        times: int = 1,
-        delay_s: float = 0.0,
-    ) -> str:
-        """Script a failure; the answer is its id. At stage `response` without a code the connection drops."""
-        body = {
-            "action": action,
-            "stage": stage,
-            "code": code,
-            "message": message,
-            "status": status,
-            "match": dict(match or {}),
-            "times": times,
-            "delay_s": delay_s,
-        }
-        return str(self._call("POST", "faults", body)["id"])
+    def fault(self, *, action: str, **body: Any) -> str:
+        """Scripts a failure; the answer is its id. The fields are stage, code, message, status, match, times
+        and delay_s (providers/local/faults.py). At stage `response` without a code the connection drops."""
+        return str(self._call("POST", "faults", {"action": action, **body})["id"])
 
     def faults(self) -> list[dict[str, Any]]:
         return list(self._call("GET", "faults"))

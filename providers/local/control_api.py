@@ -25,6 +25,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 from typing import Any
 from urllib.parse import parse_qs, urlparse
 
@@ -48,6 +49,7 @@ from providers.local.ec2.ledger import BLOCK
 from providers.local.ec2.quotas import QUOTAS, Key, quota_of
 from providers.local.ec2.reservations import PoolKey
 from providers.local.ec2.world import LOCK, world
+from providers.local.faults import InjectedFault
 
 ROOT = "/moto-api/odcr/"
 POOLED = (ON_DEMAND, SPOT, BLOCK)
@@ -97,13 +99,7 @@ def _state(call: ControlCall) -> Any:
         "now": call.here.clock.now().isoformat(),
         "frozen": call.here.clock.frozen,
         "describe_lag_s": call.here.describe_lag.total_seconds(),
-        "slot_release_s": call.here.slot_release,
-        "pending_s": call.here.pending,
-        "grouping_s": call.here.grouping,
-        "payment_s": call.here.payment,
-        "assessment_s": call.here.assessment,
-        "assessment_outcome": call.here.assessment_outcome,
-        "check_offerings": call.here.check_offerings,
+        **asdict(call.here.knobs),
         "codes": dict(call.here.codes),
         "pools": call.here.ledger.limits(),
         "faults": call.here.faults.list(),
@@ -112,7 +108,7 @@ def _state(call: ControlCall) -> Any:
 
 
 def _add_fault(call: ControlCall) -> Any:
-    return {"id": call.here.faults.add(**read(FaultBody, call.body).model_dump())}
+    return {"id": call.here.faults.add(InjectedFault(**read(FaultBody, call.body).model_dump()))}
 
 
 def _list_faults(call: ControlCall) -> Any:
@@ -179,20 +175,8 @@ def _set(call: ControlCall) -> Any:
         raise BadControlCall(f"codes: {', '.join(sorted(unknown))} is none of {', '.join(UNDOCUMENTED)}")
     if settings.describe_lag_s is not None:
         call.here.lag(settings.describe_lag_s)
-    if settings.slot_release_s is not None:
-        call.here.slot_release = settings.slot_release_s
-    if settings.pending_s is not None:
-        call.here.pending = settings.pending_s
-    if settings.grouping_s is not None:
-        call.here.grouping = settings.grouping_s
-    if settings.payment_s is not None:
-        call.here.payment = settings.payment_s
-    if settings.assessment_s is not None:
-        call.here.assessment = settings.assessment_s
-    if settings.assessment_outcome is not None:
-        call.here.assessment_outcome = settings.assessment_outcome
-    if settings.check_offerings is not None:
-        call.here.check_offerings = settings.check_offerings
+    chosen = settings.model_dump(exclude={"describe_lag_s", "codes"}, exclude_none=True)
+    call.here.knobs = replace(call.here.knobs, **chosen)
     call.here.codes.update(settings.codes or {})
     return _state(call)
 

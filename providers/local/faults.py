@@ -19,25 +19,25 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Stage = Literal["request", "launch", "response"]
 STAGES: tuple[Stage, ...] = ("request", "launch", "response")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class InjectedFault:
-    id: str
+    id: str = ""
     action: str
-    stage: Stage
+    stage: str
     code: str | None
     message: str | None
     status: int | None
     match: dict[str, Any]
     times: int
     delay_s: float
-    hits: int = field(default=0)
+    hits: int = 0
 
     def applies(self, action: str, stage: Stage, facts: Mapping[str, Any]) -> bool:
         return (
@@ -54,36 +54,15 @@ class InjectedFaults:
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
 
-    def add(
-        self,
-        *,
-        action: str,
-        stage: str = "request",
-        code: str | None = None,
-        message: str | None = None,
-        status: int | None = None,
-        match: Mapping[str, Any] | None = None,
-        times: int = 1,
-        delay_s: float = 0.0,
-    ) -> str:
-        if stage not in STAGES:
-            raise ValueError(f"stage: {stage!r} is none of {', '.join(STAGES)}")
-        if stage == "launch" and not code:
+    def add(self, rule: InjectedFault) -> str:
+        if rule.stage not in STAGES:
+            raise ValueError(f"stage: {rule.stage!r} is none of {', '.join(STAGES)}")
+        if rule.stage == "launch" and not rule.code:
             raise ValueError("code: a fault at the launch stage needs one, e.g. InsufficientInstanceCapacity")
-        if stage == "request" and not code and not delay_s:
+        if rule.stage == "request" and not rule.code and not rule.delay_s:
             raise ValueError("code: a fault at the request stage needs a code or a delay_s")
         with self._lock:
-            rule = InjectedFault(
-                id=f"fault-{next(self._ids)}",
-                action=action,
-                stage=stage,
-                code=code,
-                message=message,
-                status=status,
-                match=dict(match or {}),
-                times=times,
-                delay_s=delay_s,
-            )
+            rule.id = f"fault-{next(self._ids)}"
             self._rules.append(rule)
             return rule.id
 

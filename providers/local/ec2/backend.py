@@ -239,11 +239,11 @@ class LocalEC2Backend(QuickLookups):
             if occupant is None or occupant.where is None:
                 continue
             self._publish(here, [occupant.instance], state_name)
-            if here.slot_release > 0:
+            if here.knobs.slot_release_s > 0:
                 self._finish_later(here, occupant, InstanceState(state_name, code))
             else:
                 self._publish(here, [occupant.instance], occupant.instance.state)
-            here.ledger.leave(occupant, slot_free_after=here.slot_release)
+            here.ledger.leave(occupant, slot_free_after=here.knobs.slot_release_s)
 
     def _finish_later(self, here: AwsWorld, occupant: Occupant, transition: InstanceState) -> None:
         instance = occupant.instance
@@ -255,7 +255,7 @@ class LocalEC2Backend(QuickLookups):
                 here.ledger.glimpse(occupant)
                 self._publish(here, [instance], instance.state)
 
-        here.ledger.after(here.slot_release, arrive)
+        here.ledger.after(here.knobs.slot_release_s, arrive)
 
     def specify(self, instance_id: str, specification: Mapping[str, Any]) -> None:
         """ModifyInstanceCapacityReservationAttributes: only of a stopped instance."""

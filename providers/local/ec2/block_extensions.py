@@ -98,7 +98,7 @@ def _require_extensible(world: AwsWorld, reservation: Ec2Reservation, account_id
 
 def _bill(world: AwsWorld, extension: Extension) -> None:
     offer, ledger = extension.offer, world.ledger
-    paid_at = extension.bought + timedelta(seconds=world.payment)
+    paid_at = extension.bought + timedelta(seconds=world.knobs.payment_s)
     deadline = min(extension.bought + block_market.PAYMENT_WINDOW, offer.start - LAST_PAYMENT)
 
     def paid() -> None:

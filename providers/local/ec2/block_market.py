@@ -231,7 +231,7 @@ def _offer(world: AwsWorld, backend: zones.HasZones, offer_id: str | None) -> Of
 
 def _bill(world: AwsWorld, block: Block) -> None:
     ledger = world.ledger
-    paid_after = timedelta(seconds=world.payment)
+    paid_after = timedelta(seconds=world.knobs.payment_s)
 
     def paid() -> None:
         for reservation in block.reservations:
@@ -247,6 +247,6 @@ def _bill(world: AwsWorld, block: Block) -> None:
             ledger.change(reservation, state="payment-failed")
 
     if paid_after < PAYMENT_WINDOW:
-        ledger.after(world.payment, paid)
+        ledger.after(world.knobs.payment_s, paid)
     else:
         ledger.after(PAYMENT_WINDOW.total_seconds(), failed)

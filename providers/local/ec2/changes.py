@@ -39,7 +39,7 @@ def create(
     checks.one_of("InstanceMatchCriteria", criteria, MATCH_CRITERIA)
     count = checks.count_of(params["InstanceCount"], lowest=1)
     zone = zones.of_request(backend, params)
-    if world.check_offerings:
+    if world.knobs.check_offerings:
         zones.require_offering(backend, params["InstanceType"], zone.name)
     end_date, end_date_type = checks.end_of(params, now)
     if special:
@@ -48,9 +48,8 @@ def create(
     else:
         start, commitment = future.start_and_commitment(params, now, end_date)
         waiting = False
-    state = (
-        "assessing" if commitment else "scheduled" if waiting else "pending" if world.pending else "active"
-    )
+    pending = world.knobs.pending_s
+    state = "assessing" if commitment else "scheduled" if waiting else "pending" if pending else "active"
     fields: dict[str, Any] = {"owner_id": backend.account_id, "state": state, **special}
     reservation = Ec2Reservation(
         id=random_id(prefix="cr"),
@@ -83,7 +82,7 @@ def create(
             checks.require_capacity(ledger, reservation, count, already_running=already)
     ledger.add(reservation)
     if reservation.state == "pending":
-        life.activate_at(world, reservation, now + timedelta(seconds=world.pending))
+        life.activate_at(world, reservation, now + timedelta(seconds=pending))
     elif reservation.state == "scheduled" and start:
         life.activate_at(world, reservation, start)
     elif reservation.state == "assessing":

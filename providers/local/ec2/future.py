@@ -92,11 +92,11 @@ def assess(world: AwsWorld, reservation: Ec2Reservation) -> None:
     def decide() -> None:
         if reservation.state != "assessing":
             return
-        _enter(world, reservation, world.assessment_outcome)
+        _enter(world, reservation, world.knobs.assessment_outcome)
         if reservation.state == "scheduled":
             deliver_at(world, reservation)
 
-    world.ledger.after(world.assessment, decide)
+    world.ledger.after(world.knobs.assessment_s, decide)
 
 
 def deliver_at(world: AwsWorld, reservation: Ec2Reservation) -> None:

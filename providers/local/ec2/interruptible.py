@@ -168,7 +168,7 @@ def _take_freed(world: AwsWorld, allocation: InterruptibleAllocation) -> None:
     reservation = allocation.reservation
     _return(world, allocation, min(reservation.available, reservation.total - allocation.target))
     if reservation.total > allocation.target:
-        world.ledger.after(max(1.0, world.slot_release / 10), lambda: _take_freed(world, allocation))
+        world.ledger.after(max(1.0, world.knobs.slot_release_s / 10), lambda: _take_freed(world, allocation))
     else:
         _finish(world, allocation)
 

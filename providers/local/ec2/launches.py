@@ -112,7 +112,7 @@ def run(
     world: AwsWorld, backend: Any, launch: Launch, start: Callable[[int], Reservation]
 ) -> tuple[Reservation, list[Ec2Reservation | None]]:
     """Find places, let `start` make so many instances, and put each into its place."""
-    if world.check_offerings:
+    if world.knobs.check_offerings:
         zones.require_offering(backend, launch.needs.instance_type, launch.needs.zone)
     places = find_places(world, launch)
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import timedelta
 
 from moto.core.base_backend import BackendDict, BaseBackend
@@ -34,6 +35,19 @@ SEES_NOW: ContextVar[bool] = ContextVar(
 )  # whether the call that is answered has no lag
 
 
+@dataclass(slots=True)
+class Knobs:
+    """Settings of the control plane, by their names there; `_s` are seconds."""
+
+    slot_release_s: float = 0.0
+    pending_s: float = 0.0
+    grouping_s: float = 0.0
+    payment_s: float = 0.0
+    assessment_s: float = 0.0
+    assessment_outcome: str = "scheduled"
+    check_offerings: bool = False
+
+
 class AwsWorld(BaseBackend):
     def __init__(self, region_name: str, account_id: str):
         super().__init__(region_name, account_id)
@@ -46,13 +60,7 @@ class AwsWorld(BaseBackend):
         self.quotas = VcpuQuotas(self.ledger)
         self.notices = Notices(self.ledger.now)
         self._lag = timedelta()
-        self.slot_release = 0.0
-        self.pending = 0.0
-        self.grouping = 0.0
-        self.check_offerings = False
-        self.assessment = 0.0
-        self.assessment_outcome = "scheduled"
-        self.payment = 0.0
+        self.knobs = Knobs()
         self.blocks = Blocks()
         self.allocations: dict[str, InterruptibleAllocation] = {}
         self.reservation_fleets: dict[str, ReservationFleet] = {}
@@ -79,9 +87,7 @@ class AwsWorld(BaseBackend):
         self.ledger.clear_limits()
         self.quotas.limits.clear()
         self._lag = timedelta()
-        self.slot_release = self.pending = self.grouping = self.assessment = self.payment = 0.0
-        self.assessment_outcome = "scheduled"
-        self.check_offerings = False
+        self.knobs = Knobs()
 
 
 _worlds: BackendDict[AwsWorld] = BackendDict(
