@@ -60,11 +60,15 @@ class Node(Object):
 
 
 class Toleration(Model):
-    key: str = ""
-    operator: str = "Equal"
-    value: str = ""
-    effect: str = ""
-    toleration_seconds: int | None = None
+    """A taint that pods tolerate."""
+
+    key: Annotated[str, crd("The taint's key; empty for every key.")] = ""
+    operator: Annotated[str, crd("Equal or Exists.")] = "Equal"
+    value: Annotated[str, crd("The taint's value.")] = ""
+    effect: Annotated[str, crd("The taint's effect; empty for every effect.")] = ""
+    toleration_seconds: Annotated[
+        int | None, crd("For how long a NoExecute taint is tolerated.", format="int64")
+    ] = None
 
 
 class NodeSelectorRequirement(Model):

@@ -10,57 +10,27 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from broker.apis.meta import QUANTITY, Condition, Kind, Model, Object, Text, Time
+from broker.apis.core import NodeSelectorRequirement, Toleration
+from broker.apis.meta import Condition, Kind, Model, Object, Quantity, Time
 from broker.apis.ome import OME, SIZE_RULE, DedicatedState, FlavorUsage
 from broker.apis.schema import SchemaRule, crd
-
-Amounts = dict[
-    str,
-    Annotated[
-        Text,
-        crd(
-            anyOf=[{"type": "integer"}, {"type": "string"}], pattern=QUANTITY, x_kubernetes_int_or_string=True
-        ),
-    ],
-]
 
 
 class ResourceRequirements(Model):
     """Amounts by resource."""
 
-    requests: Annotated[Amounts, crd("The requested amounts.", maxProperties=64)] = Field(
+    requests: Annotated[dict[str, Quantity], crd("The requested amounts.", maxProperties=64)] = Field(
         default_factory=dict
     )
-    limits: Annotated[Amounts, crd("The limits.", maxProperties=64)] = Field(default_factory=dict)
-
-
-class ClusterToleration(Model):
-    """A taint that the cluster's pods tolerate."""
-
-    key: Annotated[str, crd("The taint's key; empty for every key.")] = ""
-    operator: Annotated[str, crd("Equal or Exists.")] = "Equal"
-    value: Annotated[str, crd("The taint's value.")] = ""
-    effect: Annotated[str, crd("The taint's effect; empty for every effect.")] = ""
-    toleration_seconds: Annotated[
-        int | None, crd("For how long a NoExecute taint is tolerated.", format="int64")
-    ] = None
-
-
-class NodeLabelRequirement(Model):
-    """One test of a node's labels."""
-
-    key: Annotated[str, crd("The label.", required=True)]
-    operator: Annotated[str, crd("In, NotIn, Exists, DoesNotExist, Gt or Lt.", required=True)]
-    values: Annotated[
-        tuple[str, ...], crd("The values that the label is tested for.", x_kubernetes_list_type="atomic")
-    ] = ()
+    limits: Annotated[dict[str, Quantity], crd("The limits.", maxProperties=64)] = Field(default_factory=dict)
 
 
 class SelectorTerm(Model):
     """Tests that a node must all pass."""
 
     match_expressions: Annotated[
-        tuple[NodeLabelRequirement, ...], crd("Tests of the node's labels.", x_kubernetes_list_type="atomic")
+        tuple[NodeSelectorRequirement, ...],
+        crd("Tests of the node's labels.", x_kubernetes_list_type="atomic"),
     ] = ()
 
 
@@ -103,7 +73,7 @@ class Placement(Model):
     count: Annotated[int | None, crd("How many units.", format="int32", minimum=0)] = None
     affinity: Annotated[ClusterAffinity | None, crd("The placement of its pods.")] = None
     tolerations: Annotated[
-        tuple[ClusterToleration, ...],
+        tuple[Toleration, ...],
         crd("Taints that its pods tolerate.", x_kubernetes_list_type="atomic"),
     ] = ()
     node_selector: Annotated[dict[str, str], crd("Labels that its nodes have.")] = Field(default_factory=dict)

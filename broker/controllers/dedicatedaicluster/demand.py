@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from broker.apis.core import Toleration
 from broker.apis.ome_clusters import (
     ClusterAffinity,
-    ClusterToleration,
     DedicatedAICluster,
     DedicatedAIClusterProfile,
     ResourceRequirements,
@@ -36,7 +36,7 @@ class ClusterDemand:
 
     requests: Mapping[str, int]
     count: int | None = None
-    tolerations: tuple[ClusterToleration, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
     node_selector: Mapping[str, str] = field(default_factory=dict)
     affinity: ClusterAffinity = field(default_factory=ClusterAffinity)
     priority_class: str = ""

@@ -17,9 +17,10 @@ from itertools import count, islice
 from typing import Any, Final
 
 from broker.apis import names
+from broker.apis.core import NodeSelectorRequirement
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
-from broker.apis.ome_clusters import DedicatedAICluster, NodeLabelRequirement
+from broker.apis.ome_clusters import DedicatedAICluster
 from broker.capacity.types import WELL_KNOWN
 from broker.controllers.dedicatedaicluster.demand import ClusterDemand
 from broker.controllers.nodeclaim.ownership import KIND
@@ -200,7 +201,7 @@ def _requirements(flavor: Mapping[str, str], demand: ClusterDemand) -> tuple[lis
     return requirements, labels
 
 
-def _term(demand: ClusterDemand, flavor: Mapping[str, str]) -> tuple[NodeLabelRequirement, ...]:
+def _term(demand: ClusterDemand, flavor: Mapping[str, str]) -> tuple[NodeSelectorRequirement, ...]:
     """The first required node selector term that the flavor does not contradict."""
     node = demand.affinity.node_affinity
     required = node.required_during_scheduling_ignored_during_execution if node else None
