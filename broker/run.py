@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from errno import EACCES, EADDRINUSE
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -42,6 +43,8 @@ SERVICE_ACCOUNT_CA = Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 UNKNOWN = 5.0
 # The seconds between two comparisons by a leader: its credentials may change to another account's.
 COMPARE = 60.0
+
+P = TypeVar("P", Broker, Scheduler)
 
 _log = structlog.get_logger("app")
 
@@ -87,22 +90,11 @@ def serve(
     leading: list[Broker | None] = [None]
     views = OnCallViews(settings, provider, client, clock=SystemClock())
 
-    def ready() -> Mapping[str, bool]:
-        # A standby is ready: it can take over at any time.
-        return leading[0].ready() if leading[0] else {"standby": True}
-
     def running(broker: Broker | None) -> None:
         leading[0] = broker
         views.follow(broker)
 
-    http = HttpServer(
-        host=settings.http_host,
-        port=settings.http_port,
-        ready=ready,
-        healthy=lambda: {"process": True},
-        registries=(*REGISTRIES, *registries),
-    )
-    _listen(http.start, settings, "http_port")
+    http = _probes(settings, leading, registries)
     if parts := without_effect(settings):
         _log.warning("--buy-dollars is 0: nothing is bought, and these have no effect", options=parts)
     cluster, endpoint = settings.cluster_name, settings.cluster_endpoint
@@ -150,25 +142,34 @@ def serve_scheduler(settings: Settings, client: Client) -> None:
     stop = _prepared(settings)
     leading: list[Scheduler | None] = [None]
 
+    http = _probes(settings, leading)
+    _log.info("serving the scheduler alone", url=http.url, names=settings.schedulers)
+    try:
+        lead_scheduler(
+            client, settings, clock=SystemClock(), stop=stop, running=partial(leading.__setitem__, 0)
+        )
+    finally:
+        http.close()
+
+
+def _probes(
+    settings: Settings,
+    leading: Sequence[Broker | Scheduler | None],
+    registries: Sequence[CollectorRegistry] = (),
+) -> HttpServer:
+    """Serves probes and metrics. A standby is ready: it can take over at any time."""
+
     def ready() -> Mapping[str, bool]:
         return leading[0].ready() if leading[0] else {"standby": True}
-
-    def running(scheduler: Scheduler | None) -> None:
-        leading[0] = scheduler
 
     http = HttpServer(
         host=settings.http_host,
         port=settings.http_port,
         ready=ready,
-        healthy=lambda: {"process": True},
-        registries=REGISTRIES,
+        registries=(*REGISTRIES, *registries),
     )
     _listen(http.start, settings, "http_port")
-    _log.info("serving the scheduler alone", url=http.url, names=settings.schedulers)
-    try:
-        lead_scheduler(client, settings, clock=SystemClock(), stop=stop, running=running)
-    finally:
-        http.close()
+    return http
 
 
 def _prepared(settings: Settings) -> threading.Event:
@@ -283,14 +284,8 @@ def lead(
                     differing.append(error)
                     lost.set()
 
-        running(broker)
-        broker.start()
         threading.Thread(target=compare_again, name="identity", daemon=True).start()
-        try:
-            clock.wait(lost)
-        finally:
-            running(None)
-            broker.stop()
+        _lead_until(lost, broker, running, clock)
         if differing:
             raise differing[0]
 
@@ -343,13 +338,7 @@ def lead_scheduler(
 
     def term(lost: LeaseLost) -> None:
         scheduler = Scheduler(client.replace(guard=lost.guard), settings, clock=clock)
-        running(scheduler)
-        scheduler.start()
-        try:
-            clock.wait(lost)
-        finally:
-            running(None)
-            scheduler.stop()
+        _lead_until(lost, scheduler, running, clock)
 
     def end() -> None:
         clock.wait(stop)
@@ -357,6 +346,16 @@ def lead_scheduler(
 
     threading.Thread(target=end, name="end of scheduling", daemon=True).start()
     elector.run(term)
+
+
+def _lead_until(lost: LeaseLost, part: P, running: Callable[[P | None], None], clock: Clock) -> None:
+    running(part)
+    part.start()
+    try:
+        clock.wait(lost)
+    finally:
+        running(None)
+        part.stop()
 
 
 def _known(read: Callable[[], object], otherwise: str) -> bool:

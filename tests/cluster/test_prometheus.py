@@ -152,9 +152,7 @@ def served(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(stack, "provider", provider)
     stack.start()
     nothing: Callable[[], dict[str, bool]] = dict
-    http = HttpServer(
-        host="127.0.0.1", port=0, ready=nothing, healthy=nothing, registries=(*REGISTRIES, calls)
-    )
+    http = HttpServer(host="127.0.0.1", port=0, ready=nothing, registries=(*REGISTRIES, calls))
     http.start()
     try:
         yield http.url.removeprefix("http://")

@@ -146,7 +146,7 @@ def test_readiness_names_the_reads_that_the_broker_waits_for() -> None:
 
 
 def _served(checks: dict[str, bool]) -> str:
-    server = HttpServer(host="127.0.0.1", port=0, ready=lambda: checks, healthy=dict, registries=[])
+    server = HttpServer(host="127.0.0.1", port=0, ready=lambda: checks, registries=[])
     server.start()
     try:
         with pytest.raises(urllib.error.HTTPError) as refused:

@@ -17,9 +17,7 @@ HALF = b"GET /healthz HTTP/1.1\r\nHost: broker\r\n"
 
 @pytest.fixture
 def server() -> Iterator[HttpServer]:
-    http_server = HttpServer(
-        host="127.0.0.1", port=0, ready=dict, healthy=lambda: {"process": True}, registries=()
-    )
+    http_server = HttpServer(host="127.0.0.1", port=0, ready=dict, registries=())
     http_server.start()
     yield http_server
     http_server.close()

@@ -22,7 +22,6 @@ def server() -> Iterator[HttpServer]:
         host="127.0.0.1",
         port=0,
         ready=lambda: STATE,
-        healthy=lambda: {"process": True},
         registries=registries,
     )
     http_server.start()
@@ -54,7 +53,7 @@ def test_metrics_of_every_registry(server: HttpServer) -> None:
 
 def test_a_taken_port_is_an_error_that_names_it(server: HttpServer) -> None:
     port = int(server.url.rpartition(":")[2])
-    second = HttpServer(host="127.0.0.1", port=port, ready=dict, healthy=dict, registries=())
+    second = HttpServer(host="127.0.0.1", port=port, ready=dict, registries=())
     with pytest.raises(OSError, match=str(port)):
         second.start()
     second.close()
