@@ -9,11 +9,12 @@ broker are written: a foreign one of the same name is left alone, and reported.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from broker.admission import certificates
 from broker.admission.certificates import StoredCertificates
@@ -23,6 +24,7 @@ from broker.apis.nos import GROUP as NOS
 from broker.apis.ome import OME
 from broker.kube.client import Client
 from broker.kube.clock import Clock
+from broker.kube.conditions import changed
 from broker.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 
 NAME: Final = "capacity-broker"
@@ -57,15 +59,18 @@ class WebhookRegistration:
     address: Mapping[str, Any]
     clock: Clock
 
+    # Again after another replica was faster.
+    @retry(
+        retry=retry_if_exception_type((Conflict, AlreadyExists)),
+        stop=stop_after_attempt(ATTEMPTS),
+        reraise=True,
+    )
     def keep(self) -> StoredCertificates:
         """One round: returns the certificates to serve with. Raises ApiError."""
-        return _retry(self._round)
-
-    def _round(self) -> StoredCertificates:
         existing = self._configuration()
         kept = self._secret()
         webhooks = [webhook(self.address, kept.bundle)]
-        if existing is not None and _holds(existing.get("webhooks"), webhooks):
+        if existing is not None and not changed(existing, {"webhooks": webhooks}):
             return kept
         meta: Json = {"name": NAME, "labels": BROKER_LABELS}
         if existing is not None:
@@ -159,23 +164,3 @@ def _require_own(kind: str, obj: Json) -> Json:
             f"{kind} {name} is not the broker's (no label {BROKER_LABELS}): delete or rename it",
         )
     return obj
-
-
-def _holds(actual: Any, expected: Any) -> bool:
-    """True if all expected fields are present; fields that the API server adds do not matter."""
-    if isinstance(expected, dict):
-        return isinstance(actual, dict) and all(_holds(actual.get(k), v) for k, v in expected.items())
-    if isinstance(expected, list):
-        same = isinstance(actual, list) and len(actual) == len(expected)
-        return same and all(map(_holds, actual, expected))
-    return bool(actual == expected)
-
-
-def _retry(attempt: Callable[[], StoredCertificates]) -> StoredCertificates:
-    """Retries after another replica was faster."""
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return attempt()
-        except (Conflict, AlreadyExists):
-            continue
-    return attempt()
