@@ -23,6 +23,7 @@ from broker.capacity.entitlement import Entitlements
 from broker.capacity.flow import Flow
 from broker.capacity.model import Claim, GangHold, Inventory, NodeClass
 from broker.capacity.option_catalog import CandidateOptions
+from broker.quota.model import Preemption
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,25 +116,21 @@ def held_for(
 
 def from_its_queue(entitlements: Entitlements) -> Callable[[str, str], bool]:
     """Whether a claim can have a slot back from other claims of its queue."""
-
-    def lendable(uid: str, odcr_id: str) -> bool:
-        return _own(entitlements, uid, odcr_id) and entitlements.rule(uid).within != "Never"
-
-    return lendable
+    return _lendable(entitlements, lambda rule: rule.within)
 
 
 def from_borrowers(entitlements: Entitlements) -> Callable[[str, str], bool]:
     """Whether a claim can have a slot back from borrowers of lower priority."""
+    return _lendable(entitlements, lambda rule: rule.reclaim)
 
+
+def _lendable(entitlements: Entitlements, policy: Callable[[Preemption], str]) -> Callable[[str, str], bool]:
     def lendable(uid: str, odcr_id: str) -> bool:
-        return _own(entitlements, uid, odcr_id) and entitlements.rule(uid).reclaim != "Never"
+        slot_pool = entitlements.slot_pools.get(odcr_id)
+        own = slot_pool is not None and slot_pool.owner == entitlements.draws.get(uid)
+        return own and policy(entitlements.rule(uid)) != "Never"
 
     return lendable
-
-
-def _own(entitlements: Entitlements, uid: str, odcr_id: str) -> bool:
-    slot_pool = entitlements.slot_pools.get(odcr_id)
-    return slot_pool is not None and slot_pool.owner == entitlements.draws.get(uid)
 
 
 def without_slots(inventory: Inventory, taken: Mapping[str, int]) -> Inventory:

@@ -57,10 +57,7 @@ def solve(problem: SlotProblem) -> tuple[SlotFlow, frozenset[str]]:
 
 def bound(problem: SlotProblem, taken: SlotFlow) -> int:
     """No plan has more claims in reservations than this."""
-    largest = max(
-        (sum(problem.bundles[place].count for place in gang) for gang in problem.gangs.values()), default=1
-    )
-    return min((1 + largest) * taken.reserved, ceiling(problem))
+    return min((1 + problem.largest_gang) * taken.reserved, ceiling(problem))
 
 
 def ceiling(problem: SlotProblem) -> int:

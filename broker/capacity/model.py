@@ -231,6 +231,11 @@ class Option:
     ends: datetime | None = None
     market: Market = "on-demand"
 
+    def skipped(self, reason: str, why: str, class_: ErrorClass | None = None) -> Skipped:
+        """The option as one that is not taken."""
+        message = f"{self.pool.shown}: {why}"
+        return Skipped(pool=self.pool, odcr_ids=self.odcr_ids, reason=reason, message=message, class_=class_)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:

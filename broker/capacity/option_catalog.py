@@ -246,12 +246,7 @@ class OptionCatalog:
     def _limit(self, option: Option, queue: str) -> Skipped | None:
         """Why quota or limits leave the queue nothing of the option now."""
         limit = self._entitlements.limit(queue, self._entitlements.slot_pools[option.odcr_ids[0]])
-        return limit and Skipped(
-            pool=option.pool,
-            odcr_ids=option.odcr_ids,
-            reason=limit[0],
-            message=f"{option.pool.shown}: {limit[1]}",
-        )
+        return limit and option.skipped(*limit)
 
     def _withheld(
         self, claim: Claim, suitable_types: Sequence[CandidateType], known: ClassCatalog, queue: str
@@ -307,34 +302,20 @@ class OptionCatalog:
 
 def _full(option: Option, inventory: Inventory) -> Skipped:
     counts = ", ".join(f"{odcr_id} 0 of {_total(odcr_id, inventory)}" for odcr_id in option.odcr_ids)
-    return Skipped(
-        pool=option.pool,
-        odcr_ids=option.odcr_ids,
-        reason="ReservationFull",
-        message=f"{option.pool.shown}: free slots: {counts}",
-    )
+    return option.skipped("ReservationFull", f"free slots: {counts}")
 
 
 def _valued(option: Option, unreserved: Option) -> Skipped:
     served = f"{unreserved.pool.shown} serves the claim without one"
-    message = f"{option.pool.shown}: its slots have accelerators, and {served}"
-    return Skipped(
-        pool=option.pool, odcr_ids=option.odcr_ids, reason="AcceleratorNotRequested", message=message
-    )
+    return option.skipped("AcceleratorNotRequested", f"its slots have accelerators, and {served}")
 
 
 def _short(option: Option, shortage: Shortage, until: datetime) -> Skipped:
-    message = (
-        f"{option.pool.shown}: {': '.join(filter(None, (shortage.code, shortage.message)))} "
+    why = (
+        f"{': '.join(filter(None, (shortage.code, shortage.message)))} "
         f"at {format_time(shortage.since)}, not tried again before {format_time(until)}"
     )
-    return Skipped(
-        pool=option.pool,
-        odcr_ids=option.odcr_ids,
-        reason=BACKING_OFF,
-        message=message,
-        class_=shortage.class_,
-    )
+    return option.skipped(BACKING_OFF, why, shortage.class_)
 
 
 def _total(odcr_id: str, inventory: Inventory) -> int:

@@ -100,6 +100,12 @@ class SlotProblem:
         return {gang: tuple(places) for gang, places in by_gang.items()}
 
     @cached_property
+    def largest_gang(self) -> int:
+        """The number of claims of the largest gang; 1 without any."""
+        sizes = (sum(self.bundles[place].count for place in places) for places in self.gangs.values())
+        return max(sizes, default=1)
+
+    @cached_property
     def must(self) -> NDArray[np.bool_]:
         return np.array([bundle.must for bundle in self.bundles], dtype=bool)
 

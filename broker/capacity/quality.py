@@ -50,9 +50,6 @@ def _by_priority(
     problem: SlotProblem, taken: SlotFlow, relaxed: SlotFlow | None, slots: int
 ) -> list[tuple[str, float]]:
     """Claims in reservations at each priority and above that another plan could have beyond this one."""
-    largest = max(
-        (sum(problem.bundles[place].count for place in gang) for gang in problem.gangs.values()), default=1
-    )
     priorities = sorted({bundle.rank.priority for bundle in problem.bundles})
     places = [
         [number for number, bundle in enumerate(problem.bundles) if bundle.rank.priority == priority]
@@ -61,7 +58,7 @@ def _by_priority(
     reached = [*accumulate(int(taken.served[level].sum()) for level in places)]
     demanded = [*accumulate(int(problem.counts[level].sum()) for level in places)]
     limits = [
-        min(count, slots, (1 + largest) * served) if served else min(count, slots)
+        min(count, slots, (1 + problem.largest_gang) * served) if served else min(count, slots)
         for count, served in zip(demanded, reached, strict=True)
     ]
     if relaxed is not None:

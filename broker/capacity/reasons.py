@@ -41,14 +41,9 @@ class OutbidOptions:
 
     def _outbid(self, option: Option) -> Skipped:
         if not option.pool.reserved:
-            reason, message = "NotRequired", f"{option.pool.shown}: not taken"
-        else:
-            free = counted(sum(self._inventory.free(odcr_id) for odcr_id in option.odcr_ids), "free slot")
-            reason, message = (
-                "OutbidInPlan",
-                f"{option.pool.shown}: its {free} went to claims that come before",
-            )
-        return Skipped(pool=option.pool, odcr_ids=option.odcr_ids, reason=reason, message=message)
+            return option.skipped("NotRequired", "not taken")
+        free = counted(sum(self._inventory.free(odcr_id) for odcr_id in option.odcr_ids), "free slot")
+        return option.skipped("OutbidInPlan", f"its {free} went to claims that come before")
 
 
 def rest_and_skipped(
@@ -224,8 +219,7 @@ def _held(option: Option, held: Sequence[GangHold]) -> Skipped | None:
     """Why a claim does not get an option that has free slots: they are held for a gang."""
     for hold in held:
         if _holds_any(hold, [option]):
-            message = f"{option.pool.shown}: {_hold(hold)}"
-            return Skipped(pool=option.pool, odcr_ids=option.odcr_ids, reason=HELD_FOR_GANG, message=message)
+            return option.skipped(HELD_FOR_GANG, _hold(hold))
     return None
 
 

@@ -189,8 +189,7 @@ class Requirements:
     def __and__(self, other: Requirements) -> Requirements:
         """The requirements of both."""
         both = Requirements()
-        both._by_key = dict(self._by_key)
-        both._written = dict(self._written)
+        both._by_key, both._written = dict(self._by_key), dict(self._written)
         for key, allowed in other._by_key.items():
             both._by_key[key] = both._by_key.get(key, _ANYTHING).and_(allowed)
             both._written[key] = (*both._written.get(key, ()), *other._written[key])

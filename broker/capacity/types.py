@@ -57,7 +57,6 @@ class _Family:
     """The kubelet setup of an image family."""
 
     ephemeral_device: str | None  # None: the last device of the class
-    pods_by_interfaces: bool = True
     reserve_by_interfaces: bool = True  # kube-reserved memory follows the interfaces' limit, not maxPods
     pods_per_core: bool = True
 
@@ -249,9 +248,7 @@ def _pods(type_: InstanceType, node_class: NodeClass) -> int:
         count = kubelet.max_pods
     else:
         reserved = node_class.defaults.reserved_enis
-        count = (
-            _pods_by_interfaces(type_, node_class, reserved=reserved) if family.pods_by_interfaces else 110
-        )
+        count = _pods_by_interfaces(type_, node_class, reserved=reserved)
     if kubelet.pods_per_core and family.pods_per_core:
         count = min(count, kubelet.pods_per_core * type_.vcpus)
     return count
