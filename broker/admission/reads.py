@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from broker.admission.rules import Unknown
 from broker.apis.core import ResourceQuota
-from broker.apis.meta import Kind, Object
+from broker.apis.meta import Object
 from broker.apis.nos import CompositeElasticQuota, ElasticQuota
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAIClusterProfile
@@ -34,46 +34,26 @@ class RecentReads:
     """`client` should give up before the API server gives up on the webhook. Threads may share it."""
 
     def __init__(self, client: Client, *, clock: Clock) -> None:
-        def quotas(namespace: str) -> Sequence[ResourceQuota]:
-            return _read(lambda: client.list(ResourceQuota.KIND, namespace=namespace)[0], ResourceQuota)
+        rate = _Rate(clock)
 
-        def reservations(namespace: str) -> Sequence[CapacityReservation]:
-            kind = CapacityReservation.KIND
-            return _read(lambda: client.list(kind, namespace=namespace)[0], CapacityReservation)
+        def recent(read: Callable[[str], V]) -> _Recent[V]:
+            return _Recent(read, rate=rate, clock=clock)
+
+        def listed(model: type[O], namespace: str = "") -> Sequence[O]:
+            return _read(lambda: client.list(model.KIND, namespace=namespace)[0], model)
 
         def profile(name: str) -> DedicatedAIClusterProfile | None:
-            def fetch() -> list[Json]:
-                try:
-                    return [client.get(DedicatedAIClusterProfile.KIND, name)]
-                except NotFound:
-                    return []
-
-            return next(iter(_read(fetch, DedicatedAIClusterProfile)), None)
+            kind = DedicatedAIClusterProfile
+            return next(iter(_read(lambda: [client.get(kind.KIND, name)], kind)), None)
 
         def elastic(_: str) -> Sequence[Quota]:
-            def fetch_kind(kind: Kind) -> list[Json]:
-                try:
-                    return client.list(kind)[0]
-                except NotFound:  # the kind is not installed
-                    return []
+            single: Sequence[Quota] = listed(ElasticQuota)
+            return [*single, *listed(CompositeElasticQuota)]
 
-            single = _read(lambda: fetch_kind(ElasticQuota.KIND), ElasticQuota)
-            return [*single, *_read(lambda: fetch_kind(CompositeElasticQuota.KIND), CompositeElasticQuota)]
-
-        rate = _Rate(clock)
-        self._elastic = _Recent(elastic, rate=rate, clock=clock)
-        self._quotas = _Recent(quotas, rate=rate, clock=clock)
-        self._reservations = _Recent(reservations, rate=rate, clock=clock)
-        self._profiles = _Recent(profile, rate=rate, clock=clock)
-
-    def quotas(self, namespace: str) -> Sequence[ResourceQuota]:
-        return self._quotas.get(namespace)
-
-    def reservations(self, namespace: str) -> Sequence[CapacityReservation]:
-        return self._reservations.get(namespace)
-
-    def profile(self, name: str) -> DedicatedAIClusterProfile | None:
-        return self._profiles.get(name)
+        self.quotas = recent(lambda namespace: listed(ResourceQuota, namespace)).get
+        self.reservations = recent(lambda namespace: listed(CapacityReservation, namespace)).get
+        self.profile = recent(profile).get
+        self._elastic = recent(elastic)
 
     def elastic_quotas(self) -> Sequence[Quota]:
         return self._elastic.get("")
@@ -117,9 +97,11 @@ class _Recent(Generic[V]):
 
 
 def _read(fetch: Callable[[], list[Json]], model: type[O]) -> Sequence[O]:
-    """Raises Unknown."""
+    """Nothing if the object or its kind is not there. Raises Unknown."""
     try:
         return [model.decode(raw) for raw in fetch()]
+    except NotFound:
+        return []
     except ApiError as error:
         raise Unknown(str(error)) from error
     except ValidationError as error:
