@@ -99,8 +99,12 @@ def pool_name(
 
 
 def format_time(at: datetime) -> str:
-    """A time in whole seconds, in UTC, with its year: in messages, and as metav1.Time."""
-    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    """A time in a message or a field: RFC 3339, in UTC, in whole seconds. `strftime` pads no year."""
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
+
+
+def format_micros(at: datetime) -> str:
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def shortened(text: object, length: int = LONGEST_SCALAR) -> str:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 from pydantic.alias_generators import to_camel
 
 from broker.apis.schema import SchemaRule, crd
-from broker.text import bounded
+from broker.text import bounded, format_micros, format_time
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 
@@ -90,17 +90,9 @@ class Model(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
 
 
-def _seconds(value: datetime) -> str:
-    return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
-
-
-def _micros(value: datetime) -> str:
-    return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
-
-
 # metav1.Time is written in whole seconds; metav1.MicroTime is refused without exactly six digits.
-Time = Annotated[datetime, AfterValidator(bounded), PlainSerializer(_seconds, when_used="json")]
-MicroTime = Annotated[datetime, AfterValidator(bounded), PlainSerializer(_micros, when_used="json")]
+Time = Annotated[datetime, AfterValidator(bounded), PlainSerializer(format_time, when_used="json")]
+MicroTime = Annotated[datetime, AfterValidator(bounded), PlainSerializer(format_micros, when_used="json")]
 
 # JSON may hold a quantity or an int-or-string as a number; here it is always text.
 Text = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, int | float) else value)]

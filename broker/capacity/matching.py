@@ -19,7 +19,7 @@ from typing import Final
 
 from broker.apis.names import INSTANCE_TENANCY
 from broker.capacity.model import Inventory, Misfit, NodeClass, ReservationTerm, Resolved, Selection
-from broker.text import group_name
+from broker.text import format_time, group_name
 from providers.model import Odcr
 
 # EC2 begins to terminate a block's instances 30 minutes before its end, 60 for UltraServers.

@@ -13,6 +13,7 @@ from broker.capacity.class_catalog import CandidateType, ClassCatalog
 from broker.capacity.model import Claim, Skipped
 from broker.capacity.options import ORDER, PLACE_KEYS, TYPE_KEYS, capacity_types, pool_of
 from broker.capacity.types import fits, lacking
+from broker.text import format_time
 from providers.model import CapacityType, Odcr
 
 

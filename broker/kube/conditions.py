@@ -8,19 +8,23 @@ https://github.com/kubernetes/community/blob/master/contributors/devel/sig-archi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from broker.apis.meta import Condition, ConditionUpdate, Object
-from broker.text import format_time
+from broker.text import format_micros, format_time
 
 Json = dict[str, Any]
-timestamp = format_time
+
+
+def timestamp(time: datetime) -> str:
+    """metav1.Time: whole seconds, UTC."""
+    return format_time(time)
 
 
 def micro_timestamp(time: datetime) -> str:
     """metav1.MicroTime, which Leases and Events use."""
-    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return format_micros(time)
 
 
 def set_conditions(

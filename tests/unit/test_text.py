@@ -118,6 +118,12 @@ def test_an_invalid_duration_is_named(given: str) -> None:
         text.decode_duration(given)
 
 
+def test_a_time_is_written_in_utc_with_four_digits_of_its_year() -> None:
+    moment = datetime(999, 1, 31, 2, 30, 5, 250_000, tzinfo=UTC)
+    assert text.format_time(moment) == "0999-01-31T02:30:05Z"
+    assert text.format_micros(moment) == "0999-01-31T02:30:05.250000Z"
+
+
 def test_times_are_in_utc() -> None:
     assert text.decode_time(" 2027-01-31T02:00:00+02:00 ") == datetime(2027, 1, 31, tzinfo=UTC)
 
