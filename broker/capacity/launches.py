@@ -261,7 +261,7 @@ def _call(assignment: Assignment, node_class: NodeClass, types: Mapping[str, Ins
         (pool.instance_type, pool.zone) in assignment.closed for pool in pools
     )
     launch = LaunchGroup(
-        wave=_WAVES[_reach(option)],
+        wave=_WAVES[option.pool.target],
         node_class=node_class.name,
         capacity_type=option.pool.capacity_type,
         market=option.market,
@@ -373,11 +373,3 @@ def _preference(subnet: Subnet, shortages: Shortages, now: datetime) -> tuple[bo
         -subnet.available_addresses,
         subnet.id,
     )
-
-
-def _reach(option: Option) -> str:
-    if option.pool.capacity_type != "reserved":
-        return "unreserved"
-    if not option.pool.reservation:
-        return "open"
-    return "group" if option.pool.reservation.startswith("arn:") else "id"

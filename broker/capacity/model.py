@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Literal
 
 from broker.capacity.entitlement import NominatedSlot
 from broker.capacity.requirements import Requirements
@@ -215,6 +216,13 @@ class Pool:
     @property
     def reserved(self) -> bool:
         return self.capacity_type == "reserved"
+
+    @property
+    def target(self) -> Literal["id", "group", "open", "unreserved"]:
+        """How a launch into it names its reservations."""
+        if not self.reserved:
+            return "unreserved"
+        return "open" if not self.reservation else "group" if self.reservation.startswith("arn:") else "id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

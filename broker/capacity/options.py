@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import compress
 from typing import Final
@@ -255,28 +256,15 @@ def offered(
         if candidate.type.name == instance_type
     ]
     choices: Iterable[Option] = choose(claim.requirements, suitable_types, known)
-    if capacity_type == "reserved" and reservation and not reservation.startswith("arn:"):
+    pool = Pool(capacity_type=capacity_type, instance_type=instance_type, zone=zone, reservation=reservation)
+    if pool.target == "id":
         ids = {id_ for _, id_ in matching_reservations(claim, suitable_types, known)}
         choices = [
             named(live.odcr, known)
             for live in known.reserved
             if live.odcr.id == reservation and live.odcr.id in ids
         ]
-    place = (capacity_type, reservation, instance_type, zone)
-    return next(
-        (
-            option
-            for option in choices
-            if (
-                option.pool.capacity_type,
-                option.pool.reservation,
-                option.pool.instance_type,
-                option.pool.zone,
-            )
-            == place
-        ),
-        None,
-    )
+    return next((option for option in choices if replace(option.pool, placement="") == pool), None)
 
 
 def matching_reservations(

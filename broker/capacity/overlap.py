@@ -117,8 +117,7 @@ def _places(odcr_ids: Iterable[str], inventory: Inventory) -> frozenset[Place]:
 
 def _spans(option: Option) -> bool:
     """Whether EC2 picks the reservation: the option is a group or an open match."""
-    named = option.pool.reservation and not option.pool.reservation.startswith("arn:")
-    return option.pool.reserved and not named
+    return option.pool.target in ("group", "open")
 
 
 def _reach(option: Option) -> frozenset[str]:

@@ -57,7 +57,7 @@ def _reserved(selection: Selection, option: Option, claim_allows_on_demand: bool
             f"option {option.pool}: the class's preference is none, which excludes reservations; "
             "use preference open or a target"
         )
-    if reservation.startswith("arn:"):
+    if option.pool.target == "group":
         if reservation != selection.group_arn:
             raise ValueError(f"option {option.pool}: the class's group is {selection.group_arn or '(none)'}")
         return ReservationTarget(preference="capacity-reservations-only", group_arn=reservation)
