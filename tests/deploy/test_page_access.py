@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from broker.kube.client import Client
-from broker.kube.clock import FakeClock
 from broker.kube.transports import HttpTransport
 from broker.webpage.access import AccessRules, PageAccess
 from tests.controlplane.client import Api
@@ -19,6 +18,7 @@ from tests.deploy import helm
 from tests.deploy.requests import Recording, allows, grants
 from tests.deploy.test_user_roles import bind, chart, until_may
 from tests.docs.blocks import DOCS, blocks
+from tests.support.clock import FakeClock
 from tests.unit.webpage.test_access import SECRET, history, two_namespaces
 from tests.unit.webpage.world import get, page
 

@@ -19,7 +19,6 @@ from broker.apiserver import Cluster
 from broker.app import Broker
 from broker.cli import app
 from broker.kube.client import Client
-from broker.kube.clock import FakeClock
 from broker.kube.lease import RENEW, Elector
 from broker.kube.transports import InProcessTransport
 from broker.oncall.http import HttpServer
@@ -27,6 +26,7 @@ from broker.scheduler import Scheduler
 from broker.settings import Settings
 from providers.aws import errors
 from tests.docs.blocks import DOCS, ROOT, blocks, pages, steps
+from tests.support.clock import FakeClock
 
 SPEC = DOCS / "reference/capacity-reservation-spec.md"
 FILE = re.compile(r"`((?:broker|providers|deploy|tests|terraform|crds|examples|docs)/[\w./-]*)`")

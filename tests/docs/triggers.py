@@ -11,11 +11,11 @@ from broker.apiserver import Cluster
 from broker.app import Broker
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.clock import FakeClock
 from broker.kube.transports import InProcessTransport
 from broker.kube.watches import Signal, Watches
 from broker.scheduler import Scheduler
 from broker.settings import Settings
+from tests.support.clock import FakeClock
 
 # What calls the handlers that `Watches.on` registers.
 CALLS: Final[Mapping[str, str]] = {

@@ -14,12 +14,12 @@ import pytest
 from broker.apis.core import Node
 from broker.apiserver import ApiServer, Cluster
 from broker.kube.client import Client, Reply, Request, Stream
-from broker.kube.clock import FakeClock
 from broker.kube.controller import Controller, Result
 from broker.kube.errors import Expired, Unavailable
 from broker.kube.informer import LISTS, Informer
 from broker.kube.queue import WorkQueue
 from broker.kube.transports import HttpTransport, InProcessTransport
+from tests.support.clock import FakeClock
 from tests.support.kube_server import Server, Thing, thing
 from tests.support.scripted_http import Web, begin_stream, chunk, respond
 from tests.unit.kube.test_transports import kubeconfig

@@ -12,10 +12,10 @@ from kubernetes.client import Configuration
 from broker.apis.core import Node
 from broker.apiserver import ApiServer, Cluster
 from broker.kube.client import Client
-from broker.kube.clock import FakeClock
 from broker.kube.errors import ApiError
 from broker.kube.informer import Informer
 from broker.kube.transports import HttpTransport, InProcessTransport
+from tests.support.clock import FakeClock
 
 NAMES = st.sampled_from("abcd")
 

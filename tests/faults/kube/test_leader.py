@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from broker.kube.client import Client, Reply, Request
-from broker.kube.clock import FakeClock
 from broker.kube.lease import Elector, LeaseLost, NotLeading
 from broker.kube.tenure import LEASE
+from tests.support.clock import FakeClock
 from tests.support.kube_server import NO_ANSWER, Server, Thing, thing
 
 DURATION = 15.0

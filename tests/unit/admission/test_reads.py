@@ -12,7 +12,7 @@ from broker.admission.review import answer
 from broker.admission.rules import Rules
 from broker.apis.core import ResourceQuota
 from broker.apis.meta import Kind
-from broker.kube.clock import FakeClock
+from tests.support.clock import FakeClock
 from tests.unit.admission.reviews import Json, group, reservation
 
 

@@ -15,9 +15,9 @@ from broker.apis.admission import Secret, ValidatingWebhookConfiguration
 from broker.apis.meta import Kind
 from broker.apiserver import Cluster
 from broker.kube.client import Client, Request
-from broker.kube.clock import FakeClock
 from broker.kube.transports import InProcessTransport
 from tests.cluster.taps import Tap, writes_of
+from tests.support.clock import FakeClock
 
 SPACE = "kube-system"
 KINDS = {"secrets": Secret.KIND, "validatingwebhookconfigurations": ValidatingWebhookConfiguration.KIND}

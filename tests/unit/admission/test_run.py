@@ -17,10 +17,10 @@ from broker.admission.registration import NAME
 from broker.apis.admission import ValidatingWebhookConfiguration
 from broker.apiserver import Cluster
 from broker.kube.client import Client
-from broker.kube.clock import FakeClock
 from broker.kube.errors import NotFound
 from broker.kube.transports import InProcessTransport
 from broker.settings import Settings
+from tests.support.clock import FakeClock
 
 SETTINGS = Settings(
     cluster_name="blue", cluster_endpoint="https://blue.example", cluster_ca="Y2E=", http_port=0

@@ -25,9 +25,9 @@ from broker.apis.crds import load
 from broker.apis.ome import CapacityReservation
 from broker.apiserver import Cluster
 from broker.kube.client import Client
-from broker.kube.clock import FakeClock
 from broker.kube.errors import Invalid
 from broker.kube.transports import InProcessTransport
+from tests.support.clock import FakeClock
 from tests.unit.admission.reviews import Json, group, reservation, review
 
 SERVICE = ("ns", "capacity-broker", 443)

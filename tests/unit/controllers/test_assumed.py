@@ -19,8 +19,8 @@ from broker.controllers.assumed import AssumptionStore, Lifetime, expired
 from broker.controllers.inventory import InventoryCache
 from broker.controllers.preemption.preemptor import Preemptor
 from broker.kube.cache import Cache
-from broker.kube.clock import FakeClock
 from providers.model import Odcr
+from tests.support.clock import FakeClock
 from tests.support.examples import examples
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)

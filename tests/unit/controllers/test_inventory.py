@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from broker.controllers.inventory import InventoryCache
-from broker.kube.clock import FakeClock
 from providers.model import ErrorClass, Odcr, ProviderError, ReservationGroup
+from tests.support.clock import FakeClock
 
 
 class Ec2:

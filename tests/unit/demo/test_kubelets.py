@@ -9,9 +9,9 @@ from broker.apis.core import Node
 from broker.apiserver import Cluster
 from broker.demo.kubelets import Kubelets
 from broker.kube.client import Client
-from broker.kube.clock import FakeClock
 from broker.kube.transports import InProcessTransport
 from providers.model import Instance, InstanceType
+from tests.support.clock import FakeClock
 
 RUNNING = Instance(
     id="i-1",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.kube.clock import FakeClock
+from tests.support.clock import FakeClock
 from tests.support.kube_server import Server
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.kube.batch import Batcher
-from broker.kube.clock import FakeClock
 from broker.kube.controller import Result
 from broker.kube.errors import TooManyRequests, Unavailable
 from broker.kube.singleton import Singleton
+from tests.support.clock import FakeClock
 
 
 def batcher(clock: FakeClock, most: int = 1000) -> Batcher[str]:

@@ -7,7 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from broker.kube.clock import Clock, FakeClock, SystemClock
+from broker.kube.clock import Clock, SystemClock
+from tests.support.clock import FakeClock
 
 
 @pytest.mark.parametrize("clock", [SystemClock(), FakeClock()])
@@ -80,7 +81,7 @@ def test_advance_wakes_due_sleepers_and_a_jump_wakes_none() -> None:
 
 
 def test_a_condition_that_is_never_met_fails_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.kube.clock.PATIENCE", 0.01)
+    monkeypatch.setattr("tests.support.clock.PATIENCE", 0.01)
     clock = FakeClock()
     with pytest.raises(AssertionError, match="not met in time"):
         clock.until(lambda: False)

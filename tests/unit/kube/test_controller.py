@@ -8,11 +8,11 @@ from collections import Counter
 import pytest
 from urllib3.exceptions import ProtocolError
 
-from broker.kube.clock import FakeClock
 from broker.kube.controller import RECONCILES, Controller, Result
 from broker.kube.errors import Conflict, TooManyRequests, Unavailable
 from broker.kube.panics import PANICS
 from broker.kube.queue import WorkQueue
+from tests.support.clock import FakeClock
 
 
 class ProviderTrouble(Exception):

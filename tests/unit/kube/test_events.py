@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.kube import events as events_module
-from broker.kube.clock import FakeClock
 from broker.kube.events import AT_ONCE, WRITTEN, Recorder, Reference
+from tests.support.clock import FakeClock
 from tests.support.kube_server import NO_ANSWER, Json, Server, Thing, thing
 
 CLAIM = Reference(api_version="karpenter.sh/v1", kind="NodeClaim", name="claim-1", uid="u1")

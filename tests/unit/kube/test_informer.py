@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 from structlog.testing import capture_logs
 
-from broker.kube.clock import FakeClock
 from broker.kube.errors import ApiError, TooManyRequests, Unavailable
 from broker.kube.informer import Informer
 from broker.kube.metrics import REGISTRY
+from tests.support.clock import FakeClock
 from tests.support.kube_server import GONE, NO_ANSWER, Json, Server, Thing, sizes, status, thing
 
 

@@ -12,10 +12,10 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.kube.bisection import bisected
 from broker.kube.cache import Cache
-from broker.kube.clock import FakeClock
 from broker.kube.controller import ReconcileOutcome, attempt
 from broker.kube.events import Recorder, Reference
 from broker.kube.isolation import REASON, Isolation
+from tests.support.clock import FakeClock
 
 BAD = "bad"
 

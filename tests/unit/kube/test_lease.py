@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from broker.kube.client import Client, Reply, Request
-from broker.kube.clock import FakeClock
 from broker.kube.errors import ApiError
 from broker.kube.lease import Elector, LeaseLost, NotLeading
 from broker.kube.tenure import LEASE, Candidate
+from tests.support.clock import FakeClock
 from tests.support.examples import examples
 from tests.support.kube_server import NO_ANSWER, Json, Server, Thing, thing
 

@@ -12,12 +12,12 @@ from broker.apiserver import Cluster
 from broker.kube.batch import Batcher
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.clock import FakeClock
 from broker.kube.events import Recorder
 from broker.kube.manager import ControllerManager
 from broker.kube.singleton import Singleton
 from broker.kube.transports import InProcessTransport
 from broker.kube.watches import Signal
+from tests.support.clock import FakeClock
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.kube.clock import FakeClock
 from broker.kube.queue import ShutDown, WorkQueue
+from tests.support.clock import FakeClock
 
 KEYS = st.sampled_from("abc")
 

@@ -7,9 +7,9 @@ import orjson
 import pytest
 
 from broker.kube.client import Client, Reply, Request, Stream
-from broker.kube.clock import FakeClock
 from broker.kube.errors import Unavailable
 from broker.kube.version import EVERY, ServerVersion
+from tests.support.clock import FakeClock
 
 
 class Server:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from broker.kube.client import Reply, Request
-from broker.kube.clock import FakeClock
 from broker.kube.informer import Informer
+from tests.support.clock import FakeClock
 from tests.support.kube_server import GONE, NO_ANSWER, Server, Thing, sizes, thing
 
 

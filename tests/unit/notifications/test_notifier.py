@@ -17,7 +17,6 @@ from structlog.testing import capture_logs
 
 from broker.apiserver import Cluster
 from broker.kube.client import Client
-from broker.kube.clock import FakeClock
 from broker.kube.transports import InProcessTransport
 from broker.notifications import record
 from broker.notifications.alerts import ENDING, MIN_FAILED_RETRIES, MOST, firing_alerts
@@ -27,6 +26,7 @@ from broker.options import problems
 from broker.settings import Settings
 from broker.text import decode_time
 from broker.webpage.live import LiveState
+from tests.support.clock import FakeClock
 from tests.unit.webpage.world import odcr, state
 
 TOKEN = "secret-token"

@@ -34,7 +34,6 @@ from broker.controllers.preemption.controller import PreemptionController
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.clock import FakeClock
 from broker.kube.errors import NotFound
 from broker.kube.transports import InProcessTransport
 from broker.quota.entitled import AdmissionDecision
@@ -44,7 +43,7 @@ from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.settings import Settings
 from tests.support.caches import claim_caches
-from tests.support.dependencies import dependencies
+from tests.support.clock import FakeClock
 from tests.unit.capacity.builders import (
     CAPACITY_TYPE,
     GROUP,

@@ -22,7 +22,6 @@ from broker.controllers.capacityreservation.related_objects import (
 from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.snapshot import Snapshot
 from broker.kube.client import Client
-from broker.kube.clock import FakeClock
 from broker.kube.transports import InProcessTransport
 from broker.quota.hardware import HardwareShare
 from broker.quota.lifecycle import ObstacleKind, State
@@ -42,6 +41,7 @@ from broker.reservations.desired import FlavorCount
 from broker.reservations.odcr_status import OdcrSnapshot, OdcrStatus, purchase_failures, remedies
 from broker.reservations.ownership import Ownership, ReservationProblem
 from providers.model import Odcr
+from tests.support.clock import FakeClock
 
 GPU, MEMORY = FlavorResource("h100", "nvidia.com/gpu"), FlavorResource("h100", "memory")
 CPUS = FlavorResource("plain", "cpu")

@@ -19,7 +19,6 @@ from broker.controllers.assumed import AssumptionStore
 from broker.controllers.odcr.groups import EVERY, LONGEST, Groups
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
-from broker.kube.clock import FakeClock
 from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
 from broker.reservations.desired import LATEST_VISIBLE
@@ -30,6 +29,7 @@ from broker.reservations.ownership import Ownership
 from broker.reservations.purchases import UNSHOWN
 from broker.reservations.reading import ParsedReservation, read
 from providers.model import UNCHANGED, ErrorClass, Odcr, ProviderError, ReservationGroup
+from tests.support.clock import FakeClock
 from tests.unit.capacity.builders import GROUP, INSTANCE_TYPE, NOW, TYPES, ZONE, ZONES, minutes, odcr
 
 GPU = "nvidia.com/gpu"

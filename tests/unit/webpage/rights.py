@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 
 from broker.kube.client import Client, Reply, Request, Stream
-from broker.kube.clock import FakeClock
 from broker.kube.errors import Unavailable
 from broker.webpage.access import AccessRules, PageAccess
+from tests.support.clock import FakeClock
 from tests.unit.webpage.world import CLOCK
 
 TEAM = ("capacityreservations", "team")

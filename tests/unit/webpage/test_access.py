@@ -11,13 +11,13 @@ import urllib3
 
 from broker.history.store import HistoryStore
 from broker.history.tables import Batch
-from broker.kube.clock import FakeClock
 from broker.kube.events import Reference
 from broker.options import BadOptions, exposed
 from broker.run import serve
 from broker.settings import Settings
 from broker.webpage.access import KEEP, AccessRules, PageAccess
 from broker.webpage.live import LiveState
+from tests.support.clock import FakeClock
 from tests.unit.history.facts import AT, event, fill, refusal
 from tests.unit.webpage.rights import ALL_TEAMS, CLUSTER, TEAM, Reviews, guarded
 from tests.unit.webpage.test_page import PATHS

@@ -10,11 +10,11 @@ import urllib3
 
 from broker.history.recorder import HistoryRecorder
 from broker.history.store import HistoryStore
-from broker.kube.clock import FakeClock
 from broker.webpage.access import AccessRules, PageAccess
 from broker.webpage.lending import LoanRow
 from broker.webpage.live import ClaimRow, LiveState, OdcrRow, OwnerRow, ReservationRow, ShortageRow
 from broker.webpage.server import WebPage
+from tests.support.clock import FakeClock
 from tests.unit.history.facts import AT
 
 CLOCK = FakeClock(AT + timedelta(hours=1))

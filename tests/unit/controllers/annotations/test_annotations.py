@@ -19,10 +19,10 @@ from broker.apiserver import Cluster
 from broker.controllers.annotations.reporter import DRAWING, AnnotationReporter, user_annotations
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.clock import FakeClock
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
+from tests.support.clock import FakeClock
 
 KNOWN = [Reserved("ml", "gpus"), Reserved("", "pool")]
 

@@ -20,7 +20,6 @@ from broker.controllers.inventory import InventoryCache
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.clock import FakeClock
 from broker.kube.errors import NotFound
 from broker.kube.informer import Informer
 from broker.kube.transports import InProcessTransport
@@ -32,7 +31,7 @@ from broker.wiring.reservation_controllers import reservation_controllers
 from tests.kueue.definitions import definitions, install
 from tests.kueue.played import Kueue
 from tests.support.caches import claim_caches
-from tests.support.dependencies import dependencies
+from tests.support.clock import FakeClock
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"

@@ -18,7 +18,6 @@ from broker.controllers.nodeclaim.termination import BY_NODE
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.clock import FakeClock
 from broker.kube.transports import InProcessTransport
 from broker.quota.entitled import AdmissionPhase
 from broker.quota.joint import JointDecision, decide
@@ -27,7 +26,7 @@ from broker.quota.usage import Reserved
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.reservations.sizing import SizedQuota
-from tests.support.caches import claim_caches
+from tests.support.clock import FakeClock
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"

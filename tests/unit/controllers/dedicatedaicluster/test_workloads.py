@@ -18,7 +18,6 @@ from broker.controllers.kueue.answers import CheckAnswer, body, parked_body
 from broker.controllers.kueue.render import CHECK
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
-from broker.kube.clock import FakeClock
 from broker.kube.transports import InProcessTransport
 from broker.quota.entitled import AdmissionPhase
 from broker.quota.model import FlavorResource
@@ -27,6 +26,7 @@ from broker.reservations.cluster_admission import held
 from broker.reservations.kueue_objects import mark
 from tests.kueue.definitions import install
 from tests.kueue.played import Kueue
+from tests.support.clock import FakeClock
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"

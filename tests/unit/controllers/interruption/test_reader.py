@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from broker.controllers.interruption.reader import QueueReader
-from broker.kube.clock import FakeClock
 from broker.kube.controller import Run
 from broker.kube.errors import Conflict, Unavailable
 from broker.kube.suspects import Panic
 from providers.model import Notice, NoticeKind, QueueMessage
+from tests.support.clock import FakeClock
 
 
 def message(name: str) -> QueueMessage:

@@ -31,7 +31,6 @@ from broker.controllers.reservation_reads import ReservationReads
 from broker.controllers.snapshot import SnapshotBuilder
 from broker.kube.cache import Cache
 from broker.kube.client import Client, Request, Stream
-from broker.kube.clock import FakeClock
 from broker.kube.conditions import timestamp
 from broker.kube.errors import NotFound
 from broker.kube.transports import InProcessTransport
@@ -44,8 +43,7 @@ from broker.settings import Settings
 from providers.model import Gpu, InstanceType, Odcr
 from tests.kueue.definitions import definitions, install
 from tests.kueue.played import Kueue
-from tests.support.caches import claim_caches
-from tests.support.dependencies import dependencies
+from tests.support.clock import FakeClock
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"

@@ -33,7 +33,6 @@ from broker.controllers.kueue.queues import QueueController
 from broker.controllers.kueue.render import CHECK, CONTROLLER
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
-from broker.kube.clock import FakeClock
 from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
@@ -43,7 +42,7 @@ from broker.reservations.ownership import ReservationProblem
 from tests.cluster.taps import Tap
 from tests.kueue.definitions import install
 from tests.kueue.played import Kueue
-from tests.support.dependencies import dependencies
+from tests.support.clock import FakeClock
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"

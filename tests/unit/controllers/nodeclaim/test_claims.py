@@ -17,8 +17,8 @@ from broker.controllers.nodeclaim.report import Reporter, limit, reservations_fu
 from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned, priority_of
 from broker.kube.cache import Cache
-from broker.kube.clock import FakeClock
 from providers.model import ErrorClass
+from tests.support.clock import FakeClock
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)

@@ -16,11 +16,11 @@ from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.status import instance_id, write
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.clock import FakeClock
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from tests.cluster.objects import ON_DEMAND, claim
 from tests.cluster.taps import Tap, status_of
+from tests.support.clock import FakeClock
 from tests.support.definitions import defined
 
 REGISTERED = 39  # 4 of 39 are too many, 4 of 41 are not

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from broker.capacity.model import Claim, Inventory, NodeClass, Plan, Selection
 from broker.capacity.shortages import Shortages
 from broker.controllers.nodeclaim.planning import solved
-from broker.kube.clock import FakeClock
 from broker.oncall.metrics import REGISTRY
+from tests.support.clock import FakeClock
 from tests.unit.capacity.builders import NOW, TYPES, claim, inventory, node_class, odcr
 
 

@@ -12,9 +12,9 @@ from broker.apis.karpenter import NodeClaim
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID, Registration
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.clock import FakeClock
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
+from tests.support.clock import FakeClock
 from tests.support.definitions import defined
 
 STARTUP = {"key": "example.com/starting", "effect": "NoSchedule", "value": "true"}

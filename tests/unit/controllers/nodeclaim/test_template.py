@@ -16,7 +16,6 @@ from broker.controllers.nodeclaim.template import NodeBootstrap, instance_tags, 
 from broker.controllers.nodeclaim.translate import planned
 from broker.controllers.nodeclass.resolve import LaunchClass, ServiceNetwork, Surroundings
 from broker.controllers.templates import TemplateSweeper
-from broker.kube.clock import FakeClock
 from providers.launch import (
     BlockDevice,
     Bootstrap,
@@ -29,6 +28,7 @@ from providers.launch import (
     TemplateRef,
 )
 from providers.model import Image, InstanceType, SecurityGroup
+from tests.support.clock import FakeClock
 
 EFA = "vpc.amazonaws.com/efa"
 SPEC: dict[str, Any] = {

@@ -18,12 +18,12 @@ from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.clock import FakeClock
 from broker.kube.context import ControllerContext
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from providers.model import ErrorClass, Image, Odcr, ProviderError, SecurityGroup, Selector, Subnet
 from tests.cluster.taps import Tap
+from tests.support.clock import FakeClock
 
 SPEC = {
     "amiFamily": "AL2023",

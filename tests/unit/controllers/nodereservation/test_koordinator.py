@@ -13,10 +13,10 @@ from broker.apis.koordinator import AVAILABLE, FAILED, KoordinatorReservation
 from broker.controllers.nodereservation.koordinator import UNREADABLE, KoordinatorController
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.clock import FakeClock
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.events import Recorder
+from tests.support.clock import FakeClock
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 NODE: dict[str, Any] = {"metadata": {"name": "node-0", "uid": "n", "resourceVersion": "1"}}

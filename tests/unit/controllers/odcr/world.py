@@ -19,10 +19,10 @@ from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.odcr.endings import EndingController
 from broker.controllers.odcr.instance_labels import InstanceLabelController
 from broker.kube.cache import Cache
-from broker.kube.clock import FakeClock
 from broker.kube.context import ControllerContext
 from broker.kube.errors import ApiError
 from providers.model import Instance, Odcr
+from tests.support.clock import FakeClock
 
 Json = dict[str, Any]
 T = TypeVar("T", bound=Object)

@@ -17,13 +17,13 @@ from broker.controllers.preemption.entitlements import PATIENCE, EntitlementRead
 from broker.controllers.preemption.slots import SlotSnapshotBuilder
 from broker.controllers.reservation_reads import ReservationReads
 from broker.kube.client import Client
-from broker.kube.clock import FakeClock
 from broker.kube.errors import NotFound
 from broker.kube.transports import InProcessTransport
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.settings import Settings
 from tests.support.caches import claim_caches
+from tests.support.clock import FakeClock
 
 RESERVATIONS = ("capacityreservations", "clustercapacityreservations")
 

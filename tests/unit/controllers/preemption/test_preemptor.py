@@ -18,7 +18,6 @@ from broker.controllers.nodeclaim.status import write
 from broker.controllers.preemption.preemptor import Preemptor
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.clock import FakeClock
 from broker.kube.errors import Forbidden
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
@@ -26,6 +25,7 @@ from broker.quota.entitled import Eviction
 from broker.quota.joint import JointDecision
 from broker.quota.model import Reason
 from broker.quota.slot_model import CLAIM
+from tests.support.clock import FakeClock
 
 SPEC = {"nodeClassRef": {"group": names.BROKER, "kind": "EC2NodeClass", "name": "gpu"}, "requirements": []}
 

@@ -11,7 +11,7 @@ from broker.apis.core import Node, Pod
 from broker.apis.koordinator import ALLOCATED
 from broker.controllers.scheduler.view import SchedulerView
 from broker.kube.cache import Cache
-from broker.kube.clock import FakeClock
+from tests.support.clock import FakeClock
 
 Json = dict[str, Any]
 NAMES = [f"p-{number}" for number in range(12)]
