@@ -181,10 +181,8 @@ class BorrowAllocator:
 
     def _after(self, slot_pool: SlotPool, availability: SlotAvailability) -> PoolAvailability:
         """A slot pool's availability after the slots that claims got in the plan so far."""
-        taken, lent_count = (
-            sum(self._allocated[odcr_id] for odcr_id in self._ids[slot_pool]),
-            self._lent_counts[slot_pool],
-        )
+        taken = sum(self._allocated[odcr_id] for odcr_id in self._ids[slot_pool])
+        lent_count = self._lent_counts[slot_pool]
         room = availability.room - taken
         return PoolAvailability(
             quota=availability.quota - taken + lent_count,
@@ -251,11 +249,7 @@ class BorrowAllocator:
                 continue
             self._kept[slot] += 1
             if slot_pool is not None:
-                self._remaining[slot_pool].room -= 1
-                self._remaining[slot_pool].quota -= 1
-                self._remaining[slot_pool].lendable = min(
-                    self._remaining[slot_pool].lendable, self._remaining[slot_pool].room
-                )
+                self._remaining[slot_pool].take(own=True)
                 self._close(slot_pool)
             if slot in self._borrowable_ids:
                 self._flow.narrow(slot, self._free(slot))
@@ -290,10 +284,7 @@ class BorrowAllocator:
                 assert self._flow.filled is not None
                 slot_pool = self._entitlements.slot_pools[self._flow.filled]
                 self._borrow[limit] -= 1
-                self._remaining[slot_pool].room -= 1
-                self._remaining[slot_pool].lendable = min(
-                    self._remaining[slot_pool].lendable - 1, self._remaining[slot_pool].room
-                )
+                self._remaining[slot_pool].take(own=False)
                 self._close(slot_pool)
                 return choices
         return None

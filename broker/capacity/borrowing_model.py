@@ -31,6 +31,15 @@ class PoolAvailability:
     lendable: int
     promised: int = 0
 
+    def take(self, *, own: bool) -> None:
+        """Counts a slot that a claim of the owner has now, or one of another queue."""
+        self.room -= 1
+        if own:
+            self.quota -= 1
+        else:
+            self.lendable -= 1
+        self.lendable = min(self.lendable, self.room)
+
 
 class AllocationState(NamedTuple):
     """The state that `BorrowAllocator` restores if a gang cannot be whole."""
