@@ -99,7 +99,7 @@ def pool_name(
 
 
 def format_time(at: datetime) -> str:
-    """A time in a message or a field: RFC 3339, in UTC, in whole seconds. `strftime` pads no year."""
+    """A time in whole seconds, in UTC: in messages, and as metav1.Time. The year has four digits."""
     return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
 
 

@@ -20,7 +20,7 @@ from broker.capacity.model import Claim, GangHold, Inventory, NodeClass, Option,
 from broker.capacity.option_catalog import CandidateOptions
 from broker.capacity.options import possible_values, too_dear, unreserved_kinds
 from broker.capacity.shortages import BACKING_OFF
-from broker.text import counted, format_time, nearest
+from broker.text import abridged, counted, format_time, nearest
 from providers.model import Odcr
 
 HELD_FOR_GANG: Final = "HeldForGang"

@@ -34,6 +34,19 @@ _FIXED: Final[Mapping[ErrorClass, timedelta]] = {
     ErrorClass.NOT_OFFERED: timedelta(hours=6),
     ErrorClass.QUOTA: timedelta(minutes=15),
 }
+# Refusals that are remembered: their answers mark a scope, and record and page call them shortages.
+SHORTAGE_CLASSES: Final = frozenset(
+    {
+        ErrorClass.CAPACITY,
+        ErrorClass.RESERVATION_FULL,
+        ErrorClass.RESERVATION_GONE,
+        ErrorClass.NOT_OFFERED,
+        ErrorClass.UNSUPPORTED,
+        ErrorClass.SPREAD_FULL,
+        ErrorClass.SUBNET,
+        ErrorClass.QUOTA,
+    }
+)
 # EC2 counts vCPU limits by these groups of families, G and VT as one; everything else is "Standard".
 _QUOTA_FAMILIES: Final[Mapping[str, str]] = {
     **{family: family for family in ("dl", "f", "hpc", "inf", "p", "trn", "u", "x")},
@@ -80,7 +93,7 @@ class Shortage:
     def plausible(self, now: datetime) -> bool:
         """Whether a refusal before now can have made it."""
         longest = _length(self.scope, self.class_, self.step)
-        return self.since <= now and self.until - self.since <= longest
+        return self.class_ in SHORTAGE_CLASSES and self.since <= now and self.until - self.since <= longest
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def demo(settings: Settings, *, once: bool) -> int:
             host="127.0.0.1",
             port=0,
             ready=stage.broker.ready,
-            registries=(*REGISTRIES, registry),
+            registries=(*REGISTRIES, scene.registry),
         )
         page = replace(settings, web=True, web_port=0)
         views = OnCallViews(page, stage.provider, stage.client, clock=clock)

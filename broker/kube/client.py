@@ -224,13 +224,12 @@ class Client:
         label_selector: str = "",
         field_selector: str = "",
         seconds: int = 290,
-        silence: float | None = None,
         known: Callable[[int], bool] | None = None,
     ) -> Watch:
         """Changes since `resource_version`, bookmarks included, for `seconds`.
 
-        More than `silence` seconds without a byte (default: 30 more than `seconds`) raise Unavailable: the
-        connection is half open. `known`: see `Watch`.
+        If no byte comes for 30 seconds more, it raises Unavailable: the connection is half open. `known`: see
+        `Watch`.
         """
         query = _selectors(label_selector, field_selector) | {
             "watch": "true",
@@ -244,8 +243,7 @@ class Client:
             query=query,
             headers={"Accept": "application/json"},
         )
-        timeout = seconds + 30.0 if silence is None else silence
-        return Watch(self.transport.stream(request, timeout=timeout), known)
+        return Watch(self.transport.stream(request, timeout=seconds + 30.0), known)
 
     def create(self, kind: Kind, body: Mapping[str, Any]) -> Json:
         return self.raw("POST", _path(kind, _namespace(body)), self._manager(), _typed(kind, body))

@@ -15,11 +15,7 @@ from broker.apis.meta import Condition, ConditionUpdate, Object
 from broker.text import format_micros, format_time
 
 Json = dict[str, Any]
-
-
-def timestamp(time: datetime) -> str:
-    """metav1.Time: whole seconds, UTC."""
-    return format_time(time)
+timestamp = format_time
 
 
 def micro_timestamp(time: datetime) -> str:

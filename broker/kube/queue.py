@@ -135,12 +135,6 @@ class WorkQueue(Generic[K]):
             self._promote()
             return len(self._ready)
 
-    def idle(self) -> bool:
-        """Whether no key is ready or with a worker; delayed keys do not count."""
-        with self._changed:
-            self._promote()
-            return not self._ready and not self._active
-
     def _add(self, key: K) -> None:
         if self._down or key in self._dirty:
             return

@@ -24,7 +24,7 @@ from broker.quota.usage import Reserved
 Findings = tuple[tuple[str, str], ...]  # reason and message of each event
 Key = tuple[str, str]  # kind, key
 DRAWING: Final = ("", "")  # all objects that draw from a reservation
-NO_OWNED_SLOT: Final = "no slot that belongs to a reservation is for it"
+NO_OWNED_SLOT: Final = "no slot that belongs to a reservation is for"
 
 
 class AnnotationReporter:

@@ -18,7 +18,6 @@ from typing import Any, Final, get_args
 import structlog
 
 from broker.apis.core import ConfigMap
-from broker.capacity.answers import ANSWERS
 from broker.capacity.shortages import Scope, ScopeKind, Shortage, Shortages
 from broker.kube.client import Client
 from broker.kube.conditions import timestamp
@@ -54,13 +53,7 @@ class PublishedShortages:
         except ApiError as error:
             _log.warning("shortages of the leader before not read", configmap=NAME, error=str(error))
             return Shortages()
-        return Shortages(
-            {
-                shortage.scope: shortage
-                for shortage in self._written.by_scope.values()
-                if shortage.plausible(now) and ANSWERS[shortage.class_].marks != "nothing"
-            }
-        )
+        return Shortages({s.scope: s for s in self._written.by_scope.values() if s.plausible(now)})
 
     def publish(self, shortages: Shortages, odds: Mapping[str, int], now: datetime) -> None:
         """Writes the current shortages and odds if they have changed. A failed write is repeated by the next

@@ -15,11 +15,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
+from broker.apis.karpenter import NodePool
 from broker.apis.names import CAPACITY_TYPE
 from broker.capacity.class_catalog import CandidateType, ClassCatalog
 from broker.capacity.entitlement import Entitlements, SlotPool
 from broker.capacity.model import Claim, Inventory, NodeClass, Option
 from broker.capacity.option_catalog import OptionCatalog
+from broker.capacity.shortages import Shortages
 from broker.capacity.types import WELL_KNOWN, capacity, reservation_labels
 from broker.controllers.provisioning.learned import LearnedRoom, MachineSort
 from broker.controllers.provisioning.pools import ServedPool

@@ -210,6 +210,6 @@ def test_a_reconcile_goes_through_an_outage_of_the_api_server(world: World) -> N
         queue.add(key)
     controller.start()
     world.clock.until(lambda: len(world.client.list(Node.KIND)[0]) == 3, step=0.5)
-    world.clock.until(queue.idle)
+    world.clock.until(lambda: not (len(queue) or queue._active))
     assert controller.stop()
     assert [queue.failures(key) for key in ("a", "b", "c")] == [0, 0, 0]

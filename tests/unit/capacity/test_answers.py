@@ -212,7 +212,7 @@ def test_launch_clears_the_shortages_of_its_scopes() -> None:
         error = LaunchError(code="Code", message="", class_=class_, subnet_id="subnet-1")
         known = remember(known, error, on_demand(), inventory=inventory(), now=NOW)
     assert len(list(known.lasting(NOW))) == 3
-    assert not launched(known, on_demand(), reservation_id="", subnet_id="subnet-1").by_scope
+    assert not [*launched(known, on_demand(), reservation_id="", subnet_id="subnet-1").lasting(NOW)]
     # Other scopes stay short.
     left = launched(known, on_demand("m5.large"), reservation_id="", subnet_id="subnet-2")
     assert [shortage.scope.kind for shortage in left.lasting(NOW)] == ["pool", "subnet"]
@@ -288,13 +288,13 @@ def test_slots_that_ec2_passed_over_are_not_planned_again() -> None:
 def test_launch_in_one_reservation_marks_no_other_as_full(landed: str) -> None:
     group = call(BY_MATCH, 1)
     inside = instance("i-1", reservation=landed)
-    assert not learned(group, inside).by_scope
+    assert not [*learned(group, inside).lasting(NOW)]
     assert not full(group, distribute(group, LaunchResult(instances=(inside,))), ())
 
 
 @pytest.mark.covers("KRP-33")
 def test_undescribed_instance_marks_no_reservation() -> None:
-    assert not learned(call(BY_MATCH, 1), instance("i-1", described=False)).by_scope
+    assert not [*learned(call(BY_MATCH, 1), instance("i-1", described=False)).lasting(NOW)]
 
 
 @pytest.mark.covers("KRP-18")

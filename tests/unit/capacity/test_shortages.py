@@ -270,6 +270,15 @@ def test_vcpu_limits_are_counted_by_ec2s_groups_of_families(name: str, family: s
     assert quota_family(name) == family
 
 
+def test_current_shortages_have_a_fixed_order() -> None:
+    known = short(RESERVATION, class_=FULL, known=short())
+    assert [str(shortage.scope) for shortage in known.lasting(NOW + minutes(1))] == [
+        "pool:on-demand:m5.xlarge:us-east-1a",
+        "reservation:cr-1",
+    ]
+    assert [*known.lasting(NOW + FIRST)] == []
+
+
 def test_old_shortages_are_forgotten() -> None:
     known = short()
     later = short(Scope("subnet", "subnet-1"), known=known, now=NOW + FIRST + MEMORY)

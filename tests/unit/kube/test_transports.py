@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from broker.apis.core import Node
-from broker.kube.client import Client, Request
+from broker.kube.client import Client, Request, Watch
 from broker.kube.errors import ApiError, Conflict, Forbidden, TooManyRequests, Unavailable
 from broker.kube.transports import ConfigurationError, HttpTransport
 from tests.support.scripted_http import Web, begin_stream, chunk, dead_port, respond
@@ -160,8 +160,8 @@ def test_a_response_after_the_timeout_is_unavailable(tmp_path: Path) -> None:
 
 
 def watch(tmp_path: Path, web: Web, *, silence: float = 60) -> Any:
-    client = Client(HttpTransport.from_kubeconfig(kubeconfig(tmp_path, web.url)))
-    return client.watch(Node.KIND, resource_version="1", silence=silence)
+    transport = HttpTransport.from_kubeconfig(kubeconfig(tmp_path, web.url))
+    return Watch(transport.stream(GET, timeout=silence))
 
 
 def test_events_are_complete_for_any_chunks(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ from broker.reservations.ownership import Ownership
 from broker.settings import Settings
 from tests.support.caches import claim_caches
 from tests.support.clock import FakeClock
+from tests.support.dependencies import dependencies
 from tests.unit.capacity.builders import (
     CAPACITY_TYPE,
     GROUP,

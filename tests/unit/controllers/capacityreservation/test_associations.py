@@ -32,6 +32,7 @@ from tests.kueue.definitions import definitions, install
 from tests.kueue.played import Kueue
 from tests.support.caches import claim_caches
 from tests.support.clock import FakeClock
+from tests.support.dependencies import dependencies
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"

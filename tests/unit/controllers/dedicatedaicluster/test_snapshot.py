@@ -26,6 +26,7 @@ from broker.quota.usage import Reserved
 from broker.reservations.odcr_status import OdcrSnapshot
 from broker.reservations.ownership import Ownership
 from broker.reservations.sizing import SizedQuota
+from tests.support.caches import claim_caches
 from tests.support.clock import FakeClock
 
 Json = dict[str, Any]

@@ -43,7 +43,9 @@ from broker.settings import Settings
 from providers.model import Gpu, InstanceType, Odcr
 from tests.kueue.definitions import definitions, install
 from tests.kueue.played import Kueue
+from tests.support.caches import claim_caches
 from tests.support.clock import FakeClock
+from tests.support.dependencies import dependencies
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"

@@ -43,6 +43,7 @@ from tests.cluster.taps import Tap
 from tests.kueue.definitions import install
 from tests.kueue.played import Kueue
 from tests.support.clock import FakeClock
+from tests.support.dependencies import dependencies
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
