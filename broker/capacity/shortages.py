@@ -22,6 +22,7 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from broker.capacity.model import Inventory, Option, Pool
+from broker.doubling import doubled
 from providers.model import ErrorClass
 
 BACKING_OFF: Final = "BackingOff"  # the reason for a shortage that is not over
@@ -247,7 +248,7 @@ def quota_family(instance_type: str) -> str:
 
 def _length(scope: Scope, class_: ErrorClass, step: int) -> timedelta:
     fixed = _FIXED.get(class_) if scope.kind != "reservation" else None
-    return fixed if fixed is not None else min(CAP, FIRST * 2 ** min(step, 10))
+    return fixed if fixed is not None else doubled(FIRST, CAP, step)
 
 
 def _soonest(shortages: Collection[Shortage | None]) -> Shortage | None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from broker.doubling import doubled
+
 Random = Callable[[], float]
 
 
@@ -18,7 +20,7 @@ class Backoff:
         self.failures = 0
 
     def next(self, *, at_least: float = 0.0) -> float:
-        ceiling = min(self._longest, self._first * 2.0 ** min(self.failures, 64))
+        ceiling = doubled(self._first, self._longest, self.failures)
         self.failures += 1
         return max(at_least, ceiling * self._random())
 

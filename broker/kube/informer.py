@@ -17,6 +17,7 @@ from typing import Generic
 import structlog
 from prometheus_client import Counter, Gauge
 
+from broker.doubling import doubled
 from broker.kube.backoff import Backoff, Random
 from broker.kube.cache import Cache, DecodedObject, Handler, Indexes, Raw, T, number, version_of
 from broker.kube.client import Client, Watch
@@ -220,7 +221,7 @@ class Informer(Generic[T]):
             self._group.deliver(self, Informer._fail, str(error), self.missing)
             if absent:
                 self._absences += 1
-                return min(ABSENT, FIRST * 2.0 ** min(self._absences, 16))
+                return doubled(FIRST, ABSENT, self._absences)
             return error.retry_after if isinstance(error, TooManyRequests) else 0.0
         return 0.0
 

@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from broker.doubling import doubled
 from broker.kube.clock import Clock
 from broker.kube.metrics import REGISTRY
 
@@ -81,7 +82,7 @@ class WorkQueue(Generic[K]):
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         RETRIES.labels(self.name).inc()
-        delay = max(at_least, min(self._longest, self._first * 2.0 ** min(failures, 64)))
+        delay = max(at_least, doubled(self._first, self._longest, failures))
         self.add_after(key, delay)
         return delay
 

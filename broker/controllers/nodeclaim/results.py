@@ -23,6 +23,7 @@ from broker.controllers.nodeclaim.launch_pass import FleetResult, LaunchPass, Pe
 from broker.controllers.nodeclaim.report import Reporter, limit
 from broker.controllers.nodeclaim.writers import WriterPool
 from broker.controllers.nodeclass.resolve import LaunchClass, Surroundings
+from broker.doubling import doubled
 from broker.kube.clock import Clock
 from providers.model import ErrorClass, ProviderError
 
@@ -51,9 +52,7 @@ class ClaimHolds:
     def put(self, uid: str, ready: LaunchClass, waits: tuple[timedelta, timedelta], *, now: datetime) -> None:
         known = self._holds.get(uid)
         times = known.times + 1 if known else 1
-        first, longest = waits
-        until = now + min(longest, first * 2 ** min(times - 1, 10))
-        self._holds[uid] = ClaimHold(until=until, times=times, seen=_seen(ready))
+        self._holds[uid] = ClaimHold(until=now + doubled(*waits, times - 1), times=times, seen=_seen(ready))
 
     def holds(self, uid: str, ready: LaunchClass, *, now: datetime) -> bool:
         hold = self._holds.get(uid)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from broker.doubling import doubled
 from broker.kube.batch import Batcher
 from broker.kube.clock import Clock
 from broker.kube.controller import Result
@@ -136,7 +137,7 @@ class Terminations:
         before = entry.seen
         if requested:
             entry.tries = entry.tries + 1 if refused else 0
-            entry.due = now + min(RECHECK * 2 ** (entry.tries - 1), LONGEST) if refused else now
+            entry.due = now + doubled(RECHECK, LONGEST, entry.tries - 1) if refused else now
         elif before is not None:
             refused = before.refused  # it is valid until the next try
         entry.seen = Sighting(

@@ -28,6 +28,7 @@ from broker.controllers.nodeclaim.template import NodeBootstrap, instance_tags, 
 from broker.controllers.nodeclaim.translate import BadClaim, planned
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import LaunchClass
+from broker.doubling import doubled
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from broker.kube.controller import Result
@@ -117,7 +118,7 @@ class LaunchTrials:
             mark = None if error.class_ in NO_ANSWER else ""
         refusals = refusals + 1 if refusal else 0
         if refusal:
-            wait = min(AGAIN[1], AGAIN[0] * 2 ** min(refusals - 1, 10))
+            wait = doubled(*AGAIN, refusals - 1)
             _log.info("trial refused", nodeclass=name, error=refusal, again_seconds=wait)
         if self._last.get(name) is last:  # nothing was launched meanwhile
             self._last[name] = Trial(seen=_seen(ready), due=now + wait, refusals=refusals)

@@ -13,6 +13,7 @@ from typing import Final
 
 from broker.apis import koordinator as koord
 from broker.apis.core import Pod
+from broker.doubling import doubled
 from broker.placement.holds_reading import priority
 
 Waiting = Pod | koord.KoordinatorReservation
@@ -74,7 +75,7 @@ class SchedulingBackoff:
 
     def failed(self, uid: str, now: float) -> None:
         count = self._failures.get(uid, (0, 0.0))[0] + 1
-        self._failures[uid] = (count, now + min(LONGEST, FIRST * 2.0 ** min(count - 1, 8)))
+        self._failures[uid] = (count, now + doubled(FIRST, LONGEST, count - 1))
 
     def succeeded(self, uid: str) -> None:
         self._failures.pop(uid, None)
