@@ -48,6 +48,11 @@ def pool_hash(pool: NodePool) -> str:
     return _hash(pool.spec.template, frozenset({"requirements"}))
 
 
+def class_stamp(node_class: EC2NodeClass) -> dict[str, str]:
+    """The annotations of a claim that is launched from the present class."""
+    return {names.NODECLASS_HASH: class_hash(node_class), names.NODECLASS_HASH_VERSION: VERSION}
+
+
 def class_hash(node_class: EC2NodeClass) -> str:
     """The hash of the class's static fields."""
     return _hash(node_class.spec, _SHOWN_BY_INSTANCE)

@@ -183,6 +183,7 @@ TAG_MANAGED: Final = "capacity-broker.io/managed-by"
 TAG_COMPARTMENT: Final = "capacity-broker.io/compartment"
 TAG_LAUNCH: Final = LAUNCH
 TAG_NODECLASS: Final = "capacity-broker.io/nodeclass"
+TAG_NODECLASS_HASH: Final = "capacity-broker.io/nodeclass-hash"  # with its version before it
 TAG_TRIAL: Final = "capacity-broker.io/trial"  # of a launch that is only tried
 # On reservations: followed by the cluster's and the class's name.
 TAG_ADVISED: Final = ADVISED

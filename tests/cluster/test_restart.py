@@ -8,7 +8,9 @@ import pytest
 
 from broker.apis import names
 from broker.apis.core import Node
+from broker.apis.hashes import class_hash
 from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
 from broker.controllers.nodeclaim.status import instance_id
 from tests.cluster.account import A, tags
 from tests.cluster.objects import ON_DEMAND, RESERVED
@@ -209,6 +211,24 @@ def test_orphans_go_back_to_the_claims_that_they_were_launched_for(stack: Stack)
     for name in ("small", "any"):
         claim = stack.get(NodeClaim, name)
         assert instance_id(claim) == launched[claim.annotations[names.LAUNCH]]
+
+
+@pytest.mark.covers("KRP-25")
+def test_adopted_instance_keeps_the_hash_of_the_class_that_it_was_launched_with(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    stack.claim(capacity=(ON_DEMAND,))
+    stack.tap.lose(status_of("nodeclaims"))
+    stack.start()
+    stack.until(lambda: stack.aws.instances(), "the launch")
+    stack.stop()
+    stack.tap.heal()
+    launched = class_hash(stack.get(EC2NodeClass, "gpu"))
+    stack.edit(EC2NodeClass, "gpu", {"spec": {"userData": "#!/bin/sh\ntrue\n"}})
+    assert class_hash(stack.get(EC2NodeClass, "gpu")) != launched
+    stack.start()
+    stack.until_ready("c-0")
+    assert "Adopted" in attempts(stack, "c-0")
+    assert stack.get(NodeClaim, "c-0").annotations[names.NODECLASS_HASH] == launched
 
 
 @pytest.mark.covers("KRP-25")

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from broker.apis import names
 from broker.apis.core import Pod
-from broker.apis.hashes import VERSION, class_hash, pool_stamp
+from broker.apis.hashes import VERSION, class_stamp, pool_stamp
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate
 from broker.controllers.disruption.drift import drift
@@ -134,7 +134,7 @@ def stamps(node: ManagedNode, ready: LaunchClass | None) -> dict[str, str]:
     if annotations.get(names.NODEPOOL_HASH_VERSION) != VERSION:
         hashes |= pool_stamp(node.pool)
     if ready is not None and annotations.get(names.NODECLASS_HASH_VERSION) != VERSION:
-        hashes |= {names.NODECLASS_HASH: class_hash(ready.source), names.NODECLASS_HASH_VERSION: VERSION}
+        hashes |= class_stamp(ready.source)
     return hashes
 
 

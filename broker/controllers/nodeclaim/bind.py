@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from broker.apis import names
-from broker.apis.hashes import VERSION, class_hash
+from broker.apis.hashes import class_stamp
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionUpdate
 from broker.capacity.adopt import capacity_type
@@ -214,7 +214,7 @@ class Binder:
             labels |= {key: None for key in names.RESERVATION_LABELS if key in current.labels}
             metadata = missing_finalizer(current) | {"labels": labels | facts}
             return metadata | {
-                "annotations": {**self._reporter.remembered(current, attempts), **_class_stamp(ready)}
+                "annotations": self._reporter.remembered(current, attempts) | _class_stamp(instance, ready)
             }
 
         new_provider_id = provider_id(instance)
@@ -258,9 +258,15 @@ class Binder:
         return True
 
 
-def _class_stamp(ready: LaunchClass) -> dict[str, str]:
-    """The hash of the class that the instance was launched with, for drift."""
-    return {names.NODECLASS_HASH: class_hash(ready.source), names.NODECLASS_HASH_VERSION: VERSION}
+def _class_stamp(instance: Instance, ready: LaunchClass) -> dict[str, str]:
+    """The hash of the class that the instance was launched with, for drift.
+
+    The class may have changed before a claim adopts the instance, which then has the old user data.
+    """
+    version, _, launched = instance.tags.get(names.TAG_NODECLASS_HASH, "").rpartition("/")
+    if not version:
+        return class_stamp(ready.source)
+    return {names.NODECLASS_HASH: launched, names.NODECLASS_HASH_VERSION: version}
 
 
 def _grouped_by_reason(skipped: Iterable[Skipped], tried: Collection[Pool]) -> list[list[Skipped]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import orjson
 
 from broker.apis import names
+from broker.apis.hashes import VERSION, class_hash
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.launches import LaunchGroup
 from broker.capacity.types import EFA
@@ -131,6 +132,7 @@ def instance_tags(ready: LaunchClass, *, launch: str, cluster: str) -> Mapping[s
         **ready.source.spec.tags,
         names.TAG_CLUSTER: cluster,
         names.TAG_NODECLASS: ready.source.name,
+        names.TAG_NODECLASS_HASH: f"{VERSION}/{class_hash(ready.source)}",
         names.TAG_LAUNCH: launch,
     }
 

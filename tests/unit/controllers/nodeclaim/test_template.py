@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.apis.hashes import VERSION, class_hash
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.launches import LaunchGroup
@@ -184,10 +185,12 @@ def test_an_efa_request_gets_one_on_each_network_card() -> None:
 
 @pytest.mark.covers("KRP-14")
 def test_instances_have_the_tags_of_class_and_broker() -> None:
-    assert instance_tags(ready(), launch="l-1", cluster="blue") == {
+    launched = ready()
+    assert instance_tags(launched, launch="l-1", cluster="blue") == {
         "team": "ml",
         "capacity-broker.io/cluster": "blue",
         "capacity-broker.io/nodeclass": "training",
+        "capacity-broker.io/nodeclass-hash": f"{VERSION}/{class_hash(launched.source)}",
         "capacity-broker.io/launch": "l-1",
     }
 
