@@ -17,7 +17,6 @@ from broker.apis.core import UNSCHEDULABLE, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import Condition, ConditionUpdate, condition
 from broker.capacity.model import Attempt, Outcome, Skipped
-from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.capacity.shortages import BACKING_OFF
 from broker.controllers.nodeclaim.status import instance_id, patch, pods_of, write
 from broker.kube.cache import Cache
@@ -27,14 +26,15 @@ from broker.kube.conditions import condition_body, set_conditions
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.events import EventType, Recorder
 from broker.oncall.journal import attempt_id, dump, recorded
-from broker.text import quantities
+from broker.placement.future_nodes import future_node
+from broker.placement.quantities import amounts
+from broker.placement.reading import pod_info
 from providers.model import ErrorClass
 
 AVAILABLE, LIMIT_EXCEEDED = "Available", "LimitExceeded"
 # The reasons for a skipped option that mean LimitExceeded if the option is a reservation.
 FULL = frozenset({"ReservationFull", "OutbidInPlan", "HeldForGang", BACKING_OFF})
 MOST_PODS = 10
-PREFERENCE = "PreferNoSchedule"  # a taint that keeps no pod off
 
 _SHORT_CLASSES = (ErrorClass.RESERVATION_FULL, ErrorClass.RESERVATION_GONE, ErrorClass.CAPACITY)
 _log = structlog.get_logger("launch")
@@ -217,26 +217,13 @@ def would_take(claim: NodeClaim, pod: Pod) -> bool:
     if pod.spec.node_name or scheduled is None or scheduled.reason != UNSCHEDULABLE:
         return False
     try:
-        requirements = Requirements.of((r.key, r.operator, r.values) for r in claim.spec.requirements)
-        room = quantities(claim.spec.resources.requests)
-    except (InvalidRequirement, ValueError):
+        node, info = future_node(claim.spec, claim.labels), pod_info(pod)
+        room = amounts(claim.spec.resources.requests)
+    except ValueError:
         return False
-    for key, value in pod.spec.node_selector.items():
-        if claim.labels.get(key) != value and not (key in requirements and requirements.allows(key, value)):
-            return False
-    tolerated = all(
-        any(_tolerates(t.key, t.operator, t.value, t.effect, taint) for t in pod.spec.tolerations)
-        for taint in ((x.key, x.value, x.effect) for x in claim.spec.taints if x.effect != PREFERENCE)
+    return node.accepts(info) and all(
+        amount <= room.get(name, amount) for name, amount in info.requests.items()
     )
-    return tolerated and all(pod.requests[name] <= room[name] for name in pod.requests if name in room)
-
-
-def _tolerates(key: str, operator: str, value: str, effect: str, taint: tuple[str, str, str]) -> bool:
-    if effect not in ("", taint[2]):
-        return False
-    if operator == "Exists":
-        return key in ("", taint[0])
-    return (key, value) == taint[:2]
 
 
 def launched_at(claims: Iterable[NodeClaim]) -> dict[str, datetime]:

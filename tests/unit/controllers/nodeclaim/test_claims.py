@@ -281,6 +281,12 @@ def pod(**spec: Any) -> Pod:
     )
 
 
+def affinity(key: str, operator: str, *values: str) -> dict[str, Any]:
+    term = {"matchExpressions": [requirement(key, operator, *values)]}
+    required = {"nodeSelectorTerms": [term]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
 @pytest.mark.covers("KRP-24")
 @pytest.mark.parametrize(
     ("waiting", "takes"),
@@ -292,6 +298,10 @@ def pod(**spec: Any) -> Pod:
         (pod(nodeSelector={"team": "b"}), False),
         (pod(nodeSelector={"zone": "z1"}), True),
         (pod(nodeSelector={"zone": "z9"}), False),
+        (pod(affinity=affinity("zone", "In", "z2", "z9")), True),
+        (pod(affinity=affinity("zone", "In", "z9")), False),
+        (pod(affinity=affinity("team", "NotIn", "a")), False),
+        (pod(affinity=affinity("other", "Exists")), False),
         (pod(containers=[{"name": "c", "resources": {"requests": {"cpu": "9"}}}]), False),
     ],
 )

@@ -1,0 +1,66 @@
+"""Whether a node that does not exist yet could have a pod: by the labels and taints of its pool or claim."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from broker.apis.karpenter import NodeClaimTemplateSpec
+from broker.capacity.requirements import InvalidRequirement, Requirements
+from broker.capacity.types import WELL_KNOWN
+from broker.placement.model import NodeTaint, PodInfo
+from broker.placement.reading import node_taints
+from broker.placement.selectors import (
+    DOES_NOT_EXIST,
+    GREATER,
+    LESS,
+    NOT_IN,
+    Selector,
+    SelectorRequirement,
+)
+from broker.placement.taints import tolerates_all
+
+_WITHOUT: Final = (NOT_IN, DOES_NOT_EXIST)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FutureNode:
+    requirements: Requirements
+    taints: tuple[NodeTaint, ...]
+
+    def accepts(self, pod: PodInfo) -> bool:
+        """Whether the node could satisfy the pod's taints, selector and required affinity."""
+        if pod.named_nodes is not None or not tolerates_all(pod.tolerations, self.taints):
+            return False
+        if not self._allows(pod.node_selector):
+            return False
+        return pod.node_terms is None or any(self._allows(term.expressions) for term in pod.node_terms)
+
+    def _allows(self, selector: Selector) -> bool:
+        unknown = [
+            item
+            for item in selector
+            if item.key not in self.requirements
+            and item.key not in WELL_KNOWN
+            and item.operator not in _WITHOUT
+        ]
+        if unknown:
+            return False  # a label of the user's own exists only if the pool or claim defines it
+        try:
+            selected = Requirements.of((item.key, item.operator, _values(item)) for item in selector)
+        except InvalidRequirement:
+            return False
+        return not (self.requirements & selected).problems()
+
+
+def future_node(spec: NodeClaimTemplateSpec, labels: Mapping[str, str]) -> FutureNode:
+    """The node of a claim with this spec and these labels. Raises InvalidRequirement."""
+    requirements = Requirements.of((item.key, item.operator, item.values) for item in spec.requirements)
+    return FutureNode(
+        requirements=requirements & Requirements.of_labels(labels), taints=node_taints(spec.taints)
+    )
+
+
+def _values(item: SelectorRequirement) -> tuple[str, ...]:
+    return (str(item.bound),) if item.operator in (GREATER, LESS) else tuple(sorted(item.values))
