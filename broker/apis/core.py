@@ -6,14 +6,12 @@ https://kubernetes.io/docs/reference/kubernetes-api/. Fields that no decision re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
 from broker.apis.meta import Condition, Kind, MicroTime, Model, Object, Quantity, Time, condition
 from broker.apis.schema import crd
-from broker.text import quantities
 
 # The condition of a pod that the scheduler sets, and its reason if no node has room.
 POD_SCHEDULED: Final = "PodScheduled"
@@ -259,28 +257,6 @@ class Pod(Object):
         """The scheduler's condition."""
         return condition(self.status.conditions, POD_SCHEDULED)
 
-    @property
-    def requests(self) -> dict[str, float]:
-        """The scheduler's view of the pod's requests, in base units; `pods` is always 1.
-
-        The larger of all containers together and each init container in its turn, plus overhead.
-        Sidecars (init containers that restart) run beside the following containers. Requests of
-        the pod itself replace the sum:
-        https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
-        """
-        sidecars: dict[str, float] = {}
-        peak: dict[str, float] = {}
-        for container in self.spec.init_containers:
-            requests = _requests(container.resources)
-            if container.restart_policy == "Always":
-                sidecars = _sum([sidecars, requests])
-                peak = _max(peak, sidecars)
-            else:
-                peak = _max(peak, _sum([sidecars, requests]))
-        running = _sum([sidecars, *(_requests(container.resources) for container in self.spec.containers)])
-        counted = _max(peak, running) | quantities(self.spec.resources.requests)
-        return _sum([counted, quantities(self.spec.overhead), {"pods": 1.0}])
-
 
 class ConfigMap(Object):
     KIND: ClassVar[Kind] = Kind(
@@ -288,23 +264,6 @@ class ConfigMap(Object):
     )
 
     data: dict[str, str] = Field(default_factory=dict)
-
-
-def _requests(resources: Resources) -> dict[str, float]:
-    """A limit without a request is a request of the same size."""
-    return quantities({**resources.limits, **resources.requests})
-
-
-def _sum(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for part in parts:
-        for name, value in part.items():
-            total[name] = total.get(name, 0.0) + value
-    return total
-
-
-def _max(left: Mapping[str, float], right: Mapping[str, float]) -> dict[str, float]:
-    return {name: max(left.get(name, 0.0), right.get(name, 0.0)) for name in {**left, **right}}
 
 
 class ResourceQuotaSpec(Model):

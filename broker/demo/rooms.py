@@ -21,6 +21,7 @@ from broker.demo import account
 from broker.demo.deployments import Deployments, machine
 from broker.demo.examples import examples
 from broker.demo.story import Scene, open_scene
+from broker.placement.quantities import CPU, pod_requests
 from broker.settings import Settings
 
 GPU: Final = "nvidia.com/gpu"
@@ -218,11 +219,11 @@ def _row(pod: Pod, room: str, good: bool) -> dict[str, Any]:
 
 
 def _requests_text(pod: Pod) -> Iterable[str]:
-    words: Mapping[str, Callable[[float], str]] = {
-        "cpu": lambda value: f"{value:g} CPU",
-        GPU: lambda value: f"{value:g} GPU",
+    words: Mapping[str, Callable[[int], str]] = {
+        CPU: lambda milli: f"{milli / 1000:g} CPU",
+        GPU: lambda count: f"{count} GPU",
     }
-    return (words[name](value) for name, value in pod.requests.items() if name in words)
+    return (words[name](value) for name, value in pod_requests(pod.spec).items() if name in words)
 
 
 def _room(pod: Pod) -> str:

@@ -20,6 +20,7 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.nodeclaim.termination import BY_NODE
 from broker.kube.cache import Cache
+from broker.placement.quantities import pod_requests
 from broker.quota.hardware import Machine, UnattributedKey
 from broker.quota.model import FlavorResource
 from broker.quota.usage import ReservationHolder, Reserved
@@ -173,5 +174,5 @@ def _counted(pod: Pod | None) -> tuple[tuple[str, str, int], ...]:
         _SOLD & {*container.resources.limits, *container.resources.requests} for container in containers
     ):
         return ()
-    node, requests = pod.spec.node_name, pod.requests
-    return tuple((node, name, int(requests[name])) for name in ACCELERATORS if requests.get(name))
+    node, requests = pod.spec.node_name, pod_requests(pod.spec)
+    return tuple((node, name, requests[name]) for name in ACCELERATORS if requests.get(name))

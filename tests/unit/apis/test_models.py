@@ -211,44 +211,6 @@ def test_times_are_written_as_kubernetes_reads_them(at: datetime) -> None:
     assert datetime.fromisoformat(transition) == at.astimezone(UTC).replace(microsecond=0)
 
 
-def pod_of(**spec: Any) -> Pod:
-    return Pod.decode({"metadata": {"namespace": "a", "name": "b"}, "spec": spec})
-
-
-def container(restart: str = "", **requests: str) -> dict[str, Any]:
-    return {"resources": {"requests": requests}, **({"restartPolicy": restart} if restart else {})}
-
-
-@pytest.mark.parametrize(
-    ("pod", "cpu"),
-    [
-        (pod_of(containers=[container(cpu="1"), container(cpu="500m")]), 1.5),
-        (pod_of(containers=[container(cpu="1")], initContainers=[container(cpu="4"), container(cpu="2")]), 4),
-        (pod_of(containers=[container(cpu="3")], initContainers=[container(cpu="2"), container(cpu="2")]), 3),
-        (pod_of(containers=[container(cpu="1")], initContainers=[container("Always", cpu="2")]), 3),
-        (
-            pod_of(
-                containers=[container(cpu="1")],
-                initContainers=[container("Always", cpu="2"), container(cpu="4")],
-            ),
-            6,
-        ),
-        (
-            pod_of(
-                containers=[container(cpu="1")],
-                initContainers=[container(cpu="4"), container("Always", cpu="2")],
-            ),
-            4,
-        ),
-        (pod_of(containers=[container(cpu="1")], overhead={"cpu": "250m"}), 1.25),
-        (pod_of(containers=[container(cpu="1")], resources={"requests": {"cpu": "8"}}), 8),
-        (pod_of(containers=[{"resources": {"limits": {"cpu": "2"}}}]), 2),
-    ],
-)
-def test_pod_requests_equal_the_schedulers_count(pod: Pod, cpu: float) -> None:
-    assert pod.requests == {"cpu": cpu, "pods": 1}
-
-
 def test_numbers_in_resources_are_read_as_text() -> None:
     claim = NodeClaim.decode(node_claim(resources={"requests": {"cpu": 4, "memory": "1Gi"}}))
     assert claim.spec.resources.requests == {"cpu": "4", "memory": "1Gi"}
@@ -260,15 +222,12 @@ def test_a_large_list_is_decoded() -> None:
         "metadata": {"name": "a", "namespace": "b", "uid": "u", "labels": {"app": "x"}},
         "spec": {
             "nodeName": "n",
-            "containers": [
-                {"name": "c", "image": "i", "env": [{"name": "E", "value": "v"}] * 20, **container(cpu="1")}
-            ],
+            "containers": [{"name": "c", "image": "i", "env": [{"name": "E", "value": "v"}] * 20}],
             "tolerations": [{"operator": "Exists"}],
         },
         "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
     }
     listed = [Pod.decode(pod) for _ in range(2000)]
-    assert {pod_.requests["cpu"] for pod_ in listed} == {1.0}
     assert {pod_.spec.node_name for pod_ in listed} == {"n"}
 
 
