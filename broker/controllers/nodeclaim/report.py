@@ -15,14 +15,14 @@ import structlog
 from broker.apis import names
 from broker.apis.core import UNSCHEDULABLE, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.apis.meta import Condition, ConditionUpdate, condition
+from broker.apis.meta import ConditionUpdate, condition
 from broker.capacity.model import Attempt, Outcome, Skipped
 from broker.capacity.shortages import BACKING_OFF
 from broker.controllers.nodeclaim.status import instance_id, patch, pods_of, write
+from broker.controllers.pool_conditions import write_conditions
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.conditions import condition_body, set_conditions
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.events import EventType, Recorder
 from broker.oncall.journal import attempt_id, dump, recorded
@@ -182,31 +182,16 @@ class Reporter:
         return [pod for pod in self._pods.list() if would_take(claim, pod)][:MOST_PODS]
 
     def pool_limit(self, pool_name: str, change: ConditionUpdate) -> None:
-        """Applies the same condition to the claim's NodePool, if it exists."""
+        """Writes the same condition to the claim's NodePool, if it exists."""
         pool = self._pools.get(pool_name)
         if pool is None:
             return
-        known: tuple[Condition, ...] = tuple(
-            c for c in pool.status.conditions if c.type == names.CAPACITY_RESERVATION
-        )
-        now = self._clock.now()
-        after = set_conditions(
-            known,
-            change,
-            now=now,
-            observed_generation=pool.metadata.generation,
-        )
         # The message names the latest claim; only a changed status or reason is worth a write.
-        if known and (known[0].status, known[0].reason) == (change.status, change.reason):
+        known = condition(pool.status.conditions, change.type)
+        if known is not None and (known.status, known.reason) == (change.status, change.reason):
             return
-        body = {
-            "apiVersion": NodePool.KIND.api_version,
-            "kind": NodePool.KIND.kind,
-            "metadata": {"name": pool.name, "uid": pool.uid},
-            "status": {"conditions": [condition_body(c) for c in after]},
-        }
         try:
-            self._pools.observe(self._client.apply(NodePool.KIND, body, subresource="status"))
+            write_conditions(self._client, self._pools, pool, change, now=self._clock.now())
         except ApiError as error:
             _log.warning("pool status not written", nodepool=pool.name, error=str(error))
 

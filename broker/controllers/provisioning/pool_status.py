@@ -23,7 +23,7 @@ from broker.apis.meta import ConditionUpdate, condition
 from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import REGISTRATION_TIMED_OUT
 from broker.controllers.nodeclaim.status import is_true
-from broker.controllers.provisioning.report import write_conditions
+from broker.controllers.pool_conditions import write_conditions
 from broker.controllers.provisioning.usage import NODES, pool_usage, shown
 from broker.kube.cache import Cache
 from broker.kube.context import ControllerContext

@@ -7,7 +7,6 @@ or after five minutes (karpenter pkg/controllers/provisioning/scheduling/events.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 from typing import Final
 
 import structlog
@@ -16,12 +15,11 @@ from broker.apis.core import Pod
 from broker.apis.karpenter import NodePool
 from broker.apis.koordinator import KoordinatorReservation
 from broker.apis.meta import ConditionUpdate, condition
+from broker.controllers.pool_conditions import write_conditions
 from broker.controllers.provisioning.pools import SERVED, PoolNotServed, updates
 from broker.kube.cache import Cache
-from broker.kube.client import Client
-from broker.kube.conditions import condition_body, set_conditions
 from broker.kube.context import ControllerContext
-from broker.kube.errors import ApiError, Conflict
+from broker.kube.errors import ApiError
 
 Waiting = Pod | KoordinatorReservation
 
@@ -86,31 +84,3 @@ class PoolReporter:
         except ApiError as failure:
             _log.warning("pool not written", nodepool=pool.name, error=str(failure))
             return False
-
-
-def write_conditions(
-    client: Client, pools: Cache[NodePool], pool: NodePool, *changes: ConditionUpdate, now: datetime
-) -> bool:
-    """Whether the conditions were changed. Raises ApiError.
-
-    After another writer it tries its version if that is known already; otherwise the next pass does.
-    """
-    for _ in range(3):
-        before = pool.status.conditions
-        after = set_conditions(before, *changes, now=now, observed_generation=pool.metadata.generation)
-        if after == before:
-            return False
-        body = {
-            "metadata": {"resourceVersion": pool.metadata.resource_version},
-            "status": {"conditions": [condition_body(item) for item in after]},
-        }
-        try:
-            pools.observe(client.patch(NodePool.KIND, pool.name, body, subresource="status"))
-        except Conflict:
-            newer = pools.get(pool.name)
-            if newer is None or newer.metadata.resource_version == pool.metadata.resource_version:
-                return False
-            pool = newer
-        else:
-            return True
-    return False

@@ -1,0 +1,45 @@
+"""The only writer of NodePool conditions.
+
+Why: Karpenter 1.6 has them as one atomic list, in which server-side apply of one condition removes all
+others. So the whole list is patched, with the resourceVersion of its read.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from broker.apis.karpenter import NodePool
+from broker.apis.meta import ConditionUpdate
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.conditions import condition_body, set_conditions
+from broker.kube.errors import Conflict
+
+
+def write_conditions(
+    client: Client, pools: Cache[NodePool], pool: NodePool, *changes: ConditionUpdate, now: datetime
+) -> bool:
+    """Whether the conditions were changed. Raises ApiError.
+
+    After another writer it reads the pool and tries again, three times at most.
+    """
+    for last in (False, False, True):
+        before = pool.status.conditions
+        after = set_conditions(before, *changes, now=now, observed_generation=pool.metadata.generation)
+        if after == before:
+            return False
+        body = {
+            "metadata": {"resourceVersion": pool.metadata.resource_version},
+            "status": {"conditions": [condition_body(item) for item in after]},
+        }
+        try:
+            pools.observe(client.patch(NodePool.KIND, pool.name, body, subresource="status"))
+            return True
+        except Conflict:
+            # The broker may list pools, and get none.
+            newer, _ = client.list(NodePool.KIND, field_selector=f"metadata.name={pool.name}")
+            if last or not newer or newer[0]["metadata"]["uid"] != pool.uid:
+                raise
+            pools.observe(newer[0])
+            pool = NodePool.decode(newer[0])
+    raise AssertionError("the last try returns or raises")

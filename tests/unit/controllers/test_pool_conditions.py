@@ -1,0 +1,60 @@
+"""A condition of a NodePool is written without loss of the others, whatever the definition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.crds import KIND as CRD
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.meta import ConditionUpdate
+from broker.controllers.nodeclaim.report import Reporter
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import FakeClock
+from broker.kube.transports import InProcessTransport
+from tests.cluster.objects import node_pool
+from tests.support.definitions import defined
+
+FULL = ConditionUpdate(
+    type=names.CAPACITY_RESERVATION, status="False", reason="LimitExceeded", message="full"
+)
+
+
+def server(*, atomic: bool) -> Client:
+    """With a NodePool; `atomic`: its conditions are one list, as in Karpenter 1.6."""
+    client = Client(InProcessTransport(defined("karpenter.sh_nodepools.yaml")))
+    if atomic:
+        definition = client.get(CRD, "nodepools.karpenter.sh")
+        for version in definition["spec"]["versions"]:
+            properties = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+            del properties["conditions"]["x-kubernetes-list-type"]
+            del properties["conditions"]["x-kubernetes-list-map-keys"]
+        client.update(CRD, definition)
+    client.create(NodePool.KIND, node_pool("gpu", node_class="gpu"))
+    return client
+
+
+def set_ready(client: Client) -> None:
+    ready = {"type": "Ready", "status": "True", "reason": "Ready", "message": ""}
+    body = {"status": {"conditions": [{**ready, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}
+    client.patch(NodePool.KIND, "gpu", body, subresource="status")
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+@pytest.mark.parametrize("stale", [False, True])
+@pytest.mark.covers("KRP-24")
+def test_limit_of_reservations_keeps_the_conditions_of_others(*, atomic: bool, stale: bool) -> None:
+    client, pools, clock = server(atomic=atomic), Cache(NodePool), FakeClock()
+    unused: Any = None
+    reporter = Reporter(client, Cache(NodeClaim), pools, unused, clock=clock, recorder=unused)
+    if stale:
+        pools.observe(client.get(NodePool.KIND, "gpu"))
+    set_ready(client)
+    if not stale:
+        pools.observe(client.get(NodePool.KIND, "gpu"))
+    reporter.pool_limit("gpu", FULL)
+    written = NodePool.decode(client.get(NodePool.KIND, "gpu")).status.conditions
+    assert {item.type: item.status for item in written} == {"Ready": "True", FULL.type: "False"}
