@@ -16,7 +16,7 @@ from broker.demo.simulated import Simulated
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import timestamp
-from broker.kube.errors import NotFound
+from broker.kube.removal import remove
 from providers.base import CapacityProvider
 from providers.model import Instance, InstanceType
 
@@ -47,10 +47,7 @@ class Kubelets(Simulated):
                 )
         for name, node in nodes.items():
             if name not in running and (names.REGISTERED in node.labels or name in self._joined):
-                try:
-                    self._client.delete(Node.KIND, name, uid=node.uid)
-                except NotFound:
-                    continue
+                remove(self._client, node)
 
     def _ready(self) -> dict[str, Any]:
         return {

@@ -42,6 +42,7 @@ from broker.kube.conditions import remove_finalizer
 from broker.kube.errors import AlreadyExists, Conflict, NotFound
 from broker.kube.for_each import for_each
 from broker.kube.partial import PartialObject
+from broker.kube.removal import remove
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase
 from broker.quota.joint import GROWTH, JointDecision, QuotaState
 from broker.quota.model import AdmittedWorkload, Amounts, FlavorResource
@@ -373,12 +374,7 @@ class ClusterController:
 
     def _delete_claim(self, claim: NodeClaim) -> None:
         """Deletes the claim; Karpenter drains and terminates it as any other."""
-        try:
-            answer = self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
-        except NotFound:
-            return
-        if answer.get("kind") == NodeClaim.KIND.kind:  # a claim without finalizers is answered by a Status
-            self._shared.caches.claims.observe(answer)
+        remove(self._client, claim, self._shared.caches.claims)
 
     def _release(self, cluster: DedicatedAICluster) -> None:
         patch = remove_finalizer(cluster, names.RESERVED_FINALIZER)

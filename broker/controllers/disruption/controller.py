@@ -28,6 +28,7 @@ from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, NotFound
+from broker.kube.removal import remove
 
 # Seconds between two passes (Karpenter: pollingPeriod in pkg/controllers/disruption/controller.go).
 EVERY: Final = 10.0
@@ -95,9 +96,8 @@ class DisruptionController:
     def _end_expired(self, claim: NodeClaim) -> bool:
         """Whether it ends now, or is gone."""
         try:
-            self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
-        except NotFound:
-            return True
+            if not remove(self._client, claim):
+                return True
         except ApiError as error:
             _log.warning("expired claim could not be deleted", claim=claim.name, error=str(error))
             return False

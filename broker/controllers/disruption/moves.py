@@ -33,6 +33,7 @@ from broker.controllers.nodeclaim.registration import disrupted
 from broker.controllers.nodeclaim.status import is_true, observe_response, write
 from broker.kube.context import ControllerContext
 from broker.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
+from broker.kube.removal import remove
 from broker.placement.disruption_pods import NO_SCHEDULE
 from broker.text import InvalidText, decode_whole
 
@@ -238,7 +239,7 @@ class MoveController:
             if used is not None and used.moving:
                 self._keep(replacement)
             else:
-                self._delete(replacement)
+                remove(self._client, replacement, self._claims)
         for node in move.olds:
             self._untaint(node)
 
@@ -303,17 +304,8 @@ class MoveController:
 
     def end(self, node: ManagedNode, cause: Cause) -> None:
         """Ends a claim that needs no replacement, or none any more."""
-        if self._delete(node.claim):
+        if remove(self._client, node.claim, self._claims):
             self._reporter.terminating(node.claim, node.node, cause)
-
-    def _delete(self, claim: NodeClaim) -> bool:
-        try:
-            answer = self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
-        except NotFound:
-            return False
-        if answer.get("kind") == NodeClaim.KIND.kind:
-            observe_response(self._claims, answer)
-        return True
 
     def _taint(self, node: ManagedNode) -> None:
         if node.node is None or disrupted(node.node):

@@ -17,7 +17,8 @@ from broker.controllers.dependencies import ReservationDependencies
 from broker.controllers.kueue.render import CHECK, CONTROLLER
 from broker.kube.conditions import condition_body, set_conditions
 from broker.kube.controller import Result
-from broker.kube.errors import ApiError, NotFound
+from broker.kube.errors import ApiError
+from broker.kube.removal import remove
 from broker.kube.watches import Signal
 from broker.reservations.annotations import ADMISSION
 from broker.reservations.kueue_objects import owner_of
@@ -132,10 +133,7 @@ class AdmissionCheckReconciler:
     def _remove(self, check: AdmissionCheck | None) -> None:
         if check is None or check.deleting or check.labels.get(names.MANAGED_BY) != names.MANAGER:
             return
-        try:
-            self._client.delete(self._reads.checks.kind, CHECK, uid=check.uid)
-        except NotFound:
-            return
+        remove(self._client, check, kind=self._reads.checks.kind)
 
     def _named(self) -> bool:
         queues = self._reads.cluster_queues.cache.list()

@@ -18,6 +18,7 @@ from broker.kube.conditions import add_finalizer, remove_finalizer
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import AlreadyExists, NotFound
+from broker.kube.removal import remove
 
 Json = dict[str, Any]
 _FIELDS: Final = (
@@ -123,13 +124,13 @@ class GodelReservationController:
         if owner is not None:
             reference = {"namespace": owner.namespace, "name": owner.name, "uid": owner.uid}
             self._show(reservation, {"phase": godel.MATCHED, "currentOwners": reference})
-            self._delete(reservation)
+            remove(self._client, reservation)
             return None
         created = reservation.metadata.creation_timestamp or self._clock.now()
         ends = created + reservation.lives(self._ttl)
         remaining = (ends - self._clock.now()).total_seconds()
         if remaining <= 0:
-            self._delete(reservation)
+            remove(self._client, reservation)
             return None
         if not reservation.status.phase:
             self._show(reservation, {"phase": godel.RESERVED})
@@ -140,13 +141,5 @@ class GodelReservationController:
         body = {"metadata": {"uid": reservation.uid}, "status": status}
         try:
             self._client.patch(GodelReservation.KIND, name, body, namespace=namespace, subresource="status")
-        except NotFound:
-            return
-
-    def _delete(self, reservation: GodelReservation) -> None:
-        try:
-            self._client.delete(
-                GodelReservation.KIND, reservation.name, namespace=reservation.namespace, uid=reservation.uid
-            )
         except NotFound:
             return

@@ -18,7 +18,7 @@ from broker.kube.cache import Cache
 from broker.kube.conditions import changed
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
-from broker.kube.errors import NotFound
+from broker.kube.removal import remove
 from broker.placement.holds_reading import deadline, hold_link
 from broker.placement.quantities import pod_requests
 from broker.placement.reading import takes_room
@@ -130,10 +130,7 @@ class KoordinatorController:
         gone = bool(status.node_name) and self._nodes.lacks(status.node_name)
         if remaining > 0 and not gone:
             return Result(remaining)
-        try:
-            self._client.delete(koord.KoordinatorReservation.KIND, reservation.name, uid=reservation.uid)
-        except NotFound:
-            return None
+        remove(self._client, reservation)
         return None
 
     def _write(self, reservation: koord.KoordinatorReservation, status: Json) -> None:

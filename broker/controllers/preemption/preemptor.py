@@ -27,9 +27,9 @@ from broker.controllers.nodeclaim.status import write
 from broker.controllers.preemption.claims import cluster_of
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.errors import NotFound
 from broker.kube.events import Recorder
 from broker.kube.for_each import for_each
+from broker.kube.removal import remove
 from broker.oncall.metrics import REGISTRY
 from broker.quota.entitled import Eviction
 from broker.quota.joint import JointDecision
@@ -185,14 +185,9 @@ class Preemptor:
         change = ConditionUpdate(type=names.PREEMPTED, status="True", reason=str(reason), message=message)
         write(self._client, self._claims, claim, change, now=self._clock.now())
         self._recorder.event(claim, "Warning", "Preempted", message)
-        try:
-            answer = self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
-        except NotFound:
-            return
-        self._assumed.deleted.assume(claim.uid, None)
-        if answer.get("kind") == NodeClaim.KIND.kind:  # without a finalizer the response is a Status
-            self._claims.observe(answer)
-        RECLAIMED.labels(str(reason)).inc()
+        if remove(self._client, claim, self._claims):
+            self._assumed.deleted.assume(claim.uid, None)
+            RECLAIMED.labels(str(reason)).inc()
 
 
 # Kueue's reasons in words.

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Final, Protocol
 
 import structlog
@@ -55,7 +56,8 @@ from broker.controllers.provisioning.refused import made_for_pods
 from broker.controllers.provisioning.report import PodReporter, PoolReporter, Waiting
 from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
-from broker.kube.errors import AlreadyExists, ApiError, NotFound, Unavailable
+from broker.kube.errors import AlreadyExists, ApiError, Unavailable
+from broker.kube.removal import remove
 from broker.oncall.metrics import REGISTRY
 from broker.placement.packing_model import PendingPod
 
@@ -148,20 +150,19 @@ class Provisioner:
                 continue
             needed = claim.name in used or any(self._needs_node(key) for key in pods_of(claim))
             if made_for_pods(claim) and not needed:
-                released &= self._released(claim)
+                released &= self._released(claim, "its pods need it no more")
         return released
 
-    def _released(self, claim: NodeClaim) -> bool:
+    def _released(self, claim: NodeClaim, why: str, *, unchanged: bool = False) -> bool:
+        """Whether the claim ends, or is gone. Raises Unavailable."""
         try:
-            self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
-        except NotFound:
-            return True
+            if remove(self._client, claim, unchanged=unchanged):
+                _log.info("claim released", claim=claim.name, why=why)
         except Unavailable:
             raise
         except ApiError as error:  # the other claims and all pods are served
             _log.warning("claim not released", claim=claim.name, error=str(error))
             return False
-        _log.info("claim released: its pods need it no more", claim=claim.name)
         return True
 
     def _needs_node(self, key: str) -> bool:
@@ -306,26 +307,8 @@ class Provisioner:
 
         A claim that changed since is kept: it may be launched now.
         """
-
-        def delete(claim: NodeClaim) -> bool:
-            try:
-                self._client.delete(
-                    NodeClaim.KIND,
-                    claim.name,
-                    uid=claim.uid,
-                    resource_version=claim.metadata.resource_version,
-                )
-            except NotFound:
-                return True
-            except Unavailable:
-                raise
-            except ApiError as error:
-                _log.warning("claim not released", claim=claim.name, error=str(error))
-                return False
-            _log.info("claim released: EC2 refuses it, and its pods get room elsewhere", claim=claim.name)
-            return True
-
-        deleted = self._writers.each(delete, claims)
+        refused = partial(self._released, why="EC2 refuses it: its pods get room elsewhere", unchanged=True)
+        deleted = self._writers.each(refused, claims)
         kept: set[str] = set()
         for claim in (claim for claim, gone in zip(claims, deleted, strict=True) if not gone):
             gang = claim.annotations.get(names.GANG) or claim.name
